@@ -9,7 +9,7 @@ Invariants:
    (`test_oracle_expected_totals_follow_the_definition`).
 2. Averages may differ in rounding only (`test_averages_agree_up_to_rounding`).
 
-Limits: two errors that cancel in all six totals stay unseen.
+Limits: two errors that cancel in all six totals stay undetected.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class WindowTotals:
 
 
 def closed_by(count: int, slide_ms: int, slack_ms: int) -> int:
-    """Tell until when (milliseconds) all windows are closed after the first `count` rows."""
+    """Return until when (milliseconds) all windows are closed after the first `count` rows."""
     watermark = rows.START + (count - 1) * rows.TICK - rows.DISORDER - slack_ms
     return watermark // slide_ms * slide_ms
 
@@ -92,7 +92,7 @@ def expected(range_ms: int, slide_ms: int, until_ms: int) -> WindowTotals:
 
 
 def of_parquet(folder: Path, until_ms: int) -> WindowTotals:
-    """Add up the result files of a query with columns window, n, s, a and perhaps lo and hi."""
+    """Add up the result files of a query with columns window, n, s, a and optionally lo and hi."""
     files = sorted(folder.glob("**/*.parquet"))
     results = pa.concat_tables(pq.ParquetFile(file).read() for file in files)
     end = pc.cast(pc.struct_field(results["window"], "end"), pa.timestamp("ms"), safe=False)

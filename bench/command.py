@@ -2,7 +2,7 @@
 
 Invariants:
 1. The exit code is 0 only if every bar holds (`test_the_exit_code_tells_whether_every_bar_holds`).
-2. The JSON file holds what the tables show (`test_the_json_file_holds_the_report`).
+2. The JSON file contains what the tables show (`test_the_json_file_holds_the_report`).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Display:
 
 
 def bench_command(name: str | None, size: str, json_file: Path | None, list_: bool) -> int:
-    """Measure a claim and print it; the exit code tells whether every bar holds."""
+    """Measure a claim and print it; return 0 if every bar holds."""
     console = Console()
     if list_ or name is None:
         for bench in benches():
@@ -78,7 +78,7 @@ def bench_command(name: str | None, size: str, json_file: Path | None, list_: bo
             )
         return HELD
     if size not in list(Size):
-        msg = f"no size is called {size!r}; choose one of: {', '.join(Size)}"
+        msg = f"unknown size {size!r}; choose one of: {', '.join(Size)}"
         raise DefinitionError(msg)
     bench = find(name)
     console.print(f"{bench.name}: {bench.claim}", markup=False, highlight=False, soft_wrap=True)
@@ -117,7 +117,7 @@ def show(report: BenchReport, console: Console) -> None:
 
 
 def _alike(cases: Mapping[str, Mapping[str, Any]]) -> dict[tuple[str, ...], list[str]]:
-    """Gather cases that have the same fields: they share a table."""
+    """Group cases with the same fields: they share a table."""
     found: dict[tuple[str, ...], list[str]] = {}
     for name, fields in cases.items():
         found.setdefault(tuple(fields), []).append(name)
@@ -125,7 +125,7 @@ def _alike(cases: Mapping[str, Mapping[str, Any]]) -> dict[tuple[str, ...], list
 
 
 def _text(value: Any) -> str:
-    """Write a figure for people."""
+    """Format a figure."""
     if value is None:
         return "-"
     if isinstance(value, bool | str):

@@ -1,12 +1,12 @@
 """What the disk did and what it can do: counters of the process and of the device, and raw speed.
 
-Idea: a run is bracketed by two samples; their difference says how many bytes this process really
-read from the device (`/proc/self/io`; what the page cache served does not count), how long requests
-waited (`/sys/dev/block/.../stat`, all processes), and how much of a core was used. `raw_speed`
-moves blocks past the page cache and does nothing else, for comparison.
+Idea: a run is bracketed by two samples; their difference gives the bytes that this process really
+read from the device (`/proc/self/io`; reads served by the page cache do not count), how long
+requests waited (`/sys/dev/block/.../stat`, all processes), and how much of a core was used.
+`raw_speed` moves blocks past the page cache and does nothing else, for comparison.
 
-Limits: Linux. Where a counter is missing its figures are None. The queue is that of the device,
-others' requests included.
+Limits: Linux. If a counter is missing, its figures are None. The queue is that of the device,
+including requests of other processes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """What happened between two samples."""
+    """The difference of two samples."""
 
     seconds: float
     #: share of one core

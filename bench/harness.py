@@ -1,9 +1,9 @@
-"""Run a bench and keep what is needed to read its numbers later: machine, commit and date.
+"""Run a bench and record what is needed to read its numbers later: machine, commit and date.
 
 Invariants:
 1. A report reads back from its JSON as it was written
    (`test_a_report_reads_back_as_it_was_written`).
-2. A commit with local changes says so (`test_a_commit_with_local_changes_says_so`).
+2. A commit with local changes is marked (`test_a_commit_with_local_changes_says_so`).
 
 Limits: the machine's load is recorded, not prevented; a loaded machine measures low.
 """
@@ -31,7 +31,7 @@ from icestream.core.units import format_bytes
 
 @dataclass(frozen=True, slots=True)
 class BenchReport:
-    """A measurement and where, when and of what it was taken."""
+    """A measurement with its machine, date and commit."""
 
     bench: str
     size: str
@@ -47,7 +47,7 @@ class BenchReport:
         return all(bar.holds for bar in self.bars)
 
     def to_json(self) -> str:
-        """Write the report as indented JSON."""
+        """Return the report as indented JSON."""
         return json.dumps(asdict(self), indent=2) + "\n"
 
     @classmethod
@@ -59,7 +59,7 @@ class BenchReport:
 
 
 class Silent:
-    """Progress that nobody watches."""
+    """A progress log that discards everything."""
 
     def plan(self, steps: int) -> None:
         """Ignore."""
@@ -72,7 +72,7 @@ class Silent:
 
 
 def run(bench: Bench, size: Size, progress: ProgressLog) -> BenchReport:
-    """Measure and sign."""
+    """Measure, and add machine, commit and date."""
     root = workspace()
     machine = describe_machine(root)
     measurement = bench.measure(size, progress)
@@ -88,7 +88,7 @@ def run(bench: Bench, size: Size, progress: ProgressLog) -> BenchReport:
 
 
 def workspace(start: Path | None = None) -> Path:
-    """Find the folder that holds `.peers` and `artifacts`: the checkout, or else where we stand."""
+    """Find the folder that holds `.peers` and `artifacts`: the checkout, or the current folder."""
     here = (start or Path.cwd()).resolve()
     for folder in (here, *here.parents):
         if (folder / "pyproject.toml").is_file():
@@ -97,7 +97,7 @@ def workspace(start: Path | None = None) -> Path:
 
 
 def scratch(root: Path, name: str) -> Path:
-    """Make an empty folder for a run's output."""
+    """Create an empty folder for a run's output."""
     folder = root / "artifacts" / "bench" / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -120,7 +120,7 @@ def describe_machine(folder: Path) -> dict[str, Any]:
 
 
 def describe_commit(folder: Path) -> str:
-    """Name the commit, with a `+` if files differ from it; `unknown` outside a checkout."""
+    """Return the commit, with a `+` if files differ from it; `unknown` outside a checkout."""
     head = _said("git", "-C", str(folder), "rev-parse", "--verify", "--short=12", "HEAD")
     if not head:
         return "unknown"
@@ -137,7 +137,7 @@ def _cpu_model() -> str:
 
 
 def _disk(folder: Path) -> str:
-    """Name device, file system and free space under a folder."""
+    """Return device, file system and free space of a folder."""
     path = folder.resolve()
     mounted = [
         part for part in psutil.disk_partitions(all=True) if path.is_relative_to(part.mountpoint)
@@ -150,7 +150,7 @@ def _disk(folder: Path) -> str:
 
 
 def _java() -> str:
-    """Name the Java that Spark would start."""
+    """Return the version of the Java that Spark would start."""
     home = os.environ.get("JAVA_HOME")
     command = str(Path(home, "bin", "java")) if home else "java"
     found = re.search(r'version "([^"]+)"', _said(command, "-version"))
@@ -158,7 +158,7 @@ def _java() -> str:
 
 
 def _said(*command: str) -> str:
-    """Run a command and return all that it printed, or nothing if it failed."""
+    """Run a command and return its output, or nothing if it failed."""
     try:
         ran = subprocess.run(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True

@@ -1,7 +1,7 @@
-"""Files that live in memory and nowhere else: what an engine without a disk would have.
+"""Files in memory only: what an engine without a disk would have.
 
 Idea: the same query runs with its log in the heap of the process. Nothing is ever written out, so
-the window is limited by memory, as it is in engines that keep windows there.
+the window is limited by memory, as in engines that keep windows in memory.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ class _NewFile:
         self._parts: list[bytes] = []
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Take bytes."""
+        """Append bytes."""
         self._parts.append(bytes(data))
 
     def sync(self) -> None:
-        """Do nothing: there is nothing to survive on."""
+        """Do nothing: these files never survive the process."""
 
     def close(self) -> None:
         """Make the file readable."""
@@ -64,7 +64,7 @@ class MemoryFiles:
         self._store[target] = self._store.pop(source)
 
     def unlink(self, path: str) -> None:
-        """Forget a file."""
+        """Delete a file."""
         self._store.pop(path, None)
 
     def list(self, folder: str) -> list[str]:
@@ -74,7 +74,7 @@ class MemoryFiles:
         return sorted(name for name in inside if "/" not in name)
 
     def exists(self, path: str) -> bool:
-        """Tell whether there is a file."""
+        """Return whether a file exists."""
         return path in self._store
 
     def sync_folder(self, folder: str) -> None:

@@ -1,14 +1,14 @@
 """Five streams for a query of three joins: row `i` of a stream is a function of `i` and its seed.
 
 Idea: streams A to E; A.1 = B.1 = C.1, then C.2 = D.1, then D.2 = E.1. Rows come in ranges; keys of
-different ranges differ, and in a range each key of a join comes as often in each of its streams as
-the *ratio* of the join says, on average. So each row makes as many results early as late, however
-long the streams are, while nothing that was ever kept can be forgotten. Integers that SQL computes
-too make the keys, for systems that read no files; every row has a number beside its keys.
+different ranges differ, and in a range each key of a join occurs on average as often in each of its
+streams as the *ratio* of the join. So each row has as many results early as late, however long the
+streams are, while no stored row can ever be dropped. The keys are computed with integers that SQL
+can compute too, for systems that read no files; every row has a number besides its keys.
 
 Invariants:
 1. Rows do not depend on how they are cut into files (`test_rows_do_not_depend_on_the_cut`).
-2. A key comes as often as the ratio of its join says (`test_keys_come_as_often_as_asked`).
+2. A key occurs as often as the ratio of its join (`test_keys_come_as_often_as_asked`).
 
 References: Liu, Zhu, Rundensteiner (2006), section 6.1: tuple range and join ratios.
 """
@@ -24,12 +24,12 @@ import pyarrow as pa
 from bench.rows import START, A, P, write_in_order
 from icestream.core.arrays import Ints
 
-#: rows of a stream in a range, and how often each key of a join comes in one
+#: rows of a stream in a range, and how often each key of a join occurs in one
 RANGE = 20_000
 RATIOS = (3, 1, 1)
 #: keys of each join in a range
 KEYS = tuple(RANGE // ratio for ratio in RATIOS)
-#: a multiplier that takes the keys of a row apart
+#: a multiplier that makes the keys of a row independent
 MIX = 1_103_515_245
 #: milliseconds of event time between rows of a stream
 TICK_MS = 1
@@ -56,7 +56,7 @@ class JoinStream:
 
     @property
     def spark_schema(self) -> str:
-        """The columns as Spark writes them."""
+        """The columns in Spark's notation."""
         return ", ".join(["ts timestamp", *(f"{name} bigint" for name in (*self.keys, self.id))])
 
     def columns(self, first: int, count: int) -> dict[str, Ints]:
@@ -77,9 +77,9 @@ class JoinStream:
         return pa.table({"ts": pa.array(times * 1_000, pa.timestamp("us", tz="UTC")), **columns})
 
     def write_files(self, folder: Path, files: int, rows_per_file: int) -> Path:
-        """Write the first rows as Parquet files, with file times in row order; reuse what is there.
+        """Write the first rows as Parquet files, with file times in row order; reuse existing ones.
 
-        Spark's file source takes files by time of change, so those are set one second apart.
+        Spark's file source reads files by modification time, so those are set one second apart.
         """
         keys = "-".join(str(KEYS[join]) for join in self.joins)
         target = folder / f"multi-join-{self.name}-{RANGE}-{keys}-{rows_per_file}-{files}"

@@ -1,7 +1,8 @@
-"""Environments of peers under `.peers/NAME`, made once.
+"""Environments of peers under `.peers/NAME`, created once.
 
-Idea: a peer pins older versions of what Icestream uses too, so it gets a virtual environment of its
-own; its script there imports nothing of Icestream. `make peers` makes the same folders.
+Idea: a peer pins older versions of packages that Icestream uses too, so it gets a virtual
+environment of its own; its script there imports nothing of Icestream. `make peers` creates the same
+folders.
 
 Invariants:
 1. An environment that has the package is used as it is
@@ -26,7 +27,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Another system: what to install, and what to import to see that it is there."""
+    """Another system: what to install, and what to import to check it."""
 
     name: str
     requirement: str
@@ -37,7 +38,7 @@ FLINK = Peer("flink", "apache-flink>=2.3,<2.4", "pyflink")
 
 
 def python_of(peer: Peer, root: Path, progress: ProgressLog) -> Path:
-    """Give the Python of a peer's environment; make the environment first if it is missing."""
+    """Return the Python of a peer's environment; create the environment if it is missing."""
     home = root / ".peers" / peer.name
     python = home / "bin" / "python"
     if _has(python, peer.module):
@@ -55,7 +56,7 @@ def python_of(peer: Peer, root: Path, progress: ProgressLog) -> Path:
 
 
 def _has(python: Path, module: str) -> bool:
-    """Tell whether an environment can import a module."""
+    """Return whether an environment can import a module."""
     look = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
     return (
         python.is_file() and subprocess.run([str(python), "-c", look], check=False).returncode == 0

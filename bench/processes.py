@@ -2,10 +2,10 @@
 
 Idea: a measured system gets a fresh process, its plan as one JSON argument, and prints one JSON
 line per result as soon as it has it; everything else it prints is its log. So a slow system can be
-stopped with what it has said so far, and nothing of it stays in memory for the next one.
+stopped and its results so far be used, and nothing of it stays in memory for the next one.
 
 Invariants:
-1. Lines that are not JSON objects are no results (`test_only_json_lines_are_results`).
+1. Lines that are not JSON objects are not results (`test_only_json_lines_are_results`).
 2. A process that fails raises with the end of its log (`test_a_failed_process_shows_its_log`).
 3. No process outlives the call (`test_a_process_past_its_time_is_stopped_with_what_it_said`).
 """
@@ -84,6 +84,6 @@ def _objects(lines: IO[str] | None) -> Iterator[dict[str, Any]]:
 
 
 def _stop(process: subprocess.Popen[str]) -> None:
-    """Stop a process and all it started (its JVM too): they share a session of their own."""
+    """Stop a process and all its children (its JVM too): they share a session."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)

@@ -1,7 +1,7 @@
 """Queries on Spark that are measured one after the other in a process of their own.
 
-Idea: a measured system is a module with a function that runs one query of a plan; what is the same
-for all of them, reading the plan, the session, the line of JSON for each run, is here.
+Idea: a measured system is a module with a function that runs one query of a plan; everything they
+have in common (reading the plan, the session, the JSON line for each run) is here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Plan = dict[str, Any]
 
 
 def icestream_session(cores: int) -> SparkSession:
-    """Start Spark as Icestream's own queries are measured on it."""
+    """Start Spark with the settings for measuring Icestream."""
     return ice.local_session(
         "icestream-bench", cores=cores, conf={"spark.sql.session.timeZone": "UTC"}
     )
@@ -56,7 +56,7 @@ def run_all(
     session: Callable[[int], SparkSession],
     run: Callable[[SparkSession, Plan], dict[str, Any]],
 ) -> None:
-    """Run every query of the plan that the process was given, one after the other."""
+    """Run every query of the plan that the process received, one after the other."""
     plan = json.loads(sys.argv[1])
     spark = session(plan["cores"])
     for one in plan["runs"]:

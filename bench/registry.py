@@ -1,7 +1,7 @@
 """What a bench is, and which ones exist.
 
-Idea: a bench states a claim in one line, measures figures, and holds them against bars, each a
-wanted value beside the measured one. It is pure data plus two functions, so a new claim is a new
+Idea: a bench states a claim in one line, measures figures, and compares them with bars, each a
+required value with the measured one. It is pure data plus two functions, so a new claim is a new
 module with a `BENCH` and one more name in `MODULES`:
 
     CASES = (Case("10 keys", 10), Case("1,000 keys", 1_000))
@@ -13,7 +13,7 @@ module with a `BENCH` and one more name in `MODULES`:
 
 Invariants:
 1. A missing measurement never passes a bar (`test_a_bar_without_a_measurement_does_not_hold`).
-2. Naming the benches imports no Spark (`test_listing_the_benches_imports_no_spark`).
+2. Listing the benches imports no Spark (`test_listing_the_benches_imports_no_spark`).
 """
 
 from __future__ import annotations
@@ -72,43 +72,43 @@ class Size(StrEnum):
 
 
 class ProgressLog(Protocol):
-    """Where a bench tells what it is doing; it never reads anything back."""
+    """Receives the progress of a bench."""
 
     def plan(self, steps: int) -> None:
-        """Say how many steps there will be."""
+        """Announce the number of steps."""
 
     def step(self, label: str) -> None:
         """Start the next step."""
 
     def note(self, line: str) -> None:
-        """Leave a line that stays readable."""
+        """Print a line that stays visible."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A wanted value beside the measured one."""
+    """A required value and the measured one."""
 
     name: str
-    #: what is wanted, readable: ">= 3"
+    #: the requirement, readable: ">= 3"
     wanted: str
-    #: None where it could not be measured
+    #: None if it could not be measured
     measured: float | None
     holds: bool
 
     @classmethod
     def at_least(cls, name: str, least: float, measured: float | None) -> Bar:
-        """Want a value of `least` or more."""
+        """Require a value of at least `least`."""
         return cls(name, f">= {least:g}", measured, measured is not None and measured >= least)
 
     @classmethod
     def at_most(cls, name: str, most: float, measured: float | None) -> Bar:
-        """Want a value of `most` or less."""
+        """Require a value of at most `most`."""
         return cls(name, f"<= {most:g}", measured, measured is not None and measured <= most)
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What a bench found."""
+    """The result of a bench."""
 
     figures: Figures
     bars: tuple[Bar, ...] = ()
@@ -137,6 +137,6 @@ def find(name: str) -> Bench:
     """Find a bench by its name."""
     known = {bench.name: bench for bench in benches()}
     if name not in known:
-        msg = f"no bench is called {name!r}; choose one of: {', '.join(known)}"
+        msg = f"unknown bench {name!r}; choose one of: {', '.join(known)}"
         raise DefinitionError(msg)
     return known[name]

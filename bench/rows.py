@@ -30,7 +30,7 @@ P = 2_147_483_647
 A = 48_271
 SEED = 12_345
 KEYS = 100
-#: milliseconds by which an event may be older than its place says
+#: milliseconds by which an event may be older than its position
 DISORDER = 2_000
 #: milliseconds of event time between rows: 1,000 events per second
 TICK = 1
@@ -44,12 +44,12 @@ SCHEMA = pa.schema(
         ("value", pa.float64()),
     ]
 )
-#: the same, as Spark writes it
+#: the same in Spark's notation
 SPARK_SCHEMA = "ts timestamp, key bigint, value double"
 
 
 def constants() -> dict[str, int]:
-    """Give what another process needs to compute the same rows."""
+    """Return the constants from which another process computes the same rows."""
     return {
         "p": P, "a": A, "seed": SEED, "keys": KEYS, "disorder": DISORDER, "tick": TICK,
         "start": START,
@@ -74,9 +74,9 @@ def table(first: int, count: int) -> pa.Table:
 
 
 def write_files(folder: Path, files: int, rows_per_file: int, kind: str = "parquet") -> Path:
-    """Write a prefix of the rows as files, with file times in row order; reuse what is there.
+    """Write a prefix of the rows as files, with file times in row order; reuse existing ones.
 
-    Spark's file source takes files by time of change, so those are set one second apart.
+    Spark's file source reads files by modification time, so those are set one second apart.
     """
     target = folder / f"rows-{rows_per_file}-{files}{'' if kind == 'parquet' else f'-{kind}'}"
     return write_in_order(target, files, rows_per_file, table, kind)
@@ -89,7 +89,7 @@ def write_in_order(
     table: Callable[[int, int], pa.Table],
     kind: str = "parquet",
 ) -> Path:
-    """Write files of so many rows each, changed one second apart; leave those that are there."""
+    """Write files of equally many rows, modified one second apart; keep existing ones."""
     target.mkdir(parents=True, exist_ok=True)
 
     def write(number: int) -> None:

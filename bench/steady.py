@@ -2,7 +2,7 @@
 
 Idea: the first batches pay for class loading, compilation and empty caches; a query pays that once,
 so they are left out, and so are batches without rows. The rate is rows over the time of whole
-triggers, planning and commit included.
+triggers, including planning and commit.
 
 Invariants:
 1. Skipped and empty batches do not count (`test_skipped_and_empty_batches_do_not_count`).

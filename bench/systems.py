@@ -1,9 +1,9 @@
 """Running systems side by side, each in a process of its own.
 
-Idea: a bench gives a system its runs as plain data; a run that ends is shown at once. A peer that
-cannot run leaves its figures empty and says why, and the bench goes on.
+Idea: a bench passes a system its runs as plain data; a finished run is shown at once. A peer that
+cannot run leaves its figures empty and reports the reason, and the bench goes on.
 
-Invariant: a rate that changed too much while it was measured is named
+Invariant: a rate that changed too much while it was measured is reported
 (`test_a_stalled_measurement_is_called_unsteady`).
 """
 
@@ -19,9 +19,9 @@ from bench.processes import ProcessFailed, results
 from bench.registry import ProgressLog
 from icestream.core.errors import StorageError
 
-#: fastest over slowest quarter of a measurement from which on it is called unsteady
+#: ratio of fastest to slowest quarter from which a measurement is called unsteady
 UNSTEADY = 3.0
-#: seconds after which a process is stopped with what it has said
+#: seconds after which a process is stopped with its results so far
 LIMIT = 1_200.0
 
 #: state backends of Flink
@@ -54,7 +54,7 @@ def watched(
 
 
 def peer(measured: Callable[[], dict[str, Any]], progress: ProgressLog) -> dict[str, Any]:
-    """Measure a peer; one that cannot run is noted and has no figures."""
+    """Measure a peer; one that cannot run is reported and has no figures."""
     try:
         return measured()
     except (ProcessFailed, StorageError) as error:
@@ -71,9 +71,9 @@ def grouped(runs: list[Run], apart: bool) -> Iterator[list[Run]]:
 
 
 def flink(runs: list[Run], root: Path, apart: bool, progress: ProgressLog) -> dict[str, Any]:
-    """Run Flink; rates or totals by the names of the runs, its version, and unsteady rates."""
+    """Run Flink; return rates or totals by run, its version, and unsteady rates."""
     python = python_of(FLINK, root, progress)
-    # -E: what this environment puts on Python's path is not for that one
+    # -E: ignore this environment's PYTHONPATH
     command = [str(python), "-E", str(Path(__file__).parent / "peers" / "flink_hop.py")]
     found: dict[str, Any] = {}
     for group in grouped(runs, apart):
@@ -87,5 +87,5 @@ def flink(runs: list[Run], root: Path, apart: bool, progress: ProgressLog) -> di
 
 
 def unsteady(quarters: list[float]) -> bool:
-    """Tell whether a rate changed too much while it was measured to be quoted."""
+    """Return whether a rate changed too much while it was measured to be quoted."""
     return bool(quarters) and max(quarters) > UNSTEADY * min(quarters)

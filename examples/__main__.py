@@ -1,8 +1,8 @@
 """`python -m examples NAME`: larger applications, each with options of its own.
 
 Every application has a folder: a generator of its stream, the query as a user would write it, a
-model that computes the same answers offline, and a demo that runs and compares them. The programs
-beside the folders are single files and run on their own.
+model that computes the same results offline, and a demo that runs and compares them. The programs
+next to the folders are single files and run on their own.
 
     python -m examples --help
     make demo ARGS="lending --events 100000"
@@ -55,7 +55,7 @@ def market(
     symbols: Annotated[int, typer.Option(help="How many symbols there are.")] = 3000,
     rate: Annotated[int, typer.Option(help="Quotes per second.")] = 20_000,
     schedule: Annotated[
-        str, typer.Option(help="Who is priced first: index, linecutting, inplace or fifo.")
+        str, typer.Option(help="Which symbol is priced first: index, linecutting, inplace or fifo.")
     ] = "index",
     memory: Memory = "64 MB",
     seed: Seed = 1,
@@ -117,13 +117,13 @@ def integration(
     events: Annotated[int, typer.Option(help="How many rows of all feeds to generate.")] = 200_000,
     memory: Memory = "16 MB",
     strategy: Annotated[
-        str, typer.Option(help="Which partitions leave memory first.")
+        str, typer.Option(help="Which partitions are spilled first.")
     ] = "global_output_ahead",
     seed: Seed = 1,
     keep: Keep = None,
     ui: Ui = False,
 ) -> None:
-    """Join prices, volumes and reviews of stocks early, and completely once all has arrived."""
+    """Join prices, volumes and reviews of stocks early, and completely in the end."""
     from examples.integration.demo import demo as run
 
     run_demo(run, events=events, memory=memory, strategy=strategy, seed=seed, keep=keep, ui=ui)
@@ -152,12 +152,12 @@ def advertising(
     refresh: Annotated[str, typer.Option(help="How often the model changes.")] = "1 hour",
     ads: Annotated[int, typer.Option(help="How many ads there are.")] = 20,
     keywords: Annotated[int, typer.Option(help="How many keywords there are.")] = 100,
-    asking: Annotated[int, typer.Option(help="One of so many users is scored.")] = 50,
+    asking: Annotated[int, typer.Option(help="One in this many users is scored.")] = 50,
     seed: Seed = 1,
     keep: Keep = None,
     ui: Ui = False,
 ) -> None:
-    """Run behavioural targeting: drop bots, learn what speaks for an ad, score who asks."""
+    """Run behavioural targeting: drop bots, learn which keywords predict clicks, score users."""
     from examples.advertising.demo import demo as run
 
     run_demo(

@@ -21,7 +21,7 @@ HOUR_MS = 3_600_000
 
 
 class TwoCountries(ice.StatefulProcessor):
-    """Remembers the country of a card for an hour after it was last used."""
+    """Stores the country of a card for an hour after it was last used."""
 
     output = "card long, first string, second string"
 
@@ -31,17 +31,17 @@ class TwoCountries(ice.StatefulProcessor):
         self.last = handle.getValueState("last", "country string, until long")
 
     def handleInputRows(self, key, rows, timers):
-        """Tell a card whose country changes while the last one is remembered."""
+        """Emit a card whose country changes while the last one is stored."""
         for row in rows:
             known, now = self.last.get(), int(row["at"].timestamp() * 1000)
-            # rows of a batch come before the timers that its watermark sets off
+            # rows of a batch come before the timers that its watermark fires
             if known is not None and known[0] != row["country"] and now < known[1]:
                 yield {"card": key[0], "first": known[0], "second": row["country"]}
             self.last.update((row["country"], now + HOUR_MS))
             self.handle.registerTimer(now + HOUR_MS)
 
     def handleExpiredTimer(self, key, timers, expired):
-        """Forget a card that was not used since."""
+        """Delete the state of a card that was not used since."""
         known = self.last.get()
         if known is not None and known[1] <= expired.getExpiryTimeInMs():
             self.last.clear()
@@ -49,7 +49,7 @@ class TwoCountries(ice.StatefulProcessor):
 
 
 def write_payments(folder: Path, cards: int = 300) -> None:
-    """Write a day of payments; cards divisible by 50 travel too fast, all others rest between."""
+    """Write a day of payments; cards divisible by 50 travel too fast, others pause in between."""
     folder.mkdir(parents=True)
     draw = random.Random(1)
     begin = datetime(2026, 3, 1, tzinfo=UTC)

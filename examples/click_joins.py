@@ -30,7 +30,7 @@ def write_events(folder: Path, ads: int = 2_000) -> None:
     ]
     events = sorted(shown + clicks)
     last = events[-1][0]
-    # one more, much later: the watermark passes all that came before
+    # one more event, much later: the watermark passes all earlier ones
     events.append((last + timedelta(hours=1), "shown", -1))
     rows = pa.table(
         {
@@ -52,7 +52,8 @@ def main(home: Path) -> None:
     clicks = events.where("kind = 'click'").select("ad", "at AS clicked_at")
 
     clicked = shown.join(clicks, on="ad", within="1 minute")
-    # an ad is given up a minute after it was shown, unless a click of the minute before is alive then
+    # an ad counts as not clicked a minute after it was shown, unless a click of that minute is
+    # alive
     given_up = shown.shift("1 minute").difference(clicks.alterLifetime("2 minutes"), on="ad")
 
     for name, result in (("clicked", clicked), ("given_up", given_up)):

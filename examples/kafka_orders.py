@@ -1,9 +1,9 @@
 """Revenue by shop from a Kafka topic, over two runs of one query.
 
-The client library has a broker in it, which speaks Kafka's protocol on a port of this machine, so no
-other program is needed: with `KAFKA=host:9092` in the environment a broker of your own is used. Spark
-reads the topic through a small data source in Python; where Spark's own connector is installed,
-`spark.readStream.format("kafka")` takes its place and nothing else changes.
+The client library includes a broker, which speaks Kafka's protocol on a port of this machine, so no
+other program is needed; with `KAFKA=host:9092` in the environment your own broker is used. Spark
+reads the topic through a small data source in Python; if Spark's own connector is installed,
+`spark.readStream.format("kafka")` replaces it and nothing else changes.
 
 pip install confluent-kafka
 python examples/kafka_orders.py [FOLDER]
@@ -31,15 +31,15 @@ class Topic(DataSource):
 
     @classmethod
     def name(cls):
-        """Return what `format` calls it."""
+        """Return the name for `format`."""
         return "topic"
 
     def schema(self):
-        """Return the columns, as Spark's own connector names them."""
+        """Return the columns, named as in Spark's own connector."""
         return "partition int, offset long, timestamp timestamp, value string"
 
     def streamReader(self, schema):
-        """Return what reads it."""
+        """Return the reader."""
         return Reader(dict(self.options))
 
 
@@ -47,15 +47,15 @@ class Span(InputPartition):
     """The records of one partition from an offset up to another."""
 
     def __init__(self, partition, first, last):
-        """Know what to read."""
+        """Store the range to read."""
         self.partition, self.first, self.last = partition, first, last
 
 
 class Reader(DataSourceStreamReader):
-    """Tells Spark how far the topic is, and reads what lies between two offsets."""
+    """Reports the offsets of the topic to Spark, and reads between two offsets."""
 
     def __init__(self, options):
-        """Connect when asked: the reader goes to tasks."""
+        """Connect lazily: the reader is sent to tasks."""
         self.options = options
 
     def _consumer(self):
@@ -82,11 +82,11 @@ class Reader(DataSourceStreamReader):
         return self._offsets(1)
 
     def partitions(self, start, end):
-        """Return what each task reads."""
+        """Return the range of each task."""
         return [Span(int(each), start[each], last) for each, last in end.items()]
 
     def read(self, partition):
-        """Yield the records of a span, each once, also when a task is repeated."""
+        """Yield the records of a span, each once, even if a task is repeated."""
         consumer, at = self._consumer(), partition.first
         try:
             consumer.assign([kafka.TopicPartition(self.options["topic"], partition.partition, at)])
@@ -101,7 +101,7 @@ class Reader(DataSourceStreamReader):
 
 
 def produce(servers: str, first: int, last: int) -> None:
-    """Put some orders into the topic, one each second of event time."""
+    """Send some orders to the topic, one each second of event time."""
     producer = kafka.Producer({"bootstrap.servers": servers})
     for number in range(first, last):
         order = {"shop": f"shop {number % SHOPS}", "price": 1 + number % 10}
@@ -111,10 +111,10 @@ def produce(servers: str, first: int, last: int) -> None:
 
 
 def main(home: Path) -> None:
-    """Process one half of the orders, then the other, and tell how many were counted."""
+    """Process one half of the orders, then the other, and print how many were counted."""
     servers = os.environ.get("KAFKA")
     if servers is None:
-        # it lives as long as this client does
+        # the broker lives as long as this client
         broker = kafka.Producer({"test.mock.num.brokers": 1, "log_level": 3})
         [found] = broker.list_topics(timeout=30).brokers.values()
         servers = f"{found.host}:{found.port}"

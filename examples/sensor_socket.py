@@ -1,7 +1,8 @@
 """Alarms from readings that come through a TCP socket, by code with state for each sensor.
 
-A thread sends readings, as a device would; Spark reads them from the socket. The processor is called
-with many sensors at once and keeps a slow average of each: a reading far from it is an alarm.
+A thread sends readings, as a device would; Spark reads them from the socket. The processor is
+called with many sensors at once and keeps a slow average of each: a reading far from it is an
+alarm.
 
 python examples/sensor_socket.py [FOLDER]
 """
@@ -24,13 +25,13 @@ BEGIN = 1_772_366_400
 
 
 class Deviations(ice.VectorisedProcessor):
-    """Compares the mean of a batch of readings with what the sensor told before."""
+    """Compares the mean of a batch of readings with the sensor's usual mean."""
 
     state = {"usual": ice.ValueState("n long, mean double")}
     output = "sensor long, mean double, usual double"
 
     def process(self, batch, state):
-        """Tell what each sensor says now, and what it said until now."""
+        """Emit the current and the usual mean of each sensor."""
         old = state.usual.numpy()
         mean = batch.reduce(np.add, "degrees") / batch.sizes
         usual = np.where(old["n"] > 0, old["mean"], mean)
@@ -40,7 +41,7 @@ class Deviations(ice.VectorisedProcessor):
 
 
 def send_readings(server: socket.socket, half_seen: threading.Event) -> None:
-    """Send lines of time, sensor and degrees to the first who connects; sensor 7 fails half-way."""
+    """Send lines of time, sensor and degrees to the first client; sensor 7 fails half-way."""
     client, _ = server.accept()
     draw = random.Random(1)
     with client:
@@ -54,7 +55,7 @@ def send_readings(server: socket.socket, half_seen: threading.Event) -> None:
 
 
 def main(home: Path) -> None:
-    """Read, process, and tell which sensors are not as usual."""
+    """Read, process, and print which sensors deviate."""
     server = socket.create_server(("127.0.0.1", 0))
     half_seen = threading.Event()
     threading.Thread(target=send_readings, args=(server, half_seen), daemon=True).start()

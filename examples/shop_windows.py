@@ -36,7 +36,7 @@ def write_orders(folder: Path, count: int = 5_000) -> None:
 
 
 def main(home: Path) -> None:
-    """Compute revenue by shop, and what all shops sold at once."""
+    """Compute revenue by shop, and figures over all shops."""
     write_orders(home / "events")
     spark = ice.local_session()
     frame = spark.readStream.schema(SCHEMA).parquet(str(home / "events"))

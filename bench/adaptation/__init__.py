@@ -1,1 +1,1 @@
-"""What adapting brings and costs: fusion, migration, rescaling, skew, a cluster."""
+"""What adaptation gains and costs: fusion, migration, rescaling, skew, a cluster."""

@@ -1,20 +1,20 @@
-"""A Spark cluster of several processes: tasks come back to their state, and kills change no row.
+"""A Spark cluster of several processes: tasks return to their state, and kills change no row.
 
-Idea: a master and two workers on loopback, each executor with a working folder of its own, so that
-a shard that runs on another executor than before finds no arena and is rebuilt from the checkpoint,
-which all share. One query runs over the same files with an executor killed in the middle of every
-tenth batch, by turns; over the first of them undisturbed; and in local mode with as many cores.
-Rows are compared by count and by the sum of their hashes, version by version, with those of local
-mode. A task is at home if the shards it runs found their arenas. Counted apart are the two versions
-that a kill can strike, because what the dead executor held is nowhere, and the version that spreads
-tasks again over a new executor, because that moves them on purpose.
+Idea: a master and two workers on loopback, each executor with a working folder of its own. A shard
+that runs on another executor than before finds no arena and is rebuilt from the checkpoint, which
+all share. One query runs over the same files three times: with an executor killed in the middle of
+every tenth batch, in turn; undisturbed, over the first files only; and in local mode with as many
+cores. Rows are compared by count and by the sum of their hashes, version by version, with those of
+local mode. A task is at home if its shards found their arenas. Two kinds of versions are counted
+separately: the two versions that a kill can affect, because the state of the dead executor is gone,
+and the version that spreads tasks again over a new executor, because that moves them on purpose.
 
     version    10        11         12 ..............  17  ............. 20
     executors   2    one dies        1 ......  2 again: tasks spread     2
     counted   at home   struck    struck   at home   spread   at home  struck
 
 Limits: one machine with one disk: the network is the loopback device. Spark waits between attempts
-to fetch from an executor that is no more; here a tenth of a second, five seconds by default.
+to fetch from a dead executor: here a tenth of a second, by default five seconds.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 CASES = {Size.SMALL: (2, 5_000), Size.FULL: (20, 20_000)}
 #: batches from kill to kill
 EVERY = 10
-#: versions after a kill that it can strike
+#: versions that a kill can affect
 STRUCK = 2
 #: batches that run undisturbed on the cluster
 CALM = 40
-#: seconds after the end of a batch in which the kill comes
+#: seconds from the end of a batch to the kill
 MIDDLE = 0.3
 KEYS = 2_000
 SHARDS = 8
@@ -52,13 +52,13 @@ TASKS = 4
 WORKERS = 2
 #: versions that warm up
 WARM = 4
-#: the share of tasks that must be at home
+#: required share of tasks at home
 WANTED = 0.95
 
 
 @dataclass
 class ClusterRun:
-    """Rows of each version, and what its tasks did."""
+    """Rows of each version, and the reports of its tasks."""
 
     #: count of the rows of each version, and the sum of their hashes
     rows: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class ClusterRun:
     def at_home(self, *, everywhere: bool = False) -> float:
         """Return the share of tasks whose shards found their arenas.
 
-        With `everywhere` also of the versions that lost an executor or that spread tasks again.
+        With `everywhere`, include versions that lost an executor or that spread tasks again.
         """
         out = set() if everywhere else self.struck | self.spread
         own = [
@@ -83,13 +83,13 @@ class ClusterRun:
 
     @property
     def struck(self) -> set[int]:
-        """Return the versions that a kill can strike."""
+        """Return the versions that a kill can affect."""
         found = {kill + after for kill in self.kills for after in range(1, STRUCK + 1)}
         return found & self.reports.keys()
 
     @property
     def spread(self) -> set[int]:
-        """Return the versions in which no executor had as many tasks as one had before."""
+        """Return the versions in which no executor had as many tasks as the busiest one before."""
         return {
             version
             for version in self.reports.keys() - self.struck
@@ -97,7 +97,7 @@ class ClusterRun:
         }
 
     def _most(self, version: int) -> int:
-        """Return the tasks of the executor that had most of them."""
+        """Return the number of tasks of the executor with the most."""
         own = self.reports[version]["icestream"]
         executors = dict(zip(own["taskOfShard"], own["shards"]["executors"], strict=True))
         return max(Counter(executors.values()).values())
@@ -117,7 +117,7 @@ class ClusterRun:
 
 
 def measure(size: Size, progress: ProgressLog) -> Measurement:
-    """Run the query on the cluster, calm and killed, and in local mode."""
+    """Run the query on the cluster, undisturbed and with kills, and in local mode."""
     kills, events = CASES[size]
     folder = scratch(workspace(), "cluster")
     write_batches(folder / "in", EVERY * (kills + 1), events, keys=KEYS, span=5_000_000, seed=23)
@@ -174,13 +174,13 @@ def measure(size: Size, progress: ProgressLog) -> Measurement:
 
 
 def _others(run: ClusterRun, right: ClusterRun, versions: int) -> int:
-    """Return how many of so many versions have other rows than they should, or none."""
+    """Return how many of the first `versions` versions have wrong rows, or none."""
     wanted = range(1, 1 + min(versions, len(right.rows)))
     return sum(run.rows.get(version) != right.rows[version] for version in wanted)
 
 
 class _Killer:
-    """Kills executors by turns, each in the middle of a batch."""
+    """Kills executors in turn, each in the middle of a batch."""
 
     def __init__(self, cluster: Cluster, spark: Any, kills: int) -> None:
         self._cluster = cluster
@@ -189,10 +189,10 @@ class _Killer:
         self._dice = random.Random(7)
 
     def after(self, version: int) -> bool:
-        """Hear that a version has ended; kill a little later if it is time."""
+        """Record that a version has ended; kill a little later if it is time."""
         if version % EVERY or version // EVERY > self._kills:
             return False
-        # the one that was killed before runs again, or both would be gone
+        # the executor killed before must be back, or both would be gone
         self._cluster.await_registered(self._spark)
         worker = version // EVERY % WORKERS
         later = self._dice.random() * MIDDLE
@@ -211,7 +211,7 @@ def _run(spark: Any, source: Path, checkpoint: Path, killer: _Killer | None = No
         texts = ("count(*)", "coalesce(sum(xxhash64(*) % 1000003), 0)")
         found.rows[version] = tuple(rows.selectExpr(*texts).first())
         if version % (5 * EVERY) == 0:
-            # a query remembers its last hundred versions only
+            # a query keeps only its last hundred reports
             _note(found, running[0])
         if killer is not None and killer.after(version):
             found.kills.append(version)

@@ -1,15 +1,15 @@
 """What fusing operators saves: the fast job with 0, 2, 3 and 4 fused, and the simple job.
 
 Idea: the fast job is four operators in a row that aggregate over windows of 1, 5, 10 and 20 minutes
-and send every tuple along at once; each runs as a component of its own, or several share one, which
-saves an exchange of all tuples and a job. The simple job makes windows of partials of a minute, in
-one component or in two. Tuples have the eight attributes of a loan.
+and forward every tuple at once. Each runs as a component of its own, or several share one, which
+saves an exchange of all tuples and a job. The simple job builds windows from partial results of a
+minute, in one component or in two. Tuples have the eight attributes of a loan.
 
-Two times are taken of a batch: that of the components, which is what fusing changes, and that of
-the whole batch, in which the same reading of the source and the same commit are on both sides.
-The source is there to load the job, as another machine did in the original experiment: batches are
-large, so that what a trigger costs by itself does not hide the rest, and come from Arrow files, of
-which nothing must be decoded.
+Two times are measured per batch: that of the components, which fusing changes, and that of the
+whole batch, which includes the same reading of the source and the same commit on both sides. The
+source only loads the job, as another machine did in the original experiment: batches are large, so
+that the fixed cost of a trigger does not hide the rest, and come from Arrow files, which need no
+decoding.
 
 Limits: one machine: an exchange is a file, not a network.
 
@@ -37,14 +37,14 @@ CASES = {Size.SMALL: (8, 3, 100_000), Size.FULL: (10, 3, 1_600_000)}
 KEYS = 1_000
 #: files of a batch, so that both cores read
 FILES = 2
-#: tuples that are read at once
+#: tuples read at once
 RECORD_ROWS = 1 << 17
 #: seconds of event time in a batch
 SPAN = 60
 WINDOWS = ("1 minute", "5 minutes", "10 minutes", "20 minutes")
 NAMES = tuple(f"aggregate over {length}" for length in WINDOWS)
 SIMPLE_WINDOWS = ("5 minutes", "10 minutes", "15 minutes", "20 minutes")
-#: what fusing all four must save
+#: required speed-up of fusing all four
 WANTED = 3.0
 
 _SCHEMA = (
@@ -69,7 +69,7 @@ def merged(partials: Any) -> list[Any]:
 
 
 def fast_job(loans: ice.Tuples, fused: int) -> ice.Tuples:
-    """Return the four operators in a row, so many of them fused."""
+    """Return the four operators in a row, `fused` of them fused."""
     last = len(WINDOWS) - 1
     for number, (name, length) in enumerate(zip(NAMES, WINDOWS, strict=True)):
         loans = loans.compute(
@@ -85,7 +85,7 @@ def fast_job(loans: ice.Tuples, fused: int) -> ice.Tuples:
 
 
 def simple_job(loans: ice.Tuples, components: int) -> ice.Tuples:
-    """Return windows made of partials of a minute, in one or two components."""
+    """Return windows built from partial results of a minute, in one or two components."""
     partials = loans.compute(
         aggregated, key="user", initial=_ZERO, window="1 minute", vectorised=True
     )
@@ -94,7 +94,7 @@ def simple_job(loans: ice.Tuples, components: int) -> ice.Tuples:
 
 
 def measure(size: Size, progress: ProgressLog) -> Measurement:
-    """Run both jobs in all ways, one after the other."""
+    """Run both jobs in all variants, one after the other."""
     batches, warm, rows = CASES[size]
     folder = scratch(workspace(), "fused-job")
     _write_files(folder / "in", batches, rows)
@@ -186,7 +186,7 @@ def _took(phases: Mapping[str, float]) -> Took:
 
 
 def plot(figures: Figures, target: Path) -> None:
-    """Draw the seconds of a batch for each way."""
+    """Draw the seconds of a batch for each variant."""
     import matplotlib.pyplot as plt  # noqa: PLC0415 - measuring needs no plots
 
     whole, inside = figures["seconds_per_batch"], figures["component_seconds_per_batch"]

@@ -1,13 +1,13 @@
-"""How much is sent between components, and how many there are, over random jobs of many operators.
+"""Rows sent between components, and number of components, over random jobs of many operators.
 
 Idea: the same random jobs are fused by measured rates (COMM), by common attributes (PA) and one by
-one as a baseline; what still goes from component to component is a part of all that is sent. Beside
-them: rates with single operators moved afterwards, all three with components that may wait for each
-other in a circle, as they can where there are no batches, and other ways to make random jobs.
+one as a baseline; the rows still sent between components are reported as a share of all rows sent.
+Also measured: rates with single operators moved afterwards, all three with components that may wait
+for each other in a cycle, as is possible without batches, and other kinds of random jobs.
 
 Invariants:
 1. Two measurements give the same figures (`test_figures_are_the_same_every_time`).
-2. Every fusion that is measured is valid (`test_what_is_measured_is_valid`).
+2. Every fusion measured is valid (`test_what_is_measured_is_valid`).
 
 References: section 7.6, figures 14 and 15, of the source named in `docs/papers.md`.
 """
@@ -30,11 +30,11 @@ from icestream.plan.fuse.operator_graph import Graph
 
 SIZES = (50, 100, 150)
 JOBS = {Size.SMALL: 40, Size.FULL: 500}
-#: how much the number of a next operator's attributes differs at most, and jobs of 100 for each
+#: maximum change of the number of attributes to the next operator, and jobs of 100 for each
 STEPS = (1, 3, 8, 15)
 STEP_JOBS = {Size.SMALL: 10, Size.FULL: 100}
 COMM, PA, BASELINE, IMPROVED = "COMM", "PA", "baseline", "COMM, improved"
-#: what rates must save of what the baseline sends
+#: largest share of the baseline's rows that COMM may send
 WANTED = 0.7
 
 Fusing = Callable[[Graph, int], Components]
@@ -53,7 +53,7 @@ CIRCLES: Mapping[str, Fusing] = {
 
 
 def measure(size: Size, progress: ProgressLog) -> Measurement:
-    """Fuse all jobs in all ways."""
+    """Fuse all jobs in all variants."""
     progress.plan(len(SIZES) + len(STEPS))
     figures: dict[str, Any] = {}
     for operators in SIZES:
@@ -77,7 +77,7 @@ def measure(size: Size, progress: ProgressLog) -> Measurement:
 
 
 def averages(jobs: list[Graph], ways: Mapping[str, Fusing]) -> dict[str, float]:
-    """Return per cent sent between components, and components, by way, on average over jobs."""
+    """Return the percentage sent between components, and their number, averaged over jobs."""
     found: dict[str, float] = {}
     for name, fusing in ways.items():
         sent = count = 0.0
@@ -91,7 +91,7 @@ def averages(jobs: list[Graph], ways: Mapping[str, Fusing]) -> dict[str, float]:
 
 
 def bars(figures: Figures) -> tuple[Bar, ...]:
-    """Hold figures against what is wanted."""
+    """Compare the figures with the bars."""
     found = []
     for operators in SIZES:
         row = figures[f"{operators} operators"]
@@ -113,7 +113,7 @@ def _count(name: str) -> str:
 
 
 def plot(figures: Figures, target: Path) -> None:
-    """Draw the number of components and what is sent between them, over operators."""
+    """Draw the number of components and the rows sent between them, over operators."""
     from matplotlib.figure import Figure  # noqa: PLC0415 - only drawing needs it
 
     drawing = Figure(figsize=(11, 4.5), layout="constrained")

@@ -1,17 +1,20 @@
 """How long a key group pauses when it moves to another node, by the size of its state.
 
-Idea: the same windows on nodes with a folder each; a key group is moved from node to node between
+Idea: the same windows run on nodes with a folder each; a key group is moved from node to node
+    between
 two batches, in each of four ways. Split, its state is the open pane of every key; combined, ten
-panes and the running windows. The pause is the time of the clock in which no node would take a row
-of the group. Folders and empty arenas are made on the target before, while the source still takes
-rows: that is no pause, and a row of its own (`before_ms`). After each copy, one file of as many
-bytes is copied in the same folder: raw speed, by processor time, since neither waits for the disk.
+panes and the running windows. The pause is the wall-clock time in which no node would accept a row
+of the group. Folders and empty arenas are created on the target before, while the source still
+accepts rows: that is not part of the pause, but a figure of its own (`before_ms`). After each copy,
+one file of as many bytes is copied in the same folder to measure raw speed, in processor time,
+since neither waits for the disk.
 
 Limits: one machine and one disk; a copy goes through the page cache and waits for no disk, which
 favours it. A network would slow down copies and rebuilding, not the others.
 
-References: section 7.2, figure 10, of the source named in `docs/papers.md`; handing over markers,
-with the arena renamed or rebuilt from the log, is not in it.
+References: section 7.2, figure 10, of the source named in `docs/papers.md`; the handover of
+    markers,
+with the arena renamed or rebuilt from the log, is not described there.
 """
 
 from __future__ import annotations
@@ -32,13 +35,13 @@ from bench.windows.window_job import Feeder, opened
 
 #: keys in each key group
 KEYS = {Size.SMALL: (5_000, 50_000), Size.FULL: (1_000, 10_000, 50_000, 100_000, 200_000)}
-#: where the bars are held
+#: sizes to which the bars apply
 WANTED_KEYS = 50_000
 REPEATS = {Size.SMALL: 3, Size.FULL: 7}
 #: half minutes until the windows are full, and until a pane of a split job is half full
 BATCHES = {ComponentShape.COMBINED: 21, ComponentShape.SPLIT: 3}
 
-#: name, way, and whether nodes see one disk; each has a key group of its own
+#: name, way, and whether nodes share one disk; each has a key group of its own
 Kind = tuple[str, Way, bool]
 REBUILT = "handover, rebuilt"
 WITH_STATE: tuple[Kind, ...] = (
@@ -71,7 +74,7 @@ def measure(size: Size, progress: ProgressLog) -> Measurement:
 def moves(
     folder: Path, shape: ComponentShape, keys: int, repeats: int
 ) -> dict[str, dict[str, float]]:
-    """Return what moves of one size took, by name."""
+    """Return the measurements of the moves of one size, by name."""
     kinds = KINDS[shape]
     job = opened(folder, shape, len(kinds))
     feeder = Feeder(job, keys * len(kinds))
@@ -111,7 +114,7 @@ def _raw_copy(folder: Path, size: int) -> float:
 
 
 def bars(figures: Figures) -> tuple[Bar, ...]:
-    """Hold figures against what is wanted."""
+    """Compare the figures with the bars."""
     sizes = figures["keys"]
     at = sizes.index(WANTED_KEYS)
     split, combined = figures[ComponentShape.SPLIT.value], figures[ComponentShape.COMBINED.value]

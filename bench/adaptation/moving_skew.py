@@ -1,22 +1,22 @@
 """Latency while load moves from node to node: with no adaptation, and with key groups that move.
 
-Idea: four nodes take rows of five key groups each, 50,000 keys in each, and work on every row
-before it is folded; computing panes of a minute and consolidating them into windows of five are
-split. All nodes begin loaded by 0.7. Then the key groups that are on one node get more and more
-rows, until after three minutes it is asked for 0.5 more, 1.2 in all; the mean is then 0.825, so
-that even nodes could keep up. The measured loads of key groups are evened out every five minutes,
-every minute, or after every batch, by groups that move instantly, are copied, or are handed over.
+Idea: four nodes process rows of five key groups each, 50,000 keys per group, and do some work for
+every row before it is folded; computing panes of a minute and consolidating them into windows of
+five minutes are split. All nodes begin with a load of 0.7. Then the key groups of one node get more
+and more rows, until after three minutes its load is 0.5 higher, 1.2 in all; the mean is then 0.825,
+so that balanced nodes could keep up. The measured loads of key groups are balanced every five
+minutes, every minute, or after every batch, by groups that move instantly, are copied, or are
+handed over.
 
 The work is real and its processor time is measured, node by node and one after the other; the clock
 is virtual. A batch begins when the one before has ended and takes all rows that came meanwhile, as
 Spark's do, up to a limit; it lasts as long as its busiest node, and moves keep both nodes busy. One
-measurement decides how much work a minute can hold, and the same one serves every way. Beside every
-batch a piece of work that is always the same is timed, and times are told as if the processor were
-as fast all along.
+measurement determines how much work a minute can hold, and is used for every variant. With every
+batch a constant piece of work is timed, and all times are scaled to a constant processor speed.
 
-Limits: a minute is as short as its work, some seconds, so that moving weighs more than on machines
-where it is a minute. Sources cost nothing. With few triggers in a minute, or little work in each,
-nothing is ever overloaded: what a batch costs at least is shared by more rows as batches grow.
+Limits: a minute is as short as its work, some seconds, so moving weighs more than on machines where
+it is a real minute. Sources cost nothing. With few triggers in a minute, or little work in each,
+nothing is ever overloaded: the fixed cost of a batch is shared by more rows as batches grow.
 
 References: section 7.5, figure 13, of the source named in `docs/papers.md`.
 """
@@ -48,17 +48,17 @@ from icestream.plan.balance.rebalancing import rebalanced
 from icestream.plan.windows.grid import Windows
 from icestream.state.keys import KeyCodec
 
-#: triggers' worth of rows that a batch takes at most
+#: maximum rows of a batch, in triggers
 MOST = 30
-#: batches of a minute when it is measured what a node can do
+#: batches of a minute while the capacity of a node is measured
 BATCHES = 5
-#: how much of what a node can do is asked of it at first, and what its groups get beside that
+#: load of a node at first, as a share of its capacity, and the load added to it
 LOAD, EXTRA = 0.7, 0.5
-#: minutes until the load of a node is full, and until that of the next one begins
+#: minutes until the load of a node is highest, and until that of the next one begins
 RISING, ROUND = 3, 5
-#: what a measured load weighs when it is a batch older, where groups move after every batch
+#: decay of measured loads per batch, if groups move after every batch
 FADING = 0.5
-#: rows of the work that tells how fast the processor is, and times of it that are remembered
+#: rows of the work that gauges the processor's speed, and number of its times kept
 PIECE, TIMES = 2_000, 9
 #: instalments of a loan
 MONTHS = 360
@@ -67,7 +67,7 @@ WINDOWS = (Windows(5 * MINUTE, 5 * MINUTE),)
 
 @dataclass(frozen=True)
 class Case:
-    """How much there is of everything."""
+    """The size of a run."""
 
     nodes: int
     groups_per_node: int
@@ -82,12 +82,12 @@ class Case:
 
     @property
     def groups(self) -> int:
-        """Return the key groups of all nodes."""
+        """Return the number of key groups of all nodes."""
         return self.nodes * self.groups_per_node
 
     @property
     def steps(self) -> int:
-        """Return the triggers of a run."""
+        """Return the number of triggers of a run."""
         return self.triggers * (self.calm + ROUND * self.rounds)
 
 
@@ -99,14 +99,14 @@ CASES = {
 
 @dataclass(frozen=True)
 class Adaptation:
-    """How key groups move, and after how many minutes again; 0 is after every batch."""
+    """How key groups move, and every how many minutes; 0 is after every batch."""
 
     way: Way | None
     period: int = 1
 
     @property
     def name(self) -> str:
-        """Return it for people."""
+        """Return a readable name."""
         if self.way is None:
             return "none"
         return f"{self.way.value}, every {f'{self.period} min' if self.period else 'batch'}"
@@ -126,19 +126,19 @@ WAYS = (
 
 @dataclass
 class SkewRun:
-    """What happened."""
+    """The result of a run."""
 
     #: minute in which each batch began, seconds it took, and seconds from the first row to its end
     batches: list[tuple[float, float, float]] = field(default_factory=list)
     moves: int = 0
     #: seconds of processor time that moves took
     moving: float = 0.0
-    #: rows that no result counts, or that are counted twice
+    #: rows that are missing in the results, or counted twice
     wrong: int = 0
 
 
 def measure(size: Size, progress: ProgressLog) -> Measurement:
-    """Run every way over the same rows."""
+    """Run every variant over the same rows."""
     case = CASES[size]
     folder = scratch(workspace(), "moving-skew")
     progress.plan(1 + len(WAYS))
@@ -167,7 +167,7 @@ def measure(size: Size, progress: ProgressLog) -> Measurement:
 
 
 def bars(figures: Figures, wrong: int) -> tuple[Bar, ...]:
-    """Hold figures against what is wanted."""
+    """Compare the figures with the bars."""
     ways = figures["ways"]
     without = ways[NONE.name]["p99_s"]
     wanted = [Adaptation(Way.INSTANT, 0), Adaptation(Way.HANDOVER, 0)]
@@ -196,26 +196,26 @@ def keys_by_group(case: Case) -> list[npt.NDArray[np.int64]]:
 
 @dataclass(frozen=True)
 class VirtualPace:
-    """How much work the virtual time holds."""
+    """How much work fits into virtual time."""
 
     #: seconds between two triggers at which nodes have the wanted load
     trigger: float
-    #: rows between two triggers that load a node as much again as is added at the most
+    #: rows between two triggers that add the highest extra load to a node
     extra: float
 
 
 class Gauge:
-    """Tells how slow the processor is by now, by work that is always the same."""
+    """Measures the processor's current speed by a constant piece of work."""
 
     def __init__(self) -> None:
-        """Learn what the work takes at first."""
+        """Measure the initial time of the work."""
         values = np.arange(PIECE) % 1_000
         self._piece = pa.RecordBatch.from_pydict({"x0": values})
         self._last = deque((self._timed() for _ in range(TIMES)), maxlen=TIMES)
         self._first = statistics.median(self._last)
 
     def slowness(self) -> float:
-        """Return how many times as long as at first the work takes: the median of late."""
+        """Return the recent median time of the work relative to the initial one."""
         self._last += [self._timed() for _ in range(TIMES // 3)]
         return statistics.median(self._last) / self._first
 
@@ -228,7 +228,7 @@ class Gauge:
 def calibrated(
     case: Case, keys: Sequence[npt.NDArray[np.int64]], folder: Path, gauge: Gauge
 ) -> VirtualPace:
-    """Measure what a node can do at most: rows of a minute in few batches, and twice as many."""
+    """Measure the capacity of a node: rows of a minute in few batches, and twice as many."""
     took = []
     for times in (1, 2):
         more = replace(case, rows=times * case.rows)
@@ -249,24 +249,24 @@ def calibrated(
 
 
 class SkewedStream:
-    """Rows whose keys are skewed by when they come."""
+    """Rows whose skew of keys changes over time."""
 
     def __init__(self, case: Case, keys: Sequence[npt.NDArray[np.int64]], extra: float) -> None:
-        """Begin anew; the groups of the chosen node get so many rows more at each trigger."""
+        """Start; the groups of the chosen node get `extra` more rows at each trigger."""
         self._case = case
         self._extra = extra
         self._keys = keys
-        #: rows that were made
+        #: rows generated
         self.made = 0
         #: the key groups that were on the chosen node when its round began
         self._chosen: dict[int, tuple[int, ...]] = {}
 
     def instant(self, step: int) -> int:
-        """Return when a trigger is, in the time of the rows."""
+        """Return the event time of a trigger."""
         return step * MINUTE // self._case.triggers
 
     def rows(self, first: int, last: int, places: Sequence[int]) -> pa.RecordBatch:
-        """Return the rows between two triggers; `places` are the nodes of groups by now."""
+        """Return the rows between two triggers; `places` are the current nodes of the groups."""
         parts = [self._step(step, places) for step in range(first, last)]
         self.made += sum(part.num_rows for part in parts)
         return pa.concat_batches(parts) if parts else self._step(0, places).slice(0, 0)
@@ -345,14 +345,14 @@ def run(
 
 
 def _counted(emitted: Sequence[Emitted]) -> int:
-    """Return the rows that results count; each row is in one window."""
+    """Return the number of rows counted in the results; each row is in one window."""
     return sum(int(rows.column("n").to_numpy().sum()) for _, rows in emitted)
 
 
 def _adapt(
     job: RunningJob, loads: npt.NDArray[np.float64], nodes: int, way: Way, found: SkewRun
 ) -> dict[int, float]:
-    """Move key groups so that nodes are loaded alike; return the seconds that nodes were busy."""
+    """Move key groups to balance the nodes; return the seconds that nodes were busy."""
     places = job.places
     wanted = rebalanced(loads.tolist(), places, nodes, most_moves=len(places))
     moves = [
@@ -384,7 +384,7 @@ def _opened(case: Case, folder: Path) -> RunningJob:
 
 
 def present_value(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Replace what a loan pays each month by what that is worth now: work for every row."""
+    """Replace the monthly payment of a loan by its present value: work for every row."""
     monthly = rows.column("x0").to_numpy()
     rates = 0.001 + monthly / 1e6
     worth = np.zeros(len(monthly))

@@ -1,9 +1,10 @@
-"""One query for every operator that keeps state, over the same stream of keys and values.
+"""One query for every operator with state, over the same stream of keys and values.
 
-Idea: what is told of all state must be shown for each kind of it. The queries are small, and their
-rows are exact in any order of arrival inside a batch, so that two runs can be compared by a sum of
-hashes. Of update streams, whose rows depend on the time that a batch has, only the last row of each
-key is certain.
+Idea: a claim about all state must be shown for each kind of it. The queries are small, and their
+    rows
+do not depend on the order of arrival inside a batch, so that two runs can be compared by a sum of
+hashes. The rows of update streams depend on the time available to a batch; only the last row of
+each key is deterministic.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ SCHEMA = "ts timestamp, key bigint, value bigint"
 
 @dataclass(frozen=True)
 class StatefulQuery:
-    """A query, what it is started with, and how its rows are compared."""
+    """A query, its options, and how its rows are compared."""
 
     query: Callable[[Any], Any]
     options: Mapping[str, str] = field(default_factory=dict)
-    #: whether only the last row of each key, the first column, is certain
+    #: whether only the last row of each key, the first column, is deterministic
     last_rows: bool = False
 
 
@@ -92,7 +93,7 @@ class Counting(ice.VectorisedProcessor):
     output = "key long, n long, total long"
 
     def process(self, batch: Any, state: Any) -> list[Any]:
-        """Take the events of many keys."""
+        """Process the events of many keys."""
         old = state.totals.numpy()
         n = old["n"] + batch.sizes
         total = old["total"] + batch.reduce(np.add, "value")

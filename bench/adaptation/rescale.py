@@ -1,15 +1,15 @@
-"""Rescaling while a query runs: the rows stay the same, and a batch hardly notices.
+"""Rescaling while a query runs: the rows stay the same, and batches are hardly delayed.
 
-Idea: a query for every operator that keeps state runs twice over the same files, undisturbed and
-with another number of tasks after random batches (2, 8, 3, 1, again and again), while more input is
-waiting than a batch takes. Rows are compared by count and by the sum of their hashes; of an update
-stream, whose rows depend on the time a batch has, by the last row of each key. The pause of a
-rescale is what the batch after it takes beyond the median of the batches that follow no rescale.
-What a query pays for the room to grow, its shards, is measured beside (`shard_cost`).
+Idea: a query for every operator with state runs twice over the same files, undisturbed and with
+another number of tasks after random batches (2, 8, 3, 1, again and again), while more input waits
+than a batch takes. Rows are compared by count and by the sum of their hashes; those of an update
+stream, which depend on the time available to a batch, by the last row of each key. The pause of a
+rescale is the excess of the next batch's time over the median of batches that follow no rescale.
+The cost of having many shards is measured separately (`shard_cost`).
 
 Limits: one machine, so a shard that changes its task finds its arena; on another machine it would
-be rebuilt from the log, which the tests do between any two batches and nothing times. Batches are
-short, so that a pause would show.
+be rebuilt from the log, which the tests do between any two batches and no bench times. Batches are
+short, so that a pause would be visible.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from bench.rows import write_batches
 #: micro-batches, events in each, keys
 CASES = {Size.SMALL: (18, 20_000, 2_000), Size.FULL: (24, 60_000, 6_000)}
 COURSE = (8, 3, 1, 2)
-#: batches from one rescale to the next, on average
+#: mean number of batches between two rescales
 EVERY = 3
 WARM = 4
 SHARDS = 8
@@ -42,28 +42,28 @@ SHARDS = 8
 
 @dataclass
 class RescaleRun:
-    """Sums of the rows of a query, and what its batches took."""
+    """Sums of the rows of a query, and the times of its batches."""
 
     rows: int = 0
     hashes: int = 0
-    #: what the last row of each key says, of an update stream
+    #: the last row of each key, of an update stream
     last: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     #: milliseconds and tasks of each batch
     batches: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def told(self) -> tuple[Any, ...]:
-        """Return what must not depend on tasks."""
+        """Return the part of the rows that must not depend on tasks."""
         return (self.last,) if self.last else (self.rows, self.hashes)
 
     @property
     def rescaled(self) -> list[int]:
-        """Return what batches took that had another number of tasks than the one before."""
+        """Return the times of batches with another number of tasks than the one before."""
         return [now[0] for before, now in self._pairs if before[1] != now[1]]
 
     @property
     def calm(self) -> list[int]:
-        """Return what the others took."""
+        """Return the times of the other batches."""
         return [now[0] for before, now in self._pairs if before[1] == now[1]]
 
     @property
@@ -153,7 +153,7 @@ def _component_ms(phases: dict[str, int]) -> int:
 
 
 def plot(figures: Figures, target: Path) -> None:
-    """Draw what batches took over the run, and the number of tasks."""
+    """Draw the times of batches over the run, and the number of tasks."""
     import matplotlib.pyplot as plt  # noqa: PLC0415 - measuring needs no plots
 
     kinds = [kind for kind in OPERATORS if kind in figures]

@@ -1,9 +1,8 @@
-"""What a version takes by the number of shards: the price of room to grow.
+"""The time of a version by the number of shards: the price of room to grow.
 
 Idea: one query in one process, fed the same batches, with more and more shards, in turn. Small
-batches show what a shard costs that has hardly anything to do, large ones what it adds to work that
-is there anyway. Milliseconds of the clock have the waiting for the disk in them, those of
-processors do not.
+batches show the cost of a shard that has hardly anything to do, large ones what it adds to other
+work. Wall-clock milliseconds include waiting for the disk, processor milliseconds do not.
 
 Limits: one task runs all shards, on real files; several tasks run their parts at the same time.
 """
@@ -28,17 +27,17 @@ from icestream.runtime.version.settings import Settings
 MINUTE = 60_000_000
 SHARDS = (2, 8, 16, 32, 64)
 MEMORY = 512 << 20
-#: batches that are not measured: files and tables grow in the first ones
+#: batches not measured: files and tables grow in the first ones
 WARM = 3
 
 
 @dataclass(frozen=True)
 class Batches:
-    """What is fed to every query."""
+    """The input of every query."""
 
     events: int
     keys: int
-    #: batches that are measured
+    #: measured batches
     count: int
 
 
@@ -50,7 +49,7 @@ CASES = {
 
 @dataclass
 class _Run:
-    """A query with some shards, and what its versions took."""
+    """A query with some shards, and the times of its versions."""
 
     query: LocalQuery
     wall: list[float] = field(default_factory=list)

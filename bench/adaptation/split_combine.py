@@ -1,14 +1,14 @@
-"""What it costs to compute panes apart from windows, to change between the two, and to move groups.
+"""The cost of computing panes separately from windows, of switching, and of moving groups.
 
 Idea: one job in both shapes. *Consolidation*: rows per second of processor time over the number of
 keys, with two and with six kinds of windows. *Changing*: how long rows wait when the job is split,
 and when it is combined again in three ways. *Moving*: how much longer a run takes if a part of the
-key groups moves in the middle, instantly or copied. From the first, the formulas of the cost model
-are held against what was measured: with three times the windows, a combined job should take three
-times as long by the printed form. With panes that are shared, rows cost the same and only the
-consolidation of panes into windows grows; what that takes is told by two windows and by four.
+key groups moves in the middle, instantly or copied. The formulas of the cost model are compared
+with the first: by the printed form, a combined job with three times the windows should take three
+times as long. With shared panes, rows cost the same and only the consolidation of panes into
+windows grows; its cost is estimated from two and from four windows.
 
-Limits: processor time on one machine; what is sent is serialised and read again, but not carried
+Limits: processor time on one machine; partial results are serialised and read again, but not sent
 over a network.
 
 References: sections 5.1.1, 7.1, 7.3 and 7.4, figures 9, 11 and 12, of the source named in
@@ -79,7 +79,7 @@ def measure(size: Size, progress: ProgressLog) -> Measurement:
     folder = scratch(workspace(), "split-combine")
     progress.plan(len(case.keys) + len(case.group_keys) + len(case.parts))
     for shape in ComponentShape:
-        # what is compiled or loaded once is not measured
+        # one-time compilation and loading are not measured
         throughput(folder / "warm", shape, "6 windows", 100, replace(case, rows=100, minutes=32))
     consolidation: dict[str, list[float]] = {}
     for keys in case.keys:
@@ -132,7 +132,7 @@ def changes(folder: Path, keys: int) -> dict[str, dict[str, float]]:
         for _ in range(FILLING):
             feeder.every_key()
         found["split"] = {"pause_ms": 1e3 * job.split(), "minutes": 0.0}
-        # panes are computed elsewhere from here on, which windows must follow when combined
+        # from here on panes are computed elsewhere, and windows must follow when combined
         job.move([Move(group, 1, Way.INSTANT) for group in range(2)])
         feeder.every_key()
         began, batches = time.perf_counter(), 0
@@ -165,7 +165,7 @@ def moved_run(folder: Path, way: Way, part: float, keys: int) -> float:
 
 
 def model(consolidation: Mapping[str, list[float]], case: Case) -> dict[str, Any]:
-    """Return what both forms say of six windows, given what two of them cost, and what they did."""
+    """Return the cost of six windows by both forms, from that of two, and as measured."""
     rows = float(2 * case.minutes * case.rows)
     few, some, many = (
         rows / consolidation[f"{ComponentShape.COMBINED.value}, {kind}"][-1] for kind in KINDS
@@ -203,7 +203,7 @@ def model(consolidation: Mapping[str, list[float]], case: Case) -> dict[str, Any
 
 
 def bars(figures: Figures) -> tuple[Bar, ...]:
-    """Hold figures against what is wanted."""
+    """Compare the figures with the bars."""
     changing, said = figures["changing"], figures["model"]
     split = changing["split"][-1]["pause_ms"]
     copied = changing[f"combine, {Way.DISRUPTIVE.value}"][-1]["pause_ms"]
@@ -218,7 +218,7 @@ def bars(figures: Figures) -> tuple[Bar, ...]:
 
 
 def plot(figures: Figures, target: Path) -> None:
-    """Draw throughput over keys, pauses over state, and what moving adds to a run."""
+    """Draw throughput over keys, pauses over state, and the extra time of runs with moves."""
     from matplotlib.figure import Figure  # noqa: PLC0415 - only drawing needs it
 
     drawing = Figure(figsize=(13, 4), layout="constrained")

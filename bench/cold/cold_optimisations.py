@@ -1,20 +1,20 @@
-"""What each way to write less is worth: clean groups, deltas, expiry.
+"""The effect of each way to write less: clean groups, deltas, expiry.
 
 Idea: three small experiments, each a switch of the store. *Clean groups*: requests read the ratings
-of users nine times as often as ratings come; what was only read leaves memory without a byte, or is
-written again. *Deltas*: all groups are read back, some get one more rating, and all leave again;
-the time until they are on disk is taken, with what is new written, or whole groups. *Expiry*: the
-same rows are kept for a while, as rows that say when they are garbage, so that old segments are
-unlinked, or as rows that somebody takes out, so that live ones have to be copied out of old
+of users nine times as often as ratings come; a group that was only read is evicted without a write,
+or is written again. *Deltas*: all groups are read back, some get one more rating, and all are
+evicted again; the time until they are on disk is measured, writing either new rows or whole groups.
+*Expiry*: the same rows are kept for a while, either as rows with an expiry, so that old segments
+are unlinked, or as rows that are removed explicitly, so that live ones have to be copied out of old
 segments.
 
 Invariants:
-1. Whatever is switched, the rows are the same (`test_oracle_clean_groups_change_no_answer`,
+1. The switches do not change the rows (`test_oracle_clean_groups_change_no_answer`,
    `test_oracle_deltas_change_no_row`, `test_oracle_expiry_and_cleaning_keep_the_same_rows`).
 
-Limits: what is written goes to the page cache and is synced by queries only; the second and third
-experiment use a store without a query around it. In the first and second one cold groups that are
-read come back to memory at once: if they came on the second ask, few clean groups would leave it.
+Limits: writes go to the page cache, and only queries sync them; the second and third experiment use
+a store without a query. In the first and second, cold groups return to memory on the first read: if
+they returned on the second, few clean groups would be evicted.
 
 References: ICE, section VIII-C (table I, figure 8) and VI-A.3.
 """
@@ -54,7 +54,7 @@ COLUMNS = pa.schema([field for field in EVENT_SCHEMA if field.name not in {"time
 MEMORY = 0.59
 #: per cent of the groups that get one more rating
 UPDATED = (0, 10, 25, 50, 75, 100)
-#: bytes of records, and so of steps in which a log gives way
+#: bytes of records, and so the granularity in which a log frees space
 RECORDS = (4_096, 65_536, 1 << 20)
 
 RATED = pa.schema([("item", pa.int64()), ("rating", pa.float64())])
@@ -98,7 +98,7 @@ def mixed_flow(options: StoreOptions) -> Dataflow:
 
 
 def clean_groups(scale: Mixed, folder: Path) -> dict[str, Any]:
-    """Run the mix with clean groups free and written again, and count what is written."""
+    """Run the mix with clean groups free and written again, and count the bytes written."""
     ratings = Ratings(scale.users, scale.items, scale.ratings + scale.events // 10).table()
     workload = RatingWorkload(ratings, scale.ratings, events=scale.events)
     events = workload.table()
@@ -161,7 +161,7 @@ def cut_events(
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """A synopsis full of ratings."""
+    """Groups full of ratings."""
 
     users: int
     ratings: int
@@ -176,7 +176,7 @@ FILLED = {
 
 
 def deltas(scale: Filled, folder: Path) -> dict[str, Any]:
-    """Take the time in which all groups leave, over the share of those that have news."""
+    """Measure the time to evict all groups, by the share of groups with new rows."""
     figures: dict[str, Any] = {}
     for durability in ("evict", "log"):
         found = {on: _leaving(scale, durability, on, folder) for on in (True, False)}
@@ -196,7 +196,7 @@ def deltas(scale: Filled, folder: Path) -> dict[str, Any]:
 
 
 def _saved(on: list[float], off: list[float]) -> float:
-    """Return the part of the time that is saved, on average over the shares updated."""
+    """Return the share of time saved, averaged over the shares updated."""
     return float(np.mean([1 - some / all_ for some, all_ in zip(on, off, strict=True)]))
 
 
@@ -242,13 +242,13 @@ def _written(space: GroupSpace, versions: int) -> int:
 
 
 def _identities(groups: int) -> tuple[Ids, Ids]:
-    """Return identities that look like hashes."""
+    """Return ids that look like hashes."""
     number = np.arange(1, groups + 1, dtype=np.uint64)
     return number * np.uint64(0x9E3779B97F4A7C15), number * np.uint64(0xBF58476D1CE4E5B9)
 
 
 def _rated(owners: Ints) -> pa.RecordBatch:
-    """Return a rating for each owner, that lives for ever."""
+    """Return a rating for each owner that never expires."""
     return _rows(owners, np.zeros(len(owners), dtype=np.int64), np.full(len(owners), 1 << 62))
 
 
@@ -269,7 +269,7 @@ def _rows(owners: Ints, begins: Ints, ends: Ints) -> pa.RecordBatch:
 
 @dataclass(frozen=True, slots=True)
 class Passing:
-    """Rows that are kept for a while."""
+    """Rows with a limited lifetime."""
 
     groups: int
     #: rows of a version, versions, and versions for which a row is kept
@@ -286,7 +286,7 @@ PASSING = {
 
 
 def expiry(scale: Passing, folder: Path) -> dict[str, Any]:
-    """Keep the same rows by expiry, in small and large steps, and by taking them out."""
+    """Store the same rows with expiry, in small and large records, and with removal."""
     figures: dict[str, Any] = {}
     sums: set[tuple[int, int]] = set()
     ways = [(f"expiry, records of {size}", True, size) for size in RECORDS]
@@ -314,7 +314,7 @@ def expiry(scale: Passing, folder: Path) -> dict[str, Any]:
 def _passing(
     scale: Passing, expires: bool, record_bytes: int, folder: Path
 ) -> tuple[dict[str, Any], tuple[int, int]]:
-    """Run one way to forget; return figures, and the rows and their sum at the end."""
+    """Run one way to delete rows; return figures, and the rows and their sum at the end."""
     place = folder / "store"
     shutil.rmtree(place, ignore_errors=True)
     synopsis = SYNOPSIS if expires else Synopsis("right", SYNOPSIS.schema)
@@ -357,7 +357,7 @@ def _passing(
 def _kept(
     store: GroupStore, slots: Ints, owners: Ints, new: pa.RecordBatch, watermark: int | None
 ) -> tuple[int, int]:
-    """Read groups and add rows; take those out that ended by a watermark, if one is given."""
+    """Read groups and add rows; remove those that ended by a watermark, if given."""
     count = total = 0
     for some in store.portions(slots):
         there = store.read(0, some)

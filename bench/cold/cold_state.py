@@ -1,16 +1,16 @@
-"""Cold state: groups that are hardly used leave memory, and it costs little.
+"""Cold state: rarely used groups are evicted, at little cost.
 
-Idea: events name groups by Zipf's law, most of them a few groups. A query whose memory holds a
+Idea: events access groups by Zipf's law, most of them a few groups. A query whose memory holds a
 fifth of its state is compared with one that has enough, in one process and on Spark, for groups of
-fixed size and for groups that grow. Then everything that may make a difference is switched: who
-counts as cold, whether clean groups are written, deltas, and how the log gives room back.
+fixed size and for groups that grow. Then everything that may matter is varied: the classifier of
+cold groups, whether clean groups are written, deltas, and how the log frees space.
 
-A batch has a hundred thousand events, what a query that answers several times a second takes at a
-time; it names about an eighth of the groups. A batch of a million names half of all groups, five
-times what fits: no choice of who stays in memory helps much.
+A batch has a hundred thousand events, as in a query that emits several times a second; it accesses
+about an eighth of the groups. A batch of a million accesses half of all groups, five times what
+fits: then no choice of groups to keep in memory helps much.
 
 Invariants:
-1. Every answer is checked against numpy, or against the run with enough memory
+1. Every result is checked against numpy, or against the run with enough memory
    (`test_oracle_answers_are_exact_in_any_memory`).
 
 Limits: files are read through the page cache, so a miss costs a copy and not a disk access. Of the
@@ -42,14 +42,14 @@ from bench.registry import Bar, Bench, Figures, Measurement, ProgressLog, Size
 SHARE = 0.2
 KINDS = ("fixed", "growing")
 CLASSIFIERS = ("clock", "lfu", "smoothing")
-#: part of the groups by which popularity moves on
+#: share of the groups by which popularity shifts
 DRIFTS = (0.0, 0.5)
 LIMIT = 3_600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much is run."""
+    """The size of a run."""
 
     events: int
     groups: int
@@ -67,7 +67,7 @@ SCALES = {
 }
 
 
-# -- what runs in a process of its own -----------------------------------------------------
+# -- parts that run in a process of their own -----------------------------------------------------
 
 
 def in_part_of_memory(case: Case, repeats: int, folder: str) -> dict[str, Any]:
@@ -174,7 +174,7 @@ def _elsewhere(what: str, **plan: Any) -> dict[str, Any]:
 
 
 def judge(figures: Figures) -> tuple[Bar, ...]:
-    """Hold the figures against what is claimed."""
+    """Compare the figures with the claims."""
     wrong = sum(each.get("wrong", 0) for each in figures.values() if isinstance(each, Mapping))
     wrong += figures["clean groups"]["wrong_answers"] + figures["expiry and cleaning"]["wrong_ways"]
     wrong += sum(
@@ -194,7 +194,7 @@ def judge(figures: Figures) -> tuple[Bar, ...]:
 
 
 def plot(figures: Figures, target: Path) -> None:
-    """Draw speed and memory, misses, writes, time to leave, and logs over time."""
+    """Draw speed and memory, misses, writes, time to evict, and logs over time."""
     from matplotlib.figure import Figure  # noqa: PLC0415 - only drawing needs it
 
     drawing = Figure(figsize=(14, 7), layout="constrained")
@@ -234,7 +234,7 @@ def plot(figures: Figures, target: Path) -> None:
 
 
 def _beside(axes: Any, cases: Sequence[str], fields: Mapping[str, str], figures: Figures) -> None:
-    """Draw fields of cases beside each other, in megabytes."""
+    """Draw fields of cases side by side, in megabytes."""
     for place, (label, field) in enumerate(fields.items()):
         heights = [figures[case][field] / 1e6 for case in cases]
         axes.bar(np.arange(len(cases)) + 0.4 * place, heights, 0.4, label=label)

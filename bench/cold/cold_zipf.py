@@ -1,17 +1,19 @@
 """Groups of very different popularity: the same query with all memory and with a fifth of it.
 
-Idea: events name groups by Zipf's law. *Fixed* groups keep a running count and sum; *profiles* keep
-a histogram beside; *growing* groups keep every event, on one side of a join whose other side are
-requests that ask whether a group has seen a value. One event in a hundred asks. Two queries, with
-and without enough memory, take every batch in turn, so that both see the same machine.
+Idea: events access groups by Zipf's law. *Fixed* groups have a running count and sum; *profiles*
+    also
+have a histogram; *growing* groups store every event, on one side of a join whose other side are
+requests that ask whether a group has seen a value. One event in a hundred is a request. Two
+queries, with and without enough memory, process every batch in turn, so that both see the same
+machine.
 
 Invariants:
-1. Groups are drawn by Zipf's law, and drift moves popularity on (`test_groups_follow_zipfs_law`,
+1. Groups are drawn by Zipf's law, and drift shifts popularity (`test_groups_follow_zipfs_law`,
    `test_drift_moves_popularity_on`).
-2. Answers are those of numpy, whatever the memory (`test_oracle_answers_are_exact_in_any_memory`).
+2. Results are those of numpy, whatever the memory (`test_oracle_answers_are_exact_in_any_memory`).
 
-Limits: in growing groups nobody asks for the `CROWDED` most popular ones: an answer would look at
-up to a million events. Requests for them are requests for others, by the same law.
+Limits: in growing groups, no request is for the `CROWDED` most popular ones: it would match up to a
+million events. Requests for them go to other groups, by the same law.
 
 References: ICE, section VIII-A (20M events over 300K groups, by a Zipf distribution).
 """
@@ -42,11 +44,11 @@ from icestream.state.groups.cold.manager import Policy
 from icestream.state.groups.options import StoreOptions
 from tests.fixtures.dataflow_plans import PlanStream, dataflow
 
-#: bytes that no run here needs
+#: more bytes than any run here needs
 UNLIMITED = 8 << 30
-#: one in so many events asks
+#: one in this many events is a request
 ASKING = 100
-#: groups that nobody asks for when groups grow
+#: most popular groups, without requests if groups grow
 CROWDED = 100
 #: values of an event, from 0
 VALUES = 1_000
@@ -68,11 +70,11 @@ class Accesses:
     groups: int
     #: events of a batch
     batch: int
-    #: the exponent: the group of rank r is named 1 / r**skew as often as the first
+    #: the exponent: the group of rank r is accessed 1 / r**skew as often as the first
     skew: float = 1.0
-    #: ranks by which popularity has moved on at the end, as a share of the groups
+    #: ranks by which popularity has shifted at the end, as a share of the groups
     drift: float = 0.0
-    #: ranks that nobody asks for
+    #: ranks without requests
     crowded: int = 0
     seed: int = 1
 
@@ -82,12 +84,12 @@ class Accesses:
         return -(-self.events // self.batch)
 
     def columns(self, number: int) -> tuple[Ints, Ints, Ints, npt.NDArray[np.bool_]]:
-        """Return time, key, value and who asks, of the events of a batch."""
+        """Return time, key, value and whether it is a request, for the events of a batch."""
         place = np.arange(number * self.batch, min((number + 1) * self.batch, self.events))
         dice = np.random.default_rng([self.seed, number])
         asks = place % ASKING == ASKING - 1
         chance = dice.random(len(place))
-        # who asks is drawn from the ranks behind the crowded ones
+        # requests are drawn from the ranks after the crowded ones
         low = self._shares[self.crowded - 1] if self.crowded else 0.0
         chance[asks] = low + chance[asks] * (1 - low)
         rank = np.minimum(np.searchsorted(self._shares, chance, side="right"), self.groups - 1)
@@ -118,7 +120,7 @@ def _shares(groups: int, skew: float) -> npt.NDArray[np.float64]:
 def as_batch(
     times: Ints, key: Ints, value: Ints, asks: npt.NDArray[np.bool_], schema: pa.Schema
 ) -> pa.RecordBatch:
-    """Put columns together as ingest reads them."""
+    """Combine columns as ingest reads them."""
     arrays = [
         pa.array(times).cast(schema.types[0]),
         pa.array(np.zeros(len(times), dtype=np.int32)),
@@ -133,7 +135,7 @@ def as_batch(
 
 
 class TotalsProcessor(VectorisedProcessor):
-    """Count and add up the values of a group; tell those who ask."""
+    """Count and add up the values of a group; answer requests."""
 
     state: ClassVar[Mapping[str, Declared]] = {"totals": ValueState("n long, total long")}
     output = "key long, n long, total long"
@@ -150,7 +152,7 @@ class TotalsProcessor(VectorisedProcessor):
 
 
 class Profiles(VectorisedProcessor):
-    """Count values in bins, as a profile of a group; tell those who ask its sums."""
+    """Count values in bins, as a profile of a group; answer requests with its sums."""
 
     state: ClassVar[Mapping[str, Declared]] = {
         "bins": ValueState(", ".join(f"b{number} long" for number in range(BINS)))
@@ -171,7 +173,7 @@ class Profiles(VectorisedProcessor):
 
 
 def told(batch: GroupedBatch, n: Ints, total: Ints, groups: int) -> dict[str, Any] | None:
-    """Return the answer for each group that somebody asks for."""
+    """Return the result for each group with a request."""
     asked = np.flatnonzero(np.bincount(batch.group, batch.column("asks"), groups) > 0)
     if not len(asked):
         return None
@@ -235,7 +237,7 @@ class Case:
 
 
 class ZipfRun:
-    """A query that is fed batch by batch, and what it takes."""
+    """A query that is fed batch by batch, and its measurements."""
 
     def __init__(self, flow: Dataflow, budget: int, folder: str, shards: int = 1) -> None:
         """Open an empty query."""
@@ -254,11 +256,11 @@ class ZipfRun:
         self.held: list[int] = []
         self.reads: list[int] = []
         self.peak = self.log_bytes = 0
-        #: what the last report said of cold state
+        #: cold state in the last report
         self.cold: dict[str, int] = {}
 
     def feed(self, batch: pa.RecordBatch) -> pa.Table:
-        """Process a batch; return its answers."""
+        """Process a batch; return its results."""
         wall, cpu = time.perf_counter(), time.process_time()
         deliveries = self._query.driver.batch(len(self.wall), [[batch]])
         self.wall.append(time.perf_counter() - wall)
@@ -275,7 +277,7 @@ class ZipfRun:
         return self._query.rows(deliveries)
 
     def close(self) -> None:
-        """Forget everything."""
+        """Delete everything."""
         self._query.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -289,7 +291,7 @@ class ZipfRun:
         return sum(self.events[first:]) / sum((self.cpu if cpu else self.wall)[first:])
 
     def figures(self, first: int) -> dict[str, Any]:
-        """Say what it took; rates are those from a batch on."""
+        """Return measurements; rates are those from a batch on."""
         return {
             "events_per_second": self.rate(first),
             "events_per_cpu_second": self.rate(first, cpu=True),
@@ -307,7 +309,7 @@ class ZipfRun:
 
 
 def accumulated(tables: Sequence[pa.Table]) -> pa.Table:
-    """Add up the changes of result rows; rows that are left, in order."""
+    """Add up the changes of result rows; return the remaining rows, sorted."""
     rows = pa.concat_tables(tables)
     start = pc.struct_field(rows.column("lifetime").combine_chunks(), "start")
     rows = rows.drop_columns(["lifetime"]).append_column("start", start)
@@ -319,15 +321,15 @@ def accumulated(tables: Sequence[pa.Table]) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """Runs of cases that took every batch in turn."""
+    """Runs of cases that processed every batch in turn."""
 
     runs: list[ZipfRun]
-    #: answers that are not those of numpy, by case
+    #: wrong results, by case
     wrong: list[int]
 
 
 def in_turns(cases: Sequence[Case], folder: str) -> Turns:
-    """Feed every batch to all cases in turn, beginning with another one each time; close them."""
+    """Feed every batch to all cases in turn, starting with another one each time; close them."""
     runs = [
         ZipfRun(case.flow, case.budget, os.path.join(folder, f"run-{number}"), case.shards)
         for number, case in enumerate(cases)
@@ -350,7 +352,7 @@ def in_turns(cases: Sequence[Case], folder: str) -> Turns:
 
 
 def _wrong_groups(run: ZipfRun, accesses: Accesses, kind: str) -> int:
-    """Ask for every group; count those with another answer than numpy's. It is not timed."""
+    """Request every group; count results that differ from numpy's. This is not timed."""
     every = np.arange(accesses.groups)
     last = np.full(len(every), accesses.events * TICK)
     asks = np.ones(len(every), dtype=np.bool_)
@@ -379,7 +381,7 @@ def totals(accesses: Accesses, kind: str) -> Ints:
 
 
 def seen_before(accesses: Accesses) -> int:
-    """Count the events that requests of their group and value find, by numpy."""
+    """Count the events that match requests of their group and value, by numpy."""
     columns = [accesses.columns(number) for number in range(accesses.batches)]
     key, value, asks = (np.concatenate([each[n] for each in columns]) for n in (1, 2, 3))
     # events come in the order of time

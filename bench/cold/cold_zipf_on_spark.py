@@ -1,13 +1,13 @@
 """Groups of very different popularity on Spark: the queries of `cold_zipf`, from files to files.
 
 Idea: the same events in files, a file per batch, and the same queries through the public interface.
-Runs with all memory and with a part of it take turns. The last file, which is not timed, asks for
+Runs with all memory and with a part of it alternate. The last file, which is not timed, requests
 every fixed group.
 
 Run as `python -m bench.cold.cold_zipf_on_spark PLAN`; prints one JSON line per run.
 
 Invariants:
-1. Answers are those of numpy (`test_what_is_wrong_on_spark_is_counted`).
+1. Results are those of numpy (`test_what_is_wrong_on_spark_is_counted`).
 
 References: ICE, section VIII-A.
 """
@@ -48,7 +48,7 @@ LIMIT = 1_800.0
 
 
 def measure(case: Case, share: float, repeats: int, folder: Path) -> dict[str, Any]:
-    """Run with all memory, then in turns with a share of what that took and with all."""
+    """Run with all memory, then alternately with a share of the bytes used and with all."""
     shutil.rmtree(folder, ignore_errors=True)
     write_events(folder / "events", case)
     command = [sys.executable, "-m", "bench.cold.cold_zipf_on_spark"]
@@ -72,7 +72,7 @@ def measure(case: Case, share: float, repeats: int, folder: Path) -> dict[str, A
 
 
 def write_events(folder: Path, case: Case) -> None:
-    """Write a file per batch, and one that asks for every group."""
+    """Write a file per batch, and one that requests every group."""
     folder.mkdir(parents=True)
     accesses = case.accesses
     every = np.arange(accesses.groups)
@@ -88,7 +88,7 @@ def write_events(folder: Path, case: Case) -> None:
         path = folder / f"{number:04d}.parquet"
         names = ["time", *COLUMNS.names]
         pq.write_table(pa.table([times, *columns[1:]], names=names), path, compression="lz4")
-        # Spark takes files by their modification times
+        # Spark reads files in the order of their modification times
         os.utime(path, (number + 1, number + 1))
 
 
@@ -134,7 +134,7 @@ def run(case: Case, folder: Path) -> dict[str, Any]:
 
 
 def wrong(rows: pa.Table, kind: str, accesses: Accesses) -> int:
-    """Count answers that are not those of numpy."""
+    """Count results that differ from numpy's."""
     if kind == "growing":
         return abs(int(rows.num_rows) - seen_before(accesses))
     # Spark's files may have nanoseconds
@@ -151,7 +151,7 @@ def wrong(rows: pa.Table, kind: str, accesses: Accesses) -> int:
 
 
 def main(plan: Mapping[str, Any]) -> None:
-    """Run everything that is asked for, printing a line for each run."""
+    """Run everything in the plan, printing a line for each run."""
     case, folder = Case(**plan["case"]), Path(plan["folder"])
 
     def tell(name: str, budget: int) -> dict[str, Any]:

@@ -27,7 +27,7 @@ class ColumnTotals(ice.VectorisedProcessor):
     output = OUTPUT
 
     def process(self, batch: Any, state: Any) -> Any:
-        """Add the rows of all keys at hand."""
+        """Add the rows of all keys in the batch."""
         old = state.seen.numpy()
         n = old["n"] + batch.sizes
         total = old["total"] + batch.reduce(np.add, "value")

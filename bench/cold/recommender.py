@@ -1,21 +1,21 @@
-"""A recommender in part of its memory: as fast, and right.
+"""A recommender with less memory than state: as fast, and as correct.
 
-Idea: the query of `examples.recommender` over ratings in the shape of MovieLens, in one
-process: requests only, and one rating to nine requests, with memory for 59 % of what the state
-takes otherwise; the mix in mode `evict`, too, and with clean groups written again. Then the part
-that keeps what users have rated, and tells it to who asks, gets ten million ratings and 512 MB.
+Idea: the query of `examples.recommender` over ratings in the shape of MovieLens, in one process:
+requests only, and one rating to nine requests, with memory for 59 % of the state; the mix also in
+mode `evict`, and with clean groups written again. Then the part that stores the ratings of users
+and returns them on request gets ten million ratings and 512 MB.
 
 Invariants:
-1. Answers are those of the offline model (`test_oracle_all_answer_as_the_offline_model`), and
+1. Results are those of the offline model (`test_oracle_all_answer_as_the_offline_model`), and
    histories those of numpy (`test_oracle_histories_are_exact_in_little_memory`).
 
-A batch has a hundred requests, what is asked in a fraction of a second; requests only come in
-batches of five hundred, too. What they make on their way is then more than the smaller query has
-memory for, but nothing of it is kept.
+A batch has a hundred requests, as they come in a fraction of a second; requests only also come in
+batches of five hundred. Their intermediate rows then exceed the memory of the smaller query, but
+none of them is stored.
 
 Limits: in the whole query ratings count for two weeks and users have few of them at a time, because
-each rating is paired with all of its user's: without a window the pairs of ten million ratings are
-billions. Reads are records of the log, mostly served by the page cache.
+each rating is paired with all others of its user: without a window, ten million ratings have
+billions of pairs. Reads are records of the log, mostly served by the page cache.
 
 References: ICE, sections VIII-B and VIII-C, figures 5 to 7 and table I.
 """
@@ -63,7 +63,7 @@ SHARES = (3, 5)
 LARGE = "recommend only, large batches"
 LARGE_BATCH = {Size.SMALL: 200, Size.FULL: 500}
 HISTORIES = "histories"
-#: bytes in which ten million ratings are kept
+#: memory for ten million ratings, in bytes
 HISTORIES_MEMORY = 512 << 20
 
 
@@ -91,7 +91,7 @@ KEPT = {
 
 
 def histories(scale: Histories, folder: Path) -> dict[str, Any]:
-    """Keep all ratings by user in little memory, then ask for the best ones of users."""
+    """Store all ratings by user in little memory, then request the best ones of users."""
     ratings = Ratings(scale.users, scale.items, scale.ratings).table()
     asking = RatingWorkload(ratings, scale.ratings, updates=0, events=scale.requests)
     events = asking.table()
@@ -164,7 +164,7 @@ def measure(size: Size, progress: ProgressLog) -> Measurement:
 
 
 def clean_groups(figures: Figures) -> dict[str, float]:
-    """Return the part of what is written that is saved where clean groups are not written again."""
+    """Return the share of writes that is saved if clean groups are not written again."""
     found = {}
     for mode, pair in {"evict": (EVICT, EVICT_ALL), "log": (LITTLE, LOG_ALL)}.items():
         free, written = (figures[f"{MIXED}: {name}"] for name in pair)
@@ -182,7 +182,7 @@ def _elsewhere(what: str, **plan: Any) -> dict[str, Any]:
 
 
 def judge(figures: Figures) -> tuple[Bar, ...]:
-    """Hold the figures against what is claimed."""
+    """Compare the figures with the claims."""
     only, mixed, kept = figures[ONLY], figures[MIXED], figures[HISTORIES]
     wrong = sum(each.get("wrong", 0) for each in figures.values())
     return (

@@ -1,4 +1,4 @@
-"""What is drawn of the recommender in part of its memory: a panel for each figure of the paper.
+"""Plots of the recommender with less memory than state: a panel for each figure of the paper.
 
 References: ICE, section VIII-B, figures 5a to 7, and table I.
 """
@@ -14,7 +14,7 @@ from bench.cold.recommender_over_time import EVICT, EVICT_ALL, LITTLE, LOG_ALL, 
 from bench.registry import Figures
 
 ONLY, MIXED = "recommend only", "mixed"
-#: figure, case, what was noted, its unit, and its name
+#: figure, case, measured field, its unit, and its name
 OVER_TIME = (
     ("5a", ONLY, "state_bytes", 1e-6, "state in memory, MB"),
     ("5b", ONLY, "events_per_second", 1.0, "events/s"),
@@ -23,7 +23,7 @@ OVER_TIME = (
     ("6c", MIXED, "reads_per_second", 1.0, "reads/s"),
     ("7", MIXED, "cpu", 100.0, "processor, % of one"),
 )
-#: runs whose reads are drawn: in mode `evict`, too
+#: runs whose reads are drawn: including those in mode `evict`
 READING = (*PAIR, EVICT)
 
 

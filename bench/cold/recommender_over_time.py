@@ -1,20 +1,21 @@
 """The recommender with and without enough memory, batch by batch.
 
-Idea: a query is warmed up with ratings; then others, with memory for a part of the state of the
-first and the buffers beside it, are warmed up alike. All get the same batches of requests, or of
-requests and ratings, in turn, the first of them another one each time. The first batches are left
-out; the others make five rounds. After every batch its time, the state in memory and the reads from
-the log are noted; some answers are compared with the offline model.
+Idea: a query is warmed up with ratings; then others, with memory for a part of the first one's
+    state
+plus its buffers, are warmed up in the same way. All process the same batches of requests, or of
+requests and ratings, in turn, each time starting with another one. The first batches are left out;
+the others form five rounds. After every batch its time, the state in memory and the reads from the
+log are recorded; some results are compared with the offline model.
 
 Invariants:
-1. All give the answers of the offline model (`test_oracle_all_answer_as_the_offline_model`).
-2. Requests leave the state without enough memory below its limit
+1. All give the results of the offline model (`test_oracle_all_answer_as_the_offline_model`).
+2. Requests keep the state below its limit without enough memory
    (`test_bounded_state_stays_below_its_limit`).
 
 Limits: one process and one shard; on Spark the same components run in tasks. Rounds follow each
-other in queries that stay warm: requests leave no state behind, so each begins where the first did.
-Where only what leaves memory is written, cold groups that are read come back to it at once: if they
-came on the second ask, few clean ones would leave.
+other in queries that stay warm: requests leave no state behind, so each begins like the first. If
+only evicted groups are written, cold groups return to memory on the first read: if they returned on
+the second, few clean ones would be evicted.
 
 References: ICE, sections III-A and VIII-B, figures 5 to 7 and table I.
 """
@@ -42,16 +43,16 @@ from icestream.operators.dataflow.stores import STATE, ColdOptions
 from icestream.plan.events.dataflow import Dataflow
 from icestream.state.groups.options import Durability, StoreOptions
 
-#: items in an answer
+#: items in a result
 K = 10
 #: part of the state that fits into memory: the paper's limit leaves out 41 %
 MEMORY = 0.59
-#: rounds of batches, of whose ratios the median counts
+#: rounds of batches; the median of their ratios counts
 ROUNDS = 5
 DAY: Micros = 86_400_000_000
-#: answers that are compared with the offline model
+#: results that are compared with the offline model
 CHECKED = 20
-#: counters of bytes that a query wrote, and those of them that were written by leaving memory
+#: counters of bytes that a query wrote, and of those that evictions wrote
 WRITTEN = ("logged", "evicted", "consolidated")
 LEFT = ("evicted", "consolidated")
 
@@ -71,7 +72,7 @@ class Scale:
     #: days over which ratings come, and how long a rating counts
     days: int = 60
     window: str = "14 days"
-    #: batches after the warm-up that are not counted: who is asked for comes back into memory
+    #: batches after the warm-up that are not counted: requested groups return to memory
     settling: int = 4
 
     @property
@@ -86,7 +87,7 @@ class Scale:
         return Ratings(self.users, self.items, count, span=self.days * DAY).table()
 
     def workload(self, ratings: pa.Table, updates: int) -> RatingWorkload:
-        """Return a mix with so many updates among ten events."""
+        """Return a mix with `updates` updates among ten events."""
         return RatingWorkload(
             ratings, self.warm_up, updates=updates, requests=10 - updates, events=self.events
         )
@@ -94,7 +95,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """How a query keeps its state."""
+    """How a query stores its state."""
 
     #: whether all of it fits into memory, or only a part
     enough: bool = False
@@ -113,7 +114,7 @@ class Variant:
 
 
 ENOUGH, LITTLE = "enough", "little"
-#: the first of all variants has enough memory: the others have a part of what it takes
+#: the first of all variants has enough memory: the others have a part of what it uses
 PAIR = {ENOUGH: Variant(enough=True), LITTLE: Variant()}
 EVICT, EVICT_ALL, LOG_ALL = "evict", "evict, clean written", "log, clean written"
 SWITCHED = PAIR | {
@@ -124,7 +125,7 @@ SWITCHED = PAIR | {
 
 
 def flow_of(window: str | None, k: int = K) -> Dataflow:
-    """Return the query, written by the public interface; a Spark session must be there."""
+    """Return the query, written with the public interface; it needs a Spark session."""
     from examples.recommender.query import recommendations  # noqa: PLC0415
     from icestream.api.events import Events  # noqa: PLC0415 - PySpark is needed for this alone
     from icestream.plan.events.queries import compiled  # noqa: PLC0415
@@ -157,7 +158,7 @@ class ComparedRun:
     answers: Recommendations = field(default_factory=Recommendations)
 
     def counted(self, *names: str) -> int:
-        """Return how much was counted from the first rating on."""
+        """Return the sum of counters from the first rating on."""
         return sum(self.run.cold[name] for name in names)
 
 
@@ -178,7 +179,7 @@ def compare(
     folder: Path,
     variants: Mapping[str, Variant] = PAIR,
 ) -> Compared:
-    """Warm queries up, the first with enough memory, then feed them in turns."""
+    """Warm queries up, the first with enough memory, then feed them in turn."""
     ratings = scale.ratings
     events = scale.workload(ratings, updates).table()
     first = np.append(np.arange(0, scale.warm_up, scale.warm_batch), scale.warm_up)

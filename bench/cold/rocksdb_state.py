@@ -1,20 +1,20 @@
-"""Running totals by key in one process: Icestream's store of groups beside RocksDB.
+"""Running totals by key in one process: Icestream's store of groups compared with RocksDB.
 
 Run as `python -m bench.cold.rocksdb_state PLAN`; prints one JSON line per store.
 
-Idea: both hold count and sum of every key within the same bytes of memory. A batch names many
-distinct keys at once: their totals are read, added to and written back, and the batch is appended
-to a log that is not synced. RocksDB is read by multi-get and written by one batch with its log on;
-memtables count against the block cache, which has all of the memory. It is measured with keys as
-they come and with keys sorted first, which it likes much better; sorting counts. Batches take
-turns, so that all meet the same machine.
+Idea: both hold count and sum of every key within the same bytes of memory. A batch accesses many
+distinct keys at once: their totals are read, updated and written back, and the batch is appended to
+a log that is not synced. RocksDB is read by multi-get and written by one batch with its log on;
+memtables count against the block cache, which has all of the memory. It is measured with keys in
+random order and with keys sorted first, which is much faster for it; sorting counts. Batches
+alternate between the stores, so that all see the same machine.
 
-Invariant: all hold the same totals in the end (`test_all_stores_hold_the_same_totals`).
+Invariant: all have the same totals in the end (`test_all_stores_hold_the_same_totals`).
 
-Cost: what making the batches takes is not counted, encoding and decoding of keys and rows is.
+Cost: generating the batches is not counted; encoding and decoding of keys and rows is.
 
-Limits: RocksDB is called from Python, as an operator in Python would call it; how much of its time
-is spent inside it is told beside (`inside_share`).
+Limits: RocksDB is called from Python, as an operator in Python would call it; the share of its time
+spent inside RocksDB is reported too (`inside_share`).
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ _PAIR = np.dtype([("n", "<i8"), ("total", "<f8")])
 
 
 class KeyedTotals(Protocol):
-    """Count and sum by key, kept somewhere."""
+    """A store of count and sum by key."""
 
     #: seconds spent inside the store itself, without turning columns into its form and back
     inside: float
 
     def add(self, keys: Ints, n: Ints, total: Floats) -> None:
-        """Add to distinct keys, as one batch; what it wrote is on the log afterwards."""
+        """Add to distinct keys, as one batch; the batch is on the log afterwards."""
         ...
 
     def get(self, keys: Ints) -> tuple[Ints, Floats]:
@@ -62,7 +62,7 @@ class KeyedTotals(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of files."""
+        """Close files."""
         ...
 
 
@@ -70,7 +70,7 @@ class StoreTotals:
     """In Icestream's store of groups."""
 
     def __init__(self, folder: Path, memory: int) -> None:
-        """Begin with nothing."""
+        """Start empty."""
         self.inside = 0.0
         self._space = GroupSpace(str(folder), [Synopsis("totals", TOTALS)], quota=memory)
         self._codec = KeyCodec(KEY)
@@ -95,7 +95,7 @@ class StoreTotals:
         self.inside += time.perf_counter() - started
 
     def get(self, keys: Ints) -> tuple[Ints, Floats]:
-        """Return the totals of distinct keys, that all are there."""
+        """Return the totals of distinct keys, which must all exist."""
         n, total = np.zeros(len(keys), dtype=np.int64), np.zeros(len(keys))
         with self._space.version() as store:
             for first in range(0, len(keys), store.chunk_groups):
@@ -112,14 +112,14 @@ class StoreTotals:
         return n, total
 
     def close(self) -> None:
-        """Let go of nothing: a version closes what it opened."""
+        """Do nothing: a version closes what it opened."""
 
 
 class RocksTotals:
     """In RocksDB."""
 
     def __init__(self, folder: Path, memory: int) -> None:
-        """Begin with nothing; memtables and cached blocks have `memory` bytes together."""
+        """Start empty; memtables and cached blocks have `memory` bytes together."""
         import rocksdict as rocks  # noqa: PLC0415 - a peer, installed with the extra of that name
 
         cache = rocks.Cache(memory)
@@ -172,13 +172,13 @@ class RocksTotals:
 
 
 def _keys(keys: Ints) -> list[bytes]:
-    """Return keys as bytes whose order is theirs."""
+    """Return keys as bytes that sort in the same order."""
     data = keys.astype(">i8").tobytes()
     return [data[at : at + 8] for at in range(0, len(data), 8)]
 
 
 class SortedRocksTotals(RocksTotals):
-    """In RocksDB, handed keys in their order."""
+    """In RocksDB, with sorted keys."""
 
     def add(self, keys: Ints, n: Ints, total: Floats) -> None:
         """Sort distinct keys and add to them, as one write."""
@@ -195,7 +195,7 @@ STORES: dict[str, Callable[[Path, int], KeyedTotals]] = {
 
 
 def measure(plan: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
-    """Run all stores over the same batches, in turns; updates of a key per second of each."""
+    """Run all stores over the same batches, in turn; return key updates per second of each."""
     stream = KeyedStream("totals", plan["seed"], plan["keys"])
     stores = {
         name: make(folder / name.replace(" ", "-"), plan["memory"]) for name, make in STORES.items()

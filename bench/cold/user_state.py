@@ -1,13 +1,13 @@
-"""User code with state by key: Icestream's two forms beside Spark's, and its store beside RocksDB.
+"""User code with state by key: Icestream's two forms against Spark's, its store against RocksDB.
 
 Idea: the same running count and sum of every key, written as user code, once for Spark's
 `transformWithStateInPandas` and twice for Icestream: called with many keys at a time, and with one.
 All read the same files in the same batches, write Parquet, commit every batch and have two cores;
-rates are taken once warm. Icestream also runs with larger batches, which only tells what is left.
-Then, in one process, the store of groups takes turns with RocksDB (`rocksdb_state`) in the memory
-of a query and in an eighth of it; of RocksDB's two orders of keys the faster one counts.
+rates are measured once warm. Icestream also runs with larger batches, only to show the remaining
+potential. Then, in one process, the store of groups alternates with RocksDB (`rocksdb_state`) in
+the memory of a query and in an eighth of it; the faster of RocksDB's two orders of keys counts.
 
-Cost: Spark makes two calls to its state server for a key and batch, which bounds its input.
+Cost: Spark makes two calls to its state server for a key and batch, which limits its input rate.
 
 Limits: Spark emits a row for a key once in a batch, Icestream once in a chunk of it, which is more
 rows; the last row of each key is compared. Size `small` has a tenth of the keys and cold batches.
@@ -45,7 +45,7 @@ LEAST_VECTORISED, LEAST_PER_GROUP, LEAST_STORE = 100, 10, 3
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One system, and how it is fed."""
+    """One system and its input."""
 
     name: str
     module: str
@@ -63,7 +63,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much each system gets to do."""
+    """The size of each system's run."""
 
     keys: int
     rows_per_file: int
@@ -119,7 +119,7 @@ def measure(size: Size, progress: ProgressLog) -> Measurement:
 
 
 def summarise(rates: Figures, stores: Figures, wrong: Figures) -> dict[str, Any]:
-    """Put the rates (rows per second, and updates of a key per second) side by side."""
+    """Collect the rates (rows per second, and key updates per second)."""
     peer = rates.get(SPARK)
     figures: dict[str, Any] = {
         name: rates.get(name) for name in (SPARK, VECTORISED, PER_GROUP, LARGE)
@@ -144,7 +144,7 @@ def summarise(rates: Figures, stores: Figures, wrong: Figures) -> dict[str, Any]
 
 
 def judge(figures: Figures) -> tuple[Bar, ...]:
-    """Hold the figures against what is claimed."""
+    """Compare the figures with the claims."""
     expected = len((SPARK, VECTORISED, PER_GROUP, LARGE)) + 3 * len(STORE_MEMORY)
     agree = sum(count == 0 for count in figures["wrong_keys"].values())
     return (
@@ -191,7 +191,7 @@ def plot(figures: Figures, target: Path) -> None:
 
 
 def prefix(folder: Path, files: int, target: Path) -> Path:
-    """Link the first files of a folder into another one, so that times of change stay."""
+    """Link the first files of a folder into another one, so that modification times stay."""
     target.mkdir(parents=True)
     for path in sorted(folder.glob("*.parquet"))[:files]:
         (target / path.name).hardlink_to(path)
@@ -199,7 +199,7 @@ def prefix(folder: Path, files: int, target: Path) -> Path:
 
 
 def wrong_keys(folder: Path, keys: Ints, n: Ints, total: Floats) -> int:
-    """Count the keys whose last totals, those of the highest count, are not the expected ones."""
+    """Count the keys whose last totals, those with the highest count, are wrong."""
     files = sorted(folder.glob("**/*.parquet"))
     columns = [pq.read_table(file, columns=["key", "n", "total"]) for file in files]
     key, count, amount = (

@@ -1,1 +1,1 @@
-"""What joins cost: two streams, several, and plans that spill and clean up."""
+"""The cost of joins: two streams, several, and plans that spill and clean up."""

@@ -1,8 +1,8 @@
-"""Measure Icestream's query of three joins over five streams, whose results may come later.
+"""Measure Icestream's query of three joins over five streams, whose results may be deferred.
 
 Run as `python -m bench.joins.icestream_multi_join PLAN`; prints one JSON line per run of
-the plan. The rate is that of the rows read once warm, with the time of clean-up at the end counted
-too. There are as many shards as cores, as the peer has shuffle partitions.
+the plan. The rate is that of the rows read once warm, including the time of clean-up at the end.
+There are as many shards as cores, like the peer's shuffle partitions.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def run(spark: SparkSession, plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def told(found: dict[str, Any], reports: Sequence[Mapping[str, Any]], skip: int) -> dict[str, Any]:
-    """Add the time of clean-up to the rate, and what joins told of spilling."""
+    """Add the time of clean-up to the rate, and the spill reports of the joins."""
     batches = [(rows, spent) for rows, spent in found["batches"] if rows][skip:]
     late = sum(spent for rows, spent in found["batches"] if not rows)
     spent = late + sum(spent for _, spent in batches)

@@ -1,27 +1,28 @@
-"""Five streams whose partitions differ in how productive they are: what the spill bench joins.
+"""Five streams whose partitions differ in productivity: the input of the spill bench.
 
 Idea: streams A to E have two columns each; A.1 = B.1 = C.1, then C.2 = D.1, then D.2 = E.1. In each
 range of K tuples of a stream every partition of a join gets K / 300 tuples, and each of its values
-comes R times: the *range join ratio* of that partition. R differs by partition and its average is
+occurs R times: the *range join ratio* of that partition. R differs by partition and its average is
 the average join ratio of the join. Rows of one partition of a join go to one partition of the next,
-so partitions differ in what becomes of their results too; `mixed` streams send them to all, so that
-what becomes of results is alike for all. Everything is in one table:
+so partitions also differ in how productive their results are; `mixed` streams send them to all
+partitions, so that this is equal for all. All parameters are in one table:
 
     partitions of each join              300
-    tuple range K                        as many tuples as a stream brings in a run
+    tuple range K                        as many tuples as a stream has in a run
     R of a partition                     half of them 0.3, half 1.7 times the average of the join
-    R of consecutive joins               independent: a half goes evenly to both halves; if mixed,
+    R of consecutive joins               independent: each half goes evenly to both halves; if
+    mixed,
                                          every partition does
     average R of the three joins         (3, 1, 1), (1, 3, 3) or (3, 2, 3)
     order in a range                     at random, by seed
 
 Invariants:
-1. In a range every partition comes alike often, and every value of it R times, up to rounding
+1. In a range every partition occurs equally often, and every value R times, up to rounding
    (`test_values_come_as_often_as_their_ratio_says`).
-2. The exact number of results is that of DuckDB
+2. The exact number of results equals DuckDB's
    (`test_oracle_the_exact_number_of_results_is_that_of_duckdb`).
 3. The same seed makes the same streams (`test_streams_are_a_function_of_their_seed`).
-4. Mixed streams go from every partition of a join to partitions of the next all over
+4. Mixed streams go from every partition of a join to many partitions of the next
    (`test_mixed_streams_go_from_every_partition_to_many`).
 
 References: Liu, Zhu, Rundensteiner (2006), section 6.1, which leaves K, R and the order open.
@@ -118,7 +119,7 @@ class JoinInputs:
 
 
 def _values(tuples: int, ratio: int, high: npt.NDArray[np.bool_]) -> list[Ints]:
-    """Return the values of each partition: so many that each comes `ratio` times in a range."""
+    """Return the values of each partition, such that each occurs `ratio` times in a range."""
     ratios = ratio * np.where(high, HIGH, LOW)
     wanted = np.maximum(1, np.round(tuples / PARTITIONS / ratios)).astype(np.int64)
     candidates = np.arange(2 * PARTITIONS * int(wanted.max()) + 1000)
@@ -135,7 +136,7 @@ def _values(tuples: int, ratio: int, high: npt.NDArray[np.bool_]) -> list[Ints]:
 def _onward(
     high: npt.NDArray[np.bool_], next_high: npt.NDArray[np.bool_], dice: np.random.Generator
 ) -> Ints:
-    """Return the partition of the next join for each of this one, halves dealt to both halves."""
+    """Return the next join's partition for each of this one, each half spread over both halves."""
     by_half = np.lexsort((dice.random(PARTITIONS), high))
     ranks = np.empty(PARTITIONS, dtype=np.int64)
     for half in (False, True):
@@ -148,7 +149,7 @@ def _onward(
 
 
 def _dealt(values: list[Ints], places: Ints, dice: np.random.Generator) -> Ints:
-    """Give each tuple a value of its partition, all values of a partition alike often."""
+    """Give each tuple a value of its partition, all values of a partition equally often."""
     order = np.argsort(places, kind="stable")
     column = np.empty(len(places), dtype=np.int64)
     starts = np.searchsorted(places[order], np.arange(PARTITIONS + 1))

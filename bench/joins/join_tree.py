@@ -1,13 +1,14 @@
 """Three joins in one process that spill by a strategy and clean up leaves first.
 
 Idea: the tree ((A, B, C), D), E of real join operators, each with a shard of its own. After a
-batch, if resident rows of all joins take more than the threshold, the strategy chooses partitions
-that leave before the next batch: what the driver of a query does, without one.
+    batch,
+if the resident rows of all joins exceed the threshold, the strategy chooses partitions to evict
+before the next batch. The driver of a query does the same.
 
 Invariants:
-1. What is made at run time and by clean-up are the exact results, each once
+1. Run time and clean-up together emit the exact results, each once
    (`test_oracle_a_tree_that_spills_makes_every_result_once`).
-2. Resident rows take no more than the threshold and what one batch brings, clean-up included
+2. Resident rows never exceed the threshold plus one batch, not even in clean-up
    (`test_bounded_resident_rows_stay_below_the_threshold_and_a_batch`).
 
 Limits: arrays and work buffers of the joins are not counted as rows; they are inside the quota.
@@ -41,47 +42,47 @@ from icestream.operators.multi_join.tracing import Lineage, Tracer
 from icestream.operators.payload_identity import identified
 from tests.fixtures.multi_join_space import JoinSpace
 
-#: streams that come in at each join, in the order of ports; results of the join before come first
+#: input streams of each join, in the order of ports; results of the previous join come first
 TAKEN = (("a", "b", "c"), ("d",), ("e",))
-#: the key of each join, in the rows that come from the join before, and in results
+#: the key of each join, in the rows of the previous join, and in results
 KEYS = ("c1", "c2", "d2")
 LINEAGES = tuple(Lineage(join, (key,)) for join, key in enumerate(KEYS))
 #: height of each join above the inputs
 HEIGHTS = {join: join for join in range(JOINS)}
-#: bytes that a row takes in memory beside its payload
+#: bytes of a row in memory without its payload
 HEAD_BYTES = 8 * HEAD
 
 
 @dataclass(frozen=True)
 class SpillPlan:
-    """When what leaves memory."""
+    """When to spill, and what."""
 
     strategy: str
-    #: bytes of resident rows, of all joins, above which some leave; None for never
+    #: bytes of resident rows, of all joins, above which some are spilled; None for never
     threshold: int | None = None
-    #: part of the resident rows that leaves at once
+    #: fraction of the resident rows spilled at once
     amount: float = 0.3
-    #: part of the rows that are traced to the partitions they come from
+    #: fraction of the rows that are traced to the partitions they come from
     sample: float = 1.0
 
 
 @dataclass
 class RunCourse:
-    """What happened in a run, batch by batch."""
+    """The course of a run, batch by batch."""
 
     #: results so far, and bytes of resident rows, after each batch
     results: list[int] = field(default_factory=list)
     resident: list[int] = field(default_factory=list)
-    #: most bytes by which resident rows grew between two moments at which some could leave
+    #: largest growth of resident rows, in bytes, between two opportunities to spill
     largest_step: int = 0
-    #: most bytes of resident rows at any of those moments
+    #: largest resident rows, in bytes, at any of those moments
     most_resident: int = 0
-    #: times that partitions left, and the bytes that did; then those that left in need of room
+    #: number of spills and bytes spilled; then those for lack of room
     spills: int = 0
     spilled_bytes: int = 0
     forced_spills: int = 0
     seconds: float = 0.0
-    #: results, rows made by all joins, times that partitions left, seconds and processor seconds of
+    #: results, rows emitted by all joins, number of spills, seconds and processor seconds of
     #: clean-up
     late_results: int = 0
     late_rows: int = 0
@@ -94,7 +95,7 @@ class JoinTreeQuery:
     """Three joins of five streams."""
 
     def __init__(self, folder: Path, spilling: SpillPlan, seed: int, quota: int = 1 << 28) -> None:
-        """Begin with empty joins, each in a folder of its own; `quota` bytes for each."""
+        """Start with empty joins, each in a folder of its own, with `quota` bytes each."""
         self.course = RunCourse()
         self._spilling = spilling
         self._seed = seed
@@ -108,13 +109,13 @@ class JoinTreeQuery:
         ]
         self._output = np.zeros((JOINS, PARTITIONS))
         self._inter = np.zeros((JOINS, PARTITIONS))
-        #: results, and rows that any join made
+        #: results, and rows emitted by any join
         self._made = 0
         self._rows = 0
         self._held = 0
 
     def run(self, batches: Iterable[Batch]) -> None:
-        """Take batches in."""
+        """Process batches."""
         begin = time.perf_counter()
         for batch in batches:
             with self._version():
@@ -124,7 +125,7 @@ class JoinTreeQuery:
         self.course.seconds = time.perf_counter() - begin
 
     def clean_up(self) -> None:
-        """Make the results that are owed, leaves first, and discard all state."""
+        """Emit the deferred results, leaves first, and discard all state."""
         begin, cpu = time.perf_counter(), time.process_time()
         before, rows_before, spills = self._made, self._rows, self.course.spills
         with self._version():
@@ -141,7 +142,7 @@ class JoinTreeQuery:
 
     @property
     def log_bytes(self) -> int:
-        """Return the bytes of rows on the log that are needed yet."""
+        """Return the bytes of rows on the log that are still needed."""
         return sum(space.log_bytes for space in self._spaces)
 
     @contextmanager
@@ -162,7 +163,7 @@ class JoinTreeQuery:
                     self._pass_on(number, rows)
 
     def _pass_on(self, number: int, rows: pa.RecordBatch) -> None:
-        """Count the results of a join and let the next one take them in."""
+        """Count the results of a join and pass them to the next one."""
         payload = payload_of(rows)
         self._rows += rows.num_rows
         last = number == JOINS - 1
@@ -179,7 +180,7 @@ class JoinTreeQuery:
             self._pass_on(number + 1, further)
 
     def _relieve(self, after: int = -1) -> int:
-        """Let partitions of joins after one leave if there is need; return what was resident."""
+        """Spill partitions of the joins after one if needed; return the bytes resident before."""
         joins = range(after + 1, JOINS)
         sizes = np.zeros((JOINS, PARTITIONS), dtype=np.int64)
         for join in joins:
@@ -190,7 +191,7 @@ class JoinTreeQuery:
         threshold = self._spilling.threshold
         freed = 0
         if threshold is not None and resident > threshold:
-            # a part of what is resident, and at least what is above the threshold
+            # a fraction of the resident bytes, and at least those above the threshold
             amount = max(resident - threshold, int(np.ceil(self._spilling.amount * resident)))
             leaving = self._leaving(sizes, amount)
             for join in joins:
@@ -232,7 +233,7 @@ def _specs() -> Iterator[MultiJoinSpec]:
 
 
 def _arrived(payload: pa.RecordBatch, key: str) -> pa.RecordBatch:
-    """Return rows that live for ever as changes, under the identity of a key."""
+    """Return rows that never expire as changes, with the id of a key."""
     hi, lo = identified(payload, (key,))
     count = payload.num_rows
     return changes_of(

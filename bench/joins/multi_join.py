@@ -1,21 +1,23 @@
-"""Three joins over five streams: Icestream beside Spark's chained joins and Flink's regular joins.
+"""Three joins over five streams: Icestream against Spark's chained joins and Flink's regular joins.
 
 Idea: A.1 = B.1 = C.1, then C.2 = D.1, then D.2 = E.1, without a bound on time, the one form of the
-query that all three systems run as it is: each keeps every row it ever read. Icestream and Spark
-read the same files in the same batches, write Parquet and commit every batch; Flink computes the
+query that all three systems run as it is: each stores every row it ever read. Icestream and Spark
+read the same files in the same batches, write Parquet and commit every batch; Flink generates the
 same rows itself, drops its results and takes a checkpoint every 5 s. All have two cores, Spark and
 Flink a RocksDB store. Rates are of input rows, of all streams together, once warm; Icestream's and
-Flink's until the last result is out, clean-up included. Icestream orders the joins by what they are
-expected to keep; Spark takes them as they are written, so it also runs with the order that keeps
-the fewest rows here, written by hand. Icestream also runs with smaller batches, and in an eighth of
-the memory, where most of its state has to leave. All results of every run are compared with what
+Flink's until the last result is out, including clean-up. Icestream orders the joins by their
+expected state; Spark takes them as written, so it also runs with the order that stores the fewest
+rows here, written by hand. Icestream also runs with smaller batches, and in an eighth of the
+memory, where most of its state has to be spilled. All results of every run are compared with what
 numpy expects (`multi_join_agreement`); Flink writes those of a shorter run.
 
-Cost: rows make as many results late as early, so rates of runs of different lengths compare; Spark
+Cost: late rows have as many results as early ones, so runs of different lengths are comparable;
+    Spark
 gets the fewest rows.
 
-Limits: in size `small` batches are small and cold, so that what is paid once for each batch weighs
-more than the joins: do not quote it.
+Limits: in size `small` batches are small and cold, so that fixed costs per batch weigh more than
+    the
+joins: do not quote it.
 
 References: `Bench` in `registry`; the numbers and how to repeat them are in `docs/performance.md`.
 """
@@ -42,14 +44,14 @@ CORES = 2
 LEAST_RATIO_SPARK, LEAST_RATIO_FLINK = 20, 2
 
 SPARK, ICESTREAM, SMALL, PRESSED = "spark", "icestream", "small batches", "an eighth of the memory"
-#: Spark with joins in the order that keeps the fewest rows on the way
+#: Spark with joins in the order that stores the fewest intermediate rows
 REORDERED = "spark, other order"
 FLINK = "flink"
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One system, and how it is fed."""
+    """One system and its input."""
 
     name: str
     module: str
@@ -68,7 +70,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class FlinkVariant:
-    """One way in which Flink can run the joins."""
+    """One configuration of Flink."""
 
     name: str
     mini_batch: bool = False
@@ -78,7 +80,7 @@ class FlinkVariant:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much each system gets to do."""
+    """The size of each system's run."""
 
     cases: tuple[Case, ...]
     #: rows of each stream, and of each stream in the run that is compared
@@ -190,7 +192,7 @@ def summarise(
 
 
 def judge(figures: Figures, compared: int) -> tuple[Bar, ...]:
-    """Hold the figures against what is claimed."""
+    """Compare the figures with the claims."""
     return (
         Bar.at_least("ratio_spark", LEAST_RATIO_SPARK, figures["ratio_spark"]),
         Bar.at_least("ratio_flink", LEAST_RATIO_FLINK, figures["ratio_flink"]),
@@ -226,7 +228,7 @@ def plot(figures: Figures, target: Path) -> None:
 
 
 def _plan(case: Case, scale: Scale, root: Path, work: Path) -> systems.Run:
-    """Tell a system its files, one of each stream in a batch, and where results go."""
+    """Return the plan of a system: its files, one of each stream per batch, and its output."""
     events = root / "artifacts" / "bench" / "events"
     files = max(each.batches for each in scale.cases if each.batch == case.batch)
     inputs = {}
@@ -248,7 +250,7 @@ def _plan(case: Case, scale: Scale, root: Path, work: Path) -> systems.Run:
 
 
 def _run(module: str, runs: list[systems.Run], progress: ProgressLog) -> dict[str, dict[str, Any]]:
-    """Run a system in a process of its own; what it measured by the names of its runs."""
+    """Run a system in a process of its own; return its measurements by the names of its runs."""
     command = [sys.executable, "-m", f"bench.{module}"]
     plan = {"cores": CORES, "runs": runs}
     found = systems.watched(command, plan, "three joins", progress)
@@ -258,7 +260,7 @@ def _run(module: str, runs: list[systems.Run], progress: ProgressLog) -> dict[st
 def _flink(scale: Scale, root: Path, work: Path, progress: ProgressLog) -> dict[str, Any]:
     """Run Flink; rates by variant, its version, and whether there are results to compare."""
     python = python_of(FLINK_PEER, root, progress)
-    # -E: what this environment puts on Python's path is not for that one
+    # -E: ignore this environment's PYTHONPATH
     command = [str(python), "-E", str(Path(__file__).parents[1] / "peers" / "flink_multi_join.py")]
     common = {
         "cores": CORES, "backend": "rocksdb", "managed_memory": scale.flink_memory,

@@ -1,15 +1,15 @@
-"""Whether systems joined five streams alike: how many results, and a checksum over all of them.
+"""Whether systems joined five streams correctly: the number of results, and a checksum over them.
 
-Idea: a result weighs the product of a mixed number of each of its five rows, modulo 2**64; the
-checksum is the sum of the weights. It does not depend on the order of the results and tells which
-rows were joined. Sums of products along the tree of joins give what is expected without making the
-results, so that shares nothing with any of the systems.
+Idea: the weight of a result is the product of a hashed number of each of its five rows, modulo
+2**64; the checksum is the sum of the weights. It does not depend on the order of the results and
+reveals which rows were joined. Sums of products along the tree of joins give the expected value
+without computing the results, so it shares nothing with any of the systems.
 
 Invariants:
-1. What is expected is what DuckDB finds (`test_oracle_expected_results_are_those_of_duckdb`).
-2. A result that is missing, twice or wrong shows (`test_a_wrong_result_shows`).
+1. The expected results are DuckDB's (`test_oracle_expected_results_are_those_of_duckdb`).
+2. A missing, duplicate or wrong result is detected (`test_a_wrong_result_shows`).
 
-Limits: errors that cancel modulo 2**64 stay unseen.
+Limits: errors that cancel modulo 2**64 stay undetected.
 """
 
 from __future__ import annotations

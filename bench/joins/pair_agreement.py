@@ -1,16 +1,16 @@
-"""Whether systems joined two streams alike: how many pairs, and a checksum over all of them.
+"""Whether systems joined two streams correctly: the number of pairs, and a checksum over them.
 
-Idea: a pair weighs the product of a mixed number of each of its ids, modulo 2**64; the checksum is
-the sum of the weights. It does not depend on the order of the pairs, tells which ids were paired,
-and can be had from prefix sums over the sorted streams without making the pairs, so what is
-expected shares nothing with any of the systems.
+Idea: the weight of a pair is the product of a hashed number of each of its ids, modulo 2**64; the
+checksum is the sum of the weights. It does not depend on the order of the pairs, reveals which ids
+were paired, and can be computed from prefix sums over the sorted streams without the pairs, so the
+expected value shares nothing with any of the systems.
 
 Invariants:
 1. The expected pairs are those of the plain definition
    (`test_oracle_expected_pairs_follow_the_definition`).
-2. A pair that is missing, twice or wrong shows (`test_a_wrong_pair_shows`).
+2. A missing, duplicate or wrong pair is detected (`test_a_wrong_pair_shows`).
 
-Limits: errors that cancel modulo 2**64 stay unseen.
+Limits: errors that cancel modulo 2**64 stay undetected.
 """
 
 from __future__ import annotations

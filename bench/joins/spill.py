@@ -1,25 +1,25 @@
-"""Spill strategies: what stays in memory decides how many results come at run time.
+"""Spill strategies: the rows kept in memory determine how many results come at run time.
 
-Idea: the same five streams are joined with a tenth of the memory their state would take, once by
-each strategy. All make the same results in the end; they differ in how many come while the streams
-run, in how often state leaves memory, and in how long the clean-up takes afterwards. Streams and
-ratios are in the table of `join_inputs`; 30 % of the state leaves at a time.
+Idea: the same five streams are joined with a tenth of the memory of their state, once by each
+strategy. All emit the same results in the end; they differ in how many come while the streams run,
+in how often state is spilled, and in how long the clean-up takes afterwards. Streams and ratios are
+in the table of `join_inputs`; 30 % of the state is spilled at a time.
 
-Beside that the strategies are compared on *mixed* streams, with one threshold whatever the ratios
-are (a tenth of the state of the first of them), and 60 % of the state leaving at a time: a set-up
-that was looked for, in which the penalty as printed is about even or pays. The paper has partitions
-in a many-to-many relationship, one threshold, and leaves open how much goes at a time.
+The strategies are also compared on *mixed* streams, with one threshold for all ratios (a tenth of
+the state of the first of them), and 60 % of the state spilled at a time: this setting was searched
+for; in it the penalty as printed is about neutral or pays. In the paper, partitions have a
+many-to-many relationship, there is one threshold, and the amount spilled at a time is left open.
 
 Invariants:
-1. Results at run time and of clean-up are counted against the exact join, in every run
+1. Results at run time and of clean-up are compared with the exact join, in every run
    (`test_every_strategy_makes_the_exact_results`).
 2. The order of the strategies is judged seed by seed, by the worst
    (`test_bars_are_judged_by_the_worst_seed`).
 3. Clean-ups, which take a second or two, are timed in rounds of all strategies, and compared round
-   by round: the median of the ratios counts, against the slowest rival
+   by round: the median of the ratios counts, against the slowest competitor
    (`test_clean_ups_are_compared_round_by_round`).
 
-Limits: one process; the tree is run as a driver would, between batches, but without Spark.
+Limits: one process; the tree is run as a driver would run it, between batches, but without Spark.
 
 References: Liu, Zhu, Rundensteiner (2006), section 6, Figures 16 to 20 and clean-up times.
 """
@@ -53,11 +53,11 @@ from icestream.operators.multi_join.spill_strategies import (
 GLOBAL = (GLOBAL_OUTPUT, GLOBAL_OUTPUT_WITH_PENALTY, GLOBAL_OUTPUT_AHEAD)
 #: strategies whose clean-up is compared
 CLEANED = (BOTTOM_UP, *GLOBAL)
-#: what is timed in every round
+#: strategies timed in every round
 TIMED = ("clean_up_cpu_seconds", "clean_up_seconds")
-#: part of the state that leaves at a time where streams are mixed
+#: fraction of the state spilled at a time for mixed streams
 MIXED_AMOUNT = 0.6
-#: strategies that are compared there
+#: strategies compared on mixed streams
 MIXED = (BOTTOM_UP, LOCAL_OUTPUT, *GLOBAL)
 #: the state of a run without spills as a multiple of the threshold
 TIMES = 10.5
@@ -67,7 +67,7 @@ QUOTA = 3
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much is run."""
+    """The size of a run."""
 
     #: tuples of each stream
     tuples: int
@@ -116,7 +116,7 @@ def compared(
 ) -> dict[str, Any]:
     """Run the streams without spills, and with a tenth of that memory by each strategy.
 
-    Runs of further rounds differ in nothing but the time that clean-up takes.
+    Further rounds differ only in the time of clean-up.
     """
     whole, _ = _run(inputs, batches, SpillPlan(RANDOM), folder)
     threshold = int(whole.resident[-1] / TIMES)
@@ -140,7 +140,7 @@ def compared(
         run = found[strategy]
         run["rounds"] = {each: [run[each]] for each in TIMED}
     for number in range(1, rounds):
-        # nobody always comes first
+        # so that no strategy always comes first
         for strategy in np.roll(CLEANED, number).tolist():
             progress.step(f"{_name(inputs.ratios)}, seed {inputs.seed}: {strategy} again")
             course, _ = _run(inputs, batches, SpillPlan(strategy, threshold), folder)
@@ -170,7 +170,7 @@ def at_run_time(
 def _run(
     inputs: JoinInputs, batches: int, spilling: SpillPlan, folder: Path, *, clean_up: bool = True
 ) -> tuple[RunCourse, int]:
-    """Return what happened, and bytes of the log that were still there after clean-up."""
+    """Return the course of a run, and the bytes of the log left after clean-up."""
     place = folder / "tree"
     shutil.rmtree(place, ignore_errors=True)
     threshold = spilling.threshold
@@ -184,7 +184,7 @@ def _run(
 
 
 def judge(figures: Figures) -> tuple[Bar, ...]:
-    """Hold the figures against what is claimed, by the worst seed of each setting."""
+    """Compare the figures with the claims, by the worst seed of each setting."""
     runs = [run for name, run in figures.items() if not name.startswith("mixed")]
     bars = []
     for ratios in SETTINGS:
@@ -232,7 +232,7 @@ def _ratio(run: Mapping[str, Any], strategy: str, others: tuple[str, ...]) -> fl
 
 
 def _clean_up(run: Mapping[str, Any]) -> float:
-    """Return the time of clean-up after bottom up, in parts of that after the slowest other."""
+    """Return the time of clean-up after bottom up, relative to that after the slowest other."""
     taken = {strategy: run[strategy]["rounds"]["clean_up_cpu_seconds"] for strategy in CLEANED}
     ratios = (
         statistics.median(mine / other for mine, other in zip(taken[BOTTOM_UP], rival, strict=True))
@@ -242,7 +242,7 @@ def _clean_up(run: Mapping[str, Any]) -> float:
 
 
 def _made(run: Mapping[str, Any]) -> float:
-    """Return the rows that clean-up makes after bottom up, in parts of the most after others."""
+    """Return the rows emitted by clean-up after bottom up, relative to the most after others."""
     return float(run[BOTTOM_UP]["late_rows"] / max(run[each]["late_rows"] for each in GLOBAL))
 
 

@@ -1,4 +1,4 @@
-"""Two streams joined within a bound of time: Icestream beside Spark's stream-stream join.
+"""Two streams joined within a bound of time: Icestream against Spark's stream-stream join.
 
 Idea: both join the same two streams of files, on skewed keys and at most 20 seconds apart, in the
 same batches, write the pairs as Parquet, commit every batch and have two cores; rates are of input
@@ -6,7 +6,7 @@ rows, of both streams together, once warm. All pairs that a system wrote are com
 numpy expects (`pair_agreement`).
 
 Limits: Icestream reads more batches than Spark, which takes seconds for each. In size `small`
-batches are small, so that what is paid once for each batch weighs more than the join.
+batches are small, so that fixed costs per batch weigh more than the join.
 
 References: `Bench` in `registry`; the numbers and how to repeat them are in `docs/performance.md`.
 """
@@ -43,7 +43,7 @@ MODULES = {SPARK: "peers.spark_stream_join", ICESTREAM: "joins.icestream_stream_
 
 @dataclass(frozen=True, slots=True)
 class JoinFeed:
-    """How a system is fed; batches are the same for all, their number is not."""
+    """The input of a system; batches are the same for all, their number is not."""
 
     batches: int
     #: batches that warm up and do not count
@@ -52,7 +52,7 @@ class JoinFeed:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much each system gets to do."""
+    """The size of each system's run."""
 
     rows_per_file: int
     #: files of each stream in a batch
@@ -109,7 +109,7 @@ def summarise(rates: Figures, pairs: dict[str, tuple[JoinPairs, JoinPairs]]) -> 
 
 
 def judge(figures: Figures) -> tuple[Bar, ...]:
-    """Hold the figures against what is claimed."""
+    """Compare the figures with the claims."""
     return (
         Bar.at_least("ratio_spark", LEAST_RATIO, figures["ratio_spark"]),
         Bar.at_least("systems that agree", len(MODULES), len(figures["agree"])),

@@ -1,4 +1,4 @@
-"""Other systems measured beside Icestream, each in a process and an environment of its own."""
+"""Other systems to compare with Icestream, each in a process and an environment of its own."""
 
 from bench.peer_environments import Peer, python_of
 

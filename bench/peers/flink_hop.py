@@ -3,8 +3,8 @@
 Run as `python flink_hop.py PLAN`; prints one JSON line per run of the plan.
 
 Idea: Flink's package has no Parquet reader, and its CSV reader is slower than its sequence of
-numbers; from that sequence SQL computes the very rows of `bench.rows`. The job never ends
-by itself: Flink's REST interface tells how many events have left the source, rates are taken from
+numbers; from that sequence SQL computes exactly the rows of `bench.rows`. The job never ends by
+itself: Flink's REST interface reports how many events have left the source, rates are measured from
 the end of warm-up to the end of the run, then the job is cancelled. So neither its start nor the
 closing of all windows at once counts.
 
@@ -30,7 +30,7 @@ from pyflink.datastream.connectors.number_seq import (  # type: ignore[import-no
 )
 from pyflink.table import Schema, StreamTableEnvironment  # type: ignore[import-not-found]
 
-#: rows of a run that is stopped by time: more than any can read
+#: rows of a run that is stopped by time: more than any run can read
 ENDLESS = 1 << 32
 SOURCE = "numbers"
 SCAN = ("ts TIMESTAMP_LTZ(3), k BIGINT, v DOUBLE", "SELECT ts, `key`, `value` FROM events")
@@ -79,7 +79,7 @@ def events(
 
 
 def hop(run: dict[str, Any]) -> str:
-    """Write the window query, with all aggregates or those the run names."""
+    """Return the window query, with all aggregates or those that the run lists."""
     chosen = ", ".join(f"{ALL[name][1]} AS {name}" for name in run.get("aggregates", ALL))
     return (
         f"SELECT window_start, window_end, `key`, {chosen} "
@@ -135,7 +135,7 @@ def totals(run: dict[str, Any], constants: dict[str, int]) -> dict[str, float]:
 def prepared(
     run: dict[str, Any], constants: dict[str, int], rows: int, port: int, checkpoints: str
 ) -> StreamTableEnvironment:
-    """Make an environment of its own for one job, with the view `events` in it."""
+    """Create an environment for one job, with the view `events` in it."""
     environment = StreamExecutionEnvironment.get_execution_environment(
         configured(run, port, checkpoints)
     )

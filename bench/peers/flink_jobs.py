@@ -1,6 +1,6 @@
-"""Running jobs of Flink in this process: configuration, and what its REST interface tells.
+"""Running jobs of Flink in this process: configuration, and metrics from its REST interface.
 
-Needs apache-flink, nothing of Icestream; scripts beside it import it by its bare name.
+Needs apache-flink, nothing of Icestream; scripts next to it import it by its bare name.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from pyflink.common import Configuration  # type: ignore[import-not-found]
 
-#: seconds between two looks for a counter of a job
+#: seconds between two lookups of a job's counter
 LOOK = 0.25
 #: seconds a job has to show its counter
 PATIENCE = 60.0
@@ -49,7 +49,7 @@ def configured(run: dict[str, Any], port: int, checkpoints: str) -> Configuratio
 
 
 def counter(port: int, job: str, begins: str, ends: str) -> Callable[[], float]:
-    """Give a function that reads a metric of a running job, summed over its subtasks."""
+    """Return a function that reads a metric of a running job, summed over its subtasks."""
     vertices = f"http://127.0.0.1:{port}/jobs/{job}/vertices"
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
@@ -72,7 +72,7 @@ def fetch(address: str) -> Any:
 
 
 def free_port() -> int:
-    """Find a port nobody listens on."""
+    """Find a free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

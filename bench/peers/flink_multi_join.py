@@ -2,15 +2,15 @@
 
 Run as `python flink_multi_join.py PLAN`; prints one JSON line per run of the plan.
 
-Idea: from sequences of numbers SQL computes the very rows of
-`bench.multi_join_rows`; the joins are those a user writes, without a bound on time.
-The sequences end and the job with them. How far it is is told by the results that are out, as rows
-that were read may wait in buffers; the rate is that of the rows after warm-up, until the last
-result. Results go to a sink that drops them, or, to be compared, to CSV files.
+Idea: from sequences of numbers SQL computes exactly the rows of `bench.multi_join_rows`; the joins
+are written as a user would, without a bound on time. The job ends when the sequences end. Progress
+is measured by the results that are out, since rows that were read may wait in buffers; the rate is
+that of the rows after warm-up, until the last result. Results go to a sink that drops them, or, for
+comparison, to CSV files.
 
 Limits: each reader gets half of the number range; even and odd rows go to different readers, so
-both move through the rows together. The five streams keep pace only roughly. A job that ends within
-seconds is measured cold.
+both move through the rows together. The five streams advance only roughly together. A job that ends
+within seconds is measured cold.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from pyflink.datastream.connectors.number_seq import (  # type: ignore[import-no
 )
 from pyflink.table import Schema, StreamTableEnvironment  # type: ignore[import-not-found]
 
-#: part of the results after which the rate is taken
+#: fraction of the results after which the rate is measured
 WARM = 0.25
-#: seconds between two looks at the counters
+#: seconds between two reads of the counters
 LOOK = 0.25
 
 JOINS = (
@@ -82,7 +82,7 @@ def stream(
 
 
 def joined(run: dict[str, Any], plan: dict[str, Any]) -> float:
-    """Run the joins to their end; rows joined per second once warm."""
+    """Run the joins to their end; return rows per second once warm."""
     port = free_port()
     with tempfile.TemporaryDirectory() as checkpoints:
         environment = StreamExecutionEnvironment.get_execution_environment(
@@ -108,13 +108,13 @@ def joined(run: dict[str, Any], plan: dict[str, Any]) -> float:
 
 
 def warm(port: int, job: str, results: int, begun: float) -> tuple[float, float]:
-    """Wait until a job is warm; say when that was, and which part of its results was out."""
+    """Wait until a job is warm; return when that was, and the fraction of its results then out."""
     try:
         read = counter(port, job, "results[", "Writer.numRecordsIn")
         while (out := read()) < WARM * results:
             time.sleep(LOOK)
     except OSError:
-        # it has ended before
+        # the job has ended already
         return begun, 0.0
     return time.monotonic(), out / results
 

@@ -1,9 +1,9 @@
 """Measure Spark's own inner joins of five streams, chained, with the RocksDB state store.
 
-Run as `python -m bench.peers.spark_multi_join PLAN`; prints one JSON line per run of the
-plan. Beyond Spark's defaults: changelog checkpoints and as many shuffle partitions as cores. There
-is no bound on time and no watermark: like the other systems, Spark keeps every row. It joins in the
-order that is written: the chain of the query, or what keeps the fewest rows on the way.
+Run as `python -m bench.peers.spark_multi_join PLAN`; prints one JSON line per run of the plan.
+Beyond Spark's defaults: changelog checkpoints and as many shuffle partitions as cores. There is no
+bound on time and no watermark: like the other systems, Spark stores every row. It joins in the
+order that is written: the chain of the query, or the order that stores the fewest rows.
 """
 
 from __future__ import annotations

@@ -7,10 +7,10 @@ or delivered. This includes updates that were shed.
 Invariants:
 1. Updates are dequeued in the order they were enqueued, less those shed
    (`test_oracle_append_is_a_list`).
-2. Staleness counts what was shed (`test_oracle_staleness_counts_what_was_shed`).
+2. Staleness counts shed updates (`test_oracle_staleness_counts_what_was_shed`).
 3. The same seed sheds the same updates (`test_shedding_is_repeatable`).
 
-Cost: a location of the row and 48 bytes for every update that waits.
+Cost: the row's location and 48 bytes for every waiting update.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ class AppendQueue(QueueReader):
         """Attach to the arrays `name.*`, or start empty.
 
         Args:
-            schema: columns of the values, as `RowCodec` keeps them.
+            schema: columns of the values, as `RowCodec` stores them.
             shed: part of the updates that is dropped at random; may be changed at any time.
-            seed: which ones.
-            arrays: an arena, or heap arrays of an account; the heap without limit if left out.
-            pool: pages to share with other queues; its own if left out.
+            seed: seed of the random choice.
+            arrays: an arena, or heap arrays of an account; by default the heap, without limit.
+            pool: pages to share with other queues; by default its own.
             page_bytes: size of a page of its own pool.
-            late: drop, or refuse with an error, an update older than the newest of its key.
+            late: "drop" or "refuse" (an error) for an update older than the newest of its key.
             capacity: keys to make room for at once.
-            name: how the arrays are called.
+            name: prefix of the arrays' names.
         """
         cells = KeyCells(
             schema,
@@ -91,7 +91,7 @@ class AppendQueue(QueueReader):
     @shed.setter
     def shed(self, part: float) -> None:
         if not 0.0 <= part <= 1.0:
-            msg = f"the part of updates to shed lies between 0 and 1; got {part}"
+            msg = f"shed must be between 0 and 1; got {part}"
             raise DefinitionError(msg)
         self._shedding.view[0] = part
 
@@ -111,7 +111,7 @@ class AppendQueue(QueueReader):
         return self.cells.pages
 
     def __len__(self) -> int:
-        """Return how many updates wait."""
+        """Return the number of waiting updates."""
         return int(self._facts.view[k.ENTRIES])
 
     def enqueue(

@@ -1,9 +1,9 @@
 """Queues that keep every update, or shed some of them at random, in order of arrival.
 
 Idea: an entry is a unit of a page: the next entry, the next one of its key, its cell, the first
-update it stands for, its arrival, the words of its value; then the value. A key's oldest pending
+update it represents, its arrival, the words of its value; then the value. A key's oldest pending
 update is that of its first entry. An update that is shed stays pending: the next entry of its key
-stands for it too, and until there is one, nothing delivers it.
+represents it too, and until there is one, it is not delivered.
 
 Invariants:
 1. Entries leave in the order they came, with their values (`test_oracle_append_is_a_list`).
@@ -36,7 +36,7 @@ from icestream.kernels.queue.queue import CellArrays, accept_one, is_linked
 from icestream.kernels.queue.staleness import NONE, Reals, settle
 from icestream.kernels.queue.values import free_row, read_row, take_row, write_row
 
-#: words of an entry before its value, behind the link of its unit if it has one
+#: words of an entry before its value, after the link of its unit if it has one
 AFTER = 0
 OF_KEY = 1
 CELL = 2
@@ -45,8 +45,8 @@ AT = 4
 WORDS = 5
 ENTRY_WORDS = 6
 
-#: facts of a line: address of its first and last entry plus one, entries, updates shed, draws made,
-#: where the draws begin
+#: facts of a queue: address of its first and last entry plus one, entries, updates shed, draws
+#: made, seed of the draws
 HEAD = 0
 TAIL = 1
 ENTRIES = 2
@@ -59,16 +59,16 @@ _UNIT = 1.0 / 2.0**64
 
 
 class LineArrays(NamedTuple):
-    """The arrays of a line of entries."""
+    """The arrays of a queue of entries."""
 
     facts: Ints
-    #: the part of updates that is shed
+    #: the fraction of updates that is shed
     shedding: Reals
 
 
 @lean_kernel
 def is_shed(line: LineArrays) -> bool:
-    """Draw whether an update is shed."""
+    """Decide at random whether an update is shed."""
     if line.shedding[0] <= 0.0:
         return False
     facts = line.facts
@@ -80,7 +80,7 @@ def is_shed(line: LineArrays) -> bool:
 def append_one(
     store: CellArrays, reader: ReaderArrays, line: LineArrays, cell: int, arrived: int
 ) -> int:
-    """Let an update arrive; return the address of its entry, -1 if it is shed or goes back in time.
+    """Add an update; return the address of its entry, -1 if it is shed or goes back in time.
 
     There must be room for an entry.
     """
@@ -124,7 +124,7 @@ def append_one(
 
 @lean_kernel
 def leave_one(store: CellArrays, reader: ReaderArrays, line: LineArrays, now: int) -> int:
-    """Take the first entry out of the line; return its address, not yet freed, -1 if none waits."""
+    """Remove the first entry; return its address, not yet freed, -1 if none waits."""
     facts, words, keys = line.facts, store.pool.words, reader.keys
     address = facts[HEAD] - 1
     if address < 0:
@@ -158,7 +158,7 @@ def append_batch(
     words: Ints,
     offsets: Ints,
 ) -> None:
-    """Let updates arrive one after the other; there must be room for all their entries."""
+    """Add updates one after the other; there must be room for all their entries."""
     linked = is_linked(store)
     first = int(linked) + ENTRY_WORDS
     for k in range(slots.size):
@@ -173,7 +173,7 @@ def append_batch(
 def leave_batch(
     store: CellArrays, reader: ReaderArrays, line: LineArrays, now: int, entries: Ints
 ) -> int:
-    """Take as many entries as there is room for out of the line; return how many."""
+    """Remove as many entries as there is room for; return how many."""
     for k in range(entries.size):
         entries[k] = leave_one(store, reader, line, now)
         if entries[k] < 0:
@@ -183,7 +183,7 @@ def leave_batch(
 
 @lean_kernel
 def first_entries(store: CellArrays, line: LineArrays, entries: Ints) -> int:
-    """Fill in the addresses of the first entries of the line; return how many."""
+    """Fill in the addresses of the first entries; return how many."""
     linked = int(is_linked(store))
     at = line.facts[HEAD]
     for k in range(entries.size):
@@ -196,7 +196,7 @@ def first_entries(store: CellArrays, line: LineArrays, entries: Ints) -> int:
 
 @lean_kernel
 def copy_entries(store: CellArrays, entries: Ints, offsets: Ints, out: Ints) -> None:
-    """Copy the values of entries to `out`, each to where `offsets` says."""
+    """Copy the values of entries to `out`, each to its offset."""
     linked = is_linked(store)
     first = int(linked) + ENTRY_WORDS
     for k in range(entries.size):
@@ -206,7 +206,7 @@ def copy_entries(store: CellArrays, entries: Ints, offsets: Ints, out: Ints) -> 
 
 @lean_kernel
 def free_entries(store: CellArrays, entries: Ints) -> None:
-    """Free the entries that were taken out of the line."""
+    """Free the entries that were removed."""
     linked = is_linked(store)
     for k in range(entries.size):
         free_row(store.pool, store.space, entries[k], linked)

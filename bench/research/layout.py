@@ -1,21 +1,21 @@
 """Components of a running job on their nodes, and the operations that change them.
 
-Idea: two basic operations. `Migrate` takes an operator from one component to another, `RePartition`
+Idea: two basic operations. `Migrate` moves an operator from one component to another, `RePartition`
 gives a component other nodes. Everything else is a sequence of them: *split* moves the consolidates
-of a component to the next one, so that what stays can be moved without its state; *combine* moves
-them back; one more node for a component is a Migrate and a RePartition.
+of a component to the next one, so that the rest can be moved without its state; *combine* moves
+them back; adding a node to a component is a Migrate and a RePartition.
 
     compute + consolidate | next   --split-->   compute | consolidate + next   --combine--> back
 
 Invariants:
-1. After every operation each operator is in one component, whose rigid operators may all be
-   partitioned by what it is partitioned by (`test_every_operation_leaves_a_valid_layout`).
+1. After every operation each operator is in one component, and the partitioning of a component is
+   possible for all its rigid operators (`test_every_operation_leaves_a_valid_layout`).
 2. Combine undoes split (`test_combine_undoes_split`).
 3. A split happens only where the next component is flexible or shares a partition attribute
    (`test_split_needs_a_next_component_that_fits`).
 
-Limits: a flexible component that takes in consolidates by other attributes is partitioned by
-theirs; it stays exact where what follows it consolidates.
+Limits: a flexible component that receives consolidates by other attributes is partitioned by those;
+it stays exact if the component after it consolidates.
 
 References: Madsen, Zhou, Su (2016), sections 4.5 and 5.1 and figures 3, 4 and 6.
 """
@@ -36,14 +36,14 @@ class PlacedComponent:
     """Operators that run together, what they are partitioned by, and where they run."""
 
     operators: frozenset[int]
-    #: tracks, as bits; none: all rows in one place
+    #: tracks, as bits; none means all rows on one node
     tracks: int
     nodes: frozenset[int] = frozenset({0})
 
 
 @dataclass(frozen=True)
 class Migrate:
-    """Take an operator from one component to another; a target that is new is made."""
+    """Move an operator from one component to another; a new target is created."""
 
     operator: int
     origin: str
@@ -52,7 +52,7 @@ class Migrate:
 
 @dataclass(frozen=True)
 class RePartition:
-    """Let a component run on other nodes; the same ones: to balance its load."""
+    """Run a component on other nodes, or balance its load on the same ones."""
 
     component: str
     nodes: frozenset[int]
@@ -83,14 +83,14 @@ class JobLayout:
         )
 
     def applied(self, operations: Iterable[Operation]) -> JobLayout:
-        """Return the layout after some operations; an error names what cannot be."""
+        """Return the layout after some operations; an error names what is impossible."""
         layout = self
         for each in operations:
             layout = layout._migrated(each) if isinstance(each, Migrate) else layout._placed(each)
         return layout
 
     def next_of(self, name: str) -> frozenset[str]:
-        """Return the components that get rows from one."""
+        """Return the components that receive rows from one."""
         inside = self.components[name].operators
         reached = {edge.target for edge in self.job.edges if edge.origin in inside} - inside
         return frozenset(
@@ -98,12 +98,12 @@ class JobLayout:
         )
 
     def violations(self) -> list[str]:
-        """Return what is wrong; nothing if the layout is valid."""
+        """Return the violations; none if the layout is valid."""
         members = sorted(number for each in self.components.values() for number in each.operators)
         if members != list(range(len(self.job.operators))):
             return ["every operator must be in exactly one component"]
         found = [
-            f"{name} is partitioned by what {self.job.operators[number].name} cannot be"
+            f"{name} is partitioned by attributes foreign to {self.job.operators[number].name}"
             for name, each in self.components.items()
             for number in sorted(each.operators)
             if each.tracks & ~self.job.graph.operators[number]
@@ -116,15 +116,15 @@ class JobLayout:
         ]
         parts = tuple(tuple(sorted(each.operators)) for each in self.components.values())
         if waits_in_circle(self.job.graph, parts):
-            found.append("components wait for each other in a circle")
+            found.append("components wait for each other in a cycle")
         return found
 
     # -- split and combine -------------------------------------------------------------------------
 
     def split(self, name: str) -> tuple[Migrate, ...]:
-        """Return how the consolidates of a component go to the next ones, if they can.
+        """Return the moves of a component's consolidates to the next ones; an error if impossible.
 
-        A consolidate after which nothing comes becomes a component of its own.
+        A consolidate without a successor becomes a component of its own.
         """
         component = self.components[name]
         job = self.job
@@ -148,7 +148,9 @@ class JobLayout:
             if following - {name} == set():
                 following = {f"{name}/consolidate"}
             if len(following) > 1 or name in following:
-                msg = f"{job.operators[number].name} goes on to {sorted(following)}, not to one"
+                msg = (
+                    f"{job.operators[number].name} has the successors {sorted(following)}, not one"
+                )
                 raise DefinitionError(msg)
             operations.append(Migrate(number, name, following.pop()))
         wrong = self.applied(operations).violations()
@@ -158,7 +160,7 @@ class JobLayout:
         return tuple(operations)
 
     def can_split(self, name: str) -> bool:
-        """Tell whether a component can be split."""
+        """Return whether a component can be split."""
         try:
             self.split(name)
         except DefinitionError:
@@ -167,13 +169,13 @@ class JobLayout:
 
     @staticmethod
     def combine(split: Iterable[Migrate]) -> tuple[Migrate, ...]:
-        """Return what undoes a split."""
+        """Return the operations that undo a split."""
         return tuple(
             Migrate(each.operator, each.target, each.origin) for each in reversed(list(split))
         )
 
     def with_node(self, migrate: Migrate, node: int) -> tuple[Operation, ...]:
-        """Return the composition that lightens a component and gives it one more node."""
+        """Return the operations that relieve a component and give it one more node."""
         nodes = self.components[migrate.origin].nodes
         return migrate, RePartition(migrate.origin, nodes | {node})
 
@@ -182,7 +184,7 @@ class JobLayout:
     def _migrated(self, move: Migrate) -> JobLayout:
         origin = self.components.get(move.origin)
         if origin is None or move.operator not in origin.operators:
-            msg = f"{move.origin} has no operator {move.operator} to take away"
+            msg = f"{move.origin} has no operator {move.operator} to move"
             raise DefinitionError(msg)
         components = dict(self.components)
         target = components.get(move.target, PlacedComponent(frozenset(), 0, origin.nodes))
@@ -195,14 +197,14 @@ class JobLayout:
         return JobLayout(self.job, components)
 
     def _tracks(self, operators: frozenset[int]) -> int:
-        """Return what operators are partitioned by: what all, or else what rigid ones, share."""
+        """Return the partitioning of operators: attributes that all, or else rigid ones, share."""
         graph = self.job.graph
         common = graph.common(operators)
         rigid = [number for number in operators if not self.job.operators[number].flexible]
         if common or not rigid:
             return common
         shared = graph.common(rigid)
-        # rows must come to a rigid operator with the value that they were routed by
+        # rows must reach a rigid operator with the value by which they were routed
         before, waiting = set(rigid), list(rigid)
         while waiting:
             number = waiting.pop()
@@ -216,7 +218,7 @@ class JobLayout:
 
     def _placed(self, change: RePartition) -> JobLayout:
         if change.component not in self.components or not change.nodes:
-            msg = f"{change} needs a component that there is, and a node"
+            msg = f"{change} needs an existing component, and a node"
             raise DefinitionError(msg)
         component = replace(self.components[change.component], nodes=change.nodes)
         return JobLayout(self.job, {**self.components, change.component: component})

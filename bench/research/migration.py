@@ -1,30 +1,31 @@
 """Moving key groups between nodes while rows flow: four ways, as one state machine without I/O.
 
-Idea: a change is decided at a boundary, when it is known how far rows have got; sources switch
-routes there and send a modification after the last row by the old routes. What follows differs:
+Idea: a change is decided at a boundary, when the progress of rows is known; sources switch routes
+there and send a modification after the last row by the old routes. What follows differs:
 
     instant      all rows go to the new node, which starts empty; the old one keeps its part of the
-                 windows until they end, and whoever consolidates merges both parts
-    smooth       windows that have no row yet are the new node's; rows of others go on to the old
+                 windows until they end, and the consolidation merges both parts
+    smooth       windows without rows yet belong to the new node; rows of others still go to the old
                  one, and rows of both kinds to both, until the old windows end
-    disruptive   the key group pauses; its state is copied; the new node takes over all of it
-    handover     like disruptive, but markers are handed over instead of bytes: nothing to wait for
-                 but the boundary itself, which in batches is one for all
+    disruptive   the key group pauses; its state is copied; the new node takes it over
+    handover     like disruptive, but markers are handed over instead of bytes: there is no wait
+                 except for the boundary itself, which in batches is the same for all
 
 Invariants:
 1. Every window's result is that of an undisturbed run, whatever moves when and however rows,
    punctuations and copies interleave (`test_oracle_windows_are_those_of_an_undisturbed_run`).
-2. Instant and smooth never pause; handover does not where the boundary is a barrier; disruptive
+2. Instant and smooth never pause; nor does handover if the boundary is a barrier; disruptive
    does (`test_who_pauses`).
 3. Smooth is done when the longest window that had a row at the boundary ends
    (`test_smooth_is_done_within_the_longest_window`).
-4. But for instant, one node emits a window of a key group
+4. Except with instant, one node emits a window of a key group
    (`test_oracle_windows_are_those_of_an_undisturbed_run`).
 
-Limits: a key group whose state is on its way, or whose windows several nodes own, cannot be moved
-with its state until that is over; such a move is put off (`Migrations.refused`).
+Limits: a key group whose state is being transferred, or whose windows several nodes own, cannot be
+moved with its state until that is over; such a move is deferred (`Migrations.refused`).
 
-References: Madsen, Zhou, Su (2016), sections 4.5, 5 and 6.2; handing over markers is ours.
+References: Madsen, Zhou, Su (2016), sections 4.5, 5 and 6.2; the handover of markers is our
+    addition.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Way(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A wish: a key group to another node."""
+    """A request to move a key group to another node."""
 
     group: int
     target: int
@@ -58,11 +59,11 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """How far rows had got when a change was decided."""
+    """The progress of rows when a change was decided."""
 
-    #: no row before this will come
+    #: no row before this time will come
     complete: Micros
-    #: no row that was sent is after this
+    #: no row sent so far is after this time
     reached: Micros
 
 
@@ -71,7 +72,7 @@ class Boundary:
 
 @dataclass(frozen=True, slots=True)
 class SwitchRoutes:
-    """To all sources: send a modification, and from then on rows by these routes."""
+    """To all sources: send a modification, then route rows this way."""
 
     routes: Routes
 
@@ -95,7 +96,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """To a node: name the places of a key group's state on the log to another one."""
+    """To a node: send the log markers of a key group's state to another one."""
 
     group: int
     source: int
@@ -104,7 +105,7 @@ class HandOver:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """To a node: take up rows of a key group, those put aside first."""
+    """To a node: accept rows of a key group, those put aside first."""
 
     group: int
     node: int
@@ -112,7 +113,7 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """To whoever asked: this move is over; the source holds nothing of the key group for it."""
+    """To the requester: this move is over; the source holds nothing more of the key group."""
 
     group: int
     source: int
@@ -124,11 +125,11 @@ Instruction = SwitchRoutes | Pause | Copy | HandOver | Resume | Done
 
 
 class MoveStage(StrEnum):
-    """Where a move is."""
+    """The stage of a move."""
 
     #: waits until the modification has come to the old node over all connections
     COMING = "coming"
-    #: state is on its way
+    #: state is being transferred
     COPYING = "copying"
     #: the old node still holds windows
     DRAINING = "draining"
@@ -136,7 +137,7 @@ class MoveStage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Moving:
-    """A move under way."""
+    """A move in progress."""
 
     group: int
     source: int
@@ -145,12 +146,12 @@ class Moving:
     stage: MoveStage
     #: number of the modification
     number: int
-    #: when windows that end by this are complete, the old node holds none
+    #: when windows that end by this time are complete, the old node holds none
     until: Micros
 
 
 class Migrations:
-    """All moves of a component: boundaries and news in, instructions out."""
+    """All moves of a component: boundaries and events in, instructions out."""
 
     def __init__(self, routes: Routes, longest: Micros) -> None:
         """Begin with routes, for windows no longer than `longest`."""
@@ -158,12 +159,12 @@ class Migrations:
         self._longest = longest
         self._moving: list[Moving] = []
         self._number = 0
-        #: how far each node was heard to have completed windows
+        #: reported time up to which each node has completed windows
         self._completed: dict[int, Micros] = {}
 
     @property
     def moving(self) -> tuple[Moving, ...]:
-        """Return the moves under way."""
+        """Return the moves in progress."""
         return tuple(self._moving)
 
     def refused(self, move: Move, at: Boundary) -> str | None:
@@ -181,7 +182,7 @@ class Migrations:
         return None
 
     def modify(self, moves: Iterable[Move], at: Boundary) -> list[Instruction]:
-        """Begin moves at a boundary, each key group once; those refused are left out."""
+        """Begin moves at a boundary, each key group once; refused ones are left out."""
         chosen = {move.group: move for move in moves if self.refused(move, at) is None}
         if not chosen:
             return []
@@ -212,7 +213,7 @@ class Migrations:
         return [*pauses, SwitchRoutes(self.routes), *self._drained()]
 
     def on_modified(self, node: int, number: int) -> list[Instruction]:
-        """Take in that a modification has come to a node over all connections."""
+        """Handle: a modification has reached a node over all connections."""
         found: list[Instruction] = []
         kept = []
         for each in self._moving:
@@ -228,7 +229,7 @@ class Migrations:
         return found
 
     def on_copied(self, group: int) -> list[Instruction]:
-        """Take in that the state of a key group has come."""
+        """Handle: the state of a key group has arrived."""
         found = [
             each for each in self._moving if (each.group, each.stage) == (group, MoveStage.COPYING)
         ]
@@ -236,12 +237,12 @@ class Migrations:
         return [instruction for each in found for instruction in _over(each)]
 
     def on_completed(self, node: int, until: Micros) -> list[Instruction]:
-        """Take in that a node has completed all windows that end by an instant."""
+        """Handle: a node has completed all windows that end by a time."""
         self._completed[node] = max(until, self._completed.get(node, until))
         return self._drained()
 
     def _drained(self) -> list[Instruction]:
-        """End the moves whose old node has completed all that it held."""
+        """End the moves whose old node has completed all its windows."""
         found = [
             each
             for each in self._moving
@@ -252,7 +253,7 @@ class Migrations:
         return [Done(each.group, each.source, each.target, each.way) for each in found]
 
     def _active(self, at: Boundary) -> Micros:
-        """Return an instant that all windows that may still be active start after, or at."""
+        """Return a time at or after which all windows start that may still be active."""
         return at.complete - self._longest + 1
 
 
@@ -264,7 +265,7 @@ def _over(each: Moving) -> list[Instruction]:
 
 
 def ways(job: Job, component: Iterable[int], *, consolidated_next: bool) -> frozenset[Way]:
-    """Return how key groups of a component may be moved with exact results.
+    """Return the ways to move key groups of a component with exact results.
 
     Args:
         job: the job.

@@ -1,16 +1,16 @@
-"""How stale answers will be, from rates and cost alone.
+"""Predicts staleness from rates and cost alone.
 
-Idea: `predict` makes a Poisson stream of the given rates and runs the real queue over it in virtual
-time. `relaxed` solves the problem in which the server keeps its rate only on average: every key
-is served when it has waited x = sqrt(g*g + 2*p) - g, g being its mean gap, and the price p is the
-one at which services just fit. No schedule does better, and INDEX comes close to it as keys
-become many; in closed form it also says how the server's time is best divided.
+Idea: `predict` generates a Poisson stream of the given rates and runs the real queue over it in
+virtual time. `relaxed` solves the problem in which the server keeps its rate only on average: every
+key is served when it has waited x = sqrt(g*g + 2*p) - g, where g is its mean gap, and the price p
+is the one at which services just fit. No schedule does better, and INDEX comes close to it for many
+keys; in closed form it also shows how the server's time is best divided.
 
 Invariants:
 1. No schedule is below the relaxed bound (`test_no_schedule_is_below_the_relaxed_bound`).
 2. Predictions are a function of their arguments (`test_a_prediction_is_its_arguments`).
 
-Cost: a second for a million updates; `relaxed` is a search by halves over one number.
+Cost: a second for a million updates; `relaxed` is a binary search over one number.
 
 Limits: one server, a constant cost, independent keys.
 """
@@ -26,11 +26,11 @@ from bench.research.workloads import poisson
 from icestream.core.arrays import Floats
 from icestream.core.errors import DefinitionError
 
-#: services of a key that a prediction averages over, and updates it makes at most
+#: services of a key that a prediction averages over, and maximum number of updates
 _SERVICES = 200
 _MOST_UPDATES = 2_000_000
 _LEAST_UPDATES = 20_000
-#: part of a run before staleness is measured
+#: fraction of a run before staleness is measured
 _WARM_UP = 0.1
 
 
@@ -40,7 +40,7 @@ class Prediction:
 
     queue: float
     application: float
-    #: application staleness that is not exceeded half, and 99 %, of the time
+    #: median and 99th percentile of the application's staleness over time
     p50: float
     p99: float
     #: seconds between two services of a key, on average over keys
@@ -49,7 +49,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Relaxed:
-    """The best a server can do that keeps its rate on average only."""
+    """The optimum of a server that keeps its rate only on average."""
 
     #: mean queue staleness over keys, in the unit of the cost
     bound: float
@@ -74,16 +74,16 @@ def predict(
     Args:
         rates: updates per second of each key.
         cost: seconds that processing one update takes, on one server.
-        schedule: what `simulate` takes; append and shedding too.
-        seconds: how long the stream lasts, from an empty queue on; long enough for a steady state
-            if left out, the beginning left out too. What every update waits for ("append") never
-            becomes steady under overload.
-        knows_rates: whether the queue is told the rates; it learns them otherwise.
-        seed: which stream is made.
+        schedule: as for `simulate`, including append and shedding.
+        seconds: how long the stream lasts, from an empty queue on; by default long enough for a
+            steady state, without the beginning. The waiting time of "append", which serves every
+            update, never becomes steady under overload.
+        knows_rates: whether the queue gets the rates; otherwise it learns them.
+        seed: seed of the stream.
     """
     rates = np.asarray(rates, dtype=np.float64)
     if not len(rates) or (rates < 0).any() or rates.sum() <= 0 or cost <= 0:
-        msg = "give rates of 0 or more updates per second, not all 0, and a cost above 0 seconds"
+        msg = "rates must be >= 0 updates per second, not all 0, and the cost must be > 0 seconds"
         raise DefinitionError(msg)
     total = rates.sum()
     # time is scaled so that a service takes a thousand ticks: whole numbers without rounding

@@ -1,10 +1,11 @@
-"""How far a node has got: timestamps over each connection, and changes that come between them.
+"""The progress of a node: timestamps over each connection, and changes between them.
 
 Idea: rows, timestamps and modifications travel in order over each connection. The least timestamp
 of all connections is that of the node; windows that end by it are processed, then completed, and
-the others are active. A modification has come when it has come over all connections; it is about
-the windows that are active then. For these to be the same at every node, a timestamp that follows
-the modification on one connection counts only when the modification has come over all of them.
+the others are active. A modification has arrived when it has arrived over all connections; it
+affects the windows that are active then. For these to be the same at every node, a timestamp that
+follows the modification on one connection counts only when the modification has arrived over all of
+them.
 
 Invariants:
 1. The node's timestamp is that of the slowest connection (`test_the_slowest_connection_counts`).
@@ -12,11 +13,12 @@ Invariants:
    (`test_oracle_a_modification_finds_the_same_windows_active_at_every_node`).
 3. Phases go one way: active, processing, completed (`test_phases_go_one_way`).
 
-Limits: modifications are numbered in order; a next one is held like a timestamp until the one
-before it has come over all connections.
+Limits: modifications are numbered in order; the next one is held back like a timestamp until the
+    one
+before has arrived over all connections.
 
 References: Madsen, Zhou, Su (2016), section 6.2. It promises the same windows without holding back
-timestamps, which is not so where connections differ
+timestamps, which does not hold if connections differ
 (`test_counted_at_once_timestamps_would_part_the_nodes`).
 """
 
@@ -32,7 +34,7 @@ from icestream.core.times import Micros
 
 
 class Phase(StrEnum):
-    """What a window instance is at a node."""
+    """The phase of a window instance at a node."""
 
     ACTIVE = "active"
     PROCESSING = "processing"
@@ -41,27 +43,27 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Modified:
-    """A modification has come over all connections; windows that end after `active` are active."""
+    """A modification arrived over all connections; windows ending after `active` are active."""
 
     number: int
     active: Micros
 
 
 class Punctuations:
-    """What has come over the connections of a node."""
+    """The progress of the connections of a node."""
 
     def __init__(self, connections: Iterable[int]) -> None:
-        """Begin with nothing from anybody."""
+        """Start without any timestamps."""
         self._timestamps = dict.fromkeys(connections, ALWAYS)
         self._modified = dict.fromkeys(self._timestamps, 0)
-        #: what came after a modification that others have not brought yet: a timestamp or None
+        #: held back behind a modification that is missing on other connections: a timestamp or None
         self._held: dict[int, deque[Micros | None]] = {each: deque() for each in self._timestamps}
         self._number = 0
         self._completed = ALWAYS
 
     @property
     def timestamp(self) -> Micros:
-        """Return the instant that all connections have reached: windows that end by it are full."""
+        """Return the time that all connections have reached: windows that end by it are full."""
         return min(self._timestamps.values())
 
     def phase(self, end: Micros) -> Phase:
@@ -71,18 +73,18 @@ class Punctuations:
         return Phase.COMPLETED if end <= self._completed else Phase.PROCESSING
 
     def completed(self, until: Micros) -> None:
-        """Note that windows that end by an instant have been processed."""
+        """Record that windows that end by a time have been processed."""
         self._completed = max(self._completed, min(until, self.timestamp))
 
     def on_timestamp(self, connection: int, instant: Micros) -> None:
-        """Take in that no row before an instant will come over a connection."""
+        """Handle: no row before a time will come over a connection."""
         if self._ahead(connection):
             self._held[connection].append(instant)
         else:
             self._timestamps[connection] = max(self._timestamps[connection], instant)
 
     def on_modification(self, connection: int) -> list[Modified]:
-        """Take in a modification; return those that have now come over all connections."""
+        """Handle a modification; return those that have now arrived over all connections."""
         if self._ahead(connection):
             self._held[connection].append(None)
             return []

@@ -1,11 +1,11 @@
-"""Who moves updates before and behind a query: the four models of continuous queries.
+"""Who moves updates before and after a query: the four models of continuous queries.
 
-Idea: a source pushes updates when it has them, or is asked for what it has (pull). An application
-is handed results as soon as there are some (push), or asks for them (pull). A query between them
-reads from a queue, and where the application pulls, its results wait in a second one, of which
-again only the newest of each key counts.
+Idea: a source pushes updates when it has them, or is polled (pull). An application receives results
+as soon as there are some (push), or polls for them (pull). A query between them reads from a queue,
+and if the application pulls, its results wait in a second one, of which again only the newest of
+each key counts.
 
-Invariant: whatever the model, an application that was handed or took everything has the newest
+Invariant: in every model, an application that has received everything has the newest
 result of every key (`test_every_model_ends_with_the_newest_results`).
 
 References: Figure 1 of the source named in `docs/papers.md`.
@@ -27,7 +27,7 @@ from icestream.state.queue.reader import Dequeued
 
 @dataclass(frozen=True)
 class UpdateArrivals:
-    """Updates as a source gives them."""
+    """Updates from a source."""
 
     hi: Identity
     lo: Identity
@@ -35,9 +35,9 @@ class UpdateArrivals:
     rows: pa.RecordBatch
 
 
-#: turns the rows of dequeued updates into as many rows of results
+#: maps the rows of dequeued updates to as many rows of results
 Query = Callable[[pa.RecordBatch], pa.RecordBatch]
-#: tells the time
+#: returns the time
 Clock = Callable[[], Micros]
 
 
@@ -45,32 +45,32 @@ class Continuous:
     """A query on a queue, run some updates at a time."""
 
     def __init__(self, queue: UpdateQueue, query: Query, clock: Clock, size: int = 64) -> None:
-        """Run a query on what waits in a queue, `size` updates at a time."""
+        """Run a query on the waiting updates of a queue, `size` at a time."""
         self.queue = queue
         self._query = query
         self._clock = clock
         self._size = size
 
     def push(self, arrivals: UpdateArrivals) -> None:
-        """Take what a source has: the source pushes."""
+        """Accept updates from a source that pushes."""
         self.queue.enqueue(arrivals.hi, arrivals.lo, arrivals.arrived, arrivals.rows)
 
     def results(self) -> Iterator[Dequeued]:
-        """Work off what waits, in the order of the schedule; values are results."""
+        """Process the waiting updates in the order of the schedule; yield results."""
         while len(self.queue):
             served = self.queue.dequeue(self._size, self._clock())
             rows = self._query(served.rows)
             yield Dequeued(served.hi, served.lo, served.since, served.arrived, rows)
 
     def deliver(self, result: Dequeued) -> None:
-        """Note that the application has a result."""
+        """Record that the application has a result."""
         self.queue.delivered(result.hi, result.lo, self._clock())
 
 
 def push_push(
     source: Iterable[UpdateArrivals], work: Continuous, application: Callable[[Dequeued], None]
 ) -> None:
-    """Let a source push, and hand every result to the application at once."""
+    """Let a source push, and deliver every result to the application at once."""
     for arrivals in source:
         work.push(arrivals)
         for result in work.results():
@@ -83,12 +83,12 @@ def pull_push(
     work: Continuous,
     application: Callable[[Dequeued], None],
 ) -> None:
-    """Ask a source whenever nothing waits, until it has no more; hand over results at once."""
+    """Poll a source whenever nothing waits, until it has no more; deliver results at once."""
     push_push(iter(ask, None), work, application)
 
 
 class Pulled:
-    """Results that wait until the application asks: the newest of every key."""
+    """Results that wait until the application polls: the newest of every key."""
 
     def __init__(self, work: Continuous, schema: pa.Schema) -> None:
         """Keep results of a schema."""
@@ -96,12 +96,12 @@ class Pulled:
         self._kept = UpdateQueue(schema)
 
     def work(self) -> None:
-        """Work off what waits, and keep the results."""
+        """Process the waiting updates, and store the results."""
         for result in self._work.results():
             self._kept.enqueue(result.hi, result.lo, result.arrived, result.rows)
 
     def take(self, count: int, now: Micros) -> Dequeued:
-        """Give the application up to `count` results it does not have; they are then delivered."""
+        """Return up to `count` new results to the application; they are then delivered."""
         taken = self._kept.dequeue(count, now)
         self._work.deliver(taken)
         return taken
@@ -121,7 +121,7 @@ def push_pull(
 def pull_pull(
     ask: Callable[[], UpdateArrivals | None], work: Continuous, schema: pa.Schema
 ) -> Callable[[int, Micros], Dequeued]:
-    """Do nothing until the application asks; then ask the source, work, and give the results."""
+    """Do nothing until the application polls; then poll the source, process, and return results."""
     pulled = Pulled(work, schema)
 
     def take(count: int, now: Micros) -> Dequeued:

@@ -1,11 +1,11 @@
-"""The least staleness any schedule of updates can have in expectation, by exact search.
+"""The least expected staleness of any schedule of updates, by exact search.
 
-Idea: time goes in ticks. At the beginning of a tick some keys are updated, by a given law; then a
+Idea: time is discrete. At the beginning of a tick some keys are updated, by a given law; then a
 server that is free may take a key, which keeps it busy for `cost` ticks; over the tick every
 waiting key's staleness grows from its age to its age plus one, an area of age + 1/2. The state is
 the age of each key's first waiting update and the ticks until the server is free; least
 expected area to the horizon follows from the last tick backwards. With keys that are alike, states
-that differ only in the names of keys are one.
+that differ only in the names of keys are merged.
 
 Invariants:
 1. A schedule that idles, or knows the future, is never worse than the best that does neither
@@ -66,7 +66,7 @@ class SmallSystem:
     #: ticks
     horizon: int
     law: Law
-    #: whether keys can be told apart only by their ages
+    #: whether keys differ only in their ages
     alike: bool = True
 
     def least(self, *, idling: bool = False) -> float:
@@ -78,11 +78,11 @@ class SmallSystem:
         return self._expected(lambda ages: [*_waiting(ages), *([None] if idling else [])])
 
     def of_rule(self, rule: Rule) -> float:
-        """Return the expected area of a schedule that always serves, as a rule says."""
+        """Return the expected area of a schedule that always serves by a rule."""
         return self._expected(lambda ages: [rule(ages)], named=True)
 
     def foreseen(self) -> float:
-        """Return the expected least area of schedules that know every update beforehand."""
+        """Return the expected least area of schedules that know every update in advance."""
         total = 0.0
         for draws in product(self.law, repeat=self.horizon):
             chance = 1.0

@@ -1,4 +1,4 @@
-"""How stale answers are under a schedule, by running the real queue in virtual time.
+"""Staleness under a schedule, by running the real queue in virtual time.
 
 Idea: a workload is fed to an `UpdateQueue` (or an `AppendQueue`) and one server that takes a key
 whenever it is free. Time is simulated, so a day of updates takes a second, and every result is a
@@ -47,11 +47,11 @@ from icestream.state.queue.queue import UpdateQueue
 from icestream.state.queue.reader import QueueReader
 from icestream.state.queue.staleness import Staleness
 
-#: what `simulate` can run
+#: schedules that `simulate` can run
 ALL_SCHEDULES = ("append", "shedding", *SCHEDULES)
-#: the load that random shedding leaves
+#: the load left after random shedding
 SHED_LOAD = 0.95
-#: a rate that is told counts as much as one learnt from so many updates
+#: a given rate counts like one learnt from this many updates
 _CERTAIN = 1 << 40
 _VALUE = pa.schema([("update", pa.int64())])
 
@@ -61,7 +61,7 @@ class Services:
     """Every service of a simulation, in order."""
 
     key: Ints
-    #: arrival of the first update it stands for
+    #: arrival of the oldest update that it represents
     since: Ints
     #: arrival of the value itself
     value: Ints
@@ -81,7 +81,7 @@ class Services:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a simulation found."""
+    """The result of a simulation."""
 
     schedule: str
     queue: Staleness
@@ -90,7 +90,7 @@ class Outcome:
     queue_of_key: Floats
     application_of_key: Floats
     services: Services
-    #: since when staleness was measured, and until when
+    #: start and end of the staleness measurement
     began: int
     until: int
 
@@ -110,27 +110,27 @@ def simulate(
 
     Args:
         workload: the updates.
-        cost: microseconds a service takes; one for all keys, or one for each.
+        cost: microseconds per service; one for all keys, or one for each.
         schedule: fifo, inplace, linecutting, index; or append, which serves every update in order,
-            or shedding, which does so with a random part of them, so that `SHED_LOAD` is left.
-        rates: updates per microsecond of each key where the queue is to know them; it learns them
-            from the gaps between updates if left out.
-        importance: what a key's staleness counts, against 1.
+            or shedding, which does so with a random part of them, leaving a load of `SHED_LOAD`.
+        rates: updates per microsecond of each key if the queue is to know them; by default it
+            learns them from the gaps between updates.
+        importance: weight of a key's staleness, relative to 1.
         warm_up: microseconds that are simulated and not measured.
-        until: when to stop; the end of the workload if left out.
-        seed: which updates are shed.
+        until: when to stop; by default at the end of the workload.
+        seed: seed of the shedding.
     """
     if schedule not in ALL_SCHEDULES:
-        msg = f"no schedule is called {schedule!r}; choose one of: {', '.join(ALL_SCHEDULES)}"
+        msg = f"there is no schedule {schedule!r}; choose one of: {', '.join(ALL_SCHEDULES)}"
         raise DefinitionError(msg)
     costs = np.broadcast_to(np.asarray(cost, np.int64), workload.key_count).copy()
     if (costs <= 0).any():
-        msg = "a service must take time; give costs in whole microseconds, above 0"
+        msg = "the cost of a service must be a whole number of microseconds > 0"
         raise DefinitionError(msg)
     end = workload.until if until is None else until
     queue = _queue(schedule, workload, costs, seed)
     number = np.arange(workload.key_count, dtype=np.uint64)
-    # identities spread over the directory as hashes do
+    # ids spread over the directory like hashes
     hi, lo = number, number * np.uint64(0x9E3779B97F4A7C15)
     cells = queue.cells.register(hi, lo)
     weights = 1.0 if importance is None else np.asarray(importance, np.float64)
@@ -173,7 +173,7 @@ def simulate(
 def _queue(
     schedule: str, workload: UpdateWorkload, costs: Ints, seed: int
 ) -> UpdateQueue | AppendQueue:
-    """Make the queue, with room for all it may have to hold."""
+    """Create the queue, with room for everything it may have to hold."""
     if schedule in SCHEDULES:
         cost = round(float(costs.mean()))
         update_queue = UpdateQueue(
@@ -189,7 +189,7 @@ def _queue(
 
 
 def _tell_rates(queue: QueueReader, cells: Ints, rates: Floats) -> None:
-    """Let the queue take mean gaps for certain, so that updates do not change them."""
+    """Set the queue's mean gaps so firmly that updates do not change them."""
     store = queue.cells.kernel
     known = rates > 0
     store.reals[cells[known], queue_words.GAP] = 1.0 / rates[known]

@@ -1,13 +1,14 @@
 """One server and a queue in virtual time: arrivals, services and deliveries, to the end.
 
-Idea: whenever the server is free, all that has arrived by then is enqueued, what is next in the
-queue's order is taken, and its value is delivered when its cost has passed; a server without work
-waits for the next arrival. The queues are the real ones: `enqueue_one`, `first_key`, `take_one`,
-`append_one`, `leave_one` and `deliver_one` are what batches run, so that a simulation tests and
-measures the structures themselves.
+Idea: whenever the server is free, all updates that have arrived by then are enqueued, the next key
+    in
+the queue's order is taken, and its value is delivered after its cost; an idle server waits for the
+next arrival. The queues are the real ones: `enqueue_one`, `first_key`, `take_one`, `append_one`,
+`leave_one` and `deliver_one` are also used by batches, so a simulation tests and measures the
+structures themselves.
 
 Invariants:
-1. An update that arrives at the instant a key is taken arrives before
+1. An update that arrives at the time a key is taken comes before it
    (`test_oracle_services_are_those_of_the_plain_model`).
 2. The server never idles while a key waits, and serves one key at a time (same test).
 
@@ -39,8 +40,8 @@ from icestream.kernels.queue.queue import (
 )
 from icestream.kernels.queue.values import free_row
 
-#: columns of the log of services: cell, first update it stands for, arrival of the value, instant
-#: it was taken and instant it was delivered
+#: columns of the log of services: cell, oldest update it represents, arrival of the value, time
+#: it was taken and time it was delivered
 SERVED = 0
 FIRST_UPDATE = 1
 VALUE = 2
@@ -60,10 +61,10 @@ def run_updates(
     until: int,
     log: Table,
 ) -> int:
-    """Simulate from 0 until an instant; return how many services began before it.
+    """Simulate from 0 until a time; return how many services began before it.
 
-    `costs` has the cost of each cell. Staleness is measured from the first free instant of the
-    server at or after `warm_up`. `log` has room for a row for each arrival.
+    `costs` has the cost of each cell. Staleness is measured from the first time the
+    server is free at or after `warm_up`. `log` has room for a row for each arrival.
     """
     readers = (reader,)
     now = 0
@@ -117,7 +118,7 @@ def run_appends(
     until: int,
     log: Table,
 ) -> int:
-    """Do what `run_updates` does with a queue that keeps every update it does not shed.
+    """Simulate like `run_updates`, with a queue that keeps every update it does not shed.
 
     Values have a fixed size, and there is room for an entry of every update.
     """

@@ -1,9 +1,9 @@
-"""How many requests windows on disk make, foretold from rates and sizes.
+"""The number of requests of windows on disk, predicted from rates and sizes.
 
 Invariants:
 1. The counters of a repository agree with them in steady state
    (`test_requests_follow_the_formulas`, `test_shared_requests_follow_the_formulas`).
-2. The worked examples of the paper come out (`test_the_example_of_a_call_center_comes_out`).
+2. The worked examples of the paper are reproduced (`test_the_example_of_a_call_center_comes_out`).
 
 References: formulas 3.1, 3.2, 4.1 and 4.2 of Shared SlideM.
 """
@@ -26,8 +26,8 @@ def bytes_per_second(rate: float, block_bytes: int, tuple_bytes: int) -> float:
 def shared_requests_per_block(windows: int, hit_rate: float) -> float:
     """Requests of a shared repository for every block of the stream, as printed (4.1).
 
-    A write for the new block; for every window but the largest a read and a write where its next
-    block is not in memory; for the largest a read, because the block it leaves makes room.
+    A write for the new block; for every window but the largest, a read and a write if its next
+    block is not in memory; for the largest one, a read, because the block it leaves makes room.
     """
     return 1 + (1 - hit_rate) * (2 * (windows - 1) + 1)
 
@@ -35,9 +35,9 @@ def shared_requests_per_block(windows: int, hit_rate: float) -> float:
 def steady_shared_requests_per_block(windows: int, hit_rate: float) -> float:
     """Requests for every block of the stream in steady state: a read and a write for each miss.
 
-    What leaves memory must come back, so writes equal reads. The printed formula is more by exactly
-    `hit_rate`: where the largest window finds its next block in memory, the block it leaves makes
-    room for the new one, which is then not written.
+    Every evicted block must come back, so writes equal reads. The printed formula is larger by
+    exactly `hit_rate`: if the largest window finds its next block in memory, the block it leaves
+    makes room for the new one, which is then not written.
     """
     return 2 * windows * (1 - hit_rate)
 
@@ -45,7 +45,7 @@ def steady_shared_requests_per_block(windows: int, hit_rate: float) -> float:
 def hit_rate(segments: Sequence[tuple[int, int]]) -> float:
     """Share of blocks found in memory (4.2): per segment, blocks in memory and blocks in all.
 
-    A segment reaches from the block a window uses up to that of the next smaller window; one
+    A segment reaches from the block of one window to that of the next smaller window; a segment
     without blocks means that the windows share a block, which is in memory.
     """
     return sum(inside / total if total else 1.0 for inside, total in segments) / len(segments)

@@ -1,18 +1,18 @@
-"""Which node gets a row, by key group and by the window instance that it is for, in versions.
+"""The node of a row, by key group and by the window instance it belongs to, in versions.
 
 Idea: a key group has a list of entries (first window instance, node). An instance goes to the node
-of the last entry that is not after it, so a key group can be with one node for windows that began
-before a change and with another for those after it. An instance is known by its start, so one entry
-serves windows of several lengths.
+of the last entry that is not after it, so a key group can be on one node for windows that began
+before a change and on another for those after it. An instance is identified by its start, so one
+entry serves windows of several lengths.
 
     key group 7    from -inf: node 0, from 120: node 2    window [100, 160) -> 0, [130, 190) -> 2
 
 Invariants:
 1. A version never changes; a change makes the next one (`test_a_change_makes_a_new_version`).
-2. Forgetting what began before an instant changes no route from there on
+2. Forgetting entries before a time changes no route from there on
    (`test_oracle_forgetting_changes_no_route_that_is_needed`).
 
-Cost: a look-up searches the entries of one key group, of which there are few.
+Cost: a lookup searches the entries of one key group, of which there are few.
 
 References: Madsen, Zhou, Su (2016), sections 4.5 and 6.2.
 """
@@ -31,7 +31,7 @@ ALWAYS: Micros = -(1 << 62)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """From this window instance on, known by its start, a key group is with this node."""
+    """From this window instance on, identified by its start, a key group is on this node."""
 
     first: Micros
     node: int
@@ -50,7 +50,7 @@ class Routes:
         return cls(0, tuple((Entry(ALWAYS, node),) for node in nodes))
 
     def node(self, group: int, start: Micros) -> int:
-        """Return the node of a key group for the window instance that starts at an instant."""
+        """Return the node of a key group for the window instance that starts at a time."""
         entries = self.entries[group]
         at = bisect_right(entries, start, key=lambda entry: entry.first)
         return entries[max(0, at - 1)].node
@@ -60,12 +60,12 @@ class Routes:
         return self.entries[group][-1].node
 
     def owners(self, group: int, first: Micros) -> tuple[int, ...]:
-        """Return the nodes of a key group for window instances from an instant on."""
+        """Return the nodes of a key group for window instances from a time on."""
         later = [entry.node for entry in self.entries[group] if entry.first > first]
         return tuple(dict.fromkeys([self.node(group, first), *later]))
 
     def changed(self, changes: Iterable[tuple[int, Entry]]) -> Routes:
-        """Return the next version: each key group is with the entry's node from there on."""
+        """Return the next version: each key group is on the entry's node from there on."""
         entries = list(self.entries)
         for group, new in changes:
             before = tuple(entry for entry in entries[group] if entry.first < new.first)
@@ -73,7 +73,7 @@ class Routes:
         return Routes(self.version + 1, tuple(entries))
 
     def forgotten(self, before: Micros) -> Routes:
-        """Return the same version without entries that only windows before an instant need."""
+        """Return the same version without entries that only windows before a time need."""
         return Routes(self.version, tuple(_needed(each, before) for each in self.entries))
 
 

@@ -1,19 +1,21 @@
-"""Whether computing and consolidating should be one component or two, by what each costs.
+"""Whether computing and consolidating should be one component or two, by their cost.
 
-Idea: split, partial results are sent between the two on and on, but a key group moves without its
-state and without a pause. Combined, nothing is sent, but a key group takes all its panes along, and
-pauses. Over the longest window, with T tuples of E each, W windows, P panes, G key groups of which
-M are moved, S to send, C to bring into one window, and K to move one pane of a key group:
+Idea: split, partial results are sent between the two all the time, but a key group moves without
+    its
+state and without a pause. Combined, nothing is sent, but a key group moves with all its panes, and
+pauses. Over the longest window, with T tuples of cost E each, W windows, P panes, G key groups of
+which M are moved, cost S to send, C to merge into one window, and K to move one pane of a key
+group:
 
                  as printed                         with panes shared in both
     split        T E + P G K + M K                  T E + P G (S + W C) + M S
     combined     T W E + M P K                      T E + P G W C + M P K
     pause        split 0, combined M L              the same
 
-The printed form lets only the split component share work between windows; a combined one does here,
-too. It leaves out what it costs to consolidate, which with many windows is most of it. And it takes
-sending and moving for one cost, while sending is a copy in the background and moving, with markers,
-is almost nothing.
+In the printed form, only the split component shares work between windows; here a combined one does,
+too. The printed form leaves out the cost of consolidation, which with many windows is most of it.
+And it equates sending and moving, while sending is a copy in the background and moving, with
+markers, costs almost nothing.
 
 Invariants:
 1. The printed formulas are those of the text (`test_the_printed_formulas_come_out`).
@@ -45,7 +47,7 @@ class ComponentShape(StrEnum):
 
 
 class Form(StrEnum):
-    """Which formulas are used."""
+    """The formulas used."""
 
     PRINTED = "printed"
     SHARED_PANES = "shared panes"
@@ -53,7 +55,7 @@ class Form(StrEnum):
 
 @dataclass(frozen=True)
 class ComponentStatistics:
-    """What was measured of a component over its longest window; costs in one unit, like seconds."""
+    """Measurements of a component over its longest window; costs in one unit, like seconds."""
 
     #: rows that came in
     tuples: float
@@ -72,29 +74,29 @@ class ComponentStatistics:
     moving: float
     #: seconds that a key group pauses when it moves with its state
     pause: float
-    #: cost to bring the partial result of one pane of a key group into one window
+    #: cost to merge the partial result of one pane of a key group into one window
     consolidating: float = 0.0
 
 
 @dataclass(frozen=True)
 class ShapeCosts:
-    """What both shapes cost, in the unit of the statistics, and how long they pause in seconds."""
+    """The costs of both shapes, in the unit of the statistics, and their pauses in seconds."""
 
     cost: Mapping[ComponentShape, float]
     pause: Mapping[ComponentShape, float]
 
     def choice(self, longest_pause: float) -> ComponentShape:
-        """Return the cheaper shape of those that pause no longer; a split one never does."""
+        """Return the cheaper shape whose pause is within the bound; a split one never pauses."""
         allowed = [shape for shape in ComponentShape if self.pause[shape] <= longest_pause]
         return min(allowed or [ComponentShape.SPLIT], key=lambda shape: self.cost[shape])
 
 
 def account(measured: ComponentStatistics, form: Form) -> ShapeCosts:
-    """Return what both shapes cost by one form of the formulas."""
+    """Return the costs of both shapes by one form of the formulas."""
     m = measured
     once = m.tuples * m.execution
     if form is Form.PRINTED:
-        # one cost for both: that of moving
+        # the same cost for both: that of moving
         split = once + m.panes * m.moving * m.key_groups + m.moved * m.moving
         combined = once * m.windows + m.moved * m.moving * m.panes
     else:
@@ -113,12 +115,12 @@ class ShapeChange:
 
     component: str
     shape: ComponentShape
-    #: cost that is saved per longest window; negative where the bound on pauses asks for it
+    #: cost that is saved per longest window; negative if the bound on pauses requires the change
     gain: float
 
 
 class Evaluation:
-    """Looks at every component once per period of its own and says what should change."""
+    """Evaluates every component once per period and returns the changes to make."""
 
     def __init__(
         self,
@@ -132,10 +134,10 @@ class Evaluation:
         Args:
             longest_pause: seconds per longest window that a component may pause.
             form: the formulas to use.
-            least_gain: share of its cost that a change must save, unless the bound asks for it.
+            least_gain: share of its cost that a change must save, unless the bound requires it.
         """
         if longest_pause < 0 or least_gain < 0:
-            msg = f"longest_pause ({longest_pause}) and least_gain ({least_gain}) are at least 0"
+            msg = f"longest_pause ({longest_pause}) and least_gain ({least_gain}) must be >= 0"
             raise DefinitionError(msg)
         self._longest_pause = longest_pause
         self._form = form
@@ -143,7 +145,7 @@ class Evaluation:
         self._looked: dict[str, Micros] = {}
 
     def due(self, component: str, now: Micros, longest: Micros) -> bool:
-        """Tell whether a component, whose longest window is so long, should be looked at."""
+        """Return whether a component with this longest window should be evaluated."""
         return now - self._looked.setdefault(component, now) >= longest
 
     def changes(
@@ -154,13 +156,13 @@ class Evaluation:
         *,
         splittable: Mapping[str, bool],
     ) -> list[ShapeChange]:
-        """Return what should change of the components that were measured, the best gain first.
+        """Return the changes to the measured components, best gain first.
 
         Args:
-            now: when this is.
-            shapes: what each component is.
-            measured: what was measured of those that are due.
-            splittable: whether the next component lets each of them be split.
+            now: the current time.
+            shapes: the shape of each component.
+            measured: statistics of the components that are due.
+            splittable: whether the next component allows each of them to be split.
         """
         found = []
         for name, statistics in measured.items():

@@ -1,13 +1,13 @@
 """Queues of windows in virtual time, and the append queues they are compared with.
 
-Idea: `run_updates` drives the kernels of the window queue, tuple by tuple, with one operator that
-takes a fixed cost for each. `run_append` is an append queue before an operator that keeps every
-window open that it is to deliver: a tuple costs once for each open window it is in, tuples leave in
-their order, and a window is delivered with the tuple that makes it full. Windows that are shed at
-random are never opened.
+Idea: `run_updates` drives the kernels of the window queue, tuple by tuple, with one operator of a
+fixed cost per tuple. `run_append` is an append queue before an operator that opens every window it
+has to deliver: a tuple costs once for each open window that contains it, tuples leave in order, and
+a window is delivered with the tuple that makes it full. Windows that are shed at random are never
+opened.
 
 Invariants:
-1. An append queue delivers at the instants of the obvious simulation
+1. An append queue delivers at the times of the obvious simulation
    (`test_oracle_append_windows_beside_a_queue_of_tuples`).
 2. Runs are functions of their arguments (`test_runs_repeat`).
 
@@ -37,16 +37,16 @@ class Input:
     """Tuples in the order of arrival; keys are numbers from 0 on."""
 
     keys: Ints
-    #: that windows are over; those of a key go up
+    #: times used by windows; those of a key increase
     times: Ints
     arrived: Ints
 
     @classmethod
     def of(cls, keys: Ints, *, own_time: bool) -> Input:
-        """Return one tuple at every instant from 1 on.
+        """Return one tuple at every time from 1 on.
 
-        With `own_time` the tuples of a key are its instants 1, 2, 3, ..., so that windows have as
-        many tuples as they are long; otherwise windows are over the time at which tuples come.
+        With `own_time` the tuples of a key have times 1, 2, 3, ..., so that windows have as
+        many tuples as they are long; otherwise windows use the time of arrival.
         """
         arrived = np.arange(1, len(keys) + 1, dtype=np.int64)
         if not own_time:
@@ -59,7 +59,7 @@ class Input:
 
     @property
     def key_count(self) -> int:
-        """Return how many keys there are."""
+        """Return the number of keys."""
         return int(self.keys.max()) + 1
 
     @property
@@ -70,19 +70,19 @@ class Input:
 
 @dataclass(frozen=True)
 class WindowQueueRun:
-    """What a run did."""
+    """The result of a run."""
 
     windows: UpdateWindows
     given: Input
-    #: key, window and instant of each delivery
+    #: key, window and time of each delivery
     deliveries: Table
-    #: key, window, instant and since when the key waited of each commit; none in an append queue
+    #: key, window, time and start of the key's wait of each commit; none in an append queue
     commits: Table
     #: of each tuple: 1 an update of a key that did not wait, 2 of one that did, 0 none
     kinds: Ints
 
     def application(self, key: int) -> Ramps:
-        """Return the staleness of a key's answers until the last tuple came."""
+        """Return the staleness of a key's results until the last tuple came."""
         of_key = self.given.keys == key
         delivered = self.deliveries[self.deliveries[:, 0] == key][:, 1:]
         return application_ramps(
@@ -153,7 +153,7 @@ def run_append(
 
 
 def departures(arrived: Ints, service: Ints) -> Ints:
-    """Return when each is done that is served in order of arrival, one at a time."""
+    """Return completion times of services in order of arrival, one at a time."""
     total = np.cumsum(service)
     begun = np.maximum.accumulate(arrived - (total - service))
     done: Ints = begun + total

@@ -1,9 +1,9 @@
-"""How old answers over windows are: exact integrals over the deliveries of a run.
+"""Staleness of window results: exact integrals over the deliveries of a run.
 
 Idea: a window is pending from the arrival of the tuple that makes it full until it, or a newer one
 of its key, is delivered. Between two deliveries of a key its staleness is 0 or the ramp `t - open`,
-`open` being when the first window after the delivered one became full; the area under ramps is
-their average's numerator. A window that was passed over stays pending like any other.
+where `open` is when the first window after the delivered one became full; the area under ramps is
+the numerator of their average. A window that was skipped stays pending like any other.
 
 Invariants:
 1. Integrals are those of the definition, instant by instant
@@ -28,11 +28,11 @@ _NEVER = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Ramps:
-    """Stretches of time with the instant since which something was pending."""
+    """Intervals with the time since which an update was pending."""
 
     begins: Ints
     ends: Ints
-    #: since when; beyond `ends` where nothing was pending
+    #: start of the pending; beyond `ends` if nothing was pending
     opens: Ints
 
     @property
@@ -56,7 +56,7 @@ class Ramps:
 def full_at(windows: UpdateWindows, times: Ints, arrived: Ints, after: Ints) -> Ints:
     """Return when the first window with tuples after each of the given ones became full.
 
-    `times` of one key go up; what is not full yet is `2**62`.
+    `times` of one key increase; a window that is not full yet has `2**62`.
     """
     first = int(times[0]) // windows.slide if len(times) else 0
     after = np.maximum(after, first - 1)
@@ -77,9 +77,9 @@ def application_ramps(
     delivered: Table,
     until: int,
 ) -> Ramps:
-    """Return the staleness of one key's answers from 0 to `until`.
+    """Return the staleness of one key's results from 0 to `until`.
 
-    `delivered` has window and instant of each delivery of the key, in their order.
+    `delivered` has window and time of each delivery of the key, in their order.
     """
     delivered = delivered[delivered[:, 1] < until]
     numbers = np.concatenate([[-1], np.maximum.accumulate(delivered[:, 0])]).astype(np.int64)
@@ -89,5 +89,5 @@ def application_ramps(
 
 
 def average(ramps: list[Ramps], until: int) -> float:
-    """Return the staleness of keys on average over them and over the time from 0 to `until`."""
+    """Return the staleness averaged over keys and the time from 0 to `until`."""
     return sum(each.area for each in ramps) / (len(ramps) * until)

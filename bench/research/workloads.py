@@ -1,14 +1,14 @@
-"""Streams of updates to simulate: which key is updated when, drawn from a seed or read from a file.
+"""Streams of updates to simulate, generated from a seed or read from a file.
 
 Idea: a workload is two columns, times in microseconds and numbers of keys, in the order of time.
 Most patterns split one total rate among keys by *shares* (`equal`, `zipf`, `slow_and_fast`); the
-pattern says how the instants of that rate are laid out: in turn, one draw per tick, Poisson, each
-key on a clock of its own, in bursts, with a drift, or as quotes of a market. `load(cost)` is the
-time that serving every update would take, by the time there is.
+pattern determines how the times of the updates are spread: in turn, one draw per tick, Poisson,
+each key on a clock of its own, in bursts, with a drift, or as quotes of a market. `load(cost)` is
+the time needed to serve every update, relative to the duration of the stream.
 
 Invariants:
 1. The same arguments give the same updates (`test_a_workload_is_its_seed`).
-2. Times never go back, and every key's rate is its share of the total
+2. Times never decrease, and every key's rate is its share of the total
    (`test_updates_are_in_order_and_follow_their_shares`).
 
 Limits: gaps are rounded to whole microseconds; choose costs of a thousand or more.
@@ -36,22 +36,22 @@ MINUTE = 60 * SECOND
 class UpdateWorkload:
     """Updates of keys over time."""
 
-    #: arrival of each update, microseconds, never going back
+    #: arrival of each update, microseconds, never decreasing
     times: Ints
     #: key of each update, from 0
     keys: Ints
-    #: how many keys there are, whether they are updated or not
+    #: number of keys, updated or not
     key_count: int
     #: when the stream ends, microseconds; no update is later
     until: int
 
     def __post_init__(self) -> None:
-        """Check what every simulation relies on."""
+        """Check the assumptions of every simulation."""
         if len(self.times) != len(self.keys):
             msg = f"{len(self.times)} times but {len(self.keys)} keys; give one of each per update"
             raise InputError(msg)
         if len(self.times) and (np.diff(self.times).min(initial=0) < 0 or self.times[0] < 0):
-            msg = "updates go back in time; sort them by time, from 0 on"
+            msg = "updates must be sorted by time, from 0 on"
             raise InputError(msg)
         if len(self.times) and self.times[-1] > self.until:
             msg = f"the stream ends at {self.until} but its last update is at {self.times[-1]}"
@@ -71,7 +71,7 @@ class UpdateWorkload:
         return np.asarray(counts / max(self.until, 1), dtype=np.float64)
 
     def load(self, cost: int) -> float:
-        """Return the time that serving every update takes, by the time there is."""
+        """Return the time needed to serve every update, relative to the stream's duration."""
         return len(self) * cost / self.until
 
 
@@ -96,7 +96,7 @@ def slow_and_fast(keys: int, slow: int, ratio: float) -> Floats:
     return np.asarray(weights / weights.sum())
 
 
-# -- instants --------------------------------------------------------------------------------
+# -- times -----------------------------------------------------------------------------------
 
 
 def in_turn(keys: int, updates: int, gap: float) -> UpdateWorkload:
@@ -144,7 +144,7 @@ def clocks(
 def bursts(
     shares: Floats, updates: int, gap: float, seed: int, *, length: int = 50, share: float = 0.5
 ) -> UpdateWorkload:
-    """Poisson updates, a `share` of them in bursts of about `length` at one instant."""
+    """Poisson updates, a `share` of them in bursts of about `length` at one time."""
     dice = np.random.default_rng(seed)
     until = _end(updates, gap)
     sudden = int(updates * share)
@@ -160,7 +160,7 @@ def bursts(
 def slow_bursts(
     shares: Floats, updates: int, gap: float, seed: int, *, slow: int
 ) -> UpdateWorkload:
-    """The last `slow` keys are updated all at one instant, the others are Poisson."""
+    """The last `slow` keys are all updated at the same time, the others are Poisson."""
     dice = np.random.default_rng(seed)
     until = _end(updates, gap)
     fast = len(shares) - slow
@@ -178,7 +178,7 @@ def slow_bursts(
 def drifting(
     shares: Floats, updates: int, gap: float, seed: int, *, turns: float = 2.0
 ) -> UpdateWorkload:
-    """Poisson updates whose shares move on from key to key, `turns` times around."""
+    """Poisson updates whose shares shift from key to key, `turns` times around."""
     still = poisson(shares, updates, gap, seed)
     moved = (still.times / still.until * turns * len(shares)).astype(np.int64)
     return UpdateWorkload(still.times, (still.keys + moved) % len(shares), len(shares), still.until)
@@ -187,10 +187,10 @@ def drifting(
 def quotes(
     keys: int, updates: int, gap: float, seed: int, *, minutes: int = 240, spread: float = 1.5
 ) -> UpdateWorkload:
-    """Quotes as an exchange makes them: a very uneven market that opens and closes busily.
+    """Quotes of an exchange: a very uneven market that is busiest at opening and closing.
 
     Activity of keys is log-normal; a minute's activity of a key is its own, times that of the
-    whole market, which is high at both ends of the day; inside a minute instants are random.
+    whole market, which is high at both ends of the day; inside a minute, times are random.
     """
     dice = np.random.default_rng(seed)
     until = _end(updates, gap)
@@ -231,20 +231,22 @@ def read_ticks(
         time: column of times, whole numbers since any epoch, in the order of time.
         key: column of keys, of any type.
         unit: unit of the times: "s", "ms" or "us".
-        spread: where times are rounded down to a grid, its width in microseconds: updates of one
-            instant are spread evenly over it, in the order of the file. 0 leaves them together.
-        busiest: keep the day with most updates only, so that nights do not count.
+        spread: if times are rounded down to a grid, its width in microseconds: updates of one
+            time are spread evenly over it, in the order of the file. 0 leaves them together.
+        busiest: use only the day with the most updates, so that nights do not count.
     """
     wanted = {time: pa.int64(), key: pa.string()}
     options = pcsv.ConvertOptions(include_columns=list(wanted), column_types=wanted)
     try:
         table = pcsv.read_csv(path, convert_options=options)
     except (pa.ArrowInvalid, KeyError) as error:
-        msg = f"{path} cannot be read as updates: {error}; name its columns of times and keys"
+        msg = f"{path} cannot be read as updates: {error}; give its columns of times and keys"
         raise InputError(msg) from error
     scale = {"s": SECOND, "ms": 1_000, "us": 1}.get(unit)
     if scale is None or not table.num_rows:
-        msg = f"{path}: give a file with rows, and a unit of 's', 'ms' or 'us', not {unit!r}"
+        msg = (
+            f"{path}: the file must have rows, and the unit must be 's', 'ms' or 'us', not {unit!r}"
+        )
         raise InputError(msg)
     times = table.column(time).to_numpy() * scale
     names = table.column(key).combine_chunks()
@@ -277,7 +279,7 @@ def _drawn(shares: Floats, count: int, dice: np.random.Generator) -> Ints:
 
 
 def _merged(times: list[Floats], keys: list[Ints], key_count: int, until: int) -> UpdateWorkload:
-    """Put parts together in the order of time."""
+    """Merge parts in the order of time."""
     at = np.minimum(np.rint(np.concatenate(times)), until).astype(np.int64)
     order = np.argsort(at, kind="stable")
     return UpdateWorkload(at[order], np.concatenate(keys)[order].astype(np.int64), key_count, until)

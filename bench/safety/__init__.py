@@ -1,1 +1,1 @@
-"""What survives: crashes, damage, fuzzed input, budgets, and half an hour of everything."""
+"""Safety: crashes, damage, fuzzed input, budgets, and half an hour of everything."""

@@ -1,17 +1,19 @@
-"""State of ten times the memory: exact results inside the budget, in both ways state can grow.
+"""State of ten times the memory: exact results within the budget, for both kinds of growth.
 
-Idea: two queries are run in a process of their own each, with a budget of a few megabytes. *Panes*
-has few groups and a window so long that its panes on the log are many times the budget. *Groups*
-has so many small groups that their running rows alone are; they must be partitioned. Results are
-compared with DuckDB's to the last bit, the books with the budget, and the process with both. Each
-query is restarted before its last windows close, so a rebuild from the log counts as well.
+Idea: each of two queries runs in a process of its own, with a budget of a few megabytes. *Panes*
+    has
+few groups and a window so long that its panes on the log are many times the budget. *Groups* has so
+many small groups that their running rows alone exceed it; they must be partitioned. Results are
+compared with DuckDB's to the last bit, the reserved bytes with the budget, and the memory of the
+process with both. Each query is restarted before its last windows close, so a rebuild from the log
+is included.
 
 Invariants:
 1. Values are multiples of 1/8, so sums are exact in any order.
-2. Memory is counted from a warm process, that has run the same query once on a small input
+2. Memory is counted from a warm process, which has run the same query once on a small input
    (`test_bounded_the_process_stays_within_budget_and_constant`).
 
-Limits: what a batch needs while it is folded is not state; it is in the constant.
+Limits: the memory of a batch while it is folded is not state; it is part of the constant.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ from icestream.runtime.version.settings import Settings
 from icestream.state.files import LocalFiles
 
 MINUTE = 60_000_000
-#: bytes a process may take beyond the budget: interpreter buffers, Arrow's pools, a batch in flight
+#: bytes that a process may use beyond the budget: interpreter buffers, Arrow's pools, a batch in
+#: flight
 CONSTANT = 64 << 20
 #: events in one Arrow batch
 PIECE = 32_768
@@ -72,7 +75,7 @@ class Case:
 
     @property
     def tiny(self) -> bool:
-        """Tell whether a group is nothing but a count."""
+        """Return whether a group is only a count."""
         return self.name.startswith("groups")
 
     @property
@@ -97,7 +100,7 @@ class Case:
 
     @property
     def group_bytes(self) -> int:
-        """Return the least bytes of a group in memory: its row, an index place, key and flags."""
+        """Return the least bytes of a group in memory: its row, index place, key and flags."""
         return 8 * window_spec(self.plan).layouts[0].group_width + 8 + 9
 
     def events(self, first: int) -> Iterator[pa.RecordBatch]:
@@ -113,7 +116,7 @@ class Case:
         columns = [
             pa.array(minute * MINUTE + dice.integers(0, MINUTE, len(place))).cast(schema.types[0]),
             np.zeros(len(place), dtype=np.int32),
-            # a prime stride visits every key before it comes back to the first
+            # a prime stride visits every key before it returns to the first
             pa.array((place * STRIDE + minute) % self.keys),
         ]
         if not self.tiny:
@@ -177,7 +180,7 @@ def _feed(case: Case, folder: str) -> dict[str, Any]:
 
 
 def _deliveries(case: Case, settings: Settings) -> Iterator[Delivery]:
-    """Yield what each batch delivers, and the flush at the end, after a restart from the log."""
+    """Yield the delivery of each batch, and the flush at the end, after a restart from the log."""
     query = LocalQuery(case.plan, settings)
     for number, first in enumerate(range(0, case.minutes, case.batch)):
         yield from query.driver.batch(number, [case.events(first)])
@@ -246,7 +249,7 @@ def measure(size: Size, progress: ProgressLog) -> Measurement:
 
 
 def judge(figures: Figures) -> tuple[Bar, ...]:
-    """Hold the figures against what is claimed."""
+    """Compare the figures with the claims."""
     runs = list(figures.values())
     excess = max(run["rss_excess_bytes"] for run in runs)
     over = max(run["arena_peak_bytes"] - run["budget_bytes"] for run in runs)
@@ -259,7 +262,7 @@ def judge(figures: Figures) -> tuple[Bar, ...]:
 
 
 def _memory(field: str) -> int:
-    """Return the memory of this process, now (VmRSS) or at most (VmHWM)."""
+    """Return the memory of this process, now (VmRSS) or at the peak (VmHWM)."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(field):
             return int(line.split()[1]) * 1024

@@ -1,17 +1,16 @@
-"""Killed anywhere, refused by a full disk or given rotten files: never a wrong row.
+"""Killed anywhere, on a full disk or with damaged files: never a wrong row.
 
-Idea: short queries run on a disk in memory, and every step of it, and every byte of every kind of
-file on it, gets its turn to go wrong (`icestream.testing.crash_runs`,
-`tests.faults.bit_flips`). The deliveries of every recovery are compared with those of a run
-that was left alone.
+Idea: short queries run on a disk in memory, and every step on it, and every byte of every kind of
+file, fails in turn (`icestream.testing.crash_runs`, `tests.faults.bit_flips`). The deliveries of
+every recovery are compared with those of an undisturbed run.
 
-    crash    the process dies before the step; what was not synced is dropped, torn or kept
+    crash    the process dies before the step; unsynced data is dropped, torn or kept
     refuse   the disk is full at the step, once; the batch is fed again
-    flip     a bit of a file flips between two runs; it is noticed and named, or harmless
+    flip     a bit of a file flips between two runs; it is detected and named, or harmless
 
     kill     a real Spark query is killed with SIGKILL at random moments (`bench.safety.sigkill`)
 
-Cost: one recovery per point; the points are spread over the cores. The small size tries every
+Cost: one recovery per point; the points are divided among the cores. The small size tries every
 sixth point and kills nothing.
 """
 
@@ -39,12 +38,12 @@ FLIP = "flip"
 
 @dataclass(frozen=True)
 class Case:
-    """A script and what goes wrong in it."""
+    """A script and the fault injected into it."""
 
     name: str
     what: str
     script: Script
-    #: parts that are run apart, of a share of the points each
+    #: parts that run separately, each with a share of the points
     parts: int
     #: blocks so small that the groups of a shard exceed its quota
     tight: bool = False
@@ -58,7 +57,7 @@ STOPPED = 8
 #: bytes of an arena's file between two flips
 ARENA_STRIDE = 1024
 
-#: of so many points of each case one is tried
+#: one in this many points of each case is tried
 SHARE = {Size.SMALL: 6, Size.FULL: 1}
 POINTS = {Size.SMALL: 100, Size.FULL: 1_000}
 
@@ -80,17 +79,17 @@ CASES = {
 
 @dataclass
 class CrashFindings:
-    """What a part of a case found."""
+    """The findings of a part of a case."""
 
     points: int = 0
     versions: int = 0
     #: sentences about rows that differ, or errors that do not help
     failures: list[str] = field(default_factory=list)
-    #: flips by kind of file, and what became of them
+    #: flips by kind of file, and their outcome
     flips: dict[str, Counter[str]] = field(default_factory=dict)
 
     def add(self, other: CrashFindings) -> None:
-        """Take in what another part found."""
+        """Add the findings of another part."""
         self.points += other.points
         self.versions = max(self.versions, other.versions)
         self.failures += other.failures

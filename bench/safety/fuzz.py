@@ -1,14 +1,14 @@
-"""A million inputs that are almost right crash no reader and make none of them take memory.
+"""A million almost valid inputs crash no reader and make none of them use much memory.
 
-Idea: every reader of files, texts and requests (`fuzz_targets`) runs in a process of its own that
-may not take more than a bounded amount of memory beyond what it has when warm. It works through
-numbered inputs, each made from its number alone, and writes the number down before it tries. An
-error that is not ours, an end of the process, a refused allocation or a long silence is a finding,
-told with target and number, so that `reproduce` gives the same input again. As many readers run at
-a time as there are cores, the slowest first, with their temporary files in memory.
+Idea: every reader of files, texts and requests (`fuzz_targets`) runs in a process of its own whose
+memory is bounded to a fixed amount above its warm state. It processes numbered inputs, each
+generated from its number alone, and records the number before it tries. A foreign error, an end of
+the process, a refused allocation or a long silence is a finding, reported with target and number,
+so that `reproduce` generates the same input again. As many readers run at a time as there are
+cores, the slowest first, with their temporary files in memory.
 
-Limits: memory is bounded by address space, so what is found is an allocation that is much too large
-for its input, not a small leak. Inputs of state are fewer: each restores a checkpoint.
+Limits: memory is bounded by address space, so a finding is an allocation that is much too large for
+its input, not a small leak. State has fewer inputs: each restores a checkpoint.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ from icestream.core.errors import IcestreamError
 if TYPE_CHECKING:
     from bench.safety.fuzz_targets import FuzzTarget
 
-#: bytes that one input may make a warm reader take
+#: bytes that one input may make a warm reader allocate
 ALLOWED = 512 << 20
 #: seconds of a processor that one input may take
 PATIENCE = 10
 #: inputs that warm a reader up
 WARM_UP = 50
-#: of the inputs of a full run, those of a small one
+#: share of a full run's inputs in a small run
 SHARE = {Size.SMALL: 0.02, Size.FULL: 1.0}
-#: findings of one target after which it is given up
+#: findings after which a target is abandoned
 ENOUGH = 20
 #: where Linux keeps files in memory
 IN_MEMORY = "/dev/shm"
 
 
 class _TooLong(BaseException):
-    """An input took longer than it may."""
+    """An input took too long."""
 
 
 def tried(target: FuzzTarget, number: int) -> str | None:
-    """Feed one input; return what is wrong with how it was taken, None if nothing is."""
+    """Feed one input; return what went wrong, None if nothing did."""
     data = target.input(number)
     try:
         target.feed(data)
@@ -69,7 +69,7 @@ def tried(target: FuzzTarget, number: int) -> str | None:
 
 
 def reproduce(name: str, number: int, folder: Path) -> str | None:
-    """Feed the input of a finding again, from samples in a folder that are made if missing."""
+    """Feed the input of a finding again, from samples in a folder, created if missing."""
     if not folder.exists():
         _all_targets().make_samples(folder)
     return tried(_named(name, folder), number)
@@ -111,7 +111,7 @@ def _work(
 
 
 def _tried_in_time(target: FuzzTarget, number: int) -> str | None:
-    """Try an input; one that keeps compiled code busy, which hears no timer, ends the process."""
+    """Try an input; if compiled code hangs, which ignores timers, end the process."""
     _, most = resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + 2 * PATIENCE, most))
     signal.setitimer(signal.ITIMER_PROF, PATIENCE)
@@ -122,7 +122,7 @@ def _tried_in_time(target: FuzzTarget, number: int) -> str | None:
 
 
 def findings(target: FuzzTarget, folder: Path, count: int) -> list[tuple[int, str]]:
-    """Feed a number of inputs; return the numbers of those that were not taken well, with why."""
+    """Feed a number of inputs; return the numbers of those that failed, with the reason."""
     context = multiprocessing.get_context("spawn")
     place, found = context.Value("q", 0), context.SimpleQueue()
     wrong: list[tuple[int, str]] = []

@@ -1,8 +1,9 @@
-"""What is fed with inputs that are almost right: every reader of bytes and text there is.
+"""The targets of almost valid inputs: every reader of bytes and text.
 
-Idea: a target makes an input from a sample and dice, and feeds it to one reader. Readers may answer
-or refuse with an `IcestreamError`; anything else is a finding. Files come in two kinds: changed as
-an accident would change them, and changed and signed again, so that every checksum holds.
+Idea: a target generates an input from a sample and random numbers, and feeds it to one reader.
+Readers may accept it or raise an `IcestreamError`; anything else is a finding. Files come in two
+kinds: changed as an accident would change them, and changed and signed again, so that every
+checksum is valid.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from tests.faults.mutations import changed_bytes, changed_json, changed_text, js
 from tests.faults.resigned_files import PARTS, changed_payloads, changed_segment, sealed
 from tests.fixtures.checkpoints import KINDS, make
 
-#: what a changed checkpoint may take to be restored
+#: budget for restoring a changed checkpoint
 MEMORY = 32 << 20
 _STATEMENTS = (
     "SELECT k , count(*) AS n , avg(x) FROM s [RANGE 1 HOUR SLIDE 10 SECONDS] GROUP BY k",
@@ -60,23 +61,23 @@ _UNITS = ("512 MB", "1.5 GiB", "10 seconds", "1 hour 30 minutes", "-3 days", "64
 
 @dataclass(frozen=True)
 class FuzzTarget:
-    """One reader, and how to make input for it."""
+    """One reader, and its generator of inputs."""
 
     name: str
     make: Callable[[random.Random], Any]
     feed: Callable[[Any], object]
-    #: whether checksums are made to fit
+    #: whether checksums are recomputed
     signed: bool = False
     #: thousands of inputs of a full run
     thousands: int = 100
 
     def input(self, number: int) -> Any:
-        """Return the input with a number: the same one every time."""
+        """Return the input with a number, always the same."""
         return self.make(random.Random(f"{self.name} {number}"))
 
 
 def make_samples(folder: Path) -> None:
-    """Make a checkpoint of every kind of state."""
+    """Create a checkpoint of every kind of state."""
     for kind in KINDS:
         make(kind, str(folder / kind))
 
@@ -210,7 +211,7 @@ def _state(kind: str, root: str, kept: str | None = None) -> FuzzTarget:
 
 
 def _listing(commit: Commit, name: str, data: bytes) -> Commit:
-    """Return a commit that knows a segment as it is now."""
+    """Return a commit that describes a segment as it is now."""
     checksum = TRAILER.unpack(data[-TRAILER.size :])[7]
 
     def known(each: Any) -> Any:

@@ -1,6 +1,6 @@
-"""The program that is killed: a window query on Spark that goes on where its last run was ended.
+"""The program that is killed: a window query on Spark that continues where its last run ended.
 
-Idea: it reads one file per batch, writes Parquet through Spark's file sink, keeps late events, and
+Idea: it reads one file per batch, writes Parquet through Spark's file sink, stores late events, and
 at the end lists everything that a reader of its output sees.
 """
 

@@ -1,16 +1,15 @@
 """A query on Spark, killed with SIGKILL at random moments, delivers every row exactly once.
 
-Idea: the same program runs twice over the same files, once undisturbed and once killed and started
-again, with all its processes. What readers of the two outputs see is compared, row by row, as often
-as it is there.
+Idea: the same program runs twice over the same files, once undisturbed and once killed and
+restarted, with all its processes. The rows that readers of the two outputs see are compared as
+multisets.
 
-Invariant: rows that are missing, extra or there twice are all differences
+Invariant: missing, extra and duplicate rows are all differences
 (`test_a_row_that_is_there_twice_is_a_difference`).
 
-Limits: the machine itself stays up; what a power failure leaves is in
-`bench.safety.crash`. A kill between the log of Spark's file source and its log of offsets
-makes Spark put two batches into one; so events here are either inside the slack or far too late,
-wherever a batch ends.
+Limits: the machine itself stays up; power failures are covered by `bench.safety.crash`. A kill
+between the log of Spark's file source and its log of offsets makes Spark merge two batches into
+one; so events here are either inside the slack or far too late, wherever a batch ends.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ PATIENCE = 1_800.0
 
 @dataclass(frozen=True)
 class OutputComparison:
-    """What the two outputs have to do with each other."""
+    """The comparison of the two outputs."""
 
     kills: int
     #: rows of results and late events, undisturbed
@@ -54,7 +53,7 @@ class OutputComparison:
 
     @property
     def bars(self) -> tuple[Bar, ...]:
-        """Return what is wanted of it."""
+        """Return its bars."""
         return (
             Bar.at_least("sigkills", KILLS, self.kills),
             Bar.at_most("sigkill_differences", 0, self.differences),
@@ -108,7 +107,7 @@ def write_input(folder: Path, files: int, seed: int) -> None:
         }
         path = folder / f"{number:05d}.parquet"
         pq.write_table(pa.table(events), path)
-        # Spark takes files in the order of their times
+        # Spark reads files in the order of their times
         os.utime(path, (1e9 + number, 1e9 + number))
 
 

@@ -1,15 +1,15 @@
-"""All apps for half an hour, tormented: nothing is lost, nothing comes twice, memory stays flat.
+"""All apps for half an hour under faults: nothing is lost or duplicated, memory stays flat.
 
-Idea: apps take turns, in a small run each of them once, with fewer events. Each time an app gets a
-new stream; it is run undisturbed, and then again while it is killed at random moments, its disk is
-slow and full at times, its clock jumps, and batches grow and shrink. What readers of the two see is
-compared: all rows where rows are told once; what is so at some instants where rows are taken back;
-the newest row of each key where only that counts.
-Memory is sampled, pages that processes share counted once. An undisturbed run, once warm, may not
-need more in its last third than in the one before. What Java takes, which its heap bounds, is told
-apart. A round that does not come to its end is told with the end of its log, and others go on.
+Idea: apps run in turn, in a small run each of them once, with fewer events. Each time an app gets a
+new stream; it runs undisturbed, and then again while it is killed at random moments, its disk is
+slow and full at times, its clock jumps, and batches grow and shrink. The outputs that readers of
+the two runs see are compared: all rows if rows are emitted once; the valid rows at some times if
+rows can be retracted; the newest row of each key if only that counts. Memory is sampled; pages that
+processes share are counted once. An undisturbed run, once warm, must not need more in its last
+third than in the one before. The memory of Java, which its heap bounds, is reported separately. A
+round that fails is reported with the end of its log, and others go on.
 
-Limits: the disk refuses new files, not every write; the machine itself stays up.
+Limits: the disk refuses only new files; the machine itself stays up.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ from tests.faults.killing import kill_until_done
 if TYPE_CHECKING:
     from bench.safety.soak_apps import App
 
-#: exit code of a run that the disk refused; who operates it starts it again
+#: exit code of a run that the disk refused; it is restarted
 REFUSED = 75
-#: minutes in which rounds begin; every app has one at least
+#: minutes in which rounds begin; every app has at least one
 MINUTES = {Size.SMALL: 0.0, Size.FULL: 30.0}
-#: kills of a round, and the share of the events that it has
+#: kills of a round, and its share of the events
 KILLS = {Size.SMALL: 1, Size.FULL: 4}
 SHARE = {Size.SMALL: 0.3, Size.FULL: 1.0}
 #: seconds between two samples of memory
 _EVERY = 0.5
-#: what memory may grow by in the last third of an undisturbed run, and samples that tell
+#: allowed growth of memory in the last third of an undisturbed run, and samples needed
 _FLAT = 1.1
 _LEAST_SAMPLES = 4
 _PATIENCE = 900.0
-#: instants at which what is so is compared
+#: times at which valid rows are compared
 _INSTANTS = 12
 
 #: seconds since the start, bytes of Python, bytes of Java, versions that were committed
@@ -69,7 +69,7 @@ Sample = tuple[float, int, int, int]
 
 
 def seen_file(own: Path, name: str) -> Path:
-    """Return where a finished run writes down what readers of a result see."""
+    """Return the file in which a finished run lists what readers of a result see."""
     return own / f"{name}-seen.parquet"
 
 
@@ -81,7 +81,7 @@ def _apps() -> Mapping[str, App]:
 
 @dataclass
 class Round:
-    """One app, once."""
+    """One round of an app."""
 
     app: str
     seed: int
@@ -90,20 +90,20 @@ class Round:
     differences: int = 0
     kills: int = 0
     refused: int = 0
-    #: why it did not come to its end; empty if it did
+    #: why it failed; empty if it did not
     failure: str = ""
-    #: memory of the tormented runs, and of the undisturbed one
+    #: memory of the runs under faults, and of the undisturbed one
     memory: list[Sample] = field(default_factory=list)
     calm: list[Sample] = field(default_factory=list)
 
     @property
     def growth(self) -> float | None:
-        """Return by what the memory of Python grew once the undisturbed run was warm."""
+        """Return the growth of Python's memory in the warm undisturbed run."""
         return grown(self.calm)
 
 
 def grown(samples: Sequence[Sample]) -> float | None:
-    """Return the most bytes in the last third of the versions over those in the third before it.
+    """Return the peak bytes in the last third of the versions relative to the third before it.
 
     None if there are too few of either.
     """
@@ -114,7 +114,7 @@ def grown(samples: Sequence[Sample]) -> float | None:
 
 
 class _Memory:
-    """Samples the memory of a process and its children, pages that they share counted once."""
+    """Samples the memory of a process and its children, counting shared pages once."""
 
     def __init__(self, version: Callable[[], int]) -> None:
         self._version = version
@@ -147,12 +147,12 @@ class _Memory:
                 self.samples.append((seconds, held[False], held[True], self._version()))
 
     def follow(self, pid: int) -> None:
-        """Look at another process from now on."""
+        """Sample another process from now on."""
         self.pid = pid
 
 
 def differences(app: str, calm: Sequence[Path], tormented: Sequence[Path]) -> tuple[int, int]:
-    """Return the rows of the undisturbed run, and how many differ."""
+    """Return the number of rows of the undisturbed run, and how many differ."""
     rows = wrong = 0
     for one, other in zip(calm, tormented, strict=True):
         tables = [pq.read_table(path) for path in (one, other)]
@@ -164,7 +164,7 @@ def differences(app: str, calm: Sequence[Path], tormented: Sequence[Path]) -> tu
 
 
 def told(app: str, table: pa.Table, instants: Sequence[int]) -> Counter[str]:
-    """Return what the results of an app say, whatever the batches were."""
+    """Return the results of an app, independent of its batches."""
     by = _apps()[app].newest_by
     if by is not None:
         table = table.sort_by([(name, "ascending") for name in (*by, "ts")])
@@ -185,7 +185,7 @@ def told(app: str, table: pa.Table, instants: Sequence[int]) -> Counter[str]:
 
 
 def instants_of(table: pa.Table) -> list[int]:
-    """Return instants at which rows that may be taken back are looked at; none for other rows."""
+    """Return times at which rows that may be retracted are compared; none for other rows."""
     if "change" not in table.column_names:
         return []
     starts, _ = _lifetimes(table)
@@ -209,7 +209,7 @@ def _text(row: dict[str, Any]) -> str:
 
 
 def one_round(app: str, seed: int, folder: Path, size: Size = Size.FULL) -> Round:
-    """Run an app undisturbed and tormented over the same stream, and compare."""
+    """Run an app undisturbed and under faults over the same stream, and compare."""
     done, began = Round(app, seed), time.monotonic()
     events = folder / "events"
     events.mkdir(parents=True)
@@ -255,7 +255,7 @@ def _command(app: str, events: Path, own: Path, *, tormented: bool = False) -> l
 
 
 def measure(size: Size, progress: ProgressLog) -> Measurement:
-    """Torment apps in turn until time is over."""
+    """Run apps under faults in turn until the time is over."""
     folder = Path(scratch(workspace(), "soak"))
     ends = time.monotonic() + 60 * MINUTES[size]
     rounds: list[Round] = []
@@ -293,7 +293,7 @@ def measure(size: Size, progress: ProgressLog) -> Measurement:
 
 
 def _most_grown(rounds: Sequence[Round]) -> float | None:
-    """Return the most that a run grew by of those that took long enough to tell."""
+    """Return the largest growth among runs that took long enough."""
     return max((each.growth for each in rounds if each.growth is not None), default=None)
 
 
@@ -337,7 +337,7 @@ def plot(figures: Figures, target: Path | io.BytesIO) -> None:
 
 
 def report(figures: Figures) -> str:
-    """Return a page that tells what happened."""
+    """Return an HTML report."""
     picture = io.BytesIO()
     plot(figures, picture)
     rows = "".join(

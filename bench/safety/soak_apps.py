@@ -1,8 +1,8 @@
-"""The queries of the demos, as programs that can be ended anywhere and go on.
+"""The queries of the demos, as programs that can be killed anywhere and continue.
 
-Idea: an app is a stream that is written to files once and a query over these files. Whoever runs it
-gives the folder of the events, a folder of its own for checkpoint and results, and how many files
-make a batch; it ends when all files have been processed.
+Idea: an app is a stream that is written to files once and a query over these files. Its caller
+passes the folder of the events, a folder for checkpoint and results, and the number of files in a
+batch; the app ends when all files have been processed.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class App:
     start: Start
     #: names of its results; each is a folder below `results`
     results: tuple[str, ...] = ("rows",)
-    #: columns that tell keys apart, of which the newest row alone is certain
+    #: key columns, if only the newest row of a key is deterministic
     newest_by: tuple[str, ...] | None = None
 
 

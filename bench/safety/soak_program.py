@@ -1,8 +1,8 @@
-"""The program that is tormented: one app over files that are there, to its end.
+"""The program under faults: one app over existing files, to its end.
 
-Idea: it goes on where its last run was ended. Undisturbed it is the demo's query; else its disk is
-slow and full at times, its clock jumps, and every start takes other numbers of files into a batch.
-At the end it writes down what a reader of its results sees.
+Idea: it continues where its last run ended. Undisturbed it is the demo's query; otherwise its disk
+is slow and full at times, its clock jumps, and every start uses another number of files per batch.
+At the end it lists what a reader of its results sees.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from icestream.core.clock import SystemClock
 from icestream.core.errors import StorageError
 from tests.faults.failing_disk import FailingDisk
 
-#: microseconds that a clock jumps at most
+#: maximum jump of the clock in microseconds
 _JUMP = 3_600_000_000
 
 
 class _JumpingClock(SystemClock):
-    """A clock that somebody sets, again and again."""
+    """A clock that is set again and again."""
 
     def now(self) -> int:
         """Return the time of day, off by up to an hour."""

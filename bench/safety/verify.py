@@ -1,13 +1,14 @@
 """Every single flipped byte of a checkpoint is found: every position, every kind of file.
 
-Idea: small checkpoints of every kind of state are made. Of each kind of file in them, one file is
-taken (in a small run one of all checkpoints together, but for segments, which differ), and one bit
-of each byte in turn is flipped; the check that `icestream state verify` makes of it must find it.
-For some of the positions, spread over the file, the whole command runs on the flipped checkpoint
-and must end with its exit code for damage.
+Idea: small checkpoints of every kind of state are created. Of each kind of file in them, one file
+    is
+chosen (in a small run one of all checkpoints together, except segments, which differ), and one bit
+of each byte is flipped in turn; the check by `icestream state verify` must find it. For some of the
+positions, spread over the file, the whole command runs on the flipped checkpoint and must end with
+its exit code for damage.
 
-What is left out, because no query reads it: `history/`, which is for people; files that no version
-names, which the next run removes; and `repaired/`, whose files are empty.
+Left out, because no query reads them: `history/`, which is for people; files that no version lists,
+which the next run removes; and `repaired/`, whose files are empty.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from icestream.state.versions.commits import PLAN, RESULTS, SEGMENTS
 from tests.faults.changed_files import FlippedFiles
 from tests.fixtures.checkpoints import KINDS, make
 
-#: every how many positions the whole command runs; it runs for each file, in its middle at least
+#: the whole command runs every this many positions, at least once in the middle of each file
 EVERY = {Size.SMALL: 4999, Size.FULL: 499}
 
 
 @dataclass(frozen=True)
 class VerifyTarget:
-    """A file, what kind it is, and the check that the command makes of it."""
+    """A file, its kind, and the check that the command applies to it."""
 
     kind: str
     path: str

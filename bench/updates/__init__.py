@@ -1,1 +1,1 @@
-"""How stale answers are, and what queues of updates cost."""
+"""Update streams: staleness of results, and the cost of queues."""

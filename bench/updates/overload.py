@@ -1,13 +1,13 @@
-"""Fresh answers under overload: an update stream beside append streams, with and without shedding.
+"""Fresh results under overload: an update stream against append streams, with and without shedding.
 
-Idea: a feed of quotes at uneven rates asks for several times the work that the machine can do. The
-same step is put behind an update stream, behind an append stream, and behind an append stream that
-drops quotes at random so that it has to do 0.95 of what it can. Staleness is measured from outside:
-from the times at which quotes were made and answers were handed over.
+Idea: a feed of quotes at uneven rates requires several times the work that the machine can do. The
+same step runs behind an update stream, behind an append stream, and behind an append stream that
+drops quotes at random so that its load is 0.95. Staleness is measured from outside: from the times
+at which quotes were made and results delivered.
 
 Limits: the step waits instead of computing, so that its cost does not depend on what else the
 machine does. In size `small` the runs are too short for an append stream to fall far behind, and
-only what does not depend on that is held against a bar.
+only figures that do not depend on that have bars.
 
 References: sections 3.3 and 5 of the source named in `docs/papers.md`; `Bench` in `registry`.
 """
@@ -29,7 +29,7 @@ from bench.research.prediction import predict
 CORES = 2
 INTERVAL = 1
 SKEW = 0.9
-#: part of the machine's time that an append stream without overload may take
+#: share of the machine's time that an append stream without overload may take
 TUNED = 0.95
 SCHEDULE = "index"
 LOADS = (5, 20)
@@ -37,13 +37,13 @@ LOADS = (5, 20)
 MOST_BATCH = 1.2
 LEAST_APPEND = 10
 LEAST_SHEDDING = 1.8
-#: how far the simulator's prediction may be off, beside one interval
+#: allowed error of the simulator's prediction, in addition to one interval
 MOST_OFF = 1.25
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much is fed, for how long."""
+    """The size of the input, and its duration."""
 
     keys: int
     #: seconds that the step takes for a key
@@ -118,7 +118,7 @@ def summarise(found: Figures, scale: Scale) -> dict[str, Any]:
 
 
 def _predicted(load: int, scale: Scale, answers: float) -> float:
-    """Return the staleness that the simulator expects of a server that gives so many answers."""
+    """Return the staleness that the simulator predicts for a server with this many results."""
     shares = np.arange(1, scale.keys + 1, dtype=np.float64) ** -SKEW
     rates = load * CORES / scale.cost * shares / shares.sum()
     return predict(rates, 1 / max(answers, 1e-9), SCHEDULE).application
@@ -129,7 +129,7 @@ def _ratio(peer: Any, stale: float | None) -> float | None:
 
 
 def judge(figures: Figures, size: Size) -> tuple[Bar, ...]:
-    """Hold the figures against what is claimed."""
+    """Compare the figures with the claims."""
     bars = []
     for load, each in figures.items():
         batch = each["longest_batch_s"]

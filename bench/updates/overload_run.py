@@ -21,17 +21,17 @@ from bench.updates.seen_staleness import KeyInstants, mean_staleness
 from examples.market.quotes import SPARK_SCHEMA, LiveQuotes, number_of
 
 _SCORES = "symbol string, ts timestamp"
-#: seconds between two looks whether the measurement is over
+#: seconds between two checks whether the measurement is over
 _LOOK = 0.5
-#: seconds of quotes that a query is tried on before it is measured
+#: seconds of quotes on which a query is tried before it is measured
 _FIRST = 2
 
 
 class Sleeping:
-    """A step that waits for its answer, as for that of a model elsewhere."""
+    """A step that waits for its result, as if a remote model computed it."""
 
     def __init__(self, seconds: float, over: Path) -> None:
-        """Take so many seconds for each row, and none any more once the file `over` is there."""
+        """Wait `seconds` for each row, and no longer once the file `over` exists."""
         self._seconds = seconds
         self._over = over
 
@@ -44,14 +44,14 @@ class Sleeping:
 
 
 class Application:
-    """Remembers what it was given, and when."""
+    """Records the rows it receives, and when."""
 
     def __init__(self) -> None:
-        """Have nothing yet."""
+        """Start empty."""
         self._parts: list[tuple[Any, Any, int]] = []
 
     def __call__(self, rows: DataFrame, version: int) -> None:
-        """Take rows."""
+        """Record rows."""
         table = rows.toArrow()
         keys = np.array([number_of(name) for name in table.column("symbol").to_pylist()], np.int64)
         times = np.asarray(table.column("ts").cast(pa.int64()).to_numpy())
@@ -59,7 +59,7 @@ class Application:
 
     @property
     def deliveries(self) -> KeyInstants:
-        """Return all that came."""
+        """Return all deliveries."""
         parts = self._parts or [(np.empty(0, np.int64), np.empty(0, np.int64), 0)]
         keys, times, _ = zip(*parts, strict=True)
         at = np.repeat([each[2] for each in parts], [len(each[0]) for each in parts])
@@ -67,7 +67,7 @@ class Application:
 
 
 def run(spark: SparkSession, plan: dict[str, Any]) -> dict[str, Any]:
-    """Feed a query for some time and look at what came out."""
+    """Feed a query for some time and measure its output."""
     folder = Path(plan["folder"])
     shutil.rmtree(folder, ignore_errors=True)
     _compile(spark, plan, folder / "compiling")
@@ -118,7 +118,7 @@ def _feed(plan: dict[str, Any], folder: Path, rate: float) -> LiveQuotes:
 def _writer(
     spark: SparkSession, plan: dict[str, Any], folder: Path, over: Path
 ) -> ice.StreamWriter:
-    """Return the query of a kind over a feed, without sink and trigger."""
+    """Return the query of this kind over a feed, without sink and trigger."""
     frame = spark.readStream.schema(SPARK_SCHEMA).parquet(str(folder / "in"))
     stream = ice.stream(frame, time="ts")
     step = Sleeping(plan["cost"], over)
@@ -143,7 +143,7 @@ def _compile(spark: SparkSession, plan: dict[str, Any], folder: Path) -> None:
 
 
 def _stamp(micros: int) -> str:
-    """Return an instant as progress reports write it."""
+    """Return a time as progress reports format it."""
     return f"{np.datetime64(micros, 'us')}"
 
 

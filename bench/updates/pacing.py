@@ -1,9 +1,9 @@
-"""Send events at a rate and tell how long they waited for their answers.
+"""Sends events at a rate and measures how long they waited for their results.
 
-Idea: at a rate of R, event `i` is due `i / R` seconds after the start. Whatever is due is fed at
-once, and its answers are there when the call returns; the clock is read then, once for all. An
-event's latency is the time from when it was due, not from when it was sent: a stall counts for
-everybody who had to wait for it.
+Idea: at a rate of R, event `i` is due `i / R` seconds after the start. All events that are due are
+fed at once, and their results are there when the call returns; the clock is read then, once for
+all. An event's latency is the time from when it was due, not from when it was sent: a stall counts
+for every event that had to wait for it.
 
 Invariants:
 1. Events wait from when they were due (`test_a_stall_counts_for_every_event_that_was_due`).
@@ -18,16 +18,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-#: events that are fed at once, at most; and without a rate
+#: maximum number of events fed at once; and without a rate
 MOST = 100_000
 AT_ONCE = 1_000
-#: seconds to sleep where no event is due
+#: seconds to sleep if no event is due
 PAUSE = 50e-6
 
 
 @dataclass(slots=True)
 class Waits:
-    """How long events waited for their answers, in seconds."""
+    """How long events waited for their results, in seconds."""
 
     events: int = 0
     #: of all events together, from when they were due
@@ -69,7 +69,7 @@ def send_when_due(
 
 
 def send_at_once(first: int, seconds: float, feed: Callable[[int], None]) -> Waits:
-    """Feed events as fast as they are taken; an event waits while its batch is answered."""
+    """Feed events as fast as they are accepted; an event waits while its batch is processed."""
     waits = Waits()
     started = before = time.perf_counter()
     while before - started < seconds:

@@ -1,8 +1,8 @@
-"""Staleness as an application sees it, from what was produced and what was delivered.
+"""Staleness as seen by an application, from the updates produced and the values delivered.
 
-Idea: the definition, evaluated exactly and apart from the system that is measured. The staleness of
-a key at an instant is 0 if the newest delivered value is its newest update, else the time since its
-first update after that value.
+Idea: the definition, evaluated exactly and independently of the measured system. The staleness of a
+key at a time is 0 if the newest delivered value is its newest update, else the time since its first
+update after that value.
 
 Invariants:
 1. The integral is that of the definition, sampled finely
@@ -23,7 +23,7 @@ from icestream.core.times import Micros
 
 @dataclass(frozen=True)
 class KeyInstants:
-    """Something that happens to keys at instants: arrivals, or deliveries of values."""
+    """Events of keys with their times: arrivals, or deliveries of values."""
 
     keys: Ints
     #: time of the update itself
@@ -35,7 +35,7 @@ class KeyInstants:
 def mean_staleness(
     produced: tuple[Ints, Ints], delivered: KeyInstants, keys: int, begin: Micros, end: Micros
 ) -> float:
-    """Return the mean staleness of all keys over a stretch of time, in seconds."""
+    """Return the mean staleness of all keys over an interval, in seconds."""
     total = 0.0
     order = np.lexsort((produced[1], produced[0]))
     made_keys, made_times = produced[0][order], produced[1][order]
@@ -54,7 +54,7 @@ def _of(keys: Ints, key: int) -> slice:
 
 def _area(made: Ints, values: Ints, at: Ints, begin: Micros, end: Micros) -> float:
     """Return the integral of one key's staleness."""
-    # between two deliveries the oldest update after the newest value seen so far is what is missing
+    # between two deliveries, the missing update is the oldest one after the newest value seen
     known = np.concatenate([[-1], np.maximum.accumulate(values)]) if len(values) else np.array([-1])
     starts = np.concatenate([[begin], np.clip(at, begin, end)])
     ends = np.concatenate([np.clip(at, begin, end), [end]])

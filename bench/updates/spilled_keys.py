@@ -1,9 +1,9 @@
-"""An update queue with eight times the keys that fit into its memory, beside one that has them all.
+"""An update queue with eight times the keys that fit into memory, against one that holds them all.
 
-Idea: batches of random keys, half as many services as updates, as where all keys fit. Seven of
-eight updates are of a key that is on the local disk: it comes back, and another one leaves.
+Idea: batches of random keys, half as many services as updates, as if all keys fit. Seven of eight
+updates are for a key on the local disk: it is loaded, and another one is evicted.
 
-Limits: the files are small enough for the operating system to keep them in its cache.
+Limits: the files are small enough for the operating system to cache them.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from icestream.state.queue.eviction import KeyEviction
 from icestream.state.queue.sharing import SharedQueue
 
 SCHEMA = pa.schema([("price", pa.float64()), ("volume", pa.int64())])
-#: bytes of the queue, and how many times the keys that fit into them there are
+#: bytes of the queue, and the number of keys as a multiple of those that fit
 LITTLE = 24 << 20
 TIMES = 8
-#: bytes in which all of them fit
+#: bytes into which all of them fit
 PLENTY = 512 << 20
 BATCH = 16_384
 
@@ -34,13 +34,13 @@ Identity = npt.NDArray[np.uint64]
 
 
 def identities(count: int) -> Identity:
-    """Make well-mixed identities of keys."""
+    """Return well-mixed ids of keys."""
     mixed = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     return np.asarray(mixed ^ (mixed >> np.uint64(29)))
 
 
 def rows_of(numbers: Ints) -> pa.RecordBatch:
-    """Make values."""
+    """Return values."""
     columns = [pa.array(numbers / 8), pa.array(numbers)]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 

@@ -1,10 +1,10 @@
-"""How stale answers are, by schedule and load: everything simulated over the real queues.
+"""Staleness by schedule and load: everything simulated over the real queues.
 
 Idea: single keys and ten keys under rising load (what update queues save, and how close the two
 kinds of staleness stay), ten keys of which some are slow, and all streams of `staleness_streams`
-under IN-PLACE, LINECUTTING and INDEX, with rates that are known and rates that are learnt. Beside
-that, exact optima of small cases. Time is simulated, so figures are the same on every machine, but
-for the speed of the simulation itself.
+under IN-PLACE, LINECUTTING and INDEX, with rates that are known and rates that are learnt. Also,
+exact optima of small cases. Time is simulated, so figures are the same on every machine, except for
+the speed of the simulation itself.
 
 Invariants:
 1. Two measurements give the same figures (`test_figures_are_the_same_every_time`).
@@ -26,7 +26,7 @@ from bench.research.queue_simulation import Outcome, simulate
 from bench.research.workloads import UpdateWorkload, equal, in_turn, one_per_tick, slow_and_fast
 from bench.updates.staleness_streams import SEED, Maker, clockwork, streams
 
-#: microseconds a service takes
+#: microseconds per service
 COST = 10_000
 LOADS = (0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
 QUEUES = ("append", "shedding", "fifo", "inplace")
@@ -37,10 +37,10 @@ SLOW_LOAD = 5.0
 STREAM_LOADS = (0.7, 0.95, 1.5, 2.0, 5.0, 20.0)
 #: of one simulation
 SERVICES = {Size.SMALL: 20_000, Size.FULL: 100_000}
-#: part of a run that is not measured; more of it where keys tick, which has to be learnt
+#: fraction of a run that is not measured; more if keys tick, which has to be learnt
 WARM_UP = 0.05
 LEARNING = 0.3
-#: loads at which INDEX is held against LINECUTTING where rates are skewed, and on ticks
+#: loads at which INDEX is compared with LINECUTTING for skewed rates, and for ticks
 SKEW_LOADS = (1.5, 2.0, 5.0)
 TICK_LOADS = (1.5, 2.0)
 OPTIMA = {
@@ -49,7 +49,7 @@ OPTIMA = {
     "3 keys, each 1 in 5, cost 3": SmallSystem(3, 3, 14, independent([0.2] * 3)),
     "4 keys, each 1 in 7, cost 3": SmallSystem(4, 3, 10, independent([1 / 7] * 4)),
 }
-#: cases whose streams are few enough to look at each
+#: cases with few enough streams to enumerate them
 _FORESEEN = 3_000
 
 
@@ -87,7 +87,7 @@ def measure(size: Size, progress: ProgressLog) -> Measurement:
 
 
 def bars(figures: Figures) -> tuple[Bar, ...]:
-    """Hold figures against what is wanted."""
+    """Compare the figures with the bars."""
     inside = [
         value for rows in figures["by load"].values() for row in rows for value in row["bound"]
     ]
@@ -140,7 +140,7 @@ def _told(loads: Sequence[float]) -> str:
 def _worst_gain(
     found: Mapping[str, Sequence[Mapping[str, Any]]], names: Sequence[str], loads: Sequence[float]
 ) -> float:
-    """Return how much fresher INDEX is, where it is least, rates known or learnt."""
+    """Return the smallest gain of INDEX in staleness, with rates known or learnt."""
     return min(
         float(row["linecutting"][how] / row["index"][how])
         for name in names
@@ -150,16 +150,16 @@ def _worst_gain(
     )
 
 
-# -- what is simulated -----------------------------------------------------------------------
+# -- simulations ----------------------------------------------------------------------------
 
 
 def _updates(services: int, load: float) -> int:
-    """Return the updates that make so many services."""
+    """Return the updates that lead to `services` services."""
     return round(services * max(load, 1.0))
 
 
 def _over_loads(keys: int, services: int) -> list[dict[str, Any]]:
-    """Run every queue under rising load; staleness in updates of all keys that arrive meanwhile."""
+    """Run every queue under rising load; staleness is counted in arriving updates."""
     rows = []
     for load in LOADS:
         updates, gap = _updates(services, load), COST / load
@@ -181,7 +181,7 @@ def _over_loads(keys: int, services: int) -> list[dict[str, Any]]:
 
 
 def _place_in_bound(stream: UpdateWorkload, schedule: str) -> float:
-    """Say where application staleness lies between its bounds: 0 at the lower, 1 at the upper."""
+    """Return the position of the application's staleness between its bounds, 0 to 1."""
     until = stream.until + COST * (stream.key_count + 2)
     found = simulate(stream, COST, schedule, until=until)
     services = found.services
@@ -191,7 +191,7 @@ def _place_in_bound(stream: UpdateWorkload, schedule: str) -> float:
 
 
 def _over_slow(ratio: float, services: int) -> dict[str, list[float]]:
-    """Return queue staleness under IN-PLACE by that of others, over the number of slow keys."""
+    """Return the queue's staleness under IN-PLACE relative to others, by number of slow keys."""
     found: dict[str, list[float]] = {"linecutting": [], "index": []}
     updates = _updates(services, SLOW_LOAD)
     for slow in SLOW:
@@ -199,14 +199,14 @@ def _over_slow(ratio: float, services: int) -> dict[str, list[float]]:
         stream = one_per_tick(shares, updates, COST / SLOW_LOAD, SEED)
         base = _run(stream, "inplace", None).queue.average
         for name, ratios in found.items():
-            # what LINECUTTING tests is the rate itself: here it is known
+            # LINECUTTING tests the rate itself: here it is known
             rates = shares * SLOW_LOAD / COST
             ratios.append(base / _run(stream, name, rates).queue.average)
     return found
 
 
 def _gains(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[float]:
-    """Return the staleness of LINECUTTING by that of INDEX, of all streams and loads."""
+    """Return the staleness of LINECUTTING relative to INDEX, for all streams and loads."""
     return [
         row["linecutting"][how] / row["index"][how]
         for rows in found.values()
@@ -217,7 +217,7 @@ def _gains(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[float]:
 
 
 def _compared(maker: Maker, services: int, load: float, warm_up: float = WARM_UP) -> dict[str, Any]:
-    """Run three schedules over a stream, with rates known and learnt; staleness in services."""
+    """Run three schedules over a stream, with rates known and learnt; staleness is in services."""
     stream = maker(_updates(services, load), COST / load)
     row: dict[str, Any] = {
         "load": load,
@@ -239,7 +239,7 @@ def _run(stream: UpdateWorkload, schedule: str, rates: Any, warm_up: float = WAR
 
 
 def _optimum(case: SmallSystem) -> dict[str, float | None]:
-    """Return the areas of a small case, by what a schedule may do."""
+    """Return the areas of a small case, by class of schedule."""
     streams_of = len(case.law) ** case.horizon
     return {
         "in place": case.of_rule(longest_waiting),
@@ -265,7 +265,7 @@ def _speed(services: int) -> float:
 
 
 def plot(figures: Figures, target: Path) -> None:
-    """Draw staleness over load, over slow keys, and what INDEX gains over streams and loads."""
+    """Draw staleness over load, over slow keys, and the gain of INDEX over streams and loads."""
     from matplotlib.figure import Figure  # noqa: PLC0415 - only drawing needs it
 
     drawing = Figure(figsize=(13, 11), layout="constrained")

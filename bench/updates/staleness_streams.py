@@ -1,8 +1,8 @@
 """The streams that schedules are compared over: shapes of rates, patterns of arrival, real ticks.
 
-Idea: a stream is named and made for any load. Ticks of a real market are read from a file that the
-user has, named by the environment variable `ICESTREAM_TICKS` as `path:time column:key column`
-(times in milliseconds); without one, a generated market takes their place.
+Idea: a stream has a name and can be generated for any load. Ticks of a real market are read from a
+file of the user, given by the environment variable `ICESTREAM_TICKS` as `path:time column:key
+column` (times in milliseconds); without one, a generated market replaces them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bench.research import workloads
 from bench.research.workloads import UpdateWorkload
 from icestream.core.errors import InputError
 
-#: names the file of real ticks
+#: environment variable with the file of real ticks
 TICKS = "ICESTREAM_TICKS"
 #: (updates, gap between them in microseconds) -> stream
 Maker = Callable[[int, float], UpdateWorkload]
@@ -55,7 +55,7 @@ def streams() -> Mapping[str, Maker]:
 
 
 def clockwork() -> Mapping[str, Maker]:
-    """Return streams whose keys are updated at even intervals, which is not random at all."""
+    """Return streams whose keys are updated at even intervals, without randomness."""
     w = workloads
     return {
         "in turn": lambda n, gap: w.in_turn(KEYS, n, gap),
@@ -65,7 +65,7 @@ def clockwork() -> Mapping[str, Maker]:
 
 
 def _ticks(spread: int) -> Maker:
-    """Return the user's ticks, on a time scale on which updates are as far apart as asked."""
+    """Return the user's ticks, scaled to the requested gap between updates."""
     try:
         path, time, key = os.environ[TICKS].rsplit(":", 2)
     except ValueError:

@@ -1,13 +1,13 @@
-"""Update queues: operations per second with a million keys, and the memory that waiting takes.
+"""Update queues: operations per second with a million keys, and the memory of waiting keys.
 
 Idea: *rates* drives a queue of each schedule with batches of random keys, half as many dequeues as
 enqueues, and times both. *Memory* repeats the comparison of on-demand paging with a manager that
-never takes a location back: 100 keys of uniform to very skewed rates, 10 results per second, input
+never frees a location: 100 keys of uniform to very skewed rates, 10 results per second, input
 from twice to a hundred times that, until 1000 results were delivered. *Bursts* counts pages while
 load comes and goes. *Spilled* has eight times the keys that fit (`bench.updates.spilled_keys`).
 
-Limits: time is that of the wall, so a loaded machine measures low; rates per second of processor
-time stand beside.
+Limits: time is wall-clock time, so a loaded machine measures low; rates per second of processor
+time are reported too.
 
 References: section 7.3, Figures 16 and 17, of the source named in `docs/papers.md`.
 """
@@ -44,7 +44,7 @@ SPILLED = ("inplace", "index")
 
 @dataclass(frozen=True, slots=True)
 class QueueRun:
-    """How much is measured."""
+    """The size of a measurement."""
 
     batches: int
     rates: tuple[int, ...]
@@ -118,7 +118,7 @@ def operations(schedule: str, batches: int, keys: int = KEYS) -> dict[str, Any]:
         queue = UpdateQueue(SCHEMA, schedule=schedule, cost=1, capacity=keys)
     queue.cells.register(known, known)
     clock, dequeued = 0, 0
-    #: seconds of enqueues and of dequeues, by the wall and of the processor
+    #: seconds of enqueues and of dequeues, wall clock and processor
     spent = np.zeros((2, 2))
     for number in range(-max(4, batches // 4), batches):
         hi = known[dice.integers(0, keys, BATCH)]
@@ -151,7 +151,7 @@ def _clocks() -> tuple[float, float]:
 
 
 def usage(skew: float, rate: int, *, naive: bool, results: int = RESULTS) -> dict[str, float]:
-    """Serve ten keys a second of an input of `rate` updates; average what memory is used."""
+    """Serve ten keys a second of an input of `rate` updates; return the average memory use."""
     dice = np.random.default_rng(5)
     known = identities(WATCHED)
     weights = np.arange(1, WATCHED + 1) ** -skew
@@ -175,7 +175,7 @@ def usage(skew: float, rate: int, *, naive: bool, results: int = RESULTS) -> dic
 
 
 def bursts(*, naive: bool, keys: int = 20_000, steps: int = 240) -> list[int]:
-    """Count pages while three bursts come, each followed by enough quiet to work it off."""
+    """Count pages while three bursts come, each followed by enough quiet time to drain it."""
     dice = np.random.default_rng(11)
     known = identities(keys)
     queue = UpdateQueue(SCHEMA, naive=naive, page_bytes=4096)

@@ -1,6 +1,6 @@
-"""How stale answers over windows are: append, random shedding of windows, LAZY and EAGER.
+"""Staleness of window results: append, random shedding of windows, LAZY and EAGER.
 
-Idea: virtual time, a tuple at every instant, one operator, the window queue's own code. One key
+Idea: virtual time, one tuple per unit of time, one operator, the window queue's own code. One key
 with tumbling windows, one key with windows that slide by 1, and ten keys of four distributions of
 arrivals, each over a range of window sizes. With several keys the time of windows can mean two
 things, and both are run: the key's own (its tuples are 1, 2, 3, ..., so a window has as many tuples
@@ -32,11 +32,11 @@ KEYS = 10
 THETAS = (0.0, 0.5, 0.9)
 IN_TURN = "in turn"
 SEED = 11
-#: of the choices of windows that are shed, averaged over
+#: seeds of the random shedding, averaged over
 SEEDS = range(5)
 #: load of the operator when shedding is tuned
 TUNED = 0.95
-#: how an average may differ from what was computed by hand, for the ends of a run
+#: allowed difference from the value computed by hand, because of the ends of a run
 NEAR = 0.02
 BOTH: tuple[Semantics, Semantics] = ("lazy", "eager")
 
@@ -46,7 +46,7 @@ Series = dict[str, list[float]]
 
 
 def one_key(tuples: int) -> Input:
-    """Return a tuple of one key at every instant."""
+    """Return one tuple of one key per unit of time."""
     return Input.of(np.zeros(tuples, dtype=np.int64), own_time=True)
 
 
@@ -101,7 +101,7 @@ def ratios(tuples: int, *, own_time: bool) -> Series:
 
 
 def measure(size: Size, progress: ProgressLog) -> Measurement:
-    """Run all and hold it against what was claimed."""
+    """Run everything and compare it with the claims."""
     tuples = 10_000 if size is Size.SMALL else 60_000
     steps: dict[str, Callable[[], Series]] = {
         "tumbling": lambda: tumbling(tuples),
@@ -121,7 +121,7 @@ def measure(size: Size, progress: ProgressLog) -> Measurement:
 
 
 def claims(figures: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return every claim of the source with what came out."""
+    """Return every claim of the paper with its outcome."""
     tumble, slide = figures["tumbling"], figures["sliding"]
     found: dict[str, dict[str, Any]] = {
         "tumbling: LAZY grows linearly with the window, to half its size": _verdict(
@@ -177,7 +177,7 @@ def _most(*series: Sequence[float]) -> list[float]:
 
 
 def judge(figures: Figures) -> tuple[Bar, ...]:
-    """Hold what must not be lost against bars; claims that do not hold are told as such."""
+    """Compare required properties with bars; claims that do not hold are only reported."""
     slide, ten = figures["sliding"], figures["ten keys, own time"]
     worst = min(
         shed / update

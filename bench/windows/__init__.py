@@ -1,1 +1,1 @@
-"""What windows cost: overlap, raw events on disk, sharing, input, and the choice between plans."""
+"""The cost of windows: overlap, raw events on disk, sharing, input, and the choice of plan."""

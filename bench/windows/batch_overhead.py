@@ -1,7 +1,7 @@
-"""What a tiny micro-batch costs beside the two bare Spark jobs it is made of.
+"""The cost of a tiny micro-batch compared with the two bare Spark jobs it consists of.
 
 Idea: the same stream of small files is read twice. The bare query runs one `mapInArrow` job and one
-job on cached handles and keeps nothing. Icestream takes rows from the JVM too, runs the same two
+job on cached handles and stores nothing. Icestream reads rows from the JVM too, runs the same two
 jobs, and also folds, logs, syncs, moves windows and commits. The ratio of the medians is the price
 of exactly-once state.
 

@@ -1,12 +1,13 @@
-"""The call centres whole: 144 figures over a day that memory cannot hold, on Spark, exactly.
+"""The whole call-centre query: 144 figures over a day that does not fit into memory, on Spark.
 
-Idea: the stream of the source (1,000 events a second) fills a window of 24 hours, 86.4 million
-events, inside 512 MB. After one and a half windows of warm-up the rate is measured in update mode,
-then the same checkpoint goes on in append mode. Rows of windows of both are compared with DuckDB's
-answers over the files. The log keeps the raw events; a second run keeps panes and is reported
-beside it. `call_centre_over_time` draws memory, latency and throughput while a window fills.
+Idea: the stream of the paper (1,000 events a second) fills a window of 24 hours, 86.4 million
+    events,
+within 512 MB. After one and a half windows of warm-up the rate is measured in update mode, then the
+same checkpoint continues in append mode. Rows of windows of both are compared with DuckDB's results
+over the files. The log stores the raw events; a second run stores panes and is reported too.
+`call_centre_over_time` draws memory, latency and throughput while a window fills.
 
-Cost: full size generates 147 million events (about 8 GB of files) and keeps as large a log.
+Cost: full size generates 147 million events (about 8 GB of files) and a log of the same size.
 
 Limits: in size `small` the window is an hour. The rate of warm-up is not part of the claim.
 
@@ -44,14 +45,14 @@ CORES = 2
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much is processed."""
+    """The size of a run."""
 
     #: seconds of the window
     window: int
     #: seconds of event time in a file, and files in a batch
     file_seconds: int
     files_per_trigger: int
-    #: seconds of event time that are measured in update mode, and in append mode
+    #: seconds of event time measured in update mode, and in append mode
     measured: int
     appended: int
     memory: str
@@ -60,7 +61,7 @@ class Scale:
 
     @property
     def warm(self) -> int:
-        """Return the seconds of event time that do not count: one and a half windows."""
+        """Return the seconds of event time of warm-up: one and a half windows."""
         return self.window * 3 // 2
 
     @property
@@ -98,7 +99,7 @@ def measure(size: Size, progress: ProgressLog) -> Measurement:
 
 
 def write_events(scale: Scale, root: Path) -> Path:
-    """Write the stream as Parquet, reusing files that are there; changed one second apart."""
+    """Write the stream as Parquet, reusing existing files; modified one second apart."""
     target = root / "artifacts" / "data" / f"call-centre-{scale.file_seconds}"
     target.mkdir(parents=True, exist_ok=True)
     missing = [
@@ -128,7 +129,7 @@ def _write_file(task: tuple[Path, int, int]) -> None:
 def _run(
     scale: Scale, events: Path, work: Path, store: str, mode: str, until: int
 ) -> list[dict[str, Any]]:
-    """Run the query over the files up to a second of event time; return what it reported."""
+    """Run the query over the files up to a second of event time; return its reports."""
     shown = work / "events"
     shown.mkdir(exist_ok=True)
     for number in range(until // scale.file_seconds):
@@ -205,7 +206,7 @@ def _compare(scale: Scale, events: Path, work: Path) -> dict[str, int]:
 
 
 def _load_window(base: Any, scale: Scale, events: Path, end: int) -> None:
-    """Make a table of the sums of a window by all keys but the agent, and one by agent."""
+    """Create a table of the sums of a window by all keys except the agent, and one by agent."""
     start = end - scale.window
     first = max(0, start - SLIDE - BEGIN // SECOND) // scale.file_seconds
     last = (end + 2 - BEGIN // SECOND) // scale.file_seconds
@@ -245,7 +246,7 @@ def _differences(base: Any, found: str, grouping: str, end: int, mode: str) -> t
 
 
 def judge(figures: Figures) -> tuple[Bar, ...]:
-    """Hold the figures of the raw events against what is claimed, and both against DuckDB."""
+    """Compare the figures of the raw events with the claims, and both with DuckDB."""
     raw = figures["tuples"]
     both = [figures[store] for store in ("tuples", "panes")]
     over = max(each["peak_memory_bytes"] - each["budget_bytes"] for each in both)

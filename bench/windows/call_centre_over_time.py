@@ -1,12 +1,12 @@
 """Memory, latency and throughput while a window fills: with the log on disk, and in memory only.
 
-Idea: the figures of the call centres run in one process whose data segment is limited. Four times:
-keeping raw events or panes, with the log on disk or (`memory_files`) in the heap. Memory-only
-runs end when the limit is reached, before the window is full; the others go on past it.
+Idea: the call-centre figures run in one process whose data segment is limited, four times: storing
+raw events or panes, with the log on disk or (`memory_files`) in the heap. Memory-only runs end when
+the limit is reached, before the window is full; the others continue past it.
 
-Limits: the limit is the system's own (`RLIMIT_DATA`), above what the process holds when warm, so it
-covers whatever the process allocates. Latency is the time of a batch over its events, and the time
-of the slowest batch: results are per slide, not per event.
+Limits: the limit is the operating system's (`RLIMIT_DATA`), above what the process holds when warm,
+so it covers everything the process allocates. Latency is the time of a batch over its events, and
+the time of the slowest batch: results are per slide, not per event.
 
 References: Figure 10 of the source named in `docs/papers.md`.
 """
@@ -56,13 +56,13 @@ class Case:
     total: int
     batch: int
     rate: int
-    #: bytes of the query's budget, and of what the process may allocate once it is warm
+    #: bytes of the query's budget, and bytes that the warm process may allocate
     budget: int
     limit: int
 
     @property
     def name(self) -> str:
-        """Return what the run is called."""
+        """Return the name of the run."""
         return f"{self.store}, {'log on disk' if self.on_disk else 'memory only'}"
 
     @property
@@ -183,7 +183,7 @@ def measure(size: Size) -> dict[str, Any]:
 
 
 def judge(figures: Figures) -> tuple[Bar, ...]:
-    """Want the runs in memory to die before their window is full, and the others to go on."""
+    """Require that runs in memory die before their window is full, and that the others finish."""
     alone = [each for name, each in figures.items() if "memory only" in name]
     ours = [each for name, each in figures.items() if "on disk" in name]
     dead = sum(each["died"] is not None for each in alone)

@@ -1,7 +1,7 @@
 """Run the 144 figures of the call centres on Spark and report every batch.
 
 Run as `python -m bench.windows.call_centre_query PLAN`; prints one JSON line per batch
-and one at the end. The files of the plan are there before it starts.
+and one at the end. The files of the plan exist before it starts.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class Workers(threading.Thread):
         self.peak = 0
 
     def run(self) -> None:
-        """Look twice a second."""
+        """Sample twice a second."""
         while not self._ended.wait(0.5):
             self.peak = max(self.peak, self._now())
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop sampling."""
         self._ended.set()
         self.join()
 
@@ -59,7 +59,7 @@ class Workers(threading.Thread):
 
 
 def main() -> None:
-    """Run one query over the files that are there."""
+    """Run one query over the existing files."""
     plan = json.loads(sys.argv[1])
     spark = ice.local_session("call-centre", cores=plan["cores"])
     files = (

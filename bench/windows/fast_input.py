@@ -1,10 +1,10 @@
-"""Files as fast input: narrow aggregates over 1 h / 10 s, Icestream beside Flink's `HOP`.
+"""Files as fast input: narrow aggregates over 1 h / 10 s, Icestream against Flink's `HOP`.
 
 Idea: count, sum and avg of one column per key, 100 keys, two cores, from Parquet files in large
 batches; every batch is committed, its segments synced, its rows written as Parquet and synced.
-Flink computes the same rows itself, drops its results and takes a checkpoint every 5 s, so it is
-spared reading and writing files. The same query is run from CSV and Arrow files too, and, to show
-what reading in the tasks is worth, from each format through rows of the JVM.
+Flink computes the same rows itself, drops its results and takes a checkpoint every 5 s, so it need
+not read or write files. The same query also runs from CSV and Arrow files, and, to show the benefit
+of reading in the tasks, from each format through rows of the JVM.
 
 Cost: a minute of files to write once, then seconds per format and half a minute per Flink variant.
 
@@ -36,7 +36,7 @@ AGGREGATES = ("n", "s", "a")
 #: rows whose windows are compared between the systems
 COMPARED = 300_000
 
-#: events per second that are wanted from Parquet files, and times as many as Flink's
+#: required events per second from Parquet files, and required ratio to Flink's
 LEAST_EPS = 8_000_000
 LEAST_RATIO = 10
 
@@ -55,13 +55,13 @@ class Case:
 
     @property
     def name(self) -> str:
-        """What the case is called in the figures."""
+        """The name of the case in the figures."""
         return f"{self.format}, {'tasks' if self.reading == 'auto' else 'JVM'}"
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much each system gets to do."""
+    """The size of each system's run."""
 
     cases: tuple[Case, ...]
     #: seconds before and during the measurement
@@ -149,7 +149,7 @@ def summarise(ours: Figures, flink: Figures) -> dict[str, Any]:
 
 
 def judge(figures: Figures, systems_run: int) -> tuple[Bar, ...]:
-    """Hold the figures against what is claimed."""
+    """Compare the figures with the claims."""
     return (
         Bar.at_least("events/s from Parquet", LEAST_EPS, figures.get("parquet, tasks")),
         Bar.at_least("ratio_flink", LEAST_RATIO, figures["ratio_flink"]),
@@ -189,7 +189,7 @@ def _write_events(scale: Scale, root: Path) -> dict[Case, Path]:
 def _icestream(
     scale: Scale, folders: dict[Case, Path], work: Path, progress: ProgressLog
 ) -> dict[str, dict[str, Any]]:
-    """Run every case; what it measured by name."""
+    """Run every case; return measurements by name."""
     runs = [
         {
             "name": case.name,
@@ -218,7 +218,7 @@ def _icestream(
 
 
 def _flink(scale: Scale, root: Path, until: int, progress: ProgressLog) -> dict[str, Any]:
-    """Run Flink; rates by `backend|mini-batch`, the scan rate, totals and version."""
+    """Run Flink; return rates by `backend|mini-batch`, the scan rate, totals and version."""
     common = {
         "cores": CORES, "slide": "INTERVAL '10' SECOND", "range": "INTERVAL '1' HOUR",
         "managed_memory": "512m", "checkpoint_every": "5 s", "warm": scale.flink_warm,

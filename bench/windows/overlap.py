@@ -1,9 +1,9 @@
-"""Sliding windows of any range at one cost: Icestream beside Spark's `window()` and Flink's `HOP`.
+"""Sliding windows of any range at one cost: Icestream against Spark's `window()` and Flink's `HOP`.
 
 Idea: three systems compute count, sum, avg, min and max per key over the same rows (`rows`), with
 two cores each, and are timed once warm. Icestream and Spark read Parquet, write Parquet and commit
 every batch; Flink computes the rows itself, drops its results and takes a checkpoint every 5 s.
-Flink is spared reading and writing files. Their results are compared in the same run.
+Flink need not read or write files. The results are compared in the same run.
 
 Cost: Icestream reads hundreds of millions of rows; a peer runs for a fixed time or on a prefix.
 
@@ -45,7 +45,7 @@ class Case:
 
     name: str
     range: str
-    #: the range as Flink SQL writes it
+    #: the range in Flink SQL
     literal: str
 
 
@@ -59,7 +59,7 @@ SHORT, HOUR, DAY = CASES
 
 @dataclass(frozen=True, slots=True)
 class FileFeed:
-    """How a system that reads files is fed."""
+    """The input of a system that reads files."""
 
     rows_per_file: int
     files_per_trigger: int
@@ -69,13 +69,13 @@ class FileFeed:
 
     @property
     def files(self) -> int:
-        """How many files there are."""
+        """The number of files."""
         return self.files_per_trigger * self.batches
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much each system gets to do."""
+    """The size of each system's run."""
 
     icestream: dict[Case, FileFeed]
     spark: dict[Case, FileFeed]
@@ -174,7 +174,7 @@ def summarise(ours: Figures, spark: Figures, flink: Figures) -> dict[str, Any]:
 
 
 def judge(figures: Figures) -> tuple[Bar, ...]:
-    """Hold the figures against what is claimed."""
+    """Compare the figures with the claims."""
     hour = figures[HOUR.name]
     return (
         Bar.at_least(f"ratio_spark at {HOUR.name}", 200, hour["ratio_spark"]),
@@ -221,7 +221,7 @@ def _files_system(
     apart: bool,
     progress: ProgressLog,
 ) -> dict[str, float | None]:
-    """Run a system that reads the Parquet files; rates by case."""
+    """Run a system that reads the Parquet files; return rates by case."""
     module = "windows.icestream_window" if system == "icestream" else f"peers.{system}_window"
     command = [sys.executable, "-m", f"bench.{module}"]
     runs = [
@@ -247,7 +247,7 @@ def _files_system(
 
 
 def _flink(scale: Scale, root: Path, until: int, progress: ProgressLog) -> dict[str, Any]:
-    """Run Flink; rates by `case|backend|mini-batch`, the scan rate, totals and version."""
+    """Run Flink; return rates by `case|backend|mini-batch`, the scan rate, totals and version."""
     common = {
         "cores": CORES, "slide": "INTERVAL '10' SECOND", "managed_memory": "512m",
         "checkpoint_every": "5 s", "warm": scale.flink_warm, "measure": scale.flink_measure,

@@ -1,9 +1,9 @@
-"""What panes and tuples were estimated to take, what they took, and whether the cheaper was chosen.
+"""Estimated and measured cost of panes and tuples, and whether the cheaper one was chosen.
 
 Idea: sets of queries that favour one store or the other run with both, over the same events, until
-their windows have been full for a while. A third run lets the query choose and keeps its estimate,
-which is made of the first batch alone. The log, the bytes that move and the processor time of both
-runs stand beside it.
+their windows have been full for a while. A third run lets the query choose and records its
+estimate, which is based on the first batch alone. It is compared with the log, the bytes moved and
+the processor time of both runs.
 
 Invariants:
 1. Both stores emit equally many rows (`test_both_stores_emit_as_many_rows`).
@@ -11,9 +11,9 @@ Invariants:
    (`test_a_case_is_clear_from_twice_the_cost_on`).
 
 Limits: windows of rows have no panes in the engine; they are measured as windows of time over
-events a microsecond apart, for which both forms of the formulas say the same. Memory is left out:
-both stores hold the same rows. Bytes that move are those of slices and blocks, without snapshots.
-Nothing is synced: what is measured is counted, but for processor time.
+events a microsecond apart, for which both forms of the formulas agree. Memory is left out: both
+stores hold the same rows. Bytes moved are those of slices and blocks, without snapshots. Nothing is
+synced: all figures but processor time are counts.
 
 References: formulas 2.1, 2.2 and 3.2 of the source named in `docs/papers.md`.
 """
@@ -44,9 +44,9 @@ from tests.fixtures.plans import QuickFiles
 
 SECOND = 1_000_000
 STORES = (PANES, TUPLES)
-#: costs that differ by so much make a case clear
+#: a case is clear if costs differ by this factor
 CLEAR = 2.0
-#: how far estimate and measurement may be apart
+#: allowed factor between estimate and measurement
 WITHIN = 2.0
 
 
@@ -57,11 +57,12 @@ class Case:
     name: str
     #: groups of each grouping
     groups: tuple[int, ...]
-    #: events in a pane, and panes in the longest window, for so many windows of even lengths
+    #: events in a pane, and panes in the longest window, for this many windows of evenly spread
+    #: lengths
     pane: int
     panes: int
     windows: int = 1
-    #: inputs, and what is computed of each
+    #: inputs, and the aggregates of each
     inputs: int = 1
     functions: tuple[str, ...] = ("sum",)
     #: versions that fill the longest window
@@ -102,7 +103,7 @@ class Case:
         return self.pane * self.panes // self.versions
 
     def batch(self, plan: Plan, version: int) -> pa.RecordBatch:
-        """Make the events of a version."""
+        """Return the events of a version."""
         number = np.arange(version * self.events, (version + 1) * self.events)
         chance = np.random.default_rng(version)
         keys = [chance.integers(0, many, self.events) for many in self.groups]
@@ -135,7 +136,7 @@ def cases(size: Size) -> tuple[Case, ...]:
 
 
 def run_store(case: Case, store: str, folder: Path) -> dict[str, Any]:
-    """Run a case with one store; return what was measured once the windows were full."""
+    """Run a case with one store; return measurements taken once the windows were full."""
     plan = case.plan(store)
     query = _opened(plan, folder)
     log: list[int] = []
@@ -167,7 +168,7 @@ def run_store(case: Case, store: str, folder: Path) -> dict[str, Any]:
 
 
 def estimated(case: Case, folder: Path) -> tuple[str, dict[str, dict[str, float]]]:
-    """Return what a query chooses by its first batch, and what it expects of either store."""
+    """Return the choice of a query by its first batch, and its estimate for each store."""
     plan = case.plan(AUTO)
     query = _opened(plan, folder)
     query.feed([[case.batch(plan, 0)]])
@@ -203,7 +204,7 @@ def measure(size: Size, progress: ProgressLog) -> Measurement:
 
 
 def run_case(case: Case, folder: Path) -> dict[str, Any]:
-    """Estimate a case, run it with both stores, and hold one against the other."""
+    """Estimate a case, run it with both stores, and compare them."""
     chosen, said = estimated(case, folder / AUTO)
     found = {store: run_store(case, store, folder / store) for store in STORES}
     row: dict[str, Any] = {"chosen": chosen, "subtracted": set(case.functions) <= {"sum", "avg"}}
@@ -218,7 +219,7 @@ def run_case(case: Case, folder: Path) -> dict[str, Any]:
 def verdict(row: Figures) -> dict[str, Any]:
     """Return which store cost less, how much, and whether it was chosen.
 
-    The log is what a store costs; where tuples are folded again, together with what moves.
+    The cost of a store is its log; if tuples are folded again, plus the bytes moved.
     """
     names = ("log_bytes",) if row["subtracted"] else ("log_bytes", "moved_bytes_per_event")
     panes, tuples = (float(np.prod([row[f"{store} {n}"] for n in names])) for store in STORES)
@@ -233,7 +234,7 @@ def verdict(row: Figures) -> dict[str, Any]:
 
 
 def judge(figures: Figures) -> tuple[Bar, ...]:
-    """Want estimates near what happened, and the cheaper store wherever the case is clear."""
+    """Require estimates near the measurements, and the cheaper store in clear cases."""
     clear = [row for row in figures.values() if row["clear"]]
 
     def apart(what: str) -> float:

@@ -1,11 +1,11 @@
-"""What windows with a row for every event cost when they are started together, on Spark.
+"""The cost of windows with a row for every event that are started together, on Spark.
 
 Idea: turnover and volume of 100 symbols over the last 1 to 2 minutes of each event, for one window
 and for eight of different lengths, started together as one query with a sink for each. Trades are
-written to the log once for all, for as long as the longest window needs them. What eight windows
-log is held against what the longest logs alone.
+written to the log once for all, for as long as the longest window needs them. The bytes logged by
+eight windows are compared with those of the longest window alone.
 
-Limits: bytes that shards write, snapshots among them; result rows are not counted. The sinks drop
+Limits: bytes that shards write, including snapshots; result rows are not counted. The sinks drop
 their rows, which the query has written and synced by then.
 
 References: section 4 of the source named in `docs/papers.md`.
@@ -59,7 +59,7 @@ def ranges(windows: int) -> list[int]:
 
 
 def run(asked: dict[str, Any]) -> dict[str, float]:
-    """Run so many windows as one query."""
+    """Run several windows as one query."""
     import icestream as ice  # noqa: PLC0415 - only the measured process needs Spark
 
     spark = ice.local_session("shared-frames", cores=2)

@@ -1,8 +1,8 @@
-"""What more queries cost where results are per slide: 2 to 32 windows over one stream, on Spark.
+"""The cost of more queries with results per slide: 2 to 32 windows over one stream, on Spark.
 
 Idea: turnover and volume of 100 symbols over windows of 1 to 2 hours, every 10 seconds, started
 together as one query with a sink for each. Events are read, folded and logged once for all; each
-window only adds, takes out and emits its own rows. The rate of N queries is held against two's.
+window only adds, removes and emits its own rows. The rate of N queries is compared with two.
 
 Limits: the sinks drop their rows, which the query has written and synced by then.
 
@@ -57,7 +57,7 @@ def measure(size: Size, folder: Path) -> dict[str, float]:
 
 
 def trades(first: int, seconds: int) -> pa.Table:
-    """Make the trades of some seconds: symbols in turn, prices in cents."""
+    """Return the trades of some seconds: symbols in turn, prices in cents."""
     number = np.arange(first * RATE, (first + seconds) * RATE)
     volume = number * 104_729 % 1_000 + 1
     return pa.table(
@@ -71,7 +71,7 @@ def trades(first: int, seconds: int) -> pa.Table:
 
 
 def run(asked: dict[str, Any]) -> dict[str, Any]:
-    """Run so many queries as one."""
+    """Run several queries as one."""
     import icestream as ice  # noqa: PLC0415 - only the measured process needs Spark
 
     spark = ice.local_session("shared-slides", cores=2)

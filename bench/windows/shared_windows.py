@@ -1,12 +1,11 @@
 """Many windows over one stream, stored once: space and requests, shared and unshared.
 
 Idea: N queries over trades have windows of different lengths, spread evenly between one and two
-hours. *Unshared*, each has a repository of its own, and all of them the memory that is there in
-equal parts; *shared*, one repository serves all. Space is what is in memory and on disk; requests
-are counted per block of the stream once everything is steady, by the accounting of the paper (what
-leaves memory is written each time; measured with slots) and by that of the log (a block is written
-once). Tuples really go to files and back; at the end each window's sum of volumes is compared with
-the exact one.
+hours. *Unshared*, each has a repository of its own, and they divide the memory equally; *shared*,
+one repository serves all. Space is bytes in memory and on disk; requests are counted per block of
+the stream once everything is steady, by the accounting of the paper (every evicted block is
+written; measured with slots) and by that of the log (a block is written once). Tuples really go to
+files and back; at the end each window's sum of volumes is compared with the exact one.
 
 Invariants:
 1. Shared and unshared windows hold exactly their tuples
@@ -14,8 +13,8 @@ Invariants:
 
 Cost: O(events * N) comparisons; `full` writes and reads some 100 GB.
 
-Limits: event time only, nothing is paced. Unshared windows ask for the same from the moment they
-are full, so they are warmed up and measured for shorter.
+Limits: event time only, nothing is paced. The requests of unshared windows are constant from the
+moment they are full, so they are warmed up and measured for a shorter time.
 
 References: section 5.4 and figure 11 of Shared SlideM; `bench.research.request_formulas`.
 """
@@ -50,7 +49,7 @@ from icestream.state.blocks.store import BlockStore, LogStore, SlotStore
 
 BATCH = 100_000
 LIMIT = 3_600.0
-#: threads that feed repositories which have nothing to do with each other
+#: threads that feed independent repositories
 THREADS = 2
 
 
@@ -83,7 +82,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """What the cases have in common."""
+    """Parameters common to all cases."""
 
     windows: tuple[int, ...]
     rate: int
@@ -180,7 +179,7 @@ class _Counts:
         )
 
     def __sub__(self, other: _Counts) -> _Counts:
-        """Return what came to pass since."""
+        """Return the requests since then."""
         pairs = zip(asdict(self).values(), asdict(other).values(), strict=True)
         return _Counts(*(one - before for one, before in pairs))
 
@@ -230,7 +229,7 @@ def measure(size: Size, progress: ProgressLog) -> Measurement:
 
 
 def summarise(runs: dict[int, dict[str, Any]], scale: Scale) -> dict[str, Any]:
-    """Put shared and unshared side by side, and the formulas beside what was counted."""
+    """Collect shared and unshared figures, and the formulas with the counts."""
     layout = weighted_layout()
     figures: dict[str, Any] = {}
     for windows, kinds in runs.items():
@@ -261,7 +260,7 @@ def summarise(runs: dict[int, dict[str, Any]], scale: Scale) -> dict[str, Any]:
 
 
 def judge(figures: Figures) -> tuple[Bar, ...]:
-    """Hold the figures against what is claimed; ratios are those of the most windows."""
+    """Compare the figures with the claims; ratios are those of the most windows."""
     every = _rows(figures)
     most = max(every, key=lambda one: one["windows"])
     rates = list(figures["per slide"].values())

@@ -1,8 +1,8 @@
 """Trades of a hundred stocks, endless and the same in every run, with their exact averages.
 
 Idea: event `i` comes `i / rate` seconds after the first, with symbol `i % 100` and the price and
-volume at place `i % CYCLE` of one random table. So making events costs next to nothing, and what a
-window of any length holds can be added up exactly: every place of the table as often as it occurs.
+volume at place `i % CYCLE` of one random table. So generating events costs next to nothing, and the
+sums of a window of any length are exact: every place of the table counts as often as it occurs.
 
 Invariants:
 1. `average` equals adding up the events one by one (`test_oracle_averages_of_trades`).
@@ -31,7 +31,7 @@ class TradeColumns:
     """Columns of events: time (microseconds), symbol, price, volume."""
 
     def __init__(self, rate: int, cycle: int = CYCLE) -> None:
-        """Make the table; `rate` events come in a second."""
+        """Create the table; there are `rate` events per second."""
         dice = np.random.default_rng(SEED)
         self._rate = rate
         self._cycle = cycle
@@ -40,7 +40,7 @@ class TradeColumns:
         self._volumes = dice.integers(1, 10_001, cycle).astype(np.int32)
 
     def events(self, first: int, count: int) -> Columns:
-        """Return some events; they must not reach over the end of a cycle."""
+        """Return some events; they must not cross the end of a cycle."""
         at = first % self._cycle
         part = slice(at, at + count)
         ticks, rest = divmod(SECOND, self._rate)

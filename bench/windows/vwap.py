@@ -1,11 +1,12 @@
 """A result per event over an hour of trades on disk, with two blocks in memory.
 
-Idea: the query is SUM(volume * price) / SUM(volume) of each symbol over the last hour, answered
-with every event, by the operator alone in one process. *Runs* push events as fast as they are
-taken: after one and a half windows everything is steady, and one and a half windows more are
-measured. Blocks are written past the page cache and read back from the device, which is compared
-with what the process read according to the kernel. *Rates* send events when they are due, as in a
-live stream, and measure how long after its due time each event was answered.
+Idea: the query is SUM(volume * price) / SUM(volume) of each symbol over the last hour, with a
+    result
+for every event, by the operator alone in one process. *Runs* push events as fast as they are
+accepted: after one and a half windows everything is steady, and one and a half windows more are
+measured. Blocks are written past the page cache and read back from the device; the bytes are
+compared with what the process read according to the kernel. *Rates* send events when they are due,
+as in a live stream, and measure how long after its due time each event had its result.
 
 Invariants:
 1. The last result of every symbol equals the exact one, added up from the table of trades; all runs
@@ -14,7 +15,7 @@ Invariants:
 
 Cost: `full` moves some 60 GB and takes about six minutes.
 
-Limits: events are made where they are consumed, as in the paper.
+Limits: events are generated where they are consumed, as in the paper.
 
 References: section 5.3 and table 1 of SlideM; `docs/performance.md`.
 """
@@ -51,7 +52,7 @@ LIMIT = 1_800.0
 
 @dataclass(frozen=True, slots=True)
 class VwapRun:
-    """Events as fast as they are taken."""
+    """Events as fast as they are accepted."""
 
     name: str
     #: seconds of events in a window, and events in a second of event time
@@ -59,7 +60,7 @@ class VwapRun:
     rate: int
     mode: str = "log"
     pool: int = 2
-    #: blocks being written, and being read ahead, beside the pool
+    #: blocks being written, and being read ahead, in addition to the pool
     behind: int = 1
     ahead: int = 1
     #: windows of events before and during the measurement
@@ -74,15 +75,15 @@ class VwapRun:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much is run."""
+    """The size of a run."""
 
     runs: tuple[VwapRun, ...]
-    #: events in a second; 0 stands for as many as are taken
+    #: events in a second; 0 means as many as are accepted
     rates: tuple[int, ...]
     #: seconds of a window, and of the measurement, at each rate
     range: int
     seconds: float
-    #: bytes of the raw speed of the disk, and that the first run's window must have
+    #: bytes used to measure the disk's raw speed, and minimum bytes of the first run's window
     raw: int
     least_window: int
 
@@ -267,7 +268,7 @@ def measure(size: Size, progress: ProgressLog) -> Measurement:
 
 
 def judge(figures: Figures) -> tuple[Bar, ...]:
-    """Hold the figures against what is claimed."""
+    """Compare the figures with the claims."""
     run = figures["overlapped"]
     runs = [one for one in figures.values() if isinstance(one, dict) and "wrong_results" in one]
     alike = [one["checksum"] for one in runs if one["window_bytes"] == runs[-1]["window_bytes"]]
@@ -280,7 +281,7 @@ def judge(figures: Figures) -> tuple[Bar, ...]:
         Bar.at_least("read_to_evicted", 0.95, run["read_to_evicted"]),
         Bar.at_most("wrong_results", 0, sum(one["wrong_results"] for one in runs)),
         Bar.at_most("different checksums", 1, len(set(alike))),
-        # 3.1 holds up to the block that an interval begins or ends in
+        # 3.1 holds except for the blocks in which an interval begins or ends
         Bar.at_most("error of formula 3.1", 0.01, abs(run["requests_to_formula"] - 1)),
     )
 
@@ -323,7 +324,7 @@ def _apart(asked: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _whole(events: float) -> int:
-    """Round up to whole cycles' symbols, so that the last events have one of each."""
+    """Round up to a multiple of the symbols, so that the last events have one of each."""
     return -(-int(events) // SYMBOLS) * SYMBOLS
 
 

@@ -1,15 +1,16 @@
 """A result per event on Spark: the whole way from Parquet files to Parquet files.
 
-Idea: the query of `vwap`, through the public interface: events come from files that are there, at
-full speed, every batch is committed and its results are written, a row for every event. Measured
-once the window is full, so that as many events leave it as enter it. Written in two ways: as one
-weighted average, and as the quotient of two sums, which Spark multiplies before and divides after.
+Idea: the query of `vwap`, through the public interface: events come from existing files, at full
+speed, every batch is committed and its results are written, a row for every event. It is measured
+once the window is full, so that as many events leave it as enter it. It is written in two ways: as
+one weighted average, and as the quotient of two sums, which Spark multiplies before and divides
+after.
 
 Run as `python -m bench.windows.vwap_on_spark PLAN`; prints one JSON line per run of the
 plan.
 
 Invariants:
-1. Every event has a result, and the last one of every symbol is the exact one, but for rounding
+1. Every event has a result, and the last one of every symbol is exact up to rounding
    (`test_what_is_wrong_is_counted`).
 
 Limits: the latency of an event is at most that of its batch, and at full speed batches are large.
@@ -69,7 +70,7 @@ SCALES = {
 
 
 def measure(size: Size) -> dict[str, Any]:
-    """Write the events and run the query, in a process of its own; figures by way."""
+    """Write the events and run the query, in a process of its own; return figures by way."""
     scale = SCALES[size]
     folder = scratch(workspace(), "vwap-on-spark")
     write_events(folder / "events", scale)
@@ -114,7 +115,7 @@ def write_events(folder: Path, scale: Scale) -> None:
         ]
         path = folder / f"{number:04d}.parquet"
         pq.write_table(pa.concat_tables(tables), path, compression="lz4")
-        # Spark takes files by their modification times
+        # Spark reads files in the order of their modification times
         os.utime(path, (number + 1, number + 1))
 
 
@@ -141,7 +142,7 @@ def wrong(rows: pa.Table, scale: Scale) -> int:
 
 
 def summarise(progress: Sequence[Mapping[str, Any]], skip: int) -> dict[str, Any]:
-    """Give the rate, how long warm batches took, in what phases, and what is on the log."""
+    """Return the rate, the times of warm batches by phase, and the bytes on the log."""
     reports = [each for each in progress if each["numInputRows"]]
     warm = [each["durationMs"] for each in reports[skip:]]
     took = [each["triggerExecution"] for each in warm]

@@ -1,7 +1,7 @@
 """The job of the migration benches: windows by key on several nodes, fed with rows that fill them.
 
 Idea: a batch is half a pane and has every key once or a number of random rows, so the size of the
-state is known: as many keys as asked for in each key group, in every pane.
+state is known: as many keys as requested in each key group, in every pane.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Feeder:
     """Feeds a job batch by batch."""
 
     def __init__(self, job: RunningJob, keys: int, *, batches_per_minute: int = 2) -> None:
-        """Begin at instant 0, with so many keys in all."""
+        """Start at time 0, with `keys` keys in all."""
         self.job = job
         self.keys = keys
         self.rows = 0
@@ -73,7 +73,7 @@ def opened(
     synced: bool = True,
     mapped: Mapped | None = None,
 ) -> RunningJob:
-    """Open the job with its key groups spread over nodes; consolidating is on the same ones."""
+    """Open the job with its key groups spread over nodes; consolidation is on the same ones."""
     places = [group % nodes for group in range(groups)]
     files: Files = LocalFiles() if synced else QuickFiles()
     return RunningJob(

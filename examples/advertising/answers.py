@@ -1,16 +1,16 @@
-"""What a targeting query tells, added up, and whether the offline model agrees.
+"""Adds up the results of a targeting query, and compares them with the offline model.
 
-Idea: results are changes to rows with lifetimes. They are added up as they come, so what is held is
-the answer at every instant so far: who is a bot, which keywords speak for which ad, who was scored.
-The offline model is made for some instants over all events, and must say the same.
+Idea: results are changes to rows with lifetimes. They are added up as they come, so the totals give
+the result at every time so far: who is a bot, which keywords predict clicks on which ad, who was
+scored. The offline model is computed for some times over all events, and must agree.
 
 Invariants:
-1. Changes add up to what is alive at an instant (`test_oracle_changes_add_up`).
-2. A bot too few, a weight that is off and a score that is missing are told
+1. Changes add up to what is valid at a time (`test_oracle_changes_add_up`).
+2. A missing bot, a wrong weight and a missing score are reported
    (`test_what_is_wrong_is_told`).
 
 Cost: rows that do not cancel out are held in memory, and grouped again with each file of results;
-the check makes an offline model for each refresh that it looks at.
+the check makes an offline model for each refresh that it checks.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _COLUMNS = [*TOLD, "start", "end"]
 
 
 class Weight(NamedTuple):
-    """What a keyword says about an ad: how surely, and how much it adds to the log odds."""
+    """The evidence of a keyword for an ad: its z score, and what it adds to the log odds."""
 
     z: float
     weight: float
@@ -48,10 +48,10 @@ Scores = dict[int, float]
 
 
 class AnswerTotals:
-    """What the rows of a query add up to."""
+    """The totals of a query's rows."""
 
     def __init__(self) -> None:
-        """Know nothing yet."""
+        """Start empty."""
         self._rows: pa.Table | None = None
 
     def take(self, rows: pa.Table) -> None:
@@ -67,22 +67,22 @@ class AnswerTotals:
         self._rows = summed.select(new.column_names).cast(new.schema)
 
     def bots(self, instant: Micros) -> set[int]:
-        """Give the users that are bots at an instant."""
+        """Return the users that are bots at a time."""
         return {user for user, *_ in self._alive(BOT, instant)}
 
     def weights(self, instant: Micros) -> Weights:
-        """Give the model at an instant."""
+        """Return the model at a time."""
         return {
             (ad, keyword): Weight(z, value)
             for _, ad, keyword, z, value in self._alive(WEIGHT, instant)
         }
 
     def scores(self, user: int, instant: Micros) -> Scores:
-        """Give the probabilities of a user who asked at an instant."""
+        """Return the probabilities of a user with a request at a time."""
         return {ad: value for who, ad, *_, value in self._alive(SCORE, instant) if who == user}
 
     def requests(self) -> list[tuple[Micros, int]]:
-        """Give when somebody asked, and who, in the order of time."""
+        """Return times and users of requests, in the order of time."""
         rows = self._of(SCORE)
         pairs = zip(rows["start"].to_pylist(), rows["user"].to_pylist(), strict=True)
         return sorted(set(pairs))
@@ -103,9 +103,9 @@ class AnswerTotals:
 
 @dataclass(frozen=True, slots=True)
 class AdVerdict:
-    """What the offline model says."""
+    """The verdict of the offline model."""
 
-    #: instants at which bots and model were compared, and answers to requests
+    #: times at which bots and model were compared, and answers to requests
     instants: int
     answers: int
     #: weights and probabilities that were compared
@@ -116,14 +116,14 @@ class AdVerdict:
 def checked(
     told: AnswerTotals, events: pa.Table, rules: Rules, refresh: Micros, *, most: int = 20
 ) -> AdVerdict:
-    """Compare what was told with the model of all events, at some instants and for some users.
+    """Compare results with the model of all events, at some times and for some users.
 
     Args:
-        told: what a query over the events told, with a model that is refreshed.
+        told: results of a query over the events, with a model that is refreshed.
         events: all events of the stream, in the order of time.
-        rules: those of the query.
-        refresh: that of the query.
-        most: how many instants, and how many requests, to look at.
+        rules: rules of the query.
+        refresh: refresh period of the query.
+        most: maximum number of times, and of requests, to check.
     """
     times = events.column("time").cast(pa.int64())
     first, last = (pc.min_max(times)[name].as_py() for name in ("min", "max"))
@@ -155,7 +155,7 @@ def checked(
 
 
 def weights_of(model: TargetingModel) -> Weights:
-    """Give the kept weights and the priors of an offline model, as the query has them."""
+    """Return the selected weights and the priors of an offline model, as the query has them."""
     names = ("ad", "keyword", "z", "weight")
     kept = zip(*(model.kept.column(name).to_pylist() for name in names), strict=True)
     found = {(ad, keyword): Weight(z, weight) for ad, keyword, z, weight in kept}
@@ -164,7 +164,7 @@ def weights_of(model: TargetingModel) -> Weights:
 
 
 def _flat(weights: Weights) -> dict[tuple[int, int, str], float]:
-    """Give the numbers of a model one by one."""
+    """Return the numbers of a model one by one."""
     return {
         (*key, name): value
         for key, each in weights.items()
@@ -187,7 +187,7 @@ def _wrong_bots(found: set[int], wanted: set[int], instant: Micros) -> list[str]
 
 
 def _wrong_numbers(found: Mapping[Any, float], wanted: Mapping[Any, float], name: str) -> list[str]:
-    """Tell what is missing, too much or different."""
+    """Describe what is missing, superfluous or different."""
     return [
         f"{name}, {key}: {found.get(key)} instead of {wanted.get(key)}"
         for key in sorted({*found, *wanted})

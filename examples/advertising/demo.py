@@ -1,17 +1,18 @@
-"""`python -m examples advertising`: users, bots and ads, made, learnt from and shown on this machine.
+"""`python -m examples advertising`: users, bots and ads, generated and shown live.
 
 Idea: a thread writes impressions, clicks and searches into files while a local Spark runs one query
-over them: who is a bot, which keywords speak for which ad, and how likely those who ask click which
-ad. Some users ask whenever an ad is shown to them. At the end all of that is computed once more
-from all events, by the offline model, and must be the same.
+over them: who is a bot, which keywords predict clicks on which ad, and how likely scored users
+    click
+which ad. Some users are scored whenever an ad is shown to them. At the end everything is computed
+once more from all events, by the offline model, and must be the same.
 
 Invariants:
-1. What is shown at the end is what the events say
+1. The results shown at the end follow from the events
    (`test_oracle_the_demo_ends_with_what_the_offline_model_says`).
-2. A difference is told, and no file is left behind unless it is to be kept
+2. A difference is reported, and no file is left behind unless requested
    (`test_a_difference_is_told_and_no_file_is_left_behind`).
 
-Limits: there are as many users as make the stream about eight hours long.
+Limits: the number of users is chosen so that the stream is about eight hours long.
 
 References: ICE, section III-B.
 """
@@ -79,8 +80,8 @@ def demo(
         refresh: how often the model changes, in event time.
         ads: how many ads there are.
         keywords: how many keywords there are.
-        asking: one of so many users is scored, whenever an ad is shown to them.
-        seed: another seed is other users.
+        asking: one in this many users is scored, whenever an ad is shown to them.
+        seed: seed of the generated users.
         keep: a new or empty folder for events, results and checkpoint; None for a temporary one.
         ui: whether to show the queries on a local page, too.
         console: where to show it.
@@ -125,17 +126,17 @@ def demo(
         console.print()
     console.print(summary_table(status, verdict, kept=str(keep) if keep else None))
     for each in verdict.wrong:
-        console.print(f"not what the offline model says: {each}", highlight=False)
+        console.print(f"differs from the offline model: {each}", highlight=False)
     return 1 if verdict.wrong else 0
 
 
 def _refuse_nonsense(events: int, asking: int) -> None:
-    """Raise for arguments that make no demo."""
+    """Raise for invalid arguments."""
     if events < 1:
         msg = f"the demo needs at least 1 event; got {events}"
         raise DefinitionError(msg)
     if asking < 1:
-        msg = f"one of so many users is scored: asking must be at least 1; got {asking}"
+        msg = f"asking must be at least 1 (one in this many users is scored); got {asking}"
         raise DefinitionError(msg)
 
 
@@ -162,12 +163,12 @@ def _start(
 
 
 class _View:
-    """What is shown of the running query."""
+    """The view of the running query."""
 
     def __init__(
         self, query: DemoQuery, replay: Replay, status: AdvertisingStatus, home: Path, began: float
     ) -> None:
-        """Show nothing yet."""
+        """Start empty."""
         self._query = query
         self._replay = replay
         self._status = status
@@ -177,7 +178,7 @@ class _View:
         self.told = AnswerTotals()
 
     def look(self) -> None:
-        """Take in the progress of the query, and what is new after a batch."""
+        """Update from the progress of the query, and from new results after a batch."""
         now = time.monotonic()
         status, progress = self._status, self._status.progress
         status.elapsed = now - self._began
@@ -195,7 +196,7 @@ class _View:
         self._tell_news()
 
     def _tell_news(self) -> None:
-        """Show what is so at the last instant that somebody asked."""
+        """Show the results at the time of the last request."""
         status, requests = self._status, self.told.requests()
         if not requests:
             return
@@ -212,5 +213,5 @@ class _View:
         return live_page(self._status)
 
     def line(self) -> str:
-        """Write the line."""
+        """Return the line."""
         return plain_line(self._status)

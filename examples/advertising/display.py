@@ -1,10 +1,10 @@
-"""What the advertising demo shows: a live page on a terminal, lines elsewhere, and a summary.
+"""The output of the advertising demo: a live page on a terminal, lines elsewhere, and a summary.
 
 Idea: `AdvertisingStatus` is plain data; everything here turns an `AdvertisingStatus` into text and
 touches nothing else, so it is tested without a query.
 
 Invariants:
-1. The table shows what speaks most for each ad, and marks what was planted
+1. The table shows the best keywords of each ad, and marks the planted ones
    (`test_oracle_the_table_shows_what_speaks_most_for_an_ad`).
 2. Scores are shown best first (`test_oracle_scores_are_shown_best_first`).
 """
@@ -30,15 +30,15 @@ from icestream.demo.progress import Progress, show_speed, show_time, show_waterm
 
 #: keywords of an ad, and ads of a score, that a table has room for
 _KEYWORDS, _ADS = 5, 4
-#: bots that are named
+#: bots that are listed
 _BOTS = 10
 
 
 @dataclass(slots=True)
 class AdvertisingStatus:
-    """How far the demo is."""
+    """The progress of the demo."""
 
-    #: events the demo will process in all
+    #: total events of the demo
     events: int
     #: how long acts count and how often the model changes, as the user wrote it
     window: str
@@ -50,7 +50,7 @@ class AdvertisingStatus:
     written: int = 0
     #: seconds since the demo was started
     elapsed: float = 0.0
-    #: how often a group left memory and came back, and groups that only the disk knows
+    #: how often a group was evicted and read back, and groups on disk only
     left: int = 0
     returned: int = 0
     cold: int = 0
@@ -59,7 +59,7 @@ class AdvertisingStatus:
     weights: Weights = field(default_factory=dict)
     #: users who were ever bots
     caught: set[int] = field(default_factory=set)
-    #: the last answers: when, who, and what
+    #: the last results: time, user, and scores
     latest: list[tuple[Micros, int, Scores]] = field(default_factory=list)
 
 
@@ -82,7 +82,7 @@ def live_page(status: AdvertisingStatus) -> RenderableType:
 
 
 def plain_line(status: AdvertisingStatus) -> str:
-    """Write the status as a line, for output that is no terminal."""
+    """Return the status as a line, for output that is not a terminal."""
     query = status.progress
     if not query.processed:
         return waiting_line(status.elapsed, status.written, status.events)
@@ -96,7 +96,7 @@ def plain_line(status: AdvertisingStatus) -> str:
 
 
 def ad_table(status: AdvertisingStatus, *, most: int) -> Table:
-    """Draw what speaks for each ad: the keywords whose examples are clicked most surely."""
+    """Draw the keywords of each ad with the highest z scores."""
     table = Table(title="What speaks for an ad", title_justify="left", title_style="bold")
     table.add_column("ad", justify="right")
     table.add_column("clicked", justify="right")
@@ -119,7 +119,7 @@ def ad_table(status: AdvertisingStatus, *, most: int) -> Table:
 
 
 def score_table(status: AdvertisingStatus, *, most: int) -> Table:
-    """Draw the last answers: the ads that a user would click most likely."""
+    """Draw the last scores: the ads that a user would most likely click."""
     table = Table(title="Who would click what", title_justify="left", title_style="bold")
     table.add_column("asked, UTC", no_wrap=True)
     table.add_column("user", justify="right")
@@ -134,7 +134,7 @@ def score_table(status: AdvertisingStatus, *, most: int) -> Table:
 def summary_table(
     status: AdvertisingStatus, verdict: AdVerdict, *, kept: str | None
 ) -> RenderableType:
-    """Draw what was found, what the run took, and what the offline model says."""
+    """Draw the findings, the cost of the run, and the verdict of the offline model."""
     query = status.progress
     table = Table(title="What it took", title_justify="left", title_style="bold", show_header=False)
     table.add_column(style="bold")

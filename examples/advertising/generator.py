@@ -2,20 +2,20 @@
 
 Idea: users come in sessions of a few minutes, some users far more often than others. In a session
 they search for keywords, mostly their own few interests, and are shown ads. An ad has keywords of
-its own; who searched for one of them in the session before is far more likely to click. A few users
-are bots, who come again and again, search for anything and click nearly everything. Session `n` is
-a pure function of the seed and of `n`, so any stretch of time can be made alone.
+its own; a user who searched for one of them earlier in the session is far more likely to click. A
+few users are bots, who come again and again, search for anything and click nearly everything.
+Session `n` is a pure function of the seed and of `n`, so any interval can be generated alone.
 
 Invariants:
-1. Same seed, same events, however time is cut (`test_oracle_events_do_not_depend_on_the_cuts`).
+1. Same seed, same events, however time is divided (`test_oracle_events_do_not_depend_on_the_cuts`).
 2. Users are skewed (`test_oracle_a_few_users_are_behind_many_events`), bots more so
    (`test_oracle_bots_click_and_search_very_often`).
 3. Keywords of an ad raise its clicks (`test_oracle_keywords_of_an_ad_raise_its_clicks`).
 4. A session is over in half an hour, clicks included (`test_bounded_a_session_ends`).
 
-Cost: about two microseconds an event; memory of an hour.
+Cost: about two microseconds per event; memory for an hour of events.
 
-Limits: all shapes are chosen here; the source describes the queries, not the data.
+Limits: all distributions are chosen here; the paper describes the queries, not the data.
 
 References: ICE, section III-B; B. Chandramouli, J. Goldstein and S. Duan, Temporal analytics on big
 data for web advertising, ICDE 2012.
@@ -62,7 +62,7 @@ _HOUR: Micros = 3_600 * _SECOND
 _DAY: Micros = 24 * _HOUR
 #: Thursday, 1 January 2026, 00:00 UTC
 BEGIN: Micros = 1_767_225_600 * _SECOND
-#: from the first step of a session to the last click, at most
+#: maximum time from the first step of a session to the last click
 LONGEST: Micros = _HOUR // 2
 KEYWORDS_OF_AN_AD = 3
 
@@ -91,15 +91,15 @@ class AdEvents:
     users: int = 10_000
     ads: int = 40
     keywords: int = 300
-    #: users that are bots; one in two thousand if None
+    #: users that are bots; None means one in two thousand
     bots: int | None = None
-    #: sessions a day, for each user on average, bots included
+    #: mean sessions per day and user, including bots
     sessions: int = 4
     seed: int = 1
     begin: Micros = BEGIN
 
     def __post_init__(self) -> None:
-        """Refuse what makes no stream."""
+        """Raise for invalid values."""
         if min(self.ads, self.keywords, self.sessions) < 1 or self.users < 2:
             msg = (
                 "there must be at least 2 users, 1 ad, 1 keyword and 1 session a day; "
@@ -111,17 +111,17 @@ class AdEvents:
             raise DefinitionError(msg)
 
     def bot_users(self) -> Ints:
-        """Give the users that are bots, ascending."""
+        """Return the users that are bots, ascending."""
         return np.sort(self._population()[1]) + 1
 
     def keywords_of_ads(self) -> Ints:
-        """Give the keywords that raise clicks, a row for each ad from 1 on."""
+        """Return the keywords that raise clicks, a row for each ad from 1 on."""
         draws = self._draws(_AD_KEYWORD, np.arange(self.ads * KEYWORDS_OF_AN_AD))
         keywords = (draws * self.keywords).astype(np.int64) + 1
         return keywords.reshape(self.ads, KEYWORDS_OF_AN_AD)
 
     def between(self, start: Micros, end: Micros) -> pa.Table:
-        """Make the events from `start` on and before `end`, in the order of time."""
+        """Return the events from `start` on and before `end`, in the order of time."""
         a_day = self.users * self.sessions
         first = max(0, (start - LONGEST - self.begin) * a_day // _DAY)
         last = max(first, -((self.begin - end) * a_day // _DAY))
@@ -137,7 +137,7 @@ class AdEvents:
     def write(self, folder: Path, events: int, *, seconds: int) -> Iterator[EventFile]:
         """Write the first `events` events to Parquet files of `seconds` of event time each.
 
-        Each file is written when the iterator is asked for it.
+        Each file is written when the iterator reaches it.
         """
         if seconds < 1:
             msg = f"a file must hold at least 1 second of event time; got {seconds}"
@@ -145,7 +145,7 @@ class AdEvents:
         yield from write_files(folder, self._pieces(events, seconds * _SECOND), ["stream"])
 
     def _pieces(self, events: int, length: Micros) -> Iterator[tuple[pa.Table, Micros]]:
-        """Make the first events, a length of time at a time, about an hour at once."""
+        """Yield the first events, an interval at a time, generated about an hour at once."""
         block = length * -(-_HOUR // length)
         start = self.begin
         while events > 0:
@@ -161,7 +161,7 @@ class AdEvents:
             start += block
 
     def _draws(self, purpose: int, counters: Ints) -> Floats:
-        """Give even draws from (0, 1), by their number."""
+        """Return uniform draws from (0, 1), by their number."""
         return fractions(random_bits(self.seed, purpose, counters.astype(np.int64).view(np.uint64)))
 
     def _population(self) -> tuple[Floats, Ints]:
@@ -176,7 +176,7 @@ class AdEvents:
         return found.astype(np.int64) + 1
 
     def _sessions(self, session: Ints) -> tuple[Ints, npt.NDArray[np.bool_], Ints]:
-        """Give the user of each session, whether it is a bot, and the number of steps."""
+        """Return the user of each session, whether it is a bot, and the number of steps."""
         ends, bots = self._population()
         is_bot = (self._draws(_IS_BOT, session) < _BOT_SESSIONS) & (len(bots) > 0)
         chance = self._draws(_WHO, session)
@@ -186,7 +186,7 @@ class AdEvents:
         return user + 1, is_bot, np.where(is_bot, _STEPS, _FEWEST_STEPS + more)
 
     def _events(self, session: Ints) -> pa.Table:
-        """Make the events of some sessions, a row of steps for each."""
+        """Return the events of some sessions, a row of steps for each."""
         user, is_bot, steps = self._sessions(session)
         step = session[:, None] * _STEPS + np.arange(_STEPS)
         pause = _BRIEFEST_STEP + self._draws(_PAUSE, step) * (_LONGEST_STEP - _BRIEFEST_STEP)
@@ -224,7 +224,7 @@ class AdEvents:
     def _interested(
         self, searches: npt.NDArray[np.bool_], keyword: Ints, ad: Ints
     ) -> npt.NDArray[np.bool_]:
-        """Tell at which steps the user has already searched for a keyword of the ad."""
+        """Return at which steps the user has already searched for a keyword of the ad."""
         wanted = self.keywords_of_ads()[ad - 1]
         searched = np.where(searches, keyword, 0)
         interested = np.zeros(ad.shape, dtype=bool)
@@ -236,7 +236,7 @@ class AdEvents:
 
 @lru_cache(maxsize=4)
 def _population(seed: int, users: int, bots: int) -> tuple[Floats, Ints]:
-    """Give what part of human sessions are by users up to each, and who is a bot, from 0."""
+    """Return the cumulative share of human sessions by user, and which users are bots, from 0."""
     counters = np.arange(users, dtype=np.uint64)
     weights = (-np.log(fractions(random_bits(seed, _ACTIVITY, counters)))) ** (1 / _SKEW)
     weights = np.minimum(weights, _BUSIEST_PERSON * weights.mean())

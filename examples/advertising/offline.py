@@ -1,27 +1,27 @@
 """Behavioural targeting over all events at once: from raw events to click probabilities, in steps.
 
-Idea: five steps, each a function from Arrow tables to an Arrow table that can be looked at.
+Idea: five steps, each a function from Arrow tables to an Arrow table that can be inspected.
 
-    1. `without_bots`     drops what users do while they are bots (`bot_lifetimes` says when)
-    2. `behaviour`        counts the keywords of a user over the last hours, at given instants
+    1. `without_bots`     drops events of users while they are bots (see `bot_lifetimes`)
+    2. `behaviour`        counts the keywords of a user over the last hours, at given times
     3. `examples`         labels each impression by whether its user clicked the ad soon after
     4. `keyword_scores`   compares, for each ad, examples with a keyword and without; `kept`
-    5. `TargetingModel.score`      adds up what the kept keywords of a user say about each ad
+    5. `TargetingModel.score`      adds up the weights of a user's selected keywords for each ad
 
-Lifetimes: an event at `le` is alive at t where le <= t < le + window, so what is alive at t came in
+Lifetimes: an event at `le` is alive at t where le <= t < le + window, so events alive at t came in
 (t - window, t], ties at t included, in whatever order they arrived. All counts over the last hours
-are counts of what is alive. An impression at t is clicked if the same user clicks the same ad in
-[t, t + click_within); one click may answer several impressions. An example is known, and alive,
+are counts of live events. An impression at t is clicked if the same user clicks the same ad in
+[t, t + click_within); one click may count for several impressions. An example is known, and alive,
 from t + click_within on, whatever its label, and for `memory`. Bots are judged by raw events, their
-own removed ones included; all later steps see only what is left.
+including removed ones; all later steps see only the remaining events.
 
 Invariants:
-1. Every step is its definition, read literally (`test_oracle_bots_are_their_definition`,
+1. Every step follows its definition literally (`test_oracle_bots_are_their_definition`,
    `test_oracle_examples_are_their_definition`, `test_oracle_behaviour_is_its_definition`,
    `test_oracle_keyword_scores_are_their_definition`, `test_oracle_scores_are_their_definition`).
-2. An event is dropped exactly inside a lifetime of its user as a bot
+2. An event is dropped exactly if its user is a bot at that time
    (`test_oracle_bots_are_their_definition`).
-3. What happens after t does not change the model at t (`test_the_future_does_not_show`).
+3. Events after t do not change the model at t (`test_the_future_does_not_show`).
 
 Cost: sorting, and one row for each impression and each search of its user in the hours before.
 
@@ -51,7 +51,7 @@ _MINUTE: Micros = 60_000_000
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The numbers that the steps go by."""
+    """The parameters of the steps."""
 
     #: how long clicks and searches count
     window: Micros = 6 * 60 * _MINUTE
@@ -59,20 +59,20 @@ class Rules:
     most_clicks: int = 50
     most_searches: int = 100
     click_within: Micros = 5 * _MINUTE
-    #: how long an example counts; for ever if None
+    #: how long an example counts; None means for ever
     memory: Micros | None = None
-    #: a keyword is kept for an ad where |z| is above this, and at least so many examples have it
+    #: a keyword is selected for an ad if |z| is above this and at least this many examples have it
     threshold: float = 1.96
     least_examples: int = 5
-    #: imagined examples added to each side of a rate
+    #: pseudo-examples added to each side of a rate (smoothing)
     smoothing: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse what has no meaning."""
+        """Raise for invalid values."""
         for name in ("window", "click_within", "memory", "smoothing"):
             value = getattr(self, name)
             if value is not None and value <= 0:
-                msg = f"{name} must be above 0; got {value}"
+                msg = f"{name} must be > 0; got {value}"
                 raise DefinitionError(msg)
         if min(self.most_clicks, self.most_searches, self.threshold) < 0:
             msg = (
@@ -83,14 +83,14 @@ class Rules:
 
 
 def bot_lifetimes(events: pa.Table, rules: Rules) -> pa.Table:
-    """Give when users are bots: columns `user`, `le`, `re`, as few lifetimes as possible."""
+    """Return when users are bots: columns `user`, `le`, `re`, as few lifetimes as possible."""
     acts = events.filter(pc.not_equal(events.column("stream"), IMPRESSION))
     user, time = _ints(acts, "user"), _ints(acts, "time")
-    # the state of a user can only change where an event begins to count or ceases to
+    # the state of a user can change only when an event starts or stops counting
     user, time = _distinct(np.tile(user, 2), np.append(time, time + rules.window))
     bot = _is_bot(events, user, time, rules)
     change = np.flatnonzero(np.append(bot[:1], bot[1:] != bot[:-1]))
-    # nobody is a bot at their last instant, so changes come in pairs of one user
+    # no user is a bot at the last of these times, so changes come in pairs of one user
     le, re = change[0::2], change[1::2]
     return pa.table(
         {"user": user[le], "le": pa.array(time[le], _TIME), "re": pa.array(time[re], _TIME)}
@@ -98,18 +98,18 @@ def bot_lifetimes(events: pa.Table, rules: Rules) -> pa.Table:
 
 
 def without_bots(events: pa.Table, rules: Rules) -> pa.Table:
-    """Drop the events of users who are bots at that instant; the others stay in order."""
+    """Drop the events of users who are bots at that time; the others stay in order."""
     bot = _is_bot(events, _ints(events, "user"), _ints(events, "time"), rules)
     return events.filter(pa.array(~bot))
 
 
 def behaviour(events: pa.Table, at: pa.Table, rules: Rules) -> pa.Table:
-    """Count the keywords of users at instants.
+    """Count the keywords of users at given times.
 
     Args:
-        events: without bots.
-        at: columns `time` and `user`, a row for each vector asked for.
-        rules: of which the window counts.
+        events: events without bots.
+        at: columns `time` and `user`, a row for each vector requested.
+        rules: only the window is used.
 
     Returns:
         Columns `row` (of `at`), `keyword`, `count`, in this order; absent keywords have no row.
@@ -134,8 +134,8 @@ def examples(events: pa.Table, rules: Rules) -> pa.Table:
     """Label impressions.
 
     Args:
-        events: without bots.
-        rules: of which the time to click counts.
+        events: events without bots.
+        rules: only the time to click is used.
 
     Returns:
         Columns `time`, `user`, `ad`, `label`, `known`, ordered by the first three.
@@ -158,7 +158,7 @@ def examples(events: pa.Table, rules: Rules) -> pa.Table:
 
 
 def known_at(labelled: pa.Table, t: Micros, rules: Rules) -> pa.Table:
-    """Keep the examples that are alive at `t`."""
+    """Return the examples that are alive at `t`."""
     known = _ints(labelled, "known")
     alive = known <= t
     if rules.memory is not None:
@@ -167,7 +167,7 @@ def known_at(labelled: pa.Table, t: Micros, rules: Rules) -> pa.Table:
 
 
 def priors(labelled: pa.Table, rules: Rules) -> pa.Table:
-    """Give columns `ad`, `examples`, `clicks`, `log_odds` of all examples of each ad."""
+    """Return columns `ad`, `examples`, `clicks`, `log_odds` of all examples of each ad."""
     ad, place = np.unique(_ints(labelled, "ad"), return_inverse=True)
     count = np.bincount(place, minlength=len(ad))
     clicks = np.bincount(place, _ints(labelled, "label"), len(ad)).astype(np.int64)
@@ -176,18 +176,18 @@ def priors(labelled: pa.Table, rules: Rules) -> pa.Table:
 
 
 def keyword_scores(labelled: pa.Table, vectors: pa.Table, rules: Rules) -> pa.Table:
-    """Tell for each ad and keyword whether examples with the keyword are clicked more often.
+    """Compute for each ad and keyword whether examples with it are clicked more often.
 
     Args:
         labelled: examples.
         vectors: `behaviour` at these examples.
-        rules: of which the smoothing counts.
+        rules: only the smoothing is used.
 
     Returns:
         Columns `ad`, `keyword`, `examples_with`, `clicks_with`, `examples_without`,
         `clicks_without`, `z`, `weight`, ordered by the first two; pairs that no example has are
-        left out. `z` is 0 where all examples of the ad are alike, or all have the keyword.
-        `weight` is what the keyword adds to the log odds: the logarithm of its smoothed rate among
+        left out. `z` is 0 if all examples of the ad have the same label, or all have the keyword.
+        `weight` is added to the log odds: the logarithm of the keyword's smoothed rate among
         clicked examples over that among the others.
     """
     row = _ints(vectors, "row")
@@ -220,7 +220,7 @@ def keyword_scores(labelled: pa.Table, vectors: pa.Table, rules: Rules) -> pa.Ta
 
 
 def kept(scores: pa.Table, rules: Rules) -> pa.Table:
-    """Keep the keywords that tell something about an ad."""
+    """Select the keywords that are significant for an ad."""
     telling = np.abs(scores.column("z").to_numpy()) > rules.threshold
     telling &= _ints(scores, "examples_with") >= rules.least_examples
     return scores.filter(pa.array(telling))
@@ -228,23 +228,23 @@ def kept(scores: pa.Table, rules: Rules) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class TargetingModel:
-    """What is known at one instant, with all steps that led to it."""
+    """The model at one time, with all steps that led to it."""
 
     t: Micros
     rules: Rules
-    #: events up to the instant, without bots
+    #: events up to that time, without bots
     events: pa.Table
     examples: pa.Table
     #: behaviour at the examples
     vectors: pa.Table
     priors: pa.Table
-    #: scores of all keywords, and of those that are kept
+    #: scores of all keywords, and of those selected
     keywords: pa.Table
     kept: pa.Table
 
     @staticmethod
     def at(events: pa.Table, t: Micros, rules: Rules | None = None) -> TargetingModel:
-        """Go through all steps with raw events, in any order, up to instant `t`."""
+        """Run all steps over raw events, in any order, up to time `t`."""
         rules = rules or Rules()
         past = events.filter(pa.array(_ints(events, "time") <= t))
         clean = without_bots(past, rules)
@@ -263,7 +263,7 @@ class TargetingModel:
         )
 
     def score(self, users: Sequence[int]) -> pa.Table:
-        """Give `user`, `ad`, `log_odds`, `probability` of a click, for all ads with examples.
+        """Return `user`, `ad`, `log_odds`, `probability` of a click, for all ads with examples.
 
         Rows are in the order of `users`, and then of ads.
         """
@@ -271,7 +271,7 @@ class TargetingModel:
         now = behaviour(self.events, at, self.rules)
         ads = _ints(self.priors, "ad")
         log_odds = np.tile(self.priors.column("log_odds").to_numpy(), (len(users), 1))
-        # all kept keywords of all ads, for each keyword of a user
+        # all selected keywords of all ads, for each keyword of a user
         by_keyword = self.kept.sort_by([("keyword", "ascending"), ("ad", "ascending")])
         keywords, wanted = _ints(by_keyword, "keyword"), _ints(now, "keyword")
         begin, end = (np.searchsorted(keywords, wanted, side=side) for side in ("left", "right"))
@@ -291,7 +291,7 @@ class TargetingModel:
 
 
 def _ints(table: pa.Table, name: str) -> Ints:
-    """Give a column of whole numbers or of times as an array."""
+    """Return a column of integers or of times as an array."""
     found: Ints = table.column(name).cast(pa.int64()).to_numpy()
     return found
 
@@ -301,7 +301,7 @@ def _of_stream(events: pa.Table, stream: int) -> pa.Table:
 
 
 def _is_bot(events: pa.Table, user: Ints, time: Ints, rules: Rules) -> npt.NDArray[np.bool_]:
-    """Tell whether users are bots at instants."""
+    """Return whether users are bots at given times."""
     bot = np.zeros(len(user), dtype=bool)
     for stream, most in ((CLICK, rules.most_clicks), (SEARCH, rules.most_searches)):
         acts = _of_stream(events, stream)
@@ -312,7 +312,7 @@ def _is_bot(events: pa.Table, user: Ints, time: Ints, rules: Rules) -> npt.NDArr
 
 
 def _distinct(one: Ints, other: Ints) -> tuple[Ints, Ints]:
-    """Give the distinct pairs in their order."""
+    """Return the distinct pairs, sorted."""
     order = np.lexsort((other, one))
     one, other = one[order], other[order]
     fresh = np.ones(len(one), dtype=bool)

@@ -1,31 +1,33 @@
-"""Behavioural targeting as queries: from raw events to click probabilities, each step its own.
+"""Behavioural targeting as queries: from raw events to click probabilities, step by step.
 
-Idea: four groupings, one after the other. Of each *user*, bots are told by what was done in the
-last hours and their events dropped; what is left becomes the user's behaviour at impressions, which
-clicks label. Of each *ad*, examples with and without a keyword are compared. Of each *keyword*, the
-weights of ads meet those who ask; of each *answer*, weights add up to log odds.
+Idea: four groupings, one after the other. By *user*: bots are recognised by their actions in the
+    last
+hours and their events dropped; the rest becomes the user's behaviour at impressions, which clicks
+label. By *ad*: examples with and without a keyword are compared. By *keyword*: the weights of ads
+are joined with the users to score. By *result*: weights add up to log odds.
 
     user      raw - bots            -> impressions, clicks, searches of people
               impressions x counts  -> user, ad, at, keyword, count      keyword by keyword
               clicked or not        -> the same with a label, once it is known
     ad        keyword: examples and clicks; z, weight                    keyword by keyword
-    keyword   asked x kept weights  -> user, at, ad, weight
+    keyword   asked x model weights  -> user, at, ad, weight
     answer    sum of weights        -> log odds, probability
 
-Everybody has the keyword `BIAS`: its examples are all examples of an ad, its weight is the prior.
+Every user has the keyword `BIAS`: its examples are all examples of an ad, its weight is the prior.
 
 Invariants:
-1. Every step is that of the offline model, at every instant and whatever the batches
+1. Every step agrees with the offline model, at every time and for any batches
    (`test_oracle_bots`, `test_oracle_events_without_bots`, `test_oracle_behaviour`,
    `test_oracle_examples`, `test_oracle_keyword_scores`, `test_oracle_scores`).
-2. With `refresh` the model is, between two of its multiples, that of the first
+2. With `refresh` the model is constant between two of its multiples
    (`test_oracle_a_model_that_is_refreshed_is_that_of_the_last_refresh`).
-3. Who asks twice at an instant is answered once (`test_oracle_scores`).
-4. What is told together is what the steps tell (`test_oracle_what_is_told_is_what_the_steps_tell`).
+3. Two requests of a user at one time have one result (`test_oracle_scores`).
+4. The combined stream contains the results of the steps
+   (`test_oracle_what_is_told_is_what_the_steps_tell`).
 
-Cost: an act of a user with n alive ones revises up to n counts of the future, once for each batch.
-An example revises all keywords of its ad, at the instants from when on it counts: without `refresh`
-those are as many as examples, with it one for each refresh.
+Cost: an action of a user with n live ones revises up to n future counts, once for each batch. An
+example revises all keywords of its ad, at the times from which it counts: without `refresh` these
+are as many as examples, with it one for each refresh.
 
 Limits: keywords and ads are numbers from 1 on.
 
@@ -44,12 +46,12 @@ from examples.advertising.offline import Rules
 from icestream.api.events import Events
 from icestream.core.times import Micros
 
-#: the keyword that everybody has
+#: the keyword that every user has
 BIAS = 0
-#: the ad of rows that ask about all ads, and their label
+#: the ad of request rows, which are for all ads, and their label
 ANY_AD = 0
 ASKED = -1
-#: kinds of what is told, and its columns
+#: kinds of result rows, and their columns
 BOT, WEIGHT, SCORE = range(3)
 TOLD = ("kind", "user", "ad", "keyword", "z", "value")
 
@@ -58,23 +60,23 @@ TOLD = ("kind", "user", "ad", "keyword", "z", "value")
 class Targeting:
     """The steps over one stream; a query may write any of them.
 
-    `requests` say who is to be scored: columns `user` and `at`, each alive at the instant `at`.
+    `requests` are the users to score: columns `user` and `at`, each alive at the time `at`.
     """
 
     events: Events
     rules: Rules
     requests: Events
-    #: the model changes at multiples of this, or with every example if None
+    #: the model changes at multiples of this; None means with every example
     refresh: Micros | None = None
 
     @cached_property
     def bots(self) -> Events:
-        """Tell who is a bot, while they are: `user`."""
+        """Return users while they are bots: `user`."""
         return self.events.groupApply("user", self._bots)
 
     @cached_property
     def clean(self) -> Events:
-        """Drop what users do while they are bots; columns stay."""
+        """Drop events of users while they are bots; columns stay."""
         return self.events.groupApply("user", self._without_bots)
 
     @cached_property
@@ -96,14 +98,14 @@ class Targeting:
 
     @cached_property
     def model(self) -> Events:
-        """Keep what tells something about an ad, and its prior: `ad`, `keyword`, `z`, `weight`."""
+        """Select an ad's significant keywords, and its prior: `ad`, `keyword`, `z`, `weight`."""
         telling = f"abs(z) > {self.rules.threshold}D AND examples >= {self.rules.least_examples}"
         chosen = self.keyword_scores.where(f"keyword = {BIAS} OR ({telling})")
         return chosen.select("ad", "keyword", "z", "weight")
 
     @cached_property
     def scores(self) -> Events:
-        """Answer requests: `user`, `at`, `ad`, `log_odds`, `probability`."""
+        """Return scores for requests: `user`, `at`, `ad`, `log_odds`, `probability`."""
         asked = self._rows.where(f"ad = {ANY_AD}").select("user", "at", "keyword")
         weighed = asked.join(self.model, on="keyword")
         sums = weighed.groupApply(
@@ -113,9 +115,9 @@ class Targeting:
 
     @cached_property
     def told(self) -> Events:
-        """Tell of bots, weights and probabilities in one stream: `kind` and the columns of `TOLD`.
+        """Return bots, weights and probabilities in one stream: `kind` and the columns of `TOLD`.
 
-        What they have in common is computed once, which three queries could not do.
+        Common steps are computed once, which three separate queries could not do.
         """
         bots = self.bots.select(
             f"{BOT} AS kind", "user", "0L AS ad", "0L AS keyword", "0D AS z", "1D AS value"
@@ -130,10 +132,10 @@ class Targeting:
 
     @cached_property
     def _rows(self) -> Events:
-        """Give examples, and what those who ask have done, of all users."""
+        """Return examples, and the behaviour of users to score, of all users."""
         return self.events.groupApply("user", self._of_user, self.requests)
 
-    # -- of a user -------------------------------------------------------------------------
+    # -- by user ---------------------------------------------------------------------------
 
     def _of_user(self, raw: Events, requests: Events) -> Events:
         clean = self._without_bots(raw)
@@ -143,7 +145,7 @@ class Targeting:
         return self._labelled(vectors.where(f"ad <> {ANY_AD}"), clean).union(asked)
 
     def _bots(self, raw: Events) -> Events:
-        """Count what a user does that bots do too often."""
+        """Count the actions by which bots are recognised."""
         acts = raw.where(f"stream <> {IMPRESSION}").window(self.rules.window)
         counts = acts.agg(
             ice.sum(f"if(stream = {CLICK}, 1, 0)").alias("clicks"),
@@ -151,7 +153,7 @@ class Targeting:
         )
         most = f"clicks > {self.rules.most_clicks} OR searches > {self.rules.most_searches}"
         too_often = counts.where(most).select("user")
-        # what is counted again is as long as it lasts, however the counts before changed
+        # counting once more gives the longest possible lifetimes, however the first counts changed
         return too_often.agg(ice.count().alias("reasons")).select("user")
 
     def _without_bots(self, raw: Events) -> Events:
@@ -162,7 +164,7 @@ class Targeting:
         return self._with_keywords(_shown(clean), clean)
 
     def _with_keywords(self, instants: Events, clean: Events) -> Events:
-        """Pair instants with the keywords that a user has then, and with the bias."""
+        """Pair times with the keywords that a user has then, and with the bias."""
         searches = clean.where(f"stream = {SEARCH}").select("subject AS keyword")
         counts = searches.window(self.rules.window).groupApply(
             "keyword", lambda keyword: keyword.agg(ice.count().alias("count"))
@@ -171,12 +173,12 @@ class Targeting:
         return instants.join(counts).union(bias)
 
     def _labelled(self, vectors: Events, clean: Events) -> Events:
-        """Look at the last instant for a click, and know the label at the next."""
+        """Check for a click at the last instant; the label is known at the next."""
         within = self.rules.click_within
         clicks = clean.where(f"stream = {CLICK}").select("subject AS ad").window(within)
         return vectors.shift(within - 1).groupApply("ad", _clicked_or_not, clicks).shift(1)
 
-    # -- of an ad --------------------------------------------------------------------------
+    # -- by ad -----------------------------------------------------------------------------
 
     def _of_ad(self, examples: Events) -> Events:
         counts = examples.groupApply(
@@ -193,7 +195,7 @@ class Targeting:
 
     @property
     def _weight(self) -> str:
-        """Give what a keyword adds to the log odds, smoothed; for the bias the prior."""
+        """Return the smoothed weight of a keyword in the log odds; for the bias, the prior."""
         s = f"{self.rules.smoothing}D"
         others, all_others = "(examples - clicks)", "(all_examples - all_clicks)"
         prior = f"log((clicks + {s}) / ({others} + {s}))"
@@ -202,7 +204,7 @@ class Targeting:
         return f"if(keyword = {BIAS}, {prior}, {clicked} - {not_clicked})"
 
 
-#: how far the rates of clicks with and without a keyword are apart, in standard deviations
+#: difference of the click rates with and without a keyword, in standard deviations
 _DIFFERENCE = "clicks / examples - (all_clicks - clicks) / (all_examples - examples)"
 _RATE = "all_clicks / all_examples"
 _SPREAD = f"{_RATE} * (1 - {_RATE}) * (1 / examples + 1 / (all_examples - examples))"
@@ -213,18 +215,18 @@ _Z = (
 
 
 def _shown(clean: Events) -> Events:
-    """Give what a user was shown: `user`, `ad`, `at`."""
+    """Return the ads shown to a user: `user`, `ad`, `at`."""
     return clean.where(f"stream = {IMPRESSION}").select("subject AS ad", "time AS at")
 
 
 def _asked(requests: Events) -> Events:
-    """Give when a user asks, in the same columns; asking twice is asking once."""
+    """Return the requests of a user, in the same columns, without duplicates."""
     once = requests.groupApply("at", lambda same: same.agg(ice.count().alias("times")))
     return once.select(f"{ANY_AD}L AS ad", "at")
 
 
 def _clicked_or_not(shown: Events, clicks: Events) -> Events:
-    """Label what was shown by whether a click is alive; several clicks are one."""
+    """Label impressions by whether a click is alive; several clicks count as one."""
     clicked = shown.join(clicks.agg(ice.count().alias("clicks")))
     names = [name for name in clicked.columns if name != "clicks"]
     return clicked.select(*names, "1 AS label").union(

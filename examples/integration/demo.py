@@ -1,9 +1,9 @@
-"""`python -m examples integration`: prices, volumes and reviews, joined early and in the end fully.
+"""`python -m examples integration`: prices, volumes and reviews, joined early, then completely.
 
 Idea: a thread writes rows of three feeds into files while a local Spark joins them: price and
-volume of each trade, then all reviews of its stock. Memory is short, so partitions of the joins
-leave it; results go on coming from what stays. When all has arrived the joins are cleaned up, and
-the rows are counted beside those of a join of everything.
+volume of each trade, then all reviews of its stock. Memory is short, so partitions of the joins are
+spilled; the rest still produces results. When everything has arrived the joins are cleaned up, and
+the number of rows is compared with a join of everything.
 
 Invariant: early and late rows together are the rows of the exact join
 (`test_oracle_the_demo_ends_with_the_exact_join`).
@@ -45,20 +45,20 @@ _FILES_PER_BATCH = 1
 
 @dataclass
 class IntegrationStatus:
-    """How far the demo is."""
+    """The progress of the demo."""
 
     events: int
     progress: Progress = field(default_factory=Progress)
     written: int = 0
     elapsed: float = 0.0
-    #: times that the driver chose partitions, and that a shard had to in the middle of a batch
+    #: spills chosen by the driver, and spills that a shard was forced to do within a batch
     spills: int = 0
     forced: int = 0
     spilled: int = 0
-    #: rows that came at once, and rows that clean-up made
+    #: rows that came at once, and rows from clean-up
     early: int = 0
     late: int = 0
-    #: what the joins told last
+    #: the last reports of the joins
     joins: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -96,14 +96,14 @@ def demo(
     Args:
         events: how many rows of all feeds to generate and process.
         memory: the budget of the query's state.
-        strategy: which partitions leave memory first.
-        seed: another seed is another market.
+        strategy: which partitions are spilled first.
+        seed: seed of the generated market.
         keep: a new or empty folder for events, results and checkpoint; None for a temporary one.
         ui: whether to show the queries on a local page, too.
         console: where to show it.
 
     Returns:
-        The exit code of the command: 0, or 1 if rows are missing or come twice.
+        The exit code of the command: 0, or 1 if rows are missing or duplicate.
     """
     began = time.monotonic()
     console = console or wide_console()
@@ -133,7 +133,7 @@ def demo(
         follow([query], replay, view, console)
         status.early = status.progress.result_rows
         console.print(_line(status), soft_wrap=True, highlight=False)
-        console.print("All has arrived: cleaning up the joins.", highlight=False)
+        console.print("Everything has arrived: cleaning up the joins.", highlight=False)
         started = time.monotonic()
         query.cleanUp()
         cleaning = time.monotonic() - started
@@ -146,7 +146,7 @@ def demo(
 
 
 def exact_rows(events: pa.Table) -> int:
-    """Count the rows of the join of all events: of each stock, trades told twice times reviews."""
+    """Count the rows of the join of all events: for each stock, trades times reviews."""
 
     def of(kind: str, *columns: str) -> pa.Table:
         return events.filter(pc.equal(events.column("kind"), kind)).select(list(columns))
@@ -161,18 +161,18 @@ def exact_rows(events: pa.Table) -> int:
 
 
 def _written(folder: Path) -> tuple[int, int]:
-    """Count the rows that were written, and the different ones among them."""
+    """Count the rows that were written, and the distinct ones among them."""
     rows = pq.read_table(folder, columns=["trade", "review"])
     return rows.num_rows, rows.group_by(["trade", "review"]).aggregate([]).num_rows
 
 
 class _View:
-    """What is shown of the running query."""
+    """The view of the running query."""
 
     def __init__(
         self, query: ice.Query, replay: Replay, status: IntegrationStatus, began: float
     ) -> None:
-        """Show nothing yet."""
+        """Start empty."""
         self._query = query
         self._replay = replay
         self._status = status
@@ -180,7 +180,7 @@ class _View:
         self._started = time.monotonic()
 
     def look(self) -> None:
-        """Take in the progress of the query."""
+        """Update from the progress of the query."""
         now, status = time.monotonic(), self._status
         status.elapsed, status.written = now - self._began, self._replay.written
         reports = self._query.recentProgress
@@ -206,7 +206,7 @@ class _View:
         return Group(Panel(grid, title=title, title_align="left"), _joins(status))
 
     def line(self) -> str:
-        """Write the line."""
+        """Return the line."""
         return _line(self._status)
 
 
@@ -226,7 +226,7 @@ def _line(status: IntegrationStatus) -> str:
 
 
 def _joins(status: IntegrationStatus) -> Table:
-    """Draw what each join holds."""
+    """Draw the state of each join."""
     table = Table(title="Joins", title_justify="left", title_style="bold")
     for heading in ("join", "in memory", "generations on disk", "partitions that owe"):
         table.add_column(heading, justify="right")
@@ -243,7 +243,7 @@ def _joins(status: IntegrationStatus) -> Table:
 def _summary(
     status: IntegrationStatus, cleaning: float, expected: int, found: int, distinct: int
 ) -> RenderableType:
-    """Draw what the run took, and whether it is right."""
+    """Draw the cost of the run, and whether it is correct."""
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="bold")
     facts.add_column()

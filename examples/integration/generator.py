@@ -1,11 +1,11 @@
-"""The stream `Desk`: prices and volumes of trades, and what reviewers say about stocks.
+"""The stream `Desk`: prices and volumes of trades, and reviews of stocks.
 
 Idea: row `n` is a pure function of the seed and of `n`, so the stream can be made in pieces of any
-size. A trade is told twice, its price by one feed and its volume by another, some rows later; some
+size. A trade has two rows, its price in one feed and its volume in another, some rows later; some
 rows are reviews of a stock. Stocks are traded and reviewed unevenly.
 
 Invariants:
-1. Same seed, same rows, however they are cut (`test_oracle_rows_do_not_depend_on_the_pieces`).
+1. Same seed, same rows, however they are divided (`test_oracle_rows_do_not_depend_on_the_pieces`).
 2. Every price is followed by a volume of the same trade (`test_prices_and_volumes_come_in_pairs`).
 """
 
@@ -39,7 +39,7 @@ ARROW_SCHEMA = pa.schema(
 SPARK_SCHEMA = "timestamp timestamp, kind string, number long, symbol string, value double"
 
 _SECOND: Micros = 1_000_000
-#: rows of which the first half are prices and the second their volumes, but for one review
+#: block of rows: the first half are prices and the second their volumes, except for one review
 _TURN = 401
 #: draws by purpose
 _SYMBOL, _PRICE, _VOLUME, _RATING = range(1, 5)
@@ -47,7 +47,7 @@ _SYMBOL, _PRICE, _VOLUME, _RATING = range(1, 5)
 
 @dataclass(frozen=True, slots=True)
 class Desk:
-    """What the feeds of an integration server bring."""
+    """The feeds of an integration server."""
 
     #: rows per second of event time
     rate: int = 1000
@@ -55,13 +55,13 @@ class Desk:
     begin: Micros = BEGIN
 
     def __post_init__(self) -> None:
-        """Refuse what makes no stream."""
+        """Raise for invalid values."""
         if self.rate < 1:
             msg = f"rate must be at least 1 row per second; got {self.rate}"
             raise DefinitionError(msg)
 
     def table(self, first: int, count: int) -> pa.Table:
-        """Make the rows number `first` to `first + count`, in order of arrival."""
+        """Return the rows number `first` to `first + count`, in order of arrival."""
         rows = np.arange(first, first + count, dtype=np.int64)
         turn, place = np.divmod(rows, _TURN)
         half = _TURN // 2
@@ -90,7 +90,7 @@ class Desk:
             yield self.table(first, count), self.begin + (first + count) * _SECOND // self.rate
 
     def _stocks(self, numbers: np.ndarray) -> np.ndarray:
-        """Choose a stock for each number; the first are chosen most."""
+        """Choose a stock for each number; the first ones are chosen most."""
         return (len(SYMBOLS) * self._draws(_SYMBOL, numbers) ** 1.5).astype(np.int64)
 
     def _draws(self, purpose: int, numbers: np.ndarray) -> np.ndarray:

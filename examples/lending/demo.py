@@ -1,13 +1,13 @@
 """`python -m examples lending`: a lender's figures by area and for all, rearranged while they run.
 
 Idea: a thread writes loans into files while a local Spark runs the five operators over them as one
-query with four results. Operators begin as components of their own and fuse as rows between them
-are measured; on the way they are fused and split by hand, too, and the number of tasks changes.
-From a third of the loans on most are of one area, so that shards move to even out load. At the end
-every row is compared with DuckDB.
+query with four results. Operators begin as components of their own and are fused as the rows
+between them are measured; meanwhile they are also fused and split by hand, and the number of tasks
+changes. From a third of the loans on, most are from one area, so that shards move to balance the
+load. At the end every row is compared with DuckDB.
 
 Invariants:
-1. What is told at the end of the demo is what all loans say
+1. The results at the end of the demo are those of all loans
    (`test_oracle_the_demo_tells_what_duckdb_computes`).
 
 References: Madsen, Zhou, Su (2016), section 2.
@@ -48,22 +48,22 @@ _FILES_PER_BATCH = 5
 _TASKS = 1
 _SHARDS = 4
 _SHOWN = 12
-#: happenings on the page
+#: events shown on the page
 _LAST = 5
 
 
 class Adaptable(Protocol):
-    """What the demo does to a running query."""
+    """The part of a running query that the demo changes."""
 
     def rescale(self, parallelism: int) -> None:
-        """Let so many tasks run the shards."""
+        """Run the shards in this many tasks."""
 
     def fuse(self, together: str | Sequence[Sequence[str]]) -> None:
-        """Let operators run in one task."""
+        """Run operators in one task."""
 
 
 class Turn(NamedTuple):
-    """What is asked for from some part of the loans on."""
+    """A change that is requested after a fraction of the loans."""
 
     after: float
     says: str
@@ -94,13 +94,13 @@ def demo(
         events: how many loans to generate and process.
         memory: the budget of the query's state.
         rate: loans per second of event time; None spreads them over 27 hours.
-        seed: another seed is another stream.
+        seed: seed of the generated stream.
         keep: a new or empty folder for loans, results and checkpoint; None for a temporary one.
         ui: whether to show the queries on a local page, too.
         console: where to show it.
 
     Returns:
-        The exit code of the command: 0 if every row is as it should be.
+        The exit code of the command: 0 if every row is correct.
     """
     began = time.monotonic()
     console = console or wide_console()
@@ -148,7 +148,7 @@ def demo(
 
 
 class _View:
-    """What is shown of the running query, and what is done to it meanwhile."""
+    """The view of the running query, and the changes made to it."""
 
     def __init__(
         self,
@@ -158,10 +158,10 @@ class _View:
         query: Adaptable,
         began: float,
     ) -> None:
-        """Show nothing yet."""
+        """Start empty."""
         self.reports: Callable[[], Sequence[Mapping[str, Any]]] = list
         self.progress = Progress()
-        #: what was asked for, and what happened to operators, tasks and shards
+        #: requested changes, and what happened to operators, tasks and shards
         self.moves: list[str] = []
         self._replay = replay
         self._events = events
@@ -180,7 +180,7 @@ class _View:
         return 0 if mark is None else round(datetime.fromisoformat(mark).timestamp() * 1_000_000)
 
     def look(self) -> None:
-        """Take in the progress of the query; rearrange it in due time."""
+        """Update from the progress of the query; change it when it is time."""
         reports = self.reports()
         for report in reports:
             if report["version"] > self._told:
@@ -208,7 +208,7 @@ class _View:
         return Group(head, self.table())
 
     def line(self) -> str:
-        """Write the line, and what happened since the last one."""
+        """Return the line, and what happened since the last one."""
         moves, self._written = self.moves[self._written :], len(self.moves)
         head = (
             f"{self.progress.processed:,} of {self._events:,} loans, "
@@ -239,7 +239,7 @@ class _View:
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Say what two progress reports in a row tell of operators, tasks and shards."""
+    """Return the changes of operators, tasks and shards between two progress reports."""
     was, is_now = (_together(each) for each in (before, now))
     joined = [group for group in is_now if group not in was]
     parted = [group for group in was if not any(set(group) <= set(each) for each in is_now)]
@@ -259,7 +259,7 @@ def _together(report: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 
 def _show_end(console: Console, view: _View, wrong: Mapping[str, int], seconds: float) -> None:
-    """Show the last figures, what moved, and what DuckDB says."""
+    """Show the last figures, what moved, and the comparison with DuckDB."""
     console.print(view.line(), soft_wrap=True, highlight=False)
     console.print(view.table())
     console.print("What happened on the way:", *view.moves, sep="\n  ", highlight=False)

@@ -1,11 +1,11 @@
 """The stream `Loans`: applications for loans between people, by area.
 
 Idea: row `n` is a pure function of the seed and of `n`, so the stream can be made in pieces of any
-size. Areas differ in how many apply, what they earn, what they pay and how often they are approved;
-from some loan on, most are of one area.
+size. Areas differ in the number of applicants, their income, interest and approval rate;
+from some loan on, most are from one area.
 
 Invariants:
-1. Same seed, same rows, however they are cut (`test_oracle_rows_do_not_depend_on_the_pieces`).
+1. Same seed, same rows, however they are divided (`test_oracle_rows_do_not_depend_on_the_pieces`).
 2. A loan comes less than `disorder` behind the latest one before it
    (`test_bounded_disorder_stays_below_its_bound`).
 
@@ -39,9 +39,9 @@ ARROW_SCHEMA = pa.schema(
         ("area", pa.string()),
         ("approval", pa.bool_()),
         ("amount", pa.float64()),
-        #: what is paid back
+        #: amount paid back
         ("back", pa.float64()),
-        #: months until it is
+        #: months until it is paid back
         ("lendingTime", pa.int32()),
         ("income", pa.float64()),
     ]
@@ -63,7 +63,7 @@ _SHARE = 0.7
 
 @dataclass(frozen=True, slots=True)
 class Loans:
-    """Who asks for how much, where, and what becomes of it."""
+    """Applications for loans with amount, area and outcome."""
 
     #: loans per second of event time
     rate: int = 10
@@ -75,13 +75,13 @@ class Loans:
     boom: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what makes no stream."""
+        """Raise for invalid values."""
         if self.rate < 1:
             msg = f"rate must be at least 1 loan per second; got {self.rate}"
             raise DefinitionError(msg)
 
     def table(self, first: int, count: int) -> pa.Table:
-        """Make the loans number `first` to `first + count`, in order of arrival."""
+        """Return the loans number `first` to `first + count`, in order of arrival."""
         rows = np.arange(first, first + count, dtype=np.int64)
         draws = {purpose: self._draws(purpose, rows) for purpose in range(1, 10)}
         delay = (self.disorder * draws[_DELAY]).astype(np.int64)

@@ -1,7 +1,7 @@
-"""What the job should have told, computed by DuckDB over all loans at once.
+"""The expected results of the job, computed by DuckDB over all loans at once.
 
 Idea: one SQL statement for each result; windows are those that ended by the last watermark of the
-query. Averages are compared to a part in a billion, because sums are added up in another order.
+query. Averages are compared to one part in a billion, because the order of summation differs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _VALUES = {
     "interest": [f"avg({_RATE})", "avg(income)"],
     "approval": ["avg(approval::int)"],
 }
-#: how far two averages may be apart, as a part of either
+#: allowed relative difference of two averages
 CLOSE = 1e-9
 
 #: start and end of the window, the area if there is one, loans, averages
@@ -28,7 +28,7 @@ Row = tuple[Any, ...]
 
 
 def expected(events: Path, name: str, until: Micros) -> list[Row]:
-    """Return the rows of a result whose windows end by an instant, sorted."""
+    """Return the rows of a result whose windows end by a time, sorted."""
     kind, _, scope = name.partition("-")
     area = ["area"] if scope == "by-area" else []
     at = "epoch_us(date)"
@@ -56,7 +56,7 @@ def told(folder: Path, name: str) -> list[Row]:
 
 
 def differences(events: Path, results: Path, until: Micros) -> dict[str, int]:
-    """Return how many rows of each result are not as they should be."""
+    """Return the number of wrong rows of each result."""
     return {
         name: _different(told(results, name), expected(events, name, until)) for name in RESULTS
     }

@@ -3,9 +3,9 @@
     loans -> interest -+-> interest by area -> interest of all
                        +-> approval by area -> approval of all
 
-Idea: the interest of a loan is a map; interest against income, and how many loans are approved, are
-computed for each area as partials that windows of ten minutes to a day share; what is true of all
-areas is consolidated from what is true of each. The map and both areas can share one component.
+Idea: the interest of a loan is a map; interest against income, and the share of approved loans, are
+computed for each area as partial results that windows of ten minutes to a day share; the figures of
+all areas are consolidated from those of each. The map and both areas can share one component.
 Interest is added up by a function for many loans at once, approval by one for each loan.
 
 References: Madsen, Zhou, Su (2016), section 2, figures 1 to 3.
@@ -26,7 +26,7 @@ WINDOWS = ("10 minutes", "30 minutes", "1 hour", "6 hours", "24 hours")
 #: results by the name of the folder they are written to
 RESULTS = ("interest-by-area", "approval-by-area", "interest-of-all", "approval-of-all")
 
-#: operators that are partitioned by area: partials, and the windows that are made of them
+#: operators that are partitioned by area: partial results, and the windows built from them
 BY_AREA = (
     ("interest partials", "interest by area"),
     ("approval partials", "approval by area"),
@@ -44,7 +44,7 @@ def interest(loans: pa.RecordBatch) -> dict[str, Any]:
 
 
 def add_interest(state: dict[str, Any], loans: Any) -> list[Any]:
-    """Count loans and add up their interest and the incomes of who asked for them."""
+    """Count loans and add up their interest and the applicants' incomes."""
     return [
         state["loans"] + loans.sizes,
         state["rates"] + loans.reduce(np.add, "rate"),
@@ -68,7 +68,7 @@ def interest_rate(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def approval_rate(row: dict[str, Any]) -> dict[str, Any]:
-    """Compute which part of the loans was approved."""
+    """Compute the share of loans that were approved."""
     return {"approval": row["approved"] / row["loans"]}
 
 

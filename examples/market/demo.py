@@ -1,15 +1,15 @@
-"""`python -m examples vwap`: a market of a hundred stocks, made, queried and shown on this machine.
+"""`python -m examples vwap`: a market of a hundred stocks, generated, queried and shown live.
 
 Idea: a thread writes trades into files while a local Spark runs two queries over them, both in CQL:
 the volume-weighted average price of a stock over the last hour with every trade of it, and the same
-every second with what else is worth knowing about a stock, which is the table that is shown.
+every second with more figures of a stock, which is the table shown.
 
 Invariants:
-1. What is shown at the end is what the trades say
+1. The figures shown at the end follow from the trades
    (`test_oracle_the_demo_ends_with_the_figures_of_the_last_window`).
 
 Limits: unless a rate is given, the trades are spread over 13/12 of the window, so that full windows
-slide for a while at the end. Windows that move with events share no query with others, so the
+slide for a while at the end. Windows that move with events cannot share a query with others, so the
 trades are read twice.
 
 References: Shared SlideM, section 5.3, query 3.
@@ -45,7 +45,7 @@ _SHOWN = 20
 
 
 def per_trade(window: str) -> str:
-    """Give the statement that answers every trade."""
+    """Return the statement with a result for every trade."""
     return (
         "SELECT symbol, SUM(volume * price) / SUM(volume) AS vwap "
         f"FROM trades [RANGE {_cql(window)}] GROUP BY symbol"
@@ -53,7 +53,7 @@ def per_trade(window: str) -> str:
 
 
 def per_slide(window: str, slide: str) -> str:
-    """Give the statement that answers at every slide."""
+    """Return the statement with results at every slide."""
     return (
         "SELECT symbol, SUM(volume * price) / SUM(volume) AS vwap, LAST(price) AS last_price, "
         "SUM(volume) AS volume, COUNT(*) AS trades "
@@ -83,7 +83,7 @@ def demo(
         slide: how often the table gets a result, in event time.
         results: `trade` for a row per trade, `slide` for rows at every slide, or `both`.
         rate: trades per second of event time; None spreads them over 13/12 of the window.
-        seed: another seed is another market.
+        seed: seed of the generated market.
         keep: a new or empty folder for trades, results and checkpoints; None for a temporary one.
         ui: whether to show the queries on a local page, too.
         console: where to show it.
@@ -136,7 +136,7 @@ def _cql(interval: str) -> str:
 
 
 def _refuse_nonsense(events: int, results: str) -> None:
-    """Raise for arguments that make no demo."""
+    """Raise for invalid arguments."""
     if events < 1:
         msg = f"the demo needs at least 1 trade; got {events}"
         raise DefinitionError(msg)
@@ -166,10 +166,10 @@ def _start(
 
 
 class _View:
-    """What is shown of the running queries."""
+    """The view of the running queries."""
 
     def __init__(self, replay: Replay, status: MarketStatus, home: Path, began: float) -> None:
-        """Show nothing yet."""
+        """Start empty."""
         self.queries: dict[str, DemoQuery] = {}
         self._replay = replay
         self._status = status
@@ -179,7 +179,7 @@ class _View:
         self._started = time.monotonic()
 
     def look(self) -> None:
-        """Take in the progress of the queries, and the newest results after a batch."""
+        """Update from the progress of the queries, and from the newest results after a batch."""
         now = time.monotonic()
         status = self._status
         status.elapsed = now - self._began
@@ -198,12 +198,12 @@ class _View:
         return live_page(self._status)
 
     def line(self) -> str:
-        """Write the line."""
+        """Return the line."""
         return plain_line(self._status)
 
 
 def _show_end(console: Console, status: MarketStatus, keep: Path | None) -> None:
-    """Show the last figures of the stocks and what the run took."""
+    """Show the last figures of the stocks and the cost of the run."""
     console.print(plain_line(status), soft_wrap=True, highlight=False)
     console.print()
     if status.rows or status.latest:

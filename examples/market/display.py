@@ -1,4 +1,4 @@
-"""What the market's demo shows: a live page on a terminal, lines elsewhere, and a summary.
+"""The output of the market demo: a live page on a terminal, lines elsewhere, and a summary.
 
 Idea: `MarketStatus` is plain data; everything here turns a `MarketStatus` into text and touches
 nothing else, so it is tested without a query.
@@ -28,15 +28,15 @@ from icestream.demo.progress import Progress, show_speed, show_time, show_waterm
 
 @dataclass(slots=True)
 class MarketStatus:
-    """How far the demo is."""
+    """The progress of the demo."""
 
-    #: trades the demo will process in all, and event time they cover
+    #: total trades of the demo, and the event time they cover
     events: int
     begin: Micros
     until: Micros
     #: range of the window, as the user wrote it
     window: str
-    #: by when a query answers: "every trade", "every 1 second"
+    #: by the frequency of a query's results: "every trade", "every 1 second"
     queries: dict[str, Progress]
     #: trades in complete files
     written: int = 0
@@ -45,32 +45,32 @@ class MarketStatus:
     #: the newest window of the query with a slide: its end, and a row per symbol
     window_end: Micros = MINUS_INFINITY
     rows: list[dict[str, Any]] = field(default_factory=list)
-    #: the answer to the last trade of each symbol
+    #: the result for the last trade of each symbol
     latest: Mapping[str, dict[str, Any]] = field(default_factory=dict)
 
 
 def show_count(value: float) -> str:
-    """Write a count: `1,234,567`."""
+    """Format a count: `1,234,567`."""
     return f"{int(value):,}"
 
 
 def show_price(value: float) -> str:
-    """Write a price: `1,234.50`."""
+    """Format a price: `1,234.50`."""
     return f"{value:,.2f}"
 
 
 def show_average(value: float) -> str:
-    """Write an average price: `34.4127`."""
+    """Format an average price: `34.4127`."""
     return f"{value:,.4f}"
 
 
 def deviation(row: Mapping[str, Any]) -> float:
-    """Give by which fraction of it the last price is above the average price."""
+    """Return the relative deviation of the last price from the average price."""
     return float(row["last_price"] / row["vwap"] - 1)
 
 
 def _by_turnover(rows: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
-    """Give the stocks that were traded for the most money, in descending order."""
+    """Return the stocks with the highest turnover, in descending order."""
     return sorted(rows, key=lambda row: row["vwap"] * row["volume"], reverse=True)[:most]
 
 
@@ -96,7 +96,7 @@ def live_page(status: MarketStatus) -> RenderableType:
 
 
 def plain_line(status: MarketStatus) -> str:
-    """Write the status as a line, for output that is no terminal."""
+    """Return the status as a line, for output that is not a terminal."""
     parts = [f"{status.elapsed:5.0f} s"]
     parts += [
         f"{every}: {query.processed:,} of {status.events:,} trades, "
@@ -143,7 +143,7 @@ def _window_table(status: MarketStatus, most: int) -> Table:
 
 
 def _latest_table(status: MarketStatus, most: int) -> Table:
-    """Draw the answers to the last trades: there is no window in common."""
+    """Draw the results for the last trades: they have no common window."""
     title = f"The {status.window} up to the last trade of each stock"
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("symbol", no_wrap=True)
@@ -161,7 +161,7 @@ def _tell_hidden(table: Table, hidden: int) -> None:
 
 
 def summary_table(status: MarketStatus, *, kept: str | None) -> RenderableType:
-    """Draw what the run took: trades, time, memory and disk, of each query."""
+    """Draw the cost of the run: trades, time, memory and disk of each query."""
     table = Table(title="What it took", title_justify="left", title_style="bold")
     table.add_column("results", no_wrap=True)
     for heading in ("rows", "speed", "batches", "late", "memory at most", "state on disk"):

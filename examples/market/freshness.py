@@ -1,11 +1,11 @@
 """`python -m examples market`: an expensive analytic of thousands of symbols, as fresh as it can be.
 
 Idea: quotes of many symbols, some quoted all the time and some rarely, come faster than they can be
-priced: each symbol's newest quote is put through a Monte-Carlo price of an option. An update stream
-prices what matters most and says how stale its answers are, second by second.
+priced: for each symbol's newest quote an option price is computed by Monte Carlo simulation. An
+update stream prices what matters most and reports the staleness of its results every second.
 
 Invariants:
-1. What is shown is what the query reports (`test_oracle_the_demo_shows_what_the_query_reports`).
+1. The demo shows the query's reports (`test_oracle_the_demo_shows_what_the_query_reports`).
 
 References: the market dashboard of the source named in `docs/papers.md`.
 """
@@ -34,7 +34,7 @@ from icestream.demo.running import DemoQuery, demo_folder, demo_session, wide_co
 from icestream.plan.nodes.updates import SCHEDULES
 
 OPTIONS = "symbol string, ts timestamp, price double, option double"
-#: batches and symbols that are shown
+#: batches and symbols shown
 _BATCHES = 10
 _SYMBOLS = 8
 _POLL_SECONDS = 0.5
@@ -42,7 +42,7 @@ _POLL_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class OptionPrices:
-    """Prices an option on every symbol: the mean over many ways its price may go."""
+    """Prices an option on every symbol: the mean over many random price paths."""
 
     paths: int = 20_000
 
@@ -62,20 +62,20 @@ class OptionPrices:
 
 @dataclass
 class Dashboard:
-    """What is known of the market: the newest answers, and how stale they were."""
+    """The newest results, and their staleness."""
 
     batches: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_BATCHES))
     newest: dict[str, tuple[float, float]] = field(default_factory=dict)
     _seen: int = -1
 
     def take(self, rows: DataFrame, version: int) -> None:
-        """Take in the answers of a batch."""
+        """Add the results of a batch."""
         for row in rows.collect():
             self.newest.pop(row["symbol"], None)
             self.newest[row["symbol"]] = row["price"], row["option"]
 
     def look(self, query: DemoQuery) -> None:
-        """Take in what the query reports."""
+        """Update from the query's reports."""
         for report in query.recentProgress:
             if report["version"] > self._seen:
                 self._seen = report["version"]
@@ -84,13 +84,13 @@ class Dashboard:
                 self.batches.append({**told, "quotes": report["numInputRows"], "seconds": seconds})
 
     def table(self) -> Table:
-        """Draw the last batches and the newest answers."""
+        """Draw the last batches and the newest results."""
         page = Table.grid(padding=(0, 4))
         page.add_row(self._of_batches(), self._of_symbols())
         return page
 
     def line(self) -> str:
-        """Write the last batch as a line."""
+        """Return the last batch as a line."""
         if not self.batches:
             return "no batch yet"
         last = self.batches[-1]
@@ -136,9 +136,9 @@ def demo(
         seconds: how long it runs.
         symbols: how many there are.
         rate: quotes per second, of all symbols together.
-        schedule: who is priced first: index, linecutting, inplace or fifo.
+        schedule: which symbol is priced first: index, linecutting, inplace or fifo.
         memory: the budget of the query's state.
-        seed: another seed is another market.
+        seed: seed of the generated market.
         keep: a new or empty folder for quotes and checkpoint; None for a temporary one.
         ui: whether to show the queries on a local page, too.
         console: where to show it.

@@ -1,12 +1,12 @@
 """The stream `TradeStream`: a hundred stocks, as Arrow tables or as Parquet files.
 
 Idea: row `n` is a pure function of the seed and of `n`, so the stream can be made in pieces of any
-size, in any order, and is the same. Trades go through the symbols in turn, as in the source; prices
-walk, in steps of a trade, from the price a stock has on average; volumes are exponential, around
-what is usual for the stock.
+size, in any order, and is the same. Trades go through the symbols in turn, as in the paper; prices
+are random walks around the average price of a stock; volumes are exponential, around what is usual
+for the stock.
 
 Invariants:
-1. Same seed, same rows, however they are cut (`test_oracle_rows_do_not_depend_on_the_pieces`).
+1. Same seed, same rows, however they are divided (`test_oracle_rows_do_not_depend_on_the_pieces`).
 2. A trade arrives less than `disorder` behind the latest trade before it
    (`test_bounded_disorder_stays_below_its_bound`).
 3. Event times advance by `rate` trades a second (`test_oracle_the_rate_is_what_was_asked_for`).
@@ -34,7 +34,7 @@ from icestream.core.times import Micros
 from icestream.demo.event_files import EventFile, write_files
 from icestream.demo.randomness import fractions, random_bits
 
-#: made up: no stock of any exchange is meant
+#: made-up names, not stocks of any exchange
 SYMBOLS: tuple[str, ...] = tuple(
     begin + end
     for begin in ("BRA", "COL", "DUN", "FEX", "GLI", "HAV", "JOR", "KEM", "LUP", "NIV")
@@ -61,7 +61,7 @@ ARROW_SCHEMA = pa.schema(
 _SECOND: Micros = 1_000_000
 #: Thursday, 1 January 2026, 00:00 UTC
 BEGIN: Micros = 1_767_225_600 * _SECOND
-#: rows made at once; keeps the columns being worked on inside the processor's cache
+#: rows generated at once; keeps the working columns inside the processor's cache
 _BLOCK = 1 << 16
 #: by how much a price changes with a trade, as a fraction of it
 _STEP = 2e-4
@@ -71,7 +71,7 @@ _DELAY, _VOLUME, _USUAL_PRICE, _USUAL_VOLUME = range(1, 5)
 
 @dataclass(frozen=True, slots=True)
 class TradeStream:
-    """The stream: what is traded, trade by trade."""
+    """The stream of trades."""
 
     #: trades per second of event time
     rate: int = 1000
@@ -81,7 +81,7 @@ class TradeStream:
     begin: Micros = BEGIN
 
     def __post_init__(self) -> None:
-        """Refuse what makes no stream."""
+        """Raise for invalid values."""
         if self.rate < 1:
             msg = f"rate must be at least 1 trade per second; got {self.rate}"
             raise DefinitionError(msg)
@@ -90,7 +90,7 @@ class TradeStream:
             raise DefinitionError(msg)
 
     def table(self, first: int, count: int) -> pa.Table:
-        """Make the trades number `first` to `first + count`, in order of arrival."""
+        """Return the trades number `first` to `first + count`, in order of arrival."""
         end = first + count
         pieces = [
             self._batch(begin, min(_BLOCK, end - begin)) for begin in range(first, end, _BLOCK)
@@ -100,7 +100,7 @@ class TradeStream:
     def write(self, folder: Path, events: int, *, seconds: int) -> Iterator[EventFile]:
         """Write the first `events` trades to Parquet files of `seconds` of event time each.
 
-        Each file is written when the iterator is asked for it.
+        Each file is written when the iterator reaches it.
         """
         if seconds < 1:
             msg = f"a file must hold at least 1 second of event time; got {seconds}"
@@ -108,13 +108,13 @@ class TradeStream:
         yield from write_files(folder, self._pieces(events, seconds * self.rate), ["symbol"])
 
     def _pieces(self, events: int, most: int) -> Iterator[tuple[pa.Table, Micros]]:
-        """Make the first trades, `most` at a time, each with the event time it reaches."""
+        """Yield the first trades, `most` at a time, each with the event time it reaches."""
         for first in range(0, events, most):
             count = min(most, events - first)
             yield self.table(first, count), self.begin + (first + count) * _SECOND // self.rate
 
     def _batch(self, first: int, count: int) -> pa.RecordBatch:
-        """Make some trades at once."""
+        """Return some trades."""
         trades = np.arange(first, first + count, dtype=np.int64)
         step, symbol = np.divmod(trades, len(SYMBOLS))
         counters = trades.view(np.uint64)
@@ -133,11 +133,11 @@ class TradeStream:
         return pa.RecordBatch.from_arrays([pa.array(each) for each in columns], schema=ARROW_SCHEMA)
 
     def _usual_prices(self) -> npt.NDArray[np.float64]:
-        """Give the price that each stock walks around: from 5 to 500, most of them low."""
+        """Return the mean price of each stock: from 5 to 500, most of them low."""
         return 5 * 100 ** self._of_stocks(_USUAL_PRICE)
 
     def _usual_volumes(self) -> npt.NDArray[np.float64]:
-        """Give the mean volume of a trade of each stock: from 20 to 2,000 shares."""
+        """Return the mean volume of a trade of each stock: from 20 to 2,000 shares."""
         return 20 * 100 ** self._of_stocks(_USUAL_VOLUME)
 
     def _of_stocks(self, purpose: int) -> npt.NDArray[np.float64]:

@@ -1,12 +1,11 @@
 """A live feed of quotes: thousands of symbols at uneven rates, written as they happen.
 
-Idea: a thread writes a file every so often with the quotes since the last one, each with the time
-at which it was made, so that staleness can be measured from the producer on. Symbol `i` is quoted
-in proportion to `(i + 1) ** -skew`. The thread remembers what it wrote, for whoever wants to check
-what became of it.
+Idea: a thread periodically writes a file with the quotes since the last one, each with the time at
+which it was made, so that staleness can be measured from the producer on. Symbol `i` is quoted in
+proportion to `(i + 1) ** -skew`. The thread records what it wrote, for checks.
 
 Invariants:
-1. Times go up, and no quote is written before its time
+1. Times increase, and no quote is written before its time
    (`test_oracle_quotes_are_written_after_they_are_made`).
 2. The rate is what was asked for (same test).
 3. A failure ends the thread and is raised by `check` (`test_crash_a_failed_feed_says_so`).

@@ -1,16 +1,17 @@
-"""Answers of the recommender, as its results tell them, and whether the offline model agrees.
+"""Answers of the recommender, added up from result rows, and compared with the offline model.
 
-Idea: results say for how long an item is in an answer, and changes may take that back; what they
-add up to at an instant is the answer to who asks then. An answer is right if it has the scores of
-the best items and gives each item its own, up to rounding: of equal scores either may be in it.
+Idea: result rows state for how long an item is in an answer, and changes may retract that; their
+    sum
+at a time is the answer to a request at that time. An answer is right if it has the scores of the
+best items and the right score for each item, up to rounding: of equal scores either may be in it.
 
 Invariants:
-1. Changes add up to the answers of every instant
+1. Changes add up to the answers of every time
    (`test_oracle_changes_add_up_to_the_answers_of_an_instant`).
-2. An answer with a wrong item, a wrong score or one too few is told
+2. An answer with a wrong item, a wrong score or a missing item is reported
    (`test_answers_that_are_wrong_are_told`).
 
-Cost: a few Python objects for each row that was not taken back; for demos and tests.
+Cost: a few Python objects for each row that was not retracted; for demos and tests.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ from examples.recommender.offline import SimilarityModel
 from icestream.core.times import INFINITY, Micros
 from icestream.demo.results import micros_of
 
-#: scores that differ by less are equal
+#: scores that differ by less count as equal
 _CLOSE = 1e-9
 
 
 class Request(NamedTuple):
-    """Who asked, and when."""
+    """The user and the time of a request."""
 
     user: int
     asked: Micros
 
 
 class RecommendedItem(NamedTuple):
-    """Something recommended."""
+    """A recommended item with its score."""
 
     item: int
     score: float
@@ -58,10 +59,10 @@ class _Row(NamedTuple):
 
 
 class Recommendations:
-    """What result rows, of either mode, add up to."""
+    """The sum of result rows, of either mode."""
 
     def __init__(self) -> None:
-        """Know of no answer yet."""
+        """Start empty."""
         self._rows: dict[Request, Counter[_Row]] = defaultdict(Counter)
 
     def take(self, rows: pa.Table) -> None:
@@ -87,17 +88,17 @@ class Recommendations:
                 del answer[row]
 
     def of(self, request: Request, instant: Micros) -> Answer:
-        """Give the answer to a request at an instant."""
+        """Return the answer to a request at a time."""
         rows = self._rows.get(request, Counter())
         return ranked([row.item for row in rows if row.start <= instant < row.end])
 
     def at(self, instant: Micros) -> dict[Request, Answer]:
-        """Give all answers at an instant, without those that are empty."""
+        """Return all answers at a time, without those that are empty."""
         answers = {request: self.of(request, instant) for request in self._rows}
         return {request: answer for request, answer in answers.items() if answer}
 
     def latest(self, now: Micros, most: int) -> list[tuple[Request, Answer]]:
-        """Give the answers that began last, up to an instant, the latest first."""
+        """Return the answers that began last, up to a time, latest first."""
         began = {
             request: max((row.start for row in rows if row.start <= now), default=None)
             for request, rows in self._rows.items()
@@ -108,14 +109,14 @@ class Recommendations:
 
 
 def ranked(answer: Sequence[RecommendedItem]) -> Answer:
-    """Put an answer in order, best first."""
+    """Return an answer sorted, best first."""
     return sorted(answer, key=lambda each: (-each.score, each.item))
 
 
 def wrong(
     answer: Sequence[RecommendedItem], model: SimilarityModel, user: int, k: int
 ) -> str | None:
-    """Say what the offline model finds wrong with an answer to a user, if anything."""
+    """Return how an answer to a user differs from the offline model, if it does."""
     items, scores = model.scores(user)
     best = np.sort(scores)[::-1][:k]
     if len(answer) != len(best):

@@ -1,11 +1,11 @@
 """`python -m examples recommender`: ratings, requests and recommendations, live on this machine.
 
 Idea: a thread writes ratings and requests into files while a local Spark runs one query over them,
-in update mode: what is asked once is answered once, standing requests get a new answer with every
+in update mode: a plain request gets one answer, a standing request a new answer with every
 rating that changes it. At the end some answers are compared with a model computed from all ratings.
 
 Invariants:
-1. The demo ends with answers that the offline model agrees with, or says so and fails
+1. The demo ends with answers that agree with the offline model, or reports differences and fails
    (`test_oracle_the_demo_ends_with_right_answers`).
 
 Cost: pairs of a user's ratings, so quadratic in the ratings of a user that are alive; hence the
@@ -91,10 +91,10 @@ def demo(
         count: how many ratings to use, the first ones of a file.
         memory: the budget of the query's state.
         window: how long a rating counts.
-        items: how many items an answer has at most.
+        items: maximum number of items in an answer.
         requests: requests for each rating, after the first three quarters of the ratings.
         standing: share of the requests that open or close a standing one.
-        seed: another seed is other ratings and other requests.
+        seed: seed of the ratings and requests.
         keep: a new or empty folder for events, results and checkpoint; None for a temporary one.
         ui: whether to show the queries on a local page, too.
         console: where to show it.
@@ -140,12 +140,12 @@ def demo(
         console.print()
     console.print(summary_table(status, verdict, kept=str(keep) if keep else None))
     for each in verdict.wrong:
-        console.print(f"not what the offline model says: {each}", highlight=False)
+        console.print(f"differs from the offline model: {each}", highlight=False)
     return 1 if verdict.wrong else 0
 
 
 def _ratings(path: Path | None, count: int, seed: int) -> pa.Table:
-    """Read ratings or make some."""
+    """Read or generate ratings."""
     if count < 4:
         msg = f"the demo needs at least 4 ratings; got {count}"
         raise DefinitionError(msg)
@@ -179,7 +179,7 @@ class _Stream:
     """The events of a workload, as a replay writes them."""
 
     def __init__(self, workload: RatingWorkload) -> None:
-        """Make all events once, to know them at the end."""
+        """Generate all events once, to have them at the end."""
         self._workload = workload
         self.table = workload.table()
         self.events = self.table.num_rows
@@ -188,25 +188,25 @@ class _Stream:
 
     @property
     def begin(self) -> Micros:
-        """Give the event time it begins at."""
+        """Return the event time at which it begins."""
         return self.time_of(0)
 
     def time_of(self, event: int) -> Micros:
-        """Give the time of an event by its number."""
+        """Return the time of an event by its number."""
         return int(self._times[event])
 
     def write(self, folder: Path, events: int, *, seconds: int) -> Iterator[EventFile]:
-        """Write all events, some in each file; how long they take plays no part."""
+        """Write all events, some in each file; `seconds` is not used."""
         del events, seconds
         return self._workload.write(folder, rows=_EVENTS_PER_FILE)
 
     def ratings_among(self, events: int) -> int:
-        """Give how many of the first events are ratings."""
+        """Return how many of the first events are ratings."""
         return int(self._rated[events - 1]) if events else 0
 
 
 class _View:
-    """What is shown of the running query."""
+    """The view of the running query."""
 
     def __init__(
         self,
@@ -217,7 +217,7 @@ class _View:
         home: Path,
         began: float,
     ) -> None:
-        """Show nothing yet."""
+        """Start empty."""
         self._query = query
         self._replay = replay
         self._status = status
@@ -228,7 +228,7 @@ class _View:
         self._started = time.monotonic()
 
     def look(self) -> None:
-        """Take in the progress of the query, and the newest answers after a batch."""
+        """Update from the progress of the query, and from the newest answers after a batch."""
         now = time.monotonic()
         status, progress = self._status, self._status.progress
         status.elapsed = now - self._began
@@ -251,14 +251,14 @@ class _View:
         return live_page(self._status)
 
     def line(self) -> str:
-        """Write the line."""
+        """Return the line."""
         return plain_line(self._status)
 
 
 def _checked(
     events: pa.Table, answers: Recommendations, window: Micros, k: int
 ) -> RecommendationVerdict:
-    """Compare some answers, from first to last, with the model of the ratings at their instants."""
+    """Compare some answers, from first to last, with the model of the ratings at their times."""
     of = events.column("stream")
     ratings = events.filter(pc.equal(of, RATING)).select(["time", "user", "item", "rating"])
     asked, standing = _asked(events), _standing(events)
@@ -272,14 +272,14 @@ def _checked(
 
 
 def _asked(events: pa.Table) -> list[tuple[Request, Micros]]:
-    """Choose some requests that are answered once, each with its instant."""
+    """Choose some plain requests, each with its time."""
     users, times = _columns(events.filter(pc.equal(events.column("stream"), REQUEST)))
     chosen = np.unique(np.linspace(0, len(users) - 1, min(_CHECKED, len(users))).astype(np.int64))
     return [(Request(users[each], times[each]), times[each]) for each in chosen.tolist()]
 
 
 def _standing(events: pa.Table) -> list[tuple[Request, Micros]]:
-    """Choose some standing requests, each with the last instant at which it stands."""
+    """Choose some standing requests, each with the last time at which it is open."""
     of, last = events.column("stream"), _columns(events)[1][-1]
     opened = zip(*_columns(events.filter(pc.equal(of, REGISTER))), strict=True)
     ends = dict.fromkeys((Request(user, time) for user, time in opened), last)
@@ -291,5 +291,5 @@ def _standing(events: pa.Table) -> list[tuple[Request, Micros]]:
 
 
 def _columns(events: pa.Table) -> tuple[list[int], list[Micros]]:
-    """Give the users and times of events."""
+    """Return the users and times of events."""
     return events.column("user").to_pylist(), events.column("time").cast(pa.int64()).to_pylist()

@@ -1,10 +1,10 @@
-"""What the recommender's demo shows: a live page on a terminal, lines elsewhere, and a summary.
+"""The output of the recommender demo: a live page on a terminal, lines elsewhere, and a summary.
 
 Idea: `RecommenderStatus` is plain data; everything here turns a `RecommenderStatus` into text and
 touches nothing else, so it is tested without a query.
 
 Invariants:
-1. Speeds are those of ratings and of requests, each by itself
+1. Ratings and requests have separate speeds
    (`test_oracle_ratings_and_requests_have_speeds_of_their_own`).
 2. The table shows the latest answers, best items first
    (`test_oracle_the_table_shows_answers_best_first`).
@@ -25,15 +25,15 @@ from icestream.core.units import format_bytes
 from icestream.demo.bars import bars, events_bar, show_phases
 from icestream.demo.progress import Progress, show_time, show_watermark
 
-#: items of an answer that the table has room for
+#: items of an answer that fit into the table
 _ITEMS = 4
 
 
 @dataclass(slots=True)
 class RecommenderStatus:
-    """How far the demo is."""
+    """The progress of the demo."""
 
-    #: ratings and requests the demo will process in all
+    #: total ratings and requests of the demo
     ratings: int
     requests: int
     #: how long a rating counts, as the user wrote it
@@ -46,7 +46,7 @@ class RecommenderStatus:
     written: int = 0
     #: seconds since the demo was started
     elapsed: float = 0.0
-    #: how often a group left memory and came back
+    #: how often a group was evicted and read back
     left: int = 0
     returned: int = 0
     #: the answers to the last requests, latest first
@@ -54,25 +54,25 @@ class RecommenderStatus:
 
     @property
     def events(self) -> int:
-        """Give the events of the demo."""
+        """Return the number of events of the demo."""
         return self.ratings + self.requests
 
 
 @dataclass(frozen=True, slots=True)
 class RecommendationVerdict:
-    """What the offline model says of some answers."""
+    """The verdict of the offline model on some answers."""
 
     checked: int
     #: of these, answers to standing requests
     standing: int
     #: items in the answers that were checked
     items: int
-    #: what is wrong with those that differ
+    #: descriptions of the differences
     wrong: tuple[str, ...]
 
 
 def show_rate(count: int, seconds: float, what: str) -> str:
-    """Write how many come in a second: `1,234 ratings/s`."""
+    """Format a rate: `1,234 ratings/s`."""
     return f"{count / seconds if seconds > 0 else 0:,.0f} {what}/s"
 
 
@@ -106,7 +106,7 @@ def live_page(status: RecommenderStatus) -> RenderableType:
 
 
 def plain_line(status: RecommenderStatus) -> str:
-    """Write the status as a line, for output that is no terminal."""
+    """Return the status as a line, for output that is not a terminal."""
     progress = status.progress
     if not progress.processed:
         return waiting_line(status.elapsed, status.written, status.events)
@@ -135,7 +135,7 @@ def answer_table(status: RecommenderStatus, *, most: int) -> Table:
 def summary_table(
     status: RecommenderStatus, verdict: RecommendationVerdict, *, kept: str | None
 ) -> RenderableType:
-    """Draw what the run took, and whether the answers are right."""
+    """Draw the cost of the run, and whether the answers are right."""
     progress = status.progress
     facts = Table(title="What it took", title_justify="left", title_style="bold", show_header=False)
     facts.add_column(style="bold")

@@ -1,20 +1,22 @@
 """Ratings in the shape of MovieLens.
 
 Idea: how many ratings a user gives and how often an item is rated both have long tails (Weibull).
-Items have a genre; users have a taste for each genre, which moves both what they rate and how they
-rate it. A user's items are drawn one after the other, never one twice, and rated in sessions.
+Items have a genre; users have a taste for each genre, which affects both what they rate and how
+they rate it. A user's items are drawn one after the other, without repetition, and rated in
+sessions.
 
 Invariants:
 1. Same seed, same ratings (`test_oracle_the_same_seed_makes_the_same_ratings`).
-2. Users, items and ratings are as many as asked for, no user rates an item twice
+2. The numbers of users, items and ratings are as requested; no user rates an item twice
    (`test_oracle_no_user_rates_an_item_twice`).
 3. Popularity is skewed as in MovieLens (`test_oracle_popularity_has_long_tails`), ratings come in
    sessions (`test_oracle_users_rate_in_sessions`) and follow taste
    (`test_oracle_items_of_a_genre_are_more_alike`).
 
-Cost: about a microsecond and 100 bytes a rating, all of them at once.
+Cost: about a microsecond and 100 bytes per rating, all in memory at once.
 
-Limits: the shapes are fitted to what is published of MovieLens 10M: 143 ratings a user and 20 at
+Limits: the shapes are fitted to the published figures of MovieLens 10M: 143 ratings per user and 20
+    at
 least, a Gini coefficient of 0.805 of the items (here 0.803) of which the most popular has 34,864
 ratings (here 38,636). Times are whole seconds, as in its files.
 
@@ -43,15 +45,15 @@ BEGIN: Micros = 821_145_600 * _SECOND
 #: shapes of the Weibull distributions of ratings per user and per item; less is more skewed
 _USER_SHAPE = 0.6
 _ITEM_SHAPE = 0.37
-#: added to all items, so that hardly any is never rated
+#: added to all items, so that nearly all are rated
 _ITEM_FLOOR = 0.02
 #: MovieLens leaves out users with fewer ratings, a seventh of the mean; so do smaller sets
 _LEAST_PER_USER = 20
-#: a user rates at most this part of the items, unless there are too few items for that
+#: a user rates at most this fraction of the items, unless there are too few items for that
 _MOST_OF_ITEMS = 0.7
 #: an item of a favourite genre is drawn as often as 1 + this many others
 _FAVOURED = 2.0
-#: users who rate more than this part of the items are drawn item by item
+#: for users who rate more than this fraction of the items, every item is considered
 _MANY_OF_ITEMS = 1 / 16
 _CELLS_AT_ONCE = 1 << 22
 #: a session ends after a rating with this chance, and the next begins days later
@@ -66,18 +68,18 @@ _PAUSE, _JOIN, _NOISE, _LENIENCE, _QUALITY = range(10, 15)
 
 @dataclass(frozen=True, slots=True)
 class Ratings:
-    """Ratings of items by users, all known beforehand."""
+    """Ratings of items by users, all generated at once."""
 
     users: int = 70_000
     items: int = 10_600
     ratings: int = 10_000_000
     seed: int = 1
     begin: Micros = BEGIN
-    #: from the first rating to the last, at most
+    #: maximum time from the first rating to the last
     span: Micros = 13 * 365 * _DAY
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be."""
+        """Raise for invalid values."""
         if min(self.users, self.items, self.ratings) < 1:
             msg = (
                 "there must be at least 1 user, 1 item and 1 rating; "
@@ -95,13 +97,13 @@ class Ratings:
             raise DefinitionError(msg)
 
     def table(self) -> pa.Table:
-        """Make all ratings, in the order of time."""
+        """Return all ratings, in the order of time."""
         counts = self.counts()
         genre, label, taste = self._genres(), self._labels(), self._tastes()
         user, item = self._chosen(counts, genre, taste)
         values = self._values(user, item, genre, taste)
         times = self._times(counts)
-        # rows are numbered through by user; sorting time and row as one number is quickest
+        # rows are numbered by user; sorting time and row as one number is fastest
         bits = max(int(self.ratings).bit_length(), 1)
         order = np.sort(times << bits | np.arange(self.ratings)) & ((1 << bits) - 1)
         columns = (
@@ -113,13 +115,13 @@ class Ratings:
         return pa.Table.from_arrays(list(columns), schema=SCHEMA)
 
     def genre_of(self, items: Ints) -> Ints:
-        """Give the genres of items by their number, from 1."""
+        """Return the genres of items by their number, from 1."""
         genres = np.empty(self.items, dtype=np.int64)
         genres[self._labels() - 1] = self._genres()
         return genres[items - 1]
 
     def counts(self) -> Ints:
-        """Give the number of ratings of each user; they add up to `ratings`."""
+        """Return the number of ratings of each user; they add up to `ratings`."""
         least = min(_LEAST_PER_USER, self.ratings // (7 * self.users))
         most = int(_MOST_OF_ITEMS * self.items)
         if self.ratings > most * self.users // 2:
@@ -134,7 +136,7 @@ class Ratings:
                 low = scale
         exact = np.minimum(least + low * extra, most)
         counts = np.floor(exact).astype(np.int64)
-        # what rounding down left over goes to those it took most from
+        # the remainder of rounding down goes to the users who lost most by it
         room = np.where(counts < most, exact - counts, -1.0)
         while left := self.ratings - int(counts.sum()):
             open_to = np.flatnonzero(counts < most)
@@ -143,35 +145,35 @@ class Ratings:
         return counts
 
     def _shuffled(self, purpose: int, count: int) -> Ints:
-        """Give the numbers from 0 to `count` in a random order."""
+        """Return the numbers from 0 to `count` in a random order."""
         bits = random_bits(self.seed, purpose, np.arange(count, dtype=np.uint64))
         return np.argsort(bits, kind="stable")
 
     def _draws(self, purpose: int, first: int, count: int) -> Floats:
-        """Give even draws from (0, 1)."""
+        """Return uniform draws from (0, 1)."""
         counters = np.arange(first, first + count, dtype=np.int64).view(np.uint64)
         return fractions(random_bits(self.seed, purpose, counters))
 
     def _bells(self, purpose: int, count: int) -> Floats:
-        """Give draws from a bell curve around 0 of variance 1: sums of four even ones."""
+        """Return draws from a bell curve around 0 with variance 1: sums of four uniform ones."""
         bits = random_bits(self.seed, purpose, np.arange(count, dtype=np.uint64))
         sums = bits.view(np.uint16).reshape(-1, 4).sum(axis=1, dtype=np.int64)
         bells: Floats = (sums + 2) * (3**0.5 / 2**16) - 2 * 3**0.5
         return bells
 
     def _genres(self) -> Ints:
-        """Give the genre of each item; items are kept by genre, and labelled at random."""
+        """Return the genre of each item; items are ordered by genre, and numbered at random."""
         return np.sort((self._draws(_GENRE, 0, self.items) * GENRES).astype(np.int64))
 
     def _labels(self) -> Ints:
         return self._shuffled(_LABEL, self.items) + 1
 
     def _tastes(self) -> Floats:
-        """Give how much each user likes each genre."""
+        """Return how much each user likes each genre."""
         return self._bells(_TASTE, self.users * GENRES).reshape(self.users, GENRES)
 
     def _chosen(self, counts: Ints, genre: Ints, taste: Floats) -> tuple[Ints, Ints]:
-        """Choose the items of each user; give users and items in the order users rate them."""
+        """Choose the items of each user; return users and items in the order of rating."""
         weights = _weibull(self._shuffled(_ITEM_RANK, self.items), self.items, _ITEM_SHAPE)
         weights += _ITEM_FLOOR
         favourites = np.argpartition(-taste, 1, axis=1)[:, :2]
@@ -191,7 +193,7 @@ class Ratings:
     def _chosen_from_few(
         self, counts: Ints, weights: Floats, genre: Ints, favourites: Ints
     ) -> Ints:
-        """Draw items with replacement, and again for each that a user already has."""
+        """Draw items with replacement, and again for each item that a user already has."""
         ends = np.cumsum(weights) / weights.sum()
         mass = np.bincount(genre, weights / weights.sum(), GENRES)
         begins = np.cumsum(mass) - mass
@@ -200,7 +202,7 @@ class Ratings:
             tries = np.where(wanted, 2 * wanted + 4, 0) if len(held) else wanted
             user = np.repeat(np.arange(self.users), tries)
             first, second = favourites[user].T
-            # one draw from a line: all items, then those of the two favourite genres again
+            # one draw from a list: all items, then those of the two favourite genres again
             line = self._draws(_ITEM, drawn, len(user))
             drawn += len(user)
             line *= 1 + _FAVOURED * (mass[first] + mass[second])
@@ -220,7 +222,7 @@ class Ratings:
     def _chosen_from_all(
         self, users: Ints, counts: Ints, weights: Floats, genre: Ints, favourites: Ints
     ) -> Ints:
-        """Let all items race, the heavy ones faster; the first ones home are the user's."""
+        """Draw an exponential time for every item, shorter for heavy ones; take the shortest."""
         chosen = [np.empty(0, dtype=np.int64)]
         at_once = max(1, _CELLS_AT_ONCE // self.items)
         for first in range(0, len(users), at_once):
@@ -235,7 +237,7 @@ class Ratings:
         return np.concatenate(chosen)
 
     def _values(self, user: Ints, item: Ints, genre: Ints, taste: Floats) -> Floats:
-        """Rate: a bit for the user, a bit for the item, the rest for taste and chance."""
+        """Return ratings: an offset for the user, one for the item, plus taste and chance."""
         stars = 0.7 * taste.ravel()[user * GENRES + genre[item]]
         stars += 0.4 * self._bells(_LENIENCE, self.users)[user]
         stars += 0.4 * self._bells(_QUALITY, self.items)[item]
@@ -244,7 +246,7 @@ class Ratings:
         return halves / 2
 
     def _times(self, counts: Ints) -> Ints:
-        """Give the second of each rating after the beginning, user by user."""
+        """Return the second of each rating after the beginning, user by user."""
         first = np.cumsum(counts) - counts
         gaps = -np.log(self._draws(_GAP, 0, self.ratings)) * _SECONDS_BETWEEN
         pauses = np.flatnonzero(self._draws(_PAUSE, 0, self.ratings) < _SESSION_ENDS)
@@ -264,7 +266,7 @@ class Ratings:
 
 
 def _weibull(ranks: Ints, count: int, shape: float) -> Floats:
-    """Give the value of a Weibull distribution that a rank out of `count` stands for."""
+    """Return the quantile of a Weibull distribution for a rank out of `count`."""
     values: Floats = (-np.log((ranks + 0.5) / count)) ** (1 / shape)
     return values
 

@@ -1,20 +1,20 @@
-r"""The recommender's model at one instant, computed from all ratings: exact, slow and obvious.
+r"""The recommender's model at one time, computed from all ratings: exact, slow and obvious.
 
-Idea: of the ratings that are alive at an instant, pair those of the same user. For two items, sums
+Idea: of the ratings that are alive at a time, pair those of the same user. For two items, sums
 over these pairs give their similarity, the cosine of the ratings by users who rated both:
 
     sim(i, j) = sum r_i r_j / sqrt(sum r_i^2 * sum r_j^2)
     score(u, j) = sum sim(i, j) r(u, i) / sum sim(i, j)     over the alive ratings of u, i != j
 
 Lifetimes: a rating at time `le` is alive at t where le <= t < le + window, and for ever without a
-window. Ratings are a bag, as for a join: who rates an item twice has two ratings that pair with all
-others of theirs. Of equal scores the lower item comes first.
+window. Ratings are a bag, as in a join: a user who rates an item twice has two ratings that pair
+with all others of theirs. Of equal scores the lower item comes first.
 
 Invariants:
-1. Similarities and recommendations are those of the definition, read literally
+1. Similarities and recommendations follow the definition literally
    (`test_oracle_the_model_is_its_definition`).
-2. How many pairs are summed at once does not show (`test_oracle_chunks_of_pairs_do_not_show`).
-3. The ends of a lifetime are as written (`test_a_rating_is_alive_from_its_time_to_its_end`).
+2. The number of pairs summed at once changes nothing (`test_oracle_chunks_of_pairs_do_not_show`).
+3. The ends of a lifetime are as defined (`test_a_rating_is_alive_from_its_time_to_its_end`).
 
 Cost: n * (n - 1) / 2 pairs for a user of n ratings, sorted in chunks; 16 bytes for each two items
 that have a user in common, twice.
@@ -41,7 +41,7 @@ _PAIRS_AT_ONCE = 1 << 21
 
 
 def alive_at(ratings: pa.Table, t: Micros, window: Micros | None = None) -> pa.Table:
-    """Keep the ratings whose lifetime holds instant `t`."""
+    """Return the ratings that are alive at time `t`."""
     times = ratings.column("time").cast(pa.int64()).to_numpy()
     alive = times <= t
     if window is not None and window < INFINITY:
@@ -51,15 +51,15 @@ def alive_at(ratings: pa.Table, t: Micros, window: Micros | None = None) -> pa.T
 
 @dataclass(frozen=True, slots=True)
 class SimilarityModel:
-    """Similarities of items and the ratings of users, at one instant."""
+    """Similarities of items and the ratings of users, at one time."""
 
-    #: numbers of the items, ascending; items are known by their place in it below
+    #: numbers of the items, ascending; below, items are referred to by their position in it
     items: Ints
     #: neighbours of item p are `neighbour[first[p]:first[p + 1]]`, ascending
     first: Ints
     neighbour: Ints
     similarity: Floats
-    #: users ascending, each as often as they have ratings alive
+    #: users, ascending, each repeated for every live rating
     rater: Ints
     rated: Ints
     rating: Floats
@@ -76,7 +76,7 @@ class SimilarityModel:
 
         Args:
             ratings: columns `time`, `user`, `item`, `rating`, in any order of rows.
-            t: the instant, in microseconds since the epoch.
+            t: the time, in microseconds since the epoch.
             window: how long a rating lives; for ever if None.
             pairs_at_once: pairs of ratings summed at once; bounds memory, changes nothing.
         """
@@ -103,7 +103,7 @@ class SimilarityModel:
         )
 
     def similarities(self, item: int) -> list[tuple[int, float]]:
-        """Give the items that share users with `item`, ascending, each with its similarity."""
+        """Return the items that share users with `item`, ascending, each with its similarity."""
         place = int(np.searchsorted(self.items, item))
         if place == len(self.items) or self.items[place] != item:
             return []
@@ -112,7 +112,7 @@ class SimilarityModel:
         return [(int(other), float(similarity)) for other, similarity in found]
 
     def scores(self, user: int, *, exclude_rated: bool = True) -> tuple[Ints, Floats]:
-        """Give all items that can be recommended to a user, ascending, and their scores."""
+        """Return all items that can be recommended to a user, ascending, and their scores."""
         mine = slice(*np.searchsorted(self.rater, [user, user + 1]))
         rated, rating = self.rated[mine], self.rating[mine]
         begin, end = self.first[rated], self.first[rated + 1]
@@ -130,7 +130,7 @@ class SimilarityModel:
     def recommend(
         self, user: int, k: int, *, exclude_rated: bool = True
     ) -> list[tuple[int, float]]:
-        """Give the `k` items with the highest scores for a user, best first."""
+        """Return the `k` items with the highest scores for a user, best first."""
         items, scores = self.scores(user, exclude_rated=exclude_rated)
         best = np.lexsort((items, -scores))[:k]
         return [(int(items[each]), float(scores[each])) for each in best]
@@ -170,7 +170,7 @@ def _sums(chunks: Iterator[_Pairs]) -> _Pairs:
     waiting = [_summed([])]
     for chunk in chunks:
         waiting.append(_summed([chunk]))
-        # like the digits of a counter: equal sizes become one of twice the size
+        # like a binary counter: two parts of equal size are merged into one of twice the size
         while len(waiting) > 1 and len(waiting[-1].key) * 2 > len(waiting[-2].key):
             waiting[-2:] = [_summed(waiting[-2:])]
     return _summed(waiting)

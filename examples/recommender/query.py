@@ -1,9 +1,10 @@
-"""The recommender as a query: similarities of items and what they say to who asks, in one stream.
+"""The recommender as a query: similarities of items and recommendations, in one stream.
 
-Idea: four groupings, one inside or after the other. Of each *user*, ratings are paired with each
-other and with the user's requests; of each *item*, pairs become similarities, one for each other
-item, and meet what the askers have rated; of each *request*, an average of the asker's ratings by
-similarity scores every other item, and those that the asker does not know yet are ranked.
+Idea: four groupings, one inside or after the other. By *user*: ratings are paired with each other
+    and
+with the user's requests. By *item*: pairs become similarities, one for each other item, and are
+joined with the ratings of requesting users. By *request*: an average of the user's ratings weighted
+by similarity scores every other item, and those that the user has not rated are ranked.
 
     user    ratings x ratings    -> user, item1, r1, item2, r2
             requests x ratings   -> user, asked, item1, r1
@@ -12,17 +13,18 @@ similarity scores every other item, and those that the asker does not know yet a
     asked   item2: score = sum similarity r1 / sum similarity, not where rated; the best k
 
 Invariants:
-1. Answers are those of the offline model at their instants, whatever the batches
+1. Answers agree with the offline model at their times, for any batches
    (`test_oracle_requests_are_answered_as_by_the_offline_model`,
    `test_oracle_standing_requests_follow_every_rating`).
 2. Two requests of a user do not mix (`test_requests_of_a_user_do_not_mix`).
 
 Cost: a rating of a user with n alive ones makes 2 n pairs; a request of such a user reads as many
-similarity vectors. With a window, lifetimes end at instants of their own, so a pair changes a
+similarity vectors. With a window, lifetimes end at different times, so a pair changes a
 similarity once for each other pair of the two items that ends before it.
 
-Limits: equal requests of a user at one instant are one. Ratings must be above 0, else similarities
-may add up to nothing, and such items are left out.
+Limits: equal requests of a user at one time count as one. Ratings must be above 0, else
+    similarities
+may add up to 0, and such items are left out.
 
 References: ICE, section III-A and figure 2.
 """
@@ -32,21 +34,21 @@ from __future__ import annotations
 import icestream as ice
 from icestream.api.events import Events
 
-#: columns of the answers, behind the lifetime
+#: columns of the answers, after the lifetime
 ANSWER = ("user", "asked", "item", "score")
 
 
 def recommendations(events: Events, *, k: int = 10, window: str | None = None) -> Events:
-    """Recommend items to users who ask.
+    """Recommend items to users on request.
 
     Args:
         events: ratings and requests, with the columns of `workload.EVENT_SCHEMA`.
-        k: how many items an answer has at most.
-        window: how long a rating counts; for ever if None.
+        k: maximum number of items in an answer.
+        window: how long a rating counts; None means for ever.
 
     Returns:
-        Events `(user, asked, item, score)`; an answer to a request lives for its instant, those to
-        standing ones for as long as they are true.
+        Events `(user, asked, item, score)`; the answer to a plain request lives for an instant,
+        those to standing ones for as long as they are true.
     """
     ratings = events.where("stream = 0").alterLifetime(window)
     requests = events.where("stream <> 0")
@@ -61,7 +63,7 @@ def recommendations(events: Events, *, k: int = 10, window: str | None = None) -
 
 
 def _of_user(ratings: Events, requests: Events) -> Events:
-    """Pair the ratings of a user with each other, and with what the user asks."""
+    """Pair the ratings of a user with each other, and with the user's requests."""
     asking = requests.edges(start="stream = 2", end="stream = 3", since="since")
     met = [
         each.select("stream", "time AS asked", "item AS item2", "rating AS r2")
@@ -72,7 +74,7 @@ def _of_user(ratings: Events, requests: Events) -> Events:
 
 
 def _of_item(pairs: Events, rated: Events) -> Events:
-    """Compute how alike an item is to others; hand that to those who have rated it and ask."""
+    """Compute an item's similarity to others; join it with requesting users who rated the item."""
     sums = pairs.groupApply(
         "item2",
         lambda pair: pair.agg(
@@ -86,7 +88,7 @@ def _of_item(pairs: Events, rated: Events) -> Events:
 
 
 def _of_request(weighted: Events, known: Events, k: int) -> Events:
-    """Score the items of a request; keep the best of those the user does not know."""
+    """Score the items of a request; keep the best of those that the user has not rated."""
 
     def score(item: Events, seen: Events) -> Events:
         sums = item.agg(

@@ -1,17 +1,17 @@
 """Files of ratings as MovieLens publishes them, as Arrow batches in the order of time.
 
-Idea: Arrow parses a file block by block; what it gives is kept in four flat columns, sorted once
-and handed out in batches. Only when something does not fit is the file read again, line by line, to
-say which line it is and why.
+Idea: Arrow parses a file block by block; the result is stored in four flat columns, sorted once and
+returned in batches. Only on an error is the file read again, line by line, to find which line is
+wrong and why.
 
     ratings.dat    1::122::5::838985046            user::item::rating::seconds since 1970
     ratings.csv    userId,movieId,rating,timestamp and then 1,122,5.0,838985046
 
 Invariants:
-1. Batches come in the order of time, and within an instant in that of the file
+1. Batches come in the order of time, and at equal times in that of the file
    (`test_oracle_ratings_come_in_the_order_of_time`).
-2. All four ways to write a file say the same (`test_oracle_all_formats_say_the_same`).
-3. What cannot be read is named by file and line (`test_a_bad_line_is_named`).
+2. All four file formats give the same ratings (`test_oracle_all_formats_say_the_same`).
+3. Errors name file and line (`test_a_bad_line_is_named`).
 
 Cost: 32 bytes a rating while reading, twice that while sorting.
 
@@ -52,7 +52,7 @@ _SECOND = 1_000_000
 #: the first second of the year 10000
 _TOO_LATE = 253_402_300_800
 _FIELDS = {"user": pa.int64(), "item": pa.int64(), "rating": pa.float64(), "seconds": pa.int64()}
-#: what a damaged file raises, or one of another kind
+#: exceptions raised by damaged files, or files of another kind
 _UNREADABLE = (OSError, EOFError, zlib.error)
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -60,11 +60,11 @@ _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 @dataclass(frozen=True, slots=True)
 class _Format:
-    """How the fields of a line are kept apart."""
+    """How the fields of a line are separated."""
 
     separator: str
     header: str | None
-    #: columns as Arrow's parser sees them, which knows separators of one character only
+    #: columns as Arrow's parser sees them, which supports only separators of one character
     columns: dict[str, pa.DataType]
 
 
@@ -90,7 +90,7 @@ def read_ratings(
 
     Args:
         path: a file whose name ends in `.dat`, `.csv`, `.dat.gz` or `.csv.gz`.
-        batch_rows: ratings of a batch, but for the last.
+        batch_rows: ratings of a batch, except for the last.
         block_bytes: text parsed at once.
 
     Raises:
@@ -113,12 +113,12 @@ def read_ratings(
 
 
 def read_table(path: Path) -> pa.Table:
-    """Read a file of ratings as `read_ratings` does, all of it."""
+    """Read a file of ratings like `read_ratings`, as one table."""
     return pa.Table.from_batches(read_ratings(path), schema=SCHEMA)
 
 
 def _format_of(path: Path) -> _Format:
-    """Tell how a file is written by its name."""
+    """Return the format of a file by its name."""
     name = path.name.removesuffix(".gz")
     for suffix, form in _FORMATS.items():
         if name.endswith(suffix):
@@ -169,7 +169,7 @@ def _parsed(path: Path, form: _Format, block_bytes: int) -> Iterator[pa.RecordBa
 
 
 def _checked(block: pa.RecordBatch) -> pa.RecordBatch:
-    """Turn a parsed block into ratings; refuse it if a value is missing or cannot be."""
+    """Turn a parsed block into ratings; raise if a value is missing or impossible."""
     columns: dict[str, Any] = {name: block.column(name) for name in _FIELDS}
     seconds = columns["seconds"].to_numpy(zero_copy_only=False)
     sound = (
@@ -186,7 +186,7 @@ def _checked(block: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _explanation(path: Path, form: _Format, failure: Exception) -> str:
-    """Find the first line that is no rating, and say what is wrong with it."""
+    """Find the first line that is not a rating, and describe what is wrong with it."""
     try:
         with _lines(path) as lines:
             for number, line in enumerate(lines, 1):
@@ -200,11 +200,11 @@ def _explanation(path: Path, form: _Format, failure: Exception) -> str:
 
 
 def _wrong(line: str, form: _Format) -> str | None:
-    """Say what keeps a line from being a rating, if anything does."""
+    """Return why a line is not a rating, if it is not."""
     fields = [field.strip(" \t") for field in line.split(form.separator)]
     if len(fields) != len(_FIELDS):
         shape = form.separator.join(("user", "item", "rating", "seconds"))
-        return f"want 4 fields, as {shape}"
+        return f"expected 4 fields, as {shape}"
     for name, text in zip(_FIELDS, fields, strict=True):
         if name == "rating":
             if not _NUMBER.fullmatch(text) or not np.isfinite(float(text)):

@@ -1,8 +1,9 @@
-"""The events a recommender works on: ratings and requests, in one stream.
+"""The events of a recommender: ratings and requests, in one stream.
 
-Idea: requests are put between the ratings of any source, most of them by a small hot set of users.
+Idea: requests are inserted between the ratings of any source, most of them by a small hot set of
+    users.
 A request is answered once, or opens a standing one that another event closes later; the event that
-closes it says when it was opened, as an end edge says where its start is.
+closes it has the time at which it was opened, as an end edge has that of its start.
 
 Invariants:
 1. Same seed, same events (`test_oracle_the_same_seed_makes_the_same_events`).
@@ -12,7 +13,7 @@ Invariants:
 
 Cost: about a microsecond an event.
 
-Limits: times of requests lie evenly between those of the ratings around them.
+Limits: times of requests are spread evenly between those of the ratings around them.
 
 References: ICE, sections III-A and VIII.
 """
@@ -36,7 +37,7 @@ from icestream.demo.randomness import fractions, random_bits
 #: values of the column `stream`: an update, a request answered once, and the two ends of a
 #: standing request
 RATING, REQUEST, REGISTER, DEREGISTER = range(4)
-#: `since` is when the standing request began that an event ends
+#: `since` is when the standing request that an event ends began
 EVENT_COLUMNS: dict[str, str] = {
     "time": "timestamp",
     "stream": "int",
@@ -57,11 +58,11 @@ EVENT_SCHEMA = pa.schema(
     ]
 )
 
-#: between two requests where there are no ratings to put them between
+#: time between two requests if there are no ratings to put them between
 _REQUEST_GAP: Micros = 1_000
 #: draws by purpose, other than those of ratings
 _HOT, _IS_HOT, _WHO, _EDGE = range(15, 19)
-#: rows made at once
+#: rows generated at once
 _ROWS = 1 << 20
 
 
@@ -88,7 +89,7 @@ class _Edges:
 
 @dataclass(frozen=True, slots=True)
 class RatingWorkload:
-    """Ratings to begin with, then a mix of ratings and requests, as events of one schema."""
+    """Ratings first, then a mix of ratings and requests, as events of one schema."""
 
     #: ratings in the order of time, from a file or generated
     ratings: pa.Table
@@ -106,7 +107,7 @@ class RatingWorkload:
     seed: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse what makes no workload."""
+        """Raise for invalid values."""
         if not 0 <= self.warm_up <= self.ratings.num_rows or not self.ratings.num_rows:
             msg = (
                 "warm_up must be from 0 to the number of ratings, of which there must be some; "
@@ -124,32 +125,32 @@ class RatingWorkload:
                 msg = f"{name} must be a share from 0 to 1; got {getattr(self, name)}"
                 raise DefinitionError(msg)
         if self.events is None and self.updates == 0:
-            msg = "a workload of requests only has no end: say how many events it has"
+            msg = "a workload of requests only has no end: set the number of events"
             raise DefinitionError(msg)
         if self.events is not None and self.updates and self.events > self._most():
             msg = f"the ratings are enough for {self._most()} events; got events={self.events}"
             raise DefinitionError(msg)
 
     def table(self) -> pa.Table:
-        """Make all events, in the order of time."""
+        """Return all events, in the order of time."""
         return pa.concat_tables([piece for piece, _ in self._pieces(_ROWS)])
 
     def write(self, folder: Path, *, rows: int = _ROWS) -> Iterator[EventFile]:
-        """Write all events to Parquet files of `rows` each; each when the iterator is asked."""
+        """Write all events to Parquet files of `rows` each; each when the iterator reaches it."""
         if rows < 1:
             msg = f"a file must hold at least 1 event; got {rows}"
             raise DefinitionError(msg)
         yield from write_files(folder, self._pieces(rows), ["stream", "rating"])
 
     def hot(self) -> tuple[Ints, Ints]:
-        """Give the users of the hot set, and all others."""
+        """Return the users of the hot set, and all others."""
         users = np.unique(self.ratings.column("user").to_numpy())
         order = np.argsort(self._bits(_HOT, np.arange(len(users))), kind="stable")
         cut = int(np.ceil(self.hot_users * len(users)))
         return users[order[:cut]], users[order[cut:]]
 
     def _most(self) -> int:
-        """Give the number of events until the last rating has come."""
+        """Return the number of events up to the last rating."""
         left = int(self.ratings.num_rows) - self.warm_up
         return -(-left * (self.updates + self.requests) // self.updates)
 
@@ -157,7 +158,7 @@ class RatingWorkload:
         return random_bits(self.seed, purpose, numbers.astype(np.int64).view(np.uint64))
 
     def _pieces(self, rows: int) -> Iterator[tuple[pa.Table, Micros]]:
-        """Make the events, `rows` at a time, each piece with the event time it reaches."""
+        """Yield the events, `rows` at a time, each piece with the event time it reaches."""
         times = self.ratings.column("time").cast(pa.int64()).to_numpy()
         for first in range(0, self.warm_up, rows):
             known = np.arange(first, min(first + rows, self.warm_up))
@@ -181,13 +182,13 @@ class RatingWorkload:
             yield self._piece(ratings, at, requests), int(at[-1])
 
     def _mix(self, place: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
-        """Give how many ratings of the mix come before each place, and whether one is there."""
+        """Return the ratings of the mix before each position, and whether one is there."""
         cycle = self.updates + self.requests
         before = place * self.updates // cycle
         return before, (place + 1) * self.updates // cycle > before
 
     def _times(self, place: Ints, times: Ints) -> Ints:
-        """Give event times: ratings have theirs, requests are spread evenly in between."""
+        """Return event times: ratings have their own, requests are spread evenly in between."""
         if self.updates == 0:
             return int(times[max(self.warm_up - 1, 0)]) + (place + 1) * _REQUEST_GAP
         cycle = self.updates + self.requests
@@ -200,7 +201,7 @@ class RatingWorkload:
         return at
 
     def _who(self, number: Ints, crowd: tuple[Ints, Ints]) -> Ints:
-        """Give the user of each request by its number."""
+        """Return the user of each request by its number."""
         hot, cold = crowd
         is_hot = fractions(self._bits(_IS_HOT, number)) < self.hot_requests
         is_hot = (is_hot | (len(cold) == 0)) & (len(hot) > 0)
@@ -234,7 +235,7 @@ class RatingWorkload:
         return _Edges(number[order], kind[order], since[order])
 
     def _piece(self, ratings: Ints, at: Ints, requests: _Requests) -> pa.Table:
-        """Put ratings (by row, -1 for none) and requests (by place) together."""
+        """Combine ratings (by row, -1 for none) and requests (by position)."""
         absent = ratings < 0
         rows = self.ratings.take(pa.array(np.maximum(ratings, 0))).combine_chunks()
         stream = np.full(len(at), RATING)

@@ -77,5 +77,5 @@ def test_edges_are_rows_of_a_group() -> None:
         stream.edges("what = 'in'", "what = 'out'", since="since")
     with pytest.raises(DefinitionError, match="not results that may be retracted"):
         stream.groupApply("user", lambda g: g.difference(g).edges("true", "false", since="since"))
-    with pytest.raises(DefinitionError, match="since='user' is no time"):
+    with pytest.raises(DefinitionError, match="since='user' must be a time"):
         stream.groupApply("user", lambda g: g.edges("true", "false", since="user"))

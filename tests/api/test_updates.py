@@ -237,11 +237,11 @@ def sized(stream: Any) -> Any:
         (lambda s: stepped(s).union(s.latestBy("price"), truth="a"), "with the same key"),
         (lambda s: stepped(s).join(stepped(s), on="price", within=1), "joined on their key"),
         (lambda s: stepped(s).join(stepped(s), on="symbol", within=1), r"have columns \['price'\]"),
-        (lambda s: stepped(s).window("1 second", "2 seconds"), "leaves time between windows"),
-        (lambda s: stepped(s).window("2 seconds", semantics="laizy"), "no windows are called"),
+        (lambda s: stepped(s).window("1 second", "2 seconds"), "leaves gaps between windows"),
+        (lambda s: stepped(s).window("2 seconds", semantics="laizy"), "unknown semantics"),
         (
             lambda s: stepped(s).window("2 seconds").groupBy("price").agg(ice.count()),
-            "groups by its key",
+            "must group by its key",
         ),
         (lambda s: stepped(s).window("2 seconds").agg(sf.count("*")), "takes Icestream's"),
         (

@@ -1,1 +1,1 @@
-"""Things that go wrong on purpose: disks, bits, processes, tasks, inputs."""
+"""Faults injected on purpose: into disks, bits, processes, tasks and inputs."""

@@ -1,11 +1,12 @@
-"""Flipped bits in every kind of file: each is noticed and named, or changes nothing.
+"""Flipped bits in every kind of file: each is detected and named, or changes nothing.
 
-Idea: a rehearsal is stopped between two batches. For a file and a byte of it, one bit is flipped on
-a copy of the disk, and a new process carries on to the end of the input. It must either raise an
+Idea: a crash run is stopped between two batches. For a file and a byte of it, one bit is flipped on
+    a
+copy of the disk, and a new process continues to the end of the input. It must either raise an
 `IcestreamError` that names the file, or deliver exactly what the undisturbed run delivered.
 
 Limits: bits flip one at a time, between processes; parcels of the exchange, which live within one
-batch, rot between being written and being read.
+batch, are flipped between being written and being read.
 """
 
 from __future__ import annotations
@@ -42,18 +43,18 @@ HARMLESS = "harmless"
 
 @dataclass
 class BitFlips:
-    """Flips bits of a rehearsal that stopped before an action."""
+    """Flips bits of a crash run that stopped before an action."""
 
     rehearsal: CrashRuns
     #: actions done before the bits flip
     stopped: int
-    #: what became of the flips, by kind of file
+    #: outcomes of the flips, by kind of file
     outcomes: dict[str, Counter[str]] = field(default_factory=dict)
-    #: sentences about flips that were neither noticed nor harmless
+    #: sentences about flips that were neither detected nor harmless
     undetected: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Run up to the place where bits flip."""
+        """Run up to the point where bits flip."""
         self._local = os.path.join(self.rehearsal.folder, "rotting")
         self._disk = SimulatedDisk()
         process = Process(self.rehearsal.script, self._disk, self._local)
@@ -107,7 +108,7 @@ class BitFlips:
         )
 
     def flip_arena(self, name: str, places: Iterable[int]) -> None:
-        """Flip one bit of an arena's file, then let a new process find it."""
+        """Flip one bit of an arena's file, then start a new process."""
         for place in places:
             local = self.rehearsal.local()
             shutil.copytree(self._local, local)
@@ -143,7 +144,7 @@ class BitFlips:
         del differences[before:]
 
     def _feed_twice(self, disk: SimulatedDisk) -> None:
-        """Feed a batch, and once more; the second time nothing rots."""
+        """Feed a batch, and once more; the second time nothing is flipped."""
         process = Process(self.rehearsal.script, disk, self.rehearsal.local())
         try:
             process.act(self.stopped)
@@ -171,7 +172,7 @@ class BitFlips:
 
 @contextmanager
 def _rotting_exchange(disk: SimulatedDisk, place: int) -> Iterator[None]:
-    """Flip one bit of the first parcel that is written, before anyone reads it."""
+    """Flip one bit of the first parcel that is written, before it is read."""
     plain = LocalExecutor.ingest
     waiting = [place]
 

@@ -1,7 +1,7 @@
-"""Files with other content than the disk has, as whoever reads them sees it.
+"""Files whose readers see other content than is on the disk.
 
-Idea: the files on the disk stay as they are; reads of some paths are answered from memory, so that
-many changes of a file can be tried, one after the other, without writing one of them.
+Idea: the files on the disk stay as they are; reads of some paths are served from memory, so that
+many changes of a file can be tried, one after the other, without writing any of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class ChangedFiles(LocalFiles):
     """The local disk, with the content of some files replaced."""
 
     def __init__(self, contents: Mapping[str, bytes | bytearray]) -> None:
-        """Answer reads of the paths in `contents` with what it holds at that moment."""
+        """Serve reads of the paths in `contents` with their current values."""
         self._contents = contents
 
     def open(self, path: str) -> OpenFile:
@@ -24,12 +24,12 @@ class ChangedFiles(LocalFiles):
         return super().open(path) if data is None else FileInMemory(bytes(data))
 
     def exists(self, path: str) -> bool:
-        """Tell whether a file or folder is there."""
+        """Return whether a file or folder exists."""
         return path in self._contents or super().exists(path)
 
 
 class FileInMemory:
-    """An open file whose bytes are at hand."""
+    """An open file whose bytes are in memory."""
 
     def __init__(self, data: bytes) -> None:
         """Read from `data`."""
@@ -41,7 +41,7 @@ class FileInMemory:
         return self._data[offset : offset + length]
 
     def mapped(self, offset: int) -> memoryview | None:
-        """Return the bytes from a place on."""
+        """Return the bytes from an offset on."""
         return memoryview(self._data)[offset:]
 
     def close(self) -> None:

@@ -1,13 +1,14 @@
-"""Killing a program again and again, as `kill -9` does, until it has got its work done.
+"""Kills a program again and again, like `kill -9`, until it has finished its work.
 
-Idea: the program is started in a session of its own and ended with SIGKILL at random moments: while
-it comes up, and while it works. It must reach its end sooner or later, since whatever it had
-finished counts. What it left is for the caller to compare with an undisturbed run.
+Idea: the program is started in a session of its own and killed with SIGKILL at random moments:
+    while
+it starts, and while it works. It must finish sooner or later, since completed work counts. The
+caller compares its output with an undisturbed run.
 
 Invariants:
-1. Nothing that the program started outlives its kill, also what left its process group
+1. Nothing that the program started outlives its kill, not even outside its process group
    (`test_a_killed_program_leaves_nothing_running`).
-2. Moments follow from the seed, as far as the program's own pace allows.
+2. The moments follow from the seed, apart from the program's own pace.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import psutil
 
 from icestream.core.errors import IcestreamError
 
-#: share of the kills that may hit while the program comes up
+#: share of the kills that may hit while the program starts
 _EARLY = 0.3
 #: lines of a failed program that are shown
 _SHOWN = 30
@@ -36,12 +37,12 @@ _SHOWN = 30
 
 @dataclass
 class Killings:
-    """What happened to a program."""
+    """The history of a program."""
 
     kills: int = 0
-    #: runs that ended by themselves before their turn to be killed had come
+    #: runs that ended by themselves before they were killed
     spared: int = 0
-    #: runs that gave up with a code after which they are started again
+    #: runs that ended with a code after which they are restarted
     refused: int = 0
     #: seconds from start to kill
     lives: list[float] = field(default_factory=list)
@@ -63,14 +64,14 @@ def kill_until_done(
     """Start `command` and kill it `kills` times, then let it run to its end.
 
     Args:
-        command: a program that carries on where its last run was ended.
-        steps: counts what the program has finished; a run is at work once it has grown.
-        kills: how many times it is ended.
-        seed: chooses the moments.
-        longest: seconds at work after which a run is killed at the latest.
+        command: a program that continues where its last run ended.
+        steps: counts the finished work; a run is at work once it has grown.
+        kills: how many times it is killed.
+        seed: seed of the moments.
+        longest: maximum seconds at work before a run is killed.
         early: the same, from the start of the program, for the runs that are killed early.
-        patience: seconds a run may take to come up, or at last to end.
-        again: exit codes after which a run is simply started again.
+        patience: seconds a run may take to start, or in the end to finish.
+        again: exit codes after which a run is simply restarted.
         on_kill: called after every kill.
         on_start: called with the process of every run.
     """
@@ -143,7 +144,7 @@ class _Program:
         return self._process.poll() is not None
 
     def wait(self, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
-        """Wait until something is true or the program ends, for some seconds at most."""
+        """Wait until something is true or the program ends, for at most `seconds`."""
         deadline = time.monotonic() + seconds
         while not self.ended and time.monotonic() < deadline and not until():
             time.sleep(0.01)
@@ -158,9 +159,9 @@ class _Program:
             raise IcestreamError(msg)
 
     def kill(self) -> None:
-        """End the process group at once, then what had left it."""
+        """Kill the process group at once, then processes that left it."""
         strays: list[psutil.Process] = []
-        # who stands still starts nothing more while its children are counted
+        # a stopped process starts nothing more while its children are listed
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGSTOP)
         with suppress(psutil.NoSuchProcess):

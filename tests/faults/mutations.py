@@ -1,12 +1,13 @@
-"""Inputs that are almost right: bytes, JSON and text with a few changes.
+"""Almost valid inputs: bytes, JSON and text with a few changes.
 
-Idea: a parser is not found out by noise, which its first check refuses, but by good input with a
-small lie in it. So each mutation starts from a sample and changes one to four places: bits, bytes,
-whole numbers at the edge of their range, pieces that are cut, doubled or taken from another
-sample; in JSON the values themselves, so that what comes out is JSON again.
+Idea: noise does not test a parser, because its first check refuses it; good input with a small
+    error
+does. So each mutation starts from a sample and changes one to four places: bits, bytes, integers at
+the edge of their range, pieces that are cut, doubled or taken from another sample; in JSON the
+values themselves, so that the result is JSON again.
 
 Invariants:
-1. The same dice give the same input (`test_the_same_dice_give_the_same_input`).
+1. The same random numbers give the same input (`test_the_same_dice_give_the_same_input`).
 2. A sample is never changed itself (`test_a_sample_stays_as_it_is`).
 """
 
@@ -20,7 +21,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
-#: numbers at the edge of what readers keep numbers in
+#: numbers at the edge of the types that readers use
 EDGES = (
     *(0, 1, -1, 2, 7, 8, 63, 64, 127, 128, 255, 256),
     *(2**15 - 1, 2**15, 2**16 - 1, 2**31 - 1, 2**31, 2**32 - 2, 2**32 - 1, 2**32),
@@ -67,7 +68,7 @@ def changed_json(sample: Any, dice: random.Random) -> Any:
 
 
 def json_bytes(value: Any) -> bytes:
-    """Return JSON as bytes, also where a value is no number or no text of Unicode."""
+    """Return JSON as bytes, even if a value is NaN or not valid Unicode."""
     return json.dumps(value, separators=(",", ":"), sort_keys=False).encode("utf-8", "replace")
 
 

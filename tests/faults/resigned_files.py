@@ -1,7 +1,7 @@
-"""Files that lie with a valid signature: changed inside, and every checksum made anew.
+"""Changed files with valid signatures: every checksum is recomputed.
 
-Idea: a checksum finds accidents. Whoever can write to a checkpoint can make one that fits, and so
-can a bug. To see what readers do then, a file is changed and signed again, as a writer would.
+Idea: a checksum finds accidents. Anybody who can write to a checkpoint can compute a valid one, and
+so can a bug. To see how readers react, a file is changed and signed again, as a writer would.
 
 Invariants:
 1. Signing an unchanged file again changes no byte (`test_signing_again_changes_nothing`).
@@ -36,13 +36,13 @@ _ROW_CHECKED = ROW.size - 16
 
 
 def sealed(value: Any) -> bytes:
-    """Return JSON with a seal that fits, whatever it says."""
+    """Return JSON with a valid seal, whatever its content."""
     body = json_bytes(value)
     return body + b"\n" + seal(FORMAT, body)
 
 
 def changed_segment(sample: bytes, part: str, dice: random.Random) -> bytes:
-    """Return a segment with numbers of one part changed and every checksum made anew."""
+    """Return a segment with numbers of one part changed and every checksum recomputed."""
     header, blocks, directory, table, trailer = cut(sample)
     match part:
         case "header":
@@ -96,7 +96,7 @@ def cut(sample: bytes) -> tuple[bytes, bytes, bytes, bytes, bytes]:
 
 
 def signed(header: bytes, blocks: bytes, directory: bytes, table: bytes, trailer: bytes) -> bytes:
-    """Return a segment of these parts with checksums that fit, where parts are where they claim."""
+    """Return a segment of these parts with valid checksums, if parts are where they claim."""
     checked = header[:HEADER_CHECKED]
     header = checked + xxhash.xxh3_64_intdigest(checked).to_bytes(8, "little")
     ordinal = HEADER.unpack(header)[4]

@@ -1,12 +1,12 @@
-"""Things that go wrong in tasks on real executors, on purpose and once.
+"""Faults in tasks on real executors, injected once.
 
-Idea: an executor of the runtime is wrapped; on their way to Spark its tasks are given a *mishap*,
-which strikes the first attempt of one task of one version.
+Idea: an executor of the runtime is wrapped; on their way to Spark its tasks get a *fault*, which
+affects the first attempt of one task of one version.
 
     FailAfter   the attempt does all its work, then fails, and Spark tries again
-    Linger      the attempt sleeps with its arena in hand, and outlives the commit
+    Linger      the attempt sleeps while it holds its arena, and outlives the commit
 
-Invariant: a mishap strikes first attempts only, so that the run ends
+Invariant: a fault affects only first attempts, so that the run ends
 (`test_crash_a_task_fails_after_its_work`).
 """
 
@@ -34,14 +34,14 @@ from icestream.state.files import Files
 
 
 class TaskFault(Protocol):
-    """Does the work of a task, and goes wrong."""
+    """Does the work of a task, and fails."""
 
-    #: version and place, shard or split, of the task it strikes
+    #: version and place (shard or split) of the task it affects
     version: int
     place: int
 
     def __call__(self, work: Callable[[], Any]) -> Any:
-        """Do the work in an attempt that is struck."""
+        """Do the work in an affected attempt."""
         ...
 
 
@@ -51,11 +51,11 @@ class FailAfter:
 
     version: int
     place: int
-    #: file that exists once it has struck
+    #: file that exists once the fault has happened
     mark: str
 
     def __call__(self, work: Callable[[], Any]) -> Any:
-        """Do the work and lose it."""
+        """Do the work, then fail."""
         work()
         _leave(self.mark)
         msg = f"struck on purpose: version {self.version}, task {self.place}"
@@ -64,7 +64,7 @@ class FailAfter:
 
 @dataclass(frozen=True)
 class Linger:
-    """Sleeps before it lets go of its arena, and leaves a mark when it has."""
+    """Sleeps before it releases its arena, and then creates a file."""
 
     version: int
     place: int
@@ -91,14 +91,14 @@ class Linger:
 
 @dataclass(frozen=True)
 class FaultyShardTask(ShardTask):
-    """A shard's task with a mishap in it."""
+    """A shard's task with a fault."""
 
     mishap: TaskFault | None = None
-    #: executors have their arenas in folders of their own, as on hosts of their own
+    #: every executor has its own folder of arenas, as on separate hosts
     apart: bool = False
 
     def run(self, shelf: ParcelReader) -> ShardReport:
-        """Do it, or fail to."""
+        """Run the task, or fail."""
         task = self
         if self.apart:
             task = replace(self, arenas=os.path.join(self.arenas, f"apart-{os.getppid()}"))
@@ -111,14 +111,14 @@ class FaultyShardTask(ShardTask):
 
 @dataclass(frozen=True)
 class FaultyIngest(Ingest):
-    """The ingest of a version with a mishap in one split."""
+    """The ingest of a version with a fault in one split."""
 
     mishap: TaskFault | None = None
 
     def run(
         self, batches: Iterable[pa.RecordBatch], out: ExchangeWriter, split: int = 0
     ) -> SplitReport:
-        """Do it, or fail to when the parcel is written."""
+        """Run it, or fail when the parcel is written."""
 
         def work() -> SplitReport:
             return super(FaultyIngest, self).run(batches, out, split)
@@ -134,7 +134,7 @@ class FaultyIngest(Ingest):
 
 
 class FaultyExecutor:
-    """Runs tasks on another executor, with mishaps in them."""
+    """Runs tasks on another executor, with faults."""
 
     def __init__(
         self,

@@ -1,10 +1,10 @@
-"""What every aggregate answers over a list of events: by Python's exact numbers, and as SQL.
+"""The result of every aggregate over a list of events: by Python's exact numbers, and as SQL.
 
 Idea: `answer` reduces events, given in the order of their arrival, with fractions and sorting;
-`sql_of` spells the same for DuckDB. Neither knows of windows, fields or merging.
+`sql_of` returns the same for DuckDB. Neither knows about windows, fields or merging.
 
-Limits: DuckDB has its own ideas of NaN in moments, and of averages of decimals (doubles). For SQL
-the events have their time in `__at`, in microseconds, and their place in `__row`.
+Limits: DuckDB treats NaN in moments and averages of decimals (doubles) differently. For SQL the
+events have their time in `__at`, in microseconds, and their position in `__row`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Events = Sequence[Mapping[str, Any]]
 
 
 def answer(aggregate: Aggregate, events: Events, types: Types) -> Any:
-    """Return what an aggregate over words answers."""
+    """Return the result of an aggregate over words."""
     function = aggregate.function
     if aggregate.column is None:
         return len(events)
@@ -173,7 +173,7 @@ def _sql_floats(aggregate: Aggregate) -> list[str]:
 
 
 def _sql_of_choice_or_pair(aggregate: Aggregate) -> str:
-    """Return the SQL of functions DuckDB has under another name or with other nulls."""
+    """Return the SQL of functions that DuckDB names differently or that treat nulls differently."""
     names = [f'"{name}"' for name in aggregate.columns]
     if aggregate.function in ("first", "last"):
         order = {"first": "ASC", "last": "DESC"}[aggregate.function]

@@ -1,4 +1,4 @@
-"""How events arrive at a slow and obvious version: one by one, a watermark after each batch."""
+"""Feeds events to a slow and obvious version: one by one, a watermark after each batch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Row = tuple[Any, ...]
 
 
 class ArrivalOracle(ABC):
-    """Takes batches of events, and says which rows they settle."""
+    """Takes batches of events, and returns the rows that become final."""
 
     def __init__(self, plan: Plan) -> None:
         """Start before the first batch."""
@@ -23,13 +23,13 @@ class ArrivalOracle(ABC):
         self._seen: list[Micros | None] = [None] * len(plan.sources)
         #: events with a time so far
         self._arrived = 0
-        #: what it has reached is settled, and its rows were returned
+        #: rows up to it are final and were returned
         self.watermark: Micros = MINUS_INFINITY
         #: events that came too late for everything
         self.late = 0
 
     def feed(self, splits: Splits) -> list[Row]:
-        """Take one batch and return the rows that it settles."""
+        """Process one batch and return the rows that become final."""
         before = self.watermark
         for batch in (batch for split in splits for batch in split):
             times = batch.column(TIME).cast(pa.int64()).to_pylist()
@@ -43,7 +43,7 @@ class ArrivalOracle(ABC):
         return self._settle(self._reached(before))
 
     def flush(self) -> list[Row]:
-        """Return the rows that are left."""
+        """Return the remaining rows."""
         latest = max((seen for seen in self._seen if seen is not None), default=None)
         return [] if latest is None else self._settle(max(self.watermark, self._end(latest)))
 
@@ -57,8 +57,8 @@ class ArrivalOracle(ABC):
 
     @abstractmethod
     def _settle(self, watermark: Micros) -> list[Row]:
-        """Return the rows that a watermark settles."""
+        """Return the rows that become final at a watermark."""
 
     @abstractmethod
     def _end(self, latest: Micros) -> Micros:
-        """Return the watermark that settles everything up to the latest event."""
+        """Return the watermark at which everything up to the latest event is final."""

@@ -1,11 +1,11 @@
-"""Windows that move with events the slow, obvious way: all events in order, every window anew.
+"""Windows that move with events, the slow and obvious way: every window is computed anew.
 
-Idea: `ObviousFrames` keeps every event that is not late, in the order of (time, arrival). For a
+Idea: `ObviousFrames` stores every event that is not late, in the order of (time, arrival). For a
 watermark it goes through the events before it and reduces, for each row that the frame shows, the
-list of events in the window; what it returned before is left out. `frames_by_sql` asks DuckDB's
-window functions, for frames with a row per event of each group and streams without late events.
+list of events in the window, without rows returned before. `frames_by_sql` uses DuckDB's window
+functions, for frames with a row per event of each group and streams without late events.
 
-Rows are plain tuples: time in microseconds, the how-manieth row of that time and group it is, keys,
+Rows are plain tuples: time in microseconds, number among the rows of that time and group, keys,
 answers. `frame_rows` turns a query's table into the same; `oracles.differences` compares them.
 """
 
@@ -38,7 +38,7 @@ class _Event:
     values: dict[str, Any]
 
 
-#: instant, key, and the events up to there
+#: time, key, and the events up to there
 _Shown = tuple[Micros, Row, list[_Event]]
 
 
@@ -79,7 +79,7 @@ class ObviousFrames(ArrivalOracle):
         return _numbered(rows, len(self._view.keys) + self._view.tells_grouping)
 
     def _shown(self, events: list[_Event], watermark: Micros) -> Iterator[_Shown]:
-        """Yield what is shown of events that are in order: instant, key, events up to there."""
+        """Yield the rows shown for sorted events: time, key, events up to there."""
         slide, by_key = self._frame.slide, self._frame.partition == "key"
         if isinstance(slide, int):
             yield from self._at_instants(events, slide, watermark)
@@ -127,7 +127,7 @@ class ObviousFrames(ArrivalOracle):
 
 
 def frame_rows(table: pa.Table, keys: int) -> list[Row]:
-    """Return the rows of a result table, of which so many columns are keys, as plain tuples."""
+    """Return the rows of a result table, with `keys` key columns, as plain tuples."""
     columns = [table.column(0).cast(pa.int64()), *table.columns[1:]]
     rows = zip(*(column.to_pylist() for column in columns), strict=True)
     return _numbered(rows, keys)
@@ -136,7 +136,7 @@ def frame_rows(table: pa.Table, keys: int) -> list[Row]:
 def frames_by_sql(plan: Plan, batches: Sequence[pa.RecordBatch]) -> list[Row]:
     """Return the rows of a frame with a row per event, by DuckDB's window functions.
 
-    A range is one of places that tell ties apart: `_TIES` times the time, plus the place among
+    A range is one of places that break ties: `_TIES` times the time, plus the place among
     those of that time.
     """
     (view,) = plan.views
@@ -177,7 +177,7 @@ def _sql_over(aggregate: Aggregate, plan: Plan) -> str:
 
 
 def _numbered(rows: Iterable[Row], keys: int) -> list[Row]:
-    """Put behind the time of each row its number among those of that time and group."""
+    """Insert after the time of each row its number among those of that time and group."""
     seen: Counter[str] = Counter()
     numbered = []
     for row in rows:
@@ -188,5 +188,5 @@ def _numbered(rows: Iterable[Row], keys: int) -> list[Row]:
 
 
 def _plain(value: Any) -> Any:
-    """Make keys that Spark takes for equal equal."""
+    """Map keys that are equal for Spark to equal values."""
     return value + 0.0 if isinstance(value, float) else value

@@ -1,13 +1,13 @@
-"""Window aggregates the slow, obvious way: dicts over events, and SQL over all of them at once.
+"""Window aggregates, the slow and obvious way: dicts over events, and SQL over all of them.
 
-Idea: `ObviousWindows` does what a query promises and nothing clever: every event is put into the
+Idea: `ObviousWindows` does what a query promises and nothing clever: every event is added to the
 list of every window that is still open, and a window's list is reduced with Python's exact numbers
-when the watermark reaches its end. `windows_by_sql` asks DuckDB, for streams without late events.
+when the watermark reaches its end. `windows_by_sql` uses DuckDB, for streams without late events.
 
 Both return rows as plain tuples: start and end of the window in microseconds, keys, answers.
-`rows_of` turns a query's table into the same, `differences` tells what two sets disagree on.
+`rows_of` turns a query's table into the same, `differences` lists where two sets disagree.
 
-Limits: DuckDB has its own ideas of NaN in variances and of averages of decimals (doubles).
+Limits: DuckDB treats NaN in variances and averages of decimals (doubles) differently.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from icestream.plan.windows.grid import Cumulative, Windows
 from tests.oracles.answers import answer, sql_of
 from tests.oracles.arrivals import ArrivalOracle, Row
 
-#: one object, so that a dict takes all NaN for one key
+#: one object, so that all NaN are one key of a dict
 _NAN = math.nan
 
 
@@ -40,7 +40,7 @@ class ObviousWindows(ArrivalOracle):
         super().__init__(plan)
         self._view = plan.views[view]
         self._open: dict[tuple[Micros, Micros], dict[Row, list[dict[str, Any]]]] = {}
-        #: for updates, the groups of the window that was closed last
+        #: in update mode, the groups of the window closed last
         self._before: dict[Row, list[dict[str, Any]]] = {}
         self._last: tuple[Micros, Micros] = (MINUS_INFINITY, MINUS_INFINITY)
 
@@ -78,7 +78,7 @@ class ObviousWindows(ArrivalOracle):
         return rows
 
     def _next(self, watermark: Micros) -> tuple[Micros, Micros] | None:
-        """Return the next window to close: one with events, or, for updates, the one after it."""
+        """Return the next window to close: one with events or, in update mode, the one after it."""
         choices = list(self._open)
         if self._before:
             choices.append(_following(self._view.windows, *self._last))  # type: ignore[arg-type]
@@ -101,7 +101,7 @@ class ObviousWindows(ArrivalOracle):
 
 
 def windows_of(windows: Windows | Cumulative, time: Micros) -> Iterator[tuple[Micros, Micros]]:
-    """Yield start and end of the windows that hold an instant, latest first."""
+    """Yield start and end of the windows that contain a time, latest first."""
     if isinstance(windows, Cumulative):
         start = time - (time - windows.offset) % windows.size
         end = start + windows.size
@@ -132,7 +132,7 @@ def _keys(plan: Plan, view: View, event: dict[str, Any]) -> Iterator[Row]:
 
 
 def _plain(value: Any) -> Any:
-    """Make keys that Spark takes for equal equal for a dict."""
+    """Map keys that are equal for Spark to equal dict keys."""
     if isinstance(value, float):
         return _NAN if math.isnan(value) else value + 0.0
     return value
@@ -154,7 +154,7 @@ def rows_of(tables: pa.Table | Iterable[pa.Table]) -> list[Row]:
 def differences(
     found: Iterable[Row], expected: Iterable[Row], keys: int, *, tolerance: float = 1e-12
 ) -> list[str]:
-    """Tell what two sets of rows disagree on; `keys` is the number of key columns.
+    """List where two sets of rows disagree; `keys` is the number of key columns.
 
     Floats agree within `tolerance`, relative or absolute; everything else must be equal.
     """
@@ -170,7 +170,7 @@ def differences(
 
 
 def same_multiset(found: Iterable[Row], expected: Iterable[Row]) -> bool:
-    """Tell whether two lists of rows are equal to the bit, in any order."""
+    """Return whether two lists of rows are equal to the bit, in any order."""
     return Counter(map(repr, found)) == Counter(map(repr, expected))
 
 

@@ -1,7 +1,7 @@
 """Jobs computed the obvious way: one tuple and one window after the other, over the whole stream.
 
-Idea: functions are called in their form for rows; every tuple is looked at for every window that it
-could be in. There are no batches, no watermark and no partials but those that the job asks for.
+Idea: functions are called in their form for rows; every tuple is checked against every window that
+could contain it. There are no batches, no watermark and no partials but those that the job defines.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def told(node: JobNode, events: Mapping[int, Sequence[Spanning]]) -> list[Spanni
 
 
 def counted(tuples: Iterable[Spanning], digits: int = 6) -> Counter[Any]:
-    """Return tuples so that they can be compared."""
+    """Return tuples as a counter, for comparison."""
     return Counter(
         (each.ts1, each.ts2, tuple((n, _plain(v, digits)) for n, v in sorted(each.row.items())))
         for each in tuples
@@ -64,7 +64,7 @@ def tuples_in(rows: pa.Table) -> list[Spanning]:
 
 
 def windows_of(windows: Windows, each: Spanning, rule: str) -> list[Micros]:
-    """Return the starts of the windows that a tuple is in, by looking at all of them nearby."""
+    """Return the starts of the windows that a tuple is in, by checking all nearby ones."""
     first = (each.ts1 - windows.range - windows.offset) // windows.slide - 1
     last = (each.ts2 - windows.offset) // windows.slide + 1
     starts = [n * windows.slide + windows.offset for n in range(first, last + 1)]
@@ -125,7 +125,7 @@ def _computed(node: ComputeNode, before: Sequence[Spanning]) -> list[Spanning]:
 
 
 def _consolidated(node: ConsolidateNode, before: Sequence[Spanning]) -> list[Spanning]:
-    """Merge all partials of the shortest length that alone fills a window."""
+    """Merge all partials of the shortest length that fills a window by itself."""
     windows: dict[Any, list[Spanning]] = {}
     for tiling in node.tilings:
         window = tiling.window

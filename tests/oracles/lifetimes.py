@@ -1,12 +1,13 @@
-"""Queries over events with lifetimes the slow, obvious way: snapshot by snapshot, in Python's bags.
+"""Queries over events with lifetimes, the slow and obvious way: snapshot by snapshot.
 
-Idea: a stream is a `Bag`, a counter of events that may count below zero on the way. What a query
-means is its relational answer at every instant; `piecewise` computes that between any two instants
-at which something changes. `snapshots` forgets how lifetimes are cut, `bag_of` does not.
+Idea: a stream is a `Bag`, a counter of events that may be negative in between. The meaning of a
+    query
+is its relational result at every time; `piecewise` computes that between any two times at which
+something changes. `snapshots` ignores how lifetimes are cut, `bag_of` does not.
 
-Invariants (`tests/testing/oracles/test_temporal.py`):
-1. `at(answer, t)` is the relational answer over `at(input, t)`, for every instant t.
-2. `snapshots` of two bags are equal exactly when `at` is, at every instant.
+Invariants (`tests/oracles/test_temporal.py`):
+1. `at(answer, t)` is the relational result over `at(input, t)`, for every time t.
+2. `snapshots` of two bags are equal if and only if `at` is, at every time.
 
 `tests.fixtures.lifetime_events` makes random changes and plays them to operators.
 """
@@ -24,17 +25,17 @@ import pyarrow as pa
 from icestream.core.times import INFINITY, Micros
 from icestream.operators.lifetimes.changes import DIFF, HEAD, LE, RE, changes_schema
 
-#: the identity of a group: hi, lo
+#: the id of a group: id_high, id_low
 Group = tuple[int, int]
 #: values of the payload's columns, in order; comparable as `plain` makes them
 Payload = tuple[Any, ...]
 
-#: one object, so that a counter takes all NaN for one value
+#: one object, so that all NaN are one value for a counter
 NAN = math.nan
 
 
 class Event(NamedTuple):
-    """A payload of a group, alive at instants from `le` on and before `re`."""
+    """A payload of a group, alive from `le` on and before `re`."""
 
     group: Group
     le: Micros
@@ -43,12 +44,12 @@ class Event(NamedTuple):
 
 
 Bag = Counter[Event]
-#: what is alive at one instant, and how often
+#: the payloads alive at one time, and how often
 Snapshot = Counter[tuple[Group, Payload]]
 
 
 def plain(value: Any) -> Any:
-    """Make values that are equal for a query equal for a counter."""
+    """Map values that are equal for a query to values equal for a counter."""
     if isinstance(value, float) and math.isnan(value):
         return NAN
     if isinstance(value, dict):
@@ -59,7 +60,7 @@ def plain(value: Any) -> Any:
 
 
 def without_zeros(bag: Counter[Any]) -> Counter[Any]:
-    """Leave out what counts nothing."""
+    """Remove entries with a count of 0."""
     return Counter({each: count for each, count in bag.items() if count})
 
 
@@ -93,7 +94,7 @@ def changes_from(events: Iterable[tuple[Event, int]], payload: pa.Schema) -> pa.
 
 
 def at(bag: Bag, instant: Micros) -> Snapshot:
-    """Return what is alive at an instant."""
+    """Return what is alive at a time."""
     alive: Snapshot = Counter()
     for event, count in bag.items():
         if event.le <= instant < event.re:
@@ -102,7 +103,7 @@ def at(bag: Bag, instant: Micros) -> Snapshot:
 
 
 def instants_of(*bags: Bag) -> list[Micros]:
-    """Return all instants at which a snapshot of these bags may differ from the one before."""
+    """Return all times at which a snapshot of these bags may differ from the one before."""
     return sorted({edge for bag in bags for event in bag for edge in (event.le, event.re)})
 
 
@@ -140,11 +141,11 @@ def coalesced(bag: Bag) -> Bag:
 def piecewise(
     relational: Callable[..., Iterable[tuple[Payload, int]]], *inputs: Bag, groups: bool = True
 ) -> Bag:
-    """Answer a query that is told as a function of snapshots.
+    """Compute a query given as a function of snapshots.
 
-    `relational` gets a counter of payloads alive for each input, in one group at one instant, and
-    returns payloads and how often each is in the answer. It is called where any input has something
-    alive in the group. With `groups` false all events are of one group, (0, 0).
+    `relational` gets a counter of payloads alive for each input, in one group at one time, and
+    returns payloads and how often each is in the result. It is called wherever any input has
+    something alive in the group. With `groups` false all events belong to one group, (0, 0).
     """
     by_group: dict[Group, list[Bag]] = {}
     for place, bag in enumerate(inputs):
@@ -172,7 +173,7 @@ def _payloads(bag: Bag, instant: Micros) -> Counter[Payload]:
 def join(
     left: Bag, right: Bag, keep: Callable[[Payload, Payload], bool] = lambda _left, _right: True
 ) -> Bag:
-    """Return every pair of events of a group that share an instant: exact, cuts and all."""
+    """Return every pair of events of a group that overlap, with the exact cuts of lifetimes."""
     answer: Bag = Counter()
     for one, count in left.items():
         for two, times in right.items():
@@ -183,7 +184,7 @@ def join(
 
 
 def difference(left: Bag, right: Bag) -> Bag:
-    """Return the left events at the instants at which no right event of their group is alive."""
+    """Return the left events at the times at which no right event of their group is alive."""
 
     def relational(mine: Counter[Payload], other: Counter[Payload]) -> list[tuple[Payload, int]]:
         return [] if sum(other.values()) > 0 else list(mine.items())
@@ -192,7 +193,7 @@ def difference(left: Bag, right: Bag) -> Bag:
 
 
 def accompanied(left: Bag, right: Bag) -> Bag:
-    """Return the left events at the instants at which some right event of their group is alive."""
+    """Return the left events at the times at which some right event of their group is alive."""
 
     def relational(mine: Counter[Payload], other: Counter[Payload]) -> list[tuple[Payload, int]]:
         return list(mine.items()) if sum(other.values()) > 0 else []
@@ -222,7 +223,7 @@ def top(
 ) -> Bag:
     """Return the k events alive that sort first, each as `shown` with its rank from 1.
 
-    `best_first` must tell any two different payloads apart.
+    `best_first` must distinguish any two different payloads.
     """
 
     def relational(alive: Counter[Payload]) -> list[tuple[Payload, int]]:
@@ -245,32 +246,32 @@ def altered(
 
 
 def values(column: int) -> Callable[[list[Payload]], list[Any]]:
-    """Make a function that lists a column without its nulls."""
+    """Return a function that lists a column without its nulls."""
     return lambda rows: [row[column] for row in rows if row[column] is not None]
 
 
 def count(column: int | None = None) -> Callable[[list[Payload]], int]:
-    """Make a function that counts rows, or values of a column that are no nulls."""
+    """Return a function that counts rows, or values of a column that are not null."""
     return len if column is None else lambda rows: len(values(column)(rows))
 
 
 def total(column: int) -> Callable[[list[Payload]], Any]:
-    """Make a function that adds the values of a column; null if there are none."""
+    """Return a function that adds the values of a column; null if there are none."""
     return _of_values(column, sum)
 
 
 def least(column: int) -> Callable[[list[Payload]], Any]:
-    """Make a function that finds the smallest value of a column, NaN last."""
+    """Return a function that finds the smallest value of a column, NaN last."""
     return _of_values(column, lambda found: min(found, key=_nan_last))
 
 
 def most(column: int) -> Callable[[list[Payload]], Any]:
-    """Make a function that finds the largest value of a column, NaN above all."""
+    """Return a function that finds the largest value of a column, NaN above all."""
     return _of_values(column, lambda found: max(found, key=_nan_last))
 
 
 def mean(column: int) -> Callable[[list[Payload]], Any]:
-    """Make a function that averages the values of a column; null if there are none."""
+    """Return a function that averages the values of a column; null if there are none."""
     return _of_values(column, lambda found: sum(found) / len(found))
 
 
@@ -287,13 +288,13 @@ def _nan_last(value: Any) -> tuple[bool, Any]:
 
 
 def assert_same_bag(found: Bag, expected: Bag) -> None:
-    """Fail, telling what differs, unless two bags are equal, cuts of lifetimes included."""
+    """Fail, with the differences, unless two bags are equal, including cuts of lifetimes."""
     surplus = without_zeros(Counter({e: found[e] - expected[e] for e in {*found, *expected}}))
     assert not surplus, f"too many (or, below zero, missing): {dict(surplus)}"
 
 
 def assert_same_snapshots(found: Bag, expected: Bag) -> None:
-    """Fail, telling what differs, unless two bags agree at every instant."""
+    """Fail, with the differences, unless two bags agree at every time."""
     mine, theirs = snapshots(found), snapshots(expected)
     wrong = {key: (mine.get(key), theirs.get(key)) for key in mine.keys() | theirs.keys()}
     wrong = {key: pair for key, pair in wrong.items() if pair[0] != pair[1]}
@@ -301,7 +302,7 @@ def assert_same_snapshots(found: Bag, expected: Bag) -> None:
 
 
 def assert_past_is_kept(before: Bag, after: Bag, watermark: Micros) -> None:
-    """Fail unless two bags agree at every instant before the watermark."""
+    """Fail unless two bags agree at every time before the watermark."""
 
     def past(bag: Bag) -> Bag:
         return altered(bag, lambda le, re: (le, min(re, watermark)))
@@ -310,7 +311,7 @@ def assert_past_is_kept(before: Bag, after: Bag, watermark: Micros) -> None:
 
 
 def from_instant(bag: Bag, instant: Micros) -> Bag:
-    """Return what is alive at or after an instant."""
+    """Return what is alive at or after a time."""
     return altered(bag, lambda le, re: (max(le, instant), re))
 
 

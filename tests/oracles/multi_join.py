@@ -1,10 +1,10 @@
-"""The n-way join over lifetimes the slow, obvious way: every combination of rows is looked at.
+"""The n-way join over lifetimes the slow, obvious way: every combination of rows is checked.
 
-Idea: rows are plain tuples; a result is one row of each port with the same key whose lifetimes have
-an instant in common. How rows came, what was in memory and when it was cleaned up do not show.
+Idea: rows are plain tuples; a result is one row of each port with the same key whose lifetimes
+overlap. How rows arrived, what was in memory and when it was cleaned up does not matter.
 
-Invariant: the answer is a bag; it does not depend on the order of rows or ports' arrivals
-(`tests/testing/oracles/test_multi_join.py`).
+Invariant: the result is a bag; it does not depend on the order in which rows or ports arrive
+(`tests/oracles/test_multi_join.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from icestream.operators.lifetimes.changes import DIFF, HEAD, LE, RE
 from icestream.operators.multi_join.spec import MultiJoinSpec
 from tests.oracles.lifetimes import Bag, Event, plain
 
-#: says whether a result is in the answer, given its columns by name
+#: returns whether a combination is in the result, given its columns by name
 Where = Callable[[dict[str, Any]], bool]
 
 
@@ -37,7 +37,7 @@ def events_of(changes: Iterable[pa.RecordBatch]) -> Bag:
 
 
 def joined(spec: MultiJoinSpec, ports: Sequence[Bag], where: Where | None = None) -> Bag:
-    """Return the answer of a join over the rows that came on each port."""
+    """Return the result of a join over the rows of each port."""
     by_key: list[dict[Any, list[tuple[Event, int]]]] = []
     for bag in ports:
         groups: dict[Any, list[tuple[Event, int]]] = defaultdict(list)

@@ -1,9 +1,10 @@
 """Aggregates whose state is an object, the slow and obvious way: over lists of all events.
 
-Idea: `ObviousObjects` keeps every event of every open window, as `ObviousWindows` does, and answers
-object functions by looking at the whole list: sorting it, counting it, feeding it to one sketch.
+Idea: `ObviousObjects` stores every event of every open window, as `ObviousWindows` does, and
+    computes
+object functions over the whole list: sorting it, counting it, feeding it to one sketch.
 
-Rows are compared after `settled`: lists become tuples and every NaN the same word, so that equal
+Rows are compared after `settled`: lists become tuples and every NaN the same value, so that equal
 means equal.
 
 Limits: sketches are compared exactly, which holds for distinct counts always, and for percentiles
@@ -45,7 +46,7 @@ class ObviousObjects(ObviousWindows):
 
 
 def obvious_answer(aggregate: Aggregate, events: Events) -> Any:
-    """Return the answer of an object function over events in the order of their arrival."""
+    """Return the result of an object function over events in the order of their arrival."""
     ordered = sorted(events, key=lambda event: event[TIME])
     rows = [tuple(event[name] for name in aggregate.columns) for event in ordered]
     if aggregate.function == "user":
@@ -64,7 +65,7 @@ def obvious_answer(aggregate: Aggregate, events: Events) -> Any:
 
 
 def _over_values(aggregate: Aggregate, values: list[Any]) -> Any:
-    """Return the answer over the values that are not null."""
+    """Return the result over the values that are not null."""
     collected: dict[str, Callable[[], Any]] = {
         "collect_list": lambda: values,
         "collect_set": lambda: _distinct(values),
@@ -106,7 +107,7 @@ def rank(value: Any) -> Any:
 
 
 def _same(value: Any) -> Any:
-    """Make values equal that Spark takes for equal."""
+    """Map values that are equal for Spark to equal values."""
     if isinstance(value, float):
         return math.nan if math.isnan(value) else value + 0.0
     return tuple(_same(each) for each in value) if isinstance(value, tuple) else value

@@ -1,8 +1,9 @@
 """A dataflow without exchange, log or shards: the slow version that real queries are compared with.
 
-Idea: the steps are those of the query; everything around them is the obvious thing: one shard, rows
-of groups in dictionaries, changes handed from component to component in lists. What the operators
-themselves compute is compared with `temporal_oracle` in their own tests.
+Idea: the steps are those of the query; everything around them is simple: one shard, rows of groups
+    in
+dictionaries, changes passed from component to component in lists. What the operators themselves
+compute is compared with `tests.oracles.lifetimes` in their own tests.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class PlainStores:
     released: tuple[int, ...] = ()
 
     def __init__(self, groupings: Sequence[Sequence[Synopsis]]) -> None:
-        """Keep nothing yet."""
+        """Start empty."""
         self.statistics: dict[str, Any] = {"groups": 0, "partitions": 1}
         self._groupings = groupings
         self._made: dict[tuple[int, int], PlainGroups] = {}
@@ -57,25 +58,25 @@ class PlainStores:
                 groups.begin(watermark)
 
     def chunk_groups(self, grouping: int) -> int:
-        """Return how many groups a chunk may name: any number."""
+        """Return how many groups a chunk may access: any number."""
         del grouping
         return sys.maxsize
 
     def knows(self, grouping: int, hi: Ids, lo: Ids) -> Mask:
-        """Tell of which groups an operator has heard."""
+        """Return which groups an operator knows."""
         made = [groups for (place, _), groups in self._made.items() if place == grouping]
         known: Mask = np.logical_or.reduce([groups.knows(hi, lo) for groups in made])
         return known
 
     def rest(self) -> None:
-        """Do nothing: nobody leaves."""
+        """Do nothing: no group is evicted."""
 
     def end_version(self, watermark: Micros) -> None:
         """Do nothing: there is no log."""
 
     def restore(self, history: Sequence[PastVersion]) -> None:
         """Refuse: there is no log."""
-        msg = "rows in dictionaries do not come back"
+        msg = "rows in dictionaries cannot be restored"
         raise AssertionError(msg)
 
 
@@ -89,11 +90,11 @@ class ChangeLists:
     """Changes by edge, as a component reads them."""
 
     def __init__(self) -> None:
-        """Hold nothing yet."""
+        """Start empty."""
         self.lists: dict[int, list[pa.RecordBatch]] = defaultdict(list)
 
     def ranges(self, edge: int) -> tuple[Ids, Ints]:
-        """Return that there is one record, of all changes."""
+        """Return one range with all changes."""
         return np.zeros(1, dtype=np.uint64), np.ones(1, dtype=np.int64)
 
     def changes(self, edge: int, first: int, last: int) -> Iterator[pa.RecordBatch]:
@@ -106,14 +107,14 @@ class PlainDataflow:
     """Runs a dataflow batch by batch."""
 
     def __init__(self, plan: Dataflow) -> None:
-        """Begin before the first event."""
+        """Start before the first event."""
         self._plan = plan
         self._components = [plain_component(spec) for spec in plan.specs]
         self._watermark = MINUS_INFINITY
         self._seen: list[Micros | None] = [None] * len(plan.sources)
 
     def feed(self, splits: Splits) -> list[pa.RecordBatch]:
-        """Take a batch and return the rows of the first view."""
+        """Process a batch and return the rows of the first view."""
         inputs = ChangeLists()
         for split in splits:
             for batch in split:
@@ -122,7 +123,7 @@ class PlainDataflow:
         return self._run(inputs, reached)
 
     def flush(self) -> list[pa.RecordBatch]:
-        """Return the rows that are left."""
+        """Return the remaining rows."""
         latest = max((each for each in self._seen if each is not None), default=None)
         if latest is None:
             return []

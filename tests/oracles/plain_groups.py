@@ -1,7 +1,7 @@
-"""The obvious keeper of rows by group: a dictionary of lists.
+"""The obvious store of rows by group: a dictionary of lists.
 
-Idea: it does what `icestream.state.groups.spec.Groups` asks for with Python's own containers, so
-that operators can be tried without a log and the real store can be compared with it.
+Idea: it implements `icestream.state.groups.spec.Groups` with Python's own containers, so
+that operators can be tested without a log and the real store can be compared with it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class PlainGroups(Groups):
     """Rows by group, all in memory."""
 
     def __init__(self, synopses: Sequence[Synopsis]) -> None:
-        """Keep nothing yet."""
+        """Start empty."""
         self._synopses = tuple(synopses)
         self._slots: dict[tuple[int, int], int] = {}
         self._rows: list[list[list[dict[str, Any]]]] = []
@@ -51,19 +51,19 @@ class PlainGroups(Groups):
         return np.array(slots, dtype=np.int64)
 
     def knows(self, hi: Ids, lo: Ids) -> npt.NDArray[np.bool_]:
-        """Tell of which groups it has heard."""
+        """Return which groups it knows."""
         named = zip(hi.tolist(), lo.tolist(), strict=True)
         return np.array([each in self._slots for each in named], dtype=np.bool_)
 
     def identities(self, slots: Slots) -> tuple[Ids, Ids]:
-        """Return hi and lo of groups."""
+        """Return id_high and id_low of groups."""
         known = list(self._slots)
         pairs = [known[slot] for slot in slots.tolist()]
         hi, lo = ([pair[part] for pair in pairs] for part in (0, 1))
         return np.array(hi, dtype=np.uint64), np.array(lo, dtype=np.uint64)
 
     def portions(self, slots: Slots, synopses: Sequence[int] = ()) -> Iterator[Slots]:
-        """Yield a few groups at a time, so that callers are seen to cope."""
+        """Yield a few groups at a time, to test that callers handle portions."""
         del synopses
         for first in range(0, len(slots), 3):
             yield slots[first : first + 3]
@@ -109,15 +109,15 @@ class PlainGroups(Groups):
         self.append(synopsis, slots[rows.owners], rows.rows)
 
     def remind(self, slots: Slots, due: Ints) -> None:
-        """Set when groups want to be woken."""
+        """Set when groups are due."""
         for slot, instant in zip(slots.tolist(), due.tolist(), strict=True):
             self._due[slot] = instant
 
     def hasten(self, slots: Slots, due: Ints) -> None:
-        """Set when groups want to be woken, unless they are to be woken before."""
+        """Set when groups are due, unless they are due earlier."""
         for slot, instant in zip(slots.tolist(), due.tolist(), strict=True):
             self._due[slot] = min(instant, self._due[slot])
 
     def due(self, watermark: Micros) -> Slots:
-        """Return the groups that want to be woken."""
+        """Return the groups that are due."""
         return np.array([s for s, due in enumerate(self._due) if due <= watermark], dtype=np.int64)

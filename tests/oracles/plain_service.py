@@ -1,4 +1,4 @@
-"""One server and its queue by their definitions, with lists and dictionaries: slow and obvious.
+"""One server and its queue, by definition, with lists and dictionaries: slow and obvious.
 
 Idea: the oracle of the simulation. Waiting keys are a Python list in the order of the schedule;
 staleness of a key is integrated from the definition: the time since its first update after the
@@ -16,7 +16,7 @@ from tests.oracles.kernels.queue.price import PriceReference
 
 @dataclass(frozen=True)
 class ServiceRecord:
-    """A service: key, first update it stands for, arrival of the value, when it began."""
+    """A service: key, oldest update it represents, arrival of the value, when it began."""
 
     key: int
     since: int
@@ -25,12 +25,12 @@ class ServiceRecord:
 
 
 class PlainServer:
-    """Serves the newest update of every key, as one of the schedules says."""
+    """Serves the newest update of every key, by one of the schedules."""
 
     def __init__(
         self, schedule: str, cost: int, gaps: Sequence[float] | None = None, smoothing: int = 32
     ) -> None:
-        """Start with nothing waiting; `gaps` are mean gaps of keys where they are known."""
+        """Start with nothing waiting; `gaps` are mean gaps of keys if they are known."""
         self._schedule = schedule
         self._cost = cost
         self._known = gaps
@@ -38,13 +38,13 @@ class PlainServer:
         self._first: int | None = None
         #: key -> newest update, mean gap, updates seen
         self._seen: dict[int, tuple[int, float, int]] = {}
-        #: waiting keys in order, and of each its first update and its class
+        #: waiting keys in order, and for each its first update and its class
         self._line: list[int] = []
         self._since: dict[int, tuple[int, int]] = {}
         self._price = PriceReference(cost)
 
     def run(self, updates: Sequence[tuple[int, int]], until: int) -> list[ServiceRecord]:
-        """Serve (time, key) updates until an instant; return the services."""
+        """Serve (time, key) updates until a time; return the services."""
         served: list[ServiceRecord] = []
         now = arrived = 0
         while now < until:
@@ -112,13 +112,13 @@ def area(
     key: int,
     until: int,
 ) -> float:
-    """Integrate a key's staleness from 0 to an instant.
+    """Integrate a key's staleness from 0 to a time.
 
     Args:
         updates: (time, key) of every update.
-        changes: (instant, key, arrival of the value) of every service, or of every delivery.
-        key: whose staleness.
-        until: the instant.
+        changes: (time, key, arrival of the value) of every service, or of every delivery.
+        key: the key.
+        until: the end time.
     """
     arrivals = sorted(time for time, each in updates if each == key)
     steps = [(0, -1), *((at, value) for at, each, value in changes if each == key and at < until)]

@@ -1,8 +1,8 @@
 """The obvious user-defined operator, a dictionary for each group, and one that must equal it.
 
-Idea: a row of input says what to do with one of the group's state variables, and what is seen there
-is the output. `Scripted` does it through the state of an operator, `simulate` with Python's own
-containers; both must see the same, whatever the chunks.
+Idea: a row of input is a command for one of the group's state variables, and the output is what it
+reads there. `Scripted` executes it with the state of an operator, `simulate` with Python's own
+containers; both must read the same, whatever the chunks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from icestream.operators.process.values import Row
 from icestream.state.groups.spec import Groups
 
 PAYLOAD = pa.schema([("user", pa.int64()), ("op", pa.string()), ("a", pa.int64())])
-#: what a row may ask for
+#: commands of a row
 OPS = (
     *("count", "forget", "append", "list", "put list", "empty"),
     *("put", "get", "remove", "items", "wipe", "insert", "delete", "table"),
@@ -53,7 +53,7 @@ Batch = tuple[Sequence[Sequence[InputRow]], Micros]
 
 
 def changes_of_steps(steps: Sequence[InputRow]) -> pa.RecordBatch:
-    """Return rows of input as changes; a group's identity is its number."""
+    """Return rows of input as changes; a group's id is its number."""
     rows = [{"user": step.user, "op": step.op, "a": step.a} for step in steps]
     times = np.array([step.time for step in steps], dtype=np.int64)
     users = np.array([step.user for step in steps], dtype=np.uint64)
@@ -92,7 +92,7 @@ def understood(data: bytes) -> dict[int, int]:
 
 
 def difference(old: dict[int, int], new: dict[int, int]) -> bytes | None:
-    """Tell what changed, unless something was taken out."""
+    """Return what changed, or None if something was removed."""
     if old.keys() - new.keys():
         return None
     return written({key: value for key, value in new.items() if old.get(key) != value})
@@ -105,16 +105,16 @@ def changed(old: dict[int, int], change: bytes) -> dict[int, int]:
 
 
 class Scripted(StatefulProcessor):
-    """Does what rows say."""
+    """Executes the commands in rows."""
 
     output = "user long, what string"
 
     def __init__(self, ttl_ms: int | None = None) -> None:
-        """Take how long rows live, for ever if not said."""
+        """Set how long rows live; None means for ever."""
         self._ttl_ms = ttl_ms
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Keep one variable of each kind."""
+        """Declare one variable of each kind."""
         ttl = self._ttl_ms
         self._seen = handle.getValueState("seen", "n long, total double", ttl)
         self._recent = handle.getListState("recent", "a long", ttl)
@@ -126,7 +126,7 @@ class Scripted(StatefulProcessor):
     def handleInputRows(  # noqa: N802
         self, key: Row, rows: TimedRows, timers: TimerValues
     ) -> Iterator[Any]:
-        """Do what each row says and tell what is seen."""
+        """Execute the command of each row and emit what it reads."""
         for time, op, a in zip(rows.times, rows["op"], rows["a"], strict=True):
             timed = op in {"timer", "untimer", "timers"}
             seen = self._timed(timers, op, time + a) if timed else self._kept(op, a)
@@ -135,7 +135,7 @@ class Scripted(StatefulProcessor):
     def handleExpiredTimer(  # noqa: N802
         self, key: Row, timers: TimerValues, expired: ExpiredTimerInfo
     ) -> Iterator[Any]:
-        """Look at the value, append to the list, and perhaps set another timer."""
+        """Read the value, append to the list, and perhaps set another timer."""
         instant = expired.instant
         yield {"user": key[0], "what": f"fired {instant} {self._seen.get()}"}
         self._recent.appendValue((instant,))
@@ -197,7 +197,7 @@ class Scripted(StatefulProcessor):
 
 @dataclass
 class _Plain:
-    """What is known of one group; values that expire come with the instant."""
+    """The state of one group; values that expire come with their expiry."""
 
     seen: tuple[Row, Micros] | None = None
     recent: list[tuple[Row, Micros]] = field(default_factory=list)
@@ -207,7 +207,7 @@ class _Plain:
     timers: set[Micros] = field(default_factory=set)
 
     def purge(self, watermark: Micros) -> None:
-        """Forget what the watermark has reached."""
+        """Remove what has expired at the watermark."""
         if self.seen is not None and self.seen[1] <= watermark:
             self.seen = None
         self.recent = [entry for entry in self.recent if entry[1] > watermark]
@@ -215,7 +215,7 @@ class _Plain:
         self.things = [entry for entry in self.things if entry[1] > watermark]
 
     def do(self, step: InputRow, until: Micros, watermark: Micros) -> Any:  # noqa: PLR0911, PLR0912
-        """Do what a row says and return what is seen."""
+        """Execute the command of a row and return what it reads."""
         a, code = step.a, float(step.a % 3)
         match step.op:
             case "count":
@@ -269,7 +269,7 @@ class _Plain:
 def simulate(
     batches: Iterable[Batch], ttl: Micros | None = None, watermark: Micros = 0
 ) -> Counter[tuple[Any, ...]]:
-    """Return what `Scripted` must make of batches, as a bag of changes."""
+    """Return the expected output of `Scripted` for batches, as a bag of changes."""
     made: Counter[tuple[Any, ...]] = Counter()
     groups: dict[int, _Plain] = {}
     for chunks, after in batches:

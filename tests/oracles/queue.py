@@ -1,10 +1,10 @@
 """The slow, obvious update queue: dictionaries and lists, staleness by its definition.
 
-Idea: every update and every hand-over is remembered. A key's staleness at an instant is the age of
-its oldest update that came after the newest one handed over; its integral is summed up piece by
-piece between the instants at which anything happened.
+Idea: every update and every delivery is recorded. A key's staleness at a time is the age of its
+oldest update after the newest one delivered; its integral is summed up piece by piece between the
+times at which anything happened.
 
-Cost: O(everything that ever happened) for each question.
+Cost: O(all events so far) per call.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Update:
 
 @dataclass(frozen=True)
 class DequeuedUpdate:
-    """What a queue hands over: the newest update of a key and the first it stands for."""
+    """A dequeued update: the newest one of a key and the oldest it represents."""
 
     update: Update
     since: Micros
@@ -51,10 +51,10 @@ class DequeuedUpdate:
 
 @dataclass
 class KeyHistory:
-    """All that happened to a key."""
+    """The history of a key."""
 
     updates: list[Update] = field(default_factory=list)
-    #: (instant, number of the update) at which the queue, or the application, was rid of it
+    #: (time, number of the update) when the queue served it, or the application received it
     served: list[tuple[Micros, int]] = field(default_factory=list)
     delivered: list[tuple[Micros, int]] = field(default_factory=list)
     gap: float = 0.0
@@ -80,7 +80,7 @@ def integral(
 
 
 class PlainHistory:
-    """What update queue and append queue have in common: histories and staleness."""
+    """The common part of update queue and append queue: histories and staleness."""
 
     def __init__(self) -> None:
         """Start with no key."""
@@ -91,7 +91,7 @@ class PlainHistory:
         self.late = 0
 
     def accept(self, key: Key, arrived: Micros, value: object, smoothing: int) -> Update | None:
-        """Note an update; None if it goes back in time."""
+        """Record an update; None if it goes back in time."""
         history = self.keys.setdefault(key, KeyHistory())
         updates = history.updates
         if updates and arrived < updates[-1].arrived:
@@ -110,7 +110,7 @@ class PlainHistory:
         return update
 
     def deliver(self, served: DequeuedUpdate, at: Micros) -> None:
-        """Note that the application has an update."""
+        """Record that the application has an update."""
         self.keys[served.update.key].delivered.append((at, served.update.number))
 
     def staleness(self, now: Micros, *, application: bool) -> dict[Key, tuple[Fraction, Micros]]:
@@ -132,20 +132,20 @@ class PlainUpdateQueue(PlainHistory):
         super().__init__()
         self.schedule = schedule
         self.smoothing = smoothing
-        #: waiting keys by list, in order; one list but for the schedule "index"
+        #: waiting keys by list, in order; one list except for the schedule "index"
         self.lists: dict[int, list[Key]] = {}
-        #: the first update that each waiting key stands for
+        #: the oldest update that each waiting key represents
         self.since: dict[Key, Micros] = {}
         self.facts = np.zeros(PRICE_WORDS)
         self.facts[COST] = cost
         self.scored: Micros = MINUS_INFINITY
 
     def __len__(self) -> int:
-        """Return how many keys wait."""
+        """Return the number of waiting keys."""
         return len(self.since)
 
     def enqueue(self, key: Key, arrived: Micros, value: object) -> None:
-        """Let an update arrive."""
+        """Add an update."""
         if self.accept(key, arrived, value, self.smoothing) is None:
             return
         gap = self.keys[key].gap
@@ -163,7 +163,7 @@ class PlainUpdateQueue(PlainHistory):
         line.insert(0 if slow else len(line), key)
 
     def read(self, count: int, now: Micros) -> list[DequeuedUpdate]:
-        """Return the updates that would be served at an instant."""
+        """Return the updates that would be served at a time."""
         return self._serve(count, now, lambda _: None)
 
     def dequeue(self, count: int, now: Micros) -> list[DequeuedUpdate]:
@@ -204,7 +204,7 @@ class PlainUpdateQueue(PlainHistory):
 
 
 class PlainAppendQueue(PlainHistory):
-    """Keeps every update but those it is told were shed."""
+    """Keeps every update except those marked as shed."""
 
     def __init__(self) -> None:
         """Start empty."""
@@ -212,11 +212,11 @@ class PlainAppendQueue(PlainHistory):
         self.line: list[DequeuedUpdate] = []
 
     def __len__(self) -> int:
-        """Return how many updates wait."""
+        """Return the number of waiting updates."""
         return len(self.line)
 
     def enqueue(self, key: Key, arrived: Micros, value: object, *, shed: bool = False) -> None:
-        """Let an update arrive."""
+        """Add an update."""
         update = self.accept(key, arrived, value, 32)
         if update is not None and not shed:
             kept = [served.update.number for served in self.line if served.update.key == key]

@@ -1,9 +1,9 @@
-"""Session windows the slow, obvious way: a list of sessions per group, joined event by event.
+"""Session windows the slow, obvious way: a list of sessions per group, merged event by event.
 
 Idea: an event is a session of its own, `[time, time + gap)`. It is dropped if the watermark before
-its batch has reached that end; else it is joined with every open session of its group that it
-touches, at either end. Sessions whose end the watermark has reached are reduced and forgotten.
-These are Spark's rules for `session_window` in append mode, one rule a line.
+its batch has reached that end; else it is merged with every open session of its group that it
+touches, at either end. Sessions whose end the watermark has reached are reduced and removed.
+These are Spark's rules for `session_window` in append mode, one rule per line.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from icestream.plan.windows.session import Session
 from tests.oracles.answers import answer
 from tests.oracles.arrivals import ArrivalOracle, Row
 
-#: one object, so that a dict takes all NaN for one key
+#: one object, so that all NaN are one key of a dict
 _NAN = math.nan
 
 
@@ -83,7 +83,7 @@ class ObviousSessions(ArrivalOracle):
 
 
 def _plain(value: Any) -> Any:
-    """Make keys that Spark takes for equal equal for a dict."""
+    """Map keys that are equal for Spark to equal dict keys."""
     if isinstance(value, float):
         return _NAN if math.isnan(value) else value + 0.0
     return tuple(value.items()) if isinstance(value, dict) else value

@@ -1,4 +1,4 @@
-"""What windows over rows of a key and a value answer, computed the obvious way."""
+"""Results of windows over rows of a key and a value, computed the obvious way."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Answers = dict[tuple[int, int, int], tuple[int, int, int]]
 
 
 def answers(batches: Iterable[pa.RecordBatch], views: Sequence[Windows]) -> Answers:
-    """Return the answers of every window that has a row; rows have `time`, `k0` and `x0`."""
+    """Return the results of every window that has a row; rows have `time`, `k0` and `x0`."""
     values: dict[tuple[int, int, int], list[int]] = defaultdict(list)
     for rows in batches:
         for each in rows.to_pylist():

@@ -1,9 +1,9 @@
-"""What windows over blocks must do, the slow and obvious way.
+"""The behaviour of windows over blocks, the slow and obvious way.
 
-Idea: `boundaries` walks through a stream tuple by tuple and says where blocks end, so that a pool
-can be tried without any block; `least_reads` tries every choice of victims there is, and returns
+Idea: `boundaries` goes through a stream tuple by tuple and yields where blocks end, so that a pool
+can be tested without any block; `least_reads` tries every possible choice of victims and returns
 the fewest reads; `inside` lists the tuples of a window at an event; `walk` reads a repository as
-the kernels do, in plain Python, and says which tuples each window let go.
+the kernels do, in plain Python, and yields the tuples that left each window.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from icestream.state.blocks.repository import Repository
 
 
 class Window(NamedTuple):
-    """How far a window reaches back: in time, or in tuples."""
+    """The length of a window: in time, or in tuples."""
 
     length: int
     rows: bool = False
@@ -30,7 +30,7 @@ class Roll(NamedTuple):
 
 
 class Cross(NamedTuple):
-    """A window used its block up."""
+    """A window used up its block."""
 
     window: int
 
@@ -38,7 +38,7 @@ class Cross(NamedTuple):
 def boundaries(
     times: Sequence[int], windows: Sequence[Window], factor: int
 ) -> Iterator[Roll | Cross]:
-    """Yield where blocks end, in the order in which a stream meets that."""
+    """Yield where blocks end, in the order of the stream."""
     oldest = [0] * len(windows)
     block = [0] * len(windows)
     for number, now in enumerate(times):
@@ -57,7 +57,7 @@ def boundaries(
 
 
 def least_reads(steps: Sequence[Roll | Cross], windows: int, capacity: int) -> int:
-    """Return the fewest reads with which any choice of victims gets through."""
+    """Return the fewest reads of any choice of victims."""
 
     @cache
     def fewest(at: int, ancient: tuple[int, ...], recent: int, kept: frozenset[int]) -> int:
@@ -86,7 +86,7 @@ def least_reads(steps: Sequence[Roll | Cross], windows: int, capacity: int) -> i
 
 
 def inside(times: Sequence[int], number: int, window: Window) -> range:
-    """Return the numbers of the tuples that a window holds once a tuple has come."""
+    """Return the numbers of the tuples in a window after a tuple has arrived."""
     first = number
     while first > 0 and (
         number - first + 1 < window.length
@@ -100,7 +100,7 @@ def inside(times: Sequence[int], number: int, window: Window) -> range:
 def walk(
     repository: Repository, times: Sequence[int], windows: Sequence[Window]
 ) -> Iterator[list[list[int]]]:
-    """Put tuples (time, number) into a repository; yield the numbers each window let go."""
+    """Put tuples (time, number) into a repository; yield the numbers that left each window."""
     factor = repository.layout.factor
     clocks, numbers = repository.columns
     tail, cursors = repository.tail, repository.cursors

@@ -61,13 +61,13 @@ def test_an_arrow_schema_is_taken_as_it_is() -> None:
     [
         ("", "the end"),
         ("n", "the end"),
-        ("n lung", "'lung' is no type"),
+        ("n lung", "'lung' is not a type"),
         ("n long total double", "expected ','"),
         ("n long,", "the end"),
         ("n array<long", "expected '>'"),
         ("n decimal(50,2)", "does not exist"),
         ("n decimal(a)", "expected a number"),
-        ("n long not here", "NOT is followed by NULL"),
+        ("n long not here", "NOT must be followed by NULL"),
         ("n long, n long", "same name"),
         (", long", "expected a column name"),
         ("n long; m long", "';' has no meaning"),
@@ -80,5 +80,5 @@ def test_unreadable_schemas_are_refused_with_an_example(text: str, why: str) -> 
 
 
 def test_what_is_no_schema_is_refused() -> None:
-    with pytest.raises(DefinitionError, match="a schema is text"):
+    with pytest.raises(DefinitionError, match="a schema must be text"):
         schema_of(["n long"])

@@ -91,7 +91,7 @@ def test_the_error_says_who_holds_what_and_how_much_more_is_needed() -> None:
 
 def test_a_refusal_survives_pickling() -> None:
     copy = pickle.loads(pickle.dumps(Refused("keys", 2048, 1024)))
-    assert str(copy) == "keys asked for 2.0 KB, 1.0 KB is free"
+    assert str(copy) == "keys requested 2.0 KB, 1.0 KB is free"
 
 
 CALLS = st.lists(

@@ -1,1 +1,1 @@
-"""Suites that operators and stores must pass, and the stages they are tried on."""
+"""Suites that operators and stores must pass, and crash runs for dataflows."""

@@ -1,14 +1,14 @@
 """The suite that every dataflow must pass, whatever its sub-queries compute.
 
-Idea: a subclass names a dataflow, `DataflowConformance` does to it what life does to every query
-(`every_query`), cuts chunks elsewhere, sends a batch again, takes its memory away. The rows of
-each batch must be changes that add up, together with all before, to what `PlainDataflow` adds up
-to: the same events at every instant, however their lifetimes are cut.
+Idea: a subclass sets a dataflow; `DataflowConformance` does to it what happens to every query
+(`every_query`), cuts chunks elsewhere, sends a batch again, takes its memory away. The rows of each
+batch must be changes that add up, together with all before, to the result of `PlainDataflow`: the
+same events at every time, however their lifetimes are cut.
 
     class TestMyDataflow(DataflowConformance):
         flow = running_aggregate("update")
 
-Limits: streams are short; what only shows at size belongs to tests of the state.
+Limits: streams are short; effects of size belong to tests of the state.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ from tests.oracles.lifetimes import (
 )
 from tests.oracles.plain_dataflow import PlainDataflow
 
-#: all rows count as those of one group: what tells groups apart is among their columns
+#: all rows count as one group: their columns include the keys
 _EVERYONE = (0, 0)
 
 
 def stream_of(flow: Dataflow, shape: StreamShape, seed: int) -> list[Item]:
-    """Make up a stream for a dataflow: integers are keys, numbers have few values."""
+    """Generate a stream for a dataflow: integers are keys, numbers have few values."""
     dice = np.random.default_rng(seed)
     times = arrival_times(shape, dice)
     count = len(times)
@@ -110,7 +110,7 @@ def bag_of_rows(flow: Dataflow, rows: pa.Table) -> Bag:
 
 @contextmanager
 def small_sizes(*, quota: int = 64 << 10, chunk: int = 64, snapshot: int = 2) -> Iterator[None]:
-    """Let little data do what much data does: chunks of few rows, small shards, snapshots often."""
+    """Make little data act like much: small chunks, small shards, frequent snapshots."""
     sizes = (
         (component, "CHUNK_ROWS", chunk),
         (component, "ENOUGH_ROWS", chunk // 4),
@@ -137,7 +137,7 @@ def open_dataflow(
     shards: int = 2,
     files: Files | None = None,
 ) -> LocalQuery:
-    """Open the query whose checkpoint and arenas are in `folder`, new or where it stands."""
+    """Open the query whose checkpoint and arenas are in `folder`, new or existing."""
     settings = Settings(
         root=os.path.join(folder, "checkpoint"),
         local=os.path.join(folder, "local"),
@@ -150,21 +150,21 @@ def open_dataflow(
 class DataflowConformance(EveryQuery):
     """Subclass it, name the subclass `Test...`, and set `flow`; override more where needed."""
 
-    #: what the query computes
+    #: the query
     flow: ClassVar[Dataflow]
     #: whether lifetimes are cut the same way whatever the chunks
     exact: ClassVar[bool] = False
-    #: bytes for each grouping of a component, which hold `many_groups` only in turns
+    #: bytes for each grouping of a component, too few for all of `many_groups` at once
     tiny_share: ClassVar[int] = 224 << 10
     many_groups: ClassVar[int] = 500
     many_events: ClassVar[int] = 2000
 
     def open(self, folder: Path, *, shards: int = 2) -> LocalQuery:
-        """Open the query in a folder, new or where it stands."""
+        """Open the query in a folder, new or existing."""
         return open_dataflow(self.flow, folder, shards=shards)
 
     def shape(self) -> StreamShape:
-        """Return what the streams are like."""
+        """Return the shape of the streams."""
         return StreamShape(
             events=150,
             batches=5,
@@ -181,18 +181,18 @@ class DataflowConformance(EveryQuery):
         return stream_of(self.flow, shape or self.shape(), seed)
 
     def small(self) -> AbstractContextManager[Any]:
-        """Let little data do what much data does."""
+        """Make little data act like much."""
         return small_sizes()
 
     def expected(self, items: Sequence[Item]) -> list[Bag]:
-        """Return what all rows add up to after each batch, and at the end."""
+        """Return the sum of all rows after each batch, and at the end."""
         slow = PlainDataflow(self.flow)
         schema = self.flow.results(self.flow.views[0])
         made = [slow.feed(batch) for batch in batches_of(items)]
         return self.sums([pa.Table.from_batches(rows, schema) for rows in (*made, slow.flush())])
 
     def sums(self, tables: Sequence[pa.Table]) -> list[Bag]:
-        """Return what rows add up to after each table."""
+        """Return the sum of rows after each table."""
         total: Bag = Counter()
         found = []
         for table in tables:
@@ -203,13 +203,13 @@ class DataflowConformance(EveryQuery):
         return found
 
     def check(self, tables: Sequence[pa.Table], items: Sequence[Item]) -> None:
-        """Compare what the rows add up to after each batch."""
+        """Compare the sum of the rows after each batch."""
         self.compare(tables, self.expected(items))
 
     def compare(self, tables: Sequence[pa.Table], expected: Sequence[Bag]) -> None:
-        """Compare what the rows add up to after each batch with what they should."""
+        """Compare the sum of the rows after each batch with the expected one."""
         assert len(tables) == len(expected)
-        assert any(expected), "the stream has no answer: nothing was tested"
+        assert any(expected), "the stream has no results: nothing was tested"
         for found, bag in zip(self.sums(tables), expected, strict=True):
             if self.exact:
                 assert_same_bag(found, bag)
@@ -219,7 +219,7 @@ class DataflowConformance(EveryQuery):
     # -- the suite -------------------------------------------------------------------------
 
     def test_oracle_one_shard_or_five_in_small_chunks(self, tmp_path: Path) -> None:
-        """Neither the number of shards nor the size of chunks shows in the rows."""
+        """Neither the number of shards nor the size of chunks changes the rows."""
         items = self.stream(4)
         for shards, chunk in ((1, 8), (5, 64)):
             with small_sizes(chunk=chunk):
@@ -227,7 +227,7 @@ class DataflowConformance(EveryQuery):
             self.check(tables, items)
 
     def test_redelivery_returns_the_same_rows(self, tmp_path: Path) -> None:
-        """A batch that comes again is not counted again: its rows are handed out once more."""
+        """A batch that comes again is not counted again: its rows are returned once more."""
         items = self.stream(10)
         query = self.open(tmp_path)
         tables = []
@@ -244,7 +244,7 @@ class DataflowConformance(EveryQuery):
         self.check_cold(tmp_path, self.flow, reopen=True)
 
     def test_bounded_with_rows_written_when_groups_leave(self, tmp_path: Path) -> None:
-        """The same where nothing is written but what leaves memory."""
+        """The same if only evicted groups are written."""
         self.check_cold(tmp_path, self.with_store(durability="evict"))
 
     def test_bounded_without_any_of_the_shortcuts(self, tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ class DataflowConformance(EveryQuery):
             self.check_cold(tmp_path / f"{name}-{durability}", flow)
 
     def test_no_file_stays_open(self, tmp_path: Path) -> None:
-        """Whatever is opened for reading is closed again, also while rebuilding."""
+        """Every file opened for reading is closed again, also during a rebuild."""
         disk = SimulatedDisk()
         items = restart(self.stream(12, replace(self.shape(), batches=7)), 2)
         with small_sizes():
@@ -270,7 +270,7 @@ class DataflowConformance(EveryQuery):
     # -- cold state ------------------------------------------------------------------------
 
     def check_cold(self, folder: Path, flow: Dataflow, *, reopen: bool = False) -> None:
-        """Run with a budget that holds a part of the groups."""
+        """Run with a budget for only a part of the groups."""
         items, expected = self.many()
         stores = max(sum(map(bool, spec.groupings)) for spec in flow.specs)
         quota = self.tiny_share * stores
@@ -287,13 +287,13 @@ class DataflowConformance(EveryQuery):
                 left += facts["coldState"]["left"]
                 tables.append(query.rows([delivery]))
             tables.append(query.flush())
-        assert self.evictions_expected(left), f"{left} groups left memory: nothing was tested"
+        assert self.evictions_expected(left), f"{left} groups were evicted: nothing was tested"
         self.compare(tables, expected)
 
     @classmethod
     @cache
     def many(cls) -> tuple[list[Item], list[Bag]]:
-        """Return a stream of many groups, and what its rows add up to; for all tests of a suite."""
+        """Return a stream of many groups, and the sum of its rows, for all tests of a suite."""
         suite = cls()
         shape = replace(
             suite.shape(),
@@ -314,7 +314,7 @@ class DataflowConformance(EveryQuery):
     # -- details a subclass may change -----------------------------------------------------
 
     def evictions_expected(self, left: int) -> bool:
-        """Tell whether a tiny budget made groups leave memory, as it should."""
+        """Return whether a tiny budget caused evictions, as it should."""
         return left > 0
 
 

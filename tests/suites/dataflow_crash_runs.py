@@ -1,8 +1,8 @@
-"""Small dataflows of two components for rehearsals: killed at any step, with flipped bits.
+"""Small dataflows of two components for crash runs: killed at any step, with flipped bits.
 
-Idea: `rehearsal` and `rot` do it to any query; these are two whose logs have all that dataflows
-write: rows that expire and rows that do not, in several groupings, reminders, snapshots, late
-events; and the generations of joins that spill, with what they were cut, cleaned and forgotten by.
+Idea: `crash_runs` and `bit_flips` do this to any query; these two have logs with everything that
+dataflows write: rows that expire and rows that do not, in several groupings, timers, snapshots,
+late events; and the generations of joins that spill, with their cuts, clean-ups and deletions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.fixtures.join_plans import SCHEMAS, batch_of, deferred, sources
 
 
 def popular_items() -> Dataflow:
-    """Keep the best of those items, rated just now, that have the same number of ratings."""
+    """Keep the best recently rated items among those with the same number of ratings."""
     ratings = PlanStream.of(RATINGS)
     count = (Aggregate("count", None, "ratings"), Aggregate("sum", "rating", "total"))
 
@@ -49,7 +49,7 @@ class DataflowScript(Script):
 
     @cached_property
     def plan(self) -> Dataflow:
-        """Return what is computed."""
+        """Return the query."""
         return popular_items()
 
     def events_in(self, batch: int, split: int) -> pa.RecordBatch:
@@ -73,11 +73,11 @@ class DataflowScript(Script):
 
 @dataclass(frozen=True)
 class JoinScript(Script):
-    """A tree of two joins that spills, cleans up half-way, goes on, and cleans up at the end."""
+    """A tree of two joins that spills, cleans up half-way, continues, and cleans up at the end."""
 
     @cached_property
     def plan(self) -> Dataflow:
-        """Return what is computed."""
+        """Return the query."""
         a, b, c = sources(None, 3)
         inner = deferred(a, b, on=[("a1", "b1")])
         rows = deferred(inner, c, on=[("b2", "c1")])
@@ -101,7 +101,7 @@ class JoinScript(Script):
 
 @contextmanager
 def spills_by_version() -> Iterator[None]:
-    """Let partitions of joins leave memory that depend on nothing but the version."""
+    """Spill partitions of joins that depend only on the version."""
 
     def by_version(*args: Any, **kwargs: Any) -> spilling.JoinDecisions:
         news = spilling.decided(*args, **kwargs)
@@ -117,7 +117,7 @@ def spills_by_version() -> Iterator[None]:
 
 
 class DataflowBitFlips(BitFlips):
-    """Flips bits of what a dataflow wrote."""
+    """Flips bits of the files of a dataflow."""
 
     def durable_files(self) -> dict[str, str]:
         """Return the path of one file of each durable kind, all of which a restart reads."""

@@ -1,6 +1,6 @@
 """The suite that every query must pass, whatever its operators do.
 
-Idea: a subclass says what the query is, `QueryConformance` does to it what life does to every query
+Idea: a subclass sets the query; `QueryConformance` does to it what happens to every query
 (`every_query`), cuts batches elsewhere, sends a batch again, takes its memory away. The rows must
 be those of the obvious computation each time.
 
@@ -9,7 +9,7 @@ be those of the obvious computation each time.
 
 Rows are compared batch by batch: a row that comes in the wrong batch is a wrong row.
 
-Limits: streams are short; what only shows at size belongs to the operator's own tests.
+Limits: streams are short; effects of size belong to the operator's own tests.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ class Oracle(Protocol):
     """The slow version of a query."""
 
     def feed(self, splits: Splits) -> list[Row]:
-        """Take a batch and return the rows it makes final."""
+        """Process a batch and return the rows that become final."""
         ...
 
     def flush(self) -> list[Row]:
-        """Return the rows that are left."""
+        """Return the remaining rows."""
         ...
 
 
 def small_sizes(*, slice_bytes: int = 1024, image_rows: int = 16, snapshot: int = 2) -> ExitStack:
-    """Let little data do what much data does: several slices, images in chunks, snapshots often.
+    """Make little data act like much: several slices, images in chunks, frequent snapshots.
 
-    Returns a context that is entered already; leave it with `with`.
+    Returns a context that is already entered; use `with` to leave it.
     """
     stack = ExitStack()
     stack.enter_context(mock.patch.object(snapshot_schedule, "AFTER", snapshot))
@@ -78,14 +78,14 @@ def small_sizes(*, slice_bytes: int = 1024, image_rows: int = 16, snapshot: int 
 class QueryConformance(EveryQuery):
     """Subclass it, name the subclass `Test...`, and set `plan`; override more where needed."""
 
-    #: what the query computes
+    #: the query
     plan: ClassVar[Plan]
-    #: bytes for two shards that hold `many_groups` only in turns
+    #: bytes for two shards, too few for all of `many_groups` at once
     tiny_budget: ClassVar[int] = 192 * 1024
     many_groups: ClassVar[int] = 1500
 
     def open(self, folder: Path, *, shards: int = 2, budget: str | int = "16 MB") -> LocalQuery:
-        """Open the query in a folder, new or where it stands."""
+        """Open the query in a folder, new or existing."""
         return open_query(self.plan, str(folder), budget=budget, shards=shards)
 
     def oracle(self) -> Oracle:
@@ -93,7 +93,7 @@ class QueryConformance(EveryQuery):
         return ObviousWindows(self.plan)
 
     def shape(self) -> StreamShape:
-        """Return what the streams are like."""
+        """Return the shape of the streams."""
         return StreamShape(
             events=180,
             batches=5,
@@ -111,11 +111,11 @@ class QueryConformance(EveryQuery):
         return generate(self.plan, shape or self.shape(), seed)
 
     def small(self) -> AbstractContextManager[Any]:
-        """Let little data do what much data does."""
+        """Make little data act like much."""
         return small_sizes()
 
     def expected(self, items: Sequence[Item]) -> list[list[Row]]:
-        """Return what the oracle emits for each batch, and at the end."""
+        """Return the rows of the oracle for each batch, and at the end."""
         oracle = self.oracle()
         rows = [oracle.feed(batch) for batch in batches_of(items)]
         return [*rows, oracle.flush()]
@@ -131,7 +131,7 @@ class QueryConformance(EveryQuery):
     # -- the suite -------------------------------------------------------------------------
 
     def test_oracle_one_shard_or_five(self, tmp_path: Path) -> None:
-        """The number of shards does not show in the rows."""
+        """The number of shards does not change the rows."""
         items = self.stream(4)
         for shards in (1, 5):
             anew = partial(self.open, tmp_path / str(shards), shards=shards)
@@ -143,7 +143,7 @@ class QueryConformance(EveryQuery):
         self.check(drive(partial(self.open, tmp_path), items), items)
 
     def test_rows_do_not_depend_on_batch_boundaries(self, tmp_path: Path) -> None:
-        """Where nothing is late, the same events in other batches give the same rows."""
+        """If nothing is late, the same events in other batches give the same rows."""
         items = self.stream(9, replace(self.shape(), disorder=0))
         whole = [row for rows in self.expected(items) for row in rows]
         for size in (1000, 37):
@@ -152,7 +152,7 @@ class QueryConformance(EveryQuery):
             assert not differences(found, whole, len(self.plan.group_keys))
 
     def test_redelivery_returns_the_same_rows(self, tmp_path: Path) -> None:
-        """A batch that comes again is not counted again: its rows are handed out once more."""
+        """A batch that comes again is not counted again: its rows are returned once more."""
         items = self.stream(10)
         query = self.open(tmp_path)
         tables = []
@@ -185,7 +185,7 @@ class QueryConformance(EveryQuery):
         self.check(tables, items)
 
     def test_no_file_stays_open(self, tmp_path: Path) -> None:
-        """Whatever is opened for reading is closed again, also while rebuilding."""
+        """Every file opened for reading is closed again, also during a rebuild."""
         disk = SimulatedDisk()
         items = restart(self.stream(12, replace(self.shape(), batches=7)))
         with small_sizes():
@@ -195,5 +195,5 @@ class QueryConformance(EveryQuery):
     # -- details a subclass may change -----------------------------------------------------
 
     def splits_expected(self, partitions: int) -> bool:
-        """Tell whether a tiny budget made groups take turns, as it should."""
+        """Return whether a tiny budget made groups take turns in memory, as it should."""
         return partitions > 2

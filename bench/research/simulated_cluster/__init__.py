@@ -1,1 +1,1 @@
-"""Window aggregates on several nodes of one process, whose key groups move while rows come."""
+"""Window aggregates on several simulated nodes in one process, with key groups that move."""

@@ -1,21 +1,20 @@
 """The windows of one key group on one node: an arena on the node's disk, and a log.
 
-Idea: a node keeps each of its key groups in a folder of its own, so that what a move takes along
-can be seen and timed. A group leaves in one of two ways: *copied*, every byte of its files to the
-folder of another node, or *handed over*, the log left where it lies and only its markers told. The
-arena then goes along by a rename where both nodes see one disk, and is rebuilt from the log where
-they do not. Room for it, files and folders, is made on the other node before, while it still takes
-rows in here.
+Idea: a node stores each of its key groups in a folder of its own, so that the data of a move can be
+seen and timed. A group moves in one of two ways: *copied*, every byte of its files to the folder of
+another node, or *handed over*: the log stays in place and only its markers are sent. The arena is
+then renamed if both nodes share one disk, and rebuilt from the log otherwise. Files and folders for
+it are created on the other node before, while this node still accepts rows.
 
 Invariants:
 1. However and whenever a group is moved, it emits what it would have emitted
    (`test_oracle_rows_are_those_of_an_undisturbed_run`).
 2. A copy takes all files of the group, and leaves none behind
    (`test_a_copy_takes_every_byte_along`).
-3. Files that neither windows nor a rebuild need are removed
+3. Files needed by neither windows nor a rebuild are removed
    (`test_bounded_files_of_a_group`).
 
-Limits: copies are not synced; whoever wants the source's files back must wait for the disk first.
+Limits: copies are not synced; sync them before relying on them.
 """
 
 from __future__ import annotations
@@ -45,17 +44,17 @@ ARENAS = "arenas"
 
 @dataclass(frozen=True)
 class FoldedInputs:
-    """What came for a key group, folded: the inputs of its operator."""
+    """The folded rows of a key group: the inputs of its operator."""
 
     runs: Sequence[EntryRun] = ()
 
     def entries(self) -> Iterator[Table]:
-        """Yield tables of entries, each row led by its pane."""
+        """Yield tables of entries, each row with its pane first."""
         for run in self.runs:
             yield np.concatenate([run.panes[:, None], run.entries], axis=1)
 
     def leaving(self, family: int) -> Iterator[Table]:
-        """Yield nothing: panes are kept."""
+        """Yield nothing: panes are stored."""
         del family
         yield from ()
 
@@ -71,7 +70,7 @@ class FoldedInputs:
 
 @dataclass(frozen=True)
 class GroupProgress:
-    """How far a key group has got, wherever it is."""
+    """The progress of a key group, wherever it is."""
 
     version: int = 0
     #: watermark of the snapshot that `history` begins with
@@ -95,7 +94,7 @@ class GroupState:
         log: str | None = None,
         progress: GroupProgress | None = None,
     ) -> None:
-        """Begin empty in a folder of a node; the log is there too, unless it is elsewhere."""
+        """Start empty in a folder of a node; by default the log is there too."""
         self._work = WindowShard(plan)
         self._group = group
         self._files = files
@@ -117,7 +116,7 @@ class GroupState:
         return len(self._files_of())
 
     def run(self, inputs: FoldedInputs, watermark: Micros) -> list[Emitted]:
-        """Take in what came, bring windows forward, and return the rows of those that close."""
+        """Process the inputs, advance the windows, and return the rows of those that close."""
         before = self._progress
         space = self._space(before.version + 1, watermark)
         operator = self._work.operator(space)
@@ -145,9 +144,9 @@ class GroupState:
         return rows
 
     def room_in(self, folder: str, *, with_log: bool) -> GroupState:
-        """Return the group as it will go on in a folder of another node, once it has moved there.
+        """Return the group as it will continue in a folder of another node after its move.
 
-        With its log it is to be copied, without to be handed over. No rows may come in between.
+        With its log it will be copied, without it handed over. No rows may come in between.
         """
         arenas = os.path.join(folder, ARENAS)
         if with_log:
@@ -169,7 +168,7 @@ class GroupState:
         )
 
     def copy_to(self, target: GroupState) -> None:
-        """Copy every byte to the room on another node."""
+        """Copy every byte to the folder on another node."""
         name = self._released()
         pairs = [
             (f"{self._folder}/{ARENAS}/{name}", f"{target._folder}/{ARENAS}/{name}"),
@@ -181,7 +180,7 @@ class GroupState:
         target._claim(name)
 
     def hand_over_to(self, target: GroupState, *, one_disk: bool) -> None:
-        """Let the room on another node go on with the log where it is.
+        """Continue on another node with the log in place.
 
         On one disk the arena is renamed; else it is rebuilt from the log.
         """
@@ -201,12 +200,12 @@ class GroupState:
             remove(folder)
 
     def leave(self) -> None:
-        """Remove what the node keeps beside a log that another one goes on with."""
+        """Remove the node's files except for the log, which another node uses."""
         self._discard()
         remove(f"{self._folder}/{ARENAS}")
 
     def open(self) -> None:
-        """Be ready to take rows in."""
+        """Prepare to accept rows."""
         self._opened()
 
     def _space(self, version: int, watermark: Micros) -> ShardSpace:
@@ -238,7 +237,7 @@ class GroupState:
         return f"group-{self._group}.v{self._progress.version}"
 
     def _released(self) -> str:
-        """Leave the arena for whoever takes the group over; return its name."""
+        """Release the arena for the next owner of the group; return its name."""
         self._opened().release(self._released_name)
         self._arena = None
         return self._released_name
@@ -278,7 +277,7 @@ def _opened_to_write(path: str) -> int:
 
 
 def _copy_file(source: str, target: str) -> None:
-    """Copy the bytes of a file inside the kernel."""
+    """Copy a file inside the operating system's kernel."""
     origin, copy = os.open(source, os.O_RDONLY), _opened_to_write(target)
     try:
         left = os.fstat(origin).st_size

@@ -2,13 +2,13 @@
 
 Idea: the same windows in two shapes. *Combined*, rows go straight into the windows of their key
 group. *Split*, a component of its own computes a partial result per key and pane, which is sent to
-the windows when the pane ends; its key groups can then move without their state. Windows take rows
-and partial results alike, so a split only puts the computing of panes in front of windows that stay
-where they are. Combining takes it away again: the open panes are sent at once and windows move to
-where their rows come (disruptive, handover), or new windows grow up beside the old ones (smooth).
+the windows when the pane ends; its key groups can then move without their state. Windows accept
+rows and partial results alike, so a split only puts the computing of panes in front of windows that
+stay where they are. Combining removes it again: the open panes are sent at once and windows move to
+where their rows arrive (disruptive, handover), or new windows fill next to the old ones (smooth).
 
 Invariants:
-1. Rows are the same in both shapes, and whenever one becomes the other
+1. Rows are the same in both shapes, and stay the same when the shape changes
    (`test_oracle_both_shapes_emit_the_same_rows`, `test_oracle_split_and_combine_change_no_row`).
 2. Only smooth combining takes longer than a batch: as long as the longest window
    (`test_smooth_combining_takes_the_longest_window`).
@@ -55,18 +55,18 @@ class WindowJob:
     """Count, sum and greatest value by key over some kinds of windows."""
 
     windows: tuple[Windows, ...]
-    #: length of the panes that are computed when the job is split
+    #: length of the panes computed when the job is split
     pane: Micros
     key_groups: int
 
     @cached_property
     def combined(self) -> Plan:
-        """Return what windows compute."""
+        """Return the plan of the windows."""
         return self._plan(self.windows)
 
     @cached_property
     def panes(self) -> Plan:
-        """Return what is computed of each pane."""
+        """Return the plan of the panes."""
         return self._plan((Windows(self.pane, self.pane),))
 
     @property
@@ -108,17 +108,17 @@ class RunningJob:
         one_disk: bool = True,
         mapped: Mapped | None = None,
     ) -> None:
-        """Begin empty.
+        """Start empty.
 
         Args:
             job: what is computed.
             shape: one component or two.
-            folder: where nodes have their folders.
+            folder: parent of the nodes' folders.
             files: how logs are written.
-            places: the node that each key group's rows come to.
+            places: the node that receives each key group's rows.
             homes: the node that consolidates each key group while the job is split.
-            one_disk: whether nodes see one disk.
-            mapped: what nodes make of rows first.
+            one_disk: whether nodes share one disk.
+            mapped: function that nodes apply to rows first.
         """
         self.shape = shape
         #: bytes of partial results that were sent
@@ -132,7 +132,7 @@ class RunningJob:
         self._made = 0
         self.computing = self._panes(places) if shape is ComponentShape.SPLIT else None
         self.windows = self._windows(homes if shape is ComponentShape.SPLIT else places)
-        #: windows that take over from those of a split job, and where they begin
+        #: windows that replace those of a split job, and where they begin
         self._next: tuple[MovingWindows, Micros] | None = None
         self._reached: Micros = 0
         self.watermark: Micros = 0
@@ -148,11 +148,11 @@ class RunningJob:
 
     @property
     def combining(self) -> bool:
-        """Tell whether new windows grow up beside those of a split job."""
+        """Return whether new windows are filling next to those of a split job."""
         return self._next is not None
 
     def feed(self, rows: pa.RecordBatch, watermark: Micros) -> list[Emitted]:
-        """Take a batch in and return the rows of windows that close."""
+        """Process a batch and return the rows of windows that close."""
         if rows.num_rows:
             self._reached = max(self._reached, pc.max(rows.column(TIME)).as_py())
         self.watermark = watermark
@@ -172,21 +172,21 @@ class RunningJob:
         return found
 
     def move(self, moves: Iterable[Move]) -> list[Moved]:
-        """Move key groups of the component that rows come to."""
+        """Move key groups of the component that receives rows."""
         return self._first.move(moves)
 
     @property
     def places(self) -> tuple[int, ...]:
-        """Return the node that rows of each key group come to."""
+        """Return the node that receives the rows of each key group."""
         return self._first.places
 
     @property
     def load(self) -> npt.NDArray[np.float64]:
-        """Return the seconds that each key group took where its rows come to."""
+        """Return the seconds of each key group on the node that receives its rows."""
         return self._first.load
 
     def split(self) -> float:
-        """Compute panes apart from now on; return the seconds that takes."""
+        """Compute panes separately from now on; return the seconds of the change."""
         began = time.perf_counter()
         self._homes = self.windows.places
         self.computing = self._panes(self._homes)
@@ -194,13 +194,13 @@ class RunningJob:
         return time.perf_counter() - began
 
     def combine(self, way: Way) -> list[Moved]:
-        """Let rows go straight to windows, where the panes are computed now."""
+        """Send rows straight to windows, on the nodes that compute the panes now."""
         assert self.computing is not None
         places = self.computing.places
         if way is Way.SMOOTH:
             self._next = (self._windows(places), self._reached + 1)
             return []
-        # the open panes end here, and go on in the windows
+        # the open panes end here, and continue in the windows
         rest = self.computing.feed(None, INFINITY)
         self._consolidated(rest, self.watermark)
         self.computing.close()
@@ -260,7 +260,7 @@ class RunningJob:
 
 
 def partial_results(plan: Plan, rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Return rows of panes as partial results: a column for each field that they are folded of."""
+    """Return rows of panes as partial results: a column for each field they were folded from."""
     columns = {
         TIME: rows.column("window").field("start").cast(pa.int64()),
         "k0": rows.column("key"),

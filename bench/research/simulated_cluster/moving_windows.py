@@ -1,13 +1,14 @@
 """Window aggregates over key groups on several nodes, which move in any of four ways.
 
-Idea: the machine that decides (`Migrations`) tells what to do, this does it on real state. The end
-of a batch is the boundary: no row is under way, so a modification comes to all nodes at once. What
-needs no state, folders and an empty arena on the target, is made before it, while the source takes
-rows in: it is no part of a pause, and told apart.
+Idea: the state machine (`Migrations`) decides, this module carries its instructions out on real
+state. The end of a batch is the boundary: no row is in transit, so a modification reaches all nodes
+at once. Folders and an empty arena, which need no state, are created on the target before, while
+the source still accepts rows: that is not part of the pause, and reported separately.
 
     instant      the target opens the group empty; the source keeps its part, without rows, until
                  its windows have ended; both emit partial results
-    smooth       the same, but windows that have rows stay with the source, which gets their rows
+    smooth       the same, but windows that have rows stay with the source, which receives their
+    rows
     disruptive   every byte of the group is copied from node to node
     handover     the log stays; the arena is renamed, or rebuilt from the log
 
@@ -16,11 +17,11 @@ Invariants:
    (`test_oracle_rows_are_those_of_an_undisturbed_run`).
 2. A node drops a group when it holds no window of it (`test_a_source_is_empty_in_the_end`).
 
-Cost: a batch folds each row once, or once per node where smooth moves are under way; a key group
+Cost: a batch folds each row once, or once per node during smooth moves; a key group
 without rows costs nothing until a window ends.
 
-Limits: rows come in the order of time up to the watermark; none is late. Where groups may move
-instantly, windows tumble and whoever takes the rows consolidates them.
+Limits: rows come in the order of time up to the watermark; none is late. If groups may move
+instantly, windows must tumble and the consumer of the rows must consolidate them.
 
 References: Madsen, Zhou, Su (2016), sections 4.5 and 5.
 """
@@ -62,7 +63,7 @@ from icestream.plan.windows.grid import Windows
 from icestream.state.files import Files
 from icestream.state.keys import KeyCodec
 
-#: a function of the user's, from rows to as many rows or fewer
+#: a user function that maps rows to as many rows or fewer
 Mapped = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 #: entries folded at a time
@@ -71,13 +72,15 @@ _ENTRIES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What a move of a key group took."""
+    """Measurements of a move of a key group."""
 
     group: int
     way: Way
-    #: seconds of the clock before the modification: room was made, and rows went on as before
+    #: wall-clock seconds before the modification, while the target is prepared and rows are
+    #: accepted
     before: float
-    #: seconds during which no node would have taken rows of the group: of the clock, of processors
+    #: seconds in which no node would have accepted rows of the group: wall clock, and processor
+    #: time
     pause: float
     processor: float
     #: bytes that were copied
@@ -99,22 +102,22 @@ class MovingWindows:
         one_disk: bool = True,
         mapped: Mapped | None = None,
     ) -> None:
-        """Begin empty.
+        """Start empty.
 
         Args:
             plan: windows on panes; its key groups are what moves.
             places: the node of each key group.
-            folder: where nodes have their folders.
+            folder: parent of the nodes' folders.
             files: how logs are written.
             quota: bytes that a key group may hold.
-            consolidated: whether partial results are merged by whoever takes the rows.
+            consolidated: whether the consumer of the rows merges partial results.
             one_disk: whether arenas can be renamed from node to node.
-            mapped: what nodes make of rows first, a batch of one key group at a time.
+            mapped: function that nodes apply to rows first, one key group at a time.
         """
         self._spec = window_spec(plan)
         self._windows = tuple(each for each in self._spec.windows if isinstance(each, Windows))
         if consolidated and not (len(self._windows) == 1 and self._windows[0].tumbles):
-            msg = "partial results to be consolidated are of panes: one kind of window that tumbles"
+            msg = "partial results can be consolidated only for panes: one kind of tumbling window"
             raise DefinitionError(msg)
         if len(places) != plan.key_groups:
             msg = f"{plan.key_groups} key groups need as many places; got {len(places)}"
@@ -134,7 +137,7 @@ class MovingWindows:
         self._codec = KeyCodec(plan.group_keys)
         self._tables: dict[bool, EntryTable] = {}
         self._held: dict[tuple[int, int], GroupState] = {}
-        #: room that was made for key groups that move with their state
+        #: folders prepared for key groups that move with their state
         self._rooms: dict[int, GroupState] = {}
         self._opened = 0
         self._longest = max(each.range for each in self._windows)
@@ -148,11 +151,11 @@ class MovingWindows:
 
     @property
     def moving(self) -> int:
-        """Return how many moves are under way."""
+        """Return the number of moves in progress."""
         return len(self._migrations.moving)
 
     def held(self, group: int, node: int) -> GroupState | None:
-        """Return what a node holds of a key group, if it does."""
+        """Return the state of a key group on a node, if any."""
         return self._held.get((group, node))
 
     # -- rows ------------------------------------------------------------------------------
@@ -160,7 +163,7 @@ class MovingWindows:
     def feed(
         self, rows: pa.RecordBatch | None, watermark: Micros, *, partial: bool = False
     ) -> list[Emitted]:
-        """Take a batch in and return the rows of windows that close.
+        """Process a batch and return the rows of windows that close.
 
         Args:
             rows: columns `time` (microseconds), `k0` and so on, and inputs; or partial results.
@@ -191,7 +194,7 @@ class MovingWindows:
         return found
 
     def _by_place(self, rows: pa.RecordBatch) -> dict[tuple[int, int], pa.RecordBatch]:
-        """Return the rows that each node gets of each key group."""
+        """Return the rows of each key group for each node."""
         hi, _ = self._codec.identify(self._keys(rows))
         groups, many = np.empty(len(hi), dtype=np.int64), self.plan.key_groups
         routes_of(hi, many, np.arange(many), groups, np.zeros(many, dtype=np.int64))
@@ -234,7 +237,7 @@ class MovingWindows:
         return [*table.fold(self._keys(rows), panes, columns), table.take()]
 
     def _owned(self, place: tuple[int, int], emitted: list[Emitted]) -> list[Emitted]:
-        """Return the rows of windows that a node owns; parts of them all, if consolidated."""
+        """Return the rows of windows that a node owns; all partial rows, if consolidated."""
         group, node = place
         routes = self._migrations.routes
         if self._consolidated or len(routes.entries[group]) == 1:
@@ -244,11 +247,11 @@ class MovingWindows:
     # -- moves -----------------------------------------------------------------------------
 
     def move(self, moves: Iterable[Move]) -> list[Moved]:
-        """Move key groups at the end of a batch; those that cannot yet are left where they are."""
+        """Move key groups at the end of a batch; those that cannot move yet stay."""
         wanted = list({each.group: each for each in moves}.values())
         if not self._consolidated and any(each.way is Way.INSTANT for each in wanted):
             msg = (
-                "key groups move instantly only where their partial results are consolidated; "
+                "key groups can move instantly only if their partial results are consolidated; "
                 "move them smoothly, or hand them over"
             )
             raise DefinitionError(msg)
@@ -258,7 +261,7 @@ class MovingWindows:
         before = {each.group: self._make_room(each) for each in going}
         began = time.perf_counter(), time.process_time()
         self._carry_out(self._migrations.modify(going, at), moved)
-        # nothing is under way between two batches: the modification has come to every node
+        # nothing is in transit between two batches: the modification has reached every node
         number = self._migrations.routes.version - 1
         pause = (time.perf_counter() - began[0]) / max(1, len(going))
         processor = (time.process_time() - began[1]) / max(1, len(going))
@@ -272,7 +275,7 @@ class MovingWindows:
         return [replace(each, before=before[each.group]) for each in moved]
 
     def _make_room(self, each: Move) -> float:
-        """Make room for a key group on the node that it goes to; return the seconds it takes."""
+        """Prepare the target node for a key group; return the seconds it takes."""
         began = time.perf_counter()
         place = (each.group, each.target)
         if each.way in (Way.INSTANT, Way.SMOOTH):
@@ -293,11 +296,11 @@ class MovingWindows:
             elif isinstance(each, Done) and each.way in (Way.INSTANT, Way.SMOOTH):
                 self._drained(each.group, each.source)
             else:
-                # rows are put aside, taken up and sent by other routes between batches: by nobody
+                # nothing to do between batches: no rows are put aside, resumed or rerouted
                 assert not isinstance(each, SwitchRoutes) or each.routes is self._migrations.routes
 
     def _drained(self, group: int, node: int) -> None:
-        """Drop what a node holds of a group, unless it has got the group back meanwhile."""
+        """Drop what a node holds of a group, unless the group has returned meanwhile."""
         owners = self._migrations.routes.owners(group, self.watermark - self._longest + 1)
         leaving = any(
             (each.group, each.source) == (group, node) for each in self._migrations.moving
@@ -306,7 +309,7 @@ class MovingWindows:
             self._held.pop((group, node)).drop()
 
     def _carry(self, each: Copy | HandOver, moved: list[Moved]) -> None:
-        """Take a group with its state from one node to another."""
+        """Move a group with its state from one node to another."""
         source, target = self._held.pop((each.group, each.source)), self._rooms.pop(each.group)
         began = time.perf_counter(), time.process_time()
         if isinstance(each, Copy):
@@ -342,6 +345,6 @@ class MovingWindows:
 
 
 def _ends(windows: Windows, before: Micros, watermark: Micros) -> bool:
-    """Tell whether a window ends after one watermark and by another."""
+    """Return whether a window ends after one watermark and by another."""
     first = windows.offset + windows.range
     return (watermark - first) // windows.slide > (before - first) // windows.slide

@@ -1,6 +1,6 @@
-"""Which rows windows need that start in a span of time, and which results are of such windows.
+"""The rows that windows starting in a span of time need, and the results of such windows.
 
-Invariant: both agree with looking at every window (`test_oracle_rows_of_windows_in_a_span`).
+Invariant: both agree with checking every window (`test_oracle_rows_of_windows_in_a_span`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from icestream.plan.windows.grid import Windows
 def in_windows(
     windows: Iterable[Windows], times: Ints, first: Micros, until: Micros | None
 ) -> Mask:
-    """Tell which instants are in a window that starts from `first` on and before `until`."""
+    """Return which times are in a window that starts from `first` on and before `until`."""
     found = np.zeros(len(times), dtype=bool)
     for each in windows:
         last = (times - each.offset) // each.slide * each.slide + each.offset
@@ -32,7 +32,7 @@ def in_windows(
 
 
 def of_windows(emitted: Sequence[Emitted], wanted: Callable[[Micros], bool]) -> list[Emitted]:
-    """Return the results of windows that start at a wanted instant."""
+    """Return the results of windows that start at a wanted time."""
     found = []
     for view, rows in emitted:
         starts: Any = rows.column(0).field("start").cast(pa.int64()).to_numpy()

@@ -1,1 +1,4 @@
-"""What every layer uses: errors, clocks, times, units, array types, places in a text."""
+"""What every layer uses: errors, clocks, times, units, array types, spans of a text.
+
+Each module is small and imports nothing of Icestream but its neighbours here.
+"""

@@ -10,9 +10,9 @@ Floats = npt.NDArray[np.float64]
 Bytes = npt.NDArray[np.uint8]
 #: truth values, one for each row
 Mask = npt.NDArray[np.bool_]
-#: one half of the 128-bit identities of groups
+#: one half of the 128-bit ids of groups
 Ids = npt.NDArray[np.uint64]
-#: places of groups in a table
+#: positions of groups in a table
 Slots = npt.NDArray[np.int64]
 #: rows of words, two-dimensional
 Table = npt.NDArray[np.int64]

@@ -1,4 +1,4 @@
-"""Time that is asked for, so that tests can answer."""
+"""The clock, as an object, so that tests can replace it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from icestream.core.times import Micros
 
 
 class Clock(Protocol):
-    """Where a component learns what time it is."""
+    """The source of time of a component."""
 
     def monotonic(self) -> float:
-        """Return seconds that only go forward."""
+        """Return seconds that never go back."""
         ...
 
     def now(self) -> Micros:
-        """Return the time of day, comparable with what producers of events write."""
+        """Return the time of day, comparable with the event times that producers write."""
         ...
 
 
@@ -24,9 +24,9 @@ class SystemClock:
     """The clock of the machine."""
 
     def monotonic(self) -> float:
-        """Return seconds that only go forward."""
+        """Return seconds that never go back."""
         return time.monotonic()
 
     def now(self) -> Micros:
-        """Return the time of day, comparable with what producers of events write."""
+        """Return the time of day, comparable with the event times that producers write."""
         return time.time_ns() // 1000

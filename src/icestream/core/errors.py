@@ -1,6 +1,6 @@
-"""Errors of Icestream, one class per thing the user does next.
+"""Errors of Icestream, one class for each reaction of the user.
 
-Idea: the type of an error tells how to react, its message tells what to change. Catching
+Idea: the type of an error determines how to react, its message states what to change. Catching
 `IcestreamError` catches all of them.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 class IcestreamError(Exception):
-    """Anything that Icestream reports on purpose."""
+    """Base class of all errors that Icestream raises on purpose."""
 
 
 class DefinitionError(IcestreamError, ValueError):
@@ -27,7 +27,7 @@ class DamageError(IcestreamError):
     """A file of the checkpoint is damaged or missing: restore that file from a copy."""
 
     def __init__(self, path: str, what: str) -> None:
-        """Name the damaged file and what is wrong with it."""
+        """Record the damaged file and what is wrong with it."""
         self.path = path
         self.what = what
         super().__init__(
@@ -36,13 +36,13 @@ class DamageError(IcestreamError):
         )
 
     def __reduce__(self) -> tuple[type[DamageError], tuple[str, str]]:
-        """Survive the trip from a Spark task to the driver."""
+        """Pickle correctly, so that the error gets from a Spark task to the driver."""
         return DamageError, (self.path, self.what)
 
 
 class BudgetError(IcestreamError):
-    """The state cannot be kept inside the memory budget: give more memory."""
+    """The state does not fit into the memory budget: give more memory."""
 
 
 class StorageError(IcestreamError):
-    """The disk refused: free space or grant access, then restart; nothing is lost."""
+    """A write or read failed: free space or grant access, then restart; nothing is lost."""

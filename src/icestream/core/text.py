@@ -1,10 +1,10 @@
-"""Places in a text, and errors that point at them.
+"""Spans of a text, and errors that point at them.
 
-Idea: a place is a span of characters. An error shows the line of a place, marks it and says what to
-do; a word that is not known comes with the closest one that is.
+Idea: an error shows the line of a span, marks the span and says what to do; an unknown word comes
+with the closest known one.
 
 Invariants:
-1. The mark is under the words the message is about (`test_errors_point_at_the_place`).
+1. The mark is under the words that the message is about (`test_errors_point_at_the_place`).
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from difflib import get_close_matches
 
 from icestream.core.errors import DefinitionError
 
-#: columns of a shown line, at most
+#: maximum columns of a shown line
 _SHOWN = 100
 
 
 @dataclass(frozen=True, order=True)
 class TextSpan:
-    """A part of a text: from a character up to another, without it."""
+    """A part of a text: from one character up to, but not including, another."""
 
     start: int
     end: int
@@ -30,7 +30,7 @@ class TextSpan:
 def error_at(
     text: str, place: TextSpan, message: str, *, numbered: bool = False
 ) -> DefinitionError:
-    """Return an error that shows the line of a place, with its number if asked, and marks it."""
+    """Return an error that shows the line of a span, with its number if wanted, and marks it."""
     start = max(0, min(place.start, len(text)))
     first = text.rfind("\n", 0, start) + 1
     line = text[first:].split("\n", 1)[0].replace("\t", " ")

@@ -1,4 +1,4 @@
-"""Time as Icestream keeps it: int64 microseconds since the epoch, UTC."""
+"""Time as Icestream represents it: int64 microseconds since the epoch, UTC."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """Byte sizes and intervals as people write them, and back.
 
-Idea: a number and a unit are read as an exact fraction, so what is written is what is meant, up to
-the last byte and microsecond; what cannot be meant exactly is refused with an example of what can.
+Idea: a number and a unit are read as an exact fraction, so a size or interval is exact to the last
+byte and microsecond; text that has no exact meaning is refused with an example.
 
 Invariants:
 1. `parse_interval(format_interval(n)) == n` (`test_every_interval_survives_writing_and_reading`).
-2. A number without a unit is taken as it is (`test_plain_numbers_are_bytes_to_the_last_one`).
+2. A number without a unit is used as it is (`test_plain_numbers_are_bytes_to_the_last_one`).
 
 Limits: months and years have no fixed length and are refused, as Spark's `window()` refuses them.
 """
@@ -70,7 +70,7 @@ def parse_bytes(text: str | int) -> int:
 
 
 def format_bytes(size: int) -> str:
-    """Write a number of bytes with the largest unit that keeps it readable."""
+    """Format a number of bytes with the largest unit that keeps it readable."""
     if abs(size) < 1024:
         return f"{size} B"
     value = float(size)
@@ -119,7 +119,7 @@ def _sum_of_parts(text: object) -> Fraction:
 
 
 def format_interval(length: Micros) -> str:
-    """Write an interval with the largest units that divide it, as `parse_interval` reads it."""
+    """Format an interval with the largest units that divide it, as `parse_interval` reads it."""
     if length == 0:
         return "0 seconds"
     parts = []

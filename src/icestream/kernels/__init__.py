@@ -1,4 +1,4 @@
-"""Loops over flat arrays, compiled by numba: the only layer where a row costs nanoseconds.
+"""Loops over flat arrays, compiled by numba: the only layer that spends nanoseconds per row.
 
 A kernel takes numpy arrays it does not own, some of them zero-copy views of Arrow buffers or of
 arena files, and fills others; it allocates nothing of the size of its input, knows no Spark, no

@@ -1,6 +1,6 @@
-"""Memory that belongs to others, as arrays: a number says where it begins.
+"""Memory that belongs to others, as arrays: a number is the address of its first word.
 
-Limits: whoever passes an address sees to it that the memory is there and stays there.
+Limits: the caller guarantees that the memory exists and stays valid.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Words = npt.NDArray[np.int64]
 
 @intrinsic
 def _pointer_to(_context: Any, address: Any) -> Any:
-    """Take a number for the place of words."""
+    """Convert a number to a pointer to words."""
 
     def generated(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))

@@ -1,20 +1,20 @@
 """Variable-length bytes by cell: a heap that is filled at its end and compacted in place.
 
-Idea: a *cell* is a place that may hold bytes; `starts[cell]` is where its entry begins in the
-heap, 0 for none. The heap is an array of 32-bit words; an entry is `[cell][length][bytes, padded
-to whole words]`. Because an entry names its cell, the heap can be walked from front to back: an
-entry whose cell points elsewhere is garbage, and compaction needs neither a sort nor a copy.
+Idea: a *cell* is a place that may hold bytes; `starts[cell]` is where its entry begins in the heap,
+0 for none. The heap is an array of 32-bit words; an entry is `[cell][length][bytes, padded to whole
+words]`. Because an entry contains its cell, the heap can be traversed from front to back: an entry
+whose cell points elsewhere is garbage, and compaction needs neither a sort nor a copy.
 
 Invariants:
-    1. Gather gives back what scatter wrote, whatever was scattered, freed and compacted in between
+    1. Gather returns what scatter wrote, whatever was scattered, freed and compacted in between
        (`test_oracle_a_heap_is_a_dictionary`).
     2. tail == 1 + live words + garbage words (same test).
     3. Compaction writes only below the place it reads (`test_compaction_slides_entries_down`).
 
-Cost: 12 bytes per non-empty value beside its own bytes; one pass for every kernel.
+Cost: 12 bytes per non-empty value plus its own bytes; one pass for every kernel.
 
-Limits: 2**32 cells; 2**32 words (16 GB) of heap. Empty values are not stored: the caller tells
-empty and null apart.
+Limits: 2**32 cells; 2**32 words (16 GB) of heap. Empty values are not stored: the caller must
+distinguish empty from null.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ def scatter_bytes(
     heap: Words,
     tail: int,
 ) -> tuple[int, int]:
-    """Give each cell the bytes of its row; return the new tail and the words that became garbage.
+    """Store the bytes of each row in its cell; return the new tail and the new garbage words.
 
-    Rows that are not values leave their cell empty. A cell that comes twice keeps the later row.
+    Rows that are not values leave their cell empty. A cell that occurs twice keeps the later row.
     """
     raw = heap.view(np.uint8)
     garbage = 0
@@ -107,7 +107,7 @@ def free_bytes(cells: Cells, starts: Words, heap: Words) -> int:
 
 @kernel
 def measure_bytes(cells: Cells, starts: Words, heap: Words, offsets: Cells) -> None:
-    """Fill `offsets`, one more than cells, with where each cell's bytes go in a gather."""
+    """Fill `offsets`, one more than cells, with the position of each cell's bytes in a gather."""
     total = np.int64(0)
     offsets[0] = 0
     for i in range(cells.size):
@@ -119,7 +119,7 @@ def measure_bytes(cells: Cells, starts: Words, heap: Words, offsets: Cells) -> N
 
 @kernel
 def gather_bytes(cells: Cells, starts: Words, heap: Words, offsets: Cells, out: ByteArray) -> None:
-    """Copy the bytes of each cell to the place `measure_bytes` gave it."""
+    """Copy the bytes of each cell to the position that `measure_bytes` gave it."""
     raw = heap.view(np.uint8)
     for i in range(cells.size):
         place = (np.int64(starts[cells[i]]) + HEAD) * 4

@@ -1,8 +1,8 @@
 """Cells of a batch: the (group, pane) pairs in it, numbered without hashing every event.
 
-Idea: where groups are told apart by small numbers, a cell is a place in a grid that fits the
-processor's cache, and finding its number is one load. What is costly about a group or an entry is
-then done for the first event of each cell, its *head*.
+Idea: if groups are identified by small numbers, a cell is a place in a grid that fits into the
+processor's cache, and finding its number is one load. The expensive work for a group or an entry is
+then done only for the first event of each cell, its *head*.
 
 Invariant: two events share a cell exactly when code and pane are equal, and cells are numbered in
 the order of their heads (`test_parity_cells_are_numbered_in_the_order_they_come`).
@@ -43,7 +43,7 @@ def number_cells(
     width = grid.shape[1]
     count = 0
     for i in range(first, codes.size):
-        # places without a sign: no negative index need be looked for
+        # unsigned places, so that no negative index has to be handled
         place = np.uint64((panes[i] - earliest) * width + (codes[i] - least))
         number = int(places[place])
         if number == 0:

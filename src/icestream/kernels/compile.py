@@ -1,4 +1,4 @@
-"""The one way kernels are compiled: machine code on first use, cached on disk, without the GIL.
+"""The one way to compile kernels: machine code on first use, cached on disk, without the GIL.
 
 Idea: the Python workers of a machine meet a new kernel at about the same time. One of them compiles
 it; the others wait for it, and load what it made. With `NUMBA_DISABLE_JIT=1` kernels stay plain
@@ -42,10 +42,10 @@ def kernel(function: Kernel) -> Kernel:
 
 
 def lean_kernel(function: Kernel) -> Kernel:
-    """Compile a kernel that is given its arrays in tuples, and called for every row by others.
+    """Compile a kernel that takes its arrays in tuples and is called by others for every row.
 
-    Arrays are borrowed, not counted, and calls are inlined: about twenty times faster per call. It
-    cannot make arrays, nor call what returns some.
+    Arrays are borrowed without reference counting, and calls are inlined: about twenty times
+    faster per call. Such a kernel cannot create arrays, nor call one that returns arrays.
     """
     if PLAIN:
         return _plain(function)
@@ -59,7 +59,7 @@ def _plain(function: Kernel) -> Kernel:
 
 
 def _compiled_once(made: Any) -> Any:
-    """Let one process at a time compile a kernel; kernels that it calls are locked after it."""
+    """Let one process at a time compile a kernel; the kernels it calls are locked after it."""
     compile_it = made.compile
 
     def compile_or_wait(signature: Any) -> Any:
@@ -72,7 +72,7 @@ def _compiled_once(made: Any) -> Any:
 
 @contextmanager
 def _locked(made: Any) -> Iterator[None]:
-    """Hold the lock of a kernel, a file beside its machine code, if there can be one."""
+    """Hold the lock of a kernel, a file next to its machine code, if possible."""
     folder, name = made.stats.cache_path, made.py_func.__name__
     try:
         os.makedirs(folder, exist_ok=True)

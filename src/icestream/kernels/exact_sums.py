@@ -1,24 +1,24 @@
 """Running sums of products without any rounding, and their weighted average rounded once.
 
 Idea: a product of a double and an int32 is an integer times a power of two. A *row* of eight words
-keeps the sum of such products as a 256-bit integer in units of 2**-114: adding and taking back are
-integer operations, so order does not matter, nothing drifts, and what entered and left leaves no
-trace. Values beyond these bits (below 2**-62, from 2**66 on) and those that are no number go to a
-*wide* row over all bits a double has, lent to a group only while such a value is in its window.
+keeps the sum of such products as a 256-bit integer in units of 2**-114: adding and subtracting are
+integer operations, so order does not matter, nothing drifts, and a value that entered and left
+leaves no trace. Values beyond these bits (below 2**-62, from 2**66 on), infinities and NaN go to a
+*wide* row over all bits of a double, assigned to a group only while such a value is in its window.
 
     row:   sum (4 words) | sum of weights | wide row + 1, or 0 | values in the wide row | unused
     wide:  sum (36 words, units of 2**-1074) | NaN | +infinity | -infinity | 1 if lent
 
 Invariants:
-1. Any sequence of additions and removals leaves exactly the sum of what is left
+1. After any sequence of additions and removals, the sum is exactly that of the remaining values
    (`test_oracle_sums_hold_exactly_what_is_left`).
 2. `average` is the double nearest to the true quotient, ties to even
-   (`test_parity_averages_are_the_nearest_double`): what the fast way cannot prove to be nearest
+   (`test_parity_averages_are_the_nearest_double`): if the fast path cannot prove that, the quotient
    is divided bit by bit (`test_averages_halfway_between_two_doubles_go_to_the_even_one`).
-3. Infinities and NaN count while they are in the window, and not after
+3. Infinities and NaN count while they are in the window, and not afterwards
    (`test_infinities_and_nan_are_forgotten_when_they_leave`).
 
-Cost: some 15 ns to add or take back, some 20 ns for an average; microseconds for an average while a
+Cost: some 15 ns to add or subtract, some 20 ns for an average; microseconds for an average while a
 wide value is in the window. 64 bytes a group, 320 bytes a wide row.
 
 Limits: sums of weights stay below 2**63 in magnitude; a group holds fewer than 2**40 values.
@@ -44,23 +44,23 @@ WEIGHTS, LENT, WIDE_VALUES = 4, 5, 6
 #: words of a wide row, and the places of what follows its sum
 WIDE = 40
 WIDE_SUM, NAN, PLUS_INFINITY, MINUS_INFINITY, TAKEN = 36, 36, 37, 38, 39
-#: a row's sum lies in a wide one from this word on
+#: offset of a row's sum in a wide one, in words
 _INSIDE = 15
-#: biased exponents of doubles that a row takes
+#: biased exponents of doubles that fit into a row
 _LEAST, _MOST = 961, 1088
 _POWERS = 2.0 ** np.arange(-200, 200)
 
 
 @kernel
 def is_plain(bits: np.uint64) -> bool:
-    """Tell whether a row takes a value; zeros are plain."""
+    """Return whether a value fits into a row; zeros are plain."""
     exponent = np.int64(bits >> np.uint64(52)) & 0x7FF
     return bool((_LEAST <= exponent <= _MOST) or (bits << np.uint64(1)) == np.uint64(0))
 
 
 @kernel
 def wide_rows_free(wide: Words) -> int:
-    """Count the wide rows that are not lent."""
+    """Count the wide rows that are free."""
     free = 0
     for row in range(wide.size // WIDE):
         if wide[row * WIDE + TAKEN] == np.uint64(0):
@@ -99,7 +99,7 @@ def _add_words(
 def _take_words(
     sums: Words, at: Index, end: Index, x0: np.uint64, x1: np.uint64, x2: np.uint64
 ) -> None:
-    """Take a number of three words away at a place, and borrow up to `end`."""
+    """Subtract a number of three words at a place, and borrow up to `end`."""
     a = sums[at]
     sums[at] = a - x0
     borrow = np.uint64(a < x0)
@@ -123,7 +123,7 @@ def _take_words(
 def _shift_in(
     sums: Words, at: Index, end: Index, bits: np.uint64, weight: np.int64, least: int, taken: bool
 ) -> None:
-    """Add or take back value * weight; bit 0 of the sum is that of the biased exponent `least`."""
+    """Add or subtract value * weight; bit 0 of the sum is that of the biased exponent `least`."""
     exponent = np.int64(bits >> np.uint64(52)) & 0x7FF
     mantissa = bits & np.uint64(0xFFFFFFFFFFFFF)
     if exponent:
@@ -154,9 +154,9 @@ def _shift_in(
 def add_product(
     sums: Words, at: int, wide: Words, bits: np.uint64, weight: np.int64, taken: bool
 ) -> None:
-    """Add value * weight to the row at `at`, or take it back; `bits` are those of the value.
+    """Add value * weight to the row at `at`, or subtract it; `bits` are those of the value.
 
-    A value that is not plain needs a free wide row when it is added: the caller sees to that.
+    A value that is not plain needs a free wide row when it is added: the caller must provide it.
     """
     one = np.int64(-1 if taken else 1)
     sums[at + WEIGHTS] += np.uint64(-weight if taken else weight)

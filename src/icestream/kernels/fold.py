@@ -1,15 +1,15 @@
 """Folding events into entries: one row of partial aggregates per (group, pane).
 
 Idea: `assign_entries` gives every event the number of its entry in an open-addressing table; then
-one tight loop per field folds that field's column into the entries. Columns are never copied
-together, and a field without nulls pays for none.
+one tight loop per field folds that field's column into the entries. Columns are never combined into
+rows, and a field without nulls does not pay for null checks.
 
 Invariants:
-1. Two events share an entry exactly when pane, hi and lo are equal
+1. Two events share an entry exactly when pane, id_high and id_low are equal
    (`test_parity_events_share_an_entry_exactly_when_group_and_pane_agree`).
 2. Folding equals the obvious loop with Python's numbers (`test_parity_fold_of_every_field`).
 
-Cost: O(events) for each field; the table holds at most half as many entries as it has places.
+Cost: O(events) for each field; the table is at most half full.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def assign_entries(
     """Number the entry of each event from `first` on; stop when the table is full.
 
     Fills `slots` (entry of each event) and `opened` (events that opened an entry). Returns
-    (events done up to, entries used, events listed in `opened`).
+    (first event not done, entries used, events listed in `opened`).
     """
     mask = index.size - 1
     listed = 0
@@ -98,7 +98,7 @@ def new_keys(
 ) -> tuple[int, int]:
     """List in `fresh` the events among `rows[:count]` of groups not seen before.
 
-    Also keeps in `last` the latest pane of every group seen. Returns (groups seen, events listed).
+    Also records in `last` the latest pane of every group. Returns (groups seen, events listed).
     """
     mask = index.size - 1
     found = 0
@@ -139,7 +139,7 @@ def fold_count(entries: Table, at: int, slots: Ints, valid: Mask, first: int, la
 def fold_sum_i64(
     entries: Table, at: int, slots: Ints, values: Ints, valid: Mask, first: int, last: int
 ) -> None:
-    """Add integers that cannot overflow 64 bits in sum."""
+    """Add integers whose sum cannot overflow 64 bits."""
     for i in range(first, last):
         if valid.size == 0 or valid[i]:
             entries[slots[i], at] += values[i]
@@ -230,7 +230,7 @@ def fold_products_f64(
 
 @kernel
 def _low_product(a: np.int64, b: np.int64) -> tuple[np.int64, np.int64]:
-    """Return low and high word of the product of two words without sign."""
+    """Return low and high word of the product of two unsigned words."""
     mask = np.uint64(0xFFFFFFFF)
     half = np.uint64(32)
     a0 = np.uint64(a) & mask
@@ -312,7 +312,7 @@ def fold_max(
 
 @kernel
 def order_floats(bits: Ints, out: Ints) -> None:
-    """Map float64 bits to integers of the same order, -0.0 below 0.0, every NaN one, greatest."""
+    """Map float64 bits to integers of the same order, -0.0 below 0.0, all NaNs greatest."""
     for i in range(bits.size):
         b = bits[i]
         if (b & 0x7FFFFFFFFFFFFFFF) > 0x7FF0000000000000:

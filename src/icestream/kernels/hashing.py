@@ -1,18 +1,18 @@
-"""128-bit identities of rows, absorbed one column at a time.
+"""128-bit ids of rows, absorbed one column at a time.
 
-Idea: a row's identity is two 64-bit lanes (hi, lo). Each column of the row becomes a sequence of
+Idea: a row's id is two 64-bit lanes (id_high, id_low). Each column of the row becomes a sequence of
 *symbols*, and a symbol (a, b) is absorbed by `hi = mix_hi(hi ^ a)`, `lo = mix_lo(lo ^ b)`, two
-unrelated bijections. A 64-bit value w is the symbol (w, w); null and "here begins a struct" are
+unrelated bijections. A 64-bit value w is the symbol (w, w); null and "a struct begins here" are
 symbols with a != b, which no value has. Bytes are their length followed by their 8-byte words.
 
 Invariants:
-    1. Different rows give different sequences of symbols: each column's sequence tells where it
+    1. Different rows give different sequences of symbols: each column's sequence shows where it
        ends (`test_oracle_identities_are_equal_exactly_when_keys_are`).
-    2. For one column of non-null words hi is a bijection of the value
+    2. For one column of non-null words id_high is a bijection of the value
        (`test_hi_of_one_word_is_a_bijection`), so such keys never collide.
     3. The values never change (`test_golden_identities`).
 
-Cost: per symbol two multiplications in each lane; no memory beside the two lanes.
+Cost: per symbol two multiplications in each lane; no memory but the two lanes.
 
 Limits: not keyed, so an adversary can construct collisions. Otherwise two different rows collide
 with probability 2**-128. Little-endian machines.
@@ -32,11 +32,11 @@ from icestream.kernels.compile import kernel
 U64Array = npt.NDArray[np.uint64]
 ByteArray = npt.NDArray[np.uint8]
 
-#: where both lanes start: the identity of a row without columns
+#: initial value of both lanes: the id of a row without columns
 START_HI = np.uint64(0x243F6A8885A308D3)
 START_LO = np.uint64(0x13198A2E03707344)
 
-#: what a mask says of a row: inside a null struct, null, or a value; an empty mask is all values
+#: values of a mask: inside a null struct, null, or a value; an empty mask is all values
 ABSENT, NULL, VALUE = 0, 1, 2
 
 _NULL_HI = np.uint64(0xA4093822299F31D0)
@@ -80,7 +80,7 @@ def mix_lo(x: np.uint64) -> np.uint64:
 
 @kernel
 def plain_float(bits: np.uint64) -> np.uint64:
-    """Give all NaNs one bit pattern, and both zeros one."""
+    """Map all NaNs to one bit pattern, and both zeros to one."""
     magnitude = bits & _SIGN_OFF
     if magnitude == _ZERO:
         return _ZERO
@@ -98,7 +98,7 @@ def plain_floats(bits: U64Array, out: U64Array) -> None:
 
 @kernel
 def absorb_marks(mask: ByteArray, hi: U64Array, lo: U64Array) -> None:
-    """Absorb that a struct begins, or is null; where the mask is empty it begins everywhere."""
+    """Absorb that a struct begins, or is null; if the mask is empty it begins in every row."""
     for i in range(hi.size):
         kind = mask[i] if mask.size else VALUE
         if kind == VALUE:
@@ -111,7 +111,7 @@ def absorb_marks(mask: ByteArray, hi: U64Array, lo: U64Array) -> None:
 
 @kernel
 def absorb_words(words: npt.NDArray[Any], mask: ByteArray, hi: U64Array, lo: U64Array) -> None:
-    """Absorb one integer of any width per row, widened by its sign."""
+    """Absorb one integer of any width per row, sign-extended."""
     if mask.size == 0:
         for i in range(hi.size):
             word = np.uint64(words[i])

@@ -1,16 +1,16 @@
-"""Where the tuples of each key and window begin, of tuples that lie by key and time.
+"""Where the tuples of each key and window begin, for tuples sorted by key and time.
 
-Idea: one pass over identities and times. A window is looked up where a key begins or the last one
-ends, so that there is no division for most tuples.
+Idea: one pass over ids and times. A window is computed only where a key begins or the last window
+ends, so that most tuples need no division.
 
 Invariants:
-1. Runs are those of the obvious version, and tuples out of order are noticed
+1. Runs are those of the obvious version, and tuples out of order are detected
    (`test_parity_runs_of_keys_and_windows`).
 
 Cost: O(tuples).
 
-Limits: windows that tumble, of tuples that count where they begin. A key that comes again after
-another one begins a run of its own: who calls must tell.
+Limits: tumbling windows; a tuple belongs to the window in which it begins. A key that recurs after
+another one begins a run of its own: the caller must handle that.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def window_runs(
 ) -> int:
     """Write the first tuple of each run and the start of its window; return how many there are.
 
-    Length 0 is one window for all time, which starts at 0. Returns -1 if the times of a key fall.
+    Length 0 is one window for all time, which starts at 0. Returns -1 if times of a key decrease.
     """
     count = 0
     end = np.int64(0)

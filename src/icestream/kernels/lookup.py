@@ -1,4 +1,4 @@
-"""An open-addressing index over rows that begin with the two words of an identity."""
+"""An open-addressing index over rows that begin with the two words of an id."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def find(index: Index, rows: Table, hi: Ids, lo: Ids, slots: Slots) -> int:
 
 @kernel
 def insert(index: Index, rows: Table, slot: int) -> None:
-    """Enter row `slot` into the index; its group must not be there."""
+    """Insert row `slot` into the index; its group must not be there."""
     mask = index.size - 1
     place = np.int64(np.uint64(rows[slot, 1]) >> np.uint64(20)) & mask
     while index[place] != 0:
@@ -42,14 +42,14 @@ def insert(index: Index, rows: Table, slot: int) -> None:
 
 @kernel
 def insert_all(index: Index, rows: Table, slots: Slots) -> None:
-    """Enter several rows into the index."""
+    """Insert several rows into the index."""
     for k in range(slots.size):
         insert(index, rows, slots[k])
 
 
 @kernel
 def remove(index: Index, rows: Table, slot: int) -> None:
-    """Take row `slot` out of the index, closing the gap it leaves."""
+    """Remove row `slot` from the index, closing the gap it leaves."""
     mask = index.size - 1
     place = np.int64(np.uint64(rows[slot, 1]) >> np.uint64(20)) & mask
     while index[place] != slot + 1:
@@ -69,6 +69,6 @@ def remove(index: Index, rows: Table, slot: int) -> None:
 
 @kernel
 def remove_all(index: Index, rows: Table, slots: Slots) -> None:
-    """Take several rows out of the index."""
+    """Remove several rows from the index."""
     for k in range(slots.size):
         remove(index, rows, slots[k])

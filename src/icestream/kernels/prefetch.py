@@ -1,9 +1,10 @@
-"""Asking the processor for a row before it is needed.
+"""Prefetching a row into the cache before it is needed.
 
-Idea: rows of keys are scattered over memory. Where it is known which ones come next, asking for
-all of them at once costs one wait instead of one for each.
+Idea: rows of keys are scattered over memory. If it is known which ones come next, prefetching all
+    of
+them at once costs one cache miss instead of one for each.
 
-Cost: one instruction; a row that is never looked at afterwards costs its place in the cache.
+Cost: one instruction; a row that is never used afterwards wastes its place in the cache.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ def _ask(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
 
 
 def _prefetch(_: Any, table: Any, row: Any, column: Any) -> Any:
-    """Ask for `table[row, column]`; nothing is changed, no index is checked."""
+    """Prefetch `table[row, column]`; nothing is changed, no index is checked."""
     return types.void(table, row, column), lambda context, builder, signature, arguments: _ask(
         context, builder, signature.args, arguments
     )
 
 
 def _prefetch_word(_: Any, words: Any, at: Any) -> Any:
-    """Ask for `words[at]`; nothing is changed, no index is checked."""
+    """Prefetch `words[at]`; nothing is changed, no index is checked."""
     return types.void(words, at), lambda context, builder, signature, arguments: _ask(
         context, builder, signature.args, arguments
     )

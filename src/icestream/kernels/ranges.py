@@ -1,7 +1,7 @@
 """The numbers of many ranges in one array, for one take instead of a loop over slices.
 
 Invariants:
-1. Ranges follow each other, each ascending; those that are empty leave nothing
+1. Ranges follow each other, each ascending; empty ones contribute nothing
    (`test_oracle_ranges_one_after_the_other`).
 
 Cost: O(ranges + numbers).

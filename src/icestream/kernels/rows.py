@@ -1,17 +1,17 @@
-"""Rows of 64-bit words, one after the other, each saying how long it is.
+"""Rows of 64-bit words, one after the other, each with its length.
 
-Idea: the upper half of a row's first word is the number of its words, the lower half has bits for
-nulls. A fixed part of equal length follows, then pieces of bytes, each padded to whole words. The
-loops here walk such rows and copy ragged pieces in and out; which column is where is known one
-layer up.
+Idea: the upper half of a row's first word is the number of its words, the lower half has null bits.
+A fixed part of equal length follows, then pieces of bytes, each padded to whole words. The loops
+here traverse such rows and copy variable-length pieces in and out; the layer above knows the
+columns.
 
 Invariants:
 1. What `put_ragged` writes `take_ragged` reads back (`test_parity_ragged_pieces_in_and_out`).
 2. `row_starts` visits every row once (`test_parity_row_starts_and_fixed_parts`).
-3. `rows_fit` accepts what rows can be and nothing that leads a walk or a copy astray
+3. `rows_fit` accepts valid rows and nothing that would make a traversal or a copy go wrong
    (`test_parity_rows_that_fit`).
 
-Cost: one pass over what is copied.
+Cost: one pass over the words copied.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def row_starts(words: Ints, starts: Ints) -> int:
 def rows_fit(
     words: Ints, begins: Ints, ends: Ints, width: int, never: int, places: Ints, units: Ints
 ) -> bool:
-    """Tell whether whole rows, and nothing else, lie between some places.
+    """Return whether the words between some places are whole rows.
 
-    A row has `width` words and its ragged pieces: as many units of a size as one of its words says.
-    Of the bits for nulls in its first word those in `never` are not set.
+    A row has `width` words and its variable-length pieces, each of as many units as one of its
+    words states. None of the null bits in `never` is set in its first word.
     """
     for i in range(begins.size):
         at = begins[i]
@@ -82,7 +82,7 @@ def collect_fixed(words: Ints, starts: Ints, fixed: Table) -> None:
 def put_ragged(
     raw: Bytes, places: Ints, data: Bytes, begins: Ints, counts: Ints, unit: int
 ) -> None:
-    """Copy `counts` units of `data` from `begins` on to `places`, and move those past the copy."""
+    """Copy `counts` units of `data` from `begins` on to `places`, and advance the places."""
     for i in range(places.size):
         size = counts[i] * unit
         source = begins[i] * unit
@@ -94,7 +94,7 @@ def put_ragged(
 
 @kernel
 def take_ragged(raw: Bytes, places: Ints, counts: Ints, unit: int, out: Bytes) -> None:
-    """Copy `counts` units at `places` to `out` without gaps, and move the places past them."""
+    """Copy `counts` units at `places` to `out` without gaps, and advance the places."""
     target = 0
     for i in range(places.size):
         size = counts[i] * unit

@@ -1,14 +1,15 @@
 """Sessions as rows of words: cutting events into fragments, and merging sorted runs of sessions.
 
-Idea: a session is a row `hi, lo, start, end, fields...`; a *fragment* is the session that a few
-events make on their own. Two sessions of one group touch when one begins at the end of the other at
-the latest. Runs sorted by (hi, lo, start) are merged in one pass, touching rows combined.
+Idea: a session is a row `id_high, id_low, start, end, fields...`; a *fragment* is the session that
+    a
+few events form on their own. Two sessions of one group touch if one begins no later than the other
+ends. Runs sorted by (id_high, id_low, start) are merged in one pass; touching rows are combined.
 
 Invariants:
 1. Events share a fragment exactly when no pause between them exceeds the gap
    (`test_parity_fragments_of_random_events`).
-2. A merged run is sorted, no two of its rows touch, and each field is the merge of the rows behind
-   it, those of the left run first where starts agree (`test_parity_merging_two_runs`).
+2. A merged run is sorted, no two of its rows touch, and each field is the merge of its input rows,
+   those of the left run first if starts are equal (`test_parity_merging_two_runs`).
 
 Cost: O(events), O(rows x fields).
 """
@@ -26,7 +27,7 @@ from icestream.kernels.words import merge_field
 def cut_fragments(
     order: Ints, hi: Ids, lo: Ids, time: Ints, gap: int, slots: Ints, heads: Ints, last: Ints
 ) -> int:
-    """Number the fragment of each event; `order` sorts them by (hi, lo, time).
+    """Number the fragment of each event; `order` sorts them by (id_high, id_low, time).
 
     Fills `slots` (fragment of each event), and `heads` and `last` (first event and latest time of
     each fragment). Returns the number of fragments.
@@ -51,10 +52,10 @@ def cut_fragments(
 def merge_sessions(
     left: Table, right: Table, ops: Ints, places: Ints, out: Table, sources: Ints
 ) -> int:
-    """Merge two runs sorted by (hi, lo, start) into `out`; return the rows it has.
+    """Merge two runs sorted by (id_high, id_low, start) into `out`; return its number of rows.
 
-    `sources` tells for each row of `out` where its group is found: a row of `left`, or a row of
-    `right` counted on from the end of `left`.
+    `sources` is, for each row of `out`, a row with its group: a row of `left`, or a row of `right`
+    counted on from the end of `left`.
     """
     count = 0
     i = 0

@@ -1,17 +1,17 @@
-"""Sorted runs of entries of groups: looked into together, merged together.
+"""Lookups in and merges of sorted runs of entries of groups.
 
-Idea: a *run* is told by where its entries are in memory, how many they are, the words of each,
-where the first of its *fences* is, the first hi of each page, and where all his are once more, one
-after the other: who is not in a run is not looked for among its entries. Those who are looked for
-come in order, so each run is walked through once, in steps that grow until they are too large.
+Idea: a *run* is described by the address of its entries, their number, the words of each, the first
+of its *fences* (the first id_high of each page), and the address of a contiguous copy of all high
+words: a group whose high word is not in a run is never looked up among its entries. Ids are looked
+up in order, so each run is traversed once, in steps that grow until they are too large.
 
 Invariants:
-1. An entry that is there is found in the first run that has it (`test_parity_entries_in_runs`).
+1. An entry is found in the first run that has it (`test_parity_entries_in_runs`).
 2. Merging keeps the newest entry of a group (`test_parity_merging_runs`).
-3. Identities that look like hashes are put in order, others left alone
+3. Ids that look like hashes are sorted, others are left alone
    (`test_parity_the_order_of_identities`).
 
-Cost: O(log entries of a page) per lookup and run; one pass to merge; O(identities) to order them.
+Cost: O(log entries of a page) per lookup and run; one pass to merge; O(ids) to sort them.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ FENCES = 3
 HIS = 4
 RUN = 5
 
-#: first bits of identities that are looked at to put them in order, at most
+#: maximum leading bits of ids used to sort them
 MOST_BITS = 20
 
 
 @kernel
 def pages_before(fences: Table, first: int, pages: int, known: int, hi: np.uint64) -> int:
-    """Return how many pages of a run begin before a hi; it is known that so many do."""
+    """Return how many pages of a run begin before `hi`; at least `known` of them do."""
     step = 1
     while known + step <= pages and np.uint64(fences[first + known + step - 1, 0]) < hi:
         known += step
@@ -55,10 +55,10 @@ def pages_before(fences: Table, first: int, pages: int, known: int, hi: np.uint6
 def find_in_runs(
     runs: Table, fences: Table, page: int, hi: Ids, lo: Ids, found: Mask, out: Table
 ) -> None:
-    """Fill in the entries of identities, in order, that are not found yet and are in a run.
+    """Fill in the entries of sorted ids that are not found yet and are in a run.
 
-    Of several runs with an entry the first one counts. Pages have `page` entries; the first hi of
-    each is in `fences`.
+    If several runs have an entry, the first one counts. Pages have `page` entries; the first
+    id_high of each is in `fences`.
     """
     left = np.flatnonzero(~found)
     for r in range(runs.shape[0]):
@@ -71,7 +71,7 @@ def find_in_runs(
             i = left[n]
             known = pages_before(fences, fence, pages, known, hi[i])
             end = known
-            # pages may begin with the same hi
+            # pages may begin with the same id_high
             while end < pages and np.uint64(fences[fence + end, 0]) == hi[i]:
                 end += 1
             first, last = max(known - 1, 0) * page, min(end * page, count)
@@ -90,7 +90,7 @@ def find_in_runs(
 def place_of(
     words: Ints, his: Ints, width: int, first: int, end: int, hi: np.uint64, lo: np.uint64
 ) -> int:
-    """Return which entry, of those between two, is that of an identity; -1 if none is."""
+    """Return which entry between two positions has an id; -1 if none has."""
     last = end
     while first < last:
         middle = (first + last) >> 1
@@ -105,10 +105,10 @@ def place_of(
 
 @kernel
 def merge_runs(runs: Table, places: Ints, out: Table) -> int:
-    """Merge runs, the oldest first, from their places on until `out` is full; return how many.
+    """Merge runs, oldest first, from their places on until `out` is full; return how many entries.
 
-    Of several entries of a group the newest stays. Places are moved on. An entry is cut to what
-    `out` has room for.
+    Of several entries of a group, the newest stays. Places are advanced. An entry is truncated to
+    the width of `out`.
     """
     heads = np.empty((runs.shape[0], 2), dtype=np.uint64)
     for r in range(runs.shape[0]):
@@ -144,7 +144,7 @@ def merge_runs(runs: Table, places: Ints, out: Table) -> int:
 
 @kernel
 def read_head(runs: Table, r: int, place: int, heads: Ids) -> None:
-    """Fill in the identity of an entry of a run."""
+    """Fill in the id of an entry of a run."""
     words = words_at(runs[r, ADDRESS] + 8 * runs[r, WIDTH] * place, 2)
     heads[r, 0] = np.uint64(words[0])
     heads[r, 1] = np.uint64(words[1])
@@ -152,10 +152,10 @@ def read_head(runs: Table, r: int, place: int, heads: Ids) -> None:
 
 @kernel
 def order_identities(hi: Ids, lo: Ids, order: Ints) -> bool:
-    """Fill in the stable order of identities; tell whether it is, as it is not if they are uneven.
+    """Fill in the stable sort order of ids; return whether it is valid: not if they are uneven.
 
-    Their first bits tell where each belongs, about; then those that are behind a greater one move
-    up, a few places for each on average or not at all.
+    Their first bits give the approximate position of each; then an id after a greater one moves
+    forward, a few places on average, or the attempt is given up.
     """
     bits = 1
     while bits < MOST_BITS and 1 << bits < hi.size:

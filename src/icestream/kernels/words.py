@@ -5,12 +5,12 @@ that merges two values of it. Float fields are the same bits seen as float64. A 
 and place are data (`ops`, `places`), so one compiled kernel serves every set of aggregates.
 
 Invariants:
-1. Merging is associative and commutative but for floats, and exact for 128-bit sums
+1. Merging is associative and commutative except for floats, and exact for 128-bit sums
    (`test_parity_combining_rows_in_any_grouping`).
 2. Double-double sums keep 106 bits, and turn into IEEE infinities and NaN as plain sums do
    (`test_double_double_sums_follow_ieee_for_infinities_and_nan`).
-3. Only `ADD_I64` and `ADD_I128` can be taken back, and then exactly; asking another operation to
-   subtract is an error of the caller that `INVERTIBLE` makes visible
+3. Only `ADD_I64` and `ADD_I128` can be subtracted, and then exactly; subtracting with another
+   operation is an error of the caller that `INVERTIBLE` reveals
    (`test_parity_taking_back_undoes_merging`).
 
 Cost: O(fields) per row.
@@ -42,7 +42,7 @@ LEAST_5 = 7
 WORDS = {ADD_I64: 1, ADD_I128: 2, ADD_DD: 2, MIN: 1, MAX: 1, LEAST_3: 3, LEAST_4: 4, LEAST_5: 5}
 #: operations whose effect can be taken back exactly
 INVERTIBLE = frozenset({ADD_I64, ADD_I128})
-#: the words each field starts with, before anything was merged into it
+#: initial words of each field, before any merge
 IDENTITY = {
     ADD_I64: 0,
     ADD_I128: 0,
@@ -112,7 +112,7 @@ def merge_field(target: Table, i: int, at: int, source: Table, j: int, place: in
 def unmerge_field(
     target: Table, i: int, at: int, source: Table, j: int, place: int, op: int
 ) -> None:
-    """Take an invertible field of row `j` of `source` back out of row `i` of `target`."""
+    """Subtract an invertible field of row `j` of `source` from row `i` of `target`."""
     if op == 0:
         target[i, at] -= source[j, place]
     else:
@@ -128,10 +128,10 @@ def unmerge_field(
 def combine_sorted(
     order: Ints, panes: Ints, rows: Table, ops: Ints, places: Ints, out: Table, out_panes: Ints
 ) -> int:
-    """Copy `rows` in `order` to `out`, those of one (pane, hi, lo) merged; return their number.
+    """Copy `rows` in `order` to `out`, merging rows of one (pane, id); return their number.
 
-    `order` sorts by (pane, upper bits of hi); rows whose upper bits agree may come in any order and
-    are put in place by insertion, so the result is sorted by (pane, hi, lo) as unsigned numbers.
+    `order` sorts by (pane, upper bits of id_high); rows with equal upper bits may come in any order
+    and are sorted by insertion, so the result is sorted by (pane, id) as unsigned numbers.
     """
     count = 0
     for k in range(order.size):

@@ -1,8 +1,9 @@
-"""What every operator is given and what it must do.
+"""What every operator receives and what it must do.
 
 Idea: an operator sees flat arrays and Arrow batches, never Spark and never paths. It writes to the
-log through its shard, keeps hot state in the shard's arena inside the shard's quota, and is asked
-for three things: take a batch, move to a watermark, come back from the log.
+log through its shard and keeps hot state in the shard's arena, within the shard's quota. The
+runtime calls it for three things: to take a batch, to advance to a watermark, and to restore from
+the log.
 
 Invariants (checked for every operator by `tests.suites.window_conformance`):
 1. The rows emitted depend on the events and watermarks, not on batch boundaries, budget,
@@ -30,57 +31,57 @@ from icestream.state.log.writer import SegmentWriter
 
 
 class Shard(Protocol):
-    """The part of a component's state that one task works on."""
+    """The part of a component's state that one task owns."""
 
     arena: Arena
-    #: holds the work buffers of the shard; the arena has an account of its own
+    #: account of the shard's work buffers; the arena has its own account
     account: Account
     log: Log
 
     def segment(self, lifetime: str) -> SegmentWriter:
-        """Return the open segment of a lifetime class in this version, made on first use."""
+        """Return the open segment of a lifetime class in this version, created on first use."""
         ...
 
     def seal(self, lifetime: str) -> SegmentInfo | None:
         """Finish the open segment of a lifetime class and make it readable; None if none is open.
 
-        Raises `Refused`, with nothing changed, if the budget has no room to remember it.
+        Raises `Refused`, with nothing changed, if the budget has no room to record it.
         """
         ...
 
     def reader(self, info: SegmentInfo) -> SegmentReader:
-        """Open a segment of the log by its commit's description."""
+        """Open a segment of the log from its description in the commit."""
         ...
 
 
 class Inputs(Protocol):
-    """What the exchange brought for one shard, in an order that does not depend on timing.
+    """What the exchange delivered for one shard, in an order that does not depend on timing.
 
-    Every iterator can be asked for again.
+    Every iterator can be requested again.
     """
 
     def entries(self) -> Iterator[Table]:
-        """Yield tables of entries, each row led by its pane."""
+        """Yield tables of entries, with the pane as the first word of each row."""
         ...
 
     def leaving(self, family: int) -> Iterator[Table]:
-        """Yield entries, led by their panes, folded from tuples that leave a family's windows."""
+        """Yield entries, pane first, folded from tuples that leave a family's windows."""
         ...
 
     def groups(self) -> Iterator[pa.Table]:
-        """Yield the keys of the entries' groups, with identity and latest pane."""
+        """Yield the keys of the entries' groups, with their identities and latest panes."""
         ...
 
     def tuples(self) -> Iterator[pa.RecordBatch]:
-        """Yield raw events in source order: time, identity of the group, keys, inputs."""
+        """Yield raw events in source order: time, group identity, keys, inputs."""
         ...
 
 
 class StateInputs(Inputs, Protocol):
-    """What the exchange brought for one shard of an operator that takes states too."""
+    """What the exchange delivered for one shard of an operator that also takes states."""
 
     def states(self) -> Iterator[pa.RecordBatch]:
-        """Yield states that events of hot groups became before they were sent.
+        """Yield states into which the sender has already folded the events of hot groups.
 
         The first column is the pane; rows are sorted by pane and identity.
         """
@@ -88,23 +89,23 @@ class StateInputs(Inputs, Protocol):
 
 
 class ChangeInputs(Protocol):
-    """What the exchange brought for one shard of a dataflow; can be asked for again."""
+    """What the exchange delivered for one shard of a dataflow; iterators can be requested again."""
 
     def ranges(self, edge: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
-        """Return first identity and bytes of each record of changes that came on an edge."""
+        """Return the first identity and the size in bytes of each record of changes on an edge."""
         ...
 
     def changes(self, edge: int, first: int, last: int) -> Iterator[pa.RecordBatch]:
-        """Yield the changes on an edge whose `hi` is at least `first` and less than `last`.
+        """Yield the changes on an edge with `first` <= `id_high` < `last`.
 
-        Each batch is in the order of identities.
+        Each batch is sorted by identity.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PastVersion:
-    """A committed version of a shard, as the log remembers it."""
+    """A committed version of a shard, as recorded on the log."""
 
     version: int
     watermark: Micros
@@ -113,7 +114,7 @@ class PastVersion:
     flushed: Micros | None = None
 
 
-#: rows of one view, by its number; changes for edge e of a dataflow count as view -1 - e
+#: rows of one view, by its number; changes for edge e of a dataflow have the view number -1 - e
 Emitted = tuple[int, pa.RecordBatch]
 
 
@@ -121,28 +122,28 @@ class Operator(Protocol):
     """A stateful operator of one shard."""
 
     def on_batch(self, inputs: Any) -> None:
-        """Take in what a batch brought: `Inputs`, or `ChangeInputs` for a dataflow."""
+        """Process the inputs of a batch: `Inputs`, or `ChangeInputs` for a dataflow."""
         ...
 
     def on_watermark(self, watermark: Micros) -> Iterator[Any]:
-        """Yield the results that a new watermark settles."""
+        """Yield the results that a new watermark makes final."""
         ...
 
     def restore(self, history: Sequence[PastVersion]) -> None:
-        """Come back to the end of `history`, which begins with a snapshot or with nothing."""
+        """Restore the state at the end of `history`, which begins with a snapshot or empty."""
         ...
 
     @property
     def took_snapshot(self) -> bool:
-        """Tell whether the version just written stands without those before it."""
+        """Return whether the version just written is a snapshot, independent of earlier ones."""
         ...
 
     @property
     def released(self) -> tuple[int, ...]:
-        """Return ordinals of segments that nothing needs although their expiry has not passed."""
+        """Return the ordinals of segments that are no longer needed but have not expired yet."""
         ...
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Return what the progress report tells of this shard."""
+        """Return what the progress report shows for this shard."""
         ...

@@ -1,10 +1,10 @@
-"""Several operators of one shard, side by side: one version, one log, one arena for all.
+"""Several operators in one shard: they share one version, one log and one arena.
 
-Idea: kinds of windows that share no state still share a shard. Each operator is given a shard that
-looks like one of its own: arrays and header of the arena under a prefix, lifetime classes under a
-prefix, and a part of the quota. A version runs them one after the other, so their segments
-come in the order of their ordinals. Snapshots are taken by all in the same version, so that one
-number says where the history of the shard begins.
+Idea: kinds of windows that share no state still share a shard. Each operator receives a shard that
+looks like its own: the arena's arrays and header under a prefix, lifetime classes under a prefix,
+and a part of the quota. A version runs the operators one after the other, so their segments are
+written in the order of their ordinals. All operators take snapshots in the same version, so one
+number marks where the shard's history begins.
 
 Invariants:
 1. Operators side by side emit what each emits alone
@@ -12,10 +12,10 @@ Invariants:
    (`test_crash_restored_kinds_emit_the_same_rows`).
 2. Together they stay inside the quota of the shard (`test_bounded_kinds_share_the_quota`).
 
-Cost: that of the operators; a 16th of the quota stays free for the list of segments.
+Cost: that of the operators; one 16th of the quota stays free for the list of segments.
 
-Limits: parts of the quota are fixed, equal for every kind of windows: what one operator does not
-need, no other gets.
+Limits: parts of the quota are fixed and equal for every kind of windows; an operator cannot use
+what another one leaves free.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from icestream.state.log.writer import SegmentWriter
 from icestream.state.snapshot_schedule import in_step
 from icestream.state.versions.commits import PART
 
-#: what part of the quota belongs to no operator
+#: the share of the quota that belongs to no operator, as 1/x
 SPARE = 16
 
 
@@ -44,14 +44,14 @@ class Side:
     opens: Callable[[Shard], Operator]
     #: its lifetime classes, in the order of their ordinals
     lifetimes: tuple[str, ...]
-    #: turns what it emits into rows of views
+    #: converts what it emits into rows of views
     emitted: Callable[[Iterator[Any]], Iterator[Emitted]]
-    #: kinds of windows that it keeps memory for
+    #: number of window kinds that it needs memory for
     windows: int = 1
 
 
 def lifetimes_of(lifetimes: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """Return the lifetime classes of operators side by side, given those of each."""
+    """Return the lifetime classes of all operators, given those of each."""
     return tuple(
         f"{_scope(number)}{lifetime}" for number, own in enumerate(lifetimes) for lifetime in own
     )
@@ -74,11 +74,11 @@ class SideBySide:
         self._inputs: Sequence[Inputs] | None = None
 
     def on_batch(self, inputs: Sequence[Inputs]) -> None:
-        """Take note of what a batch brought for each operator."""
+        """Remember the inputs of each operator."""
         self._inputs = inputs
 
     def on_watermark(self, watermark: Micros) -> Iterator[Emitted]:
-        """Let each operator take its part of the batch and settle what the watermark settles."""
+        """Let each operator process its part of the batch and advance to the watermark."""
         in_step(space.arena.header for space in self._spaces)
         for number, (side, operator) in enumerate(zip(self._sides, self._operators, strict=True)):
             if self._inputs is not None:
@@ -87,23 +87,23 @@ class SideBySide:
         self._inputs = None
 
     def restore(self, history: Sequence[PastVersion]) -> None:
-        """Let each operator come back to the end of `history`."""
+        """Restore each operator to the end of `history`."""
         for number, operator in enumerate(self._operators):
             operator.restore([_own(past, _scope(number)) for past in history])
 
     @property
     def took_snapshot(self) -> bool:
-        """Tell whether the version just written stands without those before it."""
+        """Return whether the version just written is a snapshot, independent of earlier ones."""
         return all(operator.took_snapshot for operator in self._operators)
 
     @property
     def released(self) -> tuple[int, ...]:
-        """Return ordinals of segments that nothing needs although their expiry has not passed."""
+        """Return the ordinals of segments that are no longer needed but have not expired yet."""
         return tuple(ordinal for operator in self._operators for ordinal in operator.released)
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Return the sums of what the operators tell."""
+        """Return the sums of the operators' statistics."""
         sums: Counter[str] = Counter()
         for operator in self._operators:
             sums.update(operator.statistics)
@@ -122,7 +122,7 @@ class _Space:
         self.account = budget.account("buffers")
 
     def segment(self, lifetime: str) -> SegmentWriter:
-        """Return the open segment of a lifetime class, made on first use."""
+        """Return the open segment of a lifetime class, created on first use."""
         return self._shard.segment(self._scope + lifetime)
 
     def seal(self, lifetime: str) -> SegmentInfo | None:

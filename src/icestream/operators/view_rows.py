@@ -1,4 +1,4 @@
-"""What an operator emits as rows of the views of a query."""
+"""The rows that an operator emits, as rows of the query's views."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from icestream.operators.protocol import Emitted
 
 @dataclass(frozen=True)
 class ViewRows:
-    """Gives rows the numbers and the columns of their views."""
+    """Assigns emitted rows to views and selects the columns of each view."""
 
     #: number and columns of each view
     views: tuple[tuple[int, pa.Schema], ...]
-    #: for each view, whose rows it shows and which columns of them; empty where an operator emits
-    #: rows as its views show them
+    #: for each view, which rows it shows and which of their columns; empty if the operator emits
+    #: rows in the shape of its views
     shown: tuple[tuple[int, tuple[int, ...]], ...]
-    #: whether the operator says whose rows it emits
+    #: whether the operator emits pairs of (number, rows)
     numbered: bool
 
     def __call__(self, rows: Iterator[Any]) -> Iterator[Emitted]:

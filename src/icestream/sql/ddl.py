@@ -1,13 +1,12 @@
 """Schemas as Spark users write them: `"n long, total double"` becomes an Arrow schema.
 
-Idea: a scanner of a few kinds of tokens and one function per rule; types become those in which
-Spark itself sends columns to Python.
+Idea: a scanner of a few kinds of tokens and one function per rule; the resulting types are those in
+which Spark itself sends columns to Python.
 
 Invariant: a schema read here equals the one Spark reads from the same text
 (`test_parity_types_are_those_of_spark`).
 
-Limits: no collations, intervals, defaults or comments; a schema that needs those is given as an
-Arrow schema.
+Limits: no collations, intervals, defaults or comments; for these, pass an Arrow schema.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def schema_of(given: pa.Schema | str) -> pa.Schema:
     if isinstance(given, pa.Schema):
         return given
     if not isinstance(given, str):
-        msg = f"a schema is text such as 'n long, total double' or an Arrow schema; got {given!r}"
+        msg = f"a schema must be text like 'n long, total double' or an Arrow schema; got {given!r}"
         raise DefinitionError(msg)
     return _Reader(given).schema()
 
@@ -57,7 +56,7 @@ class _Reader:
     """Reads one text from left to right."""
 
     def __init__(self, text: str) -> None:
-        """Cut the text into tokens."""
+        """Split the text into tokens."""
         self._text = text
         self._tokens: list[str] = []
         self._next = 0
@@ -97,7 +96,7 @@ class _Reader:
         return token
 
     def _fields(self, end: str) -> list[pa.Field]:
-        """Read columns up to a closing token, which is left."""
+        """Read columns up to a closing token, which is not consumed."""
         fields = [self._field()]
         while self._peek() != end:
             self._take(",")
@@ -116,7 +115,7 @@ class _Reader:
         if not nullable:
             self._take()
             if self._take().lower() != "null":
-                self._refuse("NOT is followed by NULL")
+                self._refuse("NOT must be followed by NULL")
         return pa.field(name, kind, nullable=nullable)
 
     def _type(self) -> pa.DataType:
@@ -126,7 +125,7 @@ class _Reader:
         if name in {"decimal", "dec", "numeric"}:
             return self._decimal()
         if name not in {"array", "map", "struct"}:
-            self._refuse(f"{name!r} is no type ({', '.join(_SIMPLE)}, decimal, ...)")
+            self._refuse(f"{name!r} is not a type ({', '.join(_SIMPLE)}, decimal, ...)")
         self._take("<")
         kind: pa.DataType
         if name == "array":

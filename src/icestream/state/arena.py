@@ -3,19 +3,19 @@
 Idea: an arena is a folder with one file per array, so an array grows by `posix_fallocate` and a
 remap, never by a copy. A task claims an arena by renaming its folder to a private name, works in
 place, and releases it by renaming it to a name of its own attempt: no locks, one owner at a time.
-An arena is a cache of the log: whoever finds it missing or unusable rebuilds it.
+An arena is a cache of the log: a task that finds it missing or unusable rebuilds it.
 
 Invariants:
-    1. `arena.bytes` is what the account holds for it, after every call, also after a failed one
+    1. `arena.bytes` equals what the account holds for it after every call, even a failed one
        (`test_oracle_any_sequence_of_resizes_keeps_content_and_books`).
     2. A failed resize changes nothing (`test_a_refused_resize_changes_nothing`,
        `test_a_full_disk_is_a_storage_error_and_changes_nothing`).
     3. New bytes are zero (`test_new_bytes_are_zero_also_after_shrinking`).
     4. An arena is claimed at most once (`test_only_one_of_many_claims_at_once_succeeds`).
-    5. Only what was released completely, since this machine started, can be claimed
+    5. Only an arena that was released completely since this machine booted can be claimed
        (`test_crash_before_release_leaves_nothing_to_claim`,
        `test_an_arena_of_an_earlier_boot_is_not_claimed`).
-    6. Parts of an arena do not meet, and come back with it
+    6. Parts of an arena are independent of each other and are restored with it
        (`test_parts_of_an_arena_have_arrays_and_books_of_their_own`).
 
 Cost: claim and release are one rename, one small JSON file and one `mmap` per array; the process
@@ -67,19 +67,19 @@ class ArenaArray:
     ) -> None:
         """Map `mapped` bytes of an existing file, already reserved, or start empty.
 
-        If one of the mappings `kept` is of that file, it is taken from there.
+        If one of the mappings `kept` belongs to that file, it is used.
         """
         self.path = path
         self.dtype = dtype
         self.width = width
-        #: holds the bytes
+        #: the account that holds the bytes
         self.account = account
         #: bytes mapped and reserved
         self.bytes = 0
         #: over the mapping, shape (capacity,) or (capacity, width); never keep it across a resize
         self.view: npt.NDArray[Any] = self._over(None)
         self._map: mmap.mmap | None = None
-        #: the file that is mapped
+        #: the mapped file
         self._place: Place = (0, 0)
         self._kept = kept or {}
         if mapped:
@@ -96,17 +96,17 @@ class ArenaArray:
         return self.dtype.itemsize * self.width
 
     def bytes_for(self, capacity: int) -> int:
-        """Bytes of the whole pages that `capacity` rows take."""
+        """Bytes of the whole pages that `capacity` rows occupy."""
         return -(-capacity * self.row_bytes // PAGE) * PAGE
 
     def resize(self, capacity: int) -> None:
-        """Make room for `capacity` rows, in whole pages; rows below it keep their content.
+        """Make room for `capacity` rows, in whole pages; rows below that keep their content.
 
         Raises `Refused` when the account cannot reserve the growth, StorageError when the disk is
-        full, BufferError when an array that shrinks is still viewed; each changes nothing.
+        full, BufferError when an array that shrinks still has a view; each of them changes nothing.
         """
         if capacity < 0:
-            msg = f"a capacity cannot be negative; got {capacity}"
+            msg = f"capacity must not be negative; got {capacity}"
             raise ValueError(msg)
         target, before = self.bytes_for(capacity), self.bytes
         if target > before:
@@ -127,9 +127,9 @@ class ArenaArray:
             self._clear_cut_row()
 
     def unmap(self) -> tuple[Place, mmap.mmap] | None:
-        """Let go of the mapping and return it, and of which file it is.
+        """Drop the mapping; return it with the file it belongs to.
 
-        Views that are still out keep their pages until they die.
+        Views that still exist keep their pages until they are garbage-collected.
         """
         left = None if self._map is None else (self._place, self._map)
         self.view = self._over(None)
@@ -138,7 +138,7 @@ class ArenaArray:
         return left
 
     def _clear_cut_row(self) -> None:
-        """Zero what is left of a row that the last page cuts, for when the array grows again."""
+        """Zero the rest of a row that the last page cuts, in case the array grows again."""
         if self._map is not None:
             used = self.capacity * self.row_bytes
             self._map[used:] = bytes(self.bytes - used)
@@ -170,7 +170,7 @@ class ArenaArray:
                 return old
         except BufferError as viewed:
             if target < self.bytes:
-                msg = f"{self.path} cannot shrink while a view of it is kept; drop the view first"
+                msg = f"{self.path} cannot shrink while a view of it exists; drop the view first"
                 raise BufferError(msg) from viewed
         handle = os.open(self.path, os.O_RDWR)
         try:
@@ -206,7 +206,7 @@ class Arena:
 
     @classmethod
     def create(cls, parent: str, account: Account) -> Arena:
-        """Make an empty arena in a fresh folder under `parent`."""
+        """Create an empty arena in a fresh folder under `parent`."""
         arena = cls(parent, _working_name(), account)
         with _storage(arena._folder, PAGE):
             os.makedirs(arena._folder, PRIVATE_FOLDER)
@@ -216,7 +216,7 @@ class Arena:
     def claim(cls, parent: str, name: str, account: Account) -> Arena | None:
         """Take over the arena released as `name`; None if it is missing or cannot be trusted.
 
-        Raises `Refused` when the account cannot reserve its bytes; it is then still claimable.
+        Raises `Refused` when the account cannot reserve its bytes; the arena stays claimable.
         """
         released = _read_header(os.path.join(parent, _plain(name)))
         if released is None:
@@ -250,14 +250,14 @@ class Arena:
     def array(
         self, name: str, dtype: np.dtype[Any] | type, width: int = 1, capacity: int = 0
     ) -> ArenaArray:
-        """Open the array `name`, made if it is new, with room for at least `capacity` rows.
+        """Open the array `name`, creating it if it is new, with room for `capacity` rows at least.
 
-        Raises ValueError when it exists with another dtype or width, and what `resize` raises.
+        Raises ValueError when it exists with another dtype or width, and whatever `resize` raises.
         """
         self._check_open()
         kind = np.dtype(dtype)
         if kind.kind not in "biuf" or width < 1:
-            msg = f"arena arrays hold rows of plain numbers; got {width} of {kind}"
+            msg = f"arena arrays store rows of plain numbers; got {width} of {kind}"
             raise ValueError(msg)
         array = self._arrays.get(name)
         if array is None:
@@ -266,7 +266,7 @@ class Arena:
             self._arrays[name] = array
         elif (array.dtype, array.width) != (kind, width):
             msg = (
-                f"array {name!r} of this arena holds {array.width} of {array.dtype}, asked for "
+                f"array {name!r} of this arena has rows of {array.width} of {array.dtype}, not "
                 f"{width} of {kind}; discard the arena and rebuild it"
             )
             raise ValueError(msg)
@@ -277,23 +277,23 @@ class Arena:
     def part(self, scope: str, account: Account) -> Arena:
         """Return the arrays, files and header of one part, whose bytes another account holds.
 
-        The part is released and discarded with the whole. Raises `Refused` when the account cannot
-        take over what it has.
+        The part is released and discarded with the whole arena. Raises `Refused` when the account
+        cannot take over its bytes.
         """
         return _Part(self, scope, account)
 
     def path(self, name: str) -> str:
-        """Where to keep a file beside the arrays; it moves with the arena, outside its bytes."""
+        """Return the path for a file next to the arrays; it moves with the arena, uncounted."""
         self._check_open()
         if name == _HEADER or name.endswith(_ARRAY):
-            msg = f"{name!r} is a name the arena keeps for itself"
+            msg = f"{name!r} is a name reserved by the arena"
             raise ValueError(msg)
         return os.path.join(self._folder, _plain(name))
 
     def release(self, name: str) -> None:
         """Write the header and leave the arena under `parent/name` for the next task.
 
-        Raises FileExistsError if that name is taken: names carry the attempt and are used once.
+        Raises FileExistsError if that name is taken: a name includes the attempt and is used once.
         """
         self._check_open()
         target = os.path.join(self.parent, _plain(name))
@@ -318,7 +318,7 @@ class Arena:
         KEPT.keep(target, self._close())
 
     def discard(self) -> None:
-        """Remove the arena and give its bytes back; fine after release, or twice."""
+        """Remove the arena and return its bytes; safe after release, or twice."""
         if self._open:
             self._close()
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -331,7 +331,7 @@ class Arena:
         return os.path.join(self._folder, _plain(name) + _ARRAY)
 
     def _close(self) -> dict[Place, mmap.mmap]:
-        """Give the bytes back; return what was mapped."""
+        """Return the bytes to the account; return the mappings."""
         self._open = False
         for array in self._arrays.values():
             array.account.release(array.bytes)
@@ -344,7 +344,7 @@ class Arena:
 
 
 class _Part(Arena):
-    """What one scope has of an arena."""
+    """The arrays, files and header of one part of an arena."""
 
     def __init__(self, whole: Arena, scope: str, account: Account) -> None:
         super().__init__(whole.parent, whole.name, account)
@@ -378,12 +378,12 @@ class _Part(Arena):
 
 
 def is_working(name: str) -> bool:
-    """Tell whether this is the private name of an arena that a task works in."""
+    """Return whether this is the private name of an arena in use by a task."""
     return name.startswith(_WORKING)
 
 
 def sweep(parent: str, keep: set[str]) -> list[str]:
-    """Remove the arenas under `parent` not named in `keep`, working ones too; return their names.
+    """Remove the arenas under `parent` not in `keep`, even those in use; return their names.
 
     Other files and folders are left alone.
     """
@@ -393,9 +393,9 @@ def sweep(parent: str, keep: set[str]) -> list[str]:
 
 
 def discard(parent: str, names: Iterable[str]) -> list[str]:
-    """Remove arenas; return the names of those that were there.
+    """Remove arenas; return the names of those that existed.
 
-    An arena is renamed away before it is removed, so that nobody claims half of it.
+    An arena is renamed before it is removed, so that no task claims half of it.
     """
     removed = []
     for name in sorted(names):
@@ -410,13 +410,13 @@ def discard(parent: str, names: Iterable[str]) -> list[str]:
 
 
 def remove(folder: str) -> None:
-    """Remove a folder with all arenas in it, and let go of what is mapped of them."""
+    """Remove a folder with all arenas in it, and drop their cached mappings."""
     shutil.rmtree(folder, ignore_errors=True)
     KEPT.prune()
 
 
 def _read_header(folder: str) -> dict[str, Any] | None:
-    """Read the header of a released arena; None unless it is whole and its files fit it."""
+    """Read the header of a released arena; None unless it is complete and its files match it."""
     try:
         with open(os.path.join(folder, _HEADER), encoding="utf-8") as file:
             content: dict[str, Any] = json.load(file)
@@ -444,7 +444,7 @@ def _boot_id() -> str:
 
 
 def _overwrite(path: str, content: bytes) -> None:
-    """Write a file over what it had; one that is emptied first is written out when it is closed."""
+    """Overwrite a file in place; truncating it first would write it out when it is closed."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
     try:
         with memoryview(content) as left:
@@ -462,14 +462,14 @@ def _working_name() -> str:
 
 def _plain(name: str) -> str:
     if not name or name in (".", "..") or "/" in name or is_working(name):
-        msg = f"{name!r} cannot name an arena or a file of one"
+        msg = f"{name!r} is not a valid name for an arena or a file in one"
         raise ValueError(msg)
     return name
 
 
 @contextmanager
 def _storage(path: str, needed: int) -> Iterator[None]:
-    """Turn what the operating system refuses into an error that says what to do."""
+    """Turn an OSError into an error that states the remedy."""
     try:
         yield
     except OSError as cause:

@@ -1,20 +1,21 @@
-"""Memory in bytes, handed out before it is used.
+"""Memory in bytes, reserved before it is used.
 
-Idea: a `Budget` is a number of bytes. Whoever keeps state opens an `Account` and reserves before it
-grows. A reservation that does not fit is `Refused` and changes nothing; the caller frees space and
-tries again, and when nothing can be freed it raises `fail(...)`, which says who holds what.
+Idea: a `Budget` is a number of bytes. Every owner of state opens an `Account` and reserves before
+    it
+grows. A reservation that does not fit raises `Refused` and changes nothing; the caller frees space
+and tries again. If nothing can be freed, it raises `fail(...)`, which lists who holds what.
 
 Invariants:
     1. `budget.held` is the sum of `account.held` and never exceeds `budget.total`
        (`test_oracle_any_sequence_of_calls_keeps_the_books_exact`).
     2. A refused call changes nothing (`test_a_refused_call_changes_nothing`).
-    3. `peak` is the largest `held` there ever was (`test_peak_remembers_the_most_ever_held`).
-    4. What a part of a budget holds, the whole holds too (`test_a_part_holds_of_the_whole`).
+    3. `peak` is the largest `held` so far (`test_peak_remembers_the_most_ever_held`).
+    4. Bytes held in a part of a budget count in the whole too (`test_a_part_holds_of_the_whole`).
 
 Cost: O(1) per call, one uncontended lock.
 
-Limits: a budget counts what is reserved, it does not measure. One budget serves one process; quotas
-of several processes are budgets of their own whose totals add up.
+Limits: a budget counts reservations, it does not measure. One budget serves one process; several
+processes have budgets of their own, whose totals add up.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ from icestream.core.units import format_bytes
 
 
 class Refused(Exception):
-    """A reservation did not fit; nothing changed. Caught by whoever can free space."""
+    """A reservation did not fit; nothing changed. Callers that can free space catch it."""
 
     def __init__(self, owner: str, needed: int, free: int) -> None:
-        """Keep who asked, how many bytes were asked for, and how many were free."""
+        """Record the owner, the bytes requested and the bytes free."""
         super().__init__(owner, needed, free)
         self.owner = owner
-        #: bytes asked for
+        #: bytes requested
         self.needed = needed
         #: bytes that were free
         self.free = free
 
     def __str__(self) -> str:
-        """Say what was asked and what was there."""
+        """Return a sentence with the bytes requested and the bytes free."""
         return (
-            f"{self.owner} asked for {format_bytes(self.needed)}, {format_bytes(self.free)} is free"
+            f"{self.owner} requested {format_bytes(self.needed)}, {format_bytes(self.free)} is free"
         )
 
 
@@ -48,9 +49,9 @@ class Budget:
     """A fixed number of bytes, shared by the accounts opened on it."""
 
     def __init__(self, total: int) -> None:
-        """Make a budget of `total` bytes, none of them held."""
+        """Create a budget of `total` bytes, none of them held."""
         if total < 0:
-            msg = f"a budget cannot be negative; got {total}"
+            msg = f"budget must not be negative; got {total}"
             raise ValueError(msg)
         #: bytes that may be held at once
         self.total = total
@@ -75,18 +76,18 @@ class Budget:
         return self._peak
 
     def account(self, owner: str) -> Account:
-        """Open an account; several may carry the same owner, the report adds them up."""
+        """Open an account; several may have the same owner, and the report adds them up."""
         account = Account(self, owner)
         with self._lock:
             self._accounts.append(account)
         return account
 
     def part(self, owner: str, total: int) -> Budget:
-        """Set a part aside, with accounts of its own; the whole counts only what it holds."""
+        """Set aside a part with accounts of its own; the whole counts only the bytes it holds."""
         return _Part(self.account(owner), total)
 
     def holders(self) -> dict[str, int]:
-        """Bytes held by owner, largest first, owners without any left out."""
+        """Bytes held by owner, largest first, without owners that hold none."""
         sums: dict[str, int] = {}
         with self._lock:
             for account in self._accounts:
@@ -95,7 +96,7 @@ class Budget:
         return {owner: held for owner, held in ranked if held}
 
     def report(self) -> str:
-        """Say who holds what, as a table."""
+        """Return a table of who holds what."""
         rows = [*self.holders().items(), ("free", self.free), ("total", self.total)]
         width = max(len(owner) for owner, _ in rows)
         return "\n".join(f"{owner:<{width}}  {format_bytes(held):>10}" for owner, held in rows)
@@ -127,7 +128,7 @@ class Budget:
 
 
 class Account:
-    """What one owner holds of a budget; made by `Budget.account`."""
+    """What one owner holds of a budget; created by `Budget.account`."""
 
     def __init__(self, budget: Budget, owner: str) -> None:
         """Start with nothing held."""
@@ -135,20 +136,20 @@ class Account:
         self.owner = owner
         #: bytes held now
         self.held = 0
-        #: a closed account holds nothing and takes no more calls, except `close`
+        #: a closed account holds nothing and accepts no calls except `close`
         self.closed = False
 
     def try_reserve(self, size: int) -> bool:
-        """Hold `size` bytes more if they are free; False and no change if they are not."""
+        """Reserve `size` more bytes if they are free; False and no change if they are not."""
         return self.budget._move(self, _size(size))
 
     def reserve(self, size: int) -> None:
-        """Hold `size` bytes more, or raise `Refused` and change nothing."""
+        """Reserve `size` more bytes, or raise `Refused` and change nothing."""
         if not self.try_reserve(size):
             raise Refused(self.owner, size, self.budget.free)
 
     def release(self, size: int) -> None:
-        """Give `size` bytes back; more than are held is a ValueError and changes nothing."""
+        """Release `size` bytes; more than are held is a ValueError and changes nothing."""
         self.budget._move(self, -_size(size))
 
     def resize(self, size: int) -> None:
@@ -158,12 +159,12 @@ class Account:
             raise Refused(self.owner, change, self.budget.free)
 
     def close(self) -> None:
-        """Give everything back; closing twice is fine."""
+        """Release everything; closing twice is fine."""
         self.budget._close(self)
 
 
 class _Part(Budget):
-    """Bytes of another budget, no more than `total` of them."""
+    """A part of another budget: at most `total` bytes of it."""
 
     def __init__(self, whole: Account, total: int) -> None:
         super().__init__(total)
@@ -191,23 +192,23 @@ class _Part(Budget):
 
 
 def fail(budget: Budget, needed: int, owner: str) -> BudgetError:
-    """Make the error for a reservation that nothing could be freed for."""
+    """Return the error for a reservation for which nothing could be freed."""
     missing = max(needed - budget.free, 0)
     return BudgetError(
         f"{owner} needs {format_bytes(needed)}, but only {format_bytes(budget.free)} of the memory "
-        f"budget of {format_bytes(budget.total)} is free and nothing more can leave memory. "
+        f"budget of {format_bytes(budget.total)} is free and nothing more can be evicted. "
         f"Give the query at least {format_bytes(missing)} more with .memory(...). "
         f"Who holds what:\n{budget.report()}"
     )
 
 
 def shortage(budget: Budget, refused: Refused) -> BudgetError:
-    """Make the error for a refusal, also if room was given back since."""
+    """Return the error for a refusal, even if memory was freed since."""
     return fail(budget, budget.free + refused.needed - refused.free, refused.owner)
 
 
 def _size(size: int) -> int:
     if size < 0:
-        msg = f"a number of bytes cannot be negative; got {size}"
+        msg = f"bytes must not be negative; got {size}"
         raise ValueError(msg)
     return size

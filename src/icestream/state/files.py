@@ -1,32 +1,32 @@
-"""The only door to durable files: create once, append, sync, publish, read at a place.
+"""The only access to durable files: create once, append, sync, publish, read at an offset.
 
 Idea:
     Exactly-once needs very few file operations, and needs them to be durable. All code that
-    writes durable files takes a `Files`, so tests can put a disk there that crashes at any step
+    writes durable files takes a `Files`, so tests can pass a disk that crashes at any step
     (`icestream.testing.simulated_disk.SimulatedDisk`).
 
 Invariants:
     1. `put` leaves either the whole file or none under its name, and never replaces one
        (`test_put_is_exclusive_and_leaves_no_temporary`,
        `test_crash_at_any_step_of_put_leaves_all_or_nothing`).
-    2. A refusal of the disk is a `StorageError` that names the path and the remedy
+    2. An OS error with a known remedy becomes a `StorageError` with path and remedy
        (`test_refusals_of_the_disk_name_path_and_remedy`).
-    3. Files and folders are for this user alone: modes 0600 and 0700
+    3. Files and folders are accessible to this user alone: modes 0600 and 0700
        (`test_files_and_folders_are_for_the_user_alone`).
-    4. A folder made on the way is durable before anything is in it, so `sync_folder` of a file's
+    4. A folder created on the way is durable before anything is in it, so `sync_folder` of a file's
        own folder is enough (`test_new_folders_are_synced_into_their_parents`).
-    5. What `sync_files` was told of survives, name and content
+    5. Files passed to `sync_files` survive, name and content
        (`test_crash_files_that_are_synced_together_survive_together`).
 
 Cost:
     One system call per `write` and `read_at` (more only beyond 2 GB); nothing is buffered here.
-    Files that are synced together are synced at the same time: a journal commits them together,
-    so many wait hardly longer than one.
+    Files that are synced together are synced concurrently: the journal commits them together,
+    so syncing many takes hardly longer than syncing one.
 
 Limits:
     Local (or mounted) file systems with hard links. A crash inside `put` may leave a temporary
     dot-file behind; `list` hides dot-files, which belong to this module. `sync_files` opens files
-    again: Linux tells it of a write that failed in between unless the file left its caches.
+    again: Linux reports a write error from before the reopening unless the file left its caches.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from types import TracebackType
 
-#: modes of what is made: state is as private as the events it was made of
+#: modes of new files and folders: state is as private as the events it comes from
 PRIVATE_FILE = 0o600
 PRIVATE_FOLDER = 0o700
-#: bytes of a mapped file to look at before it is mapped anew: what was looked at is in memory
+#: bytes viewed of a mapped file before it is mapped anew: pages that were viewed are in memory
 WINDOW = 4 << 20
-#: files that are synced at the same time
+#: files synced at the same time
 SYNCED_AT_ONCE = 16
 
 _REMEDIES = {
@@ -67,7 +67,7 @@ _REMEDIES = {
 
 
 def storage_error(path: str, error: OSError) -> StorageError | None:
-    """Return what to tell the user about a refusal of the disk; None if it is not one."""
+    """Return the error with the remedy for an OS error; None if it has no known remedy."""
     remedy = _REMEDIES.get(error.errno or 0)
     return None if remedy is None else StorageError(f"{path}: {remedy} ({error.strerror})")
 
@@ -82,7 +82,7 @@ class NewFile(Protocol):
         """Make all bytes written so far durable (not the name: see `Files.sync_folder`)."""
 
     def close(self) -> None:
-        """Give the handle back without syncing; closing twice is fine."""
+        """Close the handle without syncing; closing twice is fine."""
 
 
 class OpenFile(Protocol):
@@ -95,13 +95,13 @@ class OpenFile(Protocol):
         """Return `length` bytes from `offset`, or what is there if the file ends before."""
 
     def mapped(self, offset: int) -> memoryview | None:
-        """Return the file from `offset` on, read where it is looked at; None if that cannot be.
+        """Return a view of the file from `offset` on, paged in on access; None if not possible.
 
         ValueError if the file became shorter.
         """
 
     def close(self) -> None:
-        """Give the handle back; closing twice is fine."""
+        """Close the handle; closing twice is fine."""
 
 
 class Files(Protocol):
@@ -129,13 +129,13 @@ class Files(Protocol):
         """Return the names in a folder, sorted, without dot-files; [] if it is missing."""
 
     def exists(self, path: str) -> bool:
-        """Tell whether a file or folder is there."""
+        """Return whether a file or folder exists."""
 
     def sync_folder(self, folder: str) -> None:
         """Make creations, renames and removals in a folder durable."""
 
     def sync_files(self, paths: Collection[str]) -> None:
-        """Make files that were written and closed durable, with their names, all together."""
+        """Make files that were written and closed durable, with their names, together."""
 
 
 def folder_of(path: str) -> str:
@@ -144,12 +144,12 @@ def folder_of(path: str) -> str:
 
 
 def temporary_name(path: str) -> str:
-    """Return a fresh dot-name beside `path`, for a file that is not published yet."""
+    """Return a fresh dot-name next to `path`, for a file that is not published yet."""
     return os.path.join(folder_of(path), f".{os.path.basename(path)}.{uuid.uuid4().hex}")
 
 
 class _refusals_named:  # noqa: N801 - a block, not a thing; every read enters one
-    """Turn the disk's refusals inside the block into `StorageError`; let others pass."""
+    """Turn OS errors inside the block that have a remedy into `StorageError`; pass on others."""
 
     __slots__ = ("_path",)
 
@@ -170,14 +170,14 @@ class _refusals_named:  # noqa: N801 - a block, not a thing; every read enters o
 
 
 def mapped(descriptor: int, size: int, offset: int = 0) -> memoryview:
-    """Map an open file of `size` bytes from `offset` on, until the view is let go."""
+    """Map an open file of `size` bytes from `offset` on, until the view is dropped."""
     first = offset // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
     pages = mmap.mmap(descriptor, size - first, access=mmap.ACCESS_READ, offset=first)
     return memoryview(pages)[offset - first :]
 
 
 def _sync(path: str, flags: int = 0) -> None:
-    """Make what was written to a file, or named in a folder, durable."""
+    """Make the content of a file, or the names in a folder, durable."""
     with _refusals_named(path):
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
         try:
@@ -214,7 +214,7 @@ class _LocalNewFile:
 
 
 class _LocalOpenFile:
-    """A file descriptor open for reading at places."""
+    """A file descriptor open for reading at offsets."""
 
     def __init__(self, path: str, descriptor: int) -> None:
         self._path = path
@@ -245,7 +245,7 @@ class _LocalOpenFile:
 
 
 class LocalFiles:
-    """`Files` on a local file system, with real syncs. Stateless, so it travels in closures."""
+    """`Files` on a local file system, with real syncs. Stateless, so closures can carry it."""
 
     def create(self, path: str) -> NewFile:
         """Create a file exclusively, and its parent folders; FileExistsError if it exists."""
@@ -273,7 +273,7 @@ class LocalFiles:
     def put(self, path: str, data: bytes) -> bool:
         """Create a file durably, atomically and exclusively; False if it existed already.
 
-        Also when it returns False the existing file's name is durable, so a caller may act on it.
+        Even when it returns False, the existing file's name is durable, so a caller may rely on it.
         """
         created = not self.exists(path) and self._publish(path, data)
         self.sync_folder(folder_of(path))
@@ -312,7 +312,7 @@ class LocalFiles:
         return []
 
     def exists(self, path: str) -> bool:
-        """Tell whether a file or folder is there."""
+        """Return whether a file or folder exists."""
         return os.path.exists(path)
 
     def sync_folder(self, folder: str) -> None:
@@ -320,7 +320,7 @@ class LocalFiles:
         _sync(folder, os.O_DIRECTORY)
 
     def sync_files(self, paths: Collection[str]) -> None:
-        """Make files that were written and closed durable, with their names, all together."""
+        """Make files that were written and closed durable, with their names, together."""
         if not paths:
             return
         with ThreadPoolExecutor(min(len(paths), SYNCED_AT_ONCE)) as pool:
@@ -329,7 +329,7 @@ class LocalFiles:
             self.sync_folder(folder)
 
     def _make_folder(self, folder: str) -> None:
-        """Make a folder and its missing parents, each durable in its parent."""
+        """Create a folder and its missing parents, each durable in its parent."""
         if os.path.isdir(folder):
             return
         parent = folder_of(folder.rstrip("/"))

@@ -1,4 +1,4 @@
-"""Identities of groups as flat arrays: read off entries, put in order, made distinct."""
+"""Ids of groups as flat arrays: read from entries, sorted, made distinct."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from icestream.kernels import sorted_run
 
 
 def identities(entries: Ints) -> tuple[Ids, Ids]:
-    """Return hi and lo of entries."""
+    """Return id_high and id_low of entries."""
     hi, lo = (np.ascontiguousarray(entries[:, column]).view(np.uint64) for column in (0, 1))
     return hi, lo
 
 
 def in_order(hi: Ids, lo: Ids) -> Ints:
-    """Return the order of identities."""
+    """Return the sort order of ids."""
     order = np.empty(len(hi), dtype=np.int64)
     is_ordered = sorted_run.order_identities(
         np.ascontiguousarray(hi), np.ascontiguousarray(lo), order
@@ -26,9 +26,9 @@ def in_order(hi: Ids, lo: Ids) -> Ints:
 
 
 def distinct(hi: Ids, lo: Ids) -> tuple[Ids, Ids, Ints]:
-    """Return distinct identities in order, and the number of each one given.
+    """Return the distinct ids, sorted, and for each id given its position among them.
 
-    Those that come in order, as changes of a batch do, are not sorted.
+    Ids that are sorted already, as the changes of a batch are, are not sorted again.
     """
     order: Any = slice(None)
     rises, same = hi[1:] > hi[:-1], hi[1:] == hi[:-1]

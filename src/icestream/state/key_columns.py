@@ -1,12 +1,12 @@
-"""Key columns as flat buffers: which types a key may have, and how Arrow lays each of them out.
+"""Key columns as flat buffers: which types a key may have, and how Arrow stores each of them.
 
-Idea: a key schema is a tree; a struct has its fields below it. Written out from the top (each
+Idea: a key schema is a tree; the fields of a struct are its children. Listed from the top (each
 struct before its fields) the tree is a list of `KeyNode`s, and a batch is one `KeyColumn` per node:
-its Arrow array, read in place through offset and bitmap, and a mask that says for each row whether
-it is a value, null, or absent because a struct above it is null.
+its Arrow array, read in place through offset and bitmap, and a mask with the state of each row: a
+value, null, or absent because a struct above it is null.
 
 Invariants:
-    1. What an array holds under a null is never looked at
+    1. The bytes of an array under a null are never read
        (`test_bytes_under_nulls_and_beside_slices_do_not_matter`).
     2. `assemble` is the inverse of `read` (`test_oracle_take_returns_what_was_put`).
 
@@ -39,7 +39,7 @@ _SHORT_DIGITS = 18
 
 
 class KeyLayout(Enum):
-    """How the values of a node lie in memory."""
+    """How the values of a node are stored in memory."""
 
     INTEGER = auto()
     FLOAT = auto()
@@ -57,7 +57,7 @@ class KeyNode:
     path: str
     type: pa.DataType
     kind: KeyLayout
-    #: numbers per value and what they are, for the kinds that are numbers
+    #: numbers per value and their type, for numeric kinds
     dtype: np.dtype[Any]
     width: int
     #: position of the struct above in the list of nodes, -1 at the top
@@ -76,7 +76,7 @@ class KeyColumn(NamedTuple):
 
 
 def layout(schema: pa.Schema) -> tuple[KeyNode, ...]:
-    """List the nodes of a key schema; DefinitionError, with advice, for what cannot be a key."""
+    """List the nodes of a key schema; DefinitionError, with advice, for other types."""
     names = schema.names
     for name in names:
         if names.count(name) > 1:
@@ -89,7 +89,7 @@ def layout(schema: pa.Schema) -> tuple[KeyNode, ...]:
 
 
 def read(nodes: tuple[KeyNode, ...], batch: pa.RecordBatch) -> list[KeyColumn]:
-    """Find the columns of a key in a batch, by name; InputError if they are not of the schema."""
+    """Find the columns of a key in a batch, by name; InputError if they do not match the schema."""
     columns: list[KeyColumn] = []
     for node in nodes:
         if node.parent < 0:
@@ -112,14 +112,14 @@ def decimals(column: KeyColumn) -> npt.NDArray[np.int64]:
 
 
 def doubles(column: KeyColumn) -> npt.NDArray[np.uint64]:
-    """Give the bits of a FLOAT column, as doubles; not yet canonical."""
+    """Return the bits of a FLOAT column, as doubles; not yet canonical."""
     values = _numbers(column.array, column.node.dtype, 1)
     with np.errstate(invalid="ignore"):  # a signalling NaN is a NaN
         return values.astype(np.float64, copy=False).view(np.uint64)
 
 
 def booleans(column: KeyColumn) -> ByteArray:
-    """Give a BOOLEAN column as one byte per row."""
+    """Return a BOOLEAN column as one byte per row."""
     return _bits(column.array, 1)
 
 
@@ -136,7 +136,7 @@ def ragged(column: KeyColumn) -> tuple[Flat, ByteArray]:
 
 
 def plain(column: KeyColumn) -> Flat:
-    """Give the canonical values of a FLOAT column, in its own width."""
+    """Return the canonical values of a FLOAT column, in its own width."""
     bits = doubles(column)
     out = np.empty(len(bits), np.uint64)
     plain_floats(bits, out)
@@ -150,7 +150,7 @@ class KeyRows(NamedTuple):
     valid: ByteArray
     #: numbers, booleans as bytes, or offsets; nothing for structs and the null type
     values: Flat
-    #: what offsets point into
+    #: bytes that offsets point into
     data: ByteArray = ALL_VALUES
 
 
@@ -180,7 +180,7 @@ def build(node: KeyNode, rows: int, part: KeyRows, fields: list[pa.Array]) -> pa
 
 
 def batch_of(schema: pa.Schema, rows: int, arrays: list[pa.Array]) -> pa.RecordBatch:
-    """Make a record batch that knows its rows even without columns."""
+    """Return a record batch that has the right number of rows even without columns."""
     if arrays:
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
     empty = pa.Array.from_buffers(pa.struct([]), rows, [None], children=[])
@@ -192,7 +192,7 @@ def _packed(flags: ByteArray) -> pa.Buffer:
 
 
 def offset_type(node: KeyNode) -> np.dtype[Any]:
-    """Tell how wide the offsets of a BYTES node are."""
+    """Return the width of the offsets of a BYTES node."""
     large = pt.is_large_string(node.type) or pt.is_large_binary(node.type)
     return np.dtype(np.int64 if large else np.int32)
 
@@ -209,7 +209,7 @@ def _top(node: KeyNode, batch: pa.RecordBatch) -> pa.Array:
 
 
 def _same(found: pa.DataType, expected: pa.DataType) -> bool:
-    """Compare types; whether fields of a struct may be null is not part of a type here."""
+    """Compare types; whether fields of a struct may be null is ignored."""
     if not (pt.is_struct(found) and pt.is_struct(expected)):
         return bool(found == expected)
     return found.num_fields == expected.num_fields and all(
@@ -291,7 +291,7 @@ def _fields(struct: pa.DataType) -> Iterator[tuple[int, pa.Field]]:
 
 
 def _is_variant(type_: pa.DataType) -> bool:
-    """Tell Spark's variant, which arrives as a struct whose field carries a mark."""
+    """Return whether this is Spark's variant, which arrives as a struct with a marked field."""
     return pt.is_struct(type_) and any(
         (inner.metadata or {}).get(b"variant") == b"true" for _, inner in _fields(type_)
     )

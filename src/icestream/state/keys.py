@@ -1,12 +1,12 @@
-"""Keys of groups: the 128-bit identity that state is sorted and found by, and the key values.
+"""Keys of groups: the 128-bit id by which state is sorted and found, and the key values.
 
-Idea: operators know a group only by its identity (hi, lo) and its slot. `KeyCodec` computes
-identities from Arrow batches. `KeyStore` keeps the values behind them by slot, in arrays of an
-arena, until a result row needs them: numbers side by side, one bit per null and per boolean, and
-variable-length bytes in one heap that is compacted when half of it is garbage.
+Idea: operators know a group only by its id (id_high, id_low) and its slot. `KeyCodec` computes ids
+from Arrow batches. `KeyStore` stores the values behind them by slot, in arrays of an arena, until a
+result row needs them: fixed-width numbers, one bit per null and per boolean, and variable-length
+bytes in one heap that is compacted when half of it is garbage.
 
 Invariants:
-    1. Two rows have equal identities exactly when Spark would put them in one group
+    1. Two rows have equal ids exactly when Spark would put them in one group
        (`test_oracle_identities_are_equal_exactly_when_keys_are`).
     2. `take` returns the canonical values that were put last, in exactly the schema's types
        (`test_oracle_take_returns_what_was_put`).
@@ -56,14 +56,14 @@ _FREE_AT_ONCE = 65536
 
 
 class KeyCodec:
-    """What makes two keys of a schema equal, in Spark's sense: the identity of each row.
+    """Equality of keys of a schema, as Spark defines it: the id of each row.
 
     Null equals null and nothing else, a null struct differs from a struct of nulls, NaN equals
     NaN whatever its bits, -0.0 equals 0.0, and strings are equal when their bytes are.
     """
 
     def __init__(self, schema: pa.Schema) -> None:
-        """Take the key columns; DefinitionError, with advice, for types that cannot be keys."""
+        """Use these key columns; DefinitionError, with advice, for types that cannot be keys."""
         self.schema = schema
         #: the columns and the fields of structs, each struct before its fields
         self.nodes = key_columns.layout(schema)
@@ -73,7 +73,7 @@ class KeyCodec:
         return key_columns.read(self.nodes, batch)
 
     def identify(self, batch: pa.RecordBatch) -> tuple[Identity, Identity]:
-        """Compute (hi, lo) of every row; InputError if the batch does not fit the schema."""
+        """Return (id_high, id_low) of every row; InputError if the batch has another schema."""
         hi = np.full(batch.num_rows, hashing.START_HI)
         lo = np.full(batch.num_rows, hashing.START_LO)
         for column in self.columns(batch):
@@ -81,7 +81,7 @@ class KeyCodec:
         return hi, lo
 
     def canonical(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Take the key columns with every NaN the same NaN and -0.0 as 0.0, as Spark shows keys."""
+        """Return the key columns with one kind of NaN and -0.0 as 0.0, as Spark shows keys."""
         columns = self.columns(batch)
         arrays = [column.array for column in columns]
         fields: dict[int, list[int]] = {position: [] for position in range(-1, len(columns))}
@@ -99,7 +99,7 @@ class KeyCodec:
 
 
 class KeyStore:
-    """Values of keys by slot, in arrays `prefix.*` of an arena; attaches to what is there."""
+    """Values of keys by slot, in arrays `prefix.*` of an arena; attaches to existing arrays."""
 
     def __init__(self, codec: KeyCodec, arena: Arena, prefix: str = "key") -> None:
         """Open the arrays, empty if they are new; nothing is reserved yet."""
@@ -107,7 +107,7 @@ class KeyStore:
         nodes = codec.nodes
         flags = len(nodes) + sum(node.kind is KeyLayout.BOOLEAN for node in nodes)
         self._owner = prefix
-        #: bits of one slot: which nodes are values, then the booleans
+        #: bits of one slot: which nodes have values, then the booleans
         self._flags = arena.array(f"{prefix}.flags", np.uint8, max(1, (flags + 7) // 8))
         self._numbers = {
             position: arena.array(f"{prefix}.{position}", node.dtype, node.width)
@@ -125,19 +125,19 @@ class KeyStore:
 
     @property
     def capacity(self) -> int:
-        """Slots there is room for."""
+        """Slots that fit."""
         return min(array.capacity for array in self._by_slot)
 
     def bytes_needed(self, batch: pa.RecordBatch) -> int:
-        """Heap bytes that putting this batch takes, beside its slots."""
+        """Heap bytes needed to put this batch, without its slots."""
         columns = self.codec.columns(batch)
         return 4 * sum(_words_needed(columns[position]) for position in self._texts)
 
     def reserve(self, slots: int, incoming: pa.RecordBatch | int = 0) -> None:
         """Make room for slots below `slots` and for a batch, or its heap bytes, about to be put.
 
-        Raises `Refused` or StorageError when there is none, also after compaction; then no value
-        has changed and no more bytes are held.
+        Raises `Refused` or StorageError when there is none even after compaction; then no value has
+        changed and no more bytes are held.
         """
         size = incoming if isinstance(incoming, int) else self.bytes_needed(incoming)
         try:
@@ -149,13 +149,13 @@ class KeyStore:
             self._grow(slots, -(-size // 4))
 
     def put(self, slots: Slots, batch: pa.RecordBatch) -> None:
-        """Keep the canonical key of each row under its slot; a slot that held another gives it up.
+        """Store the canonical key of each row under its slot; a key stored there before is dropped.
 
         Needs no `reserve`, but without one it may raise `Refused` or StorageError, changing
         nothing.
         """
         if len(slots) != batch.num_rows:
-            msg = f"{len(slots)} slots cannot take {batch.num_rows} keys"
+            msg = f"{len(slots)} slots do not match {batch.num_rows} keys"
             raise ValueError(msg)
         if len(slots) == 0:
             return
@@ -188,7 +188,7 @@ class KeyStore:
         self._compact_if_half_garbage()
 
     def take(self, slots: Slots) -> pa.RecordBatch:
-        """Give the keys of these slots, in this order; a slot never put or freed is all nulls."""
+        """Return the keys of these slots, in this order; a slot never put or freed is all nulls."""
         self._check(slots)
         nodes, rows = self.codec.nodes, len(slots)
         flags = np.unpackbits(_rows(self._flags)[slots], axis=1, bitorder="little")
@@ -208,7 +208,7 @@ class KeyStore:
         return key_columns.assemble(nodes, self.codec.schema, rows, parts)
 
     def free(self, slots: Slots) -> None:
-        """Forget the keys of these slots; their bytes become garbage, and room for later puts."""
+        """Delete the keys of these slots; their bytes become garbage that later puts can reuse."""
         self._check(slots)
         _rows(self._flags)[slots] = 0
         if self._texts and self._books.capacity:
@@ -219,9 +219,9 @@ class KeyStore:
             self._compact_if_half_garbage()
 
     def trim(self, slots: int) -> None:
-        """Free the slots from `slots` on, and give back to the account all that is not in use.
+        """Free the slots from `slots` on, and return all unused bytes to the account.
 
-        Room that was reserved and not yet used is given back too.
+        Reserved room that is not used yet is returned too.
         """
         for first in range(slots, self.capacity, _FREE_AT_ONCE):
             self.free(np.arange(first, min(first + _FREE_AT_ONCE, self.capacity)))
@@ -247,7 +247,7 @@ class KeyStore:
         if self._texts:
             tail = self._tail + words
             if max(tail, slots * len(self._texts)) > _HEAP_WORDS:
-                msg = f"{self._owner} keeps at most 16 GB of strings; use more shards"
+                msg = f"{self._owner} stores at most 16 GB of strings; use more shards"
                 raise BudgetError(msg)
             targets += [(self._books, 2), (self._heap, tail)]
         grown: list[tuple[ArenaArray, int]] = []
@@ -275,7 +275,7 @@ class KeyStore:
 
     def _check(self, slots: Slots) -> None:
         if len(slots) and not 0 <= int(slots.min()) <= int(slots.max()) < self.capacity:
-            msg = f"slots must lie in 0..{self.capacity - 1}; got {slots.min()}..{slots.max()}"
+            msg = f"slots must be in 0..{self.capacity - 1}; got {slots.min()}..{slots.max()}"
             raise IndexError(msg)
 
     def _take_bytes(self, node: KeyNode, cells: Slots, valid: ByteArray) -> KeyRows:
@@ -311,7 +311,7 @@ def _absorb(column: KeyColumn, hi: Identity, lo: Identity) -> None:
 
 
 def _values_only(mask: ByteArray) -> ByteArray:
-    """Let the second symbol of a value be absorbed where there is a value, and nowhere else."""
+    """Return a mask for the second word of a value: absent wherever there is no value."""
     return np.where(mask == VALUE, VALUE, ABSENT).astype(np.uint8) if mask.size else ALL_VALUES
 
 
@@ -325,7 +325,7 @@ def _words_needed(column: KeyColumn) -> int:
 
 
 def _stored(column: KeyColumn) -> npt.NDArray[Any]:
-    """Give the numbers of a column as the store keeps them, zero where there is no value."""
+    """Return the numbers of a column as stored: zero where there is no value."""
     values: npt.NDArray[Any]
     if column.node.kind is KeyLayout.DECIMAL:
         values = key_columns.decimals(column)
@@ -341,7 +341,7 @@ def _stored(column: KeyColumn) -> npt.NDArray[Any]:
 
 
 def _shown(node: KeyNode, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Give stored numbers as Arrow lays them out: short decimals get their sign word back."""
+    """Return stored numbers in Arrow's layout: short decimals get their sign word back."""
     if node.kind is KeyLayout.DECIMAL and node.width == 1:
         return np.stack([stored, stored >> 63], axis=1)
     return stored

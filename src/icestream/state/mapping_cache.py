@@ -1,23 +1,23 @@
-"""Mappings of arenas that were released, kept for the process that made them.
+"""Mappings of released arenas, kept by the process that made them.
 
-Idea: the first write to a page of a new mapping costs a microsecond or two, often more than what a
-version does there. Whoever releases an arena mostly claims it again for the next version, so its
-mappings wait here under the name of the folder. A shared mapping is of a file, not of a name, and
-shows what that file has whoever wrote it, so all that has to be known is that it is the same file:
-while it is mapped, no other file has its number.
+Idea: the first write to a page of a new mapping costs a microsecond or two, often more than the
+work of a version there. A process that releases an arena usually claims it again for the next
+version, so its mappings wait here under the name of the folder. A shared mapping belongs to a file,
+not to a name, and shows the file's content whoever wrote it; it is enough to know that the file is
+the same: while it is mapped, no other file has its inode number.
 
 Invariants:
-1. A mapping serves only the file it is of, at the size it has
+1. A mapping serves only its own file, at its current size
    (`test_a_mapping_serves_only_the_file_it_is_of`).
-2. What another process wrote meanwhile shows (`test_a_kept_mapping_shows_what_others_wrote`).
-3. Mappings of folders that are gone are let go when arenas are released or swept
+2. Writes of other processes are visible (`test_a_kept_mapping_shows_what_others_wrote`).
+3. Mappings of deleted folders are dropped when arenas are released or swept
    (`test_mappings_of_arenas_that_are_gone_are_let_go`).
 4. At most `most` mappings are kept (`test_bounded_few_mappings_are_kept`).
 
-Cost: a look at each folder kept whenever one is released.
+Cost: a check of each folder kept whenever one is released.
 
-Limits: between two versions the pages count as memory of the process, though of no budget: what a
-task of the next version claims, or what is in the page cache anyway. Each mapping is an open file.
+Limits: between two versions the pages count as memory of the process, but in no budget: a task of
+the next version claims them, or they are in the page cache anyway. Each mapping is an open file.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ import mmap
 import os
 from collections.abc import Mapping
 
-#: device and number of a file
+#: device and inode number of a file
 Place = tuple[int, int]
 
-#: bytes below which a mapping is made anew
+#: bytes below which a mapping is not kept
 LEAST_BYTES = 1 << 16
 #: mappings kept by a process
 MOST = 128
@@ -39,7 +39,7 @@ class MappingCache:
     """Mappings by the folder of their files."""
 
     def __init__(self, most: int = MOST) -> None:
-        """Keep nothing yet."""
+        """Start empty."""
         self._most = most
         self._kept: dict[str, dict[Place, mmap.mmap]] = {}
 
@@ -48,28 +48,28 @@ class MappingCache:
         return sum(map(len, list(self._kept.values())))
 
     def keep(self, folder: str, mappings: Mapping[Place, mmap.mmap]) -> None:
-        """Keep the mappings of a folder's files that are large, as many as there is room for."""
+        """Keep the mappings of a folder's large files, as many as there is room for."""
         self.prune()
         large = {place: each for place, each in mappings.items() if len(each) >= LEAST_BYTES}
         if large and len(self) + len(large) <= self._most:
             self._kept[folder] = large
 
     def take(self, folder: str) -> dict[Place, mmap.mmap]:
-        """Return the mappings of a folder's files and keep them no longer."""
+        """Return the mappings of a folder's files and remove them from the cache."""
         return self._kept.pop(folder, {})
 
     def prune(self) -> None:
-        """Let go of the mappings of folders that are gone."""
+        """Drop the mappings of folders that are gone."""
         for folder in list(self._kept):
             if not os.path.isdir(folder):
                 self._kept.pop(folder, None)
 
 
-#: those of this process
+#: the cache of this process
 KEPT = MappingCache()
 
 
 def place_of(handle: int) -> Place:
-    """Return which file is open."""
+    """Return the device and inode number of an open file."""
     about = os.fstat(handle)
     return about.st_dev, about.st_ino

@@ -1,10 +1,10 @@
-"""Blocks read before they are needed, by a thread, while those before them are worked on.
+"""A thread that reads blocks before they are needed, while earlier ones are processed.
 
 Invariants:
-1. Blocks come in their order, and an error where its block would have come
+1. Blocks come in order, and an error comes in place of its block
    (`test_blocks_come_in_order_and_errors_in_their_place`).
-2. No more than `pool` blocks are read and not done with (`test_bounded_a_pool_of_blocks`).
-3. Whoever stops early ends the thread and closes what is read from
+2. At most `pool` blocks are read and not finished (`test_bounded_a_pool_of_blocks`).
+3. A consumer that stops early ends the thread and closes the source
    (`test_stopping_early_closes_what_is_read_from`).
 
 Cost: two wake-ups for each block.
@@ -24,11 +24,11 @@ _END: Final = object()
 
 
 def read_ahead(blocks: Generator[T], pool: int) -> Generator[T]:
-    """Yield blocks; a block is done with when the next one is asked for.
+    """Yield blocks; a block is finished when the next one is requested.
 
     Args:
-        blocks: reads a block each time it is asked for one; it runs in the thread.
-        pool: blocks in memory, that which is worked on included; at least two.
+        blocks: reads a block on each request; it runs in the thread.
+        pool: blocks in memory, including the one being processed; at least two.
     """
     lane = WorkerThread("block-reader")
     ready: deque[T | object] = deque()

@@ -1,14 +1,15 @@
 """Arrow batches as rows of 64-bit words, and back.
 
-Idea: a row is a word with its length and bits for nulls, one or more words for every value of
-fixed width, a count for every value of variable length, then the bytes of those. Structs are
-flattened. Values are copied column by column; nothing is done per row in Python.
+Idea: a row is a word with its length and null bits, one or more words for every value of fixed
+width, a count for every value of variable length, then the bytes of those. Structs are flattened.
+Values are copied column by column; nothing is done per row in Python.
 
 Invariants:
-1. Decoding gives back the batch, of exactly its schema (`test_parity_any_batch_survives`).
+1. Decoding returns the batch, with exactly its schema (`test_parity_any_batch_survives`).
 2. Equal batches make equal words (`test_equal_batches_make_equal_words`).
 3. The value of a fixed column is at the same word of every row (`test_words_of_a_column`).
-4. What `fits` accepts can be walked along and decoded (`test_words_that_are_no_rows_do_not_fit`).
+4. Words that `fits` accepts can be traversed and decoded
+   (`test_words_that_are_no_rows_do_not_fit`).
 
 Cost: one pass per column; 8 bytes for each value, 8 for each row.
 
@@ -29,7 +30,7 @@ from icestream.core.arrays import Bytes, Ints, Mask
 from icestream.core.errors import DefinitionError
 from icestream.kernels import rows as kernels
 
-#: bits for nulls in one word
+#: null bits in one word
 BITS = 32
 _NULLS = (1 << BITS) - 1
 _LIST_UNITS = (8, 1)
@@ -50,13 +51,13 @@ class _Node:
     """A column, or a part of one."""
 
     kind: pa.DataType
-    #: its bit for nulls
+    #: its null bit
     bit: int
     #: words of a fixed value, 0 for others
     width: int = 0
     #: sizes of the elements of a variable value
     units: tuple[int, ...] = ()
-    #: where its words, or its count, stand in the fixed part
+    #: position of its words, or its count, in the fixed part
     place: int = 0
     children: list[_Node] = field(default_factory=list)
 
@@ -71,7 +72,7 @@ class RowCodec:
     """Turns batches of one schema into words and back."""
 
     def __init__(self, schema: pa.Schema) -> None:
-        """Lay the rows out; DefinitionError names the first column that cannot be kept."""
+        """Compute the layout; DefinitionError names the first column that cannot be stored."""
         self.schema = schema
         bits = iter(range(1 << 20))
         self._columns = [_node(item.name, item.type, bits) for item in schema]
@@ -82,7 +83,7 @@ class RowCodec:
         for node in sorted(nodes, key=lambda each: bool(each.units)):
             node.place = place
             place += node.width or len(node.units[:1])
-        #: words of a row before its bytes of variable length; of all of it if there are none
+        #: words of a row before its bytes of variable length; of the whole row if there are none
         self.width = place
         self._variable = [node for node in nodes if node.units]
         self._nodes = nodes
@@ -94,12 +95,12 @@ class RowCodec:
             for item, node in zip(schema, self._columns, strict=True)
             if item.name.startswith("__") and not item.nullable and node.bit < BITS
         ]
-        #: bits for nulls of columns that operators add to those of users, and that have none
+        #: null bits of columns that operators add, which are never null
         self._never = sum(1 << bit for bit in ours)
 
     @property
     def is_fixed(self) -> bool:
-        """Tell whether all rows have `width` words."""
+        """Return whether all rows have `width` words."""
         return not self._variable
 
     def place(self, name: str) -> int:
@@ -160,14 +161,14 @@ class RowCodec:
     # -- and back --------------------------------------------------------------------------
 
     def fits(self, words: Ints, begins: Ints, ends: Ints) -> bool:
-        """Tell whether whole rows, and nothing else, lie between places; to ask of what was read.
+        """Return whether the words between places are whole rows; to check words read from files.
 
-        Nothing else looks: rows in memory are taken at their word.
+        Nothing else checks: rows in memory are trusted.
         """
         return bool(kernels.rows_fit(words, begins, ends, self.width, self._never, *self._pieces))
 
     def decode(self, words: Ints, count: int) -> pa.RecordBatch:
-        """Return `count` rows, which all of `words` hold, as a batch."""
+        """Return the `count` rows in `words` as a batch."""
         places = np.zeros(0, dtype=np.int64)
         if self.is_fixed:
             fixed = words.reshape(count, self.width)
@@ -217,7 +218,7 @@ class RowCodec:
 
 
 def _node(name: str, kind: pa.DataType, bits: Iterator[int]) -> _Node:
-    """Lay out one column."""
+    """Compute the layout of one column."""
     types = pa.types
     node = _Node(kind, next(bits))
     if types.is_struct(kind) and kind.num_fields:
@@ -230,7 +231,7 @@ def _node(name: str, kind: pa.DataType, bits: Iterator[int]) -> _Node:
         node.width = _width(kind)
         if node.width == 0:
             msg = (
-                f"column {name!r} of type {kind} cannot be kept as state by group; cast it to "
+                f"column {name!r} of type {kind} cannot be stored as state by group; cast it to "
                 "numbers, strings, structs of those, or lists of numbers"
             )
             raise DefinitionError(msg)
@@ -242,7 +243,7 @@ def _is_large(kind: pa.DataType) -> bool:
 
 
 def _width(kind: pa.DataType) -> int:
-    """Return the words of a fixed value; 0 if it is of another kind."""
+    """Return the words of a fixed value; 0 for other kinds."""
     if pa.types.is_decimal128(kind):
         return 2
     plain = pa.types.is_primitive(kind) and kind.bit_width in (1, 8, 16, 32, 64)
@@ -250,14 +251,14 @@ def _width(kind: pa.DataType) -> int:
 
 
 def _valid(array: pa.Array) -> Mask | None:
-    """Return which values are not null; None if all are not."""
+    """Return which values are not null; None if none is null."""
     if array.null_count == 0:
         return None
     return np.asarray(array.is_valid().to_numpy(zero_copy_only=False))
 
 
 def _words_of(array: pa.Array, node: _Node) -> Ints:
-    """Return fixed values as rows of words; those of nulls are anything."""
+    """Return fixed values as rows of words; nulls have arbitrary words."""
     if pa.types.is_boolean(array.type):
         array = array.cast(pa.uint8())
     count = len(array)
@@ -275,7 +276,7 @@ def _words_of(array: pa.Array, node: _Node) -> Ints:
 def _elements(
     node: _Node, array: pa.Array, valid: Mask | None
 ) -> tuple[Ints, list[tuple[Bytes, Ints]]]:
-    """Return how many elements each value has, and for each unit its bytes and where they begin."""
+    """Return the number of elements of each value, and bytes and start of each unit."""
     buffers = array.buffers()
     count = len(array)
     wide = np.int64 if _is_large(array.type) or pa.types.is_large_list(array.type) else np.int32

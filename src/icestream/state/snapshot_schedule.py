@@ -1,13 +1,13 @@
 """When a shard writes a snapshot of its state.
 
 Idea: a snapshot bounds what a restore has to read. It is due after some versions once it costs no
-more than what was logged meanwhile, and after many versions in any case. The count is kept in the
-header of the arena, so that every task of a shard goes on counting.
+more than what was logged since the last one, and after many versions in any case. The count is in
+the header of the arena, so that every task of a shard continues it.
 
 Invariants:
 1. Between two snapshots are at least `AFTER` versions and at most `AT_LATEST`
    (`test_bounded_versions_between_snapshots`).
-2. A restored shard counts on where the one before stopped (`test_a_restored_count_goes_on`).
+2. A restored shard continues the count (`test_a_restored_count_goes_on`).
 3. Operators in step take their snapshots in the same versions
    (`test_operators_in_step_take_snapshots_together`).
 """
@@ -27,14 +27,14 @@ class SnapshotSchedule:
     """Counts versions and bytes since the last snapshot of a shard."""
 
     def __init__(self, header: dict[str, Any], name: str = "snapshots") -> None:
-        """Go on with the count in an arena's header, or start one."""
+        """Continue the count in an arena's header, or start one."""
         self._since: dict[str, int] = header.setdefault(
             name, {"versions": 0, "bytes": 0, "taken": 0}
         )
 
     @property
     def taken(self) -> bool:
-        """Tell whether the version that ended last has a snapshot."""
+        """Return whether the last version has a snapshot."""
         return self._since["versions"] == 0 and self._since["taken"] > 0
 
     def log(self, size: int) -> None:
@@ -42,7 +42,7 @@ class SnapshotSchedule:
         self._since["bytes"] += size
 
     def version_ends(self, size: int) -> bool:
-        """Count a version; tell whether it should end with a snapshot of about `size` bytes."""
+        """Count a version; return whether it should end with a snapshot of about `size` bytes."""
         self._since["versions"] += 1
         self._since["size"] = size
         if "due" in self._since:
@@ -50,18 +50,18 @@ class SnapshotSchedule:
         return _due([self._since])
 
     def resume(self, versions: int, size: int) -> None:
-        """Go on after a restore that replayed so many versions, of so many bytes."""
+        """Continue after a restore that replayed `versions` versions of `size` bytes."""
         self._since.update(versions=versions, bytes=size)
 
     def take(self) -> None:
-        """Count from here: the version that ends has a snapshot."""
+        """Restart the count: the current version has a snapshot."""
         self._since.update(versions=0, bytes=0, taken=self._since["taken"] + 1)
 
 
 def in_step(headers: Iterable[dict[str, Any]]) -> None:
-    """Let the operators of a shard, each with a header, take snapshots in the same versions.
+    """Make the operators of a shard, each with a header, take snapshots in the same versions.
 
-    To be called before the version that may end with one: what it costs is known from the last.
+    Call it before the version that may end with one: its cost is known from the last.
     """
     counts = [SnapshotSchedule(header)._since for header in headers]
     due = _due([{**each, "versions": each["versions"] + 1} for each in counts])
@@ -70,7 +70,7 @@ def in_step(headers: Iterable[dict[str, Any]]) -> None:
 
 
 def _due(counts: list[dict[str, int]]) -> bool:
-    """Tell whether snapshots are due, given versions, bytes and size of each."""
+    """Return whether snapshots are due, given versions, bytes and size of each."""
     versions = min(each["versions"] for each in counts)
     if versions < AFTER:
         return False

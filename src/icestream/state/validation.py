@@ -1,15 +1,15 @@
-"""Records whose checksums hold and that still make no sense are damage, too.
+"""Records with valid checksums but invalid content are damage, too.
 
 Idea: operators trust what they read back, because every byte was checked against a checksum. A
-file that a bug wrote, or that somebody signed again, passes; what stumbles over it then is some
-array or decoder deep inside, with an error that tells a user nothing. Whoever restores state does
-it inside `sensible`, which names the file to blame instead.
+file that a bug wrote, or that somebody signed again, passes; then some array or decoder deep inside
+fails with an error that does not help the user. Code that restores state therefore runs inside
+`sensible`, which names the damaged file instead.
 
 Invariants:
-1. No error but ours leaves a restore of signed records, whatever they hold
+1. A restore of signed records raises only errors of Icestream, whatever they contain
    (`test_signed_nonsense_in_any_state_is_an_error_of_ours`).
 
-Limits: kernels check no bounds; what they walk by must be checked before they walk
+Limits: kernels check no bounds; check what they use as an index before they run
 (`icestream.kernels`).
 """
 
@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from icestream.core.errors import DamageError, IcestreamError
 
-#: what arrays, decoders and checks of our own raise when numbers do not fit each other
+#: what arrays, decoders and our own checks raise for inconsistent numbers
 _STUMBLES = (
     *(ArithmeticError, AssertionError, EOFError, LookupError, TypeError, ValueError),
     pa.ArrowException,
@@ -31,7 +31,7 @@ _STUMBLES = (
 
 @contextmanager
 def sensible(path: str) -> Iterator[None]:
-    """Blame a file for whatever goes wrong inside the block, errors of ours apart."""
+    """Attribute any error inside the block to a file, except errors of Icestream."""
     try:
         yield
     except (IcestreamError, MemoryError):
@@ -39,12 +39,12 @@ def sensible(path: str) -> Iterator[None]:
     except _STUMBLES as error:
         raise _nonsense(path, error) from error
     except OSError as error:
-        # Arrow raises it without a number when a message cannot be decoded
+        # Arrow raises it without an errno when a message cannot be decoded
         if error.errno is not None:
             raise
         raise _nonsense(path, error) from error
 
 
 def _nonsense(path: str, error: Exception) -> DamageError:
-    what = f"its records pass their checksums and make no sense ({type(error).__name__}: {error})"
+    what = f"its records have valid checksums but invalid content ({type(error).__name__}: {error})"
     return DamageError(path, what)

@@ -1,11 +1,11 @@
-"""A thread that does one thing after the other, while its owner computes.
+"""A thread that runs one task after the other, while its owner computes.
 
 Invariants:
-1. Work is done in the order it was given, and collected in that order
+1. Work is done in the order given, and collected in that order
    (`test_work_is_collected_in_the_order_it_was_given`).
 2. An error is raised where its work is collected, and nowhere else
    (`test_an_error_is_raised_where_its_work_is_collected`).
-3. `close` waits for everything that was given (`test_closing_waits_for_what_was_given`).
+3. `close` waits for all work that was given (`test_closing_waits_for_what_was_given`).
 
 Cost: two wake-ups for each piece of work, some 10 microseconds.
 """
@@ -26,11 +26,11 @@ class WorkerThread:
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._done: SimpleQueue[BaseException | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
-        #: pieces of work given and not collected
+        #: pieces of work not collected yet
         self.pending = 0
 
     def give(self, work: Callable[[], None]) -> None:
-        """Have something done after all that was given before."""
+        """Queue a piece of work after all others."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
@@ -45,7 +45,7 @@ class WorkerThread:
             raise error
 
     def close(self) -> None:
-        """Do what was given, leave its errors aside, and end the thread."""
+        """Finish all work, ignore its errors, and end the thread."""
         if self._thread is not None:
             self._work.put(None)
             self._thread.join()

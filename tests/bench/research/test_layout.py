@@ -99,7 +99,7 @@ def test_a_consolidate_between_two_next_components_is_not_split_off() -> None:
     job = Job(
         (*job.operators, one("too", OperatorKind.COMPUTE, "a")), (*job.edges, GraphEdge(2, 4, 1))
     )
-    with pytest.raises(DefinitionError, match="not to one"):
+    with pytest.raises(DefinitionError, match="not one"):
         layout(job, FIRST, (3,), (4,)).split("rate")
 
 

@@ -63,5 +63,5 @@ def test_what_every_update_waits_for_grows_with_time() -> None:
 
 def test_rates_and_costs_that_make_no_sense_are_refused() -> None:
     for rates, cost in (([], 1.0), ([0.0], 1.0), ([-1.0, 2.0], 1.0), ([1.0], 0.0)):
-        with pytest.raises(DefinitionError, match="give rates"):
+        with pytest.raises(DefinitionError, match="rates must be"):
             predict(np.array(rates), cost)

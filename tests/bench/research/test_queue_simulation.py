@@ -212,5 +212,5 @@ def test_wrong_schedules_and_costs_are_refused() -> None:
     stream = in_turn(1, 10, COST)
     with pytest.raises(DefinitionError, match="choose one of"):
         simulate(stream, COST, "lifo")
-    with pytest.raises(DefinitionError, match="above 0"):
+    with pytest.raises(DefinitionError, match="> 0"):
         simulate(stream, 0, "inplace")

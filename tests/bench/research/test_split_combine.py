@@ -124,5 +124,5 @@ def test_the_best_gain_comes_first() -> None:
 
 
 def test_bounds_below_zero_are_refused() -> None:
-    with pytest.raises(DefinitionError, match="at least 0"):
+    with pytest.raises(DefinitionError, match=">= 0"):
         Evaluation(longest_pause=-1.0)

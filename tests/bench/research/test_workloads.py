@@ -88,14 +88,14 @@ def test_ticks_are_read_from_a_file(tmp_path: Path) -> None:
 def test_files_and_streams_that_make_no_sense_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "ticks.csv"
     path.write_text("at,name\n1,A\n")
-    with pytest.raises(InputError, match="name its columns"):
+    with pytest.raises(InputError, match="give its columns"):
         w.read_ticks(str(path), time="when", key="name")
     with pytest.raises(InputError, match="unit"):
         w.read_ticks(str(path), time="at", key="name", unit="days")
     one = np.array([1], dtype=np.int64)
     with pytest.raises(InputError, match="one of each"):
         w.UpdateWorkload(one, np.array([], dtype=np.int64), 1, 5)
-    with pytest.raises(InputError, match="go back"):
+    with pytest.raises(InputError, match="must be sorted by time"):
         w.UpdateWorkload(np.array([2, 1]), np.array([0, 0]), 1, 5)
     with pytest.raises(InputError, match="ends at"):
         w.UpdateWorkload(one, one * 0, 1, 0)

@@ -60,7 +60,7 @@ def test_a_difference_is_told_and_no_file_is_left_behind(
     console = Console(file=output, width=140)
     assert demo(events=1_500, ads=2, keywords=5, asking=5, console=console) == 1
     assert "finds 1 mistakes" in output.getvalue()
-    assert "not what the offline model says: user 1 is no bot" in output.getvalue()
+    assert "differs from the offline model: user 1 is no bot" in output.getvalue()
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 

@@ -79,11 +79,11 @@ def test_a_header_alone_is_no_ratings(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("1::2::3", "want 4 fields, as user::item::rating::seconds; got '1::2::3'"),
-        ("1::2::3::4::5", "want 4 fields"),
-        ("1,2,3,4", "want 4 fields"),
-        ("1:2:3:4", "want 4 fields"),
-        ("1::2:x:3::4", "want 4 fields"),
+        ("1::2::3", "expected 4 fields, as user::item::rating::seconds; got '1::2::3'"),
+        ("1::2::3::4::5", "expected 4 fields"),
+        ("1,2,3,4", "expected 4 fields"),
+        ("1:2:3:4", "expected 4 fields"),
+        ("1::2:x:3::4", "expected 4 fields"),
         ("x::2::3::4", "user 'x' is not a whole number"),
         ("::2::3::4", "user '' is not a whole number"),
         ("1::2.5::3::4", "item '2.5' is not a whole number"),
@@ -108,7 +108,7 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str, message: str, end: str) 
 
 def test_a_bad_line_of_a_csv_file_is_named(tmp_path: Path) -> None:
     path = written(tmp_path / "r.csv", csv(ROWS) + "1,2,3\n")
-    with pytest.raises(InputError, match=r"r\.csv, line 6: want 4 fields, as user,item,rating"):
+    with pytest.raises(InputError, match=r"r\.csv, line 6: expected 4 fields, as user,item,rating"):
         read_table(path)
 
 

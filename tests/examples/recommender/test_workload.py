@@ -140,7 +140,7 @@ def test_oracle_files_hold_the_events_in_order(tmp_path: Path) -> None:
         ({"warm_up": 11}, "warm_up must be"),
         ({"updates": -1}, "must not be negative"),
         ({"updates": 0, "requests": 0}, "nor both 0"),
-        ({"updates": 0}, "say how many events"),
+        ({"updates": 0}, "set the number of events"),
         ({"events": 1_000}, "enough for 50 events"),
         ({"hot_users": 1.5}, "hot_users must be a share"),
     ],

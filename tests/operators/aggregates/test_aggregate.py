@@ -117,5 +117,5 @@ def test_functions_over_objects_have_no_fields() -> None:
     aggregate = Aggregate("collect_list", "x", "a")
     assert aggregate.is_object
     assert aggregate.result_type({"x": pa.string()}) == pa.list_(pa.string())
-    with pytest.raises(DefinitionError, match="keeps no fields of words"):
+    with pytest.raises(DefinitionError, match="has no fields of words"):
         aggregate.fields({"x": pa.string()})

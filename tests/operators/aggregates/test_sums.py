@@ -52,7 +52,7 @@ def test_sum_that_overflows_bigint_is_an_error(tmp_path: Path) -> None:
     most = 2**63 - 1
     assert answer("sum", pa.array([most, 1, -1])) == most
     assert answer("sum", pa.array([-most, -1])) == -most - 1
-    with pytest.raises(InputError, match=r"'answer' does not fit a bigint; cast .*decimal"):
+    with pytest.raises(InputError, match=r"'answer' does not fit into a bigint; cast .*decimal"):
         answer("sum", pa.array([most, 1]))
     plan = window_plan(inputs=pa.schema([("x", pa.int64())]))
     query = open_query(plan, str(tmp_path))
@@ -66,7 +66,7 @@ def test_sum_that_overflows_bigint_is_an_error(tmp_path: Path) -> None:
         schema=plan.batch_schema,
     )
     query.feed([[batch]])
-    with pytest.raises(InputError, match="does not fit a bigint"):
+    with pytest.raises(InputError, match="does not fit into a bigint"):
         query.flush()
 
 

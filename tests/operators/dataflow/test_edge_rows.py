@@ -45,7 +45,7 @@ def test_a_start_may_be_computed() -> None:
 
 
 def test_rows_that_are_no_edges_are_told() -> None:
-    with pytest.raises(InputError, match="does not say since when its event lasts"):
+    with pytest.raises(InputError, match="does not have the start of its event"):
         bound()(rows_of((3, "in", None), (5, "out", None)))
     both = EdgeRows.bind(PAYLOAD, "what = 'in'", "since IS NULL", "since")
     with pytest.raises(InputError, match="exclude each other"):
@@ -53,7 +53,7 @@ def test_rows_that_are_no_edges_are_told() -> None:
 
 
 def test_a_begin_that_is_no_time_is_refused() -> None:
-    with pytest.raises(DefinitionError, match="since='what' is no time but string"):
+    with pytest.raises(DefinitionError, match="since='what' must be a time, not string"):
         bound("what")
 
 

@@ -38,7 +38,7 @@ def test_steps_come_after_their_inputs() -> None:
             assert all(before < number for number, s in enumerate(steps) for before in s.inputs)
     receive = Receive(0, PAYLOAD)
     wrong: tuple[Step, ...] = (Emit((1,), PAYLOAD, 0, 0), receive)
-    with pytest.raises(AssertionError, match="step 0 takes changes of step 1"):
+    with pytest.raises(AssertionError, match="step 0 reads changes of step 1"):
         consumers(wrong)
 
 

@@ -45,7 +45,7 @@ def test_a_passing_group_keeps_nothing() -> None:
     groups.append(0, slot[:0], row.slice(0, 0))
     groups.remind(slot, slot + INFINITY)
     assert len(groups.due(INFINITY)) == 0
-    with pytest.raises(AssertionError, match="1 rows or instants of groups that pass"):
+    with pytest.raises(AssertionError, match="1 rows or wake-ups of transient groups"):
         groups.append(0, slot, row)
     with pytest.raises(AssertionError):
         groups.rewrite(0, slot, GroupRows(slot, row))

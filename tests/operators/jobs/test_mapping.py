@@ -49,7 +49,7 @@ def test_oracle_maps_in_both_forms(function: Callable[..., Any], many: bool) -> 
 
 def test_wrong_output_is_shown_beside_what_was_declared() -> None:
     for function in (lambda _: {"other": 1}, lambda _: 5):
-        with pytest.raises(DefinitionError, match=r"letter string|returns a dict"):
+        with pytest.raises(DefinitionError, match=r"letter string|must return a dict"):
             MapTuples(function, "wrong", MADE, KEPT, vectorised=False)(_changes())
     with pytest.raises(DefinitionError, match="wrong: the function failed with ZeroDivisionError"):
         MapTuples(lambda _: 1 // 0, "wrong", MADE, KEPT, vectorised=False)(_changes())
@@ -72,5 +72,5 @@ def test_states_begin_with_zeros_unless_told_otherwise() -> None:
     assert state_columns({"n": 0, "low": 1.5}).equals(
         pa.schema([("n", pa.int64()), ("low", pa.float64())])
     )
-    with pytest.raises(DefinitionError, match="initial names"):
+    with pytest.raises(DefinitionError, match="initial has"):
         initial_of(state, {"high": 1.0})

@@ -106,7 +106,7 @@ def test_streams_that_do_not_fit_are_refused() -> None:
     with pytest.raises(DefinitionError, match="rename them"):
         UpdateJoin(LEFT, LEFT, within=1)
     other = UpdateStream(RIGHT.schema, ("b",), "t")
-    with pytest.raises(DefinitionError, match="on their key"):
+    with pytest.raises(DefinitionError, match="same key columns"):
         UpdateJoin(LEFT, other, within=1)
 
 

@@ -149,7 +149,7 @@ def test_groups_may_share_a_time_and_older_tuples_are_late() -> None:
 
 
 def test_grouping_by_less_than_the_key_is_refused() -> None:
-    with pytest.raises(DefinitionError, match="groups by its key"):
+    with pytest.raises(DefinitionError, match="must group by its key"):
         WindowedUpdates(
             SCHEMA,
             keys=["symbol", "venue"],
@@ -162,7 +162,7 @@ def test_grouping_by_less_than_the_key_is_refused() -> None:
 
 def test_a_refused_batch_leaves_the_time_of_its_keys() -> None:
     made = operator(UpdateWindows(2, 2))
-    with pytest.raises(InputError, match="1 or more"):
+    with pytest.raises(InputError, match=">= 1"):
         made.enqueue(batch_of([("b", "x", 0, 1), ("a", "x", 9, 1)]), np.array([1, 2]))
     made.enqueue(batch_of([("a", "y", 2, 1), ("a", "x", 4, 1)]), np.array([3, 4]))
     assert made.serve(9).select(["symbol", "venue", "n"]).to_pylist() == [

@@ -99,7 +99,7 @@ def test_equal_times_are_settled_by_the_declared_truth() -> None:
 
 def test_conflicts_without_a_truth_are_refused() -> None:
     union = UpdateUnion([STREAM, STREAM])
-    with pytest.raises(InputError, match="which input is to be believed"):
+    with pytest.raises(InputError, match="choose the input to trust"):
         union.merge({0: rows([("b", 9, 0), ("a", 9, 24)]), 1: rows([("a", 9, 25)])})
     agreed = union.merge({0: rows([("b", 9, 0), ("a", 9, 24)]), 1: rows([("a", 9, 24)])})
     assert sorted(values(agreed)) == [("a", 9, 24), ("b", 9, 0)]
@@ -114,5 +114,5 @@ def test_conflicts_behind_the_youngest_do_not_matter() -> None:
 def test_inputs_that_differ_are_refused() -> None:
     with pytest.raises(DefinitionError, match="same columns"):
         UpdateUnion([STREAM, UpdateStream(SCHEMA, ("v",), "t")])
-    with pytest.raises(DefinitionError, match="truth names inputs"):
+    with pytest.raises(DefinitionError, match="truth must list inputs"):
         UpdateUnion([STREAM], truth=[1])

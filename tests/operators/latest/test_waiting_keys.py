@@ -52,8 +52,8 @@ def waiting_in(folder: object, schedule: str) -> WaitingKeys:
     ("name", "wrong", "message"),
     [
         (HI, 1, "a key twice"),
-        (f"{PLACE}0", -2, "lists that there are none of"),
-        (f"{PLACE}0", 2**62, "lists that there are none of"),
+        (f"{PLACE}0", -2, "lists that do not exist"),
+        (f"{PLACE}0", 2**62, "lists that do not exist"),
         (f"{PLACE}0", -1, "values of keys that do not wait"),
     ],
 )

@@ -122,7 +122,7 @@ def test_unfit_definitions_and_rows_are_refused() -> None:
         WindowedUpdates(
             SCHEMA, keys=["symbol"], time="time", windows=UpdateWindows(1, 1), aggregates=[]
         )
-    with pytest.raises(DefinitionError, match="names of their own"):
+    with pytest.raises(DefinitionError, match="distinct names"):
         WindowedUpdates(
             SCHEMA,
             keys=["symbol"],

@@ -175,7 +175,7 @@ def test_edges_that_make_no_sense_are_refused_with_advice() -> None:
         pushed(operator, groups, [(END, G, 3, 2, ("a", None))])
     edges = edges_from([(START, G, 3, 0, ("a", 5))])
     taken = edges.set_column(2, edges.schema.field(2), pa.array([-1], pa.int64()))
-    with pytest.raises(InputError, match="cannot be taken back"):
+    with pytest.raises(InputError, match="cannot be retracted"):
         list(operator.on_changes(0, taken, groups, MINUS_INFINITY))
-    with pytest.raises(DefinitionError, match="told by other"):
+    with pytest.raises(DefinitionError, match="no key columns other"):
         Edges(PAYLOAD, ["other"])

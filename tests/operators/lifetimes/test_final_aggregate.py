@@ -207,7 +207,7 @@ def test_values_are_collected_in_the_order_of_time() -> None:
 
 
 def test_values_that_may_be_taken_out_have_no_order() -> None:
-    with pytest.raises(DefinitionError, match="goes by the order of events"):
+    with pytest.raises(DefinitionError, match="depends on the order of events"):
         of_numbers("collect_list", grows=False)
 
 

@@ -213,7 +213,7 @@ def test_what_is_shown_knows_what_comes_when_lifetimes_end() -> None:
 
 
 def test_definitions_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(DefinitionError, match="at least one event"):
+    with pytest.raises(DefinitionError, match="k >= 1"):
         TopK(NUMBERS, 0, [Order("x")])
     with pytest.raises(DefinitionError, match="name at least one"):
         TopK(NUMBERS, 1, [])

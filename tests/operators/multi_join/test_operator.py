@@ -226,7 +226,7 @@ def clean_up_too_early(run: Run) -> None:
 
 
 def test_rows_do_not_come_after_clean_up(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match="cleans up last"):
+    with pytest.raises(AssertionError, match="clean up last"):
         clean_up_too_early(Run(JoinSpace(str(tmp_path), spec_of(2))))
 
 

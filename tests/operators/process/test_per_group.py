@@ -294,13 +294,13 @@ def test_errors_name_the_operator_and_key() -> None:
         (lambda p, r, t: p.seen.update((2**40,)), r"1099511627776 does not fit the column"),
         (lambda p, r, t: r["amount"], r"key \(1,\): rows have no column 'amount'"),
         (lambda p, r, t: t.set(5), r"nothing handles it"),
-        ({"m": 1}, r"columns \(m\), declared are \(n int64\)"),
-        ({"n": 1, "m": 1}, r"columns \(n, m\), declared are \(n int64\)"),
+        ({"m": 1}, r"columns \(m\), but \(n int64\) are declared"),
+        ({"n": 1, "m": 1}, r"columns \(n, m\), but \(n int64\) are declared"),
         ({"n": "a"}, r"'a' does not fit the column 'n int64'"),
         ({"n": 1, "__le": 5, "__re": 5}, r"ends before it begins"),
         ({"n": 1, "__le": "now"}, r"whole number of microseconds; got 'now'"),
         (7, r"dicts or Arrow batches; got 7"),
-        (pa.record_batch({"n": ["a"]}), r"\(n string\), declared are \(n int64\)"),
+        (pa.record_batch({"n": ["a"]}), r"\(n string\), but \(n int64\) are declared"),
     ],
 )
 def test_wrong_output_is_shown_beside_what_was_declared(made: Any, why: str) -> None:
@@ -340,7 +340,7 @@ def test_changes_that_take_out_are_refused() -> None:
     one = operator()
     changes = changes_of_steps(STEPS)
     out = changes.set_column(changes.schema.get_field_index(DIFF), DIFF, pa.array([1, -1]))
-    with pytest.raises(InputError, match="Scripted takes events that come"):
+    with pytest.raises(InputError, match="Scripted does not accept retractions"):
         list(one.on_changes(0, out, PlainGroups(one.synopses), 0))
 
 
@@ -444,7 +444,7 @@ def declare(method: str, *arguments: Any) -> UserDefined:
         ("getValueState", ("other", "n long"), "two state variables are called 'other'"),
         ("getValueState", ("a b", "n long"), "cannot name a state variable"),
         ("getValueState", ("a", "n long", 0), "longer ttl"),
-        ("getMapState", ("a", "n long", "n long"), "two columns of one name"),
+        ("getMapState", ("a", "n long", "n long"), "two columns with the same name"),
         ("getMapState", ("a", "n struct<a:int>", "m long"), "keys of simple types"),
         ("getObjectState", ("a", ObjectState(bytes, bytes, delta=max)), "no apply"),
         ("getObjectState", ("a", ObjectState(bytes, bytes, apply=max, ttl=5)), "choose one"),

@@ -155,7 +155,7 @@ def test_vectorised_timers_fire_at_the_same_instants() -> None:
 @pytest.mark.parametrize("processor", [Alarm(0), Alarms(0)])
 def test_a_timer_may_only_set_later_ones(processor: Any) -> None:
     one = UserDefined(processor, "user long", PAYLOAD)
-    with pytest.raises(DefinitionError, match=r"the timer of 10 set one at 10: .* only set later"):
+    with pytest.raises(DefinitionError, match=r"the timer at 10 set one at 10: .* only set later"):
         counted(run(one, PlainGroups(one.synopses), LIFE))
 
 

@@ -313,12 +313,12 @@ def test_output_belongs_to_its_group() -> None:
     ("make", "why"),
     [
         (lambda batch: [batch.column("a")], "output has 3 rows for 2, one for each group"),
-        (lambda batch: {"m": [1, 2]}, r"columns \(m int64\), declared are \(n int64\)"),
-        (lambda batch: [["a", "b"]], r"declared are \(n int64\)"),
-        (lambda batch: [[1, 2], [3, 4]], r"2 without names\), declared are \(n int64\)"),
+        (lambda batch: {"m": [1, 2]}, r"columns \(m int64\), but \(n int64\) are declared"),
+        (lambda batch: [["a", "b"]], r"but \(n int64\) are declared"),
+        (lambda batch: [[1, 2], [3, 4]], r"2 without names\), but \(n int64\) are declared"),
         (lambda batch: {"n": [1], "__group": [2]}, "numbers below 2"),
         (lambda batch: {"n": [1, 2], "__le": [None, 1]}, "__le is null"),
-        (lambda batch: batch.timers.set([0], 7), "nothing handles it: write"),
+        (lambda batch: batch.timers.set([0], 7), "nothing handles it: define"),
         (lambda batch: batch.column("b"), "user code failed with KeyError.*first of key"),
     ],
 )
@@ -356,7 +356,7 @@ def test_objects_and_unknown_outputs_are_refused() -> None:
         state: ClassVar[dict[str, Declared]] = {"a": ObjectState(bytes, bytes)}
         output = "n long"
 
-    with pytest.raises(DefinitionError, match="'a' is no value, list, table or map"):
+    with pytest.raises(DefinitionError, match="'a' is not a value, list, table or map"):
         UserDefined(Objects(), "user long", PAYLOAD)
     with pytest.raises(DefinitionError, match="'group' or 'event'"):
         UserDefined(Emitting(None, "row"), "user long", PAYLOAD)

@@ -1,1 +1,1 @@
-"""The obvious versions of kernels, in plain Python."""
+"""The obvious versions of kernels, in plain Python; one module for each of `icestream.kernels`."""

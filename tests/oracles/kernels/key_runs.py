@@ -6,7 +6,7 @@ from __future__ import annotations
 def window_runs_reference(
     hi: list[int], lo: list[int], times: list[int], length: int, offset: int
 ) -> list[tuple[int, int]] | None:
-    """Return first tuple and window of each run, None if the times of a key fall."""
+    """Return first tuple and window of each run, None if the times of a key decrease."""
     found: list[tuple[int, int]] = []
     before: tuple[int, int, int] | None = None
     for row, (high, low, time) in enumerate(zip(hi, lo, times, strict=True)):

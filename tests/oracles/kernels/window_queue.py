@@ -1,9 +1,9 @@
-"""The obvious window queue: all tuples of all keys in lists, and the rules read off their words.
+"""The obvious window queue: all tuples of all keys in lists, and the rules taken literally.
 
-Idea: what `kernels.update_windows` keeps in blocks and linked lists is worked out anew here, with
-every call, from all that ever came: which window is the newest, what it has, what is still alive.
+Idea: what `kernels.queue.windows` stores in blocks and linked lists is recomputed here, in every
+call, from everything that ever came: which window is the newest, its tuples, what is still alive.
 
-Limits: for tests; every call takes time in the number of tuples.
+Limits: for tests; every call takes time proportional to the number of tuples.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class PlainKey:
-    """A key with all that is known of it."""
+    """A key with everything known about it."""
 
     tuples: list[tuple[int, int]] = field(default_factory=list)
     states: set[str] = field(default_factory=set)
@@ -23,7 +23,7 @@ class PlainKey:
     committed: int = -1
     #: times the committed window was read up to
     read_to: int = 0
-    #: time up to which no tuple comes any more
+    #: time up to which no more tuples come
     clock: int = 0
 
 
@@ -40,7 +40,7 @@ class PlainWindows:
     processing: list[int] = field(default_factory=list)
 
     def enqueue(self, name: int, time: int, arrived: int) -> str:
-        """Take a tuple; say `late`, `taken` or `update`."""
+        """Add a tuple; return `late`, `taken` or `update`."""
         key = self.keys.setdefault(name, PlainKey())
         if time <= key.clock:
             return "late"
@@ -50,7 +50,7 @@ class PlainWindows:
         return "update" if self._updated(name, arrived) else "taken"
 
     def advance(self, name: int, time: int, arrived: int) -> bool:
-        """Note that no tuple of a key comes up to a time; tell whether that made an update."""
+        """Record that no tuple of a key comes up to a time; return whether that made an update."""
         key = self.keys.get(name)
         if key is None or time <= key.clock:
             return False
@@ -100,7 +100,7 @@ class PlainWindows:
         return [t for t, _ in key.tuples if number * self.slide <= t <= self.end(number)]
 
     def serve(self) -> tuple[int, int] | None:
-        """Return the key to be served and its next tuple, 0 if it has none; None if no key is."""
+        """Return the key to serve and its next tuple, 0 if it has none; None if there is no key."""
         if not self.processing:
             free = [name for name in self.waiting if self.keys[name].committed < 0]
             if not free:
@@ -115,7 +115,7 @@ class PlainWindows:
         return name, next(iter(self.unread(self.keys[name])), 0)
 
     def unread(self, key: PlainKey) -> list[int]:
-        """Return what the committed window has left."""
+        """Return the rest of the committed window."""
         if key.committed < 0:
             return []
         return [time for time in self.content(key, key.committed) if time > key.read_to]
@@ -126,7 +126,7 @@ class PlainWindows:
         key.read_to = self.unread(key)[0]
 
     def finish(self, name: int) -> bool:
-        """Take a key on after its tuple was processed; tell whether its window is done."""
+        """Move a key on after its tuple was processed; return whether its window is done."""
         key = self.keys[name]
         if self.unread(key):
             return False

@@ -561,7 +561,7 @@ def test_what_cannot_work_is_refused_while_a_job_is_written() -> None:
                 window="5 seconds",
             )
         )  # fmt: skip
-    with pytest.raises(DefinitionError, match="could not be found out"):
+    with pytest.raises(DefinitionError, match="could not be inferred"):
         source.map(lambda row: {"x": row["nothing"]})
     with pytest.raises(DefinitionError, match="rename them"):
         tuples_of(pa.schema([("ts1", pa.int64())]))

@@ -34,7 +34,7 @@ SCHEMA = pa.schema([
         ("dt + dt", "there is no DATE + DATE", "dt + dt"),
         ("u + 1", "there is no uint64 + INT", "u + 1"),
         ("abs(b)", "this is BOOLEAN; a number is needed here", "abs"),
-        ("d & 1", "bits are those of whole numbers", "d & 1"),
+        ("d & 1", "bit operators need whole numbers", "d & 1"),
         ("case when a then 1 end", "this is INT; BOOLEAN is needed here", "a"),
     ],
 )

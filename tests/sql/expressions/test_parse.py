@@ -23,9 +23,9 @@ from icestream.sql.expressions.compile import parse
         ("interval n days", "multiply one by a column", "n"),
         ("a in (select 1)", "IN takes a list", "a in (select 1"),
         ("extract(second from a)", r"second\(", "a"),
-        ("300Y", "no TINYINT", "300Y"),
+        ("300Y", "not a valid TINYINT", "300Y"),
         ("cast(a as decimal(40, 2))", "1 to 38 digits", "a as decimal(40, 2"),
-        ("1" * 39, "38 digits at most", "1" * 39),
+        ("1" * 39, "at most 38 digits", "1" * 39),
     ],
 )
 def test_errors_point_at_the_place(text: str, message: str, marked: str) -> None:

@@ -49,17 +49,17 @@ def test_branches_that_are_taken_do_raise() -> None:
         ("a div b", "first for 7, 0; write a div nullif(b, 0)"),
         ("A + 1", "(A + 1) has a result out of range in 1 of 4 rows, first for 2147483647, 1; "
                   "write try_add(A, 1) to get NULL there, or cast to a wider type"),
-        ("int(s)", "CAST(s AS INT) has values that are no INT in 1 of 4 rows, first for 'x'; write "
-                   "try_cast(... AS INT)"),
-        ("s + 1", "s has values that are no BIGINT in 1 of 4 rows, first for 'x'"),
+        ("int(s)", "CAST(s AS INT) has values that are not a valid INT in 1 of 4 rows, first for "
+                   "'x'; write try_cast(... AS INT)"),
+        ("s + 1", "s has values that are not a valid BIGINT in 1 of 4 rows, first for 'x'"),
         ("a / d", "divides by zero or has a result out of range in 1 of 4 rows"),
-        ("cast(a as smallint)", "no SMALLINT in 1 of 4 rows, first for 2147483647"),
+        ("cast(a as smallint)", "not a valid SMALLINT in 1 of 4 rows, first for 2147483647"),
         ("1 / 0", "(1 / 0) divides by zero in 4 of 4 rows"),
         ("pmod(a, b)", "pmod(a, b) divides by zero in 1 of 4 rows"),
         ("floor(1e300)", "out of range"),
         ("timestamp_seconds(9223372036854775807L)", "check the unit"),
         ("-cast(-128 as tinyint)", "cast to a wider type first"),
-        ("date '9999-01-01' + 2147483647", "leave out times this far away"),
+        ("date '9999-01-01' + 2147483647", "filter out times this far away"),
     ],
 )  # fmt: skip
 def test_failures_say_what_to_write_instead(text: str, told: str) -> None:

@@ -189,7 +189,7 @@ def test_distances_in_blocks_read_little_more_than_the_least() -> None:
 
 @pytest.mark.parametrize(("capacity", "windows"), [(1, 1), (3, 3), (2, 0)])
 def test_too_small_a_pool_is_refused_with_the_least(capacity: int, windows: int) -> None:
-    with pytest.raises(DefinitionError, match=f"{windows + 1} blocks or more"):
+    with pytest.raises(DefinitionError, match=f"at least {windows + 1} blocks"):
         SharedPool(capacity, windows)
 
 

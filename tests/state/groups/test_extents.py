@@ -172,7 +172,7 @@ def test_records_that_extents_do_not_fill_are_refused() -> None:
     assert places.tolist() == [0, len(SOUND)]
     assert headers.tolist() == [[*SOUND[:4], NO_ROOT, INFINITY, -INFINITY - 1]] * 2
     for words in ([], SOUND[:-1], [*SOUND, 1], [*SOUND[:3], 2**32 - 1, *SOUND[4:]]):
-        with pytest.raises(ValueError, match="does not hold the extents"):
+        with pytest.raises(ValueError, match="does not contain the extents"):
             extents_of(np.array(words, dtype=np.int64).tobytes())
 
 

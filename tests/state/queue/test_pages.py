@@ -73,5 +73,5 @@ def test_bounded_a_pool_has_no_more_pages_than_its_limit() -> None:
 def test_pages_that_cannot_be_are_refused() -> None:
     with pytest.raises(DefinitionError, match="power of two"):
         PagePool(page_bytes=100)
-    with pytest.raises(DefinitionError, match="take larger pages"):
+    with pytest.raises(DefinitionError, match="use larger pages"):
         OnDemandPages(PagePool(page_bytes=64), 9)

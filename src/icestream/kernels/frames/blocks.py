@@ -1,23 +1,24 @@
-"""Windows that move with every event, over tuples that lie in blocks.
+"""Windows that move with every event, over tuples stored in blocks.
 
-Idea: tuples lie in frames of `factor` rows each (columns are `[frame, row]`). The *tail* says where
-the next tuple goes; a *cursor* per window says which tuple is the oldest one inside. Both are three
+Idea: tuples are in frames of `factor` rows each (columns are `[frame, row]`). The *tail* is where
+the next tuple goes; a *cursor* per window points to the oldest tuple inside. Both are three
 numbers: frame, position in the stream, and the position at which the frame's block ends. An event
-first moves every cursor past what left its window, then is added, then answered. Where a block ends
-the loop stops and says so: its caller brings the next block and calls again from the same event.
+first moves every cursor past the tuples that left its window, then is added, then its result is
+computed. At the end of a block the loop stops and returns the reason: its caller loads the next
+block and calls again from the same event.
 
     RANGE r: at an event of time t a window holds (t - r, t];  ROWS n: the last n events with this
 
 Invariants:
-1. Answers follow the definition for any cut into blocks and calls, events of one time in the order
-   they came (`test_parity_sliding_averages_follow_the_definition`).
-2. Stopping changes nothing but what is written in tail and cursors: the event it stopped at has
-   left no trace in any sum (`test_a_stopped_event_is_answered_once`).
+1. Results follow the definition for any cut into blocks and calls, events of one time in the order
+   of arrival (`test_parity_sliding_averages_follow_the_definition`).
+2. Stopping changes only tail and cursors: the event it stopped at has left no trace in any sum
+   (`test_a_stopped_event_is_answered_once`).
 
-Cost: per event O(windows) and, over time, one tuple added and one taken back for each window.
+Cost: per event O(windows) and, over time, one tuple added and one subtracted for each window.
 
-Limits: times are not falling and less than 2**63 apart; groups are dense numbers. Both are checked
-by `first_unfit` before.
+Limits: times never decrease and are less than 2**63 apart; groups are dense numbers. `first_unfit`
+checks both before.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ Flags = npt.NDArray[np.int8]
 
 @kernel
 def first_unfit(times: Ints, groups: SmallInts, last: int, limit: int) -> int:
-    """Return the first event whose time falls or whose group is not in [0, limit); -1 if none."""
+    """Return the first event with a decreasing time or a group not in [0, limit); -1 if none."""
     for i in range(times.size):
         if times[i] < last or groups[i] < 0 or groups[i] >= limit:
             return i
@@ -69,9 +70,10 @@ def slide_averages(
     scratch: Words,
     out: Floats,
 ) -> tuple[int, int]:
-    """Answer events from `first` on: per window the weighted average of the event's group.
+    """Compute results of events from `first` on: per window the average of the event's group.
 
-    `sums` holds a row (`exact_sums`) per window and group. Returns (event stopped at, why).
+    The average is weighted. `sums` holds a row (`exact_sums`) per window and group. Returns (event
+    stopped at, reason).
     """
     factor = clocks.shape[1]
     windows = cursors.shape[0]
@@ -132,9 +134,9 @@ def slide_totals(
     first: int,
     totals: Ints,
 ) -> tuple[int, int]:
-    """Take events from `first` on; keep per window the sum of its weights in `totals`.
+    """Add events from `first` on; keep the sum of the weights of each window in `totals`.
 
-    Returns (event stopped at, why).
+    Returns (event stopped at, reason).
     """
     factor = clocks.shape[1]
     windows = cursors.shape[0]

@@ -1,16 +1,16 @@
 """Windows that move with events: tuples enter and leave the running rows of their groups in order.
 
 Idea: a *tuple* is an entry of one event with its time behind it. `advance` merges the tuples that
-enter with those that leave, by a key that both carry (their time, or their place in the stream): a
-tuple leaves once its key is `reach` behind the one that enters. Fields without an inverse take the
-*front* that a flip computed for the time after the tuple left, as in `kernels.groups`; while the
-whole window is among the tuples at hand, `advance` flips by itself. `roll` does the same for groups
-that count their own events, each over a *ring* of its last events.
+enter with those that leave, by a key that both carry (their time, or their position in the stream):
+a tuple leaves once its key is `reach` behind the one that enters. Fields without an inverse use the
+*front* that a flip computed for the time after the tuple left, as in `kernels.grid.groups`; while
+the whole window is among the tuples passed, `advance` flips by itself. `roll` does the same for
+groups that count their own events, each over a *ring* of its last events.
 
 A group's row has words of its own for each frame: the fields, a front for those without an inverse,
-then how many of its events entered (COUNT), the flip it was last reset by or the number of its ring
-(MARK), and the instant its next row is due (DUE). `places` says where the fields are in a tuple and
-`at` where they are in a row: frames that share a row have different `at`, maybe different fields.
+then how many of its events entered (COUNT), the flip that last reset it or the number of its ring
+(MARK), and the time at which its next row is due (DUE). `places` are the positions of the fields in
+a tuple, `at` those in a row: frames that share a row differ in `at`, and maybe in fields.
 
 Invariants:
 1. After every event, front merged with back equals folding the window again
@@ -34,7 +34,7 @@ MARK = 1
 DUE = 2
 EXTRAS = 3
 
-#: why `advance` came back: all entered, more must be brought to leave, or `out` is full
+#: why `advance` returned: all entered, more leaving tuples are needed, or `out` is full
 DONE = 0
 SHORT = 1
 FULL = 2
@@ -72,7 +72,7 @@ def leave(
     places: Ints,
     at: Ints,
 ) -> None:
-    """Take a tuple out: what has an inverse is subtracted, the rest takes the front after it."""
+    """Remove a tuple: fields with an inverse are subtracted, others take the front after it."""
     for f in range(ops.size):
         if ops[f] < 2:
             unmerge_field(rows, slot, at[f], tuples, k, places[f], ops[f])
@@ -118,9 +118,9 @@ def push_fronts(
     flip: int,
     fronts: Table,
 ) -> None:
-    """Put tuples `first` to `last` before the fronts, latest first; note the front after each.
+    """Push tuples `first` to `last` onto the fronts, latest first; record the front after each.
 
-    A group that flip number `flip` has not met yet starts with empty front and back.
+    A group that flip number `flip` has not reached yet starts with empty front and back.
     """
     extras = fronts_at + fronts.shape[1]
     for k in range(last - 1, first - 1, -1):
@@ -164,12 +164,12 @@ def advance(
     out_times: Ints,
     progress: Ints,
 ) -> int:
-    """Let tuples up to `last` enter, others leave before them; show windows; say why it stopped.
+    """Let tuples up to `last` enter and others leave before them; show windows; return the reason.
 
     A window is shown after every `every`-th event of its group, never if `every` is 0. After the
-    last tuple those leave whose key is at most `bound`. With `same`, the tuples that leave are
-    those that entered here, and fronts are made as they are needed; else it stops when those at
-    hand have left. `progress` says where to begin and, afterwards, how far it came.
+    last tuple, those with a key of at most `bound` leave. With `same`, the tuples that leave are
+    those that entered here, and fronts are made as they are needed; else it stops when all that
+    were passed have left. `progress` is where to begin and, afterwards, how far it came.
     """
     width = fronts.shape[1]
     extras = fronts_at + width
@@ -297,7 +297,7 @@ def _flip_ring(
     identity: Ints,
     fronts_at: int,
 ) -> None:
-    """Note for every tuple of a full ring the front after it; the group's front is all of them."""
+    """Record the front after every tuple of a full ring; the group's front is all of them."""
     words = fronts_at - at[0]
     extras = fronts_at + rings.shape[1] - words
     forget_backs(rows, slot, ops, at, identity)
@@ -330,7 +330,7 @@ def show_due(
 ) -> tuple[int, int]:
     """Show the groups whose next row is due, from row `first` on, in `out` from row `start` on.
 
-    Returns (rows looked at up to, rows of `out` filled); stops when `out` is full.
+    Returns (first row not visited, rows of `out` filled); stops when `out` is full.
     """
     due = extras + DUE
     count = start
@@ -359,7 +359,7 @@ def show_standing(
     out_slots: Slots,
     start: int,
 ) -> tuple[int, int]:
-    """Show every group with tuples in the window; what it returns is as for `show_due`."""
+    """Show every group with tuples in the window; returns the same as `show_due`."""
     count = start
     for slot in range(first, used):
         if rows[slot, at[0]] == 0:

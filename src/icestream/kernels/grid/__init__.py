@@ -1,1 +1,1 @@
-"""Window aggregates: folding, groups, slides, sessions, windows that move with events."""
+"""Window aggregates on a grid of panes: running groups (`groups`), many slides (`strides`)."""

@@ -1,23 +1,23 @@
 """The resident groups of a shard: lookup, running aggregates, expiry and emission.
 
-Idea: groups live in dense rows `int64[capacity, width]`; an open-addressing index of int32 maps
-(hi, lo) to a row. A row is hi, lo, the *last* pane with an entry of the group, whether it *changed*
-since it was emitted, the running fields, then one *front* for every field that cannot be taken
-back. The running words of such a field are the *back*: what was added behind the panes that have
-fronts. A window's value is front merged with back. Where the next stack of fronts is built while
-one is in use, a row has two more sets of words behind its fronts, the *next front* and *next back*.
+Idea: groups are dense rows `int64[capacity, width]`; an open-addressing index of int32 maps
+(id_high, id_low) to a row. A row is id_high, id_low, the *last* pane with an entry of the group,
+whether it *changed* since it was emitted, the running fields, then one *front* for every field that
+cannot be subtracted. The running words of such a field are the *back*: the merge of the panes after
+those that have fronts. A window's value is front merged with back. If the next stack of fronts is
+built while one is in use, a row has two more sets of words, the *next front* and *next back*.
 
 Invariants:
-1. A group is found exactly while its row is in the index (`test_parity_groups_beside_a_dict`).
+1. A group is found if and only if its row is in the index (`test_parity_groups_beside_a_dict`).
 2. After any adds and expiries in pane order, front merged with back equals folding the panes of
    the window (`test_parity_running_aggregates_beside_recomputation`).
-3. A group without rows in the window has identity fields: nothing drifts past an empty window
+3. A group without rows in the window has identity fields: an empty window ends all drift
    (the same test, and `test_parity_emptying_all_rows_at_once`).
-4. Taking what was built in place of front and back leaves nothing of it behind
+4. Replacing front and back by the next ones leaves nothing of the next ones behind
    (`test_parity_taking_the_next_front_and_back`).
 
-Cost: O(rows of the slice) to add or expire; O(resident groups) to emit, and to take the next front
-and back.
+Cost: O(rows of the slice) to add or expire; O(resident groups) to emit, and to switch
+to the next front and back.
 
 References: two-stacks aggregation for operations without an inverse.
 """
@@ -38,7 +38,7 @@ FIELDS = 4
 
 @kernel
 def touch(rows: Table, slots: Slots, panes: Ints) -> None:
-    """Note that each group has an entry in a pane."""
+    """Record that each group has an entry in a pane."""
     for k in range(slots.size):
         rows[slots[k], 2] = max(rows[slots[k], 2], panes[k])
 
@@ -60,7 +60,7 @@ def add_slice(
 ) -> None:
     """Merge a pane slice into the running fields of its groups, and into a next back.
 
-    That begins at word `next_back` of a row; there is none where it is 0.
+    The next back begins at word `next_back` of a row; 0 means that there is none.
     """
     for k in range(slots.size):
         slot = slots[k]
@@ -84,10 +84,10 @@ def expire_slice(
     pane: int,
     dead: Slots,
 ) -> int:
-    """Take a slice of `pane` out of the window; list in `dead` the groups whose last pane it was.
+    """Remove a slice of `pane` from the window; list in `dead` the groups whose last pane it was.
 
     Fields with an inverse are subtracted. The others take the front that `push_front` computed for
-    the time after this slice. A group with no row left in the window starts afresh.
+    the time after this slice. A group with no row left in the window is reset.
     """
     count = 0
     width = identity.size
@@ -110,9 +110,9 @@ def expire_slice(
 
 @kernel
 def empty_rows(rows: Table, used: int, identity: Ints, end: int, dead: Slots) -> int:
-    """Start every group afresh; list in `dead` those that had rows and have no pane from `end` on.
+    """Reset every group; list in `dead` those that had rows and have no pane from `end` on.
 
-    What is in the window need not be read again to leave it when all of it leaves.
+    If everything leaves the window, its entries need not be read again.
     """
     count = 0
     for slot in range(used):
@@ -129,7 +129,7 @@ def empty_rows(rows: Table, used: int, identity: Ints, end: int, dead: Slots) ->
 
 @kernel
 def start_flip(rows: Table, used: int, ops: Ints, places: Ints, identity: Ints) -> None:
-    """Forget fronts and backs of the fields without an inverse, the next ones too."""
+    """Clear fronts and backs of the fields without an inverse, the next ones too."""
     front = places[-1] + FIELDS - 2 + op_words(ops[-1])
     for slot in range(used):
         for f in range(ops.size):
@@ -144,9 +144,9 @@ def start_flip(rows: Table, used: int, ops: Ints, places: Ints, identity: Ints) 
 def push_front(
     rows: Table, slots: Slots, entries: Table, ops: Ints, places: Ints, front: int, out: Table
 ) -> None:
-    """Put one older slice before the front at a word of the rows.
+    """Push one older slice onto the front at a word of the rows.
 
-    The front after it is noted in `out`, then the slice is merged in.
+    The front after it is recorded in `out`, then the slice is merged in.
     """
     for k in range(slots.size):
         slot = slots[k]
@@ -168,7 +168,7 @@ def push_back(rows: Table, slots: Slots, entries: Table, ops: Ints, places: Ints
 def take_next(
     rows: Table, used: int, ops: Ints, places: Ints, identity: Ints, front: int, width: int
 ) -> None:
-    """Let the next front and back, of `width` words each, take the place of front and back."""
+    """Replace front and back by the next front and back, of `width` words each."""
     next_front = front + width
     next_back = next_front + width
     for slot in range(used):
@@ -199,8 +199,8 @@ def emit(
 ) -> tuple[int, int]:
     """Write the fields of every group with rows in the window to `out` from row `start` on.
 
-    For `updates`, of every group that changed since it was emitted, also if it has no rows left.
-    Returns (rows looked at up to, rows of `out` filled); stops when `out` is full.
+    With `updates`, of every group that changed since it was emitted, even if it has no rows left.
+    Returns (first row not visited, rows of `out` filled); stops when `out` is full.
     """
     count = start
     for slot in range(first, used):

@@ -1,16 +1,16 @@
 """Many slides of a window in one call: slices enter, rows are emitted, slices leave, step by step.
 
-Idea: what a slide does to few groups costs less than calling the kernels that do it. Here the steps
-of a whole version run in one loop over entries that lie side by side. The loop stops where it needs
-something, entries or room for rows, says what, and goes on from there when called again.
+Idea: for few groups, the work of a slide costs less than the calls of the kernels that do it. Here
+the steps of a whole version run in one loop over contiguous entries. The loop stops when it needs
+entries or room for rows, returns which, and continues from there when called again.
 
 Invariant: the rows, dead groups and emitted fields are those of the obvious loop, wherever it was
 stopped on the way (`test_parity_strides_beside_folding_every_window`).
 
-Cost: O(entries) to add and take out, O(resident groups) for each slide.
+Cost: O(entries) to add and remove, O(resident groups) for each slide.
 
-Limits: what leaves must have fronts for the fields without an inverse; where it has none yet, the
-loop stops.
+Limits: slices that leave must have fronts for the fields without an inverse; if they have none yet,
+the loop stops.
 """
 
 from __future__ import annotations
@@ -97,14 +97,14 @@ def stride(
     found: Slots,
     state: Ints,
 ) -> int:
-    """Go through windows that begin at `starts`; return why it stopped.
+    """Process the windows that begin at `starts`; return why it stopped.
 
-    Slices are told by panes, in order, and bounds in the entries; the last slice may be followed
-    by others as long as its pane is not past what is needed, so ask for more or pass a slice
-    without entries and a pane beyond all. `fronts` are those of the slices that leave before slice
-    `ready`, the last slice's first; what leaves before pane `flipped` has them. What enters from
-    pane `turning` on joins the next back, too (see `add_slice`). `found` has room for the entries
-    of any slice, `dead` for all that leave.
+    Slices are given by their panes, in order, and by bounds in the entries. More slices may follow
+    the last one unless its pane is past what is needed; to end them, pass a slice without entries
+    and with a pane beyond all. `fronts` are those of the slices that leave before slice `ready`,
+    the last slice's first; slices before pane `flipped` have them. Slices from pane `turning` on
+    also join the next back (see `add_slice`). `found` has room for the entries of any slice, `dead`
+    for all that leave.
     """
     while state[STEP] < starts.size:
         start = starts[state[STEP]]

@@ -1,17 +1,17 @@
-"""Chains of extents followed through many mapped segments in one call.
+"""Follows chains of extents through many mapped segments in one call.
 
-Idea: a *map* is a row of ordinals, ascending, with the address and the number of the words of each
-segment. A chain goes from extent to extent as long as the next one is in a segment of the map; what
-was passed is listed as *pieces*: the chain, where its words are, and how many. Nothing is copied
-until all chains are at their ends, so each is copied once, to its place.
+Idea: a *map* is a row of ascending ordinals, with the address and the number of words of each
+segment. A chain is followed from extent to extent while the next one is in a segment of the map;
+the extents passed are listed as *pieces*: the chain, where its words are, and how many. Nothing is
+copied until all chains have ended, so each is copied once, to its place.
 
 Invariants:
-1. What is followed and copied is what going back one by one gives
+1. The words copied are those that following the chain one extent at a time gives
    (`test_parity_chains_through_mapped_segments`).
-2. A chain that meets an extent that is not sound, or does not lead back, is told
+2. A chain with an invalid extent, or one that does not lead back, is reported
    (`test_a_chain_in_a_circle_is_told`, `test_extents_that_make_no_sense_are_damage`).
 
-Cost: two visits of each extent; O(log segments) to find a segment.
+Cost: two visits to each extent; O(log segments) to find a segment.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ CHAIN = 0
 ADDRESS = 1
 SIZE = 2
 PIECE = 3
-#: how a call ends that meets no damage: no chain can be followed, or there is no room for pieces
+#: how a call ends without damage: no chain can be followed further, or pieces are full
 DONE = -1
 FULL = -2
 
 
 @kernel
 def find_segment(ordinals: Ints, ordinal: int) -> int:
-    """Return the number of a segment in a map, -1 if it is not there."""
+    """Return the number of a segment in a map, -1 if it is not in the map."""
     first = 0
     last = ordinals.size
     while first < last:
@@ -71,10 +71,10 @@ def follow(
 ) -> tuple[int, int]:
     """Follow chains from their markers, newest extent first; return pieces and how it ended.
 
-    `segments` has rows of ordinals, addresses and words. A marker is moved on, to `NO_ROOT` at the
-    end of its chain or where all that is behind has expired. `left` is how many extents may still
-    follow, `step` of them for each place in a chain. How it ended is `DONE`, `FULL`, or the number
-    of a chain whose next extent is not sound, counted on for one that does not lead back.
+    `segments` has rows of ordinals, addresses and words. A marker is advanced, to `NO_ROOT` at the
+    end of its chain or where everything behind has expired. `left` is how many extents may still
+    follow, `step` of them for each place in a chain. The end is `DONE`, `FULL`, or the number of a
+    chain whose next extent is invalid, offset by the number of chains if it does not lead back.
     """
     header = np.empty((1, HEADER), dtype=np.int64)
     for i in range(markers.size):
@@ -104,7 +104,7 @@ def follow(
 
 @kernel
 def copy_back(pieces: Table, out: Ints, places: Ints) -> None:
-    """Copy pieces, the last one first, to the places of their chains, and move those past them."""
+    """Copy pieces, the last one first, to the places of their chains, and advance the places."""
     for p in range(pieces.shape[0] - 1, -1, -1):
         chain, size = pieces[p, CHAIN], pieces[p, SIZE]
         words = words_at(pieces[p, ADDRESS], size)

@@ -1,24 +1,25 @@
-"""Which groups are cold: statistics kept by slot, and the k coldest found without sorting.
+"""Which groups are cold: statistics by slot, and the k coldest found without sorting.
 
 Idea: two words for each slot. For the clock the first is a reference bit, cleared by a hand that
 takes the slots it finds cleared. For *fading scores* the first is a score as the bits of a float,
-the second the tick of the last hit; a score is only brought up to date when it is touched, so
-ageing costs nothing. The coldest come from one pass over the candidates: entries below the k-th so
-far gather behind it, and when as many as k did, a partition drops the warmer half.
+the second the tick of the last hit; a score is updated only when it is touched, so ageing costs
+nothing. The coldest come from one pass over the candidates: entries below the k-th so far collect
+after it, and once there are k of them, a partition drops the warmer half.
 
 Invariants:
-1. The hand takes what a clock that moves slot by slot takes (`test_parity_the_hand_of_the_clock`).
-2. A score is the sum of its hits, each faded by what passed since (`test_parity_fading_scores`).
+1. The hand takes the slots that a clock moving slot by slot takes
+   (`test_parity_the_hand_of_the_clock`).
+2. A score is the sum of its hits, each decayed by the time since (`test_parity_fading_scores`).
 3. The coldest are those that sorting by (score, last hit, slot) puts first
    (`test_parity_the_coldest_are_those_a_sort_puts_first`).
 4. One of every `one_in` hits is sampled, however they are cut into batches
    (`test_parity_one_hit_of_every_few_is_sampled`).
-5. Groups of the directory are chosen by how often they were named, then by when
+5. Groups of the directory are chosen by number of accesses, then by the last access
    (`test_parity_groups_named_least_and_longest_ago`).
 
 Cost: O(hits), O(candidates); two turns of the hand at most.
 
-Limits: scores that have faded to nothing are told apart by their last hit alone.
+Limits: scores that have decayed to zero are ordered by their last hit alone.
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ from icestream.kernels.hashing import mix_lo
 #: two words for each slot
 Stats = npt.NDArray[np.int64]
 
-#: heat, and chunks that have passed, that count for no more than this
+#: upper bounds of access counts and of ages in chunks
 MOST_HEAT = 255
 
 
 @kernel
 def clock_sweep(stats: Stats, candidates: Slots, start: int, k: int, out: Slots) -> tuple[int, int]:
-    """Move the hand over `candidates` from position `start` until `k` are taken, at most all.
+    """Move the hand over `candidates` from position `start` until `k` or all are taken.
 
-    Fills `out`; returns how many were taken and where the hand stops. A slot that is taken is left
-    with a negative first word.
+    Fills `out`; returns how many were taken and where the hand stops. A slot that is taken gets a
+    negative first word.
     """
     count = 0
     at = start
@@ -64,7 +65,7 @@ def clock_sweep(stats: Stats, candidates: Slots, start: int, k: int, out: Slots)
 
 @kernel
 def faded(score: float, last: int, tick: int, period: int, retain: float) -> float:
-    """Return what a score of tick `last` is worth at `tick`; a mark or no score is worth nothing.
+    """Return the value at `tick` of a score of tick `last`; 0 for a mark or no score.
 
     It is multiplied by `retain` at every tick that `period` divides, never if that is 0.
     """
@@ -85,7 +86,7 @@ def faded(score: float, last: int, tick: int, period: int, retain: float) -> flo
 def fade_hit(
     scores: Floats, last: Ints, slots: Slots, tick: int, period: int, gain: float, retain: float
 ) -> None:
-    """Add `gain` to the score of every slot, each time it is named."""
+    """Add `gain` to the score of every slot, each time it is listed."""
     for i in range(slots.size):
         slot = slots[i]
         scores[slot] = faded(scores[slot], last[slot], tick, period, retain) + gain
@@ -94,7 +95,7 @@ def fade_hit(
 
 @kernel
 def colder(keys: Floats, ages: Ints, slots: Slots, a: int, b: int) -> bool:
-    """Tell whether entry `a` is colder than entry `b`; no two entries are equal."""
+    """Return whether entry `a` is colder than entry `b`; no two entries are equal."""
     if keys[a] != keys[b]:
         return bool(keys[a] < keys[b])
     if ages[a] != ages[b]:
@@ -150,9 +151,9 @@ def fade_coldest(
     ages: Ints,
     slots: Slots,
 ) -> int:
-    """Put the `k` coldest candidates, or all there are, first in `slots`; return how many.
+    """Put the `k` coldest candidates, or all of them, first in `slots`; return how many.
 
-    `keys`, `ages` and `slots` have room for twice as many entries as `k`, which is at least 1.
+    `keys`, `ages` and `slots` have room for 2 * `k` entries; `k` is at least 1.
     """
     count = 0
     full = False
@@ -179,9 +180,9 @@ def fade_coldest(
 
 @kernel
 def list_coldest(table: Table, before: int, count: int, slots: Ints) -> int:
-    """List up to `count` groups named before a chunk: less heat first, then those longer ago.
+    """List up to `count` groups last accessed before a chunk: fewest accesses first, then oldest.
 
-    They are counted by heat, and those of the last heat that counts by age: nothing is sorted.
+    They are counted by accesses, and those of the last count included by age: nothing is sorted.
     Slots ascend. Returns how many there are.
     """
     heats, ages = np.zeros((2, MOST_HEAT + 1), dtype=np.int64)
@@ -216,7 +217,7 @@ def list_coldest(table: Table, before: int, count: int, slots: Ints) -> int:
 
 @kernel
 def sample_places(first: int, count: int, one_in: int, out: Ints) -> int:
-    """Choose which of `count` hits are kept, one at a drawn place in every `one_in` of a stream.
+    """Choose which of `count` hits are kept, one at a random place in every `one_in` of a stream.
 
     `first` is how many hits came before. Fills `out`, which has room for one more than
     `count // one_in` rounded up; returns how many are kept.

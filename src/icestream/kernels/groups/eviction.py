@@ -1,11 +1,11 @@
-"""Groups that are written at the end of a version or leave memory: which, and which of them whole.
+"""Which groups are written at the end of a version or when evicted, and which of them whole.
 
 Invariants:
-1. Groups are judged as column by column (`test_parity_groups_with_news`,
+1. The lists are those that selecting column by column gives (`test_parity_groups_with_news`,
    `test_parity_groups_that_leave`, `test_parity_groups_in_many_small_extents`).
-2. What leaves is cold if it is on the log (`test_parity_groups_that_have_left`).
+2. An evicted group is cold if it is on the log (`test_parity_groups_that_have_left`).
 
-Cost: one visit of each group.
+Cost: one visit to each group.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from icestream.kernels.groups.heap import (
     WORDS,
 )
 
-#: words of extents, on average, from which on a chain is never too long: reading them is copying
+#: average words per extent from which a chain is never too long: reading it is mere copying
 LARGE = 1024
 
 
 @kernel
 def is_apart(table: Table, at: int, slot: int, few: int, scattered: int) -> bool:
-    """Tell whether a chain has at least `few` extents, on average below `scattered` words."""
+    """Return whether a chain has at least `few` extents, on average below `scattered` words."""
     length = table[slot, at + CHAIN] & 0xFFFFFFFF
     return bool(length >= few and table[slot, at + COLD] < length * scattered)
 
@@ -40,11 +40,11 @@ def is_apart(table: Table, at: int, slot: int, few: int, scattered: int) -> bool
 def judge(
     table: Table, at: int, slots: Ints, limit: int, hot_limit: int, deltas: bool, whole: Mask
 ) -> tuple[int, int]:
-    """Fill in which groups with news have to be written whole.
+    """Determine which groups with new rows have to be written whole.
 
-    A chain may have `limit` extents, `hot_limit` if all of the group is in memory, and any number
-    of extents that are large. Returns how many are not all in memory, and how many of those must be
-    read first.
+    A chain may have `limit` extents, `hot_limit` if the whole group is in memory, and any number
+    of large extents. Returns how many are not whole in memory, and how many of those must be read
+    first.
     """
     cold = 0
     lacking = 0
@@ -76,11 +76,11 @@ def judge_leaving(
     dirty: Mask,
     whole: Mask,
 ) -> tuple[int, int]:
-    """List groups that have something to leave; tell which are to be written, and which whole.
+    """List groups with words to free; determine which must be written, and which of them whole.
 
-    A chain may have `limit` extents, more if they are large. One of at least `few` that have fewer
-    than `scattered` words on average is written as one if all of its group is in memory. Returns
-    how many are listed, and how many of them are to be written.
+    A chain may have `limit` extents, more if they are large. A chain of at least `few` extents with
+    fewer than `scattered` words on average is merged into one if the whole group is in memory.
+    Returns how many are listed, and how many of them must be written.
     """
     count = 0
     written = 0
@@ -119,9 +119,9 @@ def list_apart(table: Table, at: int, slots: Ints, few: int, scattered: int, out
 
 @kernel
 def let_go(table: Table, at: int, slots: Ints) -> None:
-    """Note that the words of groups are gone from memory: what is on the log is all there is.
+    """Record that the words of groups are gone from memory: all their rows are on the log.
 
-    That somebody asked for it is forgotten of a group that was all there.
+    For a group that was whole in memory, the earlier request for its cold rows is cleared.
     """
     for i in range(slots.size):
         slot = slots[i]

@@ -6,10 +6,10 @@ over the rows in the order in which they lie. Columns are those of `kernels.grou
 
 Invariants:
 1. Each list has the slots that selecting by columns gives (`test_parity_lists_of_groups`).
-2. What is described and settled is what column by column gives
+2. Headers and columns are those that working column by column gives
    (`test_parity_describing_and_settling`).
 
-Cost: O(groups named), or O(slots) for a list of all; nothing is sorted.
+Cost: O(groups passed), or O(slots) for a list of all; nothing is sorted.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _MOST = 9223372036854775807
 
 @kernel
 def list_news(table: Table, at: int, before: int, slots: Ints) -> int:
-    """List groups, named before a chunk, with words not on the log, or with stale ones there."""
+    """List groups, accessed before a chunk, with words not on the log, or with stale ones there."""
     count = 0
     for slot in range(table.shape[0]):
         news = table[slot, at + WORDS] > table[slot, at + CLEAN]
@@ -72,7 +72,7 @@ def list_news(table: Table, at: int, before: int, slots: Ints) -> int:
 
 @kernel
 def list_reminded(table: Table, at: int, slots: Ints) -> int:
-    """List groups with an instant that is not on the log."""
+    """List groups with a timer that is not on the log."""
     count = 0
     for slot in range(table.shape[0]):
         if table[slot, at + FLAGS] & REMINDED and table[slot, STAMP] != 0:
@@ -83,7 +83,7 @@ def list_reminded(table: Table, at: int, slots: Ints) -> int:
 
 @kernel
 def list_over(table: Table, at: int, watermark: int, slots: Ints) -> int:
-    """List groups whose rows, and there are some, have all expired."""
+    """List groups that have rows and whose rows have all expired."""
     count = 0
     for slot in range(table.shape[0]):
         if table[slot, at + EXPIRY] > watermark or table[slot, STAMP] == 0:
@@ -96,7 +96,7 @@ def list_over(table: Table, at: int, watermark: int, slots: Ints) -> int:
 
 @kernel
 def list_held(table: Table, pin: int, before: int, slots: Ints) -> int:
-    """List groups with words in memory that have another pin and were named before a chunk."""
+    """List groups with words in memory that have another pin and were accessed before a chunk."""
     count = 0
     for slot in range(table.shape[0]):
         stamp = table[slot, STAMP]
@@ -112,7 +112,7 @@ def list_held(table: Table, pin: int, before: int, slots: Ints) -> int:
 
 @kernel
 def list_residue(table: Table, at: int, before: int, slots: Ints) -> int:
-    """List groups, named before a chunk, whose words in memory lie on top of a cold root."""
+    """List groups, accessed before a chunk, with words in memory on top of a cold root."""
     count = 0
     for slot in range(table.shape[0]):
         on_cold = table[slot, at + WORDS] > 0 and table[slot, at + FLAGS] & WHOLE == 0
@@ -124,7 +124,7 @@ def list_residue(table: Table, at: int, before: int, slots: Ints) -> int:
 
 @kernel
 def is_empty(table: Table, slot: int) -> bool:
-    """Tell whether a group has no rows anywhere and wants nothing."""
+    """Return whether a group has no rows anywhere and no timer."""
     for at in range(GROUP, table.shape[1], PARTS):
         if table[slot, at + WORDS] != 0 or table[slot, at + COLD] != 0:
             return False
@@ -135,7 +135,7 @@ def is_empty(table: Table, slot: int) -> bool:
 
 @kernel
 def list_gone(table: Table, slots: Ints) -> int:
-    """List empty groups of which no older entry has to be hidden."""
+    """List empty groups that need not hide an older entry."""
     count = 0
     for slot in range(table.shape[0]):
         if table[slot, STAMP] != 0 and table[slot, PAGED] == 0 and is_empty(table, slot):
@@ -146,7 +146,7 @@ def list_gone(table: Table, slots: Ints) -> int:
 
 @kernel
 def list_needed(table: Table, slots: Ints, out: Ints) -> int:
-    """List those of some groups whose entries the cold index needs, by place."""
+    """List the positions of groups whose entries the cold index needs."""
     count = 0
     for i in range(slots.size):
         if table[slots[i], PAGED] != 0 or not is_empty(table, slots[i]):
@@ -171,7 +171,7 @@ def list_old(table: Table, at: int, last: int, slots: Ints) -> int:
 
 @kernel
 def live_words(table: Table, at: int) -> int:
-    """Return the words of extents that never expire and have a group that points to them."""
+    """Return the words of never-expiring extents that a group points to."""
     words = np.int64(0)
     for slot in range(table.shape[0]):
         never = table[slot, at + ROOT_EXPIRY] == _MOST
@@ -188,10 +188,10 @@ def live_words(table: Table, at: int) -> int:
 def words_of(
     table: Table, parts: Ints, slots: Ints, with_cold: bool, block: int, out: Ints
 ) -> None:
-    """Fill in the words of groups in some synopses, those behind cold roots too if asked for.
+    """Count the words of groups in some synopses, including those behind cold roots if asked.
 
-    `parts` are the columns where those of a synopsis begin. Words in memory are rounded up to whole
-    blocks of so many.
+    `parts` are the first columns of the synopses. Words in memory are rounded up to whole blocks
+    of `block` words.
     """
     for i in range(slots.size):
         slot = slots[i]
@@ -205,7 +205,7 @@ def words_of(
 
 @kernel
 def known_words(table: Table, block: int) -> int:
-    """Return the words of all groups, in memory or on the log, in whole blocks of so many."""
+    """Return the words of all groups, in memory or on the log, in whole blocks of `block` words."""
     total = np.int64(0)
     for slot in range(table.shape[0]):
         if table[slot, STAMP] == 0:
@@ -227,10 +227,10 @@ def news_of(table: Table, at: int, slots: Ints, out: Ints) -> None:
 def measure(
     table: Table, at: int, slots: Ints, whole: Mask, skipped: Ints, offsets: Ints, cleans: Ints
 ) -> int:
-    """Fill in what of each group is in memory and is to be taken: all if it is `whole`, or news.
+    """Determine which words in memory are taken of each group: all if it is `whole`, or new ones.
 
-    `skipped` are the words left out, `cleans` how many of the others are clean. Returns how many
-    groups are not all in memory.
+    `skipped` are the words left out, `cleans` the number of clean ones among the others. Returns
+    how many groups are not whole in memory.
     """
     total = np.int64(0)
     cold = 0
@@ -266,10 +266,10 @@ def describe(
     again: Mask,
     written: Ints,
 ) -> int:
-    """Fill in the headers of extents with news of groups; list those that are not nothing.
+    """Fill in the headers of extents with new rows of groups; list those that are not empty.
 
-    `oldest` is the ordinal of the first extent of the chain, 0 if this is it; `again` tells which
-    were on the log as a whole before.
+    `oldest` is the ordinal of the first extent of the chain, 0 if this is it; `again` marks groups
+    that were whole on the log before.
     """
     count = 0
     for i in range(slots.size):
@@ -313,10 +313,10 @@ def settle(
     oldest: Ints,
     markers: Ints,
 ) -> None:
-    """Note what was written of groups: `NO_ROOT` as a marker says that there was nothing to write.
+    """Record what was written of groups; the marker `NO_ROOT` means that nothing was written.
 
-    What memory has is clean. Groups that are only partly in memory are left to be released. An
-    extent that only says that a group is empty is for a restore: nothing points to it.
+    Words in memory are clean now. Groups that are only partly in memory are released by others. An
+    extent that marks a group as empty is only for a restore: nothing points to it.
     """
     for i in range(slots.size):
         slot = slots[i]
@@ -333,7 +333,7 @@ def settle(
             table[slot, at + FLAGS] |= WHOLE
         elif markers[i] != NO_ROOT:
             first = oldest[i] if oldest[i] > 0 else markers[i] >> 32
-            # a chain of one follows on nothing, whatever was there
+            # a chain of one has no predecessor, whatever was there
             table[slot, at + COLD] = sizes[i] + (table[slot, at + COLD] if length > 1 else 0)
             table[slot, at + ROOT] = markers[i]
             table[slot, at + ROOT_EXPIRY] = headers[i, LATEST]

@@ -1,14 +1,14 @@
 """Extents: rows of groups on the log, each with a header and a checksum of its own.
 
 Idea: an extent is a header, then the words of its rows. Those of many groups follow each other in a
-record, and a marker points to one of them: it is read without a look at the others. What was read
-is checked alone: the upper bits of the word with the length are a checksum of header and words,
-begun with the marker, so an extent in another place does not pass. In a record a header is *short*:
-words that follow from its flags are left out.
+record, and a marker points to one of them: it is read without reading the others, and checked
+alone: the upper bits of the word with the length are a checksum of header and words, seeded with
+the marker, so an extent in another place does not pass. In a record a header is *short*: words that
+follow from its flags are left out.
 
 Invariants:
-1. What was laid out is found and copied, and nothing else (`test_parity_extents_in_a_record`).
-2. A changed bit of an extent is noticed, and so is another marker or group
+1. Extents are found and copied as laid out, nothing else (`test_parity_extents_in_a_record`).
+2. A changed bit of an extent is detected, and so is another marker or group
    (`test_a_changed_extent_is_not_sound`).
 
 Cost: one pass over the words to lay out, two to read; a multiplication for each.
@@ -36,8 +36,8 @@ HEADER = 7
 WORDS = 0xFFFFFFFF
 #: flag in `LENGTH`: no row behind this extent has a better rank than any in it
 IN_ORDER = 1 << 32
-#: flags in `LENGTH` of a short header: there is no previous extent, so nothing is said of it;
-#: expiries are those of rows that never expire, and left out
+#: flags in `LENGTH` of a short header: there is no previous extent, so its words are left out;
+#: rows never expire, so expiries are left out
 FIRST = 1 << 33
 LASTING = 1 << 34
 #: bits of `LENGTH` below the checksum
@@ -80,7 +80,7 @@ def flags_of(headers: Table, e: int) -> int:
 
 @kernel
 def sum_up(headers: Table, ends: Ints) -> None:
-    """Fill in how many words the extents up to each one take in a record, from 0 on."""
+    """Fill `ends` with the cumulative words of the extents in a record, starting at 0."""
     ends[0] = 0
     for e in range(headers.shape[0]):
         size = headers[e, LENGTH] & WORDS
@@ -89,7 +89,7 @@ def sum_up(headers: Table, ends: Ints) -> None:
 
 @kernel
 def checksum(stream: Ints, at: int, size: int, marker: int) -> int:
-    """Return the checksum of an extent, all of `size` words, where it belongs in `LENGTH`."""
+    """Return the checksum of an extent, all of `size` words, shifted to its bits in `LENGTH`."""
     mixed = np.uint64(marker)
     for w in range(size):
         word = stream[at + w]
@@ -111,7 +111,7 @@ def lay_out(
     record: Ints,
     markers: Ints,
 ) -> None:
-    """Fill a record at `marker` with extents from first to last, and in the marker of each.
+    """Fill a record at `marker` with extents from first to last, and fill in the marker of each.
 
     The words of each begin at its place in `words`.
     """
@@ -143,7 +143,7 @@ def lay_out(
 
 @kernel
 def is_sound(stream: Ints, at: int, marker: int, hi: np.uint64, lo: np.uint64) -> bool:
-    """Tell whether an extent of a group is there, as it was written at `marker`."""
+    """Return whether this is the extent of a group, as it was written at `marker`."""
     if at < 0 or at + LEAST_HEADER > stream.size:
         return False
     length = stream[at + LENGTH]
@@ -157,7 +157,7 @@ def is_sound(stream: Ints, at: int, marker: int, hi: np.uint64, lo: np.uint64) -
 
 @kernel
 def measure_extents(stream: Ints, origin: int, markers: Ints, hi: Ids, lo: Ids, sizes: Ints) -> int:
-    """Fill in the words of extents; return how many are sound, and of their groups, before one not.
+    """Fill in the words of extents; return how many are valid and of their groups before a bad one.
 
     The first word of `stream` has the marker `origin`.
     """
@@ -205,10 +205,9 @@ def copy_extents(stream: Ints, origin: int, markers: Ints, headers: Table, out: 
 
 @kernel
 def list_extents(record: Ints, places: Ints, headers: Table) -> int:
-    """Fill in where the extents of a record begin, and headers; return how many they are.
+    """Fill in where the extents of a record begin, and their headers; return their number.
 
-    It is -1 if they do not fill the record. There must be room for one for every `LEAST_HEADER`
-    words.
+    It is -1 if they do not fill the record. There must be room for one per `LEAST_HEADER` words.
     """
     at = 0
     count = 0
@@ -228,7 +227,7 @@ def list_extents(record: Ints, places: Ints, headers: Table) -> int:
 
 @kernel
 def copy_pieces(source: Ints, begins: Ints, sizes: Ints, out: Ints, places: Ints) -> None:
-    """Copy pieces of `source` to `places` of `out`, and move those past them."""
+    """Copy pieces of `source` to `places` of `out`, and advance the places."""
     for i in range(begins.size):
         begin = begins[i]
         target = places[i]
@@ -241,7 +240,7 @@ def copy_pieces(source: Ints, begins: Ints, sizes: Ints, out: Ints, places: Ints
 def open_slots(
     index: Index, table: Table, facts: Ints, row: Ints, hi: Ids, lo: Ids, stamp: int, slots: Ints
 ) -> None:
-    """Give each of some new, distinct groups a slot; there must be slots enough."""
+    """Give each of some new, distinct groups a slot; there must be enough slots."""
     for i in range(hi.size):
         slot = facts[FREE_SLOT] - 1
         if slot >= 0:
@@ -291,7 +290,7 @@ def compact_slots(table: Table, facts: Ints) -> None:
 
 @kernel
 def stamp(table: Table, slots: Ints, chunk: int) -> None:
-    """Note the chunk that names groups, and how often it does."""
+    """Record the chunk that accesses groups, and count the accesses."""
     for k in range(slots.size):
         table[slots[k], STAMP] = chunk
         table[slots[k], HEAT] += 1

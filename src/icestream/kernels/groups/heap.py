@@ -1,24 +1,24 @@
 """The rows of many groups in one heap of small blocks, chained by group and synopsis.
 
-Idea: a *directory* `int64[groups, words]` has a row for each group: its identity, then `PARTS`
-words for each synopsis, beginning at column `at`. A synopsis' words in memory are a chain of blocks
-of equal size; the chain's last block is filled before a new one is taken, so rows straddle blocks.
-Numbers of blocks are kept plus one: zero is "none". A chain is freed by splicing it into the free
-list as a whole; that list is sorted now and then, or groups end up strewn over the heap. The block
-with the last *clean* word is remembered, so what is new of a large group is found without a walk
-over the rest. Replacing words overwrites the blocks that are there.
+Idea: a *directory* `int64[groups, words]` has a row for each group: its id, then `PARTS` words for
+each synopsis, beginning at column `at`. A synopsis' words in memory are a chain of blocks of equal
+size; the chain's last block is filled before a new one is taken, so rows straddle blocks. Numbers
+of blocks are stored plus one: zero is "none". A chain is freed by splicing it into the free list as
+a whole; that list is sorted now and then, or groups would end up scattered over the heap. The block
+with the last *clean* word is recorded, so the new words of a large group are found without
+traversing the rest. Replacing words overwrites the existing blocks.
 
 Invariants:
-1. What was appended to a group is gathered in that order, whatever happens to other groups
+1. Words appended to a group are gathered in that order, whatever happens to other groups
    (`test_parity_chains_beside_lists`).
 2. Every block is in one chain, in the free list, or above the blocks ever used (same test).
-3. `append` stops before the row for which there are too few blocks, `replace` before the group,
-   with nothing of it written (`test_append_stops_where_blocks_end`,
+3. `append` stops before the row for which there are too few blocks, `replace` before the group, and
+   writes nothing of it (`test_append_stops_where_blocks_end`,
    `test_replace_stops_before_the_group_without_blocks`).
 4. Sorting the free blocks loses none of them (`test_parity_free_blocks_in_order`).
 
 Cost: append, replace and gather touch each word once, and a cache line of the directory per row or
-group, whatever is clean; freeing is O(groups), sorting what is free O(blocks).
+group; freeing is O(groups), sorting the free list O(blocks).
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ Links = npt.NDArray[np.int32]
 #: words of a group before those of its synopses
 HI = 0
 LO = 1
-#: number of the chunk that last named the group; 0 for a slot that is free
+#: number of the chunk that last accessed the group; 0 for a free slot
 STAMP = 2
-#: number of the call that needs the group in memory
+#: number of the call that pins the group in memory
 PIN = 3
 #: whether the cold index still has an entry of it
 PAGED = 4
-#: how often it was named, counts of long ago halved again and again
+#: access count, halved from time to time
 HEAT = 5
-#: what a classifier keeps
+#: words of a classifier
 SCORES = 6
 GROUP = 8
 
@@ -69,11 +69,11 @@ PARTS = 12
 
 #: memory has all rows, those behind the root as well
 WHOLE = 1
-#: what is behind the root was replaced
+#: rows behind the root were replaced
 STALE = 2
 #: `DUE` is not on the log
 REMINDED = 4
-#: its rows were asked for while they were cold, and left there
+#: its rows were read while cold, and left on the log
 ASKED = 8
 
 #: places in the facts of a heap: first free block, free blocks, blocks ever used
@@ -82,7 +82,7 @@ FREE_COUNT = 1
 USED = 2
 HEAP_FACTS = 3
 
-#: the root of what was never written, as int64
+#: the root of a group that was never written, as int64
 NO_ROOT = -1
 
 
@@ -112,7 +112,7 @@ def extend(
     begin: int,
     end: int,
 ) -> None:
-    """Append words to the chain of a group; there must be blocks enough."""
+    """Append words to the chain of a group; there must be enough blocks."""
     size = blocks.shape[1]
     count = table[slot, at + WORDS]
     block = table[slot, at + TAIL] - 1
@@ -145,9 +145,9 @@ def append(
     expiry_at: int,
     watermark: int,
 ) -> int:
-    """Append rows from `first` on to the chains of their groups; return the row it stopped before.
+    """Append rows from `first` on to the chains of their groups; return the first row not appended.
 
-    It stops where blocks run out. Rows that have expired are left out. `expiry_at` is the word of a
+    It stops when blocks run out. Expired rows are left out. `expiry_at` is the word of a
     row with its expiry, or -1.
     """
     size = blocks.shape[1]
@@ -182,9 +182,9 @@ def install(
     offsets: Ints,
     cleans: Ints,
 ) -> None:
-    """Give a run of words, some of them clean, to each of some groups without any.
+    """Give a run of words, some of them clean, to each of some groups that have none.
 
-    There must be blocks enough.
+    There must be enough blocks.
     """
     for k in range(slots.size):
         slot, begin = slots[k], offsets[k]
@@ -213,7 +213,7 @@ def overwrite(
 ) -> int:
     """Write rows that have not expired over the chain of a group; return its last block.
 
-    Blocks are taken where it is too short, and its last `spare` ones freed.
+    Blocks are added if it is too short, and its last `spare` ones freed.
     """
     size = blocks.shape[1]
     last = -1
@@ -262,11 +262,11 @@ def replace(
     watermark: int,
     is_logged: bool,
 ) -> int:
-    """Put rows in place of all that groups from `first` on have; return where it stopped.
+    """Replace all rows of groups from `first` on; return where it stopped.
 
-    Group k has the rows between its bounds, row r the words between its offsets. It stops where
-    blocks run out. Rows that have expired are left out. What was on the log is stale where it has
-    to be hidden, forgotten otherwise.
+    Group k has the rows between its bounds, row r the words between its offsets. It stops when
+    blocks run out. Expired rows are left out. Rows on the log become stale if they have to be
+    hidden, otherwise they are forgotten.
     """
     size = blocks.shape[1]
     for k in range(first, slots.size):
@@ -338,7 +338,7 @@ def free(table: Table, at: int, slot: int, size: int, links: Links, facts: Ints)
 
 @kernel
 def sort_free(links: Links, facts: Ints, is_free: Mask) -> None:
-    """Put the free blocks in the order in which they lie: what is then taken lies together.
+    """Sort the free blocks by position, so that blocks taken together are adjacent.
 
     `is_free` has a place, False, for each block ever used.
     """
@@ -364,7 +364,7 @@ def gather(
     out: Ints,
     places: Ints,
 ) -> None:
-    """Copy the words of each group, without the first `skipped`, to `places`; move those on."""
+    """Copy the words of each group, without the first `skipped`, to `places`; advance these."""
     size = blocks.shape[1]
     for k in range(slots.size):
         slot = slots[k]
@@ -397,10 +397,10 @@ def sift(
     live_cleans: Ints,
     latest: Ints,
 ) -> None:
-    """Slide rows that have not expired together, in place; group k's are between its offsets.
+    """Move rows that have not expired together, in place; group k's are between its offsets.
 
-    Fills for each group its rows, how many of its first `cleans` words are left, and the latest
-    expiry; and `offsets` anew.
+    Fills in, for each group, its rows, how many of its first `cleans` words are left, and the
+    latest expiry; and updates `offsets`.
     """
     target = np.int64(0)
     begin = offsets[0]

@@ -1,17 +1,18 @@
-"""Groups in one row each: what is on the log of them, and all words of small ones.
+"""Groups in one row each: their entry, and all words of small ones.
 
-Idea: a row begins with some columns of the directory, the *entry*; then comes a word with its heat
-and how often heat had been halved; then one with the number of words of each synopsis, `BITS` bits
-for each, and the words themselves. Only a group that is in memory as a whole and small enough has
-such words; all zeros mean that it has none. A group that leaves is *stowed*: its row is filled in,
-its blocks are free.
+Idea: a row begins with some columns of the directory, the *entry*; then comes a word with the
+    access
+count and how often counts had been halved; then one with the number of words of each synopsis,
+`BITS` bits for each, and the words themselves. Only a group that is whole in memory and small
+enough has such words; all zeros mean that it has none. A group that leaves the directory is
+*stowed*: its row is filled in and its blocks are freed.
 
 Invariants:
-1. What was packed is put back, and nothing else changes (`test_parity_small_groups_in_rows`).
-2. Entries are taken over as columns are (`test_parity_entries_of_groups`).
-3. Drafts have the words that were packed (`test_parity_drafts_of_packed_groups`).
+1. Packed words are restored, and nothing else changes (`test_parity_small_groups_in_rows`).
+2. Entries are copied as columns are (`test_parity_entries_of_groups`).
+3. Planned extents have the words that were packed (`test_parity_drafts_of_packed_groups`).
 
-Cost: one visit of each group, one copy of its words.
+Cost: one visit to each group, one copy of its words.
 """
 
 from __future__ import annotations
@@ -46,16 +47,16 @@ from icestream.kernels.groups.heap import (
     free,
 )
 
-#: words of an entry that say whose it is
+#: words of the id at the start of an entry
 IDENTITY = 2
-#: words behind an entry: heat and how often it had been halved; numbers of words
+#: words after an entry: access count and its halvings; numbers of words
 BESIDE = 2
 #: bits of the first of them for each, and the greatest number there
 HEAT_BITS = 31
 MOST_HEAT = (1 << HEAT_BITS) - 1
 #: bits of the first word for the number of words of a synopsis
 BITS = 6
-#: words of a synopsis, at most, and synopses, at most
+#: maximum words of a synopsis, and maximum number of synopses
 MOST_WORDS = (1 << BITS) - 1
 MOST_SYNOPSES = 62 // BITS
 _LEAST = -9223372036854775808
@@ -64,13 +65,13 @@ _MOST = 9223372036854775807
 
 @kernel
 def packed_at(entry: int) -> int:
-    """Return where, in a row that begins with an entry of so many words, packed words begin."""
+    """Return where packed words begin in a row whose entry has `entry` words."""
     return entry + BESIDE - 1
 
 
 @kernel
 def adopt(table: Table, columns: Ints, slots: Ints, rows: Table) -> None:
-    """Fill in, from its entry, what is on the log of each group that was just opened."""
+    """Fill in the log columns of each group that was just opened, from its entry."""
     for k in range(slots.size):
         slot = slots[k]
         for c in range(IDENTITY, columns.size):
@@ -82,7 +83,7 @@ def adopt(table: Table, columns: Ints, slots: Ints, rows: Table) -> None:
 
 @kernel
 def warm(table: Table, entry: int, slots: Ints, rows: Table, halved: int) -> None:
-    """Fill in the heat that groups had, halved as often as others were meanwhile."""
+    """Restore the access counts of groups, halved as often as others were meanwhile."""
     for k in range(slots.size):
         heat, before = rows[k, entry] >> HEAT_BITS, rows[k, entry] & MOST_HEAT
         table[slots[k], HEAT] = heat >> min(halved - before, 62)
@@ -100,9 +101,9 @@ def stow(
     halved: int,
     rows: Table,
 ) -> None:
-    """Fill in entry, heat and words of each group, and free its blocks.
+    """Fill in entry, access count and words of each group, and free its blocks.
 
-    It gets no words if not all fit, or are in memory.
+    It gets no words unless all are in memory and fit.
     """
     first = packed_at(columns.size)
     for k in range(slots.size):
@@ -119,7 +120,7 @@ def stow(
 def pack(
     table: Table, blocks: Table, links: Links, slot: int, rows: Table, k: int, first: int
 ) -> int:
-    """Copy the words of a group into a row, and zeros behind; return how many by synopsis."""
+    """Copy the words of a group into a row, followed by zeros; return how many by synopsis."""
     size = blocks.shape[1]
     total = np.int64(0)
     fits = True
@@ -145,7 +146,7 @@ def pack(
 
 @kernel
 def blocks_needed(rows: Table, first: int, synopses: int, size: int) -> int:
-    """Return the blocks, of `size` words, that all rows take when they are put back."""
+    """Return the blocks, of `size` words, that all rows need when they are unpacked."""
     blocks = 0
     for k in range(rows.shape[0]):
         for s in range(synopses):
@@ -157,9 +158,9 @@ def blocks_needed(rows: Table, first: int, synopses: int, size: int) -> int:
 def unpack(
     table: Table, blocks: Table, links: Links, facts: Ints, slots: Ints, rows: Table, first: int
 ) -> None:
-    """Put words back into groups that have no words in memory, until blocks run out.
+    """Restore the words of groups that have none in memory, until blocks run out.
 
-    They are clean; what has no root stays without words.
+    They are clean; a synopsis without a root stays without words.
     """
     size = blocks.shape[1]
     for k in range(slots.size):

@@ -1,18 +1,17 @@
-"""Pairs of intervals that share an instant, and where the number of intervals alive is above zero.
+"""Pairs of overlapping intervals, and where the number of live intervals is above zero.
 
-Idea: rows that probe and rows that are stored lie in groups side by side. Stored rows that begin in
-order can be searched: those from the first whose end, or that of a row before it, lies past the
-probe's start, up to the first that begins at its end or later. Pairs are handed out by the
-capacity of the caller's arrays; a call goes on where the last one stopped. Covers are a walk over
-sorted edges.
+Idea: probing rows and stored rows are contiguous by group. Stored rows sorted by their begin can be
+searched: from the first row whose end, or that of a row before it, is past the probe's start, up to
+the first that begins at its end or later. Pairs are returned up to the capacity of the caller's
+arrays; a call continues where the last one stopped. Covers are found by traversing sorted edges.
 
 Invariants:
 1. All pairs of a group with a common instant are found, once, whatever the capacity
    (`test_parity_pairs_of_random_intervals`).
-2. Narrowing leaves no pair out (the same test).
-3. Stretches are where exactly one of two covers holds, as long as they can be
+2. Narrowing misses no pair (the same test).
+3. Stretches are the maximal intervals where exactly one of two covers holds
    (`test_parity_stretches_of_random_covers`).
-4. Rows have one number exactly when their words are equal, in the order they first come
+4. Rows have equal numbers exactly when their words are equal, in order of first appearance
    (`test_parity_numbers_of_random_pairs`).
 
 Cost: O(log n) per probe and the rows between its bounds; O(edges).
@@ -28,7 +27,7 @@ from icestream.kernels.compile import kernel
 
 @kernel
 def is_in_order(bounds: Ints, le: Ints) -> bool:
-    """Tell whether the rows of each group begin in order."""
+    """Return whether the rows of each group begin in order."""
     for group in range(bounds.size - 1):
         for row in range(bounds[group] + 1, bounds[group + 1]):
             if le[row] < le[row - 1]:
@@ -40,7 +39,7 @@ def is_in_order(bounds: Ints, le: Ints) -> bool:
 def narrow(
     probe_le: Ints, probe_re: Ints, bounds: Ints, le: Ints, re: Ints, firsts: Ints, lasts: Ints
 ) -> None:
-    """Bring the range of stored rows of each probe, that of its group, down to those in question.
+    """Narrow the range of stored rows of each probe from its whole group to possible partners.
 
     The rows of each group begin in order.
     """
@@ -84,8 +83,8 @@ def pair_up(
 ) -> int:
     """Fill `probes` and `stored` with the next pairs that share an instant; return how many.
 
-    `state` is the probe to go on with and how many of its stored rows are done, zeros to begin
-    with; there are no more pairs when fewer come than there was room for.
+    `state` is the probe to continue with and how many of its stored rows are done, zeros at first;
+    there are no more pairs when fewer are returned than there was room for.
     """
     count = 0
     probe = state[0]
@@ -122,7 +121,7 @@ def stretches(
     ends: Ints,
     signs: Ints,
 ) -> int:
-    """Find where one of two covers holds and the other does not; return how many stretches.
+    """Find where one of two covers holds and the other does not; return the number of stretches.
 
     Edges are sorted by owner and time; each adds `before` to the number of rows alive in the one
     cover and `after` to that in the other. The sign is 1 where only the cover before holds, -1
@@ -159,7 +158,7 @@ def stretches(
 def number_pairs(hi: Ids, lo: Ids, index: Ints, numbers: Ints, heads: Ints) -> int:
     """Number rows by two words; fill `heads` with the first row of each number; return how many.
 
-    `index` is zeros, a power of two of them, more than there are rows.
+    `index` is zeros; its length is a power of two above the number of rows.
     """
     mask = index.size - 1
     count = 0

@@ -1,12 +1,12 @@
-"""Rows merged over the numbered segments that each spans, without ever taking one back.
+"""Merges rows over the numbered segments that each spans, without subtraction.
 
 Idea: segments are the leaves of a tree in which a node covers those below it. A row is merged into
-the few nodes that cover its span exactly, and in the end every node into its two children: a leaf
-has then met each row that spans it, once.
+the few nodes that cover its span exactly, and in the end every node into its two children: then a
+leaf contains each row that spans it, once.
 
 Invariants:
 1. Each segment holds the merge of the rows that span it (`test_parity_merging_over_spans`).
-2. What a segment holds does not depend on rows that do not span it, floats included
+2. A segment does not depend on rows that do not span it, not even in floats
    (`test_a_row_leaves_no_trace_where_it_is_not`).
 
 Cost: O(rows x fields x log segments).
@@ -25,7 +25,7 @@ from icestream.kernels.words import merge_field
 def merge_spans(first: Ints, last: Ints, rows: Table, ops: Ints, places: Ints, tree: Table) -> None:
     """Merge every row into the segments from `first` up to `last`.
 
-    `tree` has two rows for each segment, all identities; the second half of it is the answer.
+    `tree` has two rows for each segment, all neutral elements; its second half is the result.
     """
     size = tree.shape[0] // 2
     for row in range(first.size):

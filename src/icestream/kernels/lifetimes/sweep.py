@@ -1,22 +1,22 @@
-"""Sweeping over edges: step functions of words, and what changes in them.
+"""Sweeping over edges: step functions of words, and their changes.
 
-Idea: an *edge* adds words to everything from its instant on. All edges of a group, in time, are a
-step function; one pass keeps two of them side by side, the one of edges that were *kept* and the
-one of all edges, and tells the segments in which they differ. Edges that the watermark has passed
-come out as one, which holds their sum.
+Idea: an *edge* adds words to everything from its time on. The edges of a group, in order of time,
+are a step function; one pass computes two of them together, that of the *stored* edges and that of
+all edges, and returns the segments in which they differ. Edges that the watermark has passed are
+merged into one, which holds their sum.
 
 Invariants:
-1. Segments told are exactly those of one function that the other does not have, and the edges that
-   come out have the function of all edges from the watermark on
+1. The segments returned are exactly those of one function that the other does not have, and the
+   edges returned have the function of all edges from the watermark on
    (`test_parity_sweeping_beside_the_obvious_loop`).
-2. Sweeping over edges that came out of a sweep does the same additions in the same order, so floats
+2. Sweeping over edges that a sweep returned does the same additions in the same order, so floats
    agree to the bit (`test_sweeping_again_repeats_every_segment_to_the_bit`).
-3. A float sum over no values is exactly zero, whatever was taken back
+3. A float sum over no values is exactly zero, whatever was subtracted
    (`test_a_sum_over_nothing_is_exactly_zero`).
 
 Cost: O(edges x fields) after sorting.
 
-Limits: operations of sums only; an edge without any words marks where a function has begun.
+Limits: operations of sums only; an edge without any words marks where a function begins.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NEVER = 2**63 - 1
 
 @kernel
 def scale_rows(rows: Table, counts: Ints, ops: Ints, places: Ints) -> None:
-    """Multiply every field of a row by a whole number, which may be negative."""
+    """Multiply every field of a row by an integer, which may be negative."""
     power = np.empty((1, rows.shape[1]), dtype=np.int64)
     for i in range(rows.shape[0]):
         left = abs(counts[i])
@@ -79,10 +79,10 @@ def fold_equal(
     index: Ints,
     heads: Ints,
 ) -> int:
-    """Add up rows that agree in slot and lifetime, and put the sums side by side at the front.
+    """Add up rows with equal slot and lifetime, and move the sums to the front.
 
-    `heads` is filled with the first row of each sum; `index` is zeros, a power of two of them, more
-    than there are rows. Sums that come to nothing are left out. Return how many sums there are.
+    `heads` is filled with the first row of each sum; `index` is zeros, its length a power of two
+    above the number of rows. Sums that are zero are left out. Return the number of sums.
     """
     mask = index.size - 1
     count = 0
@@ -117,7 +117,7 @@ def fold_equal(
 
 @kernel
 def _value_bits(width: int, ops: Ints, places: Ints) -> Ints:
-    """Return for each word the bits that tell whether it is zero: of floats all but the sign."""
+    """Return for each word the bits that are zero in a zero: for floats all but the sign."""
     bits = np.full(width, -1, dtype=np.int64)
     for f in range(ops.size):
         if ops[f] == 2:
@@ -127,7 +127,7 @@ def _value_bits(width: int, ops: Ints, places: Ints) -> Ints:
 
 @kernel
 def _is_zero(rows: Table, i: int, bits: Ints) -> bool:
-    """Tell whether a row adds nothing; negative zeros are zeros."""
+    """Return whether a row adds nothing; negative zeros are zeros."""
     found = np.int64(0)
     for w in range(bits.size):
         found |= rows[i, w] & bits[w]
@@ -169,9 +169,9 @@ def _take_step(
     steps: Table,
     cuts: Flags,
 ) -> int:
-    """Add up the edges of a group at one instant, kept ones and all; return where they end.
+    """Add up the edges of a group at one time, stored ones and all; return where they end.
 
-    `cuts` tells whether they cut the function of the kept, that of all, and whether one is a mark.
+    `cuts` is set to whether they cut the stored function, that of all, and whether one is a mark.
     """
     steps[:] = 0
     cuts[:] = False
@@ -213,17 +213,17 @@ def sweep_edges(
     parts: Table,
     part_words: Table,
 ) -> tuple[int, int]:
-    """Sweep over edges sorted by (group, time), kept ones first; return edges and segments made.
+    """Sweep over edges sorted by (group, time), stored ones first; return edges and segments.
 
-    `order` has the row of each edge in the words of those kept and, counted on, of those added. The
-    first word counts events: a segment is told where it is positive, or wherever a function has
-    begun if `shows_nothing`. A row of `parts` is group, from, to, and 1 for segments of all edges
-    or -1 for those of kept ones. There must be room for as many edges as come in and one per group,
-    and for twice as many segments.
+    `order` has the row of each edge in the stored words and, counted on, in the added ones. The
+    first word counts events: a segment is returned where it is positive, or from the begin of a
+    function on if `shows_nothing`. A row of `parts` is group, from, to, and 1 for segments of all
+    edges or -1 for those of stored ones. There must be room for as many edges as come in plus one
+    per group, and for twice as many segments.
     """
     width = added.shape[1]
     bits = _value_bits(width, ops, places)
-    # of kept edges, then of all
+    # of stored edges, then of all
     totals = np.zeros((2, width), dtype=np.int64)
     steps = np.zeros((2, width), dtype=np.int64)
     cuts = np.zeros(3, dtype=np.bool_)

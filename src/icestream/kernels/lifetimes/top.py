@@ -1,8 +1,8 @@
-"""Segments of time filled from the best row down, and sums over the rows that span them.
+"""Fills segments of time with the best rows, and sums over the rows that span them.
 
 Idea: rows span ranges of numbered segments. Best first, each row enters the segments of its range
-that still have room; full ones are skipped by a forest of pointers to the next with room, so that a
-row pays only for segments it enters.
+that still have room; full ones are skipped by a forest of pointers to the next one with room, so a
+row costs only the segments that it enters.
 
 Invariants:
 1. Each segment holds the first k rows, by order, that span it (`test_parity_filling_segments`).
@@ -23,7 +23,7 @@ from icestream.kernels.words import merge_field
 
 @kernel
 def _next_free(ahead: Ints, segment: int) -> int:
-    """Return the first segment with room from one on, and shorten the way there."""
+    """Return the first segment with room from one on, with path compression."""
     end = segment
     while ahead[end] != end:
         end = ahead[end]
@@ -40,8 +40,8 @@ def fill_segments(
 ) -> int:
     """Fill segments with rows in `order`, at most k in each; return the runs made.
 
-    A row spans the segments from `first` up to `last`, and is there `counts` times. `ahead` counts
-    up from 0 and has one more than there are segments, `room` is k for each segment. A run is a
+    A row spans the segments from `first` up to `last`, and counts `counts` times. `ahead` counts up
+    from 0 and is one longer than the number of segments, `room` is k for each segment. A run is a
     row, its first segment, the one after its last and how often the row entered each.
     """
     made = 0
@@ -70,7 +70,7 @@ def fill_segments(
 def cover_segments(
     first: Ints, last: Ints, rows: Table, ops: Ints, places: Ints, guards: Ints, out: Table
 ) -> None:
-    """Add every row to all segments it spans; `out` is zero and has one more than segments."""
+    """Add every row to all segments it spans; `out` is zero and one longer than the segments."""
     for i in range(first.size):
         for f in range(ops.size):
             merge_field(out, first[i], places[f], rows, i, places[f], ops[f])

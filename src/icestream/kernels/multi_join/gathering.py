@@ -1,22 +1,22 @@
-"""Rows of a join from records of the log into one heap, and there in the order of identities.
+"""Reads rows of a join from records of the log into one heap, and sorts them by id.
 
-Idea: the heap fills from both ends. Rows grow from its begin, as the log has them; from its end
-grows a pair for each, its place and its generation with its port. Records come in the order of the
-log, so pairs of one identity come in that of generations, and a record is a run in the order of hi:
-merging neighbouring runs until one is left, and telling the few identities of one hi apart, puts
-all rows in the order of (port, identity, generation).
+Idea: the heap fills from both ends. Rows grow from its start, as they are on the log; from its end
+grow pairs, one per row: its place, and its generation with its port. Records come in log order, so
+pairs of one id come in the order of generations, and a record is a run sorted by id_high. Merging
+neighbouring runs until one is left, and then separating the few ids with equal id_high, sorts all
+rows by (port, id, generation).
 
 Invariants:
-1. Of a record, exactly the rows of a range that belong to partitions at hand and are not garbage
-   are taken, with their generation (`test_parity_rows_taken_from_a_record`).
-2. A record whose rows run past its end, or are not in the order of hi, is found out before one of
+1. Of a record, exactly the rows of a range are taken that belong to the partitions wanted and are
+   not garbage, with their generation (`test_parity_rows_taken_from_a_record`).
+2. A record whose rows run past its end, or are not sorted by id_high, is detected before one of
    them is read (`test_parity_rows_taken_from_a_record`).
-3. Nothing is written where rows and pairs would meet, room for ordering included
+3. Nothing is written if rows, pairs and room for sorting would overlap
    (`test_bounded_rows_that_do_not_fit_are_told`).
-4. Equal identities stay in the order they came in (`test_parity_pairs_put_in_order`).
+4. Equal ids keep their order (`test_parity_pairs_put_in_order`).
 
-Cost: one pass over a record; O(rows x log(records)) to order them, and O(n x m) where n rows of an
-identity share their hi with m rows of another.
+Cost: one pass over a record; O(rows x log(records)) to sort them, and O(n x m) if n rows of an id
+share their id_high with m rows of another.
 
 References: merge sort of runs.
 """
@@ -31,19 +31,19 @@ from icestream.kernels.compile import kernel
 from icestream.kernels.multi_join.resident import PORT_BITS, partition_of
 from icestream.kernels.multi_join.rows import LOG_HEAD, LOG_HI, LOG_LO
 
-#: what a pair holds: where the row is in the heap; its generation, with its port below it at first
+#: words of a pair: the row's place in the heap; its generation, at first with its port below
 PLACE = 0
 GENERATION = 1
 PAIR = 2
-#: words that each row takes beside its own: its pair, and as much to put it in order
+#: words per row in addition to its own: its pair, and as much for sorting
 ORDERING = 2 * PAIR
-#: instead of the words in use: the record does not hold rows in order, or does not fit
+#: returned instead of the words in use: the record is not sorted, or does not fit
 DAMAGED = -1
 FULL = -2
 
 
 def pairs_of(heap: Ints, first: int, end: int) -> Table:
-    """Return the pairs from a first one up to an end, in the order they came in."""
+    """Return the pairs from a first one up to an end, in the order they were added."""
     pairs = heap[heap.size - PAIR * end : heap.size - PAIR * first].reshape(-1, PAIR)
     return pairs[::-1]
 
@@ -65,9 +65,9 @@ def take_rows(
 ) -> tuple[int, int]:
     """Take the rows of a record into a heap of `used` words and `count` pairs; return both anew.
 
-    Rows are taken whose hi is from `first` to `last` and whose partition is `due`, with a `floor`
-    before the epoch of the record. `cuts` are sorted, those of partition p begin at `begins[p]`.
-    Instead of words come `DAMAGED` or `FULL`.
+    Rows are taken whose id_high is from `first` to `last` and whose partition is `due`, with a
+    `floor` before the epoch of the record. `cuts` are sorted, those of partition p begin at
+    `begins[p]`. `DAMAGED` or `FULL` is returned instead of words.
     """
     at = 0
     before = np.uint64(0)
@@ -106,7 +106,7 @@ def take_rows(
 
 @kernel
 def _before(heap: Ints, pairs: Table, one: int, other: int) -> bool:
-    """Tell whether a pair must come before another, by port and hi."""
+    """Return whether a pair must come before another, by port and id_high."""
     port = pairs[one, GENERATION] & ((1 << PORT_BITS) - 1)
     other_port = pairs[other, GENERATION] & ((1 << PORT_BITS) - 1)
     if port != other_port:
@@ -117,7 +117,7 @@ def _before(heap: Ints, pairs: Table, one: int, other: int) -> bool:
 
 @kernel
 def _tell_apart(heap: Ints, pairs: Table) -> None:
-    """Put pairs of one port and hi, which hardly ever differ in lo, in the order of lo."""
+    """Sort pairs of one port and id_high, which hardly ever differ in id_low, by id_low."""
     for end in range(1, pairs.shape[0]):
         at = end
         while at > 0 and not _before(heap, pairs, at - 1, at):
@@ -147,10 +147,10 @@ def _merge(heap: Ints, pairs: Table, begin: int, middle: int, end: int, merged: 
 
 @kernel
 def order_pairs(heap: Ints, pairs: Table, spare: Table, bounds: Ints, counts: Ints) -> None:
-    """Put pairs in the order of (port, identity), those of one identity as they came.
+    """Sort pairs by (port, id); those of one id keep their order.
 
-    Between two `bounds`, which are used up, pairs are in the order of (port, hi); `spare` has as
-    many pairs. What is left of a port in a pair is taken away and added to `counts`.
+    Between two `bounds`, which are overwritten, pairs are sorted by (port, id_high); `spare` has as
+    many pairs. The port is removed from each pair and added to `counts`.
     """
     runs = bounds.size - 1
     total = pairs.shape[0]

@@ -1,10 +1,10 @@
-"""Results that several generations of a partition owe each other.
+"""Results that combine several generations of a partition.
 
-Idea: the rows of each port are sorted by identity and then by generation. A merge of all ports
-finds the identities that all have; their rows are combined in nested loops that leave out what was
-emitted before: combinations of one generation. Such combinations are never walked through: where
-all members so far are of one generation, later ports that have no other are not entered, and the
-last loop leaps over the rows of that generation.
+Idea: the rows of each port are sorted by id and then by generation. A merge of all ports finds the
+ids that all of them have; their rows are combined in nested loops that skip what was emitted
+before: combinations of one generation. Such combinations are never visited: if all members so far
+are of one generation, later ports that have no other are not entered, and the last loop jumps over
+the rows of that generation.
 
 Invariants:
 1. Exactly the combinations with a common instant and members of at least two generations are
@@ -24,7 +24,7 @@ from icestream.kernels.compile import kernel
 from icestream.kernels.multi_join.gathering import GENERATION, PLACE
 from icestream.kernels.multi_join.rows import LOG_HI, LOG_LE, LOG_LO, LOG_RE
 
-#: what the walk remembers of each port: the rows of the key at hand, where the walk is among them,
+#: state of the traversal for each port: the rows of the current key, the position among them,
 #: the lifetime of the members up to this port, their generation if it is one, and the generation
 #: that all later ports consist of, if it is one
 BEGIN = 0
@@ -41,7 +41,7 @@ MIXED = -1
 
 @kernel
 def _less(heap: Ints, at: int, other: int) -> bool:
-    """Tell whether the identity of a row is less than that of another."""
+    """Return whether the id of a row is less than that of another."""
     a = np.uint64(heap[at + LOG_HI])
     b = np.uint64(heap[other + LOG_HI])
     if a != b:
@@ -51,7 +51,7 @@ def _less(heap: Ints, at: int, other: int) -> bool:
 
 @kernel
 def _next_key(heap: Ints, pairs: Table, bounds: Ints, walk: Table) -> bool:
-    """Move to the rows of the next identity that all ports have; False if there is none."""
+    """Move to the rows of the next id that all ports have; False if there is none."""
     ports = walk.shape[0]
     for port in range(ports):
         walk[port, BEGIN] = walk[port, END]
@@ -81,7 +81,7 @@ def _next_key(heap: Ints, pairs: Table, bounds: Ints, walk: Table) -> bool:
 
 @kernel
 def _look_ahead(pairs: Table, walk: Table) -> bool:
-    """Note which generation later ports consist of; False if all ports consist of the same."""
+    """Record which generation later ports consist of; False if all ports consist of the same."""
     later = np.int64(-2)
     for port in range(walk.shape[0] - 1, -1, -1):
         walk[port, LATER] = later
@@ -95,7 +95,7 @@ def _look_ahead(pairs: Table, walk: Table) -> bool:
 
 @kernel
 def _leap(pairs: Table, row: int, end: int) -> int:
-    """Return the first row of a later generation, given those of a key and port in order."""
+    """Return the first row of a later generation, given the sorted rows of a key and port."""
     generation = pairs[row, GENERATION]
     low = row + 1
     high = end
@@ -120,10 +120,10 @@ def owed(
 ) -> int:
     """Fill `found` with the next owed combinations, `lifetimes` with theirs; return how many.
 
-    `pairs` are place in the heap and generation of rows, those of port p from `bounds[p]` to
-    `bounds[p + 1]`, in the order of (identity, generation). `state` is how deep the walk is, -1 to
-    begin with; `walk[:, END]` begins as `bounds[:-1]`. There are no more combinations when fewer
-    come than there was room for.
+    `pairs` are heap place and generation of rows, those of port p from `bounds[p]` to
+    `bounds[p + 1]`, sorted by (id, generation). `state` is the depth of the traversal, -1 at first;
+    `walk[:, END]` begins as `bounds[:-1]`. There are no more combinations when fewer are returned
+    than there was room for.
     """
     count = 0
     last = walk.shape[0] - 1

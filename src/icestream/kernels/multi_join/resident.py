@@ -1,18 +1,18 @@
-"""The resident rows of an n-way join: one heap of rows, one table of keys, chains by key and port.
+"""The rows of an n-way join in memory: one heap of rows, one table of keys, chains by key and port.
 
 Idea: a row is [key and port, le, re, next, payload words...] somewhere in a flat heap; the payload
-says how long it is. A key is [hi, lo, head of each port]; an open-addressing index finds it. Rows
-of a key and port are chained, newest first. A chunk of rows is combined with the chains of the
-other ports by a walk that stops when the caller's arrays are full and goes on where it stopped.
+contains its length. A key is [id_high, id_low, head of each port]; an open-addressing index finds
+it. Rows of a key and port are chained, newest first. A chunk of rows is combined with the chains of
+the other ports by a traversal that stops when the caller's arrays are full and can be continued.
 
 Invariants:
 1. A key is found exactly if it was opened (`test_parity_keys_beside_a_dict`).
 2. All combinations with a common instant are found, once, whatever the capacity
    (`test_parity_combinations_of_random_rows`).
-3. Compacting keeps the rows of the other partitions that have not ended, in order, and their chains
+3. Compaction keeps the live rows of the other partitions, in order, and their chains
    (`test_parity_compacting_beside_a_list`).
 
-Cost: O(1) lookup for each row, then O(rows of the chains walked); compacting is one pass.
+Cost: O(1) lookup for each row, then O(rows of the chains visited); compaction is one pass.
 
 References: symmetric hash join of several inputs.
 """
@@ -33,11 +33,11 @@ LE = 1
 RE = 2
 NEXT = 3
 HEAD = 4
-#: bits of a port beside the slot of a key
+#: bits of a port below the slot of a key
 PORT_BITS = 8
 #: words of a key before its heads
 HEADS = 2
-#: what is known of a partition: resident bytes; results and rows, also those that have ended, of
+#: words of a partition: resident bytes; results and rows, including ended ones, of
 #: its resident generation; latest end of a row; first begin of a row that is not of its oldest
 #: generation; the epoch up to which its rows on the log are garbage; its older generations
 BYTES = 0
@@ -52,7 +52,7 @@ FACTS = 7
 
 @kernel
 def partition_of(hi: int, partitions: int) -> np.int64:
-    """Return the partition of an identity."""
+    """Return the partition of an id."""
     return np.int64(((np.uint64(hi) >> np.uint64(32)) * np.uint64(partitions)) >> np.uint64(32))
 
 
@@ -62,7 +62,7 @@ def open_keys(
 ) -> tuple[int, int]:
     """Fill `slots` with the key of each row, opened if it is new, and `hits` with rows to combine.
 
-    Those are rows whose key has rows on all other ports. Returns the keys in use and the hits.
+    `hits` are rows whose key has rows on all other ports. Returns the keys in use and the hits.
     """
     mask = index.size - 1
     count = 0
@@ -110,12 +110,12 @@ def combine(
     found: Table,
     lifetimes: Table,
 ) -> int:
-    """Fill `found` with the next combinations, `lifetimes` with theirs; return how many.
+    """Fill `found` with the next combinations, `lifetimes` with their lifetimes; return how many.
 
     A combination is a row of the chunk and, for each of the other ports, the place of a resident
-    row. `state` is the hit to go on with and how deep it is in the chains, (0, -1) to begin with;
+    row. `state` is the hit to continue with and the depth in its chains, (0, -1) at first;
     `cursors` and `parts` have a row for each other port. There are no more combinations when fewer
-    come than there was room for.
+    are returned than there was room for.
     """
     count = 0
     last = others.size - 1
@@ -175,7 +175,7 @@ def link(
     facts: Table,
     fresh: bool,
 ) -> int:
-    """Put rows into the heap and in front of their chains; return where the heap now ends.
+    """Add rows to the heap and to the front of their chains; return where the heap now ends.
 
     The payload of row i begins at `begins[i]` of `words`. Rows that are not `fresh` were counted
     among the members of their generation before.
@@ -242,9 +242,9 @@ def compact(
     watermark: int,
     facts: Table,
 ) -> tuple[int, int]:
-    """Drop the rows of doomed partitions and rows that have ended; return words and keys in use.
+    """Drop the rows of doomed partitions and ended rows; return the words and keys in use.
 
-    Rows and keys close ranks, in order; the index must be made anew.
+    Rows and keys are moved together, in order; the index must be rebuilt.
     """
     partitions = facts.shape[0]
     facts[:, BYTES] = 0
@@ -297,7 +297,7 @@ def compact(
 
 @kernel
 def index_keys(index: Index, keys: Table, used: int) -> None:
-    """Enter all keys into an index of zeros."""
+    """Insert all keys into an index of zeros."""
     mask = index.size - 1
     for slot in range(used):
         place = np.int64(np.uint64(keys[slot, 1]) >> np.uint64(20)) & mask

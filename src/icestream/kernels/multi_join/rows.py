@@ -1,17 +1,18 @@
-"""Rows of a join on their way: from the heap to the log, back, and their payloads into one piece.
+"""Moves rows of a join: from the heap to the log, back, and their payloads into one array.
 
-Idea: on the log a row is [hi, lo, le, re, payload words...], in the order of hi; in the heap it has
-the slot of its key instead. Both say how long they are in the first word of their payload.
+Idea: on the log a row is [id_high, id_low, le, re, payload words...], sorted by id_high; in the
+    heap
+it has the slot of its key instead. Both have their length in the first word of their payload.
 
 Invariants:
-1. A packed row has the identity, lifetime and payload of the row in the heap
+1. A packed row has the id, lifetime and payload of the row in the heap
    (`test_parity_rows_listed_packed_and_found_again`).
-2. Rows that run past the end, or are empty, are found out
+2. Rows that run past the end, or are empty, are detected
    (`test_parity_rows_of_a_record_that_makes_no_sense`).
-3. Gathered payloads are those of the places asked for, in that order
+3. Gathered payloads are those of the places given, in that order
    (`test_parity_gathered_payloads`).
 
-Cost: one pass over what is copied.
+Cost: one pass over the words copied.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from icestream.core.arrays import Ids, Ints, Table
 from icestream.kernels.compile import kernel
 from icestream.kernels.multi_join.resident import HEAD, KEY, LE, PORT_BITS, RE
 
-#: words of a row on the log before its payload: identity, lifetime
+#: words of a row on the log before its payload: id, lifetime
 LOG_HI = 0
 LOG_LO = 1
 LOG_LE = 2
@@ -34,7 +35,7 @@ LOG_HEAD = 4
 def list_rows(
     heap: Ints, begin: int, end: int, keys: Table, places: Ints, ports: Ints, hi: Ids
 ) -> int:
-    """List the rows between two places of the heap, with port and hi; return how many."""
+    """List the rows between two places of the heap, with port and id_high; return how many."""
     count = 0
     at = begin
     while at < end:
@@ -48,7 +49,7 @@ def list_rows(
 
 @kernel
 def pack_rows(heap: Ints, keys: Table, places: Ints, words: Ints) -> int:
-    """Write rows of the heap as the log has them; return the words written."""
+    """Write rows of the heap in the format of the log; return the words written."""
     used = 0
     for i in range(places.size):
         at = places[i]
@@ -68,7 +69,7 @@ def pack_rows(heap: Ints, keys: Table, places: Ints, words: Ints) -> int:
 def log_starts(words: Ints, starts: Ints) -> int:
     """Fill `starts` with the word at which each row of the log begins; return how many.
 
-    -1 if a row has no payload, or does not end where the words do or before.
+    -1 if a row has no payload, or runs past the end of the words.
     """
     at = 0
     count = 0

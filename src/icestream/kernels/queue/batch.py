@@ -1,9 +1,9 @@
-"""Batches of an update queue: keys found a cell, updates that arrive, are taken, or delivered.
+"""Batches of an update queue: find or create cells, and add, take or deliver updates.
 
 Idea: one update after the other, by the operations of `kernels.queue.queue`. What the next few
 will touch is asked for first, so that a scattered million of keys costs one wait for many.
 
-Invariant: a batch does what its updates do one by one, whatever its size
+Invariant: a batch has the effect of its updates one by one, whatever its size
 (`test_oracle_any_sequence_follows_the_schedule`).
 
 Cost: see `kernels.queue.queue`.
@@ -64,13 +64,13 @@ from icestream.kernels.queue.queue import (
 from icestream.kernels.queue.staleness import RealTable
 from icestream.kernels.queue.values import read_row, units_of
 
-#: updates whose rows are asked for before the first of them is looked at
+#: updates whose rows are prefetched before the first is processed
 AT_ONCE = 32
 
 
 @lean_kernel
 def add_keys(store: CellArrays, readers: Readers, hi: Ids, lo: Ids, slots: Ints, start: int) -> int:
-    """Give a cell to every identity from `start` on whose slot is -1; return where room ended."""
+    """Give a cell to every id from `start` on whose slot is -1; return the first without room."""
     facts, cells, index = store.facts, store.cells, store.places
     mask = index.size - 1
     for i in range(start, hi.size):
@@ -108,7 +108,7 @@ def add_keys(store: CellArrays, readers: Readers, hi: Ids, lo: Ids, slots: Ints,
 
 @lean_kernel
 def drop_keys(store: CellArrays, slots: Ints) -> None:
-    """Forget keys that nobody waits for; their cells are free for others."""
+    """Forget keys for which no reader waits; their cells become free."""
     facts, cells = store.facts, store.cells
     for k in range(slots.size):
         cell = slots[k]
@@ -123,7 +123,7 @@ def drop_keys(store: CellArrays, slots: Ints) -> None:
 
 @lean_kernel
 def copy_values(store: CellArrays, slots: Ints, offsets: Ints, out: Ints) -> None:
-    """Copy the values of some keys to `out`, each to where `offsets` says."""
+    """Copy the values of some keys to `out`, each to its offset."""
     linked = is_linked(store)
     for first in range(0, slots.size, AT_ONCE):
         last = min(first + AT_ONCE, slots.size)
@@ -136,7 +136,7 @@ def copy_values(store: CellArrays, slots: Ints, offsets: Ints, out: Ints) -> Non
 
 @kernel
 def units_wanted(store: CellArrays, slots: Ints, offsets: Ints) -> int:
-    """Return how many units a batch needs, at most, beside those its keys have."""
+    """Return the maximum number of units that a batch needs in addition to those of its keys."""
     cells = store.cells
     linked = is_linked(store)
     before = np.empty((slots.size, 2), np.int64)
@@ -163,7 +163,7 @@ def units_wanted(store: CellArrays, slots: Ints, offsets: Ints) -> int:
 
 @lean_kernel
 def ask_for_rows(store: CellArrays, readers: Readers, slots: Ints, first: int, last: int) -> None:
-    """Bring what arrivals of some keys will touch into the cache, all of it at once."""
+    """Prefetch everything that arrivals of some keys will touch, all at once."""
     cells = store.cells
     for k in range(first, last):
         cell = slots[k]
@@ -180,7 +180,7 @@ def ask_for_rows(store: CellArrays, readers: Readers, slots: Ints, first: int, l
 
 @lean_kernel
 def ask_for_neighbours(readers: Readers, slots: Ints, first: int, last: int) -> None:
-    """Bring the rows before and behind those that will be moved into the cache."""
+    """Prefetch the neighbours of rows that will be moved."""
     for reader in readers:
         if reader.facts[SCHEDULE] != FIFO:
             continue
@@ -194,7 +194,7 @@ def ask_for_neighbours(readers: Readers, slots: Ints, first: int, last: int) -> 
 def enqueue_batch(
     store: CellArrays, readers: Readers, slots: Ints, arrived: Ints, words: Ints, offsets: Ints
 ) -> None:
-    """Let updates arrive one after the other; there must be room for all their values."""
+    """Add updates one after the other; there must be room for all their values."""
     size = slots.size
     for first in range(-2 * AT_ONCE, size, AT_ONCE):
         second, third = first + AT_ONCE, first + 2 * AT_ONCE
@@ -211,7 +211,7 @@ def enqueue_batch(
 def take_batch(
     store: CellArrays, reader: ReaderArrays, now: int, slots: Ints, since: Ints, arrived: Ints
 ) -> int:
-    """Take as many keys as `slots` has room for out of a reader's order; return how many."""
+    """Take as many keys as `slots` has room for from a reader's order; return how many."""
     count = 0
     while count < slots.size:
         first = count
@@ -234,14 +234,14 @@ def take_batch(
 
 @lean_kernel
 def release_batch(store: CellArrays, slots: Ints) -> None:
-    """Free the locations of keys that nobody waits for any more."""
+    """Free the locations of keys for which no reader waits any more."""
     for k in range(slots.size):
         release_one(store, slots[k])
 
 
 @lean_kernel
 def deliver_batch(reader: ReaderArrays, slots: Ints, since: Ints, arrived: Ints, at: Ints) -> None:
-    """Note deliveries, in order; slots of unknown keys are negative."""
+    """Record deliveries, in order; slots of unknown keys are negative."""
     for k in range(slots.size):
         if slots[k] >= 0:
             deliver_one(reader, slots[k], since[k], arrived[k], at[k])
@@ -249,7 +249,7 @@ def deliver_batch(reader: ReaderArrays, slots: Ints, since: Ints, arrived: Ints,
 
 @lean_kernel
 def blank_keys(reader: ReaderArrays, cells_seen: int) -> None:
-    """Make the rows of a reader that joins a store with keys."""
+    """Initialise the rows of a reader that joins a store with keys."""
     for cell in range(cells_seen):
         blank_key(reader, cell)
 
@@ -281,7 +281,7 @@ def first_late(store: CellArrays, slots: Ints, arrived: Ints) -> int:
 
 @lean_kernel
 def move_class(store: CellArrays, reader: ReaderArrays, cell: int, weight: float) -> None:
-    """Change a key's weight; where it waits in the list of another class, it changes lists."""
+    """Change a key's weight; a key that waits in a list by class moves to another list."""
     reader.reals[cell, WEIGHT] = weight
     number = reader.keys[cell, LIST] - 1
     if reader.facts[SCHEDULE] == INDEX and number >= 0 and (number < CLASSES or weight != 1.0):
@@ -296,7 +296,7 @@ def move_class(store: CellArrays, reader: ReaderArrays, cell: int, weight: float
 def weigh_batch(
     store: CellArrays, reader: ReaderArrays, slots: Ints, weights: RealTable, gaps: RealTable
 ) -> None:
-    """Set weights of keys, and mean gaps where they are known beforehand (positive)."""
+    """Set weights of keys, and mean gaps if known in advance (positive)."""
     for k in range(slots.size):
         if gaps[k, 0] > 0.0:
             store.reals[slots[k], GAP] = gaps[k, 0]

@@ -1,15 +1,16 @@
-"""Rows of keys in pages of a file, each near the page that its identity says.
+"""Rows of keys in pages of a file, each on or after the home page of its id.
 
-Idea: a page is a count, how many keys *passed* it because it was full, the tags of its rows (mixed
-bits of their identities), then the rows. A key is on its home page, or on the next ones if that was
-full when it came; a search ends at a page that nobody passed. What is taken leaves its place to the
-last row of the page, so no row ever changes pages.
+Idea: a page is a count, the number of keys that *passed* it because it was full, the tags of its
+    rows
+(hashed bits of their ids), then the rows. A key is on its home page, or on a following one if that
+was full when it came; a search ends at a page that no key passed. A removed row is replaced by the
+last row of its page, so no row ever changes pages.
 
 Invariants:
 1. A row is found until it is taken, and no other (`test_parity_rows_in_pages_beside_a_dictionary`).
-2. Nothing that is put or taken moves a row to another page (the same test).
+2. No put or take moves a row to another page (the same test).
 
-Cost: a look at the tags of a page, and a copy of the row.
+Cost: a search of the tags of a page, and a copy of the row.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from icestream.kernels.compile import kernel
 COUNT = 0
 PASSED = 1
 HEAD = 2
-#: what is done to rows that are found: copied, copied and removed, or written over
+#: modes for rows that are found: copy, copy and remove, or overwrite
 LOOK, TAKE, OVER = range(3)
 
 
@@ -31,10 +32,10 @@ LOOK, TAKE, OVER = range(3)
 def visit_rows(
     pages: Table, room: int, homes: Ints, tags: Ints, rows: Table, found: Mask, mode: int
 ) -> None:
-    """Find keys, whose identities are the first two words of their rows, and do what `mode` says.
+    """Find keys, whose ids are the first two words of their rows, and apply `mode`.
 
-    `room` is how many rows fit on a page. The pages go on after every home until one was not
-    passed.
+    `room` is how many rows fit on a page. The pages must include, after every home page, those up
+    to one that was not passed.
     """
     width = rows.shape[1]
     for i in range(homes.size):
@@ -75,9 +76,9 @@ def visit_rows(
 def put_rows(
     pages: Table, room: int, homes: Ints, tags: Ints, rows: Table, due: int, fences: Ints
 ) -> int:
-    """Put rows of keys that are not there; return how many, less than all where pages end.
+    """Put rows of keys that are not there; return how many, fewer than all if pages end.
 
-    Of each page that takes one, `fences` is lowered to word `due` of its row.
+    For each page that takes a row, `fences` is lowered to word `due` of the row.
     """
     width = rows.shape[1]
     for i in range(homes.size):
@@ -99,9 +100,9 @@ def put_rows(
 
 @kernel
 def collect_rows(pages: Table, room: int, due: int, before: int, fences: Ints, out: Table) -> int:
-    """Copy rows whose word `due` is below `before` from pages that may have some; say how many.
+    """Copy rows whose word `due` is below `before` from pages that may have some; return how many.
 
-    The fence of a page that was looked at is the least of its other rows. All rows are copied if
+    The fence of a page that was visited becomes the least of its other rows. All rows are copied if
     `due` is negative.
     """
     width = out.shape[1]

@@ -1,24 +1,24 @@
-"""The order in which waiting keys are served: linked lists of keys, several where rates count.
+"""The order in which waiting keys are served: linked lists of keys, several if rates count.
 
 Idea: a reader's waiting keys are in doubly linked lists through its row of each key. FIFO,
 IN-PLACE and LINECUTTING have one list and differ in where an arrival puts its key. INDEX has a list
-for every class of update rate and weight; inside a class the key that waits longest is worth most,
-so the best key is the best of the heads. The lists that have keys are numbered without gaps, each
-with the score of its head, which is worked out again only when time or head have changed. Keys
-whose gaps are even are in lists by gap and by updates missed, the one updated last in front: what
-they are worth goes down inside a list, or up where services are free, so both ends are looked at.
-Those that missed many updates wait in the order of their coming.
+for every class of update rate and weight; inside a class the key that waits longest has the highest
+index, so the best key is the best of the heads. The non-empty lists are numbered without gaps, each
+with the score of its head, which is recomputed only when time or head have changed. Keys with even
+gaps between updates are in lists by gap and by updates missed, the one updated last in front: their
+index decreases inside a list, or increases if services are free, so both ends are compared. Keys
+that missed many updates wait in the order of arrival.
 
 Invariants:
-1. A key is in at most one list, and in one exactly while it waits for the reader
+1. A key is in at most one list, and in one if and only if it waits for the reader
    (`test_oracle_any_sequence_follows_the_schedule`).
-2. Keys with even gaps are served near their updates where not all of them can be
+2. Keys with even gaps are served right after their updates if not all can be served
    (`test_keys_with_even_gaps_are_served_right_after_their_updates`).
-3. With equal rates and weights, INDEX serves as IN-PLACE does
+3. With equal rates and weights, INDEX serves like IN-PLACE
    (`test_index_serves_as_inplace_when_keys_are_alike`).
 
-Cost: O(1) to enter, move and leave, O(keys of its class) to change class while waiting. INDEX looks
-at the heads of the classes that have keys.
+Cost: O(1) to enter, move and leave, O(keys of its class) to change class while waiting. INDEX
+compares the heads of the non-empty classes.
 
 References: `kernels.queue.price` says what serving a key is worth, and why.
 """
@@ -36,10 +36,10 @@ from icestream.kernels.queue.staleness import FROM, NONE, Reals, RealTable
 
 FIFO, INPLACE, LINECUTTING, INDEX = range(4)
 
-#: words of a key for one reader: its neighbours and list (plus one), its oldest update that waits,
-#: arrival of what is on its way to the application, book of the queue's staleness; weight (a
-#: float), oldest update the application lacks, book of its staleness, oldest update shed since the
-#: last that was kept
+#: words of a key for one reader: its neighbours and list (plus one), its oldest waiting update,
+#: arrival of the value being delivered to the application, staleness totals of the queue; weight
+#: (a float), oldest update the application lacks, its staleness totals, oldest update shed since
+#: the last that was kept
 NEXT = 0
 PREVIOUS = 1
 LIST = 2
@@ -50,18 +50,18 @@ WEIGHT = 8
 LACKS = 9
 APPLICATION_BOOK = 10
 DROPPED = 13
-#: in an update queue, which sheds nothing: number of its place in its list; they ascend in a list
+#: in an update queue, which sheds nothing: its turn (position number), ascending in a list
 TURN = DROPPED
 #: how uneven the gaps between updates are (a float; 0 for a clock), and the last update
 UNEVEN = 14
 LATEST = 15
 READER_WORDS = 16
-#: kinds of staleness, and of each the words where its book begins and its oldest pending update is
+#: kinds of staleness, and for each the word of its totals and of its oldest pending update
 APPLICATION, QUEUE = range(2)
 BOOKS = ((APPLICATION_BOOK, LACKS), (QUEUE_BOOK, SINCE))
 
-#: facts of a reader: schedule, its bit, keys that wait, lists with keys, time of the scores, when
-#: measuring began, the lowest turn given in front and the next one at a tail
+#: facts of a reader: schedule, its bit, waiting keys, non-empty lists, time of the scores, start
+#: of measuring, the lowest turn given in front and the next one at a tail
 SCHEDULE = 0
 BIT = 1
 WAITING = 2
@@ -74,10 +74,10 @@ READER_FACTS = 8
 
 #: settings of a reader: cost of serving one key, in microseconds, and its price
 SETTINGS = PRICE_WORDS
-#: a score that is to be worked out
+#: a score that has to be computed
 UNKNOWN = -np.inf
 
-#: words of a list: first and last key plus one, its place among those with keys
+#: words of a list: first and last key plus one, its place among the non-empty ones
 HEAD = 0
 TAIL = 1
 PLACE = 2
@@ -87,10 +87,10 @@ LIST_WORDS = 3
 GAPS = 192
 WEIGHTS = 32
 CLASSES = GAPS * WEIGHTS
-#: lists of keys with even gaps, for each class of gaps: by updates missed, the last for all others
+#: lists of keys with even gaps, for each class of gaps: by updates missed, the last for all more
 RUNGS = 8
 LISTS_OF_INDEX = CLASSES + RUNGS * GAPS
-#: gaps are even below this, and how much the last gap counts for that
+#: gaps are even below this; weight of the last gap in that estimate
 EVEN = 0.1
 EVEN_STEP = 1 / 8
 _BIAS = 1023
@@ -105,17 +105,17 @@ class ReaderArrays(NamedTuple):
     keys: Table
     reals: RealTable
     lists: Table
-    #: lists that have keys, and the scores of their heads, UNKNOWN where not worked out
+    #: non-empty lists, and the scores of their heads, UNKNOWN if not computed
     active: Ints
     scores: Reals
-    #: of the queue's and the application's staleness
+    #: profiles of the queue's and the application's staleness
     queue_profile: RealTable
     application_profile: RealTable
 
 
 @lean_kernel
 def class_of(gap: float, weight: float) -> int:
-    """Return the list of a key with such a mean gap between updates and such a weight."""
+    """Return the list of a key with this mean gap between updates and this weight."""
     rate = 0
     if gap >= 1.0:
         bits = np.int64(np.float64(gap).view(np.int64)) >> 50
@@ -127,20 +127,20 @@ def class_of(gap: float, weight: float) -> int:
 
 @lean_kernel
 def note_gap(reader: ReaderArrays, cell: int, gap: int, mean: float) -> None:
-    """Learn from a gap between two updates how even a key's gaps are."""
+    """Update the estimate of how even a key's gaps are from a gap between two updates."""
     off = min(abs(gap - mean) / max(mean, 1.0), 1.0)
     reader.reals[cell, UNEVEN] += EVEN_STEP * (off - reader.reals[cell, UNEVEN])
 
 
 @lean_kernel
 def is_even(reader: ReaderArrays, cell: int) -> bool:
-    """Tell whether a key is served by the phase of its updates."""
+    """Return whether a key is served by the phase of its updates."""
     return bool(reader.reals[cell, UNEVEN] < EVEN and reader.reals[cell, WEIGHT] == 1.0)
 
 
 @lean_kernel
 def even_list(gap: float, waited: int) -> int:
-    """Return the list of a key with even gaps whose first update that waits is so old."""
+    """Return the list of a key with even gaps whose oldest waiting update waited this long."""
     missed = int(waited / max(gap, 1.0) + 0.5)
     rung = missed
     if missed >= 4:
@@ -154,7 +154,7 @@ def even_list(gap: float, waited: int) -> int:
 
 @lean_kernel
 def is_by_phase(number: int) -> bool:
-    """Tell whether a list has keys in the order of their last updates."""
+    """Return whether a list has keys in the order of their last updates."""
     return CLASSES <= number < LISTS_OF_INDEX - GAPS
 
 
@@ -162,7 +162,7 @@ def is_by_phase(number: int) -> bool:
 def wait_of(
     reader: ReaderArrays, cell: int, number: int, gap: float, now: int, price: float
 ) -> float:
-    """Return how long a key of a list is taken to have waited."""
+    """Return the effective waiting time of a key of a list."""
     waited = max(now - reader.keys[cell, SINCE], 0)
     if not is_by_phase(number):
         return float(waited)
@@ -174,7 +174,7 @@ def wait_of(
 def key_worth(
     reader: ReaderArrays, cell: int, number: int, gap: float, now: int, price: float
 ) -> float:
-    """Return what serving a key of a list now is worth."""
+    """Return the index of a key of a list now."""
     weight = reader.reals[cell, WEIGHT]
     return worth_of(wait_of(reader, cell, number, gap, now, price), gap, weight, price)
 
@@ -190,7 +190,7 @@ def better_end(
     now: int,
     price: float,
 ) -> tuple[int, float]:
-    """Return the key at an end of a list that is worth more, and what it is worth."""
+    """Return the better key of the two ends of a list, and its index."""
     most = key_worth(reader, head, number, gaps[head, gap_column], now, price)
     if is_by_phase(number) and tail != head:
         other = key_worth(reader, tail, number, gaps[tail, gap_column], now, price)
@@ -201,7 +201,7 @@ def better_end(
 
 @lean_kernel
 def price_at(reader: ReaderArrays, now: int) -> float:
-    """Return the price at an instant: what was learnt before the first service at that instant."""
+    """Return the price at a time: the estimate before the first service at that time."""
     if reader.facts[SCORED] == now:
         return float(reader.settings[PRICE])
     return learnt_price(reader.settings)
@@ -245,21 +245,21 @@ def link(reader: ReaderArrays, cell: int, number: int, in_front: bool) -> None:
 
 @lean_kernel
 def is_first(reader: ReaderArrays, cell: int) -> bool:
-    """Tell whether no key waits before one of the only list, also of those not in memory."""
+    """Return whether no key waits before this one in a single list, in memory or not."""
     keys = reader.keys
     return bool(keys[cell, PREVIOUS] == 0 and keys[cell, TURN] == reader.facts[FRONT])
 
 
 @lean_kernel
 def is_last(reader: ReaderArrays, cell: int) -> bool:
-    """Tell whether no key waits behind one of the only list, also of those not in memory."""
+    """Return whether no key waits after this one in a single list, in memory or not."""
     keys = reader.keys
     return bool(keys[cell, NEXT] == 0 and keys[cell, TURN] == reader.facts[BACK] - 1)
 
 
 @lean_kernel
 def link_by_wait(reader: ReaderArrays, cell: int, number: int) -> None:
-    """Put a key that is in no list behind those of one that wait as long or longer."""
+    """Insert a key that is in no list after the keys that waited as long or longer."""
     keys, lists = reader.keys, reader.lists
     before = lists[number, TAIL]
     while before and keys[before - 1, SINCE] > keys[cell, SINCE]:
@@ -274,7 +274,7 @@ def link_by_wait(reader: ReaderArrays, cell: int, number: int) -> None:
 
 @lean_kernel
 def link_between(reader: ReaderArrays, cell: int, number: int, before: int, after: int) -> None:
-    """Put a key that is in no list between two neighbours of one, both given plus one."""
+    """Insert a key that is in no list between two neighbours, both given plus one."""
     keys = reader.keys
     keys[cell, LIST] = number + 1
     keys[cell, NEXT] = after
@@ -285,7 +285,7 @@ def link_between(reader: ReaderArrays, cell: int, number: int, before: int, afte
 
 @lean_kernel
 def unlink(reader: ReaderArrays, cell: int) -> None:
-    """Take a key out of its list."""
+    """Remove a key from its list."""
     keys, lists = reader.keys, reader.lists
     number = keys[cell, LIST] - 1
     after = keys[cell, NEXT]
@@ -313,7 +313,7 @@ def unlink(reader: ReaderArrays, cell: int) -> None:
 
 @lean_kernel
 def first_key(reader: ReaderArrays, gaps: RealTable, gap_column: int, now: int) -> int:
-    """Return the key to be served next, -1 if none waits."""
+    """Return the key to serve next, -1 if none waits."""
     facts = reader.facts
     if facts[WAITING] == 0:
         return -1
@@ -345,7 +345,7 @@ def first_key(reader: ReaderArrays, gaps: RealTable, gap_column: int, now: int) 
 
 @kernel
 def next_keys(reader: ReaderArrays, gaps: RealTable, gap_column: int, now: int, out: Ints) -> int:
-    """Fill `out` with the keys that would be served at `now`, one after the other; say how many."""
+    """Fill `out` with the keys that would be served at `now`, in order; return how many."""
     facts = reader.facts
     count = 0
     if facts[SCHEDULE] != INDEX:
@@ -395,7 +395,7 @@ def next_keys(reader: ReaderArrays, gaps: RealTable, gap_column: int, now: int, 
 
 @lean_kernel
 def blank_key(reader: ReaderArrays, cell: int) -> None:
-    """Make the row of a new key."""
+    """Initialise the row of a new key."""
     for word in range(READER_WORDS):
         reader.keys[cell, word] = 0
     reader.keys[cell, SINCE] = NONE

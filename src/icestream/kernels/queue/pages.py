@@ -1,14 +1,14 @@
-"""Pages of equal locations, taken from a pool on demand and given back as soon as they are empty.
+"""Pages of equal locations, taken from a pool on demand and returned as soon as they are empty.
 
 Idea: a pool is one array of words cut into pages of 2**shift words. A *space* (one queue's share)
 cuts its pages into units of equal size: locations of single values, or blocks of several. Its pages
-with free units are linked, those that became free last in front, so nearly full pages are filled
-first and emptier ones run empty. A freed unit holds, in its own first word, the number of the next
-freed one of its page: the pool of empty locations takes no memory.
+with free units are linked, those that got a free unit last in front, so nearly full pages are
+filled first and emptier ones run empty. The first word of a freed unit is the number of the next
+freed one on its page, so the pool of empty locations takes no memory.
 
 Invariants:
-1. A unit is handed out at most once at a time (`test_parity_units_beside_sets`).
-2. A page without used units is in the pool, at once (same test).
+1. A unit is allocated at most once at a time (`test_parity_units_beside_sets`).
+2. A page without used units is returned to the pool at once (same test).
 3. A new page is taken only when no page of the space has a free unit (same test).
 
 Cost: O(1) for every call.
@@ -24,7 +24,7 @@ from icestream.core.arrays import Ints, Table
 from icestream.kernels.compile import lean_kernel
 
 #: facts of a pool: first free page, pages ever used, pages in use, most ever in use, log2 of the
-#: words of a page; numbers of pages in lists are kept plus one, zero is "none"
+#: words of a page; numbers of pages in lists are stored plus one, zero is "none"
 FREE_PAGE = 0
 PAGES_SEEN = 1
 PAGES_USED = 2
@@ -33,7 +33,7 @@ SHIFT = 4
 POOL_FACTS = 8
 
 #: facts of a space: first page with free units, words of a unit, units of a page, its pages, its
-#: used units, the most of both, and whether units are kept for good
+#: used units, the maximum of both, and whether units are kept for ever
 OPEN_PAGE = 0
 UNIT = 1
 PER_PAGE = 2
@@ -65,7 +65,7 @@ class PoolArrays(NamedTuple):
 
 @lean_kernel
 def take_page(pool: PoolArrays) -> int:
-    """Return a page nobody uses; there must be one."""
+    """Return a free page; there must be one."""
     facts = pool.facts
     page = facts[FREE_PAGE] - 1
     if page >= 0:
@@ -82,7 +82,7 @@ def take_page(pool: PoolArrays) -> int:
 
 @lean_kernel
 def give_page(pool: PoolArrays, page: int) -> None:
-    """Give a page back to the pool."""
+    """Return a page to the pool."""
     pool.pages[page, AFTER] = pool.facts[FREE_PAGE]
     pool.facts[FREE_PAGE] = page + 1
     pool.facts[PAGES_USED] -= 1
@@ -102,7 +102,7 @@ def open_page(pool: PoolArrays, space: Ints, page: int) -> None:
 
 @lean_kernel
 def close_page(pool: PoolArrays, space: Ints, page: int) -> None:
-    """Take a page out of those with free units."""
+    """Remove a page from those with free units."""
     after = pool.pages[page, AFTER]
     before = pool.pages[page, BEFORE]
     if before:
@@ -116,7 +116,7 @@ def close_page(pool: PoolArrays, space: Ints, page: int) -> None:
 
 @lean_kernel
 def take_unit(pool: PoolArrays, space: Ints) -> int:
-    """Return the address of a unit nobody uses (MemAdd); page or unit must be there."""
+    """Return the address of a free unit (MemAdd); there must be a free page or unit."""
     page = space[OPEN_PAGE] - 1
     if page < 0:
         page = take_page(pool)

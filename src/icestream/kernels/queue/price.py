@@ -1,26 +1,26 @@
-"""What a service is worth elsewhere, learnt as keys are served: the price by which INDEX goes.
+"""The price of a service, estimated as keys are served: the schedule INDEX is based on it.
 
 Idea: let every service cost a price p. A key with weight h and mean gap g between updates is then
-best served when it has waited x = sqrt(g*g + 2*p/h) - g, and what serving it at once gains over
-waiting on grows with h * (w - x), w being what it has waited: INDEX takes the key for which that is
-largest. With p = 0 that is the longest wait; the higher the price, the longer fast keys, whose
-next update comes soon anyway, stand back. One service too many is made up for in two ways: another
-update is absorbed meanwhile, or the server is idle later. Where updates are absorbed, p is such
-that keys are served, on average, just when x says; where the server idles, p is what the delay
-costs all that are served before. The price is the mean of both, by how often each happens.
+best served when it has waited x = sqrt(g*g + 2*p/h) - g, and the gain of serving it at once over
+waiting on grows with h * (w - x), where w is its waiting time: INDEX serves the key with the
+largest gain. With p = 0 that is the longest wait; the higher the price, the longer fast keys, whose
+next update comes soon anyway, are deferred. One service too many is compensated in two ways:
+another update is absorbed meanwhile, or the server is idle later. Where updates are absorbed, p is
+such that keys are served, on average, exactly at x; where the server idles, p is the cost of the
+delay for all keys served before. The price is the mean of both, weighted by how often each happens.
 
-A key whose updates come at even gaps is known to stay fresh for what is left of its gap. The price
-at which it would be served is then largest right after an update; it is taken for a key that has
-waited until that price without knowing the future. Where services are not scarce, no update is left
-out and who waits longest goes first, as ever: the price says how much of either.
+A key whose updates come at even gaps is known to stay fresh for the rest of its gap. The price at
+which it would be served is then largest right after an update; the key is treated like one that
+has waited until that price without knowing the future. If services are not scarce, no update is
+skipped and the longest wait goes first; the price determines how much of either applies.
 
 Invariants:
 1. Kernel and reference agree (`test_parity_prices_are_those_of_the_reference`).
-2. The price is never negative, and 0 as long as nobody waits (`test_nobody_waits_at_a_price_of_0`).
-3. Under overload it comes to that of the relaxed problem, known in closed form
+2. The price is never negative, and 0 as long as no key waits (`test_nobody_waits_at_a_price_of_0`).
+3. Under overload it converges to that of the relaxed problem, known in closed form
    (`test_under_overload_the_price_is_that_of_the_relaxed_problem`).
-4. A key with even gaps is worth most right after an update, and what it has waited where services
-   are free (`test_an_even_key_is_worth_most_right_after_its_update`).
+4. A key with even gaps has the highest index right after an update, and its plain waiting time if
+   services are free (`test_an_even_key_is_worth_most_right_after_its_update`).
 
 Cost: O(1) per service, nine numbers per reader.
 
@@ -37,8 +37,8 @@ from icestream.kernels.compile import kernel
 from icestream.kernels.queue.staleness import Reals
 
 #: words of a price, after the cost of a service: the price in use, services seen, the price at
-#: which keys are served when they should, how that wait changes with the price, services whose
-#: delay is felt, what it costs, how much of it is absorbed and how much ends idle, and when the
+#: which keys are served when they should be, the derivative of that wait by the price, services
+#: whose delay is felt, its cost, how much of it is absorbed and how much ends idle, and when the
 #: server will have been idle
 COST = 0
 PRICE = 1
@@ -52,16 +52,16 @@ IDLED = 8
 FREE_FROM = 9
 PRICE_WORDS = 10
 
-#: how much the last service counts, at least
+#: minimum weight of the last service
 STEP = 1 / 128
 #: how much longer a key with even gaps seems to have waited, by the time since its last update:
-#: keys that are served late in their gaps come nearer to its beginning, turn by turn
+#: keys that are served late in their gaps move towards the beginning, service by service
 LATE = 0.75
 
 
 @kernel
 def fair_wait(gap: float, weight: float, price: float) -> float:
-    """Return how long a key should wait if a service costs so much."""
+    """Return how long a key should wait at this price of a service."""
     charge = 2.0 * price / weight
     if charge == 0.0:
         return 0.0
@@ -70,13 +70,13 @@ def fair_wait(gap: float, weight: float, price: float) -> float:
 
 @kernel
 def worth_of(waited: float, gap: float, weight: float, price: float) -> float:
-    """Return what serving a key now is worth; the largest is served."""
+    """Return the gain of serving a key now; the key with the largest is served."""
     return weight * (waited - fair_wait(gap, weight, price))
 
 
 @kernel
 def even_wait(waited: float, left: float, gap: float, price: float) -> float:
-    """Return the wait that a key with even gaps, so much left of the present one, is worth."""
+    """Return the effective wait of a key with even gaps and `left` of the current one to go."""
     if gap < 1.0:
         return waited
     part = min(2.0 * price / (gap * gap), 1.0)
@@ -91,7 +91,7 @@ def even_wait(waited: float, left: float, gap: float, price: float) -> float:
 
 @kernel
 def learnt_price(facts: Reals) -> float:
-    """Return the price as far as it is known."""
+    """Return the current estimate of the price."""
     ended = facts[ABSORBED] + facts[IDLED]
     if facts[COST] <= 0.0 or ended <= 0.0:
         return float(facts[MATCHED])
@@ -103,7 +103,7 @@ def learnt_price(facts: Reals) -> float:
 def learn_price(
     facts: Reals, waited: int, gap: float, weight: float, now: int, others: int
 ) -> None:
-    """Learn from a service that begins now, of a key that waited, while others still wait."""
+    """Update the estimate from a service that begins now, of a key that waited."""
     cost = facts[COST]
     wait = np.float64(max(waited, 0))
     facts[SERVICES] += 1.0

@@ -7,15 +7,15 @@ into the order of every reader that does not already wait for it; a value that a
 leaves its page. Batches and simulations run the same `enqueue_one`, `take_one` and `deliver_one`.
 
 Invariants:
-1. A reader is given the newest value of every key that changed since it was last given one
+1. A reader receives the newest value of every key that changed since its last one
    (`test_oracle_any_sequence_follows_the_schedule`).
-2. Memory holds one value of each key that somebody waits for (`test_oracle_pages_hold_what_waits`).
+2. Memory holds one value of each key some reader waits for (`test_oracle_pages_hold_what_waits`).
 3. Staleness is exact (`test_oracle_staleness_is_the_integral_of_the_definition`).
 
 Cost: an arrival of a waiting key touches its cell and its value; others also a reader's row and a
 neighbour's. Serving is O(1), or O(classes with keys) for INDEX.
 
-Limits: of a key's values on their way to one application only the newest counts as delivered.
+Limits: of several values of a key being delivered to one application, only the newest counts.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from icestream.kernels.queue.price import COST, PRICE, learn_price
 from icestream.kernels.queue.staleness import AREA, FROM, MOST, NONE, RealTable, settle
 from icestream.kernels.queue.values import free_row, take_row, write_row
 
-#: words of a cell: identity, address of its value (-1 for none), newest arrival, mean gap between
+#: words of a cell: id, address of its value (-1 for none), newest arrival, mean gap between
 #: updates (a float), updates seen, a bit for every reader that waits for the value, its words
 HI = 0
 LO = 1
@@ -73,7 +73,7 @@ SIZE = 7
 CELL_WORDS = 8
 
 #: facts of a store: cells ever used, first free cell plus one, free cells, first arrival of all,
-#: newest of all, updates accepted, superseded before anybody took them, dropped because they went
+#: newest of all, updates accepted, replaced before a reader took them, dropped because they went
 #: back in time, gaps that are averaged, words of a value (0 if they differ)
 CELLS_SEEN = 0
 FREE_CELL = 1
@@ -105,7 +105,7 @@ Readers = tuple[ReaderArrays, ...]
 
 @lean_kernel
 def accept_one(store: CellArrays, cell: int, arrived: int) -> bool:
-    """Note an arrival in its cell; False if it goes back in time and is dropped."""
+    """Record an arrival in its cell; False if it goes back in time and is dropped."""
     facts, cells = store.facts, store.cells
     count = cells[cell, COUNT]
     if count == 0:
@@ -131,7 +131,7 @@ def accept_one(store: CellArrays, cell: int, arrived: int) -> bool:
 
 @lean_kernel
 def admit_one(store: CellArrays, reader: ReaderArrays, cell: int, arrived: int) -> None:
-    """Enter a key into a reader's order, or move it there, as the schedule says."""
+    """Insert a key into a reader's order, or move it, according to the schedule."""
     facts, keys = reader.facts, reader.keys
     schedule = facts[SCHEDULE]
     bit = np.int64(1) << facts[BIT]
@@ -169,9 +169,9 @@ def admit_one(store: CellArrays, reader: ReaderArrays, cell: int, arrived: int) 
 
 @lean_kernel
 def enqueue_one(store: CellArrays, readers: Readers, cell: int, arrived: int) -> bool:
-    """Let an update of a key arrive; its value, if kept, is put at the cell's address next.
+    """Add an update of a key; the caller then writes its value to the cell's address.
 
-    False if it goes back in time and is dropped. There must be room for one location more.
+    False if it goes back in time and is dropped. There must be room for one more location.
     """
     seen = store.cells[cell, COUNT]
     gap, mean = arrived - store.cells[cell, ARRIVED], store.reals[cell, GAP]
@@ -188,7 +188,7 @@ def enqueue_one(store: CellArrays, readers: Readers, cell: int, arrived: int) ->
 
 @lean_kernel
 def leave_order(store: CellArrays, reader: ReaderArrays, cell: int, now: int) -> None:
-    """Take a waiting key out of a reader's order."""
+    """Remove a waiting key from a reader's order."""
     keys = reader.keys
     since = keys[cell, SINCE]
     gap, price = store.reals[cell, GAP], reader.settings[PRICE]
@@ -204,31 +204,31 @@ def leave_order(store: CellArrays, reader: ReaderArrays, cell: int, now: int) ->
 
 @lean_kernel
 def send_value(store: CellArrays, reader: ReaderArrays, cell: int) -> None:
-    """Note that the value of a key is on its way to a reader's application."""
+    """Record that the value of a key is being delivered to a reader's application."""
     reader.keys[cell, FLYING] = store.cells[cell, ARRIVED]
     store.cells[cell, WAITED_FOR] &= ~(np.int64(1) << reader.facts[BIT])
 
 
 @lean_kernel
 def take_one(store: CellArrays, reader: ReaderArrays, cell: int, now: int) -> None:
-    """Take a waiting key out of a reader's order; its value stays where it is."""
+    """Remove a waiting key from a reader's order; its value stays in place."""
     leave_order(store, reader, cell, now)
     send_value(store, reader, cell)
 
 
 @lean_kernel
 def release_one(store: CellArrays, cell: int) -> None:
-    """Free the location of a key that nobody waits for any more."""
+    """Free the location of a key for which no reader waits any more."""
     if store.cells[cell, WAITED_FOR] == 0 and store.space[KEEPS] == 0:
         free_value(store, cell)
 
 
 @lean_kernel
 def deliver_one(reader: ReaderArrays, cell: int, since: int, arrived: int, at: int) -> None:
-    """Note that the application has the value that arrived at `arrived` from `at` on.
+    """Record that the application has the value that arrived at `arrived`, from `at` on.
 
-    `since` is the oldest update it stands for; NONE for the oldest one the application lacks. Of
-    several values of a key on their way the last must be delivered last.
+    `since` is the oldest update it represents; NONE for the oldest one the application lacks. Of
+    several values of a key being delivered, the last must be reported last.
     """
     keys = reader.keys
     flying = keys[cell, FLYING]
@@ -245,13 +245,13 @@ def deliver_one(reader: ReaderArrays, cell: int, since: int, arrived: int, at: i
 
 @lean_kernel
 def is_linked(store: CellArrays) -> bool:
-    """Tell whether values are chains of units, their lengths being different."""
+    """Return whether values are chains of units because their lengths differ."""
     return bool(store.facts[WIDTH] == 0)
 
 
 @lean_kernel
 def put_value(store: CellArrays, cell: int, words: Ints, begin: int, end: int) -> None:
-    """Write a row to the location of its key, over the one that is there."""
+    """Write a row to the location of its key, replacing the one there."""
     linked = is_linked(store)
     address = store.cells[cell, ADDRESS]
     store.cells[cell, SIZE] = end - begin
@@ -267,7 +267,7 @@ def free_value(store: CellArrays, cell: int) -> None:
 
 @lean_kernel
 def begin_measuring(reader: ReaderArrays, cells_seen: int, at: int) -> None:
-    """Forget the staleness before an instant, of all keys."""
+    """Discard the staleness of all keys before a time."""
     reader.facts[BEGAN] = at
     for cell in range(cells_seen):
         for book in (QUEUE_BOOK, APPLICATION_BOOK):

@@ -1,17 +1,17 @@
-"""Keys that leave an update queue otherwise than by being served, and keys that return to it.
+"""Keys that leave an update queue without being served, and keys that return to it.
 
 Idea: every waiting key has a turn, a number that ascends from the head of its list to its tail. So
-keys may leave memory while they wait, with list and turn, and go back between the same neighbours
-when they return, from a file or from the log. Both are done to many keys at once.
+waiting keys can be evicted with list and turn, and return between the same neighbours, from a file
+or from the log. Both are done for many keys at once.
 
 Invariants:
-1. Keys that are taken leave as if they had been served (`test_parity_taken_cells`).
+1. Keys that are taken leave the order like served ones (`test_parity_taken_cells`).
 2. Keys that return are in their lists in the order of their turns
    (`test_parity_keys_return_by_their_turns`).
-3. What is ready stands before the first turn that is missing (`test_parity_keys_that_are_ready`).
+3. Ready keys come before the first turn that is missing (`test_parity_keys_that_are_ready`).
 
-Cost: O(1) for each key; returning walks a list up to the last turn that returns to it, unless all
-of them are behind its tail.
+Cost: O(1) for each key; a return traverses a list up to the last turn that returns to it,
+unless all of them are after its tail.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from icestream.kernels.queue.values import take_row
 
 @kernel
 def take_cells(store: CellArrays, reader: ReaderArrays, slots: Ints, now: int) -> None:
-    """Take chosen keys out of a reader's order, with their values; others are left alone."""
+    """Remove chosen keys from a reader's order, with their values; skip keys that do not wait."""
     for k in range(slots.size):
         cell = slots[k]
         if reader.keys[cell, LIST]:
@@ -55,7 +55,7 @@ def take_cells(store: CellArrays, reader: ReaderArrays, slots: Ints, now: int) -
 
 @kernel
 def leave_lists(reader: ReaderArrays, slots: Ints) -> None:
-    """Take keys that go on waiting elsewhere out of their lists; others are left alone."""
+    """Remove keys that wait on elsewhere from their lists; skip keys that do not wait."""
     for k in range(slots.size):
         if reader.keys[slots[k], LIST]:
             unlink(reader, slots[k])
@@ -63,7 +63,7 @@ def leave_lists(reader: ReaderArrays, slots: Ints) -> None:
 
 @kernel
 def put_by_turn(reader: ReaderArrays, slots: Ints, numbers: Ints) -> None:
-    """Put keys that are in no list into given ones by their turns, in whose order they come."""
+    """Insert keys, sorted by turn, into given lists by their turns."""
     keys, lists, facts = reader.keys, reader.lists, reader.facts
     at = 0
     for k in range(slots.size):
@@ -91,7 +91,7 @@ def put_by_turn(reader: ReaderArrays, slots: Ints, numbers: Ints) -> None:
 
 @kernel
 def count_ready(reader: ReaderArrays, turn: int, most: int) -> int:
-    """Return how many keys of the first list, up to `most`, stand before a turn."""
+    """Return how many keys of the first list, up to `most`, come before a turn."""
     count = 0
     at = reader.lists[0, HEAD]
     while at and count < most and reader.keys[at - 1, TURN] < turn:

@@ -1,11 +1,11 @@
-"""Exact integrals of staleness: what a key's oldest pending update has waited, over time.
+"""Exact integrals of staleness: the waiting time of a key's oldest pending update, over time.
 
-Idea: between two events of a key its staleness is 0 or the ramp `t - open`, `open` being the
-arrival of its oldest pending update. When the pending changes, the ramp since the last such change
-is settled: its area is added to the key's, its end to the largest seen, and its two ends to a
-*profile*. A profile has, in logarithmic bins, how many ramps begin or end there and the sum of
-those values; since the time spent at most x by ramps [a, b] is sum(min(x, b)) - sum(min(x, a)), it
-gives the distribution over time exactly at every edge of a bin, for two additions per ramp.
+Idea: between two events of a key its staleness is 0 or the ramp `t - open`, where `open` is the
+arrival of its oldest pending update. When the pending update changes, the ramp since the last such
+change is settled: its area is added to the key's, its end to the largest seen, and its two ends to
+a *profile*. A profile has, in logarithmic bins, how many ramps begin or end there and the sum of
+those values; since ramps [a, b] spend a time of sum(min(x, b)) - sum(min(x, a)) at or below x, it
+gives the exact distribution over time at every edge of a bin, for two additions per ramp.
 
 Invariants:
 1. Area and largest value are those of the ramps (`test_parity_ramps_are_settled_exactly`).
@@ -61,10 +61,10 @@ def bin_edges() -> Reals:
 def settle(
     keys: Table, reals: RealTable, profile: RealTable, cell: int, book: int, open_at: int, at: int
 ) -> None:
-    """Close the ramp of a key at an instant, if it has one.
+    """Close the ramp of a key at a time, if it has one.
 
-    `keys` and `reals` are the same words, as integers and as floats; `book` is the column where the
-    words of this kind of staleness begin.
+    `keys` and `reals` are the same words, as integers and as floats; `book` is the first column of
+    the totals of this kind of staleness.
     """
     begin = keys[cell, book + FROM]
     keys[cell, book + FROM] = max(begin, at)

@@ -1,11 +1,11 @@
 """Rows of words in units of a space: in one location, or in a chain of them.
 
-Idea: where all rows have equal length a row is one unit. Otherwise the first word of a unit is the
+Idea: if all rows have equal length, a row is one unit. Otherwise the first word of a unit is the
 address of the next one plus one, and a row takes as many units as it needs. A row begins at word
-`first` of its first unit, so a queue can keep words of its own in front.
+`first` of its first unit, so a queue can store words of its own before it.
 
 Invariants:
-1. What was written last is read back, and chains have no unit too many
+1. The last row written is read back, and chains have no unit too many
    (`test_parity_rows_in_chains_beside_lists`).
 
 Cost: one copy of the row.
@@ -38,7 +38,7 @@ def write_row(
     begin: int,
     end: int,
 ) -> None:
-    """Write `words[begin:end]` as the row at an address, over the one that is there."""
+    """Write `words[begin:end]` as the row at an address, replacing the one there."""
     target = pool.words
     if not linked:
         start = address + first - begin

@@ -1,4 +1,4 @@
-"""One output column of a query: a function, the columns it looks at and its literals.
+"""One output column of a query: a function, its input columns and its literals.
 
 Idea: pure data with a name for the function; what the name means is looked up when the types of the
 columns are known. Functions over words are in the catalogue, the others in
@@ -47,7 +47,7 @@ class Aggregate:
     alias: str
     #: further input columns
     others: tuple[str, ...] = ()
-    #: literals the function was given
+    #: literal arguments of the function
     parameters: tuple[Any, ...] = ()
 
     @property
@@ -63,11 +63,11 @@ class Aggregate:
 
     @property
     def is_object(self) -> bool:
-        """Tell whether the state is an object, whatever the types of the columns."""
+        """Return whether the state is an object, whatever the types of the columns."""
         return self.function in OBJECT_FUNCTIONS
 
     def check(self, types: Types) -> None:
-        """Refuse input types the function has no meaning or no room for."""
+        """Reject input types that the function does not support."""
         self.result_type(types)
 
     def result_type(self, types: Types) -> pa.DataType:
@@ -86,14 +86,14 @@ class Aggregate:
         return function.lift(call)
 
     def lower(self, table: Table, layout: Layout, types: Types) -> pa.Array:
-        """Read the answers off a table of merged fields (without hi and lo)."""
+        """Compute the answers from a table of merged fields (without the identity)."""
         function, call = self._resolved(types)
         return function.lower(call, MergedFields(table, layout))
 
     def _resolved(self, types: Types) -> tuple[WordFunction, TypedCall]:
         function = WORD_FUNCTIONS.get(self.function)
         if function is None:
-            msg = f"{self.function} keeps no fields of words: it is computed by operators.objects"
+            msg = f"{self.function} has no fields of words: operators.object_aggregates computes it"
             raise DefinitionError(msg)
         wanted = {function.arity, 0} if self.function == "count" else {function.arity}
         if len(self.columns) not in wanted:
@@ -104,7 +104,7 @@ class Aggregate:
 
 
 def applicable(inputs: pa.Schema) -> Iterator[Aggregate]:
-    """Yield every function over words with every column, or two neighbours, that it takes."""
+    """Yield every function over words with every column, or two adjacent ones, that it takes."""
     types = {column.name: column.type for column in inputs}
     for name, function in WORD_FUNCTIONS.items():
         single = [(column,) for column in inputs.names]

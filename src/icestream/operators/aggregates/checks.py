@@ -1,4 +1,4 @@
-"""Which types a function takes, and what to do about the others."""
+"""Checks of a function's input types, with advice for unsupported ones."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from icestream.operators.aggregates.protocol import TypedCall
 
 
 def is_word(kind: pa.DataType) -> bool:
-    """Tell whether a value fits one word that has the order of the values."""
+    """Return whether values of a type fit into one word that preserves their order."""
     if pa.types.is_decimal128(kind):
         return bool(kind.precision <= 18)
     return bool(
@@ -22,7 +22,7 @@ def is_word(kind: pa.DataType) -> bool:
 
 
 def check_numbers(call: TypedCall) -> None:
-    """Refuse what cannot be added up."""
+    """Reject types that cannot be added up."""
     for kind in call.types:
         number = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal128)
         if not any(is_one(kind) for is_one in number):
@@ -31,7 +31,7 @@ def check_numbers(call: TypedCall) -> None:
 
 
 def check_booleans(call: TypedCall) -> None:
-    """Refuse what is neither true nor false."""
+    """Reject types other than boolean."""
     for kind in call.types:
         if not pa.types.is_boolean(kind):
             complaint = f"{call.function} needs a boolean, got {kind}"
@@ -39,12 +39,12 @@ def check_booleans(call: TypedCall) -> None:
 
 
 def check_words(call: TypedCall) -> None:
-    """Refuse what does not fit a word."""
+    """Reject types that do not fit into a word."""
     for kind in call.types:
         if not is_word(kind):
             complaint = f"{call.function} of a {kind} is not supported"
             advice = (
                 "use a number, date, timestamp or boolean, decimals up to 18 digits, or a function "
-                "that keeps whole values, as ice.collect_set and ice.user do"
+                "that stores whole values, such as ice.collect_set and ice.user"
             )
             raise call.refusal(complaint, advice)

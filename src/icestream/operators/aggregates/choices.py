@@ -23,7 +23,7 @@ from icestream.operators.folding.fields import Field
 
 @dataclass(frozen=True)
 class ByTime:
-    """`first` and `last` by (time, arrival); a parameter `True` passes over nulls."""
+    """`first` and `last` by (time, arrival); a parameter `True` skips nulls."""
 
     kind: str
     arity: int = 1
@@ -37,7 +37,7 @@ class ByTime:
         return call.types[0]
 
     def lift(self, call: TypedCall) -> tuple[Field, ...]:
-        """Keep the event that came first or last."""
+        """Keep the first or last event."""
         passes_over_nulls = bool(call.parameters and call.parameters[0])
         return (Field(f"{self.kind}_valid" if passes_over_nulls else self.kind, call.columns[0]),)
 
@@ -48,7 +48,7 @@ class ByTime:
 
 @dataclass(frozen=True)
 class ByOrdering:
-    """`min_by(value, ordering)` and `max_by`; events whose ordering is null are passed over."""
+    """`min_by(value, ordering)` and `max_by`; events whose ordering is null are skipped."""
 
     kind: str
     arity: int = 2

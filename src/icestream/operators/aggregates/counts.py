@@ -1,4 +1,4 @@
-"""Counting: events, values that are there, conditions that hold."""
+"""Counts of events, of non-null values and of conditions that hold."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from icestream.operators.folding.fields import ROWS, Field
 
 
 class Count:
-    """`count(*)` and `count(x)`: events, or those in which x is there."""
+    """`count(*)` and `count(x)`: events, or those in which x is not null."""
 
     arity = 1
 
@@ -48,5 +48,5 @@ class CountIf:
         return (Field("sum_i64", call.columns[0]),)
 
     def lower(self, call: TypedCall, merged: MergedFields) -> pa.Array:
-        """Return the count, 0 where there are only nulls."""
+        """Return the count, 0 if there are only nulls."""
         return pa.array(merged.word(self.lift(call)[0]))

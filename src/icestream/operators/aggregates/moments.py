@@ -7,8 +7,8 @@ Chan's formulas are not.
 Invariants:
 1. Values far from zero keep their digits (`test_moments_far_from_zero_keep_their_digits`,
    `test_covariances_far_from_zero_keep_their_digits`).
-2. A spread below what rounding can make of equal values is none, so equal values have no variance
-   and no correlation (`test_equal_values_have_no_spread`).
+2. A spread within the rounding error of equal values counts as zero, so equal values have no
+   variance and no correlation (`test_equal_values_have_no_spread`).
 
 Limits: products beyond 1e300 are NaN.
 """
@@ -27,7 +27,7 @@ from icestream.operators.aggregates.protocol import MergedFields, TypedCall
 from icestream.operators.folding.double_double import product_over
 from icestream.operators.folding.fields import Field
 
-#: what rounding makes of a sum, relative to it, for each number added
+#: relative rounding error of a sum, for each number added
 _ROUNDING = 2.0**-104
 
 
@@ -53,7 +53,7 @@ class Moment:
         return Field("valid", column), Field("sum_f64", column), Field("squares_f64", column)
 
     def lower(self, call: TypedCall, merged: MergedFields) -> pa.Array:
-        """Return the moment; null without values, of a sample also with one."""
+        """Return the moment; null without values, for a sample also with a single one."""
         count, sums, squares = self.lift(call)
         valid = merged.word(count)
         with np.errstate(all="ignore"):
@@ -66,10 +66,10 @@ class Moment:
 
 @dataclass(frozen=True)
 class Comoment:
-    """Covariances of a population or a sample, and correlation; pairs with a null count nothing."""
+    """Covariances of a population or a sample, and correlation; pairs with a null are ignored."""
 
     sample: bool = False
-    #: to the standard deviations of both columns
+    #: whether the result is divided by the standard deviations of both columns
     relative: bool = False
     arity: int = 2
 
@@ -95,7 +95,7 @@ class Comoment:
         return (*fields, Field("squares_f64", x, (y,)), Field("squares_f64", y, (x,)))
 
     def lower(self, call: TypedCall, merged: MergedFields) -> pa.Array:
-        """Return the covariance, or the correlation: null where a column has one value only."""
+        """Return the covariance, or the correlation: null if a column has one value only."""
         count, x, y, products, *squares = self.lift(call)
         valid = merged.word(count)
         with np.errstate(all="ignore"):

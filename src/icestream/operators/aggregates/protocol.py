@@ -1,9 +1,10 @@
-"""What a function over fields of words must do: lift, lower, and say what it takes and returns.
+"""The protocol of functions over fields of words: lift, lower, input and result types.
 
-Idea: a function never sees events. It names the fields that events are folded into (lift) and reads
-answers off tables of merged fields (lower); between the two, fields merge by their own operations.
+Idea: a function never sees events. It names the fields that events are folded into (lift) and
+computes answers from tables of merged fields (lower); in between, fields merge by their own
+operations.
 
-Invariant: a function looks only at fields it lifted
+Invariant: a function reads only fields that it lifted
 (`test_functions_look_only_at_fields_they_lifted`).
 """
 
@@ -32,14 +33,14 @@ class TypedCall:
     alias: str
 
     def refusal(self, complaint: str, advice: str) -> DefinitionError:
-        """Return the error for columns the function does not take."""
+        """Return the error for columns that the function does not accept."""
         columns = "column" if len(self.columns) == 1 else "columns"
-        return DefinitionError(f"{complaint} ({columns} behind {self.alias!r}): {advice}")
+        return DefinitionError(f"{complaint} ({columns} of {self.alias!r}): {advice}")
 
 
 @dataclass(frozen=True, slots=True)
 class MergedFields:
-    """A table of merged fields, one row for each answer, without hi and lo."""
+    """A table of merged fields, one row for each answer, without the identity."""
 
     table: Table
     layout: Layout
@@ -67,7 +68,7 @@ class WordFunction(Protocol):
         ...
 
     def check(self, call: TypedCall) -> None:
-        """Refuse types the function has no meaning or no room for."""
+        """Reject types that the function does not support."""
         ...
 
     def result_type(self, call: TypedCall) -> pa.DataType:
@@ -75,7 +76,7 @@ class WordFunction(Protocol):
         ...
 
     def lift(self, call: TypedCall) -> tuple[Field, ...]:
-        """Return the fields to keep."""
+        """Return the fields that the function needs."""
         ...
 
     def lower(self, call: TypedCall, merged: MergedFields) -> pa.Array:

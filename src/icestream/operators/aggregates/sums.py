@@ -54,7 +54,7 @@ class Sum:
         return _lift(call)
 
     def lower(self, call: TypedCall, merged: MergedFields) -> pa.Array:
-        """Return the sum, null where every value is."""
+        """Return the sum, null if every value is."""
         count, total = _lift(call)
         there = merged.word(count) > 0
         if total.kind == "sum_f64":
@@ -64,7 +64,7 @@ class Sum:
         words = merged.words(total)
         if total.kind == "sum_i128" and not (words[:, 1] == words[:, 0] >> 63)[there].all():
             msg = (
-                f"the sum behind {call.alias!r} does not fit a bigint; cast the column to "
+                f"the sum of {call.alias!r} does not fit into a bigint; cast the column to "
                 "decimal(28, 0) before summing"
             )
             raise InputError(msg)
@@ -90,7 +90,7 @@ class Average:
         return _lift(call)
 
     def lower(self, call: TypedCall, merged: MergedFields) -> pa.Array:
-        """Return the average, null where every value is."""
+        """Return the average, null if every value is."""
         count, total = _lift(call)
         valid = merged.word(count)
         if pa.types.is_decimal(call.types[0]):

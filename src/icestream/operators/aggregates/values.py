@@ -1,6 +1,6 @@
-"""Words turned back into values, and the fields that add values up.
+"""Conversion of words back to values, and the fields that add values up.
 
-Invariant: an ordered word becomes the value it was made of, -0.0 as such and every NaN as one
+Invariant: an ordered word is converted back to its value; -0.0 is kept, and every NaN is the same
 (`test_ordered_words_turn_back_into_their_values`).
 """
 
@@ -15,7 +15,7 @@ from icestream.operators.aggregates.decimals import decimals_of_words
 
 
 def sum_kind(kind: pa.DataType) -> str:
-    """Return the kind of field that adds values of a type up without loss."""
+    """Return the kind of field that adds up values of a type without loss."""
     if pa.types.is_floating(kind):
         return "sum_f64"
     if pa.types.is_decimal(kind) or kind in (pa.int64(), pa.uint64()):
@@ -24,7 +24,7 @@ def sum_kind(kind: pa.DataType) -> str:
 
 
 def decode_ordered(values: Ints, kind: pa.DataType, empty: npt.NDArray[np.bool_]) -> pa.Array:
-    """Turn ordered words into values of a type, null where `empty`."""
+    """Convert ordered words to values of a type, null where `empty`."""
     if pa.types.is_floating(kind):
         bits = np.where(values < 0, values ^ np.int64(0x7FFFFFFFFFFFFFFF), values)
         return pa.array(bits.view(np.float64), mask=empty).cast(kind, safe=False)

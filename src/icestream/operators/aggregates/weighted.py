@@ -1,9 +1,9 @@
-"""Averages by weight: sum(value * weight) / sum(weight), as a volume-weighted price is.
+"""Weighted averages: sum(value * weight) / sum(weight), for example a volume-weighted price.
 
-Idea: products are added up exactly: integers and decimals in 128 bits where 2**33 of them fit,
-floats as double-doubles of exact products. Integers that do not fit are taken as floats.
+Idea: products are added up exactly: integers and decimals in 128 bits if 2**33 of them fit, floats
+as double-doubles of exact products. Integers that do not fit are converted to floats.
 
-Invariant: pairs with a null count nothing, and weights that add up to zero give null
+Invariant: pairs with a null are ignored, and weights that add up to zero give null
 (`test_weighted_averages_without_weight_are_null`).
 """
 
@@ -33,7 +33,7 @@ class WeightedAverage:
     arity = 2
 
     def check(self, call: TypedCall) -> None:
-        """Take numbers; decimals only where their products fit."""
+        """Take numbers; decimals only if their products fit."""
         check_numbers(call)
         value, weight = call.types
         decimals = pa.types.is_decimal(value) or pa.types.is_decimal(weight)
@@ -42,10 +42,10 @@ class WeightedAverage:
             raise call.refusal(complaint, "cast the columns to at most 28 digits together first")
 
     def result_type(self, call: TypedCall) -> pa.DataType:
-        """Return double, or for decimals not weighted by floats one with four more places."""
+        """Return double, or a decimal with four more places unless a column is a float."""
         value = call.types[0]
         if pa.types.is_decimal(value) and _is_exact(call):
-            # weights of both signs may take the average far from the values
+            # weights of both signs may move the average far from the values
             return pa.decimal128(38, min(38, value.scale + 4))
         return pa.float64()
 
@@ -60,7 +60,7 @@ class WeightedAverage:
         )
 
     def lower(self, call: TypedCall, merged: MergedFields) -> pa.Array:
-        """Return the quotient of the sums, null where the weights add up to zero."""
+        """Return the quotient of the sums, null if the weights add up to zero."""
         pairs, products, weights = self.lift(call)
         result = self.result_type(call)
         if not pa.types.is_decimal(result):
@@ -81,7 +81,7 @@ class WeightedAverage:
         ]
         if any(each is not None and abs(each) >= 10**result.precision for each in digits):
             msg = (
-                f"the weighted average behind {call.alias!r} does not fit a {result}: weights of "
+                f"the weighted average {call.alias!r} does not fit into a {result}: weights of "
                 "both signs nearly cancel; filter them, or cast the value to double"
             )
             raise InputError(msg)
@@ -93,7 +93,7 @@ def _has_floats(call: TypedCall) -> bool:
 
 
 def _is_exact(call: TypedCall) -> bool:
-    """Tell whether products are added up as integers."""
+    """Return whether products are added up as integers."""
     return not _has_floats(call) and sum(map(_bits, call.types)) <= _PRODUCT_BITS
 
 

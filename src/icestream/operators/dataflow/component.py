@@ -1,24 +1,25 @@
 """The grouped sub-queries of one shard, run over the changes of a batch.
 
-Idea: changes are pushed through the graph of steps in the order of their groups, a chunk at a time:
-what a step yields goes to the steps after it at once, so only chunks under way are in memory. Where
-a grouping begins, small batches are collected to a chunk: operators work on many groups at once
-or not at all. Each grouping has a store of its own; the cold state manager of the shard is
-told what was touched and says between two chunks which groups leave memory.
+Idea: changes are pushed through the graph of steps in the order of their groups, a chunk at a time.
+The output of a step goes to the next steps at once, so only the current chunks are in memory. Where
+a grouping begins, small batches are collected into a chunk, because operators are efficient only on
+many groups at once. Each grouping has its own store; the shard's cold state manager is informed of
+what was touched and chooses, between two chunks, which groups to evict.
 
 Invariants:
-1. The changes that leave add up to the answer over the changes that came, whatever the chunks
+1. The output changes add up to the answer over the input changes, whatever the chunks
    (`test_oracle_a_graph_of_steps_adds_up_to_the_answer`).
 2. Slots of a store are used only between two of its `begin`s
    (`test_a_store_begins_only_where_its_grouping_is_entered`).
-3. An operator is told that no other changes of its groups come only if none do
+3. `on_last_changes` of an operator is called only if no other changes of its groups can arrive
    (`test_oracle_operators_that_forget_early_say_the_same`).
-4. Rows that a new watermark expires stay until the version is over, because what it settles may
-   still meet them further on (`test_what_a_watermark_settles_meets_rows_that_it_expires`).
-5. Groups that are over in the version that brings them need no room
+4. Rows that a new watermark expires stay until the end of the version, because output that the
+   watermark makes final may still join with them
+   (`test_what_a_watermark_settles_meets_rows_that_it_expires`).
+5. Groups that end in the version in which they arrive need no memory
    (`test_bounded_groups_that_pass_are_neither_opened_nor_written`).
 
-Cost: a chunk of each grouping in memory beside the stores.
+Cost: a chunk of each grouping in memory, in addition to the stores.
 """
 
 from __future__ import annotations
@@ -55,13 +56,13 @@ from icestream.operators.lifetimes.complete_mode import CompleteOutput
 from icestream.operators.protocol import ChangeInputs, Emitted, PastVersion, Shard
 from icestream.state.groups.spec import Groups
 
-#: rows that enter a grouping at once, at most
+#: maximum number of rows that enter a grouping at once
 CHUNK_ROWS = 65_536
-#: rows that are worth a chunk
+#: number of rows that are worth a chunk
 ENOUGH_ROWS = 16_384
-#: changes of a chunk that are looked at to tell whether most groups pass
+#: how many changes of a chunk are sampled to estimate whether most groups are transient
 SAMPLE = 64
-#: part of the room for changes in which each view that tells changes adds them up
+#: each view in update mode may buffer 1/HELD_BACK of the memory for changes
 HELD_BACK = 4
 
 
@@ -74,7 +75,7 @@ class Stores(Protocol):
 
     @property
     def gathered_bytes(self) -> int:
-        """Return the bytes of changes that may be put in the order of groups at once."""
+        """Return the bytes of changes that may be sorted by group at once."""
         ...
 
     def begin(self, grouping: int, watermark: Micros) -> None:
@@ -82,15 +83,15 @@ class Stores(Protocol):
         ...
 
     def chunk_groups(self, grouping: int) -> int:
-        """Return how many groups a chunk of a grouping may name."""
+        """Return how many groups a chunk of a grouping may have."""
         ...
 
     def knows(self, grouping: int, hi: Ids, lo: Ids) -> Mask:
-        """Tell of which groups of a grouping there may be something kept."""
+        """Return which groups of a grouping may have state."""
         ...
 
     def rest(self) -> None:
-        """Let cold groups leave, between two chunks of the batch."""
+        """Evict cold groups, between two chunks of the batch."""
         ...
 
     def end_version(self, watermark: Micros) -> None:
@@ -98,31 +99,31 @@ class Stores(Protocol):
         ...
 
     def restore(self, history: Sequence[PastVersion]) -> None:
-        """Come back to the end of a history."""
+        """Restore the state at the end of a history."""
         ...
 
     @property
     def took_snapshot(self) -> bool:
-        """Tell whether the version just written stands without those before it."""
+        """Return whether the version just written is a snapshot, independent of earlier ones."""
         ...
 
     @property
     def released(self) -> tuple[int, ...]:
-        """Return ordinals of segments that nothing needs any more."""
+        """Return the ordinals of segments that are no longer needed."""
         ...
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Return what the progress report tells."""
+        """Return what the progress report shows."""
         ...
 
 
 @runtime_checkable
 class Fusible(Protocol):
-    """An operator that others in the same task hand changes to."""
+    """An operator that receives changes from others in the same task."""
 
     def take(self, edge: int, changes: pa.RecordBatch) -> Iterator[Emitted]:
-        """Push changes on, before the watermark moves; more of the same groups may follow."""
+        """Process changes before the watermark moves; more of the same groups may follow."""
         ...
 
 
@@ -142,16 +143,16 @@ class ComponentOperator:
             for number, step in enumerate(spec.steps)
             if isinstance(step, Stateful)
         }
-        #: changes that wait at the step that begins their grouping
+        #: changes collected at the step that begins their grouping
         self._waiting: dict[int, list[pa.RecordBatch]] = {}
-        #: the watermark that the version reaches, and steps all of whose changes were received
+        #: the watermark of the version, and the steps that have received all their changes
         self._over = MINUS_INFINITY
         self._done: set[int] = set()
-        #: whether the chunk under way has all changes of its groups that one step receives, and
-        #: steps where groups wait of which some changes went on before
+        #: whether the current chunk has all changes of its groups that one step receives, and
+        #: steps with collected changes of groups some of whose changes were pushed before
         self._entire = False
         self._torn: set[int] = set()
-        #: whether groups of the chunk under way may pass the store
+        #: whether groups of the current chunk may bypass the store
         self._passing = False
         self._telling = {
             step.view: ResultBuffer(stores.gathered_bytes // HELD_BACK)
@@ -161,11 +162,11 @@ class ComponentOperator:
         self._traces = Traces(spec.steps, spec.partitions, spec.sample)
 
     def on_batch(self, inputs: ChangeInputs) -> None:
-        """Remember what the batch brought; it is read when the watermark is known."""
+        """Remember the inputs of the batch; they are read when the watermark is known."""
         self._inputs = inputs
 
     def take(self, edge: int, changes: pa.RecordBatch) -> Iterator[Emitted]:
-        """Push changes on that a component fused with this one sends; more may follow."""
+        """Process changes from a component that is fused with this one; more may follow."""
         steps = enumerate(self._spec.steps)
         number = next(n for n, s in steps if isinstance(s, Receive) and s.edge == edge)
         before = self._header["watermark"]
@@ -202,24 +203,24 @@ class ComponentOperator:
         self._stores.end_version(watermark)
 
     def restore(self, history: Sequence[PastVersion]) -> None:
-        """Come back to the end of `history`."""
+        """Restore the state at the end of `history`."""
         self._stores.restore(history)
         if history:
             self._header["watermark"] = history[-1].watermark
 
     @property
     def took_snapshot(self) -> bool:
-        """Tell whether the version just written stands without those before it."""
+        """Return whether the version just written is a snapshot, independent of earlier ones."""
         return self._stores.took_snapshot
 
     @property
     def released(self) -> tuple[int, ...]:
-        """Return ordinals of segments that nothing needs any more."""
+        """Return the ordinals of segments that are no longer needed."""
         return self._stores.released
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Return what the progress report tells of this shard."""
+        """Return what the progress report shows for this shard."""
         return {**self._stores.statistics, **self._traces.statistics}
 
     def _changed(
@@ -230,14 +231,14 @@ class ComponentOperator:
         changes: pa.RecordBatch,
         watermark: Micros,
     ) -> Iterator[pa.RecordBatch]:
-        """Return what an operator makes of changes; it is told if no others can come."""
+        """Return an operator's output for changes; it learns whether more can arrive."""
         if self._entire and self._is_last(number):
             prompt = self._spec.prompt[number]
             return self._last_changes(number, prompt, port, changes, watermark)
         return operator.on_changes(port, changes, self._groups[number], watermark)
 
     def _is_last(self, number: int) -> bool:
-        """Tell whether a step can only get what it gets in the chunk under way, and takes that."""
+        """Return whether a step gets only the current chunk, and its operator uses that."""
         arrivals = self._spec.arrivals[number]
         if arrivals is None or number not in self._spec.prompt:
             return False
@@ -251,7 +252,7 @@ class ComponentOperator:
         changes: pa.RecordBatch,
         watermark: Micros,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield what an operator makes of all changes of their groups; some groups only pass."""
+        """Yield an operator's output for all changes of their groups; some groups are transient."""
         over, stays = self._over, np.ones(changes.num_rows, dtype=np.bool_)
         if self._passing:
             stays = self._staying(self._spec.steps[number].grouping, changes, watermark)
@@ -265,7 +266,7 @@ class ComponentOperator:
             yield from operator.on_last_changes(port, changes, kept, watermark, over)
 
     def _staying(self, grouping: int, changes: pa.RecordBatch, watermark: Micros) -> Mask:
-        """Tell which changes are of groups of which something is, or may be, kept."""
+        """Return which changes belong to groups that have, or may get, state."""
         if self._over <= watermark:
             return np.ones(changes.num_rows, dtype=np.bool_)
         stays = lasting(changes, self._over)
@@ -276,9 +277,9 @@ class ComponentOperator:
         return stays
 
     def _may_pass(self, number: int, changes: pa.RecordBatch, watermark: Micros) -> bool:
-        """Tell whether groups that enter at a step keep nothing once they are over, and most are.
+        """Return whether groups that enter at a step leave no state when they end, and most end.
 
-        Looking for each group costs about as much as opening it, so a few are looked for first.
+        Looking up a group costs about as much as opening it, so a few are sampled first.
         """
         steps, grouping = self._spec.passed[number], self._spec.steps[number].grouping
         if not steps or number in self._torn or not all(map(self._is_last, steps)):
@@ -289,7 +290,7 @@ class ComponentOperator:
         return 2 * int(np.count_nonzero(stays)) < len(chosen)
 
     def _came(self, number: int, edge: int) -> Iterator[pa.RecordBatch]:
-        """Yield the changes that an edge brought, as many at a time as there is room for."""
+        """Yield the changes of an edge, as many at a time as fit into memory."""
         assert self._inputs is not None
         room = self._stores.gathered_bytes
         room -= len(self._telling) * (room // HELD_BACK)
@@ -300,7 +301,7 @@ class ComponentOperator:
     def _woken(
         self, operator: LifetimeOperator, groups: Groups, watermark: Micros
     ) -> Iterator[pa.RecordBatch]:
-        """Return what an operator has to say at the end of the version."""
+        """Return the output of an operator at the end of the version."""
         if isinstance(operator, CompleteOutput):
             return operator.on_version(groups, watermark, self._version)
         return operator.on_watermark(groups, watermark)
@@ -315,7 +316,7 @@ class ComponentOperator:
     # -- pushing ---------------------------------------------------------------------------
 
     def _enter(self, number: int, changes: pa.RecordBatch, watermark: Micros) -> Iterator[Emitted]:
-        """Collect changes at a step that begins a grouping; push them on if they are too many."""
+        """Collect changes at a step that begins a grouping; push them if there are too many."""
         self._waiting.setdefault(number, []).append(changes)
         if not self._entire:
             self._torn.add(number)
@@ -326,9 +327,10 @@ class ComponentOperator:
             self._entire, self._passing = chunk
 
     def _settle(self, watermark: Micros) -> Iterator[Emitted]:
-        """Push on what still waits, nothing before what leads to it, the most changes first.
+        """Push the collected changes in the order of the graph, the most changes first.
 
-        Few changes that meet many, as requests do what they ask for, meet them as they are now.
+        If few changes join with many, as requests do with the data they ask for, the few then see
+        the data as it is now.
         """
         while self._waiting:
             behind = {step for each in self._waiting for step in self._spec.behind[each]}
@@ -348,7 +350,7 @@ class ComponentOperator:
     ) -> Iterator[Emitted]:
         """Push changes that enter a grouping, a chunk at a time."""
         if isinstance(self._stores, JoinStores):
-            # a join cuts what comes by itself, in any order
+            # a join splits its input itself, in any order
             yield from self._pass_on(number, changes, watermark)
             return
         step = self._spec.steps[number]
@@ -369,7 +371,7 @@ class ComponentOperator:
                 yield from self._settle(watermark)
 
     def _pass_on(self, number: int, made: pa.RecordBatch, watermark: Micros) -> Iterator[Emitted]:
-        """Hand what a step made to the steps after it."""
+        """Pass the output of a step to the next steps."""
         if made.num_rows == 0:
             return
         for consumer, port in self._spec.consumers[number]:
@@ -402,5 +404,5 @@ class ComponentOperator:
                 told = [changes] if telling is None else telling.take(changes)
                 yield from self._rows(step.view, told)
             case Receive():
-                msg = "changes come to a Receive step from outside only"
+                msg = "a Receive step gets changes only from outside"
                 raise AssertionError(msg)

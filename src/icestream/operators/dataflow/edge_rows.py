@@ -1,13 +1,13 @@
 """Rows that begin and end events, as edges.
 
-Idea: a row of a stream is a point in time. Two conditions say which rows are the start and which
-the end of an event that lasts, an expression says of an end when the event began; all other rows
-are events of their instant.
+Idea: a row of a stream is a point in time. Two conditions define which rows are the start and which
+the end of an event that lasts; an expression defines, for an end, when the event began. All other
+rows are point events.
 
 Invariants:
-1. Edges have the lifetimes that the operator over edges wants
+1. Edges have the lifetimes that the operator over edges expects
    (`test_rows_become_starts_ends_and_points`).
-2. An end that does not say when its event began, and a row that is both, are told
+2. An end without the start of its event, and a row that is both start and end, are errors
    (`test_rows_that_are_no_edges_are_told`).
 
 Cost: O(changes), without state.
@@ -40,23 +40,23 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class EdgeRows:
-    """Tells starts, ends and points apart."""
+    """Classifies rows as starts, ends and points."""
 
     start: Predicate
     end: Predicate
     since: Bound
-    #: for people and for checkpoints
+    #: description, for readers and for checkpoints
     text: str
 
     @classmethod
     def bind(cls, payload: pa.Schema, start: str, end: str, since: str) -> EdgeRows:
-        """Bind the conditions, and the expression for the begin of what ends, to columns."""
+        """Bind the conditions, and the expression for the start of an ending event, to columns."""
         expression = parse(since)
         began = expression.bind(payload)
         if not pa.types.is_timestamp(began.type):
             msg = (
-                f"since={since!r} is no time but {began.type}; it must tell when the event began "
-                "that an end edge ends"
+                f"since={since!r} must be a time, not {began.type}: for an end edge it is when "
+                "the event began"
             )
             raise DefinitionError(msg)
         starts, ends = (Predicate.bind(payload, each) for each in (start, end))
@@ -64,11 +64,11 @@ class EdgeRows:
         return cls(starts, ends, began, text)
 
     def schema(self, payload: pa.Schema) -> pa.Schema:
-        """Return the columns of edges made of rows of a payload."""
+        """Return the columns of edges for rows with a payload."""
         return pa.schema([pa.field(KIND, pa.int8(), nullable=False), *payload])
 
     def __call__(self, changes: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the edges that rows are."""
+        """Return rows as edges."""
         payload = payload_of(changes)
         starts, ends = (_holds(each, payload) for each in (self.start, self.end))
         if (starts & ends).any():
@@ -88,12 +88,12 @@ class EdgeRows:
         return changes_of(edges, le, re, column_of(changes, DIFF), hi, lo)
 
     def _began(self, payload: pa.RecordBatch, ends: Flags) -> Ints:
-        """Return when the events began that some rows end; anything for the others."""
+        """Return when the events that some rows end began; arbitrary for other rows."""
         since = self.since.evaluate(payload)
         if since.filter(pa.array(ends)).null_count:
             msg = (
-                f"an end edge ({self.end.text}) does not say since when its event lasts; "
-                "fill that column, or leave such rows out with where(...)"
+                f"an end edge ({self.end.text}) does not have the start of its event; "
+                "fill that column, or filter such rows out with where(...)"
             )
             raise InputError(msg)
         micros = since.cast(pa.timestamp("us", since.type.tz)).cast(pa.int64())

@@ -1,13 +1,13 @@
-"""The join of a component in one shard, with what the driver told it to do in a version.
+"""The join of a component in one shard, with the driver's instructions for a version.
 
-Idea: a component with a join that may defer results keeps nothing else, so the join stands where
-other components have their stores. The driver says between versions which partitions leave memory
-and which are cleaned up; the shard does so at the right moment and reports what it holds.
+Idea: a component with a join that may defer results has no other state, so the join takes the place
+of the stores that other components have. Between versions the driver decides which partitions to
+spill and which to clean up; the shard does so at the right moment and reports what it holds.
 
 Invariants:
-1. Partitions that are told to leave do so before anything that came is looked at, and are cleaned
-   up after all of it (`test_a_join_spills_first_and_cleans_up_last`).
-2. A join that fills its quota makes room for what it reads
+1. Chosen partitions are spilled before any input is processed, and cleaned up after all of it
+   (`test_a_join_spills_first_and_cleans_up_last`).
+2. A join that fills its quota makes room for its input
    (`test_a_full_join_makes_room_for_what_it_reads`).
 """
 
@@ -36,41 +36,41 @@ JOINED = "joined"
 
 @dataclass(frozen=True)
 class JoinInstructions:
-    """What a join is told to do in a version."""
+    """The driver's instructions to a join for a version."""
 
-    #: partitions that leave memory
+    #: partitions to spill
     spill: tuple[int, ...] = ()
-    #: partitions that make the results they owe; None for all
+    #: partitions to clean up; None for all
     clean_up: tuple[int, ...] | None = ()
-    #: whether nothing comes any more: what was cleaned up is discarded
+    #: whether no more input arrives: partitions are discarded after clean-up
     last: bool = False
-    #: the watermark of what the join takes
+    #: the watermark of the join's inputs
     watermark: Micros = MINUS_INFINITY
 
 
 class JoinStores:
-    """A join in the place of a component's stores."""
+    """A join that takes the place of a component's stores."""
 
     def __init__(self, spec: MultiJoinSpec, shard: Shard, orders: JoinInstructions) -> None:
         """Attach to the shard's arena."""
         quota = shard.account.budget.total
-        #: bytes of changes that are read at once
+        #: maximum bytes of changes that are read at once
         self.gathered_bytes = max(quota // 32, quota // 12 - SMALL)
         self._shard = shard
         self._spec = spec
         self._orders = orders
         self.join = MultiJoin(spec, shard, JOINED)
         self.join.reserve(self.gathered_bytes)
-        #: bytes for rows, what their buffers take not counted
+        #: bytes for rows, without their buffers
         self._room = quota - shard.account.held
 
     def spill(self) -> None:
-        """Let the partitions leave that the driver chose."""
+        """Spill the partitions that the driver chose."""
         if self._orders.spill:
             self.join.spill(np.array(self._orders.spill, dtype=np.int64))
 
     def clean_up(self) -> Iterator[pa.RecordBatch]:
-        """Yield the results that are owed by the partitions the driver chose."""
+        """Yield the results that the partitions chosen by the driver owe."""
         chosen, last = self._orders.clean_up, self._orders.last
         if chosen is None:
             yield from self.join.clean_up(None, last=last)
@@ -78,50 +78,50 @@ class JoinStores:
             yield from self.join.clean_up(np.array(chosen, dtype=np.int64), last=last)
 
     def groups(self, grouping: int, first: int, count: int) -> Groups:
-        """Refuse: there are no groups beside a join."""
-        msg = f"grouping {grouping} keeps {count} synopses from {first} on beside a join"
+        """Raise: a component with a join has no groups."""
+        msg = f"grouping {grouping} has {count} synopses from {first} on, next to a join"
         raise AssertionError(msg)
 
     def begin(self, grouping: int, watermark: Micros) -> None:
-        """Do nothing: a join takes chunks as they come."""
+        """Do nothing: a join takes chunks of any size."""
 
     def chunk_groups(self, grouping: int) -> int:
-        """Return how many keys a chunk may name: any number."""
+        """Return how many keys a chunk may have: any number."""
         del grouping
         return sys.maxsize
 
     def knows(self, grouping: int, hi: Ids, lo: Ids) -> Mask:
-        """Return that nothing is kept beside a join."""
+        """Return False for all: a component with a join has no groups."""
         del grouping, lo
         return np.zeros(len(hi), dtype=np.bool_)
 
     def rest(self) -> None:
-        """Do nothing: the driver says who leaves."""
+        """Do nothing: the driver chooses what to spill."""
 
     def end_version(self, watermark: Micros) -> None:
-        """Forget what has ended and write what is new to the log."""
+        """Drop rows that have ended and write what is new to the log."""
         del watermark
         self.join.forget(self._orders.watermark)
         self.join.end_version(self._orders.watermark)
         self._shard.seal(BASE)
 
     def restore(self, history: Sequence[PastVersion]) -> None:
-        """Come back to the end of a history."""
+        """Restore the state at the end of a history."""
         self.join.restore(history)
 
     @property
     def took_snapshot(self) -> bool:
-        """Tell whether the version just written stands without those before it."""
+        """Return whether the version just written is a snapshot, independent of earlier ones."""
         return self.join.took_snapshot
 
     @property
     def released(self) -> tuple[int, ...]:
-        """Return ordinals of segments that nothing needs any more."""
+        """Return the ordinals of segments that are no longer needed."""
         return self.join.released
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Return what the driver decides by, and what the progress report tells."""
+        """Return what the driver's decisions need, and what the progress report shows."""
         join = self.join
         rows, keys = join.streams()
         told = {

@@ -1,8 +1,8 @@
-"""What the rows that leave a component tell about the partitions of joins they come from.
+"""Counts, by partition of the joins they came through, the rows that leave a component.
 
-Idea: a row that leaves carries the keys of the joins behind it; those of a sample are counted for
-the partitions that their keys belong to. Counts of results tell how productive a partition is,
-bytes of rows that another join keeps tell what it costs further on.
+Idea: a row that leaves carries the keys of the joins it came through; rows of a sample are counted
+for the partitions of their keys. The number of results shows how productive a partition is, the
+bytes of rows that another join stores show what it costs later.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from icestream.operators.dataflow.steps import Step, Trace
 from icestream.operators.lifetimes.changes import payload_of
 from icestream.operators.multi_join.tracing import Tracer
 
-#: bytes of a row in a join beside its payload: its identity and lifetime
+#: bytes of a row in a join in addition to its payload: its identity and lifetime
 ROW_HEAD = 32
 
 
@@ -24,19 +24,19 @@ class Traces:
     """The tracers of a component, and what they found in a version."""
 
     def __init__(self, steps: tuple[Step, ...], partitions: int, rate: float) -> None:
-        """Make a tracer for each step that traces."""
+        """Create a tracer for each step that traces."""
         self._stored = {n: step.stored for n, step in enumerate(steps) if isinstance(step, Trace)}
         self._tracers = {
             number: Tracer(step.lineages, partitions, rate, number, head_bytes=ROW_HEAD)
             for number, step in enumerate(steps)
             if isinstance(step, Trace)
         }
-        #: results by partition of each join, and bytes that other joins keep
+        #: results by partition of each join, and bytes that other joins store
         self._results: dict[int, Floats] = {}
         self._kept: dict[int, Floats] = {}
 
     def note(self, number: int, changes: pa.RecordBatch) -> None:
-        """Take in the changes that pass a step."""
+        """Count the changes that pass a step."""
         found = self._tracers[number].trace(payload_of(changes))
         for join, (counts, sizes) in found.items():
             if self._stored[number]:
@@ -46,5 +46,5 @@ class Traces:
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Return results and kept bytes by join, each an array by partition."""
+        """Return results and stored bytes by join, each an array by partition."""
         return {"results": self._results, "kept": self._kept}

@@ -1,8 +1,8 @@
-"""Events with the columns of others, null where they have none.
+"""Adds columns of nulls to events.
 
-Idea: the sides of an outer join without a partner must look like pairs.
+Idea: rows of an outer join without a partner must look like pairs.
 
-Invariant: columns that are there stay, all others are null (`test_missing_columns_are_null`).
+Invariant: existing columns are kept, all others are null (`test_missing_columns_are_null`).
 """
 
 from __future__ import annotations

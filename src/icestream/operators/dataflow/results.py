@@ -1,11 +1,11 @@
-"""Changes as the rows that users see, without those that cancel.
+"""Changes as the rows that users see, without those that cancel out.
 
 Invariants:
-1. What is told adds up to the changes, and of those held back together none cancels another
-   (`test_oracle_changes_that_are_held_back_add_up`).
-2. No more changes are held back than there is room for
+1. The emitted changes add up to the input, and changes that are buffered together do not cancel
+   each other (`test_oracle_changes_that_are_held_back_add_up`).
+2. No more changes are buffered than there is memory for
    (`test_bounded_changes_are_held_back_while_there_is_room`).
-3. However often an event comes, few rows are in memory
+3. However high the count of an event, few rows are in memory
    (`test_bounded_an_event_that_comes_very_often`).
 """
 
@@ -22,19 +22,19 @@ from icestream.core.times import INFINITY
 from icestream.operators.lifetimes.changes import DIFF, LE, RE, column_of, payload_of
 from icestream.operators.lifetimes.consolidate import consolidated
 
-#: the first column of every row, and the one that tells what happens to it in update mode
+#: the lifetime column of every row, and the column with its change in update mode
 LIFETIME = "lifetime"
 CHANGE = "change"
-#: rows made at once where events come several times, and the most that changes can be
+#: maximum number of rows built at once for events with high counts, and of all rows
 ROWS_AT_ONCE = 65_536
 MOST_ROWS = 1 << 30
 
 
 @dataclass(frozen=True)
 class LifetimeRows:
-    """Turns changes into rows: the lifetime, what happens, the payload.
+    """Converts changes to rows: the lifetime, the change, the payload.
 
-    A lifetime without an end has a null there. An event that comes several times is several rows.
+    A lifetime without an end has a null there. An event with a count of n becomes n rows.
     """
 
     payload: pa.Schema
@@ -54,7 +54,7 @@ class LifetimeRows:
         return pa.struct([pa.field("start", self.time), pa.field("end", self.time)])
 
     def __call__(self, changes: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of changes, not too many at once."""
+        """Yield the rows of changes, in bounded batches."""
         counts = np.abs(column_of(changes, DIFF))
         if (counts == 1).all():
             yield self._rows(changes)
@@ -62,8 +62,8 @@ class LifetimeRows:
         total = float(counts.astype(np.float64).sum())
         if (counts < 0).any() or total > MOST_ROWS:
             msg = (
-                f"events that come {total:.0f} times are too many rows of a result; aggregate "
-                "before, or join on more columns"
+                f"events with a total count of {total:.0f} are too many rows of a result; "
+                "aggregate before, or join on more columns"
             )
             raise BudgetError(msg)
         ends = np.cumsum(counts)
@@ -87,15 +87,15 @@ class LifetimeRows:
 
 
 class ResultBuffer:
-    """Holds the changes of a version back, as many as there is room for, and adds them up."""
+    """Buffers the changes of a version, as many as there is memory for, and adds them up."""
 
     def __init__(self, room: int) -> None:
-        """Hold up to `room` bytes."""
+        """Buffer up to `room` bytes."""
         self._room = room
         self._held: list[pa.RecordBatch] = []
 
     def take(self, changes: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Hold changes; yield all, added up, once they need more room than there is."""
+        """Buffer changes; yield all, added up, once they exceed the memory."""
         self._held.append(changes)
         if self._bytes > self._room:
             self._held = [consolidated(pa.concat_batches(self._held))]
@@ -103,7 +103,7 @@ class ResultBuffer:
                 yield from self.rest()
 
     def rest(self) -> Iterator[pa.RecordBatch]:
-        """Yield what is held, added up."""
+        """Yield what is buffered, added up."""
         held, self._held = self._held, []
         if held:
             yield consolidated(pa.concat_batches(held))

@@ -1,20 +1,21 @@
-"""The changes of a batch in the order of their groups, as many at a time as there is room for.
+"""The changes of a batch in the order of their groups, as many at a time as fit into memory.
 
-Idea: a chunk in the order of groups names each group once and reads a record of the log once. What
-a batch brought lies in records that are in this order each; a pass takes the groups of one range of
-identities from all of them, and puts them in order together. Ranges are chosen by the first
-identity and the size of each record, so that passes are about as large.
+Idea: a chunk sorted by group looks up each group once and reads each record of the log once. The
+input of a batch is in records that are sorted this way individually. A pass takes the groups of one
+range of identities from all of them and sorts them together. Ranges are chosen by the first
+identity and the size of each record, so that passes have about equal sizes.
 
 Invariants:
-1. Passes together yield every change once, changes of a group in their order, or by time
+1. All passes together yield every change once, changes of a group in their order, or by time
    (`test_oracle_passes_yield_every_change_once_in_order`).
-2. A pass takes about as many bytes as there is room for, unless one record alone is larger
-   (`test_bounded_passes_take_about_what_there_is_room_for`); there are as few passes as can be, and
-   they are alike (`test_passes_are_alike_and_no_more_than_needed`).
-3. Pieces have few rows and groups, and all changes of their groups if they say so
+2. A pass takes about as many bytes as there is memory for, unless one record alone is larger
+   (`test_bounded_passes_take_about_what_there_is_room_for`); there are as few passes as possible,
+   of about equal size (`test_passes_are_alike_and_no_more_than_needed`).
+3. Pieces have few rows and groups; entire pieces have all changes of their groups
    (`test_oracle_entire_pieces_have_all_changes_of_their_groups`).
 
-Cost: a record is read by the passes whose range it meets, most by one or two; a sort of each pass.
+Cost: each record is read by the passes whose range it overlaps, mostly one or two; one sort per
+pass.
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ from icestream.operators.protocol import ChangeInputs
 
 #: one more than the greatest identity
 END = 1 << 64
-#: part of a pass that makes another no smaller: it takes more than there is room for instead
+#: an excess below this share of a pass is added to the passes instead of to another one
 SPARED = 1 / 8
-#: rows of a run, on average, from which on runs are merged
+#: runs are merged if they have at least this many rows on average
 MERGED_RUN = 64
 
 
 def gathered(
     inputs: ChangeInputs, edge: int, room: int, *, timed: bool = False
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the changes of an edge in the order of groups; inside a group by time if asked to."""
+    """Yield the changes of an edge sorted by group and, if requested, by time within a group."""
     for first, last in pairwise([0, *_bounds(*inputs.ranges(edge), room), END]):
         parts = list(inputs.changes(edge, first, last))
         if parts:
@@ -52,7 +53,7 @@ def gathered(
 
 
 def collected(inputs: ChangeInputs, edge: int, room: int) -> Iterator[pa.RecordBatch]:
-    """Yield the changes of an edge as they came, about as many at a time as there is room for."""
+    """Yield the changes of an edge as they arrived, about as many at a time as fit into memory."""
     waiting: list[pa.RecordBatch] = []
     size = 0
     for part in inputs.changes(edge, 0, END):
@@ -66,7 +67,7 @@ def collected(inputs: ChangeInputs, edge: int, room: int) -> Iterator[pa.RecordB
 
 
 def by_group(changes: pa.RecordBatch) -> pa.RecordBatch:
-    """Return changes in the order of their groups; those of a group in the order they came."""
+    """Return changes sorted by group; those of a group keep their order."""
     identities = _identities(changes)
     if not _falls(identities):
         return changes
@@ -74,7 +75,7 @@ def by_group(changes: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def by_group_and_time(changes: pa.RecordBatch) -> pa.RecordBatch:
-    """Return changes in the order of their groups; those of a group as their lifetimes begin."""
+    """Return changes sorted by group, then by the start of their lifetimes."""
     identities = _identities(changes)
     order = order_of(identities)
     ordered, begins = identities[order], column_of(changes, LE)[order]
@@ -86,8 +87,8 @@ def by_group_and_time(changes: pa.RecordBatch) -> pa.RecordBatch:
 def order_of(identities: Ids) -> Ints:
     """Return the stable order of identities.
 
-    They are spread evenly, so that their first bits alone put them almost in order, which takes no
-    comparisons; what is in long runs already is merged.
+    They are spread evenly, so sorting by their first bits, which takes no comparisons, almost
+    sorts them; input that already has long sorted runs is merged.
     """
     if _falls(identities) * MERGED_RUN < len(identities):
         return np.argsort(identities, kind="stable")
@@ -96,7 +97,7 @@ def order_of(identities: Ids) -> Ints:
 
 
 def order_in_runs(runs: Ints, times: Ints) -> Ints:
-    """Return the stable order by the number of the run, which is at least 0, then by time."""
+    """Return the stable order by the number of the run, which must be >= 0, then by time."""
     if len(runs) == 0:
         return runs
     first = int(times.min())
@@ -107,7 +108,7 @@ def order_in_runs(runs: Ints, times: Ints) -> Ints:
 
 
 def taken(batch: pa.RecordBatch, order: Ints) -> pa.RecordBatch:
-    """Return some rows of a batch, the batch itself if that is all of them in order."""
+    """Return some rows of a batch, or the batch itself if these are all rows in order."""
     if len(order) == batch.num_rows and np.array_equal(order, np.arange(len(order))):
         return batch
     return pc.take(batch, pa.array(order.astype(np.int32)), boundscheck=False)
@@ -119,11 +120,11 @@ def pieces(
     groups: int,
     counted: Callable[[pa.RecordBatch], Mask] | None = None,
 ) -> Iterator[tuple[pa.RecordBatch, bool]]:
-    """Cut changes into pieces of so many rows, of so many groups, at most.
+    """Split changes into pieces of at most `rows` rows and `groups` groups.
 
-    Changes are put in the order of their groups if they must be cut; a piece is told to be entire
-    if it has all changes of its groups. `counted` tells of which changes the groups count; a piece
-    that is not entire is of one group.
+    Changes are sorted by group if they must be split. The flag of a piece is whether it is entire,
+    that is, has all changes of its groups; a piece that is not entire belongs to one group.
+    `counted` returns which changes belong to groups that count towards the limit.
     """
     count, identities = changes.num_rows, _identities(changes)
     if counted is not None and groups < count <= rows:
@@ -153,7 +154,7 @@ def pieces(
 
 
 def between(changes: pa.RecordBatch, first: int, last: int) -> pa.RecordBatch:
-    """Return the changes of groups from one identity up to another, given those in order."""
+    """Return the changes with `first <= id_high < last`, given sorted changes."""
     if changes.num_rows == 0:
         return changes
     identities = _identities(changes)
@@ -163,13 +164,13 @@ def between(changes: pa.RecordBatch, first: int, last: int) -> pa.RecordBatch:
 
 
 def first_and_last(changes: pa.RecordBatch) -> tuple[int, int]:
-    """Return the least and the greatest identity of changes in order."""
+    """Return the least and the greatest identity of sorted changes."""
     identities = _identities(changes)
     return int(identities[0]), int(identities[-1])
 
 
 def _bounds(firsts: Ids, sizes: Ints, room: int) -> list[int]:
-    """Return identities at which to cut, so that passes are alike and fill the room, about."""
+    """Return the identities at which to split, so that passes are similar and fill the memory."""
     order = np.argsort(firsts, kind="stable")
     filled = np.cumsum(sizes[order])
     count = max(1, math.ceil(int(filled[-1]) / room - SPARED)) if len(filled) else 1
@@ -178,7 +179,7 @@ def _bounds(firsts: Ids, sizes: Ints, room: int) -> list[int]:
 
 
 def _has_at_most(groups: int, identities: Ids) -> bool:
-    """Tell whether there are few distinct identities; they are sorted only if need be."""
+    """Return whether there are at most `groups` distinct identities; sort only if necessary."""
     if len(identities) <= groups:
         return True
     runs = 1 + int(np.count_nonzero(identities[1:] != identities[:-1]))
@@ -186,7 +187,7 @@ def _has_at_most(groups: int, identities: Ids) -> bool:
 
 
 def _falls(identities: Ids) -> int:
-    """Return how often an identity is less than the one before it."""
+    """Return how often an identity is less than its predecessor."""
     return int(np.count_nonzero(identities[1:] < identities[:-1]))
 
 

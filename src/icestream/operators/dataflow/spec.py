@@ -1,7 +1,7 @@
 """What a component runs, and what follows from its steps alone.
 
-Idea: pure data, sent to every task of a component. Where state is, who takes changes, and on how
-many ways changes can still come are read off the graph of steps once.
+Idea: pure data, sent to every task of a component. Which steps have state, who reads which changes,
+and on how many paths changes can still arrive is derived from the graph of steps once.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class ComponentSpec:
     """The steps of a component."""
 
     steps: tuple[Step, ...]
-    #: what becomes a result row of the changes of each view
+    #: how the changes of each view become result rows
     rows_of: tuple[LifetimeRows, ...]
-    #: partitions of joins, and the part of the rows that is traced to them
+    #: partitions of joins, and the share of rows that is traced to them
     partitions: int = 1
     sample: float = 1.0
 
@@ -81,15 +81,15 @@ class ComponentSpec:
 
     @cached_property
     def consumers(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """Return who takes the changes of each step."""
+        """Return the steps that read the changes of each step."""
         return consumers(self.steps)
 
     @cached_property
     def received(self) -> tuple[tuple[int, int], ...]:
-        """Return the steps that receive changes, with their edges, in the order to take them.
+        """Return the steps that receive changes, with their edges, in the order to process them.
 
-        It is always the same: how lifetimes are cut, and so when they are settled, depends on it.
-        What an operator wants first on one of its ports comes before what it gets on others.
+        The order is always the same, because it determines how lifetimes are cut and thus when they
+        are final. A port that an operator wants first comes before its other ports.
         """
         left = [number for number, step in enumerate(self.steps) if isinstance(step, Receive)]
         before: dict[int, set[int]] = {number: set() for number in left}
@@ -108,7 +108,7 @@ class ComponentSpec:
         return tuple((number, edges[number]) for number in order)
 
     def _received_by(self, number: int) -> frozenset[int]:
-        """Return the steps whose received changes lead to a step, itself among them."""
+        """Return the receiving steps that lead to a step, including itself."""
         return frozenset(
             n
             for n, step in enumerate(self.steps)
@@ -117,7 +117,7 @@ class ComponentSpec:
 
     @cached_property
     def timed(self) -> frozenset[int]:
-        """Return the steps whose changes, as they are or mapped, only go where time orders them."""
+        """Return the steps whose changes, mapped or not, only go to operators that sort by time."""
         found: set[int] = set()
         for number, step in reversed(list(enumerate(self.steps))):
             after = [each for each, _ in self.consumers[number]]
@@ -132,15 +132,15 @@ class ComponentSpec:
 
     @cached_property
     def begins(self) -> bool:
-        """Tell whether a grouping begins inside another."""
+        """Return whether a grouping begins inside another."""
         return any(isinstance(step, Regroup) for step in self.steps)
 
     @cached_property
     def arrivals(self) -> tuple[Counter[int] | None, ...]:
-        """Return on how many ways the changes of each received chunk come to each step.
+        """Return on how many paths the changes of each received chunk arrive at each step.
 
-        By step that receives them; None if more may come later, from operators that say something
-        at a watermark. Where a grouping begins, changes are collected, so that all ways are one.
+        By receiving step; None if more may arrive later, from operators that emit at a watermark.
+        Where a grouping begins, changes are collected, so all paths count as one.
         """
         found: list[Counter[int] | None] = []
         leaving: list[Counter[int] | None] = []
@@ -155,7 +155,7 @@ class ComponentSpec:
         return tuple(found)
 
     def _left(self, number: int, came: Counter[int]) -> Counter[int] | None:
-        """Return on how many ways changes leave a step that come to it on some."""
+        """Return on how many paths changes leave a step, given those on which they arrive."""
         match self.steps[number]:
             case Regroup():
                 return Counter(dict.fromkeys(came, 1))
@@ -169,7 +169,7 @@ class ComponentSpec:
 
     @cached_property
     def prompt(self) -> Mapping[int, PromptOperator]:
-        """Return the operators with nothing to say at a watermark, by step."""
+        """Return the operators that emit nothing at a watermark, by step."""
         return {
             number: step.operator
             for number, step in enumerate(self.steps)
@@ -180,9 +180,9 @@ class ComponentSpec:
 
     @cached_property
     def passed(self) -> tuple[tuple[int, ...] | None, ...]:
-        """Return the steps with state that changes of each step lead to in its grouping.
+        """Return, for each step, the steps with state in its grouping that its changes lead to.
 
-        None if something might be kept there of groups that are over.
+        None if one of them might store something for groups that have ended.
         """
         return tuple(self._passed(number) for number in range(len(self.steps)))
 
@@ -205,7 +205,7 @@ class ComponentSpec:
 
     @cached_property
     def behind(self) -> tuple[frozenset[int], ...]:
-        """Return for each step the steps that its changes lead to."""
+        """Return, for each step, the steps that its changes lead to."""
         found: list[frozenset[int]] = [frozenset()] * len(self.steps)
         for number in reversed(range(len(self.steps))):
             after = [step for step, _ in self.consumers[number]]

@@ -1,12 +1,12 @@
-"""Steps of a component: pure data, joined to a graph by their numbers.
+"""Steps of a component: pure data, connected to a graph by their numbers.
 
-Idea: a component is a list of steps, each after its inputs. Steps without state look at changes one
-batch at a time; a `Stateful` step has an operator over lifetimes and belongs to a *grouping*, which
-is all steps whose changes carry the same identity: one sub-query, one store, one classifier. A
-`Regroup` step begins a grouping inside another one. Changes come in by `Receive` and leave by
-`Send`, to another component, or by `Emit`, to the results.
+Idea: a component is a list of steps, each after its inputs. Steps without state process changes
+batch by batch. A `Stateful` step has an operator over lifetimes and belongs to a *grouping*: all
+steps whose changes carry the same identity, which are one sub-query with one store and one
+classifier. A `Regroup` step begins a grouping inside another one. Changes enter at `Receive` and
+leave at `Send`, to another component, or at `Emit`, to the results.
 
-Invariant: a step depends on steps before it only (`test_steps_come_after_their_inputs`).
+Invariant: a step depends only on earlier steps (`test_steps_come_after_their_inputs`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from icestream.sql.expressions.compile import Predicate, Projection
 
 @dataclass(frozen=True)
 class Receive:
-    """Changes that an edge brings, of the component's own grouping."""
+    """Changes that arrive on an edge, of the component's own grouping."""
 
     edge: int
     payload: pa.Schema
@@ -36,13 +36,13 @@ class Receive:
 
 @dataclass(frozen=True)
 class Map:
-    """A change of each batch on its own: a filter, a projection, other lifetimes."""
+    """A function of each batch: a filter, a projection, other lifetimes."""
 
     inputs: tuple[int]
     payload: pa.Schema
     grouping: int
     change: Callable[[pa.RecordBatch], pa.RecordBatch]
-    #: for people and for checkpoints
+    #: description, for readers and for checkpoints
     text: str
 
 
@@ -99,7 +99,7 @@ class Emit:
 
 @dataclass(frozen=True)
 class JoinMany:
-    """A join of as many streams as it has inputs, whose state may leave memory for later."""
+    """A join of as many streams as it has inputs, which may spill."""
 
     inputs: tuple[int, ...]
     payload: pa.Schema
@@ -109,13 +109,13 @@ class JoinMany:
 
 @dataclass(frozen=True)
 class Trace:
-    """Changes that are passed on as they are; some are traced to the partitions of joins."""
+    """Changes that pass through unchanged; some are traced to the partitions of joins."""
 
     inputs: tuple[int]
     payload: pa.Schema
     grouping: int
     lineages: tuple[Lineage, ...]
-    #: whether another join keeps them; if not they are results
+    #: whether another join stores them; if not, they are results
     stored: bool
 
 
@@ -124,14 +124,14 @@ Step = Receive | Map | Merge | Regroup | Stateful | JoinMany | Trace | Send | Em
 
 @runtime_checkable
 class TimedOperator(Protocol):
-    """An operator that puts the changes of a group in the order of time, unless they come so."""
+    """An operator that sorts the changes of a group by time, unless they are sorted already."""
 
     takes_by_time: bool
 
 
 @dataclass(frozen=True)
 class Filtering:
-    """Keep the changes whose payload fulfils a condition."""
+    """Keep the changes whose payload meets a condition."""
 
     predicate: Predicate
 
@@ -165,12 +165,12 @@ def regrouped(changes: pa.RecordBatch, keys: tuple[str, ...]) -> pa.RecordBatch:
 
 
 def consumers(steps: tuple[Step, ...]) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """Return for each step the steps that take its changes, with the port they take them on."""
+    """Return, for each step, the steps that read its changes, with their ports."""
     found: list[list[tuple[int, int]]] = [[] for _ in steps]
     for number, step in enumerate(steps):
         for port, before in enumerate(step.inputs):
             if before >= number:
-                msg = f"step {number} takes changes of step {before}, which does not come before it"
+                msg = f"step {number} reads changes of step {before}, which does not come before it"
                 raise AssertionError(msg)
             found[before].append((number, port))
     return tuple(map(tuple, found))

@@ -1,18 +1,19 @@
 """The state of a component in one shard: a store for each grouping, one heap, one manager.
 
-Idea: every grouping has its own directory and log records, but hot rows of all groupings lie in one
-heap, and heap and directories grow into the same bytes, so memory goes to whoever needs it. The
-cold state manager hears what each chunk touched and says, in the pause after a chunk or when the
-heap is full, which groups of which grouping leave.
+Idea: every grouping has its own directory and log records, but hot rows of all groupings are in one
+heap, and heap and directories grow into the same memory, so it goes to whichever needs it. The cold
+state manager learns what each chunk touched and chooses, after a chunk or when the heap is full,
+which groups of which grouping to evict.
 
 Invariants:
 1. All stores of a shard take their snapshots in the same version
    (`test_crash_groupings_come_back_together`).
 2. Heap, directories and buffers stay inside the quota
-   (`test_bounded_groupings_share_the_quota`), buffers larger where much is free
+   (`test_bounded_groupings_share_the_quota`); buffers are larger if much memory is free
    (`test_bounded_work_follows_what_is_free`).
-3. Stores go on in the quota that they say they need (`test_stores_go_on_in_the_quota_they_need`).
-4. A group may take all that directories leave (`test_a_large_group_gets_what_was_lent`).
+3. Stores work within the quota that `least_quota` returns
+   (`test_stores_go_on_in_the_quota_they_need`).
+4. A group may take all memory that directories leave (`test_a_large_group_gets_what_was_lent`).
 """
 
 from __future__ import annotations
@@ -34,24 +35,24 @@ from icestream.state.groups.store import GROUPS, HEAP, WORK, GroupStore
 from icestream.state.snapshot_schedule import SnapshotSchedule
 from icestream.state.versions.commits import BASE
 
-#: bytes that a small shard needs more than changes in the order of groups
+#: bytes that a small shard needs in addition to those for sorted changes
 SMALL = 1 << 16
-#: bytes of each store for what comes in whole pages: lists of segments, fences of the cold index
+#: bytes of each store for whole pages: lists of segments, fences of the cold index
 LISTS = 4 << 14
-#: part of the memory for rows and directories that directories have at least
+#: minimum share of directories in the memory for rows and directories
 LEAST_DIRECTORIES = 1 / 4
-#: bytes for each byte of rows that groups of the directory have, so that none has to leave
+#: bytes per byte of rows of the directory's groups at which no group must be evicted
 HEADROOM = 6 / 5
-#: one in so many bytes that are free is for work buffers until the next chunk
+#: 1/LENT of the free bytes is for work buffers until the next chunk
 LENT = 3
-#: part of a quota for changes in the order of groups, and that for rows and directories
+#: share of the quota for sorted changes, and for rows and directories
 GATHERED = 1 / 4
 STATE = (1 - GATHERED) * (HEAP + GROUPS)
 
 
 @dataclass(frozen=True)
 class ColdOptions:
-    """How state is kept, and who leaves memory first.
+    """How state is stored, and which groups are evicted first.
 
     Examples:
         >>> options = ice.ColdOptions()
@@ -71,16 +72,16 @@ class ShardStores:
         options: ColdOptions,
         targets: Mapping[str, int] | None = None,
     ) -> None:
-        """Attach to the shard's arena; `targets` are bytes that each store is told to give up."""
+        """Attach to the shard's arena; `targets` are the bytes that each store must free."""
         self._shard = shard
         self._lifetimes = lifetimes(len(groupings))
         kept = [number for number, synopses in enumerate(groupings) if synopses]
         quota = shard.account.budget.total
-        #: bytes of changes that may be put in the order of groups at once
+        #: maximum bytes of changes that are sorted by group at once
         self.gathered_bytes = max(quota // 32, int(quota * GATHERED) - SMALL)
         shard.account.reserve(self.gathered_bytes)
         quota -= self.gathered_bytes
-        #: bytes of rows in memory, and of the directories beside them
+        #: bytes for rows in memory, and for rows and directories together
         self._limit = int(quota * HEAP)
         self._pool = int(quota * (HEAP + GROUPS)) - len(kept) * LISTS
         self._stores = {
@@ -94,7 +95,7 @@ class ShardStores:
             )
             for number in kept
         }
-        #: whether it was said how large directories are to be
+        #: whether the size of directories was set
         self._allotted = False
         for store in self._stores.values():
             store.press(self)
@@ -116,10 +117,10 @@ class ShardStores:
             self._stores[grouping].begin(watermark)
 
     def _balance(self) -> None:
-        """Let rows and directories grow into what is free until the next chunk, half of it each.
+        """Let rows and directories grow into the free memory until the next chunk, half of it each.
 
-        Work buffers take a part of it before. Where not all groups fit, directories are to have the
-        part of the memory that they would have if all rows were in memory too.
+        Work buffers take a part of it first. If not all groups fit, directories get the share of
+        memory that they would have if all rows were in memory too.
         """
         stores = self._stores.values()
         heap = next(iter(stores)).heap
@@ -141,7 +142,7 @@ class ShardStores:
             store.lend(lent // len(stores))
 
     def _allot(self) -> None:
-        """Say once in a version how large directories are to be."""
+        """Set, once in a version, the size of directories."""
         if self._allotted:
             return
         self._allotted = True
@@ -154,27 +155,27 @@ class ShardStores:
             store.directory.ample = max(store.least_directory, mine)
 
     def rest(self) -> None:
-        """Tell the manager what the last chunk touched, and let cold groups leave."""
+        """Report to the manager what the last chunk touched, and evict cold groups."""
         self._tell()
         self._manager.turn(self._limit, self._held)
 
     def chunk_groups(self, grouping: int) -> int:
-        """Return how many groups a chunk of a grouping may name."""
+        """Return how many groups a chunk of a grouping may have."""
         store = self._stores.get(grouping)
         return sys.maxsize if store is None else store.chunk_groups
 
     def knows(self, grouping: int, hi: Ids, lo: Ids) -> Mask:
-        """Tell of which groups of a grouping there may be something kept."""
+        """Return which groups of a grouping may have state."""
         store = self._stores.get(grouping)
         return np.zeros(len(hi), dtype=np.bool_) if store is None else store.knows(hi, lo)
 
     def free(self, size: int) -> int:
-        """Let groups leave until about `size` bytes are free; return how many were freed."""
+        """Evict groups until about `size` bytes are free; return how many were freed."""
         self._tell()
         return self._manager.free(size)
 
     def take_back(self) -> None:
-        """Give rows all that directories leave them, until the next chunk."""
+        """Give rows all memory that directories leave, until the next chunk."""
         directories = sum(store.directory.bytes for store in self._stores.values())
         self._limit = max(self._limit, self._pool - directories)
         for store in self._stores.values():
@@ -182,7 +183,7 @@ class ShardStores:
             store.lend(0)
 
     def end_version(self, watermark: Micros) -> None:
-        """Write what is new to the log; now and then a snapshot."""
+        """Write what is new to the log; from time to time a snapshot."""
         self._tell()
         before = self._written
         size = sum(store.snapshot_bytes for store in self._stores.values())
@@ -198,23 +199,23 @@ class ShardStores:
 
     @property
     def took_snapshot(self) -> bool:
-        """Tell whether the version just written stands without those before it."""
+        """Return whether the version just written is a snapshot, independent of earlier ones."""
         return self._schedule.taken
 
     @property
     def released(self) -> tuple[int, ...]:
-        """Return ordinals of segments that nothing needs any more."""
+        """Return the ordinals of segments that are no longer needed."""
         return tuple(ordinal for store in self._stores.values() for ordinal in store.released)
 
     def restore(self, history: Sequence[PastVersion]) -> None:
-        """Come back to the end of a history; all groups come back cold."""
+        """Restore the state at the end of a history; all groups are cold."""
         for store in self._stores.values():
             store.restore(history)
         self._schedule.resume(len(history), _logged(history))
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Return what the progress report tells of this shard."""
+        """Return what the progress report shows for this shard."""
         told = [store.statistics for store in self._stores.values()]
         names = dict.fromkeys(name for each in told for name in each)
         sums = {name: sum(each.get(name, 0) for each in told) for name in names}
@@ -248,10 +249,10 @@ class ShardStores:
 
 
 def least_quota(held: int, stores: int) -> int:
-    """Return the quota in which stores go on whose arena has so many bytes."""
+    """Return the quota that stores need if their arena has `held` bytes."""
     return int((held + stores * LISTS + SMALL) / (1 - GATHERED - WORK))
 
 
 def _logged(history: Sequence[PastVersion]) -> int:
-    """Return the bytes that versions after a snapshot wrote."""
+    """Return the bytes that versions wrote after a snapshot."""
     return sum(info.bytes for past in history[1:] for _, info in past.segments)

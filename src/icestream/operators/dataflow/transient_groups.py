@@ -1,18 +1,18 @@
-"""Groups of which nothing is kept: they come and go within a version, past the store.
+"""Groups without state: they begin and end within a version and bypass the store.
 
-Idea: a request lives for an instant, and so does every group that is made for it alone. An operator
-that is told that all changes of such groups are at hand reads nothing of them and keeps nothing, so
-they need no place in a directory: they are numbered for the call, and forgotten.
+Idea: a request lives for an instant, and so does every group that exists only for it. If an
+operator gets all changes of such groups at once, it reads and stores nothing for them, so they need
+no entry in a directory: they are numbered for the call and then dropped.
 
 Invariants:
-1. Operators say the same of groups that pass as of groups in a store
+1. Operators emit the same for transient groups as for groups in a store
    (`test_oracle_operators_that_forget_early_say_the_same`).
-2. Whatever a store knows of, or lasts, does not pass
+2. Groups that a store knows, or that last, are not transient
    (`test_groups_that_are_known_or_last_do_not_pass`).
-3. A row that is handed over to be kept is an error, not a loss
+3. Storing a row of a transient group is an error, not a loss
    (`test_a_passing_group_keeps_nothing`).
 
-Cost: the changes are sorted by group, unless they come so.
+Cost: the changes are sorted by group, unless they already are.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NONE: Ints = np.empty(0, dtype=np.int64)
 
 
 class TransientGroups(Groups):
-    """Groups of some changes; nothing is known of them and nothing is kept."""
+    """The groups of some changes; they have no state."""
 
     def __init__(self, changes: pa.RecordBatch, synopses: Sequence[Synopsis]) -> None:
         """Number the groups."""
@@ -44,14 +44,14 @@ class TransientGroups(Groups):
         """Do nothing: nothing expires."""
 
     def locate(self, hi: Ids, lo: Ids) -> Slots:
-        """Return the number of each group, which must be one of the changes'."""
+        """Return the number of each group, which must be a group of the changes."""
         if all(map(np.array_equal, self._given, (hi, lo))):
             return self._numbers
         highs, lows = np.concatenate([self._hi, hi]), np.concatenate([self._lo, lo])
         return distinct(highs, lows)[2][len(self._hi) :]
 
     def identities(self, slots: Slots) -> tuple[Ids, Ids]:
-        """Return hi and lo of groups."""
+        """Return id_high and id_low of groups."""
         return self._hi[slots], self._lo[slots]
 
     def portions(self, slots: Slots, synopses: Sequence[int] = ()) -> Iterator[Slots]:
@@ -73,32 +73,32 @@ class TransientGroups(Groups):
         return self.read(synopsis, slots)
 
     def append(self, synopsis: int, slots: Slots, rows: pa.RecordBatch) -> None:
-        """Refuse rows."""
+        """Raise if there are rows."""
         del synopsis, slots
         _refuse(rows.num_rows)
 
     def rewrite(self, synopsis: int, slots: Slots, rows: GroupRows) -> None:
-        """Refuse rows."""
+        """Raise if there are rows."""
         del synopsis, slots
         _refuse(rows.rows.num_rows)
 
     def remind(self, slots: Slots, due: Ints) -> None:
-        """Refuse to wake anybody."""
+        """Raise if a group is to be woken."""
         del slots
         _refuse(int(np.count_nonzero(due < INFINITY)))
 
     def hasten(self, slots: Slots, due: Ints) -> None:
-        """Refuse to wake anybody."""
+        """Raise if a group is to be woken."""
         self.remind(slots, due)
 
     def due(self, watermark: Micros) -> Slots:
-        """Return that nobody waits."""
+        """Return no groups."""
         del watermark
         return _NONE
 
 
 def lasting(changes: pa.RecordBatch, over: Micros) -> Mask:
-    """Tell which changes are of groups that may have something that ends past an instant."""
+    """Return which changes belong to groups that may have something that ends past an instant."""
     late = column_of(changes, RE) > over
     if not late.any() or late.all():
         return late
@@ -108,5 +108,5 @@ def lasting(changes: pa.RecordBatch, over: Micros) -> Mask:
 
 def _refuse(count: int) -> None:
     if count:
-        msg = f"{count} rows or instants of groups that pass were to be kept"
+        msg = f"{count} rows or wake-ups of transient groups cannot be stored"
         raise AssertionError(msg)

@@ -1,8 +1,8 @@
 """The cells of a batch: events of one (group, pane), so that keys are hashed once per cell.
 
-Idea: keys that are whole numbers in a narrow range, or none at all, give every group a small code,
-its place in the range. If the codes and panes of a batch make a small grid, its cells are numbered
-by looking them up there; if not, every event is a cell of its own.
+Idea: if keys are whole numbers in a narrow range, or there are none, every group has a small code,
+its position in the range. If the codes and panes of a batch form a small grid, cells are numbered
+by a lookup in the grid; if not, every event is a cell of its own.
 
 Invariant: the events of a cell have one pane and equal keys (`test_oracle_events_of_a_cell_agree`).
 """
@@ -17,18 +17,18 @@ import pyarrow as pa
 from icestream.core.arrays import Ints
 from icestream.kernels.cells import number_cells, slots_of_cells
 
-#: places of a grid: as much as stays in the processor's cache
+#: maximum size of a grid: what stays in the processor's cache
 GRID_PLACES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """The cells of the events of a batch from one of them on."""
+    """The cells of the events of a batch, from one event on."""
 
     first: int
     #: events of the batch
     rows: int
-    #: the first event of each cell, in order; None where each event is a cell of its own
+    #: the first event of each cell, in order; None if each event is a cell of its own
     heads: Ints | None
     #: the cell of each event of the batch, and the events of each cell
     members: Ints | None
@@ -41,7 +41,7 @@ class Cells:
         return _rows_at(keys, self.heads), panes[self.heads]
 
     def reached(self, done: int) -> int:
-        """Return up to which event all are in the first `done` cells."""
+        """Return the event up to which all events are in the first `done` cells."""
         if self.heads is None:
             return self.first + done
         return self.rows if done == len(self.heads) else int(self.heads[done])
@@ -60,7 +60,7 @@ class CellFinder:
     """Finds the cells of one batch."""
 
     def __init__(self, keys: pa.RecordBatch, panes: Ints) -> None:
-        """Look whether keys and panes are narrow enough for a grid."""
+        """Check whether keys and panes are narrow enough for a grid."""
         self._panes = panes
         self._earliest = int(panes.min())
         self._span = int(panes.max()) - self._earliest + 1
@@ -117,5 +117,5 @@ def _codes(keys: pa.RecordBatch, most: int) -> _Codes | None:
 
 
 def _rows_at(keys: pa.RecordBatch, places: Ints) -> pa.RecordBatch:
-    """Take rows of keys, of which there may be no columns."""
+    """Take rows of keys, which may have no columns."""
     return keys.take(pa.array(places)) if keys.num_columns else keys.slice(0, len(places))

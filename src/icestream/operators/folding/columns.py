@@ -1,6 +1,6 @@
 """Arrow columns as flat numbers: the inputs of the folding kernels.
 
-Idea: a column is asked for in the form a field needs (`integers`, `floats`, `pair`, `ordered`,
+Idea: a column is requested in the form that a field needs (`integers`, `floats`, `pair`, `ordered`,
 `ranked`) and converted at most once per batch. Nulls are a mask, empty when there are none.
 
 Invariants:
@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from icestream.core.errors import InputError
 from icestream.kernels.fold import ALL_VALID, order_floats
 
-#: columns beside the inputs, for fields that need the order of the stream
+#: columns in addition to the inputs, for fields that need the order of the stream
 TIME = "time"
 BATCH = "__batch"
 ARRIVAL = "__arrival"
@@ -73,7 +73,7 @@ class InputColumn:
 
     @cached_property
     def valid(self) -> npt.NDArray[np.bool_]:
-        """Return the mask of values that are there, or `ALL_VALID`."""
+        """Return the mask of values that are not null, or `ALL_VALID`."""
         if self._array.null_count == 0:
             return ALL_VALID
         return np.asarray(self._array.is_valid().to_numpy(zero_copy_only=False))

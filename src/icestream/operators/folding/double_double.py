@@ -1,7 +1,7 @@
 """Products and quotients of double-doubles, over whole columns.
 
-Idea: a double-double is a float and the part of the exact value that did not fit it. Products of
-two floats are exact in this form; what is lost further on lies about 100 bits down.
+Idea: a double-double is a float and the part of the exact value that did not fit into it. Products
+of two floats are exact in this form; later losses are about 100 bits down.
 
 References: Dekker's splitting for error-free products.
 """

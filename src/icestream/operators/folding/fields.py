@@ -1,12 +1,12 @@
 """Fields: the partial aggregates that entries, panes and groups are made of.
 
-Idea: an aggregate function is a few fields plus a way to read its answer off them. Functions over
-one column share fields (`sum(x)` and `avg(x)` keep one sum), so a row holds each fact once.
+Idea: an aggregate function is a few fields plus a way to compute its answer from them. Functions
+over one column share fields (`sum(x)` and `avg(x)` share one sum), so a row holds each fact once.
 
-Layout of an entry: hi, lo, then the fields; the first field is always the number of events. Layout
-of a group: hi, lo, last pane, whether it changed,
-the fields, then a front for each field that has no inverse; where windows slide, then the next
-front and the next back of each of them.
+Layout of an entry: id_high, id_low, then the fields; the first field is always the number of
+events. Layout of a group: id_high, id_low, last pane, whether it changed, the fields, then a front
+for each field that has no inverse; for sliding windows also the next front and the next back of
+each of them.
 
 Invariant: no two fields share a word (`test_no_two_fields_share_a_word`,
 `test_rows_of_sliding_windows_have_the_next_front_and_back_behind`).
@@ -55,8 +55,8 @@ GROUP_FIELDS = 4
 class Field:
     """One partial aggregate of an input column (`rows` has no column).
 
-    Other columns take part (`products_f64`, `least_by`), or only events in which they are not null
-    count (`valid`, `sum_f64`, ...).
+    Some fields use other columns too (`products_f64`, `least_by`), or only count events in which
+    these are not null (`valid`, `sum_f64`, ...).
     """
 
     kind: str
@@ -117,7 +117,7 @@ class Layout:
 
     @cached_property
     def needs_order(self) -> bool:
-        """Tell whether some field needs the time and arrival of each event."""
+        """Return whether some field needs the time and arrival of each event."""
         return any(field.kind in ORDERED for field in self.fields)
 
     @property
@@ -157,7 +157,7 @@ class Layout:
         return np.array([0] * GROUP_FIELDS + identities, dtype=np.int64)
 
     def place(self, field: Field) -> int:
-        """Return the first word of a field in the table of fields (without hi and lo)."""
+        """Return the first word of a field in the table of fields (without the identity)."""
         return int(self.places[self.fields.index(field)]) - ENTRY_FIELDS
 
     @property
@@ -171,7 +171,7 @@ class Layout:
 
 
 class SlidingLayout(Layout):
-    """A layout whose groups also have the next front and the next back (`relay`)."""
+    """A layout whose groups also have the next front and the next back (`grid.two_stacks`)."""
 
     @property
     def next_front_at(self) -> int:

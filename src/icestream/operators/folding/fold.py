@@ -1,9 +1,9 @@
-"""Folding a stream of events into bounded tables of entries, with the keys they met.
+"""Folds a stream of events into bounded tables of entries, with the keys of their groups.
 
-Idea: events of one (group, pane) become one entry before anything leaves the task that read them.
+Idea: events of one (group, pane) become one entry before they leave the task that read them.
 Entries are looked up once per cell of a batch (`cells`), and fields are folded event by event. The
-table has a fixed capacity; when it is full it is handed out as a sorted run and starts again,
-so memory is bounded whatever the input, and folding costs only its own pass where it does not pay.
+table has a fixed capacity; when it is full, it is returned as a run and starts again. So memory is
+bounded whatever the input, and if folding does not pay off it costs only its own pass.
 
 Invariants:
 1. The merged runs equal folding all events at once (`test_oracle_runs_equal_one_big_fold`).
@@ -30,7 +30,7 @@ from icestream.operators.folding.columns import ARRIVAL, BATCH, TIME, InputColum
 from icestream.operators.folding.fields import ORDERED, Field, Layout
 from icestream.state.keys import KeyCodec
 
-#: columns that travel with keys
+#: columns that are sent with keys
 HI = "__hi"
 LO = "__lo"
 LAST = "__last"
@@ -38,11 +38,11 @@ LAST = "__last"
 
 @dataclass(frozen=True, slots=True)
 class EntryRun:
-    """Entries handed out together, unsorted, with the keys of their groups."""
+    """Entries returned together, unsorted, with the keys of their groups."""
 
     panes: Ints
     entries: Table
-    #: hi, lo, latest pane and key columns, one row per group of the run
+    #: id_high, id_low, latest pane and key columns, one row per group of the run
     keys: pa.Table
 
 
@@ -52,7 +52,7 @@ class EntryTable:
     def __init__(
         self, layout: Layout, codec: KeyCodec, capacity: int, *, partial: bool = False
     ) -> None:
-        """Make an empty table of events, or of rows that are `partial` aggregates already."""
+        """Create an empty table for events, or for rows that are `partial` aggregates already."""
         self._partial = partial
         self._fold_field = _fold_partial if partial else fold_field
         places = 1 << max(4, (2 * capacity - 1).bit_length())
@@ -76,7 +76,7 @@ class EntryTable:
     def fold(
         self, keys: pa.RecordBatch, panes: Ints, columns: Mapping[str, InputColumn]
     ) -> Iterator[EntryRun]:
-        """Fold a batch of events; hand out a run whenever the table is full.
+        """Fold a batch of events; yield a run whenever the table is full.
 
         `columns` has the inputs, and where the layout needs the order `TIME` and `ARRIVAL`; `BATCH`
         too where arrivals are counted anew in every batch.
@@ -116,7 +116,7 @@ class EntryTable:
                 yield self.take()
 
     def _counts_all(self, field: Field, columns: Mapping[str, InputColumn]) -> bool:
-        """Tell whether a field counts every event of the batch."""
+        """Return whether a field counts every event of the batch."""
         if self._partial:
             return False
         return field.kind == "rows" or (
@@ -124,7 +124,7 @@ class EntryTable:
         )
 
     def take(self) -> EntryRun:
-        """Hand out what was folded so far and start again."""
+        """Return what was folded so far and start again."""
         run = EntryRun(
             self._panes[: self._used].copy(),
             self._entries[: self._used].copy(),
@@ -159,12 +159,12 @@ class EntryTable:
 
 
 def identity_schema(keys: pa.Schema) -> pa.Schema:
-    """Return the schema of keys that travel with identity and latest pane."""
+    """Return the schema of keys with identity and latest pane."""
     return pa.schema([(HI, pa.uint64()), (LO, pa.uint64()), (LAST, pa.int64()), *keys])
 
 
 def identified(keys: pa.Table, ids: Ids, last: Ints) -> pa.Table:
-    """Put identity and latest pane of each group beside its key."""
+    """Add identity and latest pane of each group to its key."""
     columns = [pa.array(ids[:, 0]), pa.array(ids[:, 1]), pa.array(last), *keys.columns]
     return pa.Table.from_arrays(columns, schema=identity_schema(keys.schema))
 
@@ -220,7 +220,7 @@ def _all_valid(inputs: Sequence[InputColumn], first: int, last: int) -> Mask:
 def _choice_rows(
     field: Field, columns: Mapping[str, InputColumn], first: int, last: int
 ) -> tuple[Table, Mask]:
-    """Return the words a choice compares, and which events it is among."""
+    """Return the words that a choice compares, and which events it chooses from."""
     value = columns[field.columns[0]]
     time = columns[TIME].integers[first:last]
     arrival = columns[ARRIVAL].integers[first:last]

@@ -1,7 +1,7 @@
-"""Sorted runs of entries: order by (rank, hi, lo), equal ones merged.
+"""Sorted runs of entries: ordered by (rank, id_high, id_low), equal ones merged.
 
-Idea: rank and the upper bits of hi share one 64-bit sort key, so a single stable sort does nearly
-all the work and the kernel only settles ties. A rank is a pane number, or shard and pane together.
+Idea: rank and the upper bits of `id_high` share one 64-bit sort key, so a single stable sort does
+nearly all the work and the kernel only resolves ties. A rank is a pane number, or shard and pane.
 
 Invariant: the order of merging depends only on the order of the input
 (`test_a_run_depends_only_on_its_input_order`).
@@ -19,7 +19,7 @@ from icestream.operators.folding.fields import Layout
 
 
 def sorted_run(ranks: Ints, rows: Table, layout: Layout) -> tuple[Ints, Table]:
-    """Return ranks and entries sorted by (rank, hi, lo), one entry per distinct triple."""
+    """Return ranks and entries sorted by (rank, id_high, id_low), one per distinct triple."""
     if len(ranks) == 0:
         return ranks, rows
     out_ranks = np.empty_like(ranks)
@@ -43,7 +43,7 @@ def _order(ranks: Ints, rows: Table) -> Ints:
 
 
 def slice_bounds(ranks: Ints) -> Ints:
-    """Return where each stretch of equal ranks begins, and the end of the last."""
+    """Return where each run of equal ranks begins, and the end of the last."""
     if len(ranks) == 0:
         return np.zeros(1, dtype=np.int64)
     changes = np.flatnonzero(np.diff(ranks)) + 1

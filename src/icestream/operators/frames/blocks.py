@@ -1,8 +1,8 @@
-"""Blocks of tuples: which records of the log hold which stretch of tuples.
+"""Blocks of tuples: which records of the log hold which run of tuples.
 
-Idea: a block is a record of tuples sorted by (time, arrival); a table keeps its marker, its
-number of tuples and its first and last time, in the order the blocks were written. It is the only
-thing kept in memory for tuples that wait on the log, 32 bytes for up to 64 KB.
+Idea: a block is a record of tuples sorted by (time, arrival). A table has its marker, its number of
+tuples and its first and last time, in the order in which the blocks were written. It is all that
+memory holds for tuples on the log: 32 bytes for up to 64 KB.
 """
 
 from __future__ import annotations

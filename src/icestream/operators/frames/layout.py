@@ -1,11 +1,11 @@
 """The layout of tuples, and of the groups whose windows they move.
 
-Idea: a tuple is the entry of a single event with its time behind it, so that what merges entries
-merges tuples. Frames over the same events share tuples, which have the fields of all, and the rows
-of groups: identity and key once, then the words of each frame (`kernels.frames.moving`).
+Idea: a tuple is the entry of a single event followed by its time, so code that merges entries also
+merges tuples. Frames over the same events share tuples, which have the fields of all frames, and
+the rows of groups: identity and key once, then the words of each frame (`kernels.frames.moving`).
 
-    row of a group   hi lo last changed | fields fronts extras | fields fronts extras | ...
-                                          first frame            second frame
+    row of a group   id | last changed | fields suffixes extras | fields suffixes extras | ...
+                                         first frame              second frame
 
 Invariant: no two frames share a word of a row (`test_frames_have_words_of_their_own_in_a_row`).
 """
@@ -43,7 +43,7 @@ class TupleLayout(Layout):
 class FrameLayout(Layout):
     """Where the fields of one frame lie in the rows of groups, and in tuples."""
 
-    #: fields of the tuples, where they serve other frames too
+    #: fields of the tuples, which may serve other frames too
     stored: tuple[Field, ...] = ()
     #: first word of the frame in a group's row
     row_at: int = GROUP_FIELDS
@@ -64,12 +64,12 @@ class FrameLayout(Layout):
 
     @property
     def fronts_at(self) -> int:
-        """Return the first word of the fronts in a group's row."""
+        """Return the first word of the suffixes in a group's row."""
         return self.row_at + self.field_words
 
     @property
     def extras_at(self) -> int:
-        """Return the first word behind the fronts in a group's row."""
+        """Return the first word after the suffixes in a group's row."""
         return self.fronts_at + self.front_words
 
     @property
@@ -87,13 +87,13 @@ class FrameLayout(Layout):
 
 @dataclass(frozen=True)
 class SharedLayout(TupleLayout):
-    """Where the fields of several frames lie, in the tuples and rows that they share."""
+    """Where the fields of several frames lie in the tuples and rows that they share."""
 
     frames: tuple[FrameLayout, ...] = ()
 
     @classmethod
     def of_frames(cls, frames: Sequence[Layout]) -> SharedLayout:
-        """Lay out frames behind one another, given the fields of each."""
+        """Lay out frames one after the other, given the fields of each."""
         stored = Layout.of(field for frame in frames for field in frame.fields).fields
         placed: list[FrameLayout] = []
         at = GROUP_FIELDS

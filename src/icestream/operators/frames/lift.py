@@ -1,7 +1,7 @@
 """Raw events as tuples, and the keys of their groups.
 
-Idea: an event is folded alone, into an entry of its own; the entry, its group's identity and its
-time are all a frame needs of it. Keys are kept once per group.
+Idea: each event is folded alone, into its own entry; a frame needs only the entry, the identity of
+its group and its time. Keys are stored once per group.
 
 Invariant: one tuple per event, in the order of the events
 (`test_lifting_keeps_every_event_and_its_order`).
@@ -34,7 +34,7 @@ def in_time(batch: pa.RecordBatch, watermark: Micros) -> pa.RecordBatch:
 def pieces(
     batches: Iterable[pa.RecordBatch], watermark: Micros, rows: int
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the events that are not behind the watermark, at most so many at a time."""
+    """Yield the events that are not behind the watermark, at most `rows` at a time."""
     for batch in batches:
         for first in range(0, batch.num_rows, rows):
             piece = in_time(batch.slice(first, rows), watermark)
@@ -43,7 +43,7 @@ def pieces(
 
 
 class Lifter:
-    """Turns events into tuples."""
+    """Converts events to tuples."""
 
     def __init__(self, layout: TupleLayout, codec: KeyCodec) -> None:
         """Lift into tuples of the given layout."""
@@ -51,7 +51,7 @@ class Lifter:
         self._codec = codec
 
     def lift(self, batch: pa.RecordBatch, arrived: int) -> Table:
-        """Return one tuple per event; `arrived` is the number of events that came before."""
+        """Return one tuple per event; `arrived` is the number of earlier events."""
         rows, layout = batch.num_rows, self._layout
         columns = {name: InputColumn(batch.column(name)) for name in batch.schema.names}
         columns[ARRIVAL] = InputColumn(pa.array(np.arange(arrived, arrived + rows)))
@@ -80,7 +80,7 @@ class Lifter:
 
 
 def within(hi: Ids, partition: Partition) -> npt.NDArray[np.bool_]:
-    """Tell which groups are in a partition's range."""
+    """Return which groups are in a partition's range."""
     if partition.whole:
         return np.ones(len(hi), dtype=np.bool_)
     low, high = np.uint64(partition.low), np.uint64(partition.high - 1)

@@ -1,22 +1,23 @@
 """Frames whose tuples leave in the order they entered: ranges of time, and rows of the stream.
 
-Idea: two cursors over the sequence of settled tuples. A tuple that enters first lets those leave
-that its window does not reach, then joins the running row of its group. What is shown is
-either the group of every event, or all groups at *stops*: every so many events, or at the
-multiples of a slide of time. Fields without an inverse take fronts from a stack that a flip fills
-by reading the window backwards. Frames that share tuples are given those that enter together; each
-has a cursor of its own for those that leave.
+Idea: two cursors run over the sequence of settled tuples. A tuple that enters first expires those
+that its window does not reach, then joins the running row of its group. The output is either the
+group of every event, or all groups at *stops*: every n events, or at multiples of a time slide.
+Fields without an inverse use suffixes from a stack that a flip fills by reading the window
+backwards. Frames that share tuples receive entering tuples together; each has its own cursor for
+tuples that leave.
 
 Invariants:
-1. Rows equal folding each window anew (`test_oracle_every_frame_equals_the_obvious_computation`).
-2. All partitions stop at the same places of the sequence, whether a tuple there is theirs or not
+1. Rows equal folding each window from scratch
+   (`test_oracle_every_frame_equals_the_obvious_computation`).
+2. All partitions stop at the same places of the sequence, whether they own a tuple there or not
    (`test_bounded_rows_do_not_depend_on_the_budget`).
-3. A window is flipped only when it was used up, so a tuple takes part in one flip
+3. A window is flipped only when its suffixes are used up, so a tuple takes part in one flip
    (`test_a_tuple_takes_part_in_one_flip`).
 
-Cost: a settled tuple is read once to enter all frames, and for each frame once to leave it, twice
-for fields without an inverse, not at all if its window is within one chunk; each partition reads
-all of them. A stop costs O(groups in memory). Memory: a chunk of tuples that leave, and fronts.
+Cost: a settled tuple is read once to enter all frames, and for each frame once to leave it (twice
+for fields without an inverse, not at all if its window is within one chunk); each partition reads
+all of them. A stop costs O(groups in memory). Memory: a chunk of leaving tuples, and suffixes.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from icestream.plan.windows.frame import Frame, RowsSlide
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Show all groups once the tuples before a place have entered, and others have left."""
+    """A point at which all groups are shown: some tuples have entered, and others have left."""
 
     place: int
     instant: Micros
@@ -57,7 +58,7 @@ class _Hand:
 
     tuples: Table
     slots: Ints
-    #: what decides when a tuple leaves: its time, or its place
+    #: the key that decides when a tuple leaves: its time, or its place
     keys: Ints
     fronts: Table
 
@@ -76,7 +77,7 @@ class MovingPass:
         position: dict[str, Any],
         output: FrameOutput,
     ) -> None:
-        """Begin where the version before ended."""
+        """Begin where the previous version ended."""
         self._frame = frame
         self._layout = layout
         self._groups = groups
@@ -94,31 +95,31 @@ class MovingPass:
             layout.fronts_at,
         )
         slide = frame.slide
-        #: a group is shown at each so many of its events; 0 where all are shown at stops
+        #: a group is shown at every n-th of its events; 0 if all groups are shown at stops
         self._every = 1 if slide is None else 0
         if isinstance(slide, RowsSlide) and frame.partition == "key":
             self._every = slide.rows
-        #: instant at which all groups are due, with a slide of time
+        #: instant at which all groups are due, for a time slide
         self.due: Micros | None = position["due"]
         self._progress = np.zeros(kernels.PROGRESS, dtype=np.int64)
         self._progress[kernels.FLIPS] = position["flips"]
         self._leaving = self._nothing = self._at_hand(tuples.nothing(0), _EMPTY)
         self._source: Iterator[TupleRun] = iter(())
-        #: place of the first tuple that is not at hand to leave
+        #: place of the first tuple after those at hand to leave
         self._next: int = position["left"]
-        #: whether those at hand to leave are those that entered last
+        #: whether the tuples at hand to leave are those that just entered
         self._same = False
-        #: rows of groups from which tuples left, and how many at hand are among them
+        #: rows of groups from which tuples left, and how many tuples at hand are counted there
         self._emptied: list[Ints] = []
         self._watched = 0
 
     def begin(self, place: int) -> None:
-        """Make fronts that were lost, given the place of the first tuple that will enter."""
+        """Rebuild lost suffixes, given the place of the first tuple that will enter."""
         if self._layout.front_words and self._fronts.stale:
             self._flip(self._next, place)
 
     def take(self, stretch: TupleRun, slots: Ints) -> Iterator[pa.RecordBatch]:
-        """Let the tuples of a stretch enter the groups in the given rows; yield what is shown."""
+        """Let the tuples of a run enter the groups in the given rows; yield what is shown."""
         yield from self._take(stretch, slots, self._stops(stretch), int(stretch.times[-1]))
 
     def finish(self, place: int, watermark: Micros) -> Iterator[pa.RecordBatch]:
@@ -136,7 +137,7 @@ class MovingPass:
         return self._emptied[0] if self._emptied else _EMPTY
 
     def done_with(self, slots: Ints) -> npt.NDArray[np.bool_]:
-        """Tell in which rows the frame holds nothing that a group must come back with."""
+        """Return for which rows the frame needs no state of the group any more."""
         rows = self._groups.rows
         done: npt.NDArray[np.bool_] = rows[slots, self._layout.row_at] == 0
         if self._every > 1:
@@ -146,7 +147,7 @@ class MovingPass:
     # -- where all groups are shown --------------------------------------------------------
 
     def _stops(self, stretch: TupleRun) -> list[Stop]:
-        """Return the stops among the tuples of a stretch."""
+        """Return the stops among the tuples of a run."""
         slide = self._frame.slide
         if self._every:
             return []
@@ -181,7 +182,7 @@ class MovingPass:
     def _take(
         self, stretch: TupleRun, slots: Ints, stops: list[Stop], reached: Micros
     ) -> Iterator[pa.RecordBatch]:
-        """Let the tuples of a stretch enter, and those leave that no window after it reaches."""
+        """Let the tuples of a run enter; expire those that no later window reaches."""
         entering = self._at_hand(stretch, slots)
         self._progress[kernels.ENTERED] = 0
         for stop in stops:
@@ -195,7 +196,7 @@ class MovingPass:
             yield self._output.take()
 
     def _bound_after(self, stretch: TupleRun, reached: Micros) -> int:
-        """Return up to which key tuples leave after a stretch."""
+        """Return the key up to which tuples leave after a run."""
         if reached == MINUS_INFINITY:
             return MINUS_INFINITY
         last = stretch.last - 1
@@ -238,7 +239,7 @@ class MovingPass:
                 self._bring(stretch, entering)
 
     def _bring(self, stretch: TupleRun, entering: _Hand) -> None:
-        """Bring more tuples to leave: from the log, or those that are entering."""
+        """Fetch more tuples to leave: from the log, or from those that are entering."""
         self._watch()
         flipped = self._fronts.flipped if self._layout.front_words else MINUS_INFINITY
         if self._next >= max(flipped, stretch.first):
@@ -263,7 +264,7 @@ class MovingPass:
         self._progress[kernels.LEFT] = self._watched = 0
 
     def _put_down(self, stretch: TupleRun) -> None:
-        """Let go of tuples that entered; what they hold of the window is on the log."""
+        """Release tuples that entered; those still in the window are on the log."""
         self._watch()
         if self._emptied:
             slots = np.unique(np.concatenate(self._emptied))
@@ -280,19 +281,19 @@ class MovingPass:
         self._progress[kernels.LEFT] = self._watched = 0
 
     def _watch(self) -> None:
-        """Note the groups of tuples that left, each tuple once."""
+        """Record the groups of tuples that left, each tuple once."""
         left = int(self._progress[kernels.LEFT])
         if left > self._watched:
             self._emptied.append(self._leaving.slots[self._watched : left])
             self._watched = left
 
     def _keep_fronts(self, first: int, last: int) -> None:
-        """Put the fronts of tuples at hand back on the stack, the oldest on top."""
+        """Push the suffixes of tuples at hand back on the stack, the oldest on top."""
         if first < last:
             self._fronts.stack.push(self._leaving.fronts[first:last][::-1])
 
     def _flip(self, first: int, last: int) -> None:
-        """Turn the tuples from one place to another, which is the window, into fronts."""
+        """Compute suffixes for the window, the tuples from `first` up to `last`."""
         stack = self._fronts.stack
         stack.clear()
         self._progress[kernels.FLIPS] += 1
@@ -339,5 +340,5 @@ _EMPTY: Ints = np.empty(0, dtype=np.int64)
 
 
 def _place(stretch: TupleRun, number: int) -> int:
-    """Return the place of the n-th of a stretch's tuples, or its end."""
+    """Return the place of the n-th tuple of a run, or its end."""
     return int(stretch.places[number]) if number < len(stretch.places) else stretch.last

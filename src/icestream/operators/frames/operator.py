@@ -2,27 +2,28 @@
 
 Idea: a batch's tuples are written to the log as they arrive, and again in the order of the stream
 once the watermark has passed them (`tuples`). Then they enter the running rows of their groups, and
-others leave, either in the order they entered (`moving`) or each group's own (`rings`). Frames of
-different reach share tuples and rows: a stretch is read once to enter all of them, each has a
-cursor for what leaves, and tuples are dropped when the last frame lets them go. Where running rows
-exceed the quota they are split in partitions of hi, and a version passes over them one by one.
+others leave, either in the order they entered (`moving`) or in each group's own order (`rings`).
+Frames of different reach share tuples and rows: a run of tuples is read once to enter all frames,
+each has its own cursor for what leaves, and tuples are dropped when no frame needs them. If running
+rows exceed the quota, they are split into partitions of `id_high`, and a version passes over them
+one by one.
 
 Invariants:
 1. Rows are those of the frame over the events in the order of (time, arrival), each emitted by the
-   version that settles it (`test_oracle_every_frame_equals_the_obvious_computation`).
+   version that makes it final (`test_oracle_every_frame_equals_the_obvious_computation`).
 2. Arena and work buffers stay inside the quota (`test_bounded_state_of_ten_times_the_budget`).
-3. Restoring a snapshot and replaying the versions after it leads to the same rows; fronts are made
-   anew, so float sums agree to 106 bits (`test_crash_restores_from_snapshots`).
+3. Restoring a snapshot and replaying the versions after it leads to the same rows; suffixes are
+   computed again, so float sums agree to 106 bits (`test_crash_restores_from_snapshots`).
 4. Frames together emit what each emits alone (`test_oracle_frames_together_equal_frames_alone`)
    and log what the longest logs (`test_bounded_frames_together_log_what_the_longest_logs`).
 
 Cost: see `tuples`, `moving` and `rings`. N frames hold N + 1 chunks of tuples: one that enters, and
-one that leaves for each. A group's row is kept until the last frame lets go of it.
+one for each frame that leaves. A group's row is kept until no frame needs it.
 
-Limits: with a slide of time, an instant before which no event came since the last one shows
-nothing again: of the whole stream no group is shown, of each group's own events those that
-changed. Rows of one version come in the order of time within each partition of groups; with a
-slide of time over each group's own events, within each group.
+Limits: with a time slide, an instant without new events since the last one shows nothing: over the
+whole stream no group is shown, over each group's own events only those that changed. Rows of one
+version are in time order within each partition of groups; with a time slide over each group's own
+events, within each group.
 
 References: tuples that are read again to leave (Mendes et al., 2013, section 2); two-stacks.
 """
@@ -74,7 +75,7 @@ from icestream.state.versions.commits import BASE
 
 
 class FrameOperator:
-    """Windows of one shard that move with events."""
+    """The frames of one shard."""
 
     lifetimes: ClassVar[tuple[str, ...]] = (ARRIVALS, SETTLED, BASE)
 
@@ -100,17 +101,17 @@ class FrameOperator:
             "position",
             {
                 "watermark": MINUS_INFINITY,
-                #: tuples that arrived, that entered windows
+                #: number of tuples that arrived, and that entered windows
                 "arrived": 0,
                 "entered": 0,
-                #: of each frame: tuples that left in order; when all groups are due; flips and
-                #: rings so far
+                #: for each frame: number of tuples that left in order; when all groups are due;
+                #: number of flips and rings so far
                 "frames": [{"left": 0, "due": None, "flips": 0, "rings": 0} for _ in specs],
             },
         )
         self._schedule = SnapshotSchedule(header)
         quota = shard.account.budget.total
-        #: bytes of tuples held at once, and of result fields before they are handed on
+        #: bytes of tuples held at once, and of result fields buffered before they are emitted
         self._chunk_bytes = max(BLOCK_BYTES, quota // (64 * len(specs)))
         self._rings = [self._ring_file(number) for number in range(len(specs))]
         ring_bytes = sum(self._ring_bytes(rings) for rings in self._rings if rings is not None)
@@ -121,7 +122,7 @@ class FrameOperator:
         lives = max(ranges) if len(ranges) == len(specs) else None
         self._tuples = TupleLog(shard, self._layout, self._chunk_bytes, lives, self._with_room)
         self._inputs: Inputs | None = None
-        #: the version that is replayed
+        #: the version that is being replayed
         self._past: PastVersion | None = None
         self._released: tuple[int, ...] = ()
 
@@ -152,7 +153,7 @@ class FrameOperator:
         return pieces(inputs.tuples(), self._position["watermark"], self._tuples.chunk_rows)
 
     def _with_room(self, action: Callable[[], object]) -> None:
-        """Do what needs memory for the directories; groups leave if there is not enough."""
+        """Run an action that needs memory for the directories; evict groups if necessary."""
         try:
             action()
         except Refused:
@@ -220,7 +221,7 @@ class FrameOperator:
     def _pass(
         self, partition: Partition, passes: Sequence[MovingPass | RingPass], watermark: Micros
     ) -> Iterator[Emitted]:
-        """Let all that was settled enter every frame, stretch by stretch; close empty groups."""
+        """Let all settled tuples enter every frame, run by run; close empty groups."""
         begin, end = self._position["entered"], self._tuples.size
         for each in passes:
             each.begin(begin)
@@ -233,7 +234,7 @@ class FrameOperator:
         self._close(passes, watermark)
 
     def _close(self, passes: Sequence[MovingPass | RingPass], watermark: Micros) -> None:
-        """Close the groups that no frame holds anything of; those with tuples to come wait."""
+        """Close the groups that no frame needs, except those with tuples still to enter."""
         slots = np.unique(np.concatenate([each.emptied for each in passes]))
         slots = slots[self._groups.rows[slots, LAST_EVENT] < watermark]
         for each in passes:
@@ -241,7 +242,7 @@ class FrameOperator:
         self._groups.release(slots)
 
     def _settle(self, watermark: Micros, dues: Sequence[Micros | None]) -> None:
-        """Note where the windows stand once every partition has passed."""
+        """Record the position of the windows after every partition has passed."""
         entered = self._tuples.size
         positions = self._position["frames"]
         for frame, position, due in zip(self._frames, positions, dues, strict=True):
@@ -263,7 +264,7 @@ class FrameOperator:
                 self._admit(partition, partial(self._lifter.groups, batch, partition))
 
     def _open_logged(self, past: PastVersion, partition: Partition) -> None:
-        """Open the groups that a past version logged, and note the times of its tuples."""
+        """Open the groups that a past version logged, and record the times of its tuples."""
         for keys in logged_keys(self._shard, past):
             self._admit(partition, partial(inside, keys, partition))
         for tuples in self._tuples.arrived(partition):
@@ -272,7 +273,7 @@ class FrameOperator:
                 touch(self._groups.rows, self._groups.locate(tuples), times)
 
     def _admit(self, partition: Partition, chosen: Callable[[], pa.Table]) -> None:
-        """Open groups, chosen anew whenever the partition is split to make room."""
+        """Open groups; choose them again whenever the partition is split to make room."""
         while (keys := chosen()).num_rows:
             hi, lo, last = (keys.column(name).to_numpy() for name in (HI, LO, LAST))
             try:
@@ -288,9 +289,9 @@ class FrameOperator:
             return
 
     def standing(self) -> Iterator[Emitted]:
-        """Yield the window of every group as it stands, under the time of the group's last event.
+        """Yield the current window of every group, with the time of the group's last event.
 
-        Each batch comes with the number of its frame. Not while a version is at work.
+        Each batch is paired with the number of its frame. Must not be called during a version.
         """
         for _ in self._partitions.visit():
             for number in range(len(self._specs)):
@@ -306,7 +307,7 @@ class FrameOperator:
 
     @property
     def _snapshot_bytes(self) -> int:
-        """Return about how many bytes a snapshot takes."""
+        """Return the approximate size of a snapshot in bytes."""
         rings = sum(rings.disk_bytes for rings in self._rings if rings is not None)
         return self._shard.arena.bytes * len(self._partitions) + rings
 
@@ -331,16 +332,16 @@ class FrameOperator:
 
     @property
     def took_snapshot(self) -> bool:
-        """Tell whether the version just written stands without those before it."""
+        """Return whether the version just written is a snapshot, independent of earlier ones."""
         return self._schedule.taken
 
     @property
     def released(self) -> tuple[int, ...]:
-        """Return ordinals of segments that nothing needs although their expiry has not passed."""
+        """Return the ordinals of segments that are no longer needed but have not expired yet."""
         return self._released
 
     def restore(self, history: Sequence[PastVersion]) -> None:
-        """Load the snapshot that begins `history`, if it does, and replay the versions after it."""
+        """Load the snapshot that starts `history`, if there is one, and replay later versions."""
         for past in history:
             if not self._load(past):
                 self._replay(past)
@@ -384,7 +385,7 @@ class FrameOperator:
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Return what the progress report tells of this shard."""
+        """Return what the progress report shows for this shard."""
         return {
             "groups": self._partitions.groups,
             "partitions": len(self._partitions),

@@ -1,7 +1,7 @@
 """Result rows of frames, collected until they fill a batch.
 
-Idea: windows are shown as words in a flat table, with the slot of their group and their instant.
-Keys and answers are made from them a batch at a time.
+Idea: windows are collected as words in a flat table, with the slot of their group and their
+instant. Keys and answers are computed from them a batch at a time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from icestream.operators.grid.groups import ResidentGroups
 
 
 class FrameOutput:
-    """Windows shown and not yet handed on."""
+    """Windows that were shown but not emitted yet."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class FrameOutput:
         results: pa.Schema,
         size: int,
     ) -> None:
-        """Collect up to `size` bytes of words; `layout` tells where the frame is in a row."""
+        """Collect up to `size` bytes of words; `layout` defines where the frame is in a row."""
         words = layout.field_words
         room = max(1, size // (8 * (words + 2)))
         self._spec = spec
@@ -41,7 +41,7 @@ class FrameOutput:
         self.rows = 0
 
     def standing(self, first: int) -> int:
-        """Collect groups with tuples in the window from row `first` on; return where to go on."""
+        """Collect groups with tuples in the window from row `first` on; return where it stopped."""
         layout, rows = self._layout, self._groups.rows
         following, self.rows = kernels.show_standing(
             rows,
@@ -57,12 +57,12 @@ class FrameOutput:
         return int(following)
 
     def take(self) -> pa.RecordBatch:
-        """Turn what was collected into result rows."""
+        """Convert what was collected to result rows."""
         count, self.rows = self.rows, 0
         return self.batch(self.fields[:count], self.slots[:count], self.times[:count])
 
     def batch(self, fields: Table, slots: Ints, times: Ints) -> pa.RecordBatch:
-        """Turn windows into result rows."""
+        """Convert windows to result rows."""
         spec = self._spec
         answers = [each.lower(fields, self._layout, spec.types) for each in spec.aggregates]
         keys = self._groups.keys(slots).columns

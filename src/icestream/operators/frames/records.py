@@ -1,7 +1,7 @@
-"""What the log has of groups whose windows move with events, beside their tuples.
+"""Records of a frame operator on the log, other than its tuples.
 
-Idea: a version logs the keys of groups that are new; a snapshot has rows and keys of all groups,
-the directories of blocks, the rings, and where the windows stand. All are of the class BASE.
+Idea: a version logs the keys of new groups; a snapshot has rows and keys of all groups, the
+directories of blocks, the rings, and the position of the windows. All have the class BASE.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from icestream.state.log.ipc import read_table
 from icestream.state.log.reader import SegmentReader
 from icestream.state.versions.commits import BASE
 
-#: kinds of records of the class BASE; pieces of rings tell their frame as `operator`
+#: kinds of records of the class BASE; pieces of rings store their frame as `operator`
 NEW_KEYS = 1
 GROUP_ROWS = 2
 GROUP_KEYS = 3

@@ -1,20 +1,20 @@
 """Frames of the last n events of each group: one ring of tuples per group, in a file.
 
-Idea: the tuple that leaves a group is the one that the entering tuple replaces in the group's
-ring, so a batch touches one stretch of each ring and reads and writes nothing else. Every time a
-ring has been filled, the fronts of its tuples are computed once, for fields without an inverse.
-The file is part of the arena's folder, a cache; snapshots copy it to the log.
+Idea: the tuple that leaves a group is the one that the entering tuple overwrites in the group's
+ring, so a batch reads and writes only one range of each ring. Every time a ring has been filled,
+the suffixes of its tuples are computed once, for fields without an inverse. The file is part of the
+arena's folder, a cache; snapshots copy it to the log.
 
-    n = 4, events 1 to 6      ring  5 6 3 4     the window is 3 4 5 6; event 7 takes the place of 3
+    n = 4, events 1 to 6      ring  5 6 3 4     the window is 3 4 5 6; event 7 overwrites 3
 
 Invariants:
-1. Rows equal folding the last n events anew
+1. Rows equal folding the last n events from scratch
    (`test_oracle_every_frame_equals_the_obvious_computation`).
-2. Rings come back from a snapshot as they were (`test_parity_rings_beside_a_dict`).
+2. A snapshot restores rings as they were (`test_parity_rings_beside_a_dict`).
 
 Cost: O(1) per event, amortised; one read and one write of the file per group and chunk.
 
-Limits: the last n events of one group must fit a part of the quota at once. Groups are never
+Limits: the last n events of one group must fit into a part of the quota at once. Groups are never
 closed: their last events do not expire.
 """
 
@@ -42,7 +42,7 @@ from icestream.operators.grid.groups import ResidentGroups
 from icestream.plan.windows.frame import Frame, RowsSlide
 from icestream.state.arena import Arena
 
-#: bytes of a piece of a snapshot
+#: bytes of one piece of a snapshot
 PIECE_BYTES = 65536
 
 
@@ -82,7 +82,7 @@ class Rings:
         self._write_at((ring * self.length + first) * self.width * 8, rows.data.cast("B"))
 
     def image(self) -> Iterator[tuple[int, bytes]]:
-        """Yield (place, bytes) of all that was written, in pieces."""
+        """Yield (offset, bytes) of the whole file, in pieces."""
         size, place = os.fstat(self._handle).st_size, 0
         while place < size:
             try:
@@ -97,7 +97,7 @@ class Rings:
             place += len(piece)
 
     def load(self, place: int, piece: memoryview) -> None:
-        """Take in a piece of an image."""
+        """Load a piece of an image."""
         self._write_at(place, piece)
 
     def _write_at(self, place: int, data: memoryview) -> None:
@@ -113,13 +113,13 @@ class Rings:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """The tuples of one group in a chunk, and the stretch of its ring they need."""
+    """The tuples of one group in a chunk, and the range of its ring they need."""
 
     slot: int
     #: where its tuples begin and end in the chunk's order
     first: int
     last: int
-    #: number of the group's ring, first slot and slots to hold, of which so many are read
+    #: number of the group's ring, first slot, number of slots, and how many of them to read
     ring: int
     begin: int
     held: int
@@ -139,7 +139,7 @@ class RingPass:
         rings: Rings,
         buffer: Table,
     ) -> None:
-        """Begin where the version before ended; `buffer` has room for one ring at least."""
+        """Begin where the previous version ended; `buffer` has room for at least one ring."""
         slide = frame.slide
         self._layout = layout
         self._groups = groups
@@ -154,19 +154,19 @@ class RingPass:
         self.emptied: Ints = np.empty(0, dtype=np.int64)
 
     def begin(self, place: int) -> None:
-        """Have nothing to make first."""
+        """Do nothing: there is nothing to rebuild."""
 
     def done_with(self, slots: Ints) -> npt.NDArray[np.bool_]:
-        """Tell that every group must come back with its ring."""
+        """Return False for every group: each needs its ring again."""
         return np.zeros(len(slots), dtype=np.bool_)
 
     def finish(self, place: int, watermark: Micros) -> Iterator[pa.RecordBatch]:
-        """Show what is due by the watermark."""
+        """Yield what is due by the watermark."""
         if self._slide:
             yield from self._show_due(watermark)
 
     def take(self, stretch: TupleRun, slots: Ints) -> Iterator[pa.RecordBatch]:
-        """Let the tuples of a stretch enter, each group's together."""
+        """Let the tuples of a run enter, group by group."""
         if len(slots) == 0:
             return
         tuples, layout = stretch.tuples, self._layout
@@ -221,7 +221,7 @@ class RingPass:
                 yield _Run(slot, first, last, ring, 0, length, min(count, length))
 
     def _portions(self, runs: Iterator[_Run]) -> Iterator[list[_Run]]:
-        """Cut runs into portions whose rings fit the buffer."""
+        """Split runs into portions whose rings fit into the buffer."""
         portion: list[_Run] = []
         held = 0
         for run in runs:
@@ -233,7 +233,7 @@ class RingPass:
         yield portion
 
     def _load(self, runs: list[_Run]) -> Ints:
-        """Read what the runs need of their rings; return where slot 0 of each ring would be."""
+        """Read the parts of rings that the runs need; return where slot 0 of each ring would be."""
         at = 0
         places = np.empty(len(runs), dtype=np.int64)
         for number, run in enumerate(runs):
@@ -244,13 +244,13 @@ class RingPass:
         return places
 
     def _store(self, runs: list[_Run], places: Ints) -> None:
-        """Write back what the runs changed."""
+        """Write back the changed parts."""
         for run, place in zip(runs, places.tolist(), strict=True):
             at = place + run.begin
             self._rings.write(run.ring, run.begin, self._buffer[at : at + run.held])
 
     def _show_due(self, watermark: Micros) -> Iterator[pa.RecordBatch]:
-        """Show the groups whose row is due."""
+        """Yield the groups whose row is due."""
         output, layout, first = self._output, self._layout, 0
         while True:
             first, output.rows = kernels.show_due(

@@ -15,28 +15,28 @@ from icestream.plan.windows.frame import GROUPING_ID, Frame
 
 @dataclass(frozen=True)
 class FrameSpec:
-    """What an ordered window aggregate computes, with the types of its inputs."""
+    """What a frame computes, with the types of its inputs."""
 
     frame: Frame
     aggregates: tuple[Aggregate, ...]
     keys: pa.Schema
     inputs: pa.Schema
-    #: type of the user's time column, which `time` of the results has too
+    #: type of the user's time column, and of `time` in the results
     time: pa.DataType
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be moved one event at a time, or counted together."""
+        """Reject aggregates and groupings that frames cannot compute."""
         if self.frame.in_one_shard and GROUPING_ID in self.keys.names:
             msg = (
-                "grouping sets are not computed over rows of the whole stream: start a query for "
+                "grouping sets are not available over rows of the whole stream: start a query for "
                 "each grouping, or let each group count its own rows with partitionBy"
             )
             raise DefinitionError(msg)
         for each in self.aggregates:
             if each.is_object:
                 msg = (
-                    f"{each.function} (behind {each.alias!r}) is not computed over windows that "
-                    "move with events: give the window a slide of time, as in window(range, slide)"
+                    f"{each.function} (as {each.alias!r}) is not available over windows that move "
+                    "with events: give the window a time slide, as in window(range, slide)"
                 )
                 raise DefinitionError(msg)
 
@@ -47,5 +47,5 @@ class FrameSpec:
 
     @cached_property
     def layout(self) -> Layout:
-        """Return the fields all aggregates need together."""
+        """Return the fields that all aggregates need together."""
         return Layout.of(field for each in self.aggregates for field in each.fields(self.types))

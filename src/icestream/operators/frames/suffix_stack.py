@@ -1,10 +1,10 @@
-"""The fronts of one frame in one partition, and how far they reach.
+"""The suffixes of one frame in one partition, and how far they reach.
 
-Idea: partitions are ranges of groups, frames are windows of different reach: each pair of them is
-flipped at a time of its own, so it has a stack and facts of its own. They live with the facts of
-the partition; when those say that the fronts were lost, all frames begin anew.
+Idea: partitions are ranges of groups, frames are windows of different reach. Each pair of them is
+flipped at a different time, so each has its own stack and facts. They are stored with the facts of
+the partition; if those mark the suffixes as lost, all frames start over.
 
-Invariant: a partition that was split or loaded from a snapshot has no fronts of any frame
+Invariant: a partition that was split or loaded from a snapshot has no suffixes of any frame
 (`test_fronts_of_all_frames_are_lost_with_a_partition`).
 """
 
@@ -18,31 +18,31 @@ from icestream.operators.grid.partitions import Partition
 from icestream.operators.grid.suffix_stack import SuffixStack
 from icestream.state.arena import Arena
 
-#: where the facts of frames are among those of a partition
+#: key of the frames' facts among those of a partition
 FRAMES = "frames"
 
 
 class FrameSuffixStack:
-    """Fronts of the tuples of one frame, for the groups of one partition."""
+    """Suffixes of the tuples of one frame, for the groups of one partition."""
 
     def __init__(self, facts: dict[str, Any], path: str, words: int) -> None:
         """Wrap the facts of one frame; the stack is in the file `path`."""
         self._facts = facts
         self.stack = SuffixStack(path, words, facts["fronts"])
-        #: place before which all tuples have fronts on the stack
+        #: all tuples before this place have suffixes on the stack
         self.flipped: int = facts["flipped"]
-        #: whether the fronts must be made before they are used
+        #: whether the suffixes must be rebuilt before they are used
         self.stale: bool = facts["stale"]
 
     def note(self) -> None:
-        """Write down what the next version has to know."""
+        """Record what the next version needs."""
         self._facts.update(fronts=self.stack.size, flipped=self.flipped, stale=self.stale)
 
 
 def fronts_of(
     partition: Partition, arena: Arena, frames: tuple[FrameLayout, ...]
 ) -> list[FrameSuffixStack]:
-    """Return the fronts of each frame in a partition, empty where they were lost."""
+    """Return the suffix stack of each frame in a partition, empty if it was lost."""
     lost, partition.stale = partition.stale, False
     if lost or FRAMES not in partition.facts:
         partition.facts[FRAMES] = [

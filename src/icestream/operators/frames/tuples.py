@@ -1,20 +1,20 @@
 """Tuples on the log: first as they arrive, then in the order of the stream.
 
 Idea: a batch's tuples are sorted by (time, arrival), a chunk at a time, and written as *arrivals*.
-When the watermark passes, those before it are merged and written once more as *settled* tuples, in
-the order of (time, arrival): tuple n of that sequence is the n-th event of the shard, for ever.
-What enters and leaves windows is read from the sequence, in one direction.
+When the watermark passes, those before it are merged and written again as *settled* tuples, in the
+order of (time, arrival): tuple n of that sequence is the n-th event of the shard, for ever. Tuples
+that enter and leave windows are read from the sequence, in one direction.
 
 Invariants:
 1. The sequence is sorted by (time, arrival), whatever the disorder, the number of ties and the size
    of the chunks (`test_oracle_settled_tuples_are_sorted_by_time_and_arrival`).
-2. At most two chunks of tuples and a block are sorted at a time, also where more have one time
+2. At most two chunks of tuples and a block are sorted at a time, even if more have the same time
    (`test_bounded_more_ties_than_a_chunk_holds`).
 
-Cost: a tuple is written twice and read once to be settled. An arrival block whose times the
-watermark has not wholly passed is read again with the next watermark. A version that settles more
-than two chunks reads blocks that overlap in time once for each; a batch that is larger and in no
-order at all is read as often as it has chunks in a block's span of time.
+Cost: a tuple is written twice and read once to be settled. An arrival block that the watermark has
+passed only in part is read again with the next watermark. A version that settles more than two
+chunks reads blocks that overlap in time once for each; a larger batch in random order is read as
+often as it has chunks in a block's time span.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ BLOCK_BYTES = 65536
 
 @dataclass(frozen=True)
 class TupleRun:
-    """A piece of the sequence: its tuples inside a partition, and the times of all of them."""
+    """A run of the sequence: its tuples inside a partition, and the times of all of them."""
 
     #: place of its first tuple in the sequence, and of the one after its last
     first: int
@@ -73,10 +73,10 @@ class TupleLog:
 
         Args:
             shard: where the log and the arena are.
-            layout: of the tuples.
+            layout: the layout of the tuples.
             chunk_bytes: bytes of tuples sorted or read at once.
-            lives: how long after its time a settled tuple is needed; None if nobody knows.
-            with_room: does what needs memory, after making room if need be.
+            lives: how long after its time a settled tuple is needed; None if unknown.
+            with_room: runs an action that needs memory, after making room if necessary.
         """
         self._shard = shard
         self._width = layout.tuple_width
@@ -89,17 +89,17 @@ class TupleLog:
         self._blocks_at_once = max(1, self.chunk_rows // self._block_rows)
         self._arrivals = CountedTable(shard.arena, ARRIVALS, BLOCK)
         self._settled = CountedTable(shard.arena, SETTLED, BLOCK)
-        #: arrivals of the version at work
+        #: arrivals of the current version
         self._new = np.empty(0, dtype=BLOCK)
-        #: blocks that were read, their bytes, and for how many frames in all
+        #: number of blocks read, their bytes, and the sum of frames they were read for
         self.reads = {"blocks": 0, "block_bytes": 0, "block_uses": 0}
-        #: what became of the sequence: tuples dropped from its beginning, ordinals of segments
+        #: the start of the sequence: number of tuples dropped from it, and ordinals of segments
         #: whose tuples were all dropped since the last snapshot
         self.books = shard.arena.header.setdefault("sequence", {"dropped": 0, "passed": []})
 
     @property
     def size(self) -> int:
-        """Return the number of tuples that were ever settled."""
+        """Return the number of tuples settled so far."""
         return int(self.books["dropped"]) + int(self._settled.records["rows"].sum())
 
     # -- writing ---------------------------------------------------------------------------
@@ -123,7 +123,7 @@ class TupleLog:
         return total
 
     def settle(self, before: Micros, watermark: Micros) -> None:
-        """Put the tuples from one watermark to the next into the sequence."""
+        """Append the tuples from one watermark to the next to the sequence."""
         found: list[tuple[int, ...]] = []
         start = before
         while start < watermark:
@@ -134,7 +134,7 @@ class TupleLog:
         self._take_settled(np.array(found, dtype=BLOCK), watermark)
 
     def _next_settled(self, start: Micros, end: Micros) -> tuple[Micros, Iterator[Table]]:
-        """Return where to go on, and the tuples from `start` up to there in order."""
+        """Return where to continue, and the tuples from `start` up to there in order."""
         held: list[Table] = []
         size = 0
         for blocks in self._overlapping(start, end):
@@ -187,7 +187,7 @@ class TupleLog:
         self._arrivals.keep(self._arrivals.records["last"] >= watermark)
 
     def drop(self, place: int) -> None:
-        """Let go of the settled blocks that end at or before a place in the sequence."""
+        """Drop the settled blocks that end at or before a place in the sequence."""
         blocks = self._settled.records
         ends = self.books["dropped"] + np.cumsum(blocks["rows"])
         gone = ends <= place
@@ -201,7 +201,7 @@ class TupleLog:
         self._settled.keep(~gone)
 
     def release(self) -> tuple[int, ...]:
-        """Return, once, the segments that no restore from here on reads; called at snapshots."""
+        """Return, once, the segments that no later restore reads; called at snapshots."""
         passed, self.books["passed"] = tuple(self.books["passed"]), []
         return passed
 
@@ -212,25 +212,25 @@ class TupleLog:
     ) -> Iterator[TupleRun]:
         """Yield the tuples from one place of the sequence to another, a chunk at a time.
 
-        They are read once for so many frames.
+        `frames` is how many frames they are read for.
         """
         for portion in self._portions(first, last):
             yield self._stretch(*portion, partition)
             self.reads["block_uses"] += (frames - 1) * len(portion[-1])
 
     def read_back(self, first: int, last: int, partition: Partition) -> Iterator[TupleRun]:
-        """Yield the same, the last chunk first."""
+        """Yield the same tuples, the last chunk first."""
         for portion in reversed(list(self._portions(first, last))):
             yield self._stretch(*portion, partition)
 
     def arrived(self, partition: Partition) -> Iterator[Table]:
-        """Yield the tuples of a partition that the version at work brought."""
+        """Yield the tuples of a partition that arrived in the current version."""
         for table in self._read(self._new):
             hi = np.ascontiguousarray(table[:, 0]).view(np.uint64)
             yield np.ascontiguousarray(table[within(hi, partition)])
 
     def nothing(self, place: int) -> TupleRun:
-        """Return a stretch without tuples at a place of the sequence."""
+        """Return an empty run at a place of the sequence."""
         none = np.empty(0, dtype=np.int64)
         return TupleRun(place, place, none, np.empty((0, self._width), dtype=np.int64), none)
 
@@ -245,7 +245,7 @@ class TupleLog:
         return place + int(np.searchsorted(table[:, -1], time, side="right"))
 
     def _portions(self, first: int, last: int) -> Iterator[tuple[int, int, int, Blocks]]:
-        """Cut a stretch into portions of about a chunk: its ends, where its blocks begin, these."""
+        """Split a run into portions of about a chunk: ends, where the blocks begin, the blocks."""
         blocks = self._settled.records
         ends = self.books["dropped"] + np.cumsum(blocks["rows"])
         begins = ends - blocks["rows"]
@@ -290,12 +290,12 @@ class TupleLog:
                 yield name, blocks[at : at + 1024].tobytes()
 
     def load(self, name: str, image: memoryview) -> None:
-        """Take in a piece of a directory."""
+        """Load a piece of a directory."""
         table = self._arrivals if name == ARRIVALS else self._settled
         table.append(np.frombuffer(image, dtype=BLOCK))
 
     def replay(self, past: PastVersion) -> int:
-        """Take in the blocks that a past version wrote; return the bytes of its arrivals."""
+        """Add the blocks that a past version wrote; return the bytes of its arrivals."""
         found: dict[str, list[tuple[int, ...]]] = {ARRIVALS: [], SETTLED: []}
         for lifetime, info in past.segments:
             if lifetime in found:
@@ -308,7 +308,7 @@ class TupleLog:
 
 
 def _described(reader: SegmentReader) -> Iterator[tuple[int, ...]]:
-    """Return what the directory keeps of the blocks of a segment."""
+    """Return the directory entries of the blocks of a segment."""
     for record in reader.scan():
         times = np.frombuffer(record.payload, dtype=np.int64).reshape(record.rows, -1)[:, -1]
         yield record.marker, record.rows, int(times[0]), int(times[-1])

@@ -1,35 +1,37 @@
 """Complete windows as partial results of longer ones.
 
-Idea: the rows of a window that closes are what longer windows around it need of its panes. They
-are written to a *level*, a file of the version, and longer windows that tumble add them instead of
-the panes' slices, which more rows are in. `Tiled` says what a window is made of, a `PaneTiling`
-finds it among panes, a `WindowResults` is what one kind of window, tumbling or sliding, hands on.
+Idea: when a window closes, its rows are exactly what longer windows around it need from its panes.
+They are written to a file of the version, and longer tumbling windows add them instead of the
+panes' slices, which have more rows. `Tiled` lists what a window is composed of, a `PaneTiling`
+finds these tiles among panes, and a `WindowResults` holds the rows that one kind of window,
+tumbling or sliding, passes on.
 
     15 min   [10 min            |5 min    )[5 min    |10 min            )   a period of two windows
                       watermark ^          reached: all before the tile that is still open
 
-An event counts through the tile that holds it if that is open when the event comes; if it has
-closed, the longer window takes the event's own slice. So a window holds, at any time, what was in
-its closed tiles, and a level is not needed after the version that wrote it: nothing of it is part
-of a snapshot, and a replay makes it again. Windows made of panes may come to be made of tiles with
-any version: tiles that had closed before are made up for by their panes, which are still there.
+If the tile of an event is open when the event arrives, the event is counted through that tile; if
+the tile has closed, the longer window takes the event's own slice. So a window holds, at any time,
+what was in its closed tiles, and the rows are not needed after the version that wrote them: they
+are not part of a snapshot, and a replay computes them again. Windows composed of panes may switch
+to tiles in any version: for tiles that closed before, their panes, which still exist, are used.
 
 Invariants:
-1. Windows made of windows emit what windows made of panes do, also for events behind the watermark,
-   after restarts and in partitions (`test_oracle_windows_made_of_windows_equal_those_of_panes`).
+1. Windows composed of windows emit what windows composed of panes do, also for events behind the
+   watermark, after restarts and in partitions
+   (`test_oracle_windows_made_of_windows_equal_those_of_panes`).
 2. A pane is in one tile, and is reached when its tile has closed
    (`test_oracle_tiles_cover_every_pane_once`).
-3. Rows stay what they are when windows come to be made of tiles, with restarts before and after
+3. Switching to tiles does not change rows, with restarts before and after
    (`test_oracle_windows_may_be_made_of_tiles_from_any_version_on`).
 
 Cost: a row written to local disk, and read once by each kind of window that takes it. Panes may
 leave the log as soon as the windows that take them have closed.
 
-Limits: windows that slide or grow are made of panes: what leaves them is needed again when levels
-are gone. Those that grow, and those that slide and emit updates, are no tiles. A kind of window
-that nobody asked for is chosen by the first events or never, and takes running rows of its own,
-which the choice does not weigh. Windows made of tiles stay so: panes that a tile has taken may have
-left the log.
+Limits: sliding and cumulative windows are composed of panes, because what leaves them is needed
+again when the tiles' rows are gone. Cumulative windows, and sliding windows that emit updates,
+cannot be tiles. A kind of window that no view asked for is chosen at the first events or never, and
+needs running rows of its own, which the choice does not weigh. Windows composed of tiles stay so:
+panes that a tile has taken may have left the log.
 
 References: efficient consolidation (Madsen, Zhou, Su, 2016, section 6.1).
 """
@@ -55,16 +57,16 @@ from icestream.state.files import LocalFiles
 from icestream.state.log.reader import SegmentReader
 from icestream.state.log.writer import SegmentWriter
 
-#: the source of tiles that are panes
+#: source number of tiles that are panes
 FROM_PANES = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Tiled:
-    """A tumbling window and what fills it, from its offset on until that repeats."""
+    """A tumbling window and the tiles that fill it, from its offset on until they repeat."""
 
     window: Windows
-    #: so many neighbouring windows of another kind; panes if there is none
+    #: how many adjacent windows of another kind, or panes if the kind is None
     tiles: tuple[tuple[Windows | None, int], ...]
 
     @property
@@ -73,13 +75,13 @@ class Tiled:
         return frozenset(source for source, _ in self.tiles if source is not None)
 
     def to_json(self) -> list[Any]:
-        """Return the lengths and offsets as a list."""
+        """Return lengths and offsets as a list."""
         tiles = [_written(source, count) for source, count in self.tiles]
         return [self.window.range, self.window.offset, tiles]
 
     @classmethod
     def from_json(cls, value: Sequence[Any]) -> Self:
-        """Return what `to_json` wrote."""
+        """Read what `to_json` wrote."""
         length, offset, tiles = value
         return cls(
             Windows(length, length, offset),
@@ -96,7 +98,7 @@ class PaneTiling:
     def __init__(
         self, tiled: Tiled, grid: Grid, families: Mapping[Windows | Cumulative, int]
     ) -> None:
-        """Number the sources as families."""
+        """Identify the sources by the numbers of their families."""
         starts, sources, at = [], [], 0
         for source, count in tiled.tiles:
             if source is None:
@@ -119,7 +121,7 @@ class PaneTiling:
         return tuple(np.unique(self._sources).tolist())
 
     def takes(self, source: int, panes: Ints) -> npt.NDArray[np.bool_]:
-        """Tell which of a source's windows, by their first panes, are tiles."""
+        """Return which windows of a source, given by their first panes, are tiles."""
         offsets, tiles = self._locate(panes)
         mine: npt.NDArray[np.bool_] = self._sources[tiles] == source
         if source != FROM_PANES:
@@ -133,22 +135,22 @@ class PaneTiling:
         return passed - int(offset - self._starts[tile]) if whole else passed
 
     def _locate(self, panes: Ints) -> tuple[Ints, Ints]:
-        """Return where panes are in the period, and in which tile."""
+        """Return the position of panes within the period, and their tiles."""
         offsets = (panes - self._phase) % self._period
         return offsets, np.searchsorted(self._starts, offsets, side="right") - 1
 
 
 class WindowResults:
-    """The rows of windows that one family closes in a version, on local disk until it is over."""
+    """The rows of windows that one family closes in a version, on local disk until it ends."""
 
     def __init__(self, path: str, layout: Layout, chunk_bytes: int) -> None:
-        """Write to a file that is made when there is something to write."""
+        """Write to a file that is created on the first write."""
         self._path = path
         self._writer: SegmentWriter | None = None
         self._reader: SegmentReader | None = None
         self._log = SliceLog(self, layout, chunk_bytes)
         self._put: list[Slices] = []
-        #: what was put, by pane, once it is sealed
+        #: slices of the rows, by pane, once sealed
         self.slices: Slices = np.empty(0, dtype=SLICE)
 
     def put(self, pane: int, entries: Table) -> None:
@@ -158,7 +160,7 @@ class WindowResults:
             self._put.append(self._log.write([np.concatenate([panes, entries], axis=1)], "", 0))
 
     def seal(self) -> None:
-        """Make what was put readable."""
+        """Make the rows readable."""
         if self._writer is not None:
             self._writer.finish(sync=False)
             self._reader = SegmentReader(LocalFiles(), self._path)
@@ -176,7 +178,7 @@ class WindowResults:
         if self._writer is not None:
             self._writer.abandon()
 
-    # -- where the slices are --------------------------------------------------------------
+    # -- storage of the slices --------------------------------------------------------------
 
     def segment(self, lifetime: str) -> SegmentWriter:
         """Return the file to write to."""
@@ -192,7 +194,7 @@ class WindowResults:
 
 
 class Tiles:
-    """What enters the windows of one family: levels of others, and panes between them."""
+    """What enters the windows of one family: rows of other windows, and panes between them."""
 
     def __init__(
         self,
@@ -201,7 +203,7 @@ class Tiles:
         directory: SliceDirectory,
         slices: SliceLog,
     ) -> None:
-        """Take tiles from the levels of this version, by family, and from the panes on the log."""
+        """Read tiles from windows closed in this version, by family, and from panes on the log."""
         self._tiling = tiling
         self._levels = levels
         self._directory = directory
@@ -214,7 +216,7 @@ class Tiles:
     def closing(
         self, reached: int, passed: int, partition: Partition
     ) -> Iterator[tuple[int, Table]]:
-        """Yield the entries of tiles that close, in order; those before `reached` had closed."""
+        """Yield the entries of closing tiles, in order; tiles before `reached` closed earlier."""
         slices, sources = self._wanted(reached, passed)
         for first, last in pairwise(slice_bounds(sources).tolist()):
             source = int(sources[first])
@@ -222,7 +224,7 @@ class Tiles:
             yield from log.read(slices[first:last], partition)
 
     def _wanted(self, reached: int, passed: int) -> tuple[Slices, Ints]:
-        """Return the slices of tiles that close, in the order of panes, and their sources."""
+        """Return the slices of closing tiles, in the order of panes, and their sources."""
         found = []
         for source in self._tiling.sources:
             if source == FROM_PANES:

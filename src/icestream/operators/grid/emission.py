@@ -1,6 +1,6 @@
 """Result rows of windows: running rows collected, then lowered to the columns of each view.
 
-Idea: the fields of groups are collected until they fill a chunk; then keys are looked up once and
+Idea: the fields of groups are collected until they fill a chunk. Keys are then looked up once, and
 every view that shares the windows takes the groupings, keys and answers it shows.
 
 Invariant: a row is emitted for every group of a window that a view groups by, and for no other
@@ -30,11 +30,11 @@ class WindowView:
     number: int
     windows: Windows | Cumulative
     aggregates: tuple[Aggregate, ...]
-    #: groupings of the view: the number that groups have, and the one that rows tell
+    #: groupings of the view: the number stored in groups, and the one shown in rows
     groupings: tuple[tuple[int, int], ...]
     #: key columns that the rows show, by position among the group's keys
     keys: tuple[int, ...]
-    #: whether rows tell their grouping
+    #: whether rows show their grouping
     tells_grouping: bool
     #: whether only groups that changed are emitted
     updates: bool
@@ -84,20 +84,20 @@ class Emission:
         return self._fields, self._slots, self._starts, self._ends
 
     def emptied(self) -> Ints:
-        """Return the rows, among those just collected, of groups that have no event left."""
+        """Return the positions, among those just collected, of groups without events."""
         fresh = slice(self._before, self.rows)
         slots: Ints = self._slots[fresh][self._fields[fresh, 0] == 0]
         return slots
 
     def entries(self, groups: ResidentGroups) -> Table:
-        """Return what was just collected as entries, without groups that have no event left."""
+        """Return what was just collected as entries, except groups without events."""
         fresh = slice(self._before, self.rows)
         fields: Table = self._fields[fresh]
         there = fields[:, 0] > 0
         return np.concatenate([groups.ids(self._slots[fresh][there]), fields[there]], axis=1)
 
     def take(self, groups: ResidentGroups) -> Iterator[Emitted]:
-        """Turn what was collected into rows of every view."""
+        """Convert what was collected to rows of every view."""
         keys = groups.keys(self._slots[: self.rows]).columns if self._views else []
         for view in self._views:
             chosen = self._chosen(view, keys)

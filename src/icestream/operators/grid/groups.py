@@ -1,12 +1,12 @@
 """The resident groups of one partition: running aggregates and keys, in an arena.
 
-Idea: a *partition* is a range of hi. Its groups sit in dense rows with an index beside them and
-their keys in a key store, all flat arrays. When memory is short a partition leaves as an
-*image* (its rows and keys, written in chunks) and another one is loaded into the same arrays.
+Idea: a *partition* is a range of `id_high`. Its groups are dense rows with an index; their keys are
+in a key store. All of it is flat arrays. When memory is short, a partition is evicted as an *image*
+(its rows and keys, written in chunks) and another one is loaded into the same arrays.
 
 Invariants:
-1. An image holds exactly the groups in it, and loading it gives them back
-   (`test_an_image_gives_back_the_groups_it_was_made_of`), also where it left out the last words
+1. An image holds exactly the partition's groups, and loading it restores them
+   (`test_an_image_gives_back_the_groups_it_was_made_of`), also if it left out the last words
    (`test_rows_of_a_snapshot_are_filled_up_with_the_next_front_and_back`).
 2. `admit` either admits all keys of a batch or, refused by the budget, none
    (`test_bounded_a_refused_admission_changes_nothing`).
@@ -33,7 +33,7 @@ from icestream.state.keys import KeyCodec, KeyStore
 
 #: rows of an image written or read at once
 IMAGE_CHUNK = 1024
-#: one more than the greatest hi
+#: one more than the greatest id_high
 HI_END = 2**64
 _STRANGERS = (
     "slices on the log have groups that the checkpoint does not know; restore the checkpoint from "
@@ -45,7 +45,7 @@ class ResidentGroups:
     """Rows, index and keys of the groups that are in memory."""
 
     def __init__(self, layout: Layout, codec: KeyCodec, arena: Arena, scope: str = "") -> None:
-        """Attach to the arrays of an arena whose names begin with `scope`, or make them."""
+        """Attach to the arrays of an arena whose names begin with `scope`, or create them."""
         self._layout = layout
         self._arena = arena
         self._rows = arena.array(f"{scope}rows", np.int64, layout.group_width)
@@ -62,7 +62,7 @@ class ResidentGroups:
 
     @property
     def rows(self) -> Table:
-        """Return the rows in use, holes of released groups among them."""
+        """Return the rows in use, including holes of released groups."""
         table: Table = self._rows.view[: self._counts["used"]]
         return table
 
@@ -72,20 +72,20 @@ class ResidentGroups:
 
     @property
     def capacity(self) -> int:
-        """Return the number of groups that memory is held for."""
+        """Return the number of groups that fit into the allocated memory."""
         return self._rows.capacity
 
     def locate(self, entries: Table) -> Ints:
-        """Return the row of each entry's group; all must be here."""
+        """Return the row of each entry's group; all groups must exist."""
         slots, missing = self._find(_ids(entries, 0), _ids(entries, 1))
         if missing:
             raise CheckpointError(_STRANGERS)
         return slots
 
     def admit(self, hi: Ids, lo: Ids, last: Ints, keys: pa.Table) -> Ints:
-        """Open the groups that are not here yet, note the latest pane of all; return the new ones.
+        """Open the groups that do not exist yet, record the latest pane of all; return new ones.
 
-        `keys` may have other columns beside those of the key.
+        `keys` may have columns in addition to those of the key.
         Raises `Refused`, with nothing changed, if the budget has no room for the new groups.
         """
         slots, missing = self._find(hi, lo)
@@ -98,25 +98,25 @@ class ResidentGroups:
         return fresh
 
     def without_events(self, hi: Ids, lo: Ids) -> Ints:
-        """Return which of some groups, all of them here, have no event in the window."""
+        """Return which of some existing groups have no event in the window."""
         slots, _ = self._find(hi, lo)
         empty: Ints = np.flatnonzero(self._rows.view[slots, kernels.FIELDS] == 0)
         return empty
 
     def touch(self, entries: Table, pane: int) -> None:
-        """Note that the groups of a slice have entries in its pane."""
+        """Record that the groups of a slice have entries in its pane."""
         slots = self.locate(entries)
         kernels.touch(self._rows.view, slots, np.full(len(slots), pane, dtype=np.int64))
 
     def add(self, entries: Table, *, behind: bool) -> None:
-        """Merge a pane slice into the window; into the next back, too, if it is `behind`."""
+        """Merge a pane slice into the window; and into the next back if it is `behind`."""
         layout = self._layout
         also = layout.next_back_at if behind else 0
         slots = self.locate(entries)
         kernels.add_slice(self._rows.view, slots, entries, layout.ops, layout.places, also)
 
     def expire(self, entries: Table, pane: int, fronts: Table) -> Ints:
-        """Take a slice of `pane` out of the window; return groups whose last pane it was."""
+        """Remove a slice of `pane` from the window; return groups whose last pane it was."""
         layout = self._layout
         dead = np.empty(len(entries), dtype=np.int64)
         count = kernels.expire_slice(
@@ -144,10 +144,10 @@ class ResidentGroups:
         found: Ints,
         state: Ints,
     ) -> int:
-        """Go through windows given by starts, reach and slide; see `kernels.grid.strides.stride`.
+        """Process windows given by starts, range and slide; see `kernels.grid.strides.stride`.
 
-        `fronts` are those that are there, for how many slices, and before which pane; what enters
-        from pane `turning` on joins the next back.
+        `fronts` are the suffixes at hand, for how many slices, and before which pane they exist;
+        slices from pane `turning` on are also merged into the next back.
         """
         layout = self._layout
         why = strides.stride(
@@ -174,14 +174,14 @@ class ResidentGroups:
         return why
 
     def empty(self, end: int) -> Ints:
-        """Take everything out of the window; return groups that have nothing from `end` on."""
+        """Empty the window; return groups that have nothing from `end` on."""
         rows = self.rows
         dead = np.empty(len(rows), dtype=np.int64)
         count = kernels.empty_rows(rows, len(rows), self._layout.group_identity, end, dead)
         return dead[:count]
 
     def start_flip(self) -> None:
-        """Empty fronts and backs, the next ones too, before `push_back` and `push_front`."""
+        """Empty fronts and backs, including the next ones, before `push_back` and `push_front`."""
         layout = self._layout
         kernels.start_flip(
             self._rows.view,
@@ -192,13 +192,13 @@ class ResidentGroups:
         )
 
     def push_back(self, entries: Table) -> None:
-        """Merge a slice into the backs, when a flip has emptied them."""
+        """Merge a slice into the backs, after a flip has emptied them."""
         layout = self._layout
         slots = self.locate(entries)
         kernels.push_back(self._rows.view, slots, entries, layout.ops, layout.places)
 
     def push_front(self, entries: Table) -> Table:
-        """Put an older slice before the front; return the fronts that hold once it expires."""
+        """Put an older slice before the front; return the suffixes valid once it expires."""
         return self._push_front(entries, self._layout.fronts_at)
 
     def push_next(self, entries: Table) -> Table:
@@ -213,7 +213,7 @@ class ResidentGroups:
         return fronts
 
     def take_next(self) -> None:
-        """Let the next fronts and backs take the place of fronts and backs."""
+        """Replace fronts and backs with the next ones."""
         layout = self._layout
         kernels.take_next(
             self._rows.view,
@@ -226,7 +226,7 @@ class ResidentGroups:
         )
 
     def drop_next(self) -> None:
-        """Empty the next fronts, so that `push_next` may begin anew."""
+        """Empty the next fronts, so that `push_next` can start over."""
         words = slice(self._layout.next_front_at, self._layout.next_back_at)
         self.rows[:, words] = self._layout.group_identity[words]
 
@@ -250,7 +250,7 @@ class ResidentGroups:
         return done
 
     def ids(self, slots: Ints) -> Table:
-        """Return hi and lo of the given rows."""
+        """Return id_high and id_low of the given rows."""
         table: Table = self._rows.view[slots, : kernels.LO + 1]
         return table
 
@@ -272,14 +272,14 @@ class ResidentGroups:
         counts["free"] += len(slots)
 
     def clear(self) -> None:
-        """Forget all groups and give their memory back."""
+        """Remove all groups and free their memory."""
         self._keys.trim(0)
         self._counts.update(used=0, free=0)
         for array in (self._rows, self._index, self._free):
             array.resize(0)
 
     def image(self, low: int, high: int) -> Iterator[tuple[Table, pa.RecordBatch]]:
-        """Yield rows and keys of the groups with `low <= hi < high`, in chunks."""
+        """Yield rows and keys of the groups with `low <= id_high < high`, in chunks."""
         live = self._live()
         hi = self._rows.view[live, kernels.HI].view(np.uint64)
         chosen = live[(hi >= np.uint64(low)) & (hi <= np.uint64(high - 1))]
@@ -288,7 +288,7 @@ class ResidentGroups:
             yield self._rows.view[slots], self._keys.take(slots)
 
     def load(self, chunks: Iterable[tuple[Table, pa.RecordBatch]]) -> None:
-        """Take the groups of an image in; words that its rows do not have are identities."""
+        """Load the groups of an image; words missing from its rows become identities."""
         for table, keys in chunks:
             slots = self._open(_ids(table, 0), _ids(table, 1), keys)
             self._rows.view[slots, : table.shape[1]] = table
@@ -351,7 +351,7 @@ class ResidentGroups:
 
     @staticmethod
     def _places(capacity: int) -> int:
-        """Return a power of two, whole pages of the index, at most half of it in use."""
+        """Return the size of the index: a power of two, whole pages, at most half of it in use."""
         return 1 << max(10, (2 * capacity - 1).bit_length())
 
     def _live(self) -> Ints:

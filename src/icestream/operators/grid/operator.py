@@ -1,25 +1,25 @@
 """Window aggregates over panes: the state is on the log, memory holds one running row per group.
 
 Idea: a batch's entries are written to the log as slices, once, whatever the number of views. Each
-kind of window has running rows of its own (`rolling`) and reads the slices as panes enter and leave
-it, or takes the rows of shorter windows that close (`levels`). With the store `tuples` slices are
-not kept until they leave: what leaves is folded anew from the raw events, which the log holds once
-for all groupings and all windows; by jobs before the shards run, or by the shard itself where
-fields have no inverse (`refolding`).
+kind of window has its own running rows (`rolling`). It reads the slices as panes enter and leave
+it, or takes the rows of shorter windows that close (`composed_windows`). With the store `tuples`,
+slices are not kept until they leave: what leaves is folded again from the raw events, which the log
+holds once for all groupings and all windows. Jobs do this before the shards run, or the shard
+itself if fields have no inverse (`refolding`).
 
 Invariants:
 1. A view emits what Spark's `groupBy(window, keys).agg(...)` gives in append mode
-   (`test_oracle_windows_equal_the_obvious_computation`), alone or beside other views
+   (`test_oracle_windows_equal_the_obvious_computation`), alone or together with other views
    (`test_oracle_views_that_share_windows_equal_views_alone`).
 2. Both stores emit the same rows (`test_oracle_both_stores_emit_the_same_rows`,
    `test_oracle_every_aggregate_from_raw_events`).
 3. Arena and work buffers stay inside the quota (`test_bounded_state_of_ten_times_the_budget`).
-4. Restoring a snapshot and replaying the versions after it leads to the same rows; fronts are made
-   anew, so float sums agree to 106 bits and, rounded, nearly always to the last bit
+4. Restoring a snapshot and replaying the versions after it leads to the same rows; suffixes are
+   computed again, so float sums agree to 106 bits and, rounded, nearly always to the last bit
    (`test_crash_restored_state_emits_the_same_rows`).
 
 Cost: each entry is written once and read at most three times by each kind of window, once by
-windows that tumble.
+tumbling windows.
 
 References: two-level and one-window aggregation, blocks that return for expiry, one repository for
 overlapping windows (Mendes et al., 2013, sections 2 to 4).
@@ -56,7 +56,7 @@ from icestream.state.log.reader import SegmentReader
 from icestream.state.snapshot_schedule import SnapshotSchedule
 from icestream.state.versions.commits import BASE
 
-#: lifetime classes: slices, and what left in a version; keys and snapshots are of the class `BASE`
+#: lifetime classes: slices, and what left in a version; keys and snapshots have the class `BASE`
 PANES = "panes"
 CHANGES = "changes"
 
@@ -93,12 +93,12 @@ class WindowOperator:
         self._header = shard.arena.header
         self._schedule = SnapshotSchedule(self._header)
         quota = shard.account.budget.total
-        #: bytes of entries sorted at once, and of result fields kept before they are handed on
+        #: bytes of entries sorted at once, and of result fields buffered before they are emitted
         self._chunk_bytes = max(SLICE_BYTES, quota // 32)
         shard.account.resize((6 if spec.handing_on else 4) * self._chunk_bytes)
         self._directory = SliceDirectory(shard.arena)
         log = (shard, spec.layout, self._chunk_bytes, self._chunk_bytes)
-        #: the slices that are folded again, and the current version, where some have to be
+        #: the slices that are folded again, if there are any
         self._owed: OwedDirectory | None = None
         self._slices = SliceLog(*log)
         if self._refolds and spec.layout.front_words:
@@ -106,7 +106,7 @@ class WindowOperator:
             self._slices = OwedSlices(*events, *log)
             most = OwedSlices.most_rows(spec.layout, self._chunk_bytes)
             self._owed = OwedDirectory(self._directory, most)
-        #: rows of windows that closed in this version, by family, for those made of them
+        #: rows of windows that closed in this version, by family, for windows composed of them
         self._levels: dict[int, WindowResults] = {}
         self._families = [self._rolling(number) for number in range(len(spec.families))]
         self._new = np.empty(0, dtype=SLICE)
@@ -149,7 +149,7 @@ class WindowOperator:
     # -- a version -------------------------------------------------------------------------
 
     def on_batch(self, inputs: Inputs) -> None:
-        """Take note of a batch; it is read when its watermark is known."""
+        """Remember a batch; it is read when its watermark is known."""
         self._inputs = inputs
 
     def on_watermark(self, watermark: Micros) -> Iterator[Emitted]:
@@ -187,7 +187,7 @@ class WindowOperator:
         return min(watermark, views[0].windows.settled_by(self._flushed))
 
     def _prepare(self, watermark: Micros) -> None:
-        """Read at once what several families take parts of: what enters, and what leaves."""
+        """Read slices that several families share, entering and leaving, only once."""
         spans = [spans for each in self._families if (spans := each.spans(watermark))]
         if self._owed is not None or len(spans) < 2:
             return
@@ -200,7 +200,7 @@ class WindowOperator:
                 self._slices.prepare(self._directory.between(first, last))
 
     def _pass(self, number: int, watermark: Micros, *, snapshot: bool) -> Iterator[Emitted]:
-        """Bring one family forward, partition by partition."""
+        """Advance one family, partition by partition."""
         family, layout, level = self._families[number], self._spec.layout, None
         if number in self._spec.handing_on:
             path = self._shard.arena.path(f"level-{number}")
@@ -223,7 +223,7 @@ class WindowOperator:
             level.seal()
 
     def _leaves(self, number: int, watermark: Micros) -> Slices | None:
-        """Return the slices that leave a family's windows; None if they are those that came in."""
+        """Return the slices that leave a family's windows; None if they are those that entered."""
         if self._owed is None:
             return self._leaving[number] if self._refolds else None
         start = self._families[number].position["start"]
@@ -279,12 +279,12 @@ class WindowOperator:
         return few
 
     def _relieve(self, number: int) -> bool:
-        """Let the groups of other families leave memory; False if there are none."""
+        """Evict the groups of other families; return False if there are none."""
         others = [each for place, each in enumerate(self._families) if place != number]
         return sum(each.partitions.evict() for each in others) > 0
 
     def _with_room(self, action: Callable[[], object]) -> None:
-        """Do what needs memory for the directories; groups leave if there is not enough."""
+        """Run an action that needs memory for the directories; evict groups if necessary."""
         try:
             action()
         except Refused:
@@ -296,7 +296,7 @@ class WindowOperator:
 
     @property
     def _snapshot_bytes(self) -> int:
-        """Return about how many bytes a snapshot takes."""
+        """Return the approximate size of a snapshot in bytes."""
         return self._shard.arena.bytes * max(len(family.partitions) for family in self._families)
 
     def _save_groups(self, number: int, partition: Any) -> None:
@@ -318,16 +318,16 @@ class WindowOperator:
 
     @property
     def took_snapshot(self) -> bool:
-        """Tell whether the version just written stands without those before it."""
+        """Return whether the version just written is a snapshot, independent of earlier ones."""
         return self._schedule.taken
 
     @property
     def released(self) -> tuple[int, ...]:
-        """Return nothing: segments go when they expire."""
+        """Return nothing: segments are removed when they expire."""
         return ()
 
     def restore(self, history: Sequence[PastVersion]) -> None:
-        """Load the snapshot that begins `history`, if it does, and replay the versions after it."""
+        """Load the snapshot that starts `history`, if there is one, and replay later versions."""
         self._replaying = True
         for past in history:
             with self._as_known_by(past.version):
@@ -339,7 +339,7 @@ class WindowOperator:
 
     @contextmanager
     def _as_known_by(self, version: int) -> Iterator[None]:
-        """Let events be those that a past version knew."""
+        """Restrict raw events to those that a past version knew."""
         slices = self._slices
         if not isinstance(slices, OwedSlices):
             yield
@@ -392,7 +392,7 @@ class WindowOperator:
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Return what the progress report tells of this shard."""
+        """Return what the progress report shows for this shard."""
         families = [family.statistics for family in self._families]
         return {
             "groups": sum(each["groups"] for each in families),
@@ -406,7 +406,7 @@ class WindowOperator:
 
 @dataclass(frozen=True)
 class _Kept:
-    """Slices that stay until their pane has left every window, and their version is past."""
+    """Expiry of slices that stay until their pane has left every window."""
 
     courses: tuple[WindowSequence, ...]
     watermark: Micros
@@ -420,7 +420,7 @@ class _Kept:
 
 
 class _Entering(_Kept):
-    """Slices that stay until their pane has entered every window, and their version is past."""
+    """Expiry of slices that stay until their pane has entered every window."""
 
     def end(self, course: WindowSequence, pane: int) -> int:
         return course.first_end(pane)
@@ -428,7 +428,7 @@ class _Entering(_Kept):
 
 @dataclass(frozen=True)
 class _Replayed:
-    """Keys that a past version logged, read as they are asked for; its entries are on the log."""
+    """Keys that a past version logged, read on demand; its entries are on the log."""
 
     shard: Shard
     past: PastVersion

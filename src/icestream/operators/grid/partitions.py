@@ -1,16 +1,16 @@
 """Partitions of a shard's groups: the part that is in memory, and the images of the rest.
 
-Idea: as long as the groups fit their quota there is one partition and it stays in the arena. When
-the budget refuses room, the range of hi is halved, and from then on a version visits the halves one
-after the other: evict one to an image on local disk, load the next. An image may serve several
-partitions; each loads only the groups in its own range.
+Idea: while the groups fit into their quota, there is one partition and it stays in the arena. When
+the budget refuses memory, the range of `id_high` is halved. From then on a version visits the
+halves one after the other: it evicts one to an image on local disk and loads the next. Several
+partitions may share an image; each loads only the groups in its own range.
 
 Invariants:
-1. Partitions cover every hi once (`test_partitions_always_cover_every_group_once`).
+1. Partitions cover every id_high once (`test_partitions_always_cover_every_group_once`).
 2. A visit sees every group in memory once, however often the budget forces a split
    (`test_bounded_a_visit_sees_every_group_under_any_budget`).
 
-Cost: a visit reads and writes the groups of all partitions but one; nothing while there is one.
+Cost: a visit reads and writes the groups of all partitions but one; it is free while there is one.
 
 Limits: partitions are not merged again when the state shrinks.
 """
@@ -39,15 +39,15 @@ from icestream.state.log.writer import SegmentWriter
 
 _ROWS = 0
 _KEYS = 1
-#: a range of hi that is not split further
+#: a range of id_high this narrow is not split further
 _NARROW = 2**16
 
 
 class _Fact:
-    """A number among the facts of a partition."""
+    """A number stored among the facts of a partition."""
 
     def __set_name__(self, owner: type[Partition], name: str) -> None:
-        """Be known by the attribute's name."""
+        """Use the attribute's name as the key."""
         self._name = name
 
     def __get__(self, partition: Partition, owner: type[Partition]) -> int:
@@ -55,22 +55,22 @@ class _Fact:
         return int(partition.facts[self._name])
 
     def __set__(self, partition: Partition, value: int) -> None:
-        """Note the fact."""
+        """Store the fact."""
         partition.facts[self._name] = value
 
 
 class Partition:
-    """A range of hi and what is kept for its groups; its facts live in the arena's header."""
+    """A range of id_high and the state of its groups; its facts are in the arena's header."""
 
-    #: least hi of the range, and the hi after it
+    #: first id_high of the range, and its exclusive end
     low = _Fact()
     high = _Fact()
-    #: pane before which all slices have fronts on the stack
+    #: all slices before this pane have suffixes on the stack
     flipped = _Fact()
-    #: pane before which all slices get fronts on the next stack, and from which on they have them
+    #: the next stack covers slices up to the first pane; those from the second on are done
     turning = _Fact()
     turned = _Fact()
-    #: start of the window with which making them begins
+    #: start of the window at which building it begins
     since = _Fact()
 
     def __init__(
@@ -84,12 +84,12 @@ class Partition:
 
     @property
     def whole(self) -> bool:
-        """Tell whether every group is in this partition."""
+        """Return whether every group is in this partition."""
         return self.low == 0 and self.high == HI_END
 
     @property
     def stale(self) -> bool:
-        """Tell whether the fronts were lost and must be made again before they are used."""
+        """Return whether the suffixes were lost and must be rebuilt before they are used."""
         return bool(self.facts["stale"])
 
     @stale.setter
@@ -97,12 +97,12 @@ class Partition:
         self.facts["stale"] = lost
 
     def note(self) -> None:
-        """Write the sizes of the stacks down."""
+        """Record the sizes of the stacks."""
         self.facts.update(fronts=self.fronts.size, next=self.next.size)
 
 
 class Partitions:
-    """The partitions of one shard, of which one at a time is in memory."""
+    """The partitions of one shard; one at a time is in memory."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Partitions:
     ) -> None:
         """Attach to the partitions in the arena's header, or start with one.
 
-        `relieve` frees memory that other state holds and tells whether there was any.
+        `relieve` frees memory that other state holds and returns whether there was any.
         """
         self._scope = scope
         self._relieve = relieve
@@ -191,7 +191,7 @@ class Partitions:
         return Partition(facts, self._arena, self._front_words, self._scope)
 
     def evict(self) -> bool:
-        """Let the groups leave memory, and their room; False if there is none. Not in a visit."""
+        """Evict the groups and free their memory; False if there are none. Not during a visit."""
         if self._arena.header[self._resident] < 0 or self._groups.capacity == 0:
             return False
         self._evict()
@@ -208,7 +208,7 @@ class Partitions:
         self._arena.header[self._resident] = -1
 
     def _load(self, facts: dict[str, Any]) -> None:
-        """Bring a partition in from its image, halving it until it fits."""
+        """Load a partition from its image, halving it until it fits."""
         while True:
             try:
                 with closing(self._read_image(facts)) as image:
@@ -262,13 +262,13 @@ class Partitions:
                     yield table[inside], keys.take(pa.array(inside))
 
     def _drop_image(self, facts: dict[str, Any]) -> None:
-        """Let go of a partition's image; the file goes with the last partition that needs it."""
+        """Release a partition's image; the file is removed with its last partition."""
         name, facts["image"] = facts["image"], None
         if name is not None and all(each["image"] != name for each in self._all):
             os.unlink(self._arena.path(name))
 
 
-#: facts of a partition without fronts
+#: facts of a partition without suffixes
 _NO_FRONTS = {
     "fronts": 0,
     "next": 0,

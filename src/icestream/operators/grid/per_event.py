@@ -1,20 +1,20 @@
 """A result with every event: weighted averages over the last hour, or the last thousand events.
 
 Idea: the events of a stream go to a repository of blocks, which keeps those inside a window and
-gives each window its oldest ones back in time; sums are exact (`kernels.exact_sums`), so taking a
-tuple back undoes having added it. Events are taken in arrays of any length; the kernel stops at
-the ends of blocks, and the repository moves one.
+returns its oldest ones to each window in time; sums are exact (`kernels.exact_sums`), so removing a
+tuple undoes adding it. Events are taken in arrays of any length; the kernel stops at the ends of
+blocks, and the repository moves to the next one.
 
 Invariants:
 1. Every result is the double nearest to sum(value * weight) / sum(weight) over the event's window
    and group (`test_oracle_a_result_per_event_over_one_window`,
    `test_oracle_a_result_per_event_over_shared_windows`).
-2. Events out of order, and groups beyond the number given, are refused before any is taken
+2. Events out of order, and groups beyond the given number, are rejected before any is taken
    (`test_unfit_events_are_refused_before_any_is_taken`).
 
 Cost: for E events, W windows: O(E * W); 64 bytes for each window and group.
 
-Limits: groups are dense numbers below `groups`; times are microseconds, never falling.
+Limits: groups are dense numbers below `groups`; times are microseconds and never decrease.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Extent:
     def __post_init__(self) -> None:
         """Check the length."""
         if self.length < 1:
-            msg = f"a window reaches back 1 microsecond or 1 event at least; got {self.length}"
+            msg = f"a window must reach back at least 1 microsecond or 1 event; got {self.length}"
             raise DefinitionError(msg)
 
 
@@ -65,7 +65,7 @@ def weighted_layout(block_bytes: int = BLOCK_BYTES, factor: int = 0) -> BlockLay
 
 
 class _Sliding:
-    """Events of one stream, taken by a kernel that stops where blocks end."""
+    """Events of one stream, processed by a kernel that stops where blocks end."""
 
     def __init__(self, repository: Repository, extents: Sequence[Extent], groups: int) -> None:
         if len(extents) != len(repository.cursors):
@@ -112,7 +112,7 @@ class SlidingAverages(_Sliding):
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of the sums, without the blocks."""
+        """Return the bytes of the sums, without the blocks."""
         return self._sums.nbytes + self._wide.nbytes + self._scratch.nbytes
 
     def feed(
@@ -143,13 +143,13 @@ class SlidingAverages(_Sliding):
         return found
 
     def _widen(self) -> None:
-        """Make room for as many more wide rows as there are windows, and double what there is."""
+        """Add room for one more wide row per window, and double the capacity."""
         more = max(len(self._extents) * WIDE, self._wide.size)
         self._wide = np.concatenate([self._wide, np.zeros(more, np.uint64)])
 
 
 class SlidingTotals(_Sliding):
-    """sum(weight) of whole windows, which is all that is needed to see what they hold."""
+    """sum(weight) of whole windows, which is enough to check what they hold."""
 
     def __init__(self, repository: Repository, extents: Sequence[Extent], groups: int) -> None:
         """Count the windows of a repository; it has one for each extent."""

@@ -1,18 +1,20 @@
-"""Slices that are not on the log but folded from raw events, as often as they are read.
+"""Slices that are not on the log but folded from raw events each time they are read.
 
-Idea: with the store `tuples` a pane's slices are gone once they have entered every window. Fields
-without an inverse need them again, for fronts and to leave. Such a slice is *owed*: all groups of
-the shard in a range of hi, in one pane, folded when it is read. The directory still knows how many
-entries a pane came with, so panes with many groups are owed in several ranges of hi.
+Idea: with the store `tuples`, a pane's slices are gone once they have entered every window. Fields
+without an inverse need them again, for suffixes and to leave. Such a slice is *owed*: it stands for
+all groups of the shard in a range of `id_high`, in one pane, and is folded when it is read. The
+directory still knows how many entries a pane had, so panes with many groups are owed in several
+ranges of `id_high`.
 
-Invariant: an owed slice is one entry per group, by (hi, lo), however its events were batched: what
-leaves are the entries that have fronts (`test_oracle_every_aggregate_from_raw_events`,
+Invariant: an owed slice is one entry per group, sorted by (id_high, id_low), however its events
+were batched: the entries that leave are those that have suffixes
+(`test_oracle_every_aggregate_from_raw_events`,
 `test_crash_rebuilt_shards_see_the_events_their_versions_saw`).
 
-Cost: each shard reads every event of the spans it asks for and folds its own, twice for each kind
-of window: once for fronts, once to leave.
+Cost: each shard reads every event of the spans it needs and folds its own, twice for each kind of
+window: once for suffixes, once to leave.
 
-Limits: a pane is read once for each partition of hi that groups are split in.
+Limits: a pane is read once for each partition of the groups.
 """
 
 from __future__ import annotations
@@ -36,28 +38,28 @@ from icestream.state.log.format import NO_MARKER
 
 
 class RawEvents(Protocol):
-    """Raw events of one shard, as far as a version knows them."""
+    """Raw events of one shard, up to a version."""
 
     @property
     def read(self) -> Mapping[str, int]:
-        """Return what was read so far: `blocks`, `block_bytes` and `block_uses`."""
+        """Return counters of what was read so far: `blocks`, `block_bytes` and `block_uses`."""
         ...
 
     def fold(
         self, panes: tuple[int, int], his: tuple[int, int], capacity: int, version: int
     ) -> tuple[Ints, Table] | None:
-        """Fold the events of panes, and of groups between two hi, both included.
+        """Fold the events of panes, and of groups between two id_high, both inclusive.
 
-        Returns pane and entry of each group, in any order; None if they are more than `capacity`.
+        Returns pane and entry of each group, in any order; None if there are more than `capacity`.
         """
         ...
 
 
 class OwedDirectory(SliceDirectory):
-    """The slices of a directory as owed ones."""
+    """The slices of a directory, as owed slices."""
 
     def __init__(self, directory: SliceDirectory, rows: int) -> None:
-        """Let an owed slice have about so many rows, at most."""
+        """Limit an owed slice to about `rows` rows."""
         self._directory = directory
         self._rows = rows
 
@@ -67,7 +69,7 @@ class OwedDirectory(SliceDirectory):
         return self._directory.panes
 
     def between(self, first: int, last: int) -> Slices:
-        """Return what is owed of the panes from one up to another."""
+        """Return the owed slices with `first <= pane < last`."""
         slices = self._directory.between(first, last)
         found: list[tuple[int, ...]] = []
         for begin, end in pairwise(slice_bounds(slices["pane"]).tolist()):
@@ -80,22 +82,22 @@ class OwedDirectory(SliceDirectory):
 
 
 class OwedSlices(SliceLog):
-    """Reads slices of the log, and folds those that are owed."""
+    """Reads slices from the log, and folds those that are owed."""
 
     def __init__(self, events: RawEvents, version: int, *log: Any) -> None:
-        """Fold events as the given version knows them; `log` is what a `SliceLog` takes."""
+        """Fold events up to the given version; `log` has the arguments of `SliceLog`."""
         super().__init__(*log)
         self._events = events
         self.version = version
 
     @property
     def statistics(self) -> dict[str, int]:
-        """Return the bytes of slices that were taken and read, and the blocks of events."""
+        """Return the bytes of slices used and read, and counters of the event blocks."""
         return {**super().statistics, **self._events.read}
 
     @staticmethod
     def most_rows(layout: Layout, chunk_bytes: int) -> int:
-        """Return how many rows an owed slice has, at most."""
+        """Return the maximum number of rows of an owed slice."""
         return max(1, chunk_bytes // (32 * (layout.entry_width + 5)))
 
     def portions(self, slices: Slices, partition: Partition) -> Iterator[SlicePortion]:
@@ -109,7 +111,7 @@ class OwedSlices(SliceLog):
                 yield self._fold(part, partition)
 
     def _together(self, owed: Slices) -> Iterator[Slices]:
-        """Cut owed slices where they stop to be of the same groups, or are too many rows."""
+        """Split owed slices where the range of groups changes or there are too many rows."""
         most = self.most_rows(self._layout, self._chunk_bytes)
         begin, rows = 0, 0
         for at in range(len(owed)):
@@ -120,7 +122,7 @@ class OwedSlices(SliceLog):
         yield owed[begin:]
 
     def _fold(self, owed: Slices, partition: Partition) -> SlicePortion:
-        """Return the entries of owed slices, which are of the same range of hi."""
+        """Return the entries of owed slices, which have the same range of id_high."""
         low = max(int(owed["first_hi"][0]), partition.low)
         high = min(int(owed["last_hi"][0]), partition.high - 1)
         span = int(owed["pane"].min()), int(owed["pane"].max()) + 1
@@ -131,7 +133,7 @@ class OwedSlices(SliceLog):
         return SlicePortion(np.ascontiguousarray(owed["pane"]), bounds, np.concatenate(parts))
 
     def _entries(self, span: tuple[int, int], low: int, high: int, rows: int) -> tuple[Ints, Table]:
-        """Return the entries of panes between two hi, with their panes, by (pane, hi, lo)."""
+        """Return panes and entries between two id_high, sorted by (pane, id_high, id_low)."""
         if low > high:
             return np.empty(0, np.int64), np.empty((0, self._layout.entry_width), dtype=np.int64)
         found = self._events.fold(span, (low, high), max(16, 2 * rows), self.version)
@@ -144,9 +146,9 @@ class OwedSlices(SliceLog):
 
 
 class OwedRolling(Rolling):
-    """Running rows whose fronts are made of slices that are owed."""
+    """Running rows whose suffixes are computed from owed slices."""
 
-    #: what is owed
+    #: the owed slices
     owed: OwedDirectory
 
     def _relay(self, partition: Partition) -> TwoStacks | None:

@@ -1,27 +1,27 @@
 """Running rows of one kind of window: panes enter, rows are emitted, panes leave.
 
-Idea: memory holds one running row per group. When the watermark closes a window its newest panes
-are added to the rows, the rows are emitted, and its oldest panes are taken out. Slices
-that enter are on the log, or are rows of shorter windows (`levels`), added as those close; those
-that leave are the same slices, or were folded anew from the tuples that leave. Where rows exceed
-the quota they are split in partitions of hi, and a version passes over the partitions one by one.
-What comes for the next window of a kind that tumbles, and shares no tiles, is added at once, so
-that little is left to do when all its groups are emitted.
+Idea: memory holds one running row per group. When the watermark closes a window, its newest panes
+are added to the rows, the rows are emitted, and its oldest panes are removed. Slices that enter are
+on the log, or are rows of shorter windows (`composed_windows`), added as those close; slices that
+leave are the same ones, or were folded again from the tuples that leave. If rows exceed the quota
+they are split into partitions of `id_high`, and a version passes over the partitions one by one.
+For a tumbling window that shares no tiles, input is added at once, so that little is left to do
+when all its groups are emitted.
 
 Invariants:
 1. A window [s, e) is emitted once, when the watermark reaches e, with exactly the groups and events
    in it (`test_oracle_windows_equal_the_obvious_computation`).
 2. An event older than the watermark still counts in every window that is open
    (`test_an_event_behind_the_watermark_counts_in_windows_still_open`).
-3. For updates, a group is emitted when an event entered or left since it was emitted, a last time
-   when it has none left (`test_oracle_updates_are_the_differences_between_windows`).
-4. Rows of windows that tumble are added by the version that brings them
+3. For updates, a group is emitted if an event entered or left since it was last emitted; finally,
+   when it has no event left (`test_oracle_updates_are_the_differences_between_windows`).
+4. Rows of tumbling windows are added by the version in which they arrive
    (`test_bounded_the_end_of_a_window_that_tumbles_adds_only_its_own_batch`).
 
-Cost: each entry is read at most three times (added, taken out, and once between for fields without
-an inverse, spread over the slides by `relay`), whatever range/slide is; once where windows tumble,
-since all that is in them leaves together; O(groups) per slide. Windows that slide are gone through
-many at a time (`strides`).
+Cost: each entry is read at most three times (added, removed, and once in between for fields without
+an inverse, spread over the slides by `two_stacks`), whatever range/slide is; once for tumbling
+windows, since all of their content leaves together; O(groups) per slide. Sliding windows are
+processed many at a time (`strides`).
 
 Limits: an event behind the watermark, in a pane that leaves soon, makes fields without an inverse
 fold their window again, once in that version.
@@ -56,7 +56,7 @@ from icestream.state.budget import Budget, Refused, shortage
 
 
 class Rolling:
-    """The groups of one kind of window and where their windows stand."""
+    """The groups of one kind of window, and the position of the windows."""
 
     def __init__(
         self,
@@ -73,10 +73,10 @@ class Rolling:
         tiles: Tiles | None = None,
         alone: bool = False,
     ) -> None:
-        """Work on state that lives in an arena; `position` is part of its header.
+        """Work on state that is in an arena; `position` is part of its header.
 
-        What enters are the slices of panes, or `tiles` of windows that tumble; windows that are
-        `alone` are never made of tiles.
+        Slices of panes enter, or `tiles` of tumbling windows; windows that are `alone` are never
+        composed of tiles.
         """
         self.groups = groups
         self.partitions = partitions
@@ -92,17 +92,17 @@ class Rolling:
         self._budget = budget
         self._updates = updates
         self._tiles = tiles
-        #: whether many windows are gone through at a time
+        #: whether many windows are processed at a time
         self._strides = (
             isinstance(course, Sliding) and not (course.tumbles or updates) and tiles is None
         )
-        #: whether rows are added as they come, so that little is left to do when a window closes
+        #: whether rows are added as they arrive, so that little is left to do when a window closes
         self._early = alone and course.tumbles and not updates
         #: rows added to running rows
         self.consolidated = 0
-        #: panes read, to enter, to leave, and for fronts
+        #: panes read, to enter, to leave, and for suffixes
         self.panes_read = 0
-        #: where the windows stand once the current pass is through
+        #: the position of the windows after the current pass
         self._ahead = dict(position)
 
     # -- groups ----------------------------------------------------------------------------
@@ -112,8 +112,8 @@ class Rolling:
     ) -> pa.Table | None:
         """Open the groups of a partition; return the keys that are new to it, if any.
 
-        For updates, a group whose last row is still to come counts as new when it comes back, since
-        without updates it would be: a version can be replayed for either.
+        For updates, a group whose last row is still to be emitted counts as new when it returns,
+        because it would be new without updates: so a version can be replayed for either.
         """
         while True:
             inside = self._inside(keys, partition)
@@ -131,12 +131,12 @@ class Rolling:
             return inside.take(pa.array(fresh)) if len(fresh) else None
 
     def touch(self, slices: Slices, partition: Partition) -> None:
-        """Note the latest pane of the groups of new slices."""
+        """Record the latest pane of the groups of new slices."""
         for pane, entries in self._slices.read(self._open(slices), partition):
             self.groups.touch(entries, pane)
 
     def _inside(self, keys: pa.Table, partition: Partition) -> pa.Table:
-        """Return the keys of a partition that have an entry in a window still open."""
+        """Return the keys of a partition that have an entry in an open window."""
         inside = keys.column(LAST).to_numpy() >= self.position["start"]
         if not partition.whole:
             hi = keys.column(HI).to_numpy()
@@ -144,13 +144,13 @@ class Rolling:
         return keys if inside.all() else keys.filter(pa.array(inside))
 
     def _open(self, slices: Slices) -> Slices:
-        """Return the slices whose panes are in a window still open."""
+        """Return the slices whose panes are in an open window."""
         return slices[slices["pane"] >= self.position["start"]]
 
     # -- windows ---------------------------------------------------------------------------
 
     def join(self, partition: Partition, new: Slices) -> None:
-        """Add new slices of panes the running rows already hold."""
+        """Add new slices of panes that the running rows already contain."""
         new = self._open(new)
         late = new[new["pane"] < self.position["added"]]
         relay = self._relay(partition)
@@ -161,20 +161,20 @@ class Rolling:
             self.panes_read += relay.panes
 
     def _catch_up(self, partition: Partition) -> None:
-        """Add the panes of tiles that closed before the windows came to be made of them."""
+        """Add the panes of tiles that closed before the windows were composed of tiles."""
         missed = self._directory.between(self.position["added"], self._reached)
         self._add(self._slices.read(missed, partition), None)
 
     @property
     def _reached(self) -> int:
-        """Return the pane before which everything is in the running rows, or comes by itself."""
+        """Return the pane before which everything is in the running rows or will be added."""
         added, done = self.position["added"], self.position["done"]
         if self._tiles is None or done == MINUS_INFINITY:
             return added
         return max(added, self._tiles.reached(done))
 
     def _relay(self, partition: Partition) -> TwoStacks | None:
-        """Return the fronts of a partition; None where no field needs any."""
+        """Return the stacks of a partition; None if no field needs any."""
         if not isinstance(self._course, Sliding) or self._course.tumbles:
             return None
         if self._layout.front_words == 0:
@@ -189,7 +189,7 @@ class Rolling:
             self.consolidated += len(entries)
 
     def _counted(self, slices: Iterator[tuple[int, Table]]) -> Iterator[tuple[int, Table]]:
-        """Count the panes of slices that come in order."""
+        """Count the panes of slices that arrive in order."""
         before = None
         for pane, entries in slices:
             self.panes_read += pane != before
@@ -204,10 +204,10 @@ class Rolling:
         output: Emission,
         level: WindowResults | None = None,
     ) -> Iterator[Emitted]:
-        """Emit the windows that close, adding and expiring panes as they come and go.
+        """Emit the windows that close, adding and expiring panes as they enter and leave.
 
-        `leaving` are the slices to take out; None if they are those that came in. What is emitted
-        is put into `level`, too.
+        `leaving` are the slices to remove; None if they are those that entered. Emitted rows are
+        also written to `level`.
         """
         if self._strides and level is None:
             yield from self._stride(partition, watermark, leaving, output)
@@ -248,7 +248,7 @@ class Rolling:
         self.panes_read += 0 if relay is None else relay.panes
 
     def _begin(self, partition: Partition, watermark: Micros) -> None:
-        """Add what has come of the next window to close; what is still to come will join it."""
+        """Add what has arrived of the next window to close; the rest is added as it arrives."""
         if not MINUS_INFINITY < watermark < INFINITY:
             return
         at = self._ahead
@@ -262,7 +262,7 @@ class Rolling:
     def _stride(
         self, partition: Partition, watermark: Micros, leaving: Slices | None, output: Emission
     ) -> Iterator[Emitted]:
-        """Do what `advance` does, many windows at a time."""
+        """Do the work of `advance` for many windows at a time."""
         assert isinstance(self._course, Sliding)
         at = self._ahead = dict(self.position)
         start = at["start"]
@@ -291,7 +291,7 @@ class Rolling:
         self.panes_read += 0 if relay is None else relay.panes
 
     def spans(self, watermark: Micros) -> list[tuple[int, int]]:
-        """Return the panes that enter, and those that leave, where many windows go at a time."""
+        """Return the panes that enter, and those that leave, for windows processed together."""
         if not self._strides:
             return []
         assert isinstance(self._course, Sliding)
@@ -301,7 +301,7 @@ class Rolling:
         return [(first, max(first, end)), (start, max(start, following))]
 
     def settle(self, watermark: Micros) -> None:
-        """Note where the windows stand once every partition has passed."""
+        """Record the position of the windows after every partition has passed."""
         if watermark == MINUS_INFINITY:
             return
         grid = self._course.grid
@@ -316,7 +316,7 @@ class Rolling:
         )
 
     def _steps(self, watermark: Micros) -> Iterator[WindowStep]:
-        """Yield the windows to emit; of those that no event is in, the first for updates."""
+        """Yield the windows to emit; for updates, also the first of a series without events."""
         at = self._ahead = dict(self.position)
         while (step := self._next(at)) is not None:
             if self._course.grid.instant(step.end) > watermark:
@@ -336,14 +336,14 @@ class Rolling:
         return None if first is None else self._course.next(at["start"], at["done"], first)
 
     def _emptied(self, output: Emission, step: WindowStep) -> list[Ints]:
-        """Return, for updates, the groups just emitted that have nothing left or to come."""
+        """Return, for updates, the groups just emitted that have no events now or later."""
         if not self._updates:
             return []
         slots = output.emptied()
         return [slots[self.groups.rows[slots, LAST_PANE] < step.end]]
 
     def _leave(self, relay: TwoStacks | None, step: WindowStep, going: SliceCursor) -> list[Ints]:
-        """Take the oldest panes of a window out; return groups that have nothing left."""
+        """Remove the oldest panes of a window; return groups that have nothing left."""
         if self._course.tumbles:
             return [self.groups.empty(step.end)] if step.leave >= step.end else []
         if relay is not None:
@@ -358,7 +358,7 @@ class Rolling:
         return dead
 
     def _entering(self, partition: Partition, watermark: Micros) -> SliceCursor:
-        """Return what may enter windows, in order."""
+        """Return the slices that may enter windows, in order."""
         if self._tiles is None:
             first = max(self.position["added"], self.position["start"])
             return self._from(first, self._course.grid.passed(watermark), partition)
@@ -366,13 +366,13 @@ class Rolling:
         return SliceCursor(self._tiles.closing(self._reached, passed, partition))
 
     def _from(self, pane: int, end: int, partition: Partition) -> SliceCursor:
-        """Return the slices from a pane up to another, in order; what is read ahead is used."""
+        """Return the slices from `pane` up to `end`, exclusive, in order, read ahead."""
         slices = self._directory.between(pane, max(pane, end))
         return SliceCursor(self._slices.read(slices, partition))
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Return what the progress report tells of these windows."""
+        """Return what the progress report shows for these windows."""
         return {
             "groups": self.partitions.groups,
             "partitions": len(self.partitions),

@@ -1,16 +1,17 @@
 """Slices of panes on the log: written as sorted runs, read back by pane.
 
-Idea: entries of a batch are sorted by (pane, hi, lo) a chunk at a time and appended as records of
-at most 64 KB, each of one pane. Reading takes any list of slices in order and yields their entries,
-those outside a range of hi left out, a portion ahead of their use. What was read is kept for a
-while: slices that entered a window soon get fronts and leave it, or enter another. Slices that
-several kinds of windows take parts of are read once, side by side, if there is room (`prepare`).
+Idea: entries of a batch are sorted by (pane, id_high, id_low), a chunk at a time, and appended as
+records of at most 64 KB, each of one pane. Reading takes any list of slices in order and yields
+their entries inside a range of `id_high`, one portion ahead of their use. Slices that were read are
+cached for a while: those that entered a window soon get suffixes and leave it, or enter another.
+Slices that several kinds of windows share are read once, contiguously, if there is room
+(`prepare`).
 
-Invariant: what is read back for a range of hi are the entries written for it, by (pane, arrival)
+Invariant: reading a range of `id_high` returns the entries written for it, by (pane, arrival)
 (`test_oracle_windows_equal_the_obvious_computation`).
 
-Cost: one sort per chunk; 40 bytes of directory for each record; memory of two portions, a quarter
-of a chunk each, and of what is kept.
+Cost: one sort per chunk; 40 bytes of directory for each record; memory for two portions, a quarter
+of a chunk each, and for the cache.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from icestream.state.log.writer import SegmentWriter
 
 #: bytes of entries in one slice record
 SLICE_BYTES = 65536
-#: kind of the records
+#: kind of these records
 ENTRIES = 0
 
 
@@ -48,21 +49,21 @@ class RecordSource(Protocol):
 
 
 class SliceStorage(Protocol):
-    """Where slices are: a shard, or a file of its own."""
+    """Where slices are stored: a shard, or a separate file."""
 
     @property
     def log(self) -> RecordSource:
-        """Return what can be read."""
+        """Return the log to read from."""
         ...
 
     def segment(self, lifetime: str) -> SegmentWriter:
-        """Return what can be written."""
+        """Return the segment to write to."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SlicePortion:
-    """The entries of some slices, side by side."""
+    """The entries of some slices, concatenated."""
 
     #: pane of each slice
     panes: Ints
@@ -90,23 +91,23 @@ class SliceLog:
     def __init__(
         self, place: SliceStorage, layout: Layout, chunk_bytes: int, kept_bytes: int = 0
     ) -> None:
-        """Sort `chunk_bytes` of entries at a time, read a quarter; keep so many that were read."""
+        """Sort `chunk_bytes` of entries at a time, read a quarter; cache `kept_bytes`."""
         self._place = place
         self._layout = layout
         self._chunk_bytes = chunk_bytes
-        #: slices that were read, by marker, for those who read them again
+        #: cached slices, by marker
         self._kept: dict[int, Table] = {}
-        #: markers and bytes of what was read together, in that order, and bytes left for more
+        #: markers and bytes of each read, oldest first, and bytes left in the cache
         self._readings: deque[tuple[list[int], int]] = deque()
         self._room = kept_bytes
-        #: bytes of entries that were taken, and those that were read for it
+        #: bytes of entries used, and those that had to be read
         self._taken = self._read = 0
-        #: slices that were prepared: markers, where the entries of each begin, entries
+        #: prepared slices: markers, where the entries of each begin, entries
         self._prepared: list[tuple[npt.NDArray[np.uint64], Ints, Table]] = []
 
     @property
     def statistics(self) -> dict[str, int]:
-        """Return the bytes of slices that windows took, and those that had to be read."""
+        """Return the bytes of slices that windows used, and those that had to be read."""
         return {"slice_bytes_used": self._taken, "slice_bytes_read": self._read}
 
     def write(
@@ -116,9 +117,9 @@ class SliceLog:
         expiry: Callable[[int], Micros] | Micros,
         operator: int = 0,
     ) -> Slices:
-        """Append entries, each row led by its pane, to the open segment of a lifetime class.
+        """Append entries, each row starting with its pane, to the open segment of a lifetime class.
 
-        `expiry` is when a slice is garbage, for each pane or for all.
+        `expiry` is when a slice expires, for each pane or for all.
         """
         found: list[tuple[int, ...]] = []
         pending: list[Table] = []
@@ -160,10 +161,10 @@ class SliceLog:
                 yield pane, marker, end - at, int(hi[at]), int(hi[end - 1])
 
     def known(self, slices: Slices) -> Slices:
-        """Return slices that a snapshot lists; ValueError if one claims more than it can have."""
+        """Return the slices of a snapshot; ValueError if one has a wrong number of entries."""
         most = max(1, SLICE_BYTES // (8 * self._layout.entry_width))
         if ((slices["rows"] < 1) | (slices["rows"] > most)).any():
-            msg = f"a slice has not 1 to {most} entries"
+            msg = f"a slice must have 1 to {most} entries"
             raise ValueError(msg)
         return slices
 
@@ -177,7 +178,7 @@ class SliceLog:
             yield from portion.slices()
 
     def prepare(self, slices: Slices) -> None:
-        """Read slices that will be asked for in parts, unless they are too many to be kept."""
+        """Read slices that will be used in parts, unless they are too many to hold."""
         size = self.bytes_of(slices)
         if not 0 < size <= self._room:
             return
@@ -189,12 +190,12 @@ class SliceLog:
         self._prepared.append((markers, bounds, entries))
 
     def release(self) -> None:
-        """Let go of what was prepared."""
+        """Drop the prepared slices."""
         self._room += sum(entries.nbytes for _, _, entries in self._prepared)
         self._prepared.clear()
 
     def _ready(self, slices: Slices) -> SlicePortion | None:
-        """Return slices as one portion, if they were prepared next to each other."""
+        """Return slices as one portion, if they were prepared contiguously."""
         for markers, bounds, entries in self._prepared:
             first = np.flatnonzero(markers == slices["marker"][0])
             if len(first) and np.array_equal(
@@ -225,7 +226,7 @@ class SliceLog:
             yield SlicePortion(np.ascontiguousarray(part["pane"]), bounds, entries)
 
     def _gathered(self, markers: list[int], bounds: list[int]) -> Table:
-        """Return the entries of slices side by side, given where each is to begin."""
+        """Return the entries of slices, concatenated, given where each begins."""
         width = self._layout.entry_width
         entries = np.empty((bounds[-1], width), dtype=np.int64)
         self._taken += entries.nbytes
@@ -248,11 +249,11 @@ class SliceLog:
             self._read += payload.nbytes
             found += 1
         if found < len(missing):
-            msg = f"{len(missing) - found} slices that windows hold are on the log no more"
+            msg = f"{len(missing) - found} slices that windows need are no longer on the log"
             raise AssertionError(msg)
 
     def _keep(self, read: dict[int, Table], size: int) -> None:
-        """Keep what was read together; what was read first gives way."""
+        """Cache what was read; evict the oldest reads."""
         self._kept.update(read)
         self._readings.append((list(read), size))
         self._room -= size
@@ -267,12 +268,12 @@ class SliceCursor:
     """Slices in the order of panes, taken up to a pane at a time."""
 
     def __init__(self, slices: Iterator[tuple[int, Table]]) -> None:
-        """Take slices from an iterator as they are asked for."""
+        """Take slices from an iterator on demand."""
         self._slices = slices
         self._next: tuple[int, Table] | None = None
 
     def before(self, pane: int) -> Iterator[tuple[int, Table]]:
-        """Yield the slices that are left of panes before `pane`."""
+        """Yield the remaining slices of panes before `pane`."""
         while True:
             if self._next is None:
                 self._next = next(self._slices, None)
@@ -283,7 +284,7 @@ class SliceCursor:
 
 
 def described(record: Record) -> tuple[int, ...]:
-    """Return what the directory keeps of a slice."""
+    """Return the directory entry of a slice."""
     rows = np.frombuffer(record.payload, dtype=np.uint64).reshape(record.rows, -1)
     return record.group, record.marker, record.rows, int(rows[0, 0]), int(rows[-1, 0])
 
@@ -295,13 +296,13 @@ def _places(markers: list[int], bounds: list[int], entries: Table) -> dict[int, 
 
 
 def _meets(slices: Slices, low: np.uint64, high: np.uint64) -> npt.NDArray[np.bool_]:
-    """Tell which slices may have entries of a range of hi."""
+    """Return which slices may have entries in a range of id_high."""
     meets: npt.NDArray[np.bool_] = (slices["first_hi"] <= high) & (slices["last_hi"] >= low)
     return meets
 
 
 def _portions(slices: Slices, rows: int) -> Iterator[Slices]:
-    """Cut slices into portions of about so many rows, at least one slice each."""
+    """Split slices into portions of about `rows` rows, at least one slice each."""
     if len(slices) == 0:
         return
     portion = (np.cumsum(slices["rows"]) - slices["rows"]) // max(1, rows)

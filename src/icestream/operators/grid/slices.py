@@ -1,10 +1,10 @@
 """The directory of pane slices: which records of the log hold which pane.
 
-Idea: a slice is a record; the directory keeps its pane, marker, number of entries and range of hi,
-sorted by pane and, within a pane, by arrival. It is the only thing kept in memory for state that
-waits on the log, 40 bytes for up to 64 KB.
+Idea: a slice is a record; the directory has its pane, marker, number of entries and range of
+`id_high`, sorted by pane and, within a pane, by arrival. It is all that memory holds for state that
+waits on the log: 40 bytes for up to 64 KB.
 
-Invariant: slices come back by (pane, arrival), whatever the order they came in
+Invariant: slices are returned by (pane, arrival), whatever the order in which they were added
 (`test_parity_directory_beside_a_sorted_list`).
 """
 
@@ -30,7 +30,7 @@ Slices = npt.NDArray[np.void]
 
 
 def in_order(slices: Slices) -> Slices:
-    """Return slices by pane and, within a pane, as they come."""
+    """Return slices sorted by pane and, within a pane, by arrival."""
     return slices[np.argsort(slices["pane"], kind="stable")]
 
 
@@ -38,9 +38,9 @@ class SliceDirectory:
     """Slices of one shard, in an arena."""
 
     def __init__(self, arena: Arena) -> None:
-        """Attach to the arena's table, or make it."""
+        """Attach to the arena's table, or create it."""
         self._table = CountedTable(arena, "slices", SLICE)
-        #: once they were asked for
+        #: computed on first use
         self._panes: npt.NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
@@ -53,7 +53,7 @@ class SliceDirectory:
         return self._table.records
 
     def append(self, slices: Slices) -> None:
-        """Take in new slices; raises `Refused`, with nothing changed, if the budget is full."""
+        """Add new slices; raises `Refused`, with nothing changed, if the budget is full."""
         if len(slices) == 0:
             return
         self._table.replace(in_order(np.concatenate([self.all, slices])))
@@ -78,6 +78,6 @@ class SliceDirectory:
         return int(self.panes[at]) if at < len(self.panes) else None
 
     def drop_before(self, pane: int) -> None:
-        """Forget the slices of panes before `pane`."""
+        """Remove the slices of panes before `pane`."""
         self._table.replace(self.between(pane, np.iinfo(np.int64).max))
         self._panes = None

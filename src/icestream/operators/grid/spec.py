@@ -1,11 +1,11 @@
 """What windows on a grid compute, and which of them share what.
 
-Idea: views of equal windows and mode are a *family* and share running rows; all families share the
-panes. Where windows are made of other windows' rows, the spec also says in which order families
-are brought forward, which hand rows on, and which families no view asked for.
+Idea: views with equal windows and mode form a *family* and share running rows; all families share
+the panes. If windows are composed of other windows' rows, the spec also defines in which order
+families advance, which of them pass rows on, and which families no view asked for.
 
 Invariants:
-1. A family comes after those it is made of (`test_families_come_after_those_they_are_made_of`).
+1. A family comes after those it is composed of (`test_families_come_after_those_they_are_made_of`).
 2. Views that share windows emit what they emit alone
    (`test_oracle_views_that_share_windows_equal_views_alone`).
 """
@@ -26,12 +26,12 @@ from icestream.plan.windows.grid import Cumulative, Grid, Windows, WindowSequenc
 
 @dataclass(frozen=True)
 class WindowSpec:
-    """What the window aggregates of a plan compute, with the types of their inputs."""
+    """The window aggregates of a plan, with the types of their inputs."""
 
     views: tuple[WindowView, ...]
     keys: pa.Schema
     inputs: pa.Schema
-    #: windows that are made of others, and those made for them
+    #: windows composed of others, and windows added only as tiles
     tiled: tuple[Tiled, ...] = ()
 
     @property
@@ -41,7 +41,7 @@ class WindowSpec:
 
     @cached_property
     def layout(self) -> Layout:
-        """Return the fields all aggregates need together."""
+        """Return the fields that all aggregates need together."""
         return Layout.of(
             field
             for view in self.views
@@ -51,14 +51,14 @@ class WindowSpec:
 
     @cached_property
     def grid(self) -> Grid:
-        """Return the panes that all windows are made of."""
+        """Return the panes that all windows are composed of."""
         return Grid.of(view.windows for view in self.views)
 
     @cached_property
     def families(self) -> tuple[tuple[WindowView, ...], ...]:
         """Return the views that share running rows: those of equal windows and mode.
 
-        Windows that are only made for others come last, without views.
+        Windows that are only tiles of others come last, without views.
         """
         families: dict[tuple[Windows | Cumulative, bool], list[WindowView]] = {}
         for view in self.views:
@@ -72,12 +72,12 @@ class WindowSpec:
 
     @cached_property
     def courses(self) -> tuple[WindowSequence, ...]:
-        """Return the order of each family's windows."""
+        """Return the sequence of each family's windows."""
         return tuple(windows.on(self.grid) for windows in self.windows)
 
     @cached_property
     def layouts(self) -> tuple[Layout, ...]:
-        """Return where the fields lie in the running rows of each family."""
+        """Return the layout of the running rows of each family."""
         fields = self.layout.fields
         return tuple(
             Layout(fields) if course.tumbles else SlidingLayout(fields) for course in self.courses
@@ -85,7 +85,7 @@ class WindowSpec:
 
     @cached_property
     def tilings(self) -> dict[int, PaneTiling]:
-        """Return what the families are made of that are made of others."""
+        """Return the tilings of the families that are composed of others."""
         first: dict[Windows | Cumulative, int] = {}
         for number in sorted(range(len(self.families)), key=self.updates):
             first.setdefault(self.windows[number], number)
@@ -98,13 +98,13 @@ class WindowSpec:
 
     @cached_property
     def handing_on(self) -> frozenset[int]:
-        """Return the families that others are made of."""
+        """Return the families that others are composed of."""
         sources = (source for tiling in self.tilings.values() for source in tiling.sources)
         return frozenset(sources) - {FROM_PANES}
 
     @cached_property
     def order(self) -> tuple[int, ...]:
-        """Return the families so that each comes after those it is made of."""
+        """Return the families in an order in which each follows those it is composed of."""
 
         def size(number: int) -> tuple[int, int]:
             windows = self.windows[number]
@@ -113,12 +113,12 @@ class WindowSpec:
         return tuple(sorted(range(len(self.families)), key=size))
 
     def updates(self, number: int) -> bool:
-        """Tell whether a family emits only the groups that changed."""
+        """Return whether a family emits only the groups that changed."""
         return any(view.updates for view in self.families[number])
 
     @cached_property
     def on_panes(self) -> tuple[WindowSequence, ...]:
-        """Return the order of windows of the families that panes enter."""
+        """Return the window sequences of the families that panes enter."""
         return tuple(
             course
             for number, course in enumerate(self.courses)
@@ -132,9 +132,9 @@ class WindowSpec:
         return tuple(tiled.window for tiled in self.tiled if tiled.window not in asked)
 
     def leaves(self, before: Micros, watermark: Micros) -> list[tuple[Micros, Micros]]:
-        """Return, for each family, the span of time to be read as it leaves with a watermark.
+        """Return, for each family, the time span to read because it leaves with a watermark.
 
-        Nothing need be read where all of a window leaves.
+        Nothing is read if all of a window leaves.
         """
         return [
             (MINUS_INFINITY, MINUS_INFINITY)

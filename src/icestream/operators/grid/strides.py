@@ -1,18 +1,19 @@
-"""Sliding windows brought forward many slides at a time.
+"""Sliding windows processed many slides at a time.
 
-Idea: which windows close is known from the panes that have slices, before any is read. So their
+Idea: the panes that have slices determine which windows close, before any slice is read. So their
 starts are listed, and one kernel goes through them (`kernels.grid.strides`), fed with portions of
 the slices that enter and leave, until the rows it emits fill a batch.
 
 Invariants:
-1. The windows are those that hold a pane with a slice, each once, in order
+1. The windows are those that contain a pane with a slice, each once, in order
    (`test_parity_windows_of_panes_beside_going_step_by_step`).
-2. Rows are those of going step by step (`test_oracle_windows_equal_the_obvious_computation`,
+2. Rows are those of processing window by window
+   (`test_oracle_windows_equal_the_obvious_computation`,
    `test_oracle_views_that_share_windows_equal_views_alone`).
 
 Cost: see `kernels.grid.strides`; a few calls for each version.
 
-Limits: windows that slide, in append mode; others go step by step.
+Limits: sliding windows in append mode; others are processed one by one.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Stride:
     ) -> None:
         """Take slices as they are needed, in the order of panes.
 
-        `relay` has fronts for those that leave; None where none are needed.
+        `relay` has suffixes for slices that leave; None if none are needed.
         """
         self._course = course
         self._groups = groups
@@ -77,9 +78,9 @@ class Stride:
         self._leaving = _Supply(leaving)
         self._output = output
         self._relay = relay
-        #: fronts at hand, for how many slices, and before which pane there are any
+        #: suffixes at hand, for how many slices, and before which pane they exist
         self._fronts = (np.empty((0, 0), dtype=np.int64), 0, INFINITY)
-        #: pane from which on what enters joins the next back
+        #: slices from this pane on are also merged into the next back
         self._turning = INFINITY
         self._dead: list[Ints] = []
         self._take_fronts()
@@ -90,7 +91,7 @@ class Stride:
         return self._entering.used
 
     def run(self, starts: Ints) -> Iterator[Emitted]:
-        """Go through windows; yield rows when there are enough."""
+        """Process windows; yield rows when they fill a batch."""
         entering, leaving, output = self._entering, self._leaving, self._output
         state = np.zeros(kernels.STATE, dtype=np.int64)
         while True:
@@ -129,7 +130,7 @@ class Stride:
             self._relay.build(int(starts[-1]))
 
     def _take_fronts(self) -> None:
-        """Take the fronts of the slices at hand, as far as there are any."""
+        """Take the suffixes of the slices at hand that have some."""
         if self._relay is None:
             return
         portion, at = self._leaving.portion, self._leaving.at
@@ -140,7 +141,7 @@ class Stride:
         self._turning = self._relay.turning
 
     def finish(self) -> Iterator[Emitted]:
-        """Yield the rows that are left, and let go of groups that have no entries."""
+        """Yield the remaining rows, and release groups without entries."""
         if self._output.rows:
             yield from self._output.take(self._groups)
         if self._dead:
@@ -165,11 +166,11 @@ class _Supply:
 
     @property
     def used(self) -> int:
-        """Return how many entries were passed."""
+        """Return how many entries were used."""
         return self._before + int(self.portion.bounds[self.at])
 
     def advance(self) -> None:
-        """Go to the next portion; the one before has been used up."""
+        """Go to the next portion, after the current one is used up."""
         self._before = self.used
         self.portion = next(self._portions, None) or _NEVER_DUE
         self.at = 0

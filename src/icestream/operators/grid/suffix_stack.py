@@ -1,15 +1,16 @@
-"""The stack of fronts: what each expiring slice leaves to the fields without an inverse.
+"""The stack of suffixes: what remains for fields without an inverse when a slice expires.
 
-Idea: panes of the window are walked from new to old (`relay`), and for every entry the merge of all
-later entries of its group is noted. The last note written belongs to the oldest slice, which is the
-first to expire: a file that grows at its end and is read from its end is all it takes.
+Idea: panes of the window are walked from new to old (`two_stacks`), and for every entry the merge
+of all later entries of its group, its *suffix*, is written down. The last suffix written belongs to
+the oldest slice, which expires first, so a file that grows at its end and is read from its end is
+enough.
 
-Invariant: blocks come back last in, first out, also after the stack is opened again or took the
-place of another (`test_parity_stack_beside_a_list`, `test_a_stack_takes_the_place_of_another`).
+Invariant: blocks are read last in, first out, also after the stack was reopened or has replaced
+another (`test_parity_stack_beside_a_list`, `test_a_stack_takes_the_place_of_another`).
 
 Cost: `front words * 8` bytes per entry of the window, on local disk; memory for one slice.
 
-Limits: the stack is part of the arena's folder, a cache: when it is lost, a flip makes it again.
+Limits: the stack is part of the arena's folder, a cache: if it is lost, a flip rebuilds it.
 
 References: the front stack of two-stacks sliding-window aggregation.
 """
@@ -27,7 +28,7 @@ from icestream.core.errors import StorageError
 
 
 class SuffixStack:
-    """Blocks of fronts in one file; the last pushed is the first popped."""
+    """Blocks of suffixes in one file; the last pushed is the first popped."""
 
     def __init__(self, path: str, width: int, size: int) -> None:
         """Open the stack in `path`, of which the first `size` bytes are in use."""
@@ -46,7 +47,7 @@ class SuffixStack:
             os.unlink(self._path)
 
     def replace(self, other: SuffixStack) -> None:
-        """Drop everything and take all that another stack holds, which is then empty."""
+        """Drop everything and take over the contents of another stack, which is then empty."""
         self.clear()
         if other.size:
             other._shut()
@@ -84,7 +85,7 @@ class SuffixStack:
 
     @property
     def _file(self) -> int:
-        """Return the open file, closed when the stack is cleared or forgotten."""
+        """Return the open file; it is closed when the stack is cleared or garbage-collected."""
         if self._handle is None:
             self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             self._close = weakref.finalize(self, os.close, self._handle)

@@ -1,8 +1,8 @@
-"""Fronts without a pause: the next stack of fronts is built while one is in use.
+"""Suffixes without a pause: the next stack is built while one is in use.
 
-Idea: a stack serves half a window. While its panes leave, the panes of the half behind it have all
+Idea: a stack serves half a window. While its panes leave, all panes of the half behind it have
 entered; each slide reads a few of them backwards onto a second stack. When the first is used up,
-the second takes its place, and a third begins.
+the second replaces it, and a third begins.
 
     start    flipped            turned     turning       added
       | in use  |   to be built   |   built   |            |
@@ -11,24 +11,24 @@ the second takes its place, and a third begins.
                                                 <next back->
 
 Invariants, with W panes in a window, S in a slide, B panes on a stack and start <= flipped:
-1. The stack has the fronts of [start, flipped), the next one those of [turned, turning), and the
-   rows hold what `kernels.groups` says: front [start, flipped), back [flipped, added), next front
-   [turned, turning), next back [turning, added). So windows equal folding their panes
+1. The stack has the suffixes of [start, flipped), the next one those of [turned, turning), and the
+   rows hold what `kernels.grid.groups` describes: front [start, flipped), back [flipped, added),
+   next front [turned, turning), next back [turning, added). So windows equal folding their panes
    (`test_oracle_windows_equal_the_obvious_computation`,
    `test_oracle_windows_of_many_lengths_with_late_events`).
 2. A stack ends where a window starts, and W <= 2B: nothing enters behind the next stack but one.
-3. While no event comes behind the watermark, a slide reads at most 4 panes for each pane it moves:
-   one enters, one leaves, and two are built, one where slides divide the window
+3. While no event arrives behind the watermark, a slide reads at most 4 panes for each pane it
+   moves: one enters, one leaves, and two are built (one if slides divide the window)
    (`test_bounded_every_slide_reads_a_few_panes_whatever_the_window`).
 
-Cost: each entry is read three times, and merged into two backs as it enters. Two more sets of words
-for the fields without an inverse in a group's row; rows are gone through once per stack. Fronts on
-local disk for at most W + 2S panes.
+Cost: each entry is read three times, and merged into two backs as it enters. A group's row has two
+more sets of words for the fields without an inverse; all rows are visited once per stack. Suffixes
+for at most W + 2S panes are on local disk.
 
-Limits: a *flip at once*, which reads the whole window, is left as the way back from anything
-unusual: an event behind the watermark in a pane that has fronts, groups that came from a snapshot,
-a partition that was split. An event behind the watermark in a pane that was built lets that stack
-begin anew, in the slides that are left. Windows gone through many at a time are built for together.
+Limits: a *flip at once*, which reads the whole window, handles the unusual cases: an event behind
+the watermark in a pane that has suffixes, groups loaded from a snapshot, a partition that was
+split. An event behind the watermark in a pane of the stack being built restarts that stack in the
+remaining slides. Windows that are processed many at a time build their stacks together.
 
 References: two-stacks aggregation, in halves; Tangwongsan, Hirzel, Schneider, Low-Latency
 Sliding-Window Aggregation in Worst-Case Constant Time, 2017, bounds each step with one queue.
@@ -49,7 +49,7 @@ from icestream.plan.windows.grid import Sliding
 
 
 class TwoStacks:
-    """The stacks of fronts of one partition, for the fields without an inverse."""
+    """The stacks of suffixes of one partition, for the fields without an inverse."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class TwoStacks:
         directory: SliceDirectory,
         slices: SliceLog,
     ) -> None:
-        """Go on where the facts of the partition say the stacks are."""
+        """Continue with the stacks as recorded in the facts of the partition."""
         self._course = course
         self._groups = groups
         self._partition = partition
@@ -68,27 +68,27 @@ class TwoStacks:
         slide = course.slide
         #: panes on a stack: half a window, in whole slides
         self._length = -(-course.range // (2 * slide)) * slide
-        #: panes from the first window with which a stack is built to the last
+        #: panes between the first and the last window during which a stack is built
         self._lead = min((course.range - self._length) // slide * slide, self._length - slide)
-        #: panes read for fronts
+        #: panes read for suffixes
         self.panes = 0
 
     @property
     def flipped(self) -> int:
-        """Return the pane before which slices that leave have fronts."""
+        """Return the pane before which slices that leave have suffixes."""
         return self._partition.flipped
 
     @property
     def turning(self) -> int:
-        """Return the pane from which on what enters joins the next back, too."""
+        """Return the pane from which slices that enter are also merged into the next back."""
         return self._partition.turning
 
     def pop(self, rows: int) -> Table:
-        """Return the fronts of the slices that leave next, which have so many rows."""
+        """Return the suffixes of the slices that leave next, which have `rows` rows."""
         return self._partition.fronts.pop(rows)
 
     def mend(self, late: Slices, start: int, added: int) -> None:
-        """Make fronts again that were lost, or do not hold since `late` slices were added.
+        """Rebuild suffixes that were lost, or that `late` slices have made invalid.
 
         The next window begins at `start`, and panes before `added` have entered.
         """
@@ -101,7 +101,7 @@ class TwoStacks:
             partition.turned, partition.since = partition.turning, start
 
     def ready(self, start: int) -> None:
-        """Have fronts for what leaves with the window from `start`, all of which has entered."""
+        """Make suffixes ready for what leaves the window at `start`, all of which has entered."""
         partition = self._partition
         if start == partition.flipped:
             self.build(start)
@@ -112,7 +112,7 @@ class TwoStacks:
             self._flip(start, start + self._course.range)
 
     def build(self, start: int) -> None:
-        """Build as much of the next stack as is due once the window from `start` was emitted."""
+        """Build the part of the next stack that is due after the window at `start` was emitted."""
         partition, slide = self._partition, self._course.slide
         steps = (partition.flipped - partition.since) // slide + 1
         done = (start - partition.since) // slide + 1
@@ -125,7 +125,7 @@ class TwoStacks:
         partition.turned = due
 
     def _flip(self, start: int, added: int) -> None:
-        """Make the stack of a window at once, from all of its panes that have entered."""
+        """Build the stack of a window at once, from all of its panes that have entered."""
         partition, slide = self._partition, self._course.slide
         partition.fronts.clear()
         partition.next.clear()
@@ -139,14 +139,14 @@ class TwoStacks:
         partition.stale = False
 
     def _begin(self, flipped: int) -> None:
-        """Let a stack that ends before a pane be in use, and the next one be begun in time."""
+        """Record that the stack up to `flipped` is in use, and plan when to build the next one."""
         partition = self._partition
         partition.flipped = flipped
         partition.turning = partition.turned = flipped + self._length
         partition.since = flipped - self._lead
 
     def _backwards(self, first: int, last: int) -> Iterator[Table]:
-        """Yield the entries of slices from a pane up to another, the last slice's first."""
+        """Yield the entries of slices with `first <= pane < last`, the last slice first."""
         slices = self._directory.between(first, last)[::-1]
         self.panes += len(np.unique(slices["pane"]))
         for portion in self._slices.portions(slices, self._partition):

@@ -1,8 +1,8 @@
-"""TupleBatch by group as the functions of a job see them.
+"""Tuples by group in the form that the functions of a job receive.
 
 Idea: functions are written for one row or for many groups at once; both get the key's attributes,
-the value and [ts1, ts2). What a function returns is brought to the declared columns, or refused
-with both shown.
+the value and [ts1, ts2). The result of a function is converted to the declared columns; if that
+fails, the error shows both.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import pyarrow as pa
 from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError, IcestreamError
 
-#: names under which functions see and set the time span of a tuple, in microseconds
+#: names under which functions read and set the time span of a tuple, in microseconds
 TS1 = "ts1"
 TS2 = "ts2"
 
 
 @dataclass(frozen=True)
 class TupleBatch:
-    """TupleBatch of many groups: by group, then by ts1."""
+    """Tuples of many groups, sorted by group, then by ts1."""
 
     #: the tuples, without their time spans
     rows: pa.RecordBatch
@@ -60,7 +60,7 @@ class TupleBatch:
         return as_array(self.rows.column(name))
 
     def reduce(self, function: np.ufunc, values: Any) -> npt.NDArray[Any]:
-        """Fold a column, or values given for each tuple, of each group: `np.add`, `np.maximum`."""
+        """Fold a column, or one value per tuple, within each group: `np.add`, `np.maximum`."""
         column = self.column(values) if isinstance(values, str) else np.asarray(values)
         folded: npt.NDArray[Any] = function.reduceat(column, self.starts[:-1])
         return folded
@@ -86,9 +86,9 @@ def rows_of(batch: pa.RecordBatch, ts1: Ints, ts2: Ints) -> list[dict[str, Any]]
 
 
 def columns_of(given: Any, schema: pa.Schema, name: str, count: int | None = None) -> Any:
-    """Return what a function made as a batch of the declared columns.
+    """Convert the result of a function to a batch of the declared columns.
 
-    Functions return a batch, or arrays by name or in the order of the columns.
+    Functions return a batch, or arrays: by name, or in the order of the columns.
     """
     try:
         if isinstance(given, pa.RecordBatch):
@@ -104,7 +104,7 @@ def columns_of(given: Any, schema: pa.Schema, name: str, count: int | None = Non
     except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
         raise unfit(name, schema, f"{given!r:.200}: {error}") from error
     if count is not None and batch.num_rows != count:
-        msg = f"{name} returned {batch.num_rows} rows where {count} were asked for"
+        msg = f"{name} returned {batch.num_rows} rows instead of {count}"
         raise DefinitionError(msg)
     return batch
 
@@ -118,7 +118,7 @@ def _typed(column: Any, kind: pa.DataType) -> pa.Array:
 
 
 def unfit(name: str, schema: pa.Schema, found: Any) -> DefinitionError:
-    """Return the error of a function that returns something else than it declares."""
+    """Return the error for a function whose result differs from its declaration."""
     declared = ", ".join(f"{each.name} {each.type}" for each in schema)
     return DefinitionError(
         f"{name} declares the columns ({declared}) and returned {found}: return one array for "
@@ -127,5 +127,5 @@ def unfit(name: str, schema: pa.Schema, found: Any) -> DefinitionError:
 
 
 def failed(name: str, error: Exception) -> DefinitionError:
-    """Return the error of a function that raised one."""
+    """Return the error for a function that failed."""
     return DefinitionError(f"{name}: the function failed with {type(error).__name__}: {error}")

@@ -1,13 +1,14 @@
 """`compute`: tuples build the state of their key and window; complete windows are sent on.
 
-Idea: the state of a key is a row for each window that is open. A chunk of tuples is sorted by key,
+Idea: the state of a key has one row for each open window. A chunk of tuples is sorted by key,
 window and time, which makes the tuples of each state one range; the user's function is called once
-for all of them. A key wakes when the first of its windows is complete.
+for all ranges. A key wakes when the first of its windows is complete.
 
 Invariants:
-1. The state that leaves is the fold of all tuples of its key and window, whatever the batches
+1. The emitted state is the fold of all tuples of its key and window, whatever the batches
    (`test_oracle_configurations`).
-2. A window is told once, and nothing of it is kept (`test_bounded_told_windows_leave_the_state`).
+2. A window is emitted once and then not stored any more
+   (`test_bounded_told_windows_leave_the_state`).
 3. An eager fold answers every tuple once, with the lifetime of the tuple
    (`test_oracle_configurations`).
 
@@ -60,7 +61,7 @@ EXPIRY = "__expiry"
 class _Run:
     """The tuples of one chunk, sorted, with a range for each key and window."""
 
-    #: row of the chunk of each tuple, None if they are in order as they lie
+    #: position in the chunk of each tuple, None if the chunk is in order already
     rows: Ints | None
     #: the first tuple of each range, and the number of tuples
     bounds: Ints
@@ -99,7 +100,7 @@ class Compute:
         self._spans = spans
         self._lag = lag
         self._grid = _grid_of(spans)
-        #: the length of the windows of each kind, kinds by length, and what starts are multiples of
+        #: window length of each kind, kinds sorted by length, and the unit of window starts
         windows = () if spans is None else spans.windows
         self._lengths = np.array([each.range for each in windows] or [INFINITY])
         self._by_length = np.argsort(self._lengths)
@@ -131,7 +132,7 @@ class Compute:
             yield from self._fold_portion(changes, run.where(mine), portion, groups)
 
     def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
-        """Send the state of complete windows on."""
+        """Emit the state of complete windows."""
         if self._spans is None:
             return
         for portion in woken(groups, watermark):
@@ -169,7 +170,7 @@ class Compute:
         return _Run(rows, bounds, slots[heads], kinds[heads], starts[heads])
 
     def _as_it_lies(self, hi: Ids, lo: Ids, times: Ints, groups: Groups) -> _Run | None:
-        """Return the ranges of a chunk that is in order, None if it is not or may not be."""
+        """Return the ranges of a chunk that is in order, or None if it is not or may not be."""
         if self._grid is None:
             return None
         heads, starts = (np.empty(len(times), dtype=np.int64) for _ in range(2))
@@ -183,7 +184,7 @@ class Compute:
         return _Run(None, np.append(heads, len(times)), slots, _zeros(count), starts)
 
     def _order(self, slots: Slots, kinds: Ints, starts: Ints, times: Ints) -> Ints:
-        """Return the order by key, window and time; keys that are together keep their places."""
+        """Return the order by key, window and time; adjacent keys keep their order."""
         heads = heads_of(slots)
         keys = slots
         if _are_together(slots):
@@ -202,7 +203,7 @@ class Compute:
         portion: Slots,
         groups: Groups,
     ) -> Iterator[pa.RecordBatch]:
-        """Fold the ranges of some keys, whose open windows are read and written together."""
+        """Fold the ranges of some keys; their open windows are read and written together."""
         owners = np.searchsorted(portion, run.slots)
         starts, ends = run.starts, run.starts + self._lengths[run.kinds]
         held = groups.read(0, portion)
@@ -230,7 +231,7 @@ class Compute:
             yield self._answered(ordered, tuples, answers, origins)
 
     def _matched(self, held: GroupRows, owners: Ints, kinds: Ints, starts: Ints) -> Ints:
-        """Return the row that is held for each range, -1 where there is none."""
+        """Return the stored row of each range, or -1 if there is none."""
         if not len(held.owners):
             return np.full(len(owners), -1, dtype=np.int64)
         theirs, ends = integers(held.rows, START), integers(held.rows, END)
@@ -269,7 +270,7 @@ class Compute:
         answers: pa.RecordBatch | None,
         origins: Ints,
     ) -> pa.RecordBatch:
-        """Return the answers to tuples, or the tuples themselves, in order."""
+        """Return the answers to tuples, or the tuples themselves, in input order."""
         if answers is None:
             return ordered
         keys = take(tuples.keys, tuples.group[origins])
@@ -280,7 +281,7 @@ class Compute:
 
 
 def one_by_one(changes: pa.RecordBatch) -> pa.RecordBatch:
-    """Repeat tuples that come several times."""
+    """Repeat tuples with a count above one."""
     diffs = column_of(changes, DIFF)
     if (diffs == 1).all():
         return changes
@@ -303,7 +304,7 @@ def _located(groups: Groups, hi: Ids, lo: Ids) -> Slots:
 
 
 def heads_of(*columns: npt.NDArray[np.int64]) -> Ints:
-    """Return where a range of equal rows begins."""
+    """Return the first row of each range of equal rows."""
     fresh = np.zeros(len(columns[0]), dtype=np.bool_)
     fresh[:1] = True
     for column in columns:
@@ -312,7 +313,7 @@ def heads_of(*columns: npt.NDArray[np.int64]) -> Ints:
 
 
 def _in_order(slots: Slots, columns: tuple[Ints, ...]) -> bool:
-    """Tell whether the rows of each slot are neighbours and sorted, by the first column most."""
+    """Return whether the rows of each slot are adjacent and sorted by `columns`."""
     if not _are_together(slots):
         return False
     heads = heads_of(slots)
@@ -327,15 +328,15 @@ def _in_order(slots: Slots, columns: tuple[Ints, ...]) -> bool:
 
 
 def _are_together(slots: Slots) -> bool:
-    """Tell whether all rows of each slot are neighbours."""
+    """Return whether all rows of each slot are adjacent."""
     heads = heads_of(slots)
     return len(np.unique(slots[heads])) == len(heads)
 
 
 def _grid_of(spans: WindowSpans | None) -> tuple[Micros, Micros] | None:
-    """Return length and offset of windows of which each tuple is in one, where it begins.
+    """Return length and offset of windows if each tuple is in exactly one, where it begins.
 
-    Length 0 is one window for all time; None if tuples may be in several, or count elsewhere.
+    Length 0 means one window for all time; None if tuples may be in several or belong elsewhere.
     """
     if spans is None:
         return 0, 0
@@ -346,7 +347,7 @@ def _grid_of(spans: WindowSpans | None) -> tuple[Micros, Micros] | None:
 
 
 def _unit_of(windows: Sequence[Windows]) -> int:
-    """Return what starts of windows are multiples of, from each other."""
+    """Return the greatest unit of which all distances between window starts are multiples."""
     if not windows:
         return 1
     origin = windows[0].offset

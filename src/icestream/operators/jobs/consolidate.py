@@ -1,9 +1,9 @@
 """`consolidate`: partial results of a key are merged into complete windows.
 
-Idea: partials are only added to what is held, each with the span that it covers. A *tiling* says,
-for every window, which spans fill it: partials, or smaller windows that were made before and are
-held like partials. When windows are complete, all of them, of all keys, are made kind by kind, one
-call of the user's function for each kind.
+Idea: partials are appended to the stored ones, each with the span that it covers. A *tiling* lists,
+for every window, the spans that fill it: partials, or smaller windows that were computed before and
+are stored like partials. When windows are complete, those of all keys are computed kind by kind,
+with one call of the user's function for each kind.
 
     20 min = 10 + 10     [0                 )
     10 min = 5 + 5       [0       )[10      )
@@ -13,10 +13,11 @@ call of the user's function for each kind.
 Invariants:
 1. A window is the merge of all partials in it, whatever the tiling and the batches
    (`test_oracle_configurations`).
-2. A window is told once (`test_oracle_configurations`).
-3. What no window will need again expires (`test_bounded_partials_leave_when_nothing_needs_them`).
+2. A window is emitted once (`test_oracle_configurations`).
+3. Spans that no window needs any more expire
+   (`test_bounded_partials_leave_when_nothing_needs_them`).
 
-Cost: partials are added without a read; a key is read when one of its windows is complete.
+Cost: partials are appended without a read; a key is read when one of its windows is complete.
 
 References: Madsen, Zhou, Su (2016), sections 4.2 and 6.1.
 """
@@ -51,17 +52,17 @@ _PARTIALS, _KEY = 0, 1
 
 @dataclass(frozen=True)
 class SpanTiling:
-    """How the windows of one kind are made: spans that fill each of them."""
+    """How the windows of one kind are composed: the spans that fill each of them."""
 
     window: Windows
-    #: length and place of each tile, for the windows that start at offset + i * slide: those at
-    #: i modulo the number of these
+    #: length and place of each tile; the window that starts at offset + i * slide uses entry
+    #: i modulo the number of entries
     tiles: tuple[tuple[tuple[Micros, Micros], ...], ...]
-    #: False for windows that are only made for others
+    #: False for windows that are only tiles of others
     wanted: bool = True
 
     def uses(self, begins: Ints, ends: Ints) -> tuple[Ints, Ints]:
-        """Return which spans are tiles, and the start of the window that each is a tile of."""
+        """Return which spans are tiles, and the start of the window that each is part of."""
         rows, starts = assign(self.window, begins, ends, "inside")
         turn = (starts - self.window.offset) // self.window.slide % len(self.tiles)
         lengths, places = (ends - begins)[rows], begins[rows] - starts
@@ -74,13 +75,13 @@ class SpanTiling:
         return rows[fits], starts[fits]
 
     def __str__(self) -> str:
-        """Return the tiling as people read it."""
+        """Return the tiling as readable text."""
         ways = dict.fromkeys(" + ".join(_counted(tiles)) for tiles in self.tiles)
         return f"{named(self.window)} = {', in turn '.join(ways)}"
 
 
 class _Held(NamedTuple):
-    """Partials and windows that are made of them."""
+    """Partials and windows composed of them."""
 
     owners: Ints
     begins: Ints
@@ -89,7 +90,7 @@ class _Held(NamedTuple):
 
 
 class Consolidate:
-    """Windows by key, made of partial results."""
+    """Windows by key, composed of partial results."""
 
     def __init__(
         self,
@@ -100,9 +101,9 @@ class Consolidate:
         given: frozenset[Micros],
         lag: Micros = 0,
     ) -> None:
-        """Merge values by keys, of partials of given lengths.
+        """Merge values by key; partials have the given lengths.
 
-        Tilings come after those they are made of; windows are complete `lag` after their end.
+        A tiling must follow those it uses; windows are complete `lag` after their end.
         """
         self._merge = merge
         self._keys = keys
@@ -122,7 +123,7 @@ class Consolidate:
     def on_changes(
         self, _port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
     ) -> Iterator[pa.RecordBatch]:
-        """Hold partials; nothing is read."""
+        """Store partials; nothing is read."""
         if changes.num_rows == 0:
             return
         changes = one_by_one(changes)
@@ -143,7 +144,7 @@ class Consolidate:
         yield from ()
 
     def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
-        """Make the windows that are complete."""
+        """Compute the windows that are complete."""
         complete = max(watermark, MINUS_INFINITY + self._lag) - self._lag
         for portion in woken(groups, watermark):
             found, key = groups.read(_PARTIALS, portion), groups.read(_KEY, portion)
@@ -178,7 +179,7 @@ class Consolidate:
     def _made(
         self, tiling: SpanTiling, held: _Held, told: Ints, complete: Micros, keys: pa.RecordBatch
     ) -> _Held | None:
-        """Make the windows of one kind that became complete."""
+        """Compute the windows of one kind that became complete."""
         rows, starts = tiling.uses(held.begins, held.ends)
         ends = starts + tiling.window.range
         due = (ends <= complete) & (ends > told[held.owners[rows]])
@@ -203,7 +204,7 @@ class Consolidate:
         return _Held(owners[heads], partials.begins, partials.ends, merged)
 
     def _kept(self, groups: Groups, portion: Slots, held: _Held, made: _Held) -> _Held:
-        """Hold windows that others are made of."""
+        """Store windows that are tiles of others."""
         needed = self._last_use(made.begins, made.ends)
         used = np.flatnonzero(needed > MINUS_INFINITY)
         values = pa.RecordBatch.from_arrays(made.values.columns, schema=self._values)
@@ -219,7 +220,7 @@ class Consolidate:
     def _wait(
         self, groups: Groups, portion: Slots, held: _Held, keys: pa.RecordBatch, complete: Micros
     ) -> None:
-        """Remember what was told, and wake when the next window of a key is complete."""
+        """Record what was emitted, and wake each key when its next window is complete."""
         due = np.full(len(portion), INFINITY)
         for tiling in self._tilings:
             rows, starts = tiling.uses(held.begins, held.ends)
@@ -235,7 +236,7 @@ class Consolidate:
             groups.rewrite(_PARTIALS, portion[gone], none)
 
     def _last_use(self, begins: Ints, ends: Ints) -> Ints:
-        """Return when each span is garbage: when the last window that it is a tile of is told."""
+        """Return when each span expires: when the last window that it is a tile of is emitted."""
         needed = np.full(len(begins), MINUS_INFINITY)
         for tiling in self._tilings:
             rows, starts = tiling.uses(begins, ends)
@@ -262,9 +263,9 @@ class Consolidate:
         unknown = [each for each in lengths.tolist() if each not in self._given]
         if unknown:
             msg = (
-                f"{self._merge.name} got a partial of {format_interval(unknown[0])}; it is planned "
-                f"for {', '.join(format_interval(each) for each in sorted(self._given))}: leave "
-                "ts1 and ts2 of partials as they are"
+                f"{self._merge.name} got a partial of {format_interval(unknown[0])}; it expects "
+                f"{', '.join(format_interval(each) for each in sorted(self._given))}: do not "
+                "change ts1 and ts2 of partials"
             )
             raise InputError(msg)
 

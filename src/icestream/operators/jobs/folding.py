@@ -1,7 +1,8 @@
 """Functions of `compute` and `consolidate`, called with many groups at a time.
 
-Idea: whichever form a user wrote, an operator calls it once for a batch of groups and gets columns
-back. The form for rows is a loop here; the form for many groups gets arrays.
+Idea: whichever interface a user chose, an operator calls the function once for a batch of groups
+and gets columns back. For functions of one row, the loop is here; functions of many groups get
+arrays.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ from icestream.operators.jobs.mapping import several
 
 @dataclass(frozen=True)
 class FoldFunction:
-    """Takes tuples into the state of their group; may answer each of them at once."""
+    """Folds tuples into the state of their group; may answer each of them at once."""
 
     function: Callable[..., Any]
     name: str
     state: pa.Schema
-    #: what the state of a new group is
+    #: the state of a new group
     initial: Mapping[str, Any]
     vectorised: bool
-    #: columns of the answers, of a fold that answers eagerly; None: tuples go on as they are
+    #: columns of the answers of an eager fold; None: tuples pass through unchanged
     answers: pa.Schema | None = None
     eager: bool = False
 
@@ -49,7 +50,7 @@ class FoldFunction:
     def __call__(
         self, old: pa.RecordBatch, tuples: TupleBatch
     ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Any]:
-        """Return the state of each group, answers, and of which tuple each answer is."""
+        """Return the state of each group, the answers, and the tuple of each answer."""
         try:
             return (self._many if self.vectorised else self._each)(old, tuples)
         except IcestreamError:
@@ -96,14 +97,14 @@ class FoldFunction:
 
     def _pair(self, made: Any) -> tuple[Any, Any]:
         if not isinstance(made, tuple) or len(made) != 2:
-            msg = f"{self.name} answers eagerly, so it returns a pair (state, answers)"
+            msg = f"{self.name} answers eagerly: it must return a pair (state, answers)"
             raise DefinitionError(msg)
         return made[0], made[1]
 
 
 @dataclass(frozen=True)
 class MergeFunction:
-    """Makes one row of the partial results of each group."""
+    """Merges the partial results of each group into one row."""
 
     function: Callable[..., Any]
     name: str
@@ -135,5 +136,7 @@ def _columns(rows: list[Any], schema: pa.Schema, name: str) -> dict[str, list[An
     try:
         return {column: [row[column] for row in rows] for column in schema.names}
     except (KeyError, TypeError) as error:
-        msg = f"{name} returns dicts with {schema.names}; {error} was missing or it was no dict"
+        msg = (
+            f"{name} must return dicts with {schema.names}; {error} is missing, or it is not a dict"
+        )
         raise DefinitionError(msg) from error

@@ -1,8 +1,8 @@
-"""Output columns of functions, found by calling them once with made-up tuples.
+"""Finds the output columns of functions by calling them once with sample tuples.
 
-Idea: a function for many tuples is called with none; Arrow then knows the types of what it returns.
-One for a row is called with a row of zeros, ones and short texts. Where that fails, users declare
-the columns.
+Idea: a function for many tuples is called with none; Arrow then knows the types of the result. A
+function for one row is called with a row of zeros, ones and short texts. If that fails, users
+declare the columns.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ def map_columns(
     *,
     vectorised: bool,
 ) -> pa.Schema:
-    """Return the columns that a map makes of tuples of a payload."""
+    """Return the columns that a map returns for tuples with a payload."""
     try:
         made = _of_none(function, payload) if vectorised else _of_one(function, payload)
     except Exception as error:
         msg = (
-            f"what {name} makes could not be found out by trying ({type(error).__name__}: "
+            f"the output of {name} could not be inferred by a trial call ({type(error).__name__}: "
             f"{error}): declare it, for example output='rate double'"
         )
         raise DefinitionError(msg) from error
@@ -38,7 +38,7 @@ def map_columns(
 
 
 def state_columns(initial: Mapping[str, Any]) -> pa.Schema:
-    """Return the columns of a state by its values at the beginning."""
+    """Return the columns of a state, given its initial values."""
     return pa.schema([(name, _type(value)) for name, value in initial.items()])
 
 
@@ -47,7 +47,7 @@ def initial_of(state: pa.Schema, given: Mapping[str, Any] | None) -> dict[str, A
     found = {each.name: _zero(each.type) for each in state}
     unknown = sorted(set(given or {}) - found.keys())
     if unknown:
-        msg = f"initial names {unknown}; the state has {state.names}"
+        msg = f"initial has {unknown}, but the state has {state.names}"
         raise DefinitionError(msg)
     return found | dict(given or {})
 
@@ -68,7 +68,7 @@ def _of_one(function: Callable[..., Any], payload: pa.Schema) -> pa.Schema:
     row = {each.name: _example(each.type) for each in payload}
     made = several(function({**row, TS1: 0, TS2: 1}))
     if not made:
-        msg = "it made nothing of an example"
+        msg = "it returned nothing for a sample row"
         raise DefinitionError(msg)
     return pa.schema([(name, _type(value)) for name, value in made[0].items()])
 

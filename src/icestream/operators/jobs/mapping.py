@@ -1,15 +1,15 @@
 """`map`: each tuple on its own becomes any number of others.
 
-Idea: the function returns new values; attributes that are to stay are copied here, not by the
-function, so that they are known to be unchanged and what follows can be partitioned by them.
+Idea: the function returns new values. The operator, not the function, copies the attributes to
+keep, so they are known to be unchanged and later steps can be partitioned by them.
 
 Invariants:
-1. Kept attributes and time spans are those of the tuple that a row was made of
+1. Copied attributes and time spans are those of the tuple that a row was computed from
    (`test_oracle_maps_in_both_forms`).
-2. A tuple is never moved to an earlier time, so that windows are complete when they are told
+2. A tuple is never moved to an earlier time, so windows are complete when they are emitted
    (`test_a_map_does_not_move_tuples_back`).
 
-Cost: one call for each batch, or one for each tuple in the form for rows.
+Cost: one call for each batch, or one for each tuple for functions of one row.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from icestream.operators.lifetimes.changes import (
     payload_of,
 )
 
-#: column in which a function for many tuples tells of which one each of its rows was made
+#: column in which a function for many tuples returns the input tuple of each of its rows
 ROW = "row"
 _SPAN = pa.schema([(TS1, pa.int64()), (TS2, pa.int64())])
 
@@ -45,7 +45,7 @@ class MapTuples:
 
     function: Callable[..., Any]
     name: str
-    #: columns that the function makes
+    #: columns that the function returns
     made: pa.Schema
     #: columns that are copied
     kept: pa.Schema
@@ -53,11 +53,11 @@ class MapTuples:
 
     @property
     def result(self) -> pa.Schema:
-        """Return the columns of the tuples that leave."""
+        """Return the columns of the output tuples."""
         return pa.schema([*self.kept, *self.made])
 
     def __call__(self, changes: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the tuples that others become."""
+        """Apply the function to the tuples of a batch."""
         payload = payload_of(changes)
         ts1, ts2 = column_of(changes, LE), column_of(changes, RE)
         try:
@@ -121,21 +121,21 @@ class MapTuples:
             at = int(np.argmax(back))
             msg = (
                 f"{self.name} turned a tuple of [{ts1[at]}, {ts2[at]}) into one of "
-                f"[{begins[at]}, {ends[at]}); windows may be told already: a map may move tuples "
-                "to later times only"
+                f"[{begins[at]}, {ends[at]}), whose windows may be closed already: a map may move "
+                "tuples to later times only"
             )
             raise InputError(msg)
 
 
 def several(made: Any) -> list[dict[str, Any]]:
-    """Return what a function for one row returned as a list: nothing, a row, or rows."""
+    """Convert what a function for one row returned (nothing, a row, or rows) to a list."""
     if made is None:
         return []
     if isinstance(made, dict):
         return [made]
     found = list(made) if isinstance(made, Iterable) else [made]
     if not all(isinstance(each, dict) for each in found):
-        msg = f"a function for one row returns a dict, several of them, or None; got {made!r:.200}"
+        msg = f"a function for one row must return a dict, several dicts or None; got {made!r:.200}"
         raise DefinitionError(msg)
     return found
 

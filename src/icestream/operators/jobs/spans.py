@@ -1,18 +1,18 @@
 """Which windows a tuple with a time span belongs to.
 
-Idea: windows of one or more lengths, each length on a grid of its own. A tuple [ts1, ts2) may reach
-over the border of a window; the rule of the operator says where it counts then.
+Idea: windows have one or more lengths, each on a grid of its own. A tuple [ts1, ts2) may reach over
+the border of a window; the operator's rule then defines which windows it belongs to.
 
     windows   [0         )[10        )        tuple [7, 12)
     begin     x                               where it begins
     end                    x                  where its last instant is
     overlap   x            x                  wherever it has an instant
-    inside                                    only where it lies as a whole: nowhere
-    whole                                     the same, but a tuple over a border is refused
+    inside                                    only where it lies completely: nowhere
+    whole                                     the same, but a tuple over a border is rejected
 
 Invariants:
 1. The windows are those found by looking at every one (`test_oracle_windows_of_spans`).
-2. Once the watermark is `lag` after the end of a window, no tuple of it can come any more
+2. Once the watermark is `lag` after the end of a window, no tuple of it can arrive any more
    (`test_oracle_no_tuple_comes_after_its_window_was_told`).
 
 References: Madsen, Zhou, Su (2016), section 4.2.
@@ -37,7 +37,7 @@ SPANNING: tuple[Spanning, ...] = ("begin", "end", "overlap", "inside", "whole")
 
 @dataclass(frozen=True)
 class Lag:
-    """How far behind the watermark tuples of a stream may come."""
+    """How far behind the watermark tuples of a stream may be."""
 
     #: ts1 of every tuple to come is at least the watermark minus this
     begin: Micros = 0
@@ -47,13 +47,13 @@ class Lag:
 
 @dataclass(frozen=True)
 class WindowSpans:
-    """Windows of different lengths, and where tuples over a border count."""
+    """Windows of different lengths, and the rule for tuples over a border."""
 
     windows: tuple[Windows, ...]
     spanning: Spanning = "begin"
 
     def __post_init__(self) -> None:
-        """Refuse windows that could not be told apart, and unknown rules."""
+        """Reject windows of equal length, and unknown rules."""
         if self.spanning not in SPANNING:
             msg = f"spanning must be one of {', '.join(SPANNING)}; got {self.spanning!r}"
             raise DefinitionError(msg)
@@ -70,7 +70,7 @@ class WindowSpans:
 
     @property
     def overlaps(self) -> bool:
-        """Tell whether an instant is in more than one window."""
+        """Return whether an instant may be in more than one window."""
         return len(self.windows) > 1 or not self.windows[0].tumbles
 
     def lag(self, given: Lag) -> Micros:
@@ -88,7 +88,7 @@ class WindowSpans:
         return rows, np.concatenate(kinds), starts
 
     def __str__(self) -> str:
-        """Return the windows as people read them."""
+        """Return the windows as readable text."""
         told = ", ".join(named(each) for each in self.windows)
         return told if self.spanning == "begin" else f"{told} by {self.spanning}"
 
@@ -116,7 +116,7 @@ def assign(windows: Windows, ts1: Ints, ts2: Ints, spanning: Spanning) -> tuple[
 
 
 def named(windows: Windows) -> str:
-    """Return windows of one kind as people read them."""
+    """Return windows of one kind as readable text."""
     text = format_interval(windows.range)
     if not windows.tumbles:
         text += f" every {format_interval(windows.slide)}"
@@ -140,6 +140,6 @@ def _refuse_borders(windows: Windows, ts1: Ints, last: Ints, first: Ints, final:
         at = int(np.argmax(over))
         msg = (
             f"the tuple [{ts1[at]}, {last[at] + 1}) reaches over the border of a window of "
-            f"{named(windows)}: choose with spanning= where it counts, or cut it with map"
+            f"{named(windows)}: set spanning= to choose its windows, or cut it with map"
         )
         raise InputError(msg)

@@ -1,14 +1,14 @@
-"""Updates on their way: one row per key with its newest value, and what the others leave behind.
+"""Updates in transit: one row per key with its newest value, and a summary of the others.
 
-Idea: of all updates of a key only the newest matters, but the first tells since when the key waits
-and their number how often it is updated. So what travels, row by row in the order in which keys
-came first, is identity, first and last time, number of updates, and the newest value.
+Idea: of all updates of a key only the newest matters, but the first determines since when the key
+waits, and their number how often it is updated. So a row has identity, first and last time, number
+of updates, and the newest value; rows are in the order in which keys first appeared.
 
 Invariants:
 1. However updates are cut into batches, they fold to the same rows
    (`test_oracle_folding_does_not_depend_on_the_pieces`).
-2. Of equal times the update that came last counts (the same test), or that of the input which is
-   trusted most (`test_oracle_a_union_believes_its_source_of_truth`).
+2. Among equal times the update that arrived last wins (the same test), or that of the most trusted
+   input (`test_oracle_a_union_believes_its_source_of_truth`).
 
 Cost: one sort of each batch by key and time.
 """
@@ -24,14 +24,14 @@ import pyarrow as pa
 from icestream.core.arrays import Ids, Ints
 from icestream.operators.latest.identities import newest
 
-#: columns that lead the rows
+#: first columns of the rows
 HI = "__hi"
 LO = "__lo"
-#: earliest and latest time of the updates that a row stands for, and their number
+#: earliest and latest time of the updates that a row summarises, and their number
 FIRST = "__first"
 LAST = "__last"
 COUNT = "__count"
-#: column of values that says from which input they are, where there are several
+#: column with the input of a value, if there are several inputs
 ORIGIN = "__origin"
 
 HEAD = (
@@ -41,13 +41,13 @@ HEAD = (
     pa.field(LAST, pa.int64(), nullable=False),
     pa.field(COUNT, pa.int64(), nullable=False),
 )
-#: rows that are collected before they are folded again
+#: how many rows to collect before they are folded again
 ENOUGH_ROWS = 65_536
 
 
 @dataclass(frozen=True)
 class NewestUpdates:
-    """Updates of keys, each key once or more."""
+    """Updates of keys; a key may have several."""
 
     rows: pa.RecordBatch
 
@@ -55,14 +55,14 @@ class NewestUpdates:
     def of(
         cls, hi: Ids, lo: Ids, first: Ints, last: Ints, count: Ints, payload: pa.RecordBatch
     ) -> NewestUpdates:
-        """Put together what a row is made of."""
+        """Build rows from their parts."""
         head = [pa.array(each) for each in (hi, lo, first, last, count)]
         schema = pa.schema([*HEAD, *payload.schema])
         return cls(pa.RecordBatch.from_arrays([*head, *payload.columns], schema=schema))
 
     @property
     def identity(self) -> tuple[Ids, Ids]:
-        """Return hi and lo of each row."""
+        """Return id_high and id_low of each row."""
         return self._numbers(HI), self._numbers(LO)
 
     @property
@@ -77,7 +77,7 @@ class NewestUpdates:
 
     @property
     def count(self) -> Ints:
-        """Return how many updates each row stands for."""
+        """Return how many updates each row summarises."""
         return self._numbers(COUNT)
 
     @property
@@ -99,7 +99,7 @@ class NewestUpdates:
 def folded(updates: NewestUpdates, ranks: Ints | None = None) -> NewestUpdates:
     """Fold updates, in the order of arrival, to one row for each key.
 
-    With ranks of inputs, of equal times that of the input with the lowest rank counts.
+    With ranks, among equal times the update of the input with the lowest rank wins.
     """
     hi, lo = updates.identity
     first, last, count = updates.first, updates.last, updates.count
@@ -124,7 +124,7 @@ class UpdateCoalescer:
     _settled: int = 0
 
     def take(self, updates: NewestUpdates) -> None:
-        """Take in updates that came after those taken before."""
+        """Add updates that arrived after those added before."""
         part = folded(updates, self.ranks).rows
         self._parts.append(part)
         self._rows += part.num_rows

@@ -12,7 +12,7 @@ from icestream.operators.payload_identity import identified
 
 
 def places_among(hi: Ids, lo: Ids, others_hi: Ids, others_lo: Ids) -> Ints:
-    """Return where each identity is among others, each of which is there once; -1 if it is not."""
+    """Return the position of each identity among distinct others, or -1 if it is not there."""
     numbers, heads = numbered(np.concatenate([others_hi, hi]), np.concatenate([others_lo, lo]))
     place = np.full(len(heads), -1, dtype=np.int64)
     place[numbers[: len(others_hi)]] = np.arange(len(others_hi))
@@ -22,9 +22,9 @@ def places_among(hi: Ids, lo: Ids, others_hi: Ids, others_lo: Ids) -> Ints:
 def newest(hi: Ids, lo: Ids, times: Ints, trust: Ints | None = None) -> tuple[Ints, Ints, Ints]:
     """Fold updates in the order of arrival to one for each key.
 
-    Returns the row of the newest update of each key (of equal times the one that is trusted most,
-    then the one that came last), the number of its key for each update, and the first row of each
-    key. Keys are in the order in which they came first.
+    Returns the row of the newest update of each key (among equal times the most trusted one, then
+    the one that arrived last), the key number of each update, and the first row of each key. Keys
+    are in the order in which they first appeared.
     """
     numbers, heads = numbered(hi, lo)
     order = np.lexsort((times, numbers) if trust is None else (trust, times, numbers))
@@ -33,7 +33,7 @@ def newest(hi: Ids, lo: Ids, times: Ints, trust: Ints | None = None) -> tuple[In
 
 
 def identity_of(payload: pa.RecordBatch, keys: tuple[str, ...]) -> tuple[Ids, Ids]:
-    """Return (hi, lo) of each row by its key columns; without columns all rows have one key."""
+    """Return (id_high, id_low) of each row's key; without key columns all rows have one key."""
     if keys:
         return identified(payload, keys)
     return np.full(payload.num_rows, START_HI), np.full(payload.num_rows, START_LO)

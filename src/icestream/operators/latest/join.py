@@ -1,20 +1,20 @@
 """Join of two update streams on their key: the newest match of every key.
 
-Idea: rows of both sides match if their keys are equal, their times are at most `within` apart and a
-condition, if there is one, holds. The time of a match is that of its younger row; of several of one
-time, the one with the youngest rows is delivered, and only if it is newer than the last one of its
-key. A row is kept as long as a row of the other side that is yet to come can match it.
+Idea: rows of both sides match if their keys are equal, their times are at most `within` apart and
+the condition, if there is one, holds. The time of a match is that of its newer row. Among several
+matches of one time, the one with the newest rows is delivered, and only if it is newer than the
+last one of its key. A row is stored as long as a future row of the other side can match it.
 
 Invariants:
-1. What is delivered with rows of one side is the newest match there is with one of them, if newer
-   than the last (`test_oracle_join_beside_its_definition`).
-2. Times of a key's matches never go back, and (time, time of the older row) goes up (same test).
-3. Rows of both sides that come in the order of time deliver the newest match of every instant that
-   has one, however they are cut (`test_oracle_every_match_does_not_depend_on_the_pieces`).
-4. Rows are kept while the other side's time is less than `within` ahead
+1. The match delivered for rows of one side is the newest one with any of them, if it is newer than
+   the last (`test_oracle_join_beside_its_definition`).
+2. Times of a key's matches never decrease, and (time, time of the older row) increases (same test).
+3. If rows of both sides arrive in time order, the newest match of every instant that has one is
+   delivered, however they are cut (`test_oracle_every_match_does_not_depend_on_the_pieces`).
+4. Rows are stored while the other side's time is less than `within` ahead
    (`test_bounded_join_forgets_what_cannot_match`).
 
-Cost: per batch a copy of the kept rows' keys and times, and the pairs within reach if there is a
+Cost: per batch a copy of the stored rows' keys and times, and the pairs within reach if there is a
 condition; without one two binary searches per instant.
 
 Limits: rows of a side that are not newer than their key's latest are dropped as late.
@@ -40,9 +40,9 @@ from icestream.operators.latest.update_stream import KeyDirectory, UpdateStream,
 from icestream.sql.expressions.compile import Predicate
 
 LEFT, RIGHT = 0, 1
-#: rows of a side that are looked through for ones to forget, at least
+#: minimum number of rows of a side before expired ones are removed
 ENOUGH_ROWS = 1024
-#: pairs that a condition is evaluated over at once
+#: maximum number of pairs for which a condition is evaluated at once
 PAIRS_AT_ONCE = 65_536
 
 
@@ -56,12 +56,12 @@ class _Side:
         self.times: Ints = np.zeros(0, dtype=np.int64)
         #: latest time of each key
         self.last: Ints = np.zeros(0, dtype=np.int64)
-        #: row in `rows` of each kept one
+        #: position in `rows` of each stored row
         self.places: Ints = np.zeros(0, dtype=np.int64)
         self.settled = 0
 
     def add(self, rows: pa.RecordBatch, keys: Ints, times: Ints) -> None:
-        """Keep rows beside the others."""
+        """Add rows to those stored."""
         order = np.lexsort((times, keys))
         at = bounds(self.keys, self.times, keys[order], times[order])
         places = self.rows.num_rows + order
@@ -71,7 +71,7 @@ class _Side:
         self.rows = pa.concat_tables([self.rows, pa.Table.from_batches([rows])])
 
     def forget(self, before: Ints) -> None:
-        """Forget rows up to a time for each key, once in a while."""
+        """Remove rows up to a time for each key, from time to time."""
         if self.rows.num_rows <= max(ENOUGH_ROWS, 2 * self.settled):
             return
         left = self.times > before[self.keys]
@@ -88,10 +88,10 @@ class _Pairs:
     """Rows of both sides that match."""
 
     keys: Ints
-    #: times of the younger and of the older row
+    #: times of the newer and of the older row
     younger: Ints
     older: Ints
-    #: places of the rows in the tables of their sides
+    #: positions of the rows in the tables of their sides
     left: Ints
     right: Ints
 
@@ -109,14 +109,14 @@ class _Pairs:
         return _Pairs(*(column[places] for column in astuple(self)))
 
     def newest_of_instants(self) -> _Pairs:
-        """Of each key and time the match with the youngest rows, by key and time."""
+        """Return the match with the newest rows of each key and time, sorted by key and time."""
         ordered = self.chosen(np.lexsort((self.older, self.younger, self.keys)))
         keys, times = ordered.keys, ordered.younger
         ends = (keys[1:] != keys[:-1]) | (times[1:] != times[:-1])
         return ordered.chosen(np.flatnonzero(np.append(ends, [True])[: len(keys)]))
 
     def last_of_keys(self) -> _Pairs:
-        """Of pairs by key and time, the last of each key."""
+        """Return the last pair of each key, given pairs sorted by key and time."""
         ends = self.keys[1:] != self.keys[:-1]
         return self.chosen(np.flatnonzero(np.append(ends, [True])[: len(self.keys)]))
 
@@ -139,12 +139,12 @@ class UpdateJoin:
         """Join on the key.
 
         Args:
-            left: rows of port 0.
-            right: rows of port 1; its key columns are those of the left, its other columns have
-                names of their own.
+            left: stream of port 0.
+            right: stream of port 1; its key columns are those of the left, its other columns have
+                different names.
             within: how far apart in time matching rows may be, in the unit of the time columns.
-            condition: SQL over the columns of a result, where there is more than the key.
-            zone: of the session.
+            condition: SQL over the columns of a result, in addition to the key.
+            zone: time zone of the session.
         """
         kinds = [
             [stream.schema.field(name).type for name in (*stream.keys, stream.time)]
@@ -152,8 +152,8 @@ class UpdateJoin:
         ]
         if set(left.keys) != set(right.keys) or kinds[0] != kinds[1] or within < 0:
             msg = (
-                "a join of update streams is on their key, within some time: both need the same "
-                f"key columns and types of time; got {left.keys} and {right.keys}, {within}"
+                "a join of update streams needs the same key columns and time types on both sides, "
+                f"and a time to join within; got {left.keys} and {right.keys}, {within}"
             )
             raise DefinitionError(msg)
         taken = {*left.keys, left.time, *left.others}
@@ -170,14 +170,14 @@ class UpdateJoin:
         self._within = within
         self._sides = (_Side(left), _Side(right))
         self._keys = KeyDirectory()
-        #: times of the younger and the older row of the last match of each key
+        #: times of the newer and the older row of the last match of each key
         self._younger: Ints = np.zeros(0, dtype=np.int64)
         self._older: Ints = np.zeros(0, dtype=np.int64)
-        #: rows that were not newer than their key's latest of their side
+        #: number of rows that were not newer than their key's latest on their side
         self.late = 0
 
     def state(self) -> State:
-        """Return all that is known, for `recall`."""
+        """Return the whole state, for `recall`."""
         known: State = {
             "known": self._keys.state(),
             "younger": self._younger,
@@ -195,7 +195,7 @@ class UpdateJoin:
         return known
 
     def recall(self, state: State) -> None:
-        """Go on where `state` was asked for."""
+        """Restore what `state` returned."""
         self._keys.recall(state["known"])
         self._younger, self._older = state["younger"], state["older"]
         for name, side in zip(("left", "right"), self._sides, strict=True):
@@ -209,16 +209,16 @@ class UpdateJoin:
             side.settled = len(side.keys)
 
     def on_rows(self, port: int, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Take rows of one side and return the newest match of each key."""
+        """Process rows of one side and return the newest match of each key."""
         pairs = self._take(rows, None) if port == LEFT else self._take(None, rows)
         return self._delivered(pairs.last_of_keys())
 
     def on_both(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
-        """Take rows of both sides and return the newest match of every instant, by time."""
+        """Process rows of both sides; return the newest match of every instant, in time order."""
         return self._delivered(self._take(left, right).by_time())
 
     def _take(self, left: pa.RecordBatch | None, right: pa.RecordBatch | None) -> _Pairs:
-        """Keep rows, and return the newest match of every key and instant that is news."""
+        """Store rows, and return the newest match of every key and instant that is new."""
         found, fresh = [_Pairs.none()], []
         for port, rows in ((LEFT, left), (RIGHT, right)):
             if rows is not None:
@@ -234,7 +234,7 @@ class UpdateJoin:
         return pairs
 
     def _enter(self, port: int, rows: pa.RecordBatch) -> tuple[Ints, Ints, Ints]:
-        """Keep the rows that are newer than their key's latest; return keys, times and places."""
+        """Store rows that are newer than their key's latest; return keys, times and positions."""
         mine = self._sides[port]
         keys = self._keys.numbers(*self.result.identify(rows))
         times = mine.stream.times(rows)
@@ -254,7 +254,7 @@ class UpdateJoin:
         self._older = grown(self._older, count, MINUS_INFINITY)
 
     def _reached(self, port: int, keys: Ints, times: Ints, places: Ints) -> _Pairs:
-        """Return the pairs of new rows of a side with all that they can match."""
+        """Return the pairs of new rows of a side with all rows that they can match."""
         other = self._sides[1 - port]
         begins = bounds(other.keys, other.times, keys, times - self._within)
         ends = bounds(other.keys, other.times, keys, times + self._within + 1)
@@ -291,7 +291,7 @@ class UpdateJoin:
         return self._news(of[is_pair], ours, theirs, left, right)
 
     def _news(self, keys: Ints, ours: Ints, theirs: Ints, left: Ints, right: Ints) -> _Pairs:
-        """Return the pairs that are newer than what was delivered."""
+        """Return the pairs that are newer than those delivered."""
         younger, older = np.maximum(ours, theirs), np.minimum(ours, theirs)
         news = (younger > self._younger[keys]) | (
             (younger == self._younger[keys]) & (older > self._older[keys])
@@ -309,14 +309,14 @@ class UpdateJoin:
         return pairs.chosen(np.concatenate(kept))
 
     def _delivered(self, pairs: _Pairs) -> pa.RecordBatch:
-        """Return matches as rows, and forget rows that can match no more."""
+        """Return matches as rows, and remove rows that cannot match any more."""
         rows = self._joined(pairs)
         for side, opposite in (self._sides, self._sides[::-1]):
             side.forget(_minus(opposite.last, self._within))
         return rows
 
     def _joined(self, pairs: _Pairs) -> pa.RecordBatch:
-        """Put rows of both sides together."""
+        """Combine rows of both sides."""
         left, right = (
             side.rows.take(pa.array(places))
             for side, places in zip(self._sides, (pairs.left, pairs.right), strict=True)
@@ -332,7 +332,7 @@ class UpdateJoin:
 
 
 def _check_side(state: State, name: str, schema: pa.Schema, known: int) -> None:
-    """Refuse rows that are not in order, or of keys that there are not."""
+    """Reject rows that are not sorted, or that have unknown keys."""
     keys, times = state[f"{name}.keys"], state[f"{name}.times"]
     rows, last = table_of(state[f"{name}.rows"]), state[f"{name}.last"]
     arrays = (keys, times, last, state["younger"], state["older"])
@@ -345,12 +345,12 @@ def _check_side(state: State, name: str, schema: pa.Schema, known: int) -> None:
         and ((np.diff(keys) > 0) | ((np.diff(keys) == 0) & (np.diff(times) > 0))).all()
     )
     if not whole:
-        msg = f"the {name} rows of a join of update streams are not in order"
+        msg = f"the {name} rows of a join of update streams are not sorted"
         raise ValueError(msg)
 
 
 def bounds(keys: Ints, times: Ints, wanted_keys: Ints, wanted_times: Ints) -> Ints:
-    """Return the first place, in rows sorted by key and time, not before each wanted one."""
+    """Return, in rows sorted by key and time, the first position not before each wanted one."""
     first = np.searchsorted(keys, wanted_keys, "left")
     last = np.searchsorted(keys, wanted_keys, "right")
     while (first < last).any():
@@ -364,5 +364,5 @@ def bounds(keys: Ints, times: Ints, wanted_keys: Ints, wanted_times: Ints) -> In
 
 
 def _minus(times: Ints, length: Micros) -> Ints:
-    """Return earlier times; those before all stay so."""
+    """Return earlier times; the minimum stays the minimum."""
     return np.where(times == MINUS_INFINITY, times, times - length)

@@ -1,21 +1,22 @@
-"""Groups finer than the update key: what supersedes what, and when their windows are full.
+"""Groups finer than the update key: what supersedes what, and when their windows are complete.
 
 Idea: with group-by columns beyond the update key, a key has several groups. The results of a group
-are updates of earlier results of that group, and of no other: a window supersedes older windows of
-its own group, and what waits, waits by group. But time is the key's: its tuples come in the order
-of time whatever their group, so a tuple of one group says of all groups of its key that nothing
-older comes. Their windows that ended before are full, however rare the group; and a tuple older
-than its key's latest is late, also if its group has none as late. Tuples of different groups may
-share a time, which within a group they may not.
+supersede earlier results of that group only: a window replaces older windows of its own group, and
+queueing is by group. But time belongs to the key: its tuples arrive in time order whatever their
+group, so a tuple of one group tells all groups of its key that nothing older will arrive. Their
+windows that ended before are complete, however rare the group. A tuple older than its key's latest
+is late, even if its own group has no later one. Tuples of different groups may share a time, tuples
+of the same group may not.
 
 Invariants:
-1. Answers are over whole windows, and those of every group of a key are out, if served, once the
-   key's time has passed them (`test_oracle_windows_of_groups_are_filled_by_the_time_of_their_key`).
+1. Answers are over whole windows, and those of every group of a key are delivered, if served, once
+   the key's time has passed them
+   (`test_oracle_windows_of_groups_are_filled_by_the_time_of_their_key`).
 
 Cost: one pass over the groups of the keys in each batch; 16 bytes for each group, 16 for each key.
 
-Limits: groups learn the time with the end of a batch, so in EAGER and LAZY alike a window may be
-taken for full a batch later than its key's tuple says.
+Limits: groups receive the time at the end of a batch, so in EAGER and LAZY alike a window may be
+recognised as complete a batch after its key's tuple arrived.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ from icestream.state.queue.windows.queue import Late, WindowQueue
 
 
 class KeyClocks:
-    """The time of every key, and which groups go by it."""
+    """The time of every key, and the groups that share it."""
 
     def __init__(self, stream: UpdateStream, late: Late) -> None:
-        """Know no key."""
+        """Start without keys."""
         self._stream = stream
         self._refuses = late == "refuse"
         self._keys = KeyDirectory()
@@ -46,7 +47,7 @@ class KeyClocks:
         self._after: Ints = np.zeros(0, dtype=np.int64)
         self._linked = 0
         self._dropped = 0
-        #: tuples that were dropped
+        #: number of dropped tuples
         self.late = 0
 
     def in_order(self, batch: pa.RecordBatch) -> Ints:
@@ -68,7 +69,7 @@ class KeyClocks:
         return np.flatnonzero(keep)
 
     def state(self) -> State:
-        """Return all that is known, for `recall`."""
+        """Return the whole state, for `recall`."""
         return {
             "clocks.known": self._keys.state(),
             "clocks.last": self._last,
@@ -78,14 +79,14 @@ class KeyClocks:
         }
 
     def recall(self, state: State) -> None:
-        """Go on where `state` was asked for."""
+        """Restore what `state` returned."""
         self._keys.recall(state["clocks.known"])
         self._last, self._first = state["clocks.last"], state["clocks.first"]
         self._after = state["clocks.after"]
         self._linked, self.late = state["clocks.counts"].tolist()
 
     def tell(self, queue: WindowQueue, batch: pa.RecordBatch, groups: Ints, arrived: Ints) -> None:
-        """Tell all groups of the keys in a batch, which the queue has taken, the time."""
+        """Advance the time of all groups of the keys in a batch that the queue has taken."""
         self.late += self._dropped
         hi, lo = self._stream.identify(batch)
         keys = self._keys.numbers(hi, lo)

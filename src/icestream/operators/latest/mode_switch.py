@@ -1,15 +1,15 @@
-"""When a stream is processed whole and when only its newest values are: a decision by load.
+"""Decides, by load, whether all updates of a stream are processed or only the newest ones.
 
-Idea: below capacity every update can be processed, so none needs to be superseded; above it
-only the newest are worth the time. Load is the time that what arrived takes to process, by the
-time it took to arrive. Two thresholds and some patience keep a load near capacity from switching
-back and forth; a backlog that has grown too long switches at once.
+Idea: below capacity every update can be processed, so none needs to be superseded; above it only
+the newest are worth the time. Load is the time needed to process what arrived, divided by the time
+in which it arrived. Two thresholds and some patience keep a load near capacity from switching back
+and forth; a backlog that has grown too long switches at once.
 
 Invariants:
 1. A load between the thresholds never switches (`test_loads_between_the_thresholds_never_switch`).
-2. At most one switch in `patience` observations, but for long backlogs
+2. There is at most one switch in `patience` observations, except for long backlogs
    (`test_bounded_switches_are_at_least_patience_apart`).
-3. Every update is processed in append mode, so it is entered only with a backlog that is short
+3. Append mode processes every update, so it is entered only with a short backlog
    (`test_a_backlog_keeps_the_stream_in_update_mode`).
 
 Cost: three numbers.
@@ -29,9 +29,9 @@ SECOND: Micros = 1_000_000
 class QueueMode(StrEnum):
     """What is done with the updates of a key that is behind."""
 
-    #: all are processed, in order
+    #: all updates are processed, in order
     APPEND = "append"
-    #: only the newest is
+    #: only the newest update is processed
     UPDATE = "update"
 
 
@@ -41,15 +41,15 @@ class SwitchPolicy:
 
     #: load above which only the newest values are processed
     enter: float = 1.0
-    #: load below which all are again
+    #: load below which all are processed again
     leave: float = 0.8
-    #: observations in a row that it takes
+    #: number of consecutive observations needed
     patience: int = 3
-    #: microseconds of waiting work that switch to update mode at once
+    #: backlog in microseconds that switches to update mode at once
     backlog: Micros = 10 * SECOND
 
     def __post_init__(self) -> None:
-        """Refuse thresholds that would switch back and forth."""
+        """Reject thresholds that would switch back and forth."""
         if not 0 < self.leave < self.enter or self.patience < 1 or self.backlog <= 0:
             msg = (
                 "switching needs 0 < leave < enter, patience of 1 or more and a positive backlog; "
@@ -61,17 +61,17 @@ class SwitchPolicy:
 
 @dataclass(frozen=True)
 class ModeSwitch:
-    """The mode, and how many observations in a row spoke for the other one."""
+    """The mode, and how many consecutive observations favoured the other one."""
 
     mode: QueueMode = QueueMode.APPEND
     against: int = 0
 
     def after(self, load: float, backlog: Micros, rule: SwitchPolicy) -> ModeSwitch:
-        """Return what is next, after a stretch of time with such a load.
+        """Return the next state, after a period with the given load.
 
         Args:
-            load: time that processing what arrived takes, by the time it took to arrive.
-            backlog: microseconds that processing everything that waits takes.
+            load: time needed to process what arrived, divided by the time in which it arrived.
+            backlog: microseconds needed to process everything that waits.
             rule: when to switch.
         """
         if self.mode is QueueMode.APPEND:
@@ -80,7 +80,7 @@ class ModeSwitch:
             speaks = load > rule.enter
             other = QueueMode.UPDATE
         else:
-            # what waits must be gone before more does, or append mode begins late and stays late
+            # the backlog must be short, or append mode begins late and stays late
             speaks = load < rule.leave and backlog <= rule.backlog * (1.0 - rule.leave)
             other = QueueMode.APPEND
         against = self.against + 1 if speaks else 0

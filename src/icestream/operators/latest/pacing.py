@@ -1,12 +1,12 @@
 """How many keys to serve at once, so that the time of a batch is used and not exceeded.
 
-Idea: a call of the user's function takes a fixed time and a time per key. Both are learnt from the
-calls made, newer ones counting more. Each slice is planned to take half of the time that is left,
-so that a wrong guess is found out while half of the time is still there; the last slices are
-small. Nothing is known of the first call: it serves one key.
+Idea: a call of the user's function takes a fixed time plus a time per key. Both are learnt from
+past calls; newer ones count more. Each slice is planned to take half of the remaining time, so a
+wrong estimate is noticed while half of the time is left; the last slices are small. Nothing is
+known before the first call: it serves one key.
 
 Invariants:
-1. Slices of a function with steady cost end within the time there is, and use most of it
+1. Slices of a function with steady cost end within the available time, and use most of it
    (`test_bounded_slices_end_within_the_time_there_is`).
 2. A batch always serves at least one key (`test_a_batch_without_time_serves_one_key`).
 
@@ -19,23 +19,23 @@ from dataclasses import dataclass, field
 
 from icestream.core.times import Micros
 
-#: how much of what older calls said remains after another one
+#: factor by which the weight of older calls shrinks with each call
 MEMORY = 0.9
-#: a slice has at most so many times the keys of the largest one so far
+#: a slice has at most this many times the keys of the largest one so far
 GROWTH = 8
-#: keys of the largest slice
+#: maximum number of keys in a slice
 MOST_KEYS = 65_536
 
 
 @dataclass
 class Pace:
-    """What calls cost: sums over the calls made, weighted by age."""
+    """The cost of calls: sums over past calls, weighted by age."""
 
     #: weight, keys, keys squared, microseconds, keys times microseconds, largest slice
     sums: list[float] = field(default_factory=lambda: [0.0] * 6)
 
     def learn(self, keys: int, took: float) -> None:
-        """Count a call that served some keys in so many microseconds."""
+        """Record a call that served `keys` keys in `took` microseconds."""
         weight, n, nn, t, nt, most = self.sums
         self.sums[:] = [
             weight * MEMORY + 1,
@@ -48,7 +48,7 @@ class Pace:
 
     @property
     def cost(self) -> tuple[float, float]:
-        """Return the microseconds of a call and of each of its keys."""
+        """Return the fixed microseconds of a call, and those per key."""
         weight, n, nn, t, nt, _ = self.sums
         if weight == 0:
             return 0.0, 0.0
@@ -58,7 +58,7 @@ class Pace:
         return max(0.0, (t - each * n) / weight), each
 
     def slice(self, left: Micros, *, first: bool) -> int:
-        """Return how many keys to serve next with so much time left; 0 to stop.
+        """Return how many keys to serve next in the time `left`; 0 to stop.
 
         The first slice of a batch has at least one key, whatever the time.
         """

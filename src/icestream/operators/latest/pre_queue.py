@@ -1,19 +1,20 @@
-"""What is done to update streams before their updates wait: a tree of filters, maps, unions, joins.
+"""Operators on update streams before the queue: a tree of filters, maps, unions and joins.
 
-Idea: rows of all inputs come in one stream, each with the number of its input and the columns of
-other inputs empty. Every arc of the tree hands on all updates that there are, in the order of time;
-only the queue behind the tree folds them to the newest of a key, and only windows behind it decide
-which are passed over. So each arc is exact whatever follows, and trees can be combined at will.
+Idea: rows of all inputs arrive in one stream, each with the number of its input; columns of other
+inputs are null. Every node of the tree passes on all updates, in time order. Only the queue behind
+the tree reduces them to the newest of a key, and only windows behind it decide which to skip. So
+each node is exact whatever follows, and trees can be combined at will.
 
 Invariants:
-1. What is served in the end is the newest row that the tree makes of each key, also over restarts
-   at any batch (`test_oracle_the_newest_match_of_every_key_is_served`,
+1. The row served in the end is the newest row that the tree produces for each key, also over
+   restarts at any batch (`test_oracle_the_newest_match_of_every_key_is_served`,
    `test_oracle_trees_of_arcs_beside_the_plain_answer`).
-2. Rows that a tree makes of a key never go back in time (the same tests).
+2. Rows that a tree produces for a key never go back in time (the same tests).
 
-Cost: that of the operators; all updates travel and are logged, since a later arc may need any.
+Cost: that of the operators; all updates are exchanged and logged, because a later node may need
+any.
 
-Limits: every stream of a tree has the key of all others.
+Limits: all streams of a tree have the same key.
 """
 
 from __future__ import annotations
@@ -38,16 +39,16 @@ from icestream.operators.protocol import Shard
 
 
 class PreQueueNode(Protocol):
-    """One arc of a tree, with all that leads to it."""
+    """One node of a tree, with its sources."""
 
     @property
     def sources(self) -> tuple[PreQueueNode, ...]:
-        """Return the arcs that lead to it."""
+        """Return the nodes that it reads."""
         ...
 
     @property
     def stream(self) -> UpdateStream:
-        """Return what it makes; DefinitionError for what cannot be."""
+        """Return its output stream; DefinitionError if the definition is invalid."""
         ...
 
     def describe(self) -> dict[str, Any]:
@@ -55,28 +56,28 @@ class PreQueueNode(Protocol):
         ...
 
     def runner(self) -> PreQueueStep:
-        """Return an operator without a row."""
+        """Return a new operator without state."""
         ...
 
 
 class PreQueueStep(Protocol):
-    """An arc at work."""
+    """A running node."""
 
     @property
     def late(self) -> int:
-        """Return how many rows came too late for it."""
+        """Return how many rows arrived too late for it."""
         ...
 
     def on_batch(self, inputs: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-        """Take what its sources made of a batch, each by time; return what follows, by time."""
+        """Process the output of its sources, each in time order; return its own, in time order."""
         ...
 
     def state(self) -> State:
-        """Return what is kept, for `recall`."""
+        """Return its state, for `recall`."""
         ...
 
     def recall(self, state: State) -> None:
-        """Go on where `state` was asked for."""
+        """Restore what `state` returned."""
         ...
 
 
@@ -94,13 +95,13 @@ class PreQueueInput:
         return {"inputs": list(self.numbers), "time": self.stream.time, "columns": columns}
 
     def runner(self) -> PreQueueStep:
-        """Return what sorts rows by time."""
+        """Return a step that sorts rows by time."""
         return _Sorted(self.stream)
 
 
 @dataclass(frozen=True)
 class PreQueueFilter:
-    """The rows of a stream that fulfil a condition."""
+    """The rows of a stream that meet a condition."""
 
     over: PreQueueNode
     condition: str
@@ -113,7 +114,7 @@ class PreQueueFilter:
 
     @property
     def stream(self) -> UpdateStream:
-        """Return the columns that there were."""
+        """Return the same columns."""
         return UpdateFilter(self.over.stream, self.condition, zone=self.zone).result
 
     def describe(self) -> dict[str, Any]:
@@ -128,7 +129,7 @@ class PreQueueFilter:
 
 @dataclass(frozen=True)
 class PreQueueMap:
-    """A stream with other columns; key and time stay."""
+    """A stream with other columns; key and time do not change."""
 
     over: PreQueueNode
     columns: tuple[str, ...]
@@ -141,7 +142,7 @@ class PreQueueMap:
 
     @property
     def stream(self) -> UpdateStream:
-        """Return the columns that are made."""
+        """Return the computed columns."""
         made = UpdateMap(self.over.stream, self.columns, zone=self.zone).result
         columns = pa.schema([pa.field(each.name, each.type) for each in made.schema])
         return UpdateStream(columns, made.keys, made.time)
@@ -158,10 +159,10 @@ class PreQueueMap:
 
 @dataclass(frozen=True)
 class PreQueueUnion:
-    """The union of streams, never going back in time for any key."""
+    """The union of streams; no key ever goes back in time."""
 
     sources: tuple[PreQueueNode, ...]
-    #: numbers of the streams from the most trusted on
+    #: numbers of the streams, the most trusted first
     truth: tuple[int, ...]
 
     @property
@@ -183,7 +184,7 @@ class PreQueueUnion:
 
 @dataclass(frozen=True)
 class PreQueueJoin:
-    """Two update streams that are joined on their key."""
+    """The join of two update streams on their key."""
 
     left: PreQueueNode
     right: PreQueueNode
@@ -233,7 +234,7 @@ def numbers_of(front: PreQueueNode) -> tuple[int, ...]:
 
 
 def ranks_of(front: PreQueueNode | None) -> tuple[int, ...] | None:
-    """Return the trust in each input, 0 for most, of a union of plain streams; None of others."""
+    """Return the trust rank of each input (0 is most) of a union of plain inputs, else None."""
     if not isinstance(front, PreQueueUnion) or not all(
         isinstance(arc, PreQueueInput) for arc in front.sources
     ):
@@ -247,7 +248,7 @@ def ranks_of(front: PreQueueNode | None) -> tuple[int, ...] | None:
 
 
 def columns_of(front: PreQueueNode) -> pa.Schema:
-    """Return the columns that travel for a tree: those of all inputs, equal ones once."""
+    """Return the columns that a tree's rows have in transit: the union of all inputs' columns."""
     found: dict[str, pa.Field] = {}
     for each in inputs_of(front):
         for column in each.stream.schema:
@@ -268,14 +269,14 @@ def described(front: PreQueueNode) -> dict[str, Any]:
 
 
 class PreQueueOperator:
-    """A tree at work, in one shard."""
+    """A running tree, in one shard."""
 
     def __init__(self, front: PreQueueNode, shard: Shard | None = None) -> None:
-        """Go on with what the shard's arena has; without one begin with nothing."""
-        #: arcs with the numbers of those that lead to them, which come first
+        """Continue with the state in the shard's arena; without a shard start empty."""
+        #: nodes with the numbers of their sources, which precede them
         self._arcs: list[tuple[PreQueueNode, PreQueueStep, list[int]]] = []
         self._add(front)
-        #: what the tree makes
+        #: the output of the tree
         self.result = front.stream
         self._kept = None if shard is None else SavedArrays(shard.arena, shard.account, "front")
         known = None if self._kept is None else self._kept.load()
@@ -289,11 +290,11 @@ class PreQueueOperator:
 
     @property
     def late(self) -> int:
-        """Return how many rows came too late for an arc."""
+        """Return how many rows arrived too late for a node."""
         return sum(arc.late for _, arc, _ in self._arcs)
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Take rows of all inputs and return what the tree makes of them, by time."""
+        """Process rows of all inputs and return the output of the tree, in time order."""
         origins = np.asarray(batch.column(ORIGIN).to_numpy())
         made: list[pa.RecordBatch] = []
         for front, arc, sources in self._arcs:
@@ -305,7 +306,7 @@ class PreQueueOperator:
         return made[-1]
 
     def take(self, batch: pa.RecordBatch) -> NewestUpdates | None:
-        """Take rows of all inputs and return what the tree makes of them, as updates of keys."""
+        """Process rows of all inputs and return the output of the tree, as updates of keys."""
         rows = self.rows(batch)
         if not rows.num_rows:
             return None
@@ -313,12 +314,12 @@ class PreQueueOperator:
         return folded(NewestUpdates.of(*self.result.identify(rows), times, times, ones, rows))
 
     def save(self) -> None:
-        """Keep what is known until the next version."""
+        """Save the state for the next version."""
         if self._kept is not None:
             self._kept.save(self.state())
 
     def state(self) -> State:
-        """Return what is known, for a snapshot."""
+        """Return the state, for a snapshot."""
         return {
             f"{number}.{name}": array
             for number, (_, arc, _) in enumerate(self._arcs)
@@ -326,11 +327,11 @@ class PreQueueOperator:
         }
 
     def states(self) -> list[tuple[PreQueueNode, State]]:
-        """Return every arc with what it keeps, for whoever looks at them."""
+        """Return every node with its state, for inspection."""
         return [(front, arc.state()) for front, arc, _ in self._arcs]
 
     def recall(self, state: State) -> None:
-        """Go on where a snapshot was taken."""
+        """Restore the state of a snapshot."""
         for number, (_, arc, _) in enumerate(self._arcs):
             mark = f"{number}."
             arc.recall(
@@ -343,7 +344,7 @@ class PreQueueOperator:
 
 
 class _Stateless:
-    """An arc that keeps nothing."""
+    """A node without state."""
 
     @property
     def late(self) -> int:
@@ -376,7 +377,7 @@ class _Rowwise(_Stateless):
 
 
 class _Keeping:
-    """An arc over an operator that keeps something."""
+    """A node whose operator has state."""
 
     def __init__(self, operator: UpdateUnion | UpdateJoin) -> None:
         self._operator = operator

@@ -1,11 +1,11 @@
-"""What shards tell of serving, and what the progress report makes of it.
+"""What shards report about serving, and how the progress report summarises it.
 
-Idea: shards count, the driver adds up. Staleness is told as exact integrals, so averages over
+Idea: shards count, the driver adds up. Staleness is reported as exact integrals, so averages over
 shards are averages over keys and time, and as profiles in logarithmic bins, from which quantiles
 over all shards follow.
 
 Invariants:
-1. What is told of several shards is what one shard would tell of all their keys
+1. The sum of several shards' reports is what one shard would report for all their keys
    (`test_oracle_shards_together_tell_what_one_would`).
 """
 
@@ -37,7 +37,7 @@ class StalenessIntegral:
     most: Micros = 0
     #: ends minus beginnings of ramps by bin: how many, and their sum
     profile: Mapping[int, tuple[float, float]] = field(default_factory=dict)
-    #: how many keys have an average of their own in which bin
+    #: number of keys by the bin of their own average
     averages: Mapping[int, int] = field(default_factory=dict)
 
     @classmethod
@@ -60,7 +60,7 @@ class StalenessIntegral:
         return max(0.0, self.area) / self.extent if self.extent else 0.0
 
     def quantile(self, part: float) -> float:
-        """Return what staleness does not exceed during a part of all time of all keys."""
+        """Return the staleness that is not exceeded during a share `part` of all keys' time."""
         if not self.extent:
             return 0.0
         profile = np.zeros((BINS, PROFILE))
@@ -70,7 +70,7 @@ class StalenessIntegral:
         return min(quantile(profile, total, part), float(self.most))
 
     def plus(self, other: StalenessIntegral) -> StalenessIntegral:
-        """Return the staleness of the keys of both."""
+        """Return the combined staleness of both."""
         profile = dict(self.profile)
         for place, (count, micros) in other.profile.items():
             ours = profile.get(place, (0.0, 0.0))
@@ -87,7 +87,7 @@ class StalenessIntegral:
         )
 
     def key_quantile(self, part: float) -> float:
-        """Return the average of its own that a part of all keys does not exceed."""
+        """Return the per-key average that a share `part` of all keys does not exceed."""
         if not self.averages:
             return 0.0
         places = np.array(sorted(self.averages))
@@ -96,7 +96,7 @@ class StalenessIntegral:
         return min(float(middles()[places[at]]), float(self.most))
 
     def shown_whole(self) -> dict[str, Any]:
-        """Return it in milliseconds, with how stale single keys were on average."""
+        """Return it in milliseconds, with quantiles of the keys' own averages."""
         keys = (("p50Ms", 0.5), ("p99Ms", 0.99), ("maxMs", 1.0))
         of_keys = {name: round(self.key_quantile(part) / 1000, 3) for name, part in keys}
         return {**self.shown(), "ofKeys": of_keys}
@@ -115,25 +115,25 @@ class StalenessIntegral:
 class ServingReport:
     """What one shard, or all of them, did in a version."""
 
-    #: keys that were served, and calls of the step for that
+    #: number of keys served, and of calls of the step
     served: int = 0
     calls: int = 0
-    #: keys that wait, and keys that are known
+    #: number of keys that wait, and of known keys
     waiting: int = 0
     keys: int = 0
-    #: updates that newer ones replaced while they waited
+    #: number of updates that newer ones replaced while they waited
     superseded: int = 0
-    #: updates that were older than what their key had, and were dropped
+    #: number of updates dropped because their key had a newer one
     outdated: int = 0
     #: microseconds of serving; of several shards the longest
     serving: Micros = 0
-    #: staleness of answers since the query began, and since the version before
+    #: staleness of answers since the query began, and since the previous version
     stale: StalenessIntegral = field(default_factory=StalenessIntegral)
     lately: StalenessIntegral = field(default_factory=StalenessIntegral)
-    #: staleness in the queue since the query began, and since the version before
+    #: staleness in the queue since the query began, and since the previous version
     queued: StalenessIntegral = field(default_factory=StalenessIntegral)
     queued_lately: StalenessIntegral = field(default_factory=StalenessIntegral)
-    #: of windows: tuples that were processed, and microseconds that one takes
+    #: for windows: number of tuples processed, and microseconds per tuple
     tuples: int = 0
     each: float = 0.0
 
@@ -143,13 +143,13 @@ class ServingReport:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ServingReport:
-        """Return what `to_json` wrote."""
+        """Read what `to_json` wrote."""
         names = ("stale", "lately", "queued", "queued_lately")
         stale = {name: StalenessIntegral(**value[name]) for name in names}
         return cls(**{**value, **stale})
 
     def shown(self) -> dict[str, Any]:
-        """Return it for the progress report."""
+        """Return the entries of the progress report."""
         return {
             "served": self.served,
             "calls": self.calls,
@@ -165,10 +165,10 @@ class ServingReport:
         }
 
     def shown_windows(self, windows: UpdateWindows) -> dict[str, Any]:
-        """Return what windows add: what one costs beside its bounds.
+        """Return what windows add to the report: the cost of a window and its bounds.
 
-        `ms` is the time spent for each answer. The bounds are C_W with the measured tuples of a
-        window and time of a tuple: processed once, or once for every window that overlaps.
+        `ms` is the time spent for each answer. The bounds are C_W with the measured tuples per
+        window and time per tuple: processed once, or once for every window that overlaps.
         """
         if not self.served:
             return {}
@@ -185,7 +185,7 @@ class ServingReport:
 
 
 def told(shards: Sequence[ServingReport]) -> ServingReport:
-    """Add up what shards tell."""
+    """Add up the reports of shards."""
     total = ServingReport()
     for each in shards:
         total = replace(

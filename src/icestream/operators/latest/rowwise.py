@@ -1,13 +1,13 @@
-"""Filter and map over update streams: row by row, the key and the time left as they are.
+"""Filter and map over update streams: row by row, key and time do not change.
 
 Invariants:
 1. A filter keeps exactly the rows that meet its condition, in their order
    (`test_oracle_filter_keeps_rows_that_meet_the_condition`).
-2. What a map makes has the key and the time of the row it was made of; a map that could change
-   them is refused when it is defined (`test_a_map_may_not_change_the_key`).
+2. The output of a map has the key and the time of its input row; a map that could change them is
+   rejected when it is defined (`test_a_map_may_not_change_the_key`).
 
-Limits: as in any stream, a row that a filter drops is no news to the application: it goes on
-showing the last row of that key that passed.
+Limits: as in any stream, a row that a filter drops does not reach the application, which continues
+to show the last row of that key that passed.
 
 References: section 3.2 of the source named in `docs/papers.md`.
 """
@@ -38,12 +38,12 @@ class UpdateFilter:
 
 
 class UpdateMap:
-    """Computes other columns; key and time stay."""
+    """Computes other columns; key and time do not change."""
 
     def __init__(self, stream: UpdateStream, columns: Sequence[str], *, zone: str = "UTC") -> None:
         """Bind a list of SQL expressions as in SELECT, `*` for all columns.
 
-        DefinitionError if a key column or the time is missing, or is anything but itself.
+        DefinitionError if a key column or the time is missing or changed.
         """
         self._projection = Projection.bind(stream.schema, columns, zone=zone)
         named: dict[str, Expression] = {}
@@ -62,8 +62,8 @@ class UpdateMap:
                 isinstance(made_by.root, Name) and made_by.root.parts == (name.lower(),)
             ):
                 msg = (
-                    f"a map may not change the {what}: {name!r} is made by {made_by.text!r}; give "
-                    "the result another name and keep the column as it is"
+                    f"a map may not change the {what}: {name!r} is computed by {made_by.text!r}; "
+                    "give the result another name and keep the column as it is"
                 )
                 raise DefinitionError(msg)
         self.result = UpdateStream(made, stream.keys, stream.time)

@@ -1,15 +1,15 @@
-"""What an operator keeps between two versions beside its queue: named arrays.
+"""State that an operator keeps between two versions in addition to its queue: named arrays.
 
 Idea: operators over whole batches keep sorted arrays and Arrow tables, which are replaced rather
-than changed. At the end of a version they are copied into the arena, inside the budget, and back at
-the beginning of the next; a snapshot has the same arrays as records.
+than modified. At the end of a version they are copied into the arena, within the budget, and back
+at the beginning of the next; a snapshot has the same arrays as records.
 
 Invariants:
 1. What was saved is loaded again, from the arena and from a snapshot
    (`test_arrays_come_back_from_the_arena_and_from_records`).
-2. What the budget has no room for is refused (`test_bounded_arrays_are_inside_the_budget`).
+2. Arrays that the budget has no room for are refused (`test_bounded_arrays_are_inside_the_budget`).
 
-Cost: a copy of all of it in a version, and its bytes twice while the version is made.
+Cost: a copy of everything per version, and its bytes twice while a version is written.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from icestream.state.queue.arrays import GrowingArray
 #: arrays of an operator by name
 State = dict[str, npt.NDArray[Any]]
 
-#: bytes of an array in one record
+#: maximum bytes of an array in one record
 RECORD_BYTES = 1 << 20
 
 
@@ -39,14 +39,14 @@ class SavedArrays:
     """The arrays of an operator in an arena."""
 
     def __init__(self, arena: Arena, account: Account, name: str = "kept") -> None:
-        """Look at what an arena has; `account` holds the copy that the operator works on."""
+        """Attach to an arena; `account` holds the copy that the operator works on."""
         self._arena = arena
         self._account = account
         self._name = name
         self._shapes: dict[str, Any] = arena.header.setdefault(name, {})
 
     def load(self) -> State | None:
-        """Return copies of the arrays that were saved; None if none were."""
+        """Return copies of the saved arrays; None if there are none."""
         if not self._shapes:
             return None
         self._account.reserve(sum(_size(kind, shape) for kind, shape in self._shapes.values()))
@@ -57,7 +57,7 @@ class SavedArrays:
         return found
 
     def save(self, state: State) -> None:
-        """Keep arrays until the next version, in place of those before."""
+        """Save arrays for the next version, replacing the previous ones."""
         for name, array in state.items():
             flat = np.frombuffer(np.ascontiguousarray(array), np.uint8)
             target = self._array(name)
@@ -80,7 +80,7 @@ def records_of(state: State) -> Iterator[bytes]:
 
 
 def state_of(payloads: Iterable[bytes]) -> State:
-    """Return the arrays of `records_of`."""
+    """Decode what `records_of` encoded."""
     parts: dict[str, list[bytes]] = {}
     shapes: dict[str, tuple[str, list[int]]] = {}
     for payload in payloads:
@@ -95,12 +95,12 @@ def state_of(payloads: Iterable[bytes]) -> State:
 
 
 def bytes_of(table: pa.Table) -> npt.NDArray[np.uint8]:
-    """Return a table as an array."""
+    """Encode a table as an array."""
     return np.frombuffer(write_table(table), np.uint8)
 
 
 def table_of(array: npt.NDArray[np.uint8]) -> pa.Table:
-    """Return the table of `bytes_of`."""
+    """Decode what `bytes_of` encoded."""
     return read_table(array.tobytes())
 
 

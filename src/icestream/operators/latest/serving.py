@@ -1,9 +1,9 @@
-"""Update streams in one shard: take what came, serve while there is time, keep the rest.
+"""Update streams in one shard: take the updates, serve while there is time, keep the rest.
 
-Idea: the updates of a batch enter the queue; then keys are served in the order of the schedule, a
+Idea: the updates of a batch enter the queue. Keys are then served in the order of the schedule, a
 slice of many keys at a time, until the time of the batch is used. Several steps over one stream
-share the queue: each is served in an order of its own, and they take turns in the time there is.
-What still waits stays in the arena and on the log.
+share the queue: each is served in its own order, and they take turns in the available time. Keys
+that still wait stay in the arena and on the log.
 
 Invariants:
 1. The newest value of every key is served in the end, to every step, also after a restart at any
@@ -11,10 +11,10 @@ Invariants:
    `test_oracle_steps_share_a_queue_as_if_it_were_their_own`).
 2. Keys are served in the order of the schedule (`test_oracle_keys_are_served_in_schedule_order`).
 
-Cost: the batch of a shard, folded to one row for each key, is in memory once beside the queue.
+Cost: the batch of a shard, folded to one row for each key, is in memory once, next to the queue.
 
-Limits: the batch of a shard must fit into its memory, keys need not; BudgetError says who holds
-what.
+Limits: the batch of a shard must fit into its memory, keys need not; a BudgetError lists what uses
+the memory.
 """
 
 from __future__ import annotations
@@ -44,25 +44,25 @@ from icestream.operators.protocol import Emitted, Inputs, PastVersion, Shard
 
 @dataclass(frozen=True)
 class Serving:
-    """What a shard is told of a version."""
+    """What a shard needs to run a version."""
 
-    #: columns of the values that wait
+    #: columns of the waiting values
     payload: pa.Schema
-    #: what is done to them, by number of the view
+    #: the steps, by number of the view
     steps: Mapping[int, UpdateStep]
     schedule: str
-    #: microseconds for serving
+    #: time for serving, in microseconds
     budget: Micros
-    #: when the rows of the version before reached the application; None if nobody knows
+    #: when the rows of the previous version reached the application; None if unknown
     delivered: Micros | None
     clock: Clock
-    #: column that says what a key's staleness counts
+    #: column with the weight of a key's staleness
     importance: str | None = None
-    #: microseconds without news after which a key is forgotten
+    #: a key without updates for this many microseconds is dropped
     forget: Micros | None = None
     #: whether every update is processed, not only the newest
     whole: bool = False
-    #: trust in each input of a union, 0 for most
+    #: trust rank of each input of a union, 0 is most
     ranks: tuple[int, ...] | None = None
     #: the tree whose rows are the updates
     front: PreQueueNode | None = None
@@ -89,22 +89,22 @@ class ServingOperator:
         learnt = self._header.get("pace", [[0.0] * 6] * readers)
         self._paces = [Pace(list(sums)) for sums in learnt]
         self._batch: NewestUpdates | None = None
-        #: updates of the batch that newer ones of it superseded, where all are processed
+        #: updates of the batch that newer ones in it superseded, if all are processed
         self._older: pa.RecordBatch | None = None
-        #: what a join in front took
+        #: rows that a join before the queue took
         self._taken: pa.RecordBatch | None = None
         self._told = ServingReport()
-        #: microseconds of the version's time that others have used
+        #: microseconds of the version's time that other operators have used
         self.spent: Micros = 0
 
     @property
     def waiting(self) -> WaitingKeys:
-        """Return the keys that are known, for whoever looks at them."""
+        """Return the known keys, for inspection."""
         return self._waiting
 
     @property
     def front(self) -> PreQueueOperator | None:
-        """Return the arcs before the queue, for whoever looks at them."""
+        """Return the tree before the queue, for inspection."""
         return self._front
 
     # -- a version -------------------------------------------------------------------------
@@ -128,7 +128,7 @@ class ServingOperator:
         self._told = ServingReport(superseded=replaced, outdated=dropped)
 
     def _hold(self, inputs: Inputs) -> None:
-        """Tell the newest of each key from what comes before it; all of it is processed."""
+        """Separate the newest update of each key from earlier ones; all are processed."""
         parts = list(inputs.tuples())
         if not parts:
             return
@@ -145,7 +145,7 @@ class ServingOperator:
             self._older = updates.take(older).payload if len(older) else None
 
     def _newest(self, inputs: Inputs) -> tuple[NewestUpdates | None, int, int]:
-        """Return the newest of each key, rows that it stands for, and rows that came too late."""
+        """Return the newest rows of keys, how many rows they summarise, and how many were late."""
         ranks = None if self._spec.ranks is None else np.array(self._spec.ranks, dtype=np.int64)
         folder, rows = UpdateCoalescer(ranks), 0
         for batch in inputs.tuples():
@@ -154,13 +154,13 @@ class ServingOperator:
         found = folder.finish()
         if found is None or ranks is None:
             return found, rows, 0
-        # a union gives nothing more for a time that it has given
+        # a union emits no second row for a time that it has emitted
         young = np.flatnonzero(self._waiting.is_newer(found))
         dropped = found.rows.num_rows - len(young)
         return (found.take(young) if len(young) else None), rows - dropped, dropped
 
     def _matches(self, inputs: Inputs) -> tuple[NewestUpdates | None, int, int]:
-        """Return the newest match of each key, matches it stands for, and rows that were late."""
+        """Return the newest matches of keys, how many they summarise, and how many were late."""
         parts = [NewestUpdates(batch).payload for batch in inputs.tuples()]
         if not parts or self._front is None:
             return None, 0, 0
@@ -201,7 +201,7 @@ class ServingOperator:
         self._told = told
 
     def _forget(self) -> Micros:
-        """Forget keys without news for long; return since when."""
+        """Drop keys without updates for long; return since when."""
         known = self._waiting.keys
         if self._spec.forget is None or not known:
             return MINUS_INFINITY
@@ -210,7 +210,7 @@ class ServingOperator:
         return before if self._waiting.keys < known else MINUS_INFINITY
 
     def _serve_all(self, served: list[list[tuple[Ids, Ids]]]) -> Iterator[Emitted]:
-        """Process what waited, then every update of the batch, whatever time it takes."""
+        """Process what waited, then every update of the batch, however long it takes."""
         yield from self._serve(served)
         waited = self._told
         began = self._spec.clock.monotonic()
@@ -269,19 +269,19 @@ class ServingOperator:
         self._told = replace(self._told, served=keys, calls=sum(calls), serving=took)
 
     def restore(self, history: Sequence[PastVersion]) -> None:
-        """Come back from the log."""
+        """Restore the state from the log."""
         self._log.restore(history, self._spec.clock.now())
 
-    # -- telling ---------------------------------------------------------------------------
+    # -- reports ---------------------------------------------------------------------------
 
     @property
     def took_snapshot(self) -> bool:
-        """Tell whether the version just written stands without those before it."""
+        """Return whether the version just written is a snapshot, independent of earlier ones."""
         return self._log.took_snapshot
 
     @property
     def released(self) -> tuple[int, ...]:
-        """Return ordinals of segments that a snapshot has replaced."""
+        """Return the ordinals of segments that a snapshot has replaced."""
         return self._log.released
 
     @property
@@ -291,7 +291,7 @@ class ServingOperator:
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Return what the progress report tells of this shard."""
+        """Return what the progress report shows for this shard."""
         return {
             "groups": self._waiting.keys,
             "partitions": 1,
@@ -300,7 +300,7 @@ class ServingOperator:
 
 
 def _joined(parts: Sequence[tuple[Ids, Ids]]) -> tuple[Ids, Ids]:
-    """Return keys that were served one slice after the other, each once."""
+    """Return the distinct keys that were served, slice after slice."""
     if not parts:
         return np.empty(0, np.uint64), np.empty(0, np.uint64)
     hi, lo = (np.concatenate(part) for part in zip(*parts, strict=True))

@@ -1,14 +1,14 @@
-"""What a shard of an update stream writes to its log, and how it comes back from it.
+"""What a shard of an update stream writes to its log, and how it is restored from it.
 
-Idea: a version logs one row for each waiting key that changed, and one without a value for each
-that was served: what is superseded is never written. A snapshot has every known key, the values of
-those that wait, and the places in which they wait for each reader; keys and values that are not in
-memory go from file to file, some at a time.
+Idea: a version logs one row for each waiting key that changed, and one without a value for each key
+that was served: superseded values are never written. A snapshot has every known key, the values of
+those that wait, and their positions in the queue of each reader; keys and values that are not in
+memory are copied from file to file, some at a time.
 
 Invariants:
 1. A version logs one row for each key that changed or was served
    (`test_bounded_a_version_logs_one_row_for_each_key`).
-2. A queue that was brought back serves the same keys in the same order, for every reader
+2. A restored queue serves the same keys in the same order, for every reader
    (`test_oracle_a_restored_queue_goes_on_as_the_one_before`).
 """
 
@@ -47,16 +47,16 @@ from icestream.state.versions.commits import BASE
 #: lifetime classes of segments: changes of a version, and snapshots
 CHANGED = "updates"
 LIFETIMES = (CHANGED, BASE)
-#: kinds of records: facts as JSON, waiting keys with values, keys without, rows that a join in
-#: front took, and what it knows
+#: kinds of records: facts as JSON, waiting keys with values, keys without, rows that a join before
+#: the queue took, and the state of that join
 FACTS, VALUES, KEYS, TAKEN, KNOWN = range(5)
-#: rows of a record
+#: maximum number of rows of a record
 RECORD_ROWS = 16_384
 #: bytes of a key in a snapshot, and of one that waits for a reader
 KEY_BYTES = 56
 ORDER_BYTES = 24
 
-#: types of what is told of keys
+#: types of the columns that describe keys
 _TYPES = {
     **dict.fromkeys((HI, LO), pa.uint64()),
     **dict.fromkeys((FIRST, LAST, COUNT, SINCE_FIRST, PLACE, TURNS), pa.int64()),
@@ -77,7 +77,7 @@ class ServingLog:
         payload: pa.Schema,
         front: PreQueueOperator | None = None,
     ) -> None:
-        """Go on in the shard's log."""
+        """Continue the shard's log."""
         self._front = front
         self._shard = shard
         self._waiting = waiting
@@ -89,7 +89,7 @@ class ServingLog:
 
     @property
     def took_snapshot(self) -> bool:
-        """Tell whether the version just written stands without those before it."""
+        """Return whether the version just written is a snapshot, independent of earlier ones."""
         return self._snapshots.taken
 
     # -- writing ---------------------------------------------------------------------------
@@ -101,9 +101,9 @@ class ServingLog:
         taken: pa.RecordBatch | None = None,
         forgot: Micros = MINUS_INFINITY,
     ) -> None:
-        """Write what a version changed, and what a join took; now and then everything.
+        """Write what a version changed, and what a join took; from time to time a snapshot.
 
-        Keys without news since `forgot` were forgotten.
+        Keys without updates since `forgot` were dropped.
         """
         if self._snapshots.version_ends(self._size):
             self._write_snapshot()
@@ -125,7 +125,7 @@ class ServingLog:
 
     @property
     def _size(self) -> int:
-        """Return about how many bytes a snapshot takes."""
+        """Return the approximate size of a snapshot in bytes."""
         waiting, cells = self._waiting, self._waiting.cells
         ordered = sum(len(reader) for reader in waiting.readers)
         values = 8 * cells.codec.width * (cells.pages.used + waiting.cold.waiting)
@@ -134,7 +134,7 @@ class ServingLog:
     def _write_changes(self, batch: NewestUpdates | None, served: Served) -> None:
         wanted = None if batch is None else self._waiting.has(batch)
         for number, (hi, lo) in enumerate(served):
-            # what the batch brought of keys whose values are not logged is told once
+            # updates of keys whose values are not logged are recorded once
             told = batch if number == 0 else None
             rows = _keys(hi, lo, told, wanted, self._waiting.importance)
             self._append_rows(CHANGED, KEYS, rows, number)
@@ -168,10 +168,10 @@ class ServingLog:
         segment = self._shard.segment(lifetime)
         segment.append(payload, operator=reader, synopsis=kind, rows=rows)
 
-    # -- coming back -----------------------------------------------------------------------
+    # -- restore -----------------------------------------------------------------------
 
     def restore(self, history: Sequence[PastVersion], now: Micros) -> None:
-        """Take in the snapshot, then what each version after it changed."""
+        """Load the snapshot, then apply the changes of each later version."""
         logged = 0
         for past in history:
             for lifetime, info in past.segments:
@@ -200,7 +200,7 @@ class ServingLog:
             self._front.recall(state_of(bytes(each.payload) for each in records[KNOWN]))
 
     def _restore_changes(self, info: SegmentInfo, now: Micros) -> None:
-        """Let the same updates come and the same keys go."""
+        """Replay the updates and the served keys of a version."""
         facts, records = self._records(info)
         for served, learnt in zip(self._waiting.readers, facts["readers"], strict=True):
             served.cost = learnt["cost"]
@@ -224,7 +224,7 @@ class ServingLog:
             self._waiting.forget(facts["forgot"])
 
     def _records(self, info: SegmentInfo) -> tuple[Mapping[str, Any], dict[int, list[Record]]]:
-        """Return facts, and the records of each kind."""
+        """Return the facts, and the records of each kind."""
         with closing(self._shard.reader(info)) as reader:
             facts: Mapping[str, Any] = {}
             found: dict[int, list[Record]] = {kind: [] for kind in range(VALUES, KNOWN + 1)}
@@ -237,25 +237,25 @@ class ServingLog:
 
 
 def _of_reader(records: Sequence[Record], reader: int) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of records that are a reader's."""
+    """Yield the rows of a reader's records."""
     for record in records:
         if record.operator == reader:
             yield _typed(read_batch(bytes(record.payload)))
 
 
 def _typed(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Return rows that were read; ValueError if what kernels take of them is of another type."""
+    """Check rows that were read; ValueError if a column for kernels has another type."""
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
-        # of several readers each has columns of its own
+        # each of several readers has columns of its own
         kind = _TYPES.get(name.rstrip("0123456789"), column.type)
         if column.type != kind or (name.startswith("__") and column.null_count):
-            msg = f"column {name} is of type {column.type}, or has nulls"
+            msg = f"column {name} has the type {column.type}, or has nulls"
             raise ValueError(msg)
     return rows
 
 
 def _described(rows: pa.RecordBatch) -> dict[str, Any]:
-    """Return the columns that are told of keys, by name."""
+    """Return the columns that describe keys, by name."""
     names = [name for name in rows.schema.names if name.startswith("__")]
     return {name: np.asarray(rows.column(name).to_numpy()) for name in names}
 
@@ -263,7 +263,7 @@ def _described(rows: pa.RecordBatch) -> dict[str, Any]:
 def _keys(
     hi: Ids, lo: Ids, batch: NewestUpdates | None, wanted: Any, importance: str | None
 ) -> pa.RecordBatch:
-    """Return keys that were served, with what the batch brought of those nobody waits for now."""
+    """Return served keys, with the batch's updates of those that no reader waits for now."""
     first = np.full(len(hi), MINUS_INFINITY)
     last, count = first.copy(), np.zeros(len(hi), dtype=np.int64)
     weights = np.ones(len(hi))
@@ -284,7 +284,7 @@ def _keys(
 def _without_values(
     keys: pa.RecordBatch, payload: pa.Schema, importance: str | None
 ) -> pa.RecordBatch:
-    """Return keys as updates whose values nobody needs any more, but for their importance."""
+    """Return keys as updates whose values are not needed any more, except their importance."""
     columns = [
         keys.column(HEFT).cast(each.type)
         if each.name == importance

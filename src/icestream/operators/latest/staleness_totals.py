@@ -1,14 +1,14 @@
-"""How stale the answers of a shard were: since the beginning, and since the version before.
+"""How stale the answers of a shard were: since the beginning, and since the previous version.
 
-Idea: the queue keeps exact integrals and profiles of the staleness of the application and of the
-queue since it began; what they were at the end of the version before is kept beside them in the
-arena, so that the difference is the time between.
+Idea: the queue has exact integrals and profiles of the staleness of the application and of the
+queue since it began. Their values at the end of the previous version are stored in the arena as
+well; the difference is the staleness in between.
 
 Invariants:
-1. Versions together have the area of all of them (`test_oracle_versions_add_up_to_the_whole`).
+1. The areas of all versions add up to the total (`test_oracle_versions_add_up_to_the_whole`).
 2. No average exceeds its largest value (`test_an_average_is_never_above_the_largest`).
 
-Cost: a look at every key in memory, and at every one outside that waits, once in a version.
+Cost: one visit of every key in memory, and of every waiting one outside, per version.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Reals = npt.NDArray[np.float64]
 
 
 class StalenessPeriods(NamedTuple):
-    """Staleness of one kind, since the beginning and since the version before."""
+    """Staleness of one kind, since the beginning and since the previous version."""
 
     whole: StalenessIntegral
     lately: StalenessIntegral
@@ -44,18 +44,18 @@ class StalenessPeriods(NamedTuple):
 
 @dataclass
 class _Sums:
-    """What the keys of a reader come to, for one kind of staleness."""
+    """The sums over the keys of a reader, for one kind of staleness."""
 
     profile: Reals
-    #: keys by bin of their areas
+    #: number of keys by the bin of their area
     spread: Ints
     area: float = 0.0
-    #: largest value of all, and of the ramps that are open
+    #: largest value of all ramps, and of open ones
     most: Micros = 0
     open_most: Micros = 0
 
     def add(self, keys: Ints, kind: int, now: Micros) -> None:
-        """Add keys, with their ramps that are open."""
+        """Add keys, with their open ramps."""
         areas, most, begins, ends = ramps(keys, kind, now)
         add_ramps(self.profile, begins, ends)
         np.add.at(self.spread, bins_of_areas(areas), 1)
@@ -65,12 +65,12 @@ class _Sums:
 
 
 class StalenessTotals:
-    """The staleness of the answers that one reader gives in a shard."""
+    """The staleness of the answers of one reader in a shard."""
 
     def __init__(
         self, arena: Arena, queue: QueueReader, name: str = "books", cold: ColdKeys | None = None
     ) -> None:
-        """Attach to the arena's arrays, or begin; `cold` has keys that are not in memory."""
+        """Attach to the arena's arrays, or create them; `cold` has keys that are not in memory."""
         self._queue = queue
         self._cold = cold
         self._last: dict[str, Any] = arena.header.setdefault(
@@ -96,7 +96,7 @@ class StalenessTotals:
         return application, queue
 
     def _settled(self, kind: int) -> _Sums:
-        """Return what is known without a look at single keys."""
+        """Return what is known without visiting single keys."""
         reader, bit = self._queue.order.kernel, self._queue.order.bit
         profile = reader.application_profile if kind == APPLICATION else reader.queue_profile
         found = _Sums(profile.copy(), np.zeros(BINS, dtype=np.int64))
@@ -114,7 +114,7 @@ class StalenessTotals:
         kept = self._profiles.view[kind * BINS : (kind + 1) * BINS]
         since = sums.profile - kept
         time = float(max(0, now - (began if before is None else before)))
-        # an update may be told of long after it was due: then it was stale for longer than `at`
+        # an update may arrive long after it was due: then it was stale for longer than `at`
         lately = StalenessIntegral.of(
             sums.area - self._last["areas"][kind],
             max(count * time, float(since[:, 1].sum())),
@@ -126,14 +126,14 @@ class StalenessTotals:
         return StalenessPeriods(whole, lately)
 
     def _open_rows(self) -> Iterator[Ints]:
-        """Yield what is known of keys outside memory with something open."""
+        """Yield the rows of keys outside memory that have an open ramp."""
         if self._cold is not None:
             for rows in self._cold.open_rows():
                 yield self._cold.of_reader(rows, self._queue.order.bit)
 
 
 def _largest(profile: Reals) -> int:
-    """Return the end of the last bin in which a ramp ends."""
+    """Return the upper end of the last bin in which a ramp ends."""
     ended = np.flatnonzero(profile[:, 0] > 0)
     edges = bin_edges()
     return int(np.ceil(edges[min(ended[-1], len(edges) - 1)])) if len(ended) else 0

@@ -1,13 +1,13 @@
 """The expensive step behind a queue: a user's function over many keys at once, or row by row.
 
 Idea: the function gets the newest rows of some keys as one Arrow batch (or pandas frame, or one
-mapping for each row) and returns rows of a declared schema. What it returns is checked: columns
-are cast to the schema, and rows may not carry a key that was not asked for, since the application
-would take them for news of that key.
+mapping for each row) and returns rows of a declared schema. Its result is checked: columns are cast
+to the schema, and rows may only have keys that the function received, because the application would
+take them for updates of these keys.
 
 Invariants:
 1. Rows have exactly the declared columns (`test_results_have_the_declared_columns`).
-2. A function that changes the update key is refused (`test_a_step_may_not_change_the_key`).
+2. A function that changes the update key is rejected (`test_a_step_may_not_change_the_key`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ROWS = "rows"
 
 @dataclass(frozen=True)
 class UpdateStep:
-    """A user's function with what goes in and what comes out."""
+    """A user's function with its input and output columns."""
 
     function: Callable[[Any], Any]
     #: columns of the rows it gets
@@ -41,18 +41,18 @@ class UpdateStep:
     keys: tuple[str, ...] = ()
     #: `arrow`, `pandas` or `rows`: what the function takes and returns
     form: str = ARROW
-    #: whether it is done to every event, and not only to the newest of a key
+    #: whether it runs on every event, not only on the newest of a key
     every: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse a result without the key."""
+        """Reject a result without the key."""
         for name in self.keys:
             place = self.result.get_field_index(name)
             kind = self.payload.field(name).type
             if place < 0 or self.result.field(place).type != kind:
                 msg = (
-                    f"{self.name} must keep the update key, so that its rows say whose news they "
-                    f"are: add '{name} {kind}' to its schema ({_shown(self.result)})"
+                    f"{self.name} must keep the update key, so that the key of each row is known: "
+                    f"add '{name} {kind}' to its schema ({_shown(self.result)})"
                 )
                 raise DefinitionError(msg)
 
@@ -63,11 +63,11 @@ class UpdateStep:
 
     @property
     def text(self) -> str:
-        """Return the step for people and for checkpoints."""
+        """Return the step as text, for readers and for checkpoints."""
         return f"{self.name}: {_shown(self.result)}"
 
     def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return what the function makes of rows."""
+        """Return the function's result for rows."""
         if self.form == PANDAS:
             made: object = pa.RecordBatch.from_pandas(
                 self.function(rows.to_pandas()), preserve_index=False
@@ -117,8 +117,8 @@ class UpdateStep:
             place = int(np.flatnonzero(~known)[0])
             row = made.select(list(self.keys)).slice(place, 1).to_pylist()[0]
             msg = (
-                f"{self.name} returned a row of the key {row}, which it was not given: a step over "
-                "an update stream may not change the key"
+                f"{self.name} returned a row for the key {row}, which it did not receive: a step "
+                "over an update stream may not change the key"
             )
             raise InputError(msg)
 

@@ -1,18 +1,18 @@
-"""Union of update streams: the youngest update of every key, never one older than those delivered.
+"""Union of update streams: the newest update of every key, never one older than those delivered.
 
-Idea: a union of append streams would have to wait for its slowest input. Of update streams only the
-youngest row of a key matters, so the union delivers what is there and drops what turns out older.
-Of rows of one key and time only one may be delivered. If they are there together, the input that
-was declared nearer the truth wins; if their values differ and none was declared, the data is at
-fault. Of a time that was delivered already nothing more is, from whichever input.
+Idea: a union of append streams would have to wait for its slowest input. In update streams only the
+newest row of a key matters, so the union delivers what has arrived and drops what turns out older.
+Only one row per key and time may be delivered. If several arrive together, the most trusted input
+wins; if their values differ and no trust was declared, the data is in error. Once a time was
+delivered, no further row of that time is, from any input.
 
 Invariants:
-1. Rows delivered for a key go up in time (`test_oracle_union_beside_its_definition`).
-2. What is delivered of a batch is the youngest row of each key; of equal times that of the most
-   trusted input, and of one input the one that came last (the same test).
-3. A batch with a conflict is refused whole (`test_conflicts_without_a_truth_are_refused`).
-4. In front of windows and joins, which look at every update, all rows of a batch that go up in time
-   are delivered, one of each key and time (`test_oracle_every_row_of_a_union_that_goes_up`).
+1. The times of a key's delivered rows increase (`test_oracle_union_beside_its_definition`).
+2. A batch delivers the newest row of each key; among equal times that of the most trusted input,
+   and within one input the one that arrived last (the same test).
+3. A batch with a conflict is rejected as a whole (`test_conflicts_without_a_truth_are_refused`).
+4. Before windows and joins, which need every update, all rows of a batch that increase in time are
+   delivered, one per key and time (`test_oracle_every_row_of_a_union_that_goes_up`).
 
 Cost: a lookup per row, a sort of the batch; 24 bytes for each key.
 
@@ -35,7 +35,7 @@ from icestream.operators.lifetimes.consolidate import identities
 
 
 class UpdateUnion:
-    """Merges update streams of one schema, key and time."""
+    """Merges update streams with the same schema, key and time."""
 
     def __init__(
         self, streams: Sequence[UpdateStream], *, truth: Sequence[int] | None = None
@@ -44,7 +44,7 @@ class UpdateUnion:
 
         Args:
             streams: the inputs; port i is the i-th.
-            truth: ports from the most trusted on; those left out come last, in their order.
+            truth: ports, the most trusted first; the others follow in their order.
                 Without it, different values of one key and time are an error.
         """
         if not streams or any(each != streams[0] for each in streams):
@@ -52,7 +52,7 @@ class UpdateUnion:
             raise DefinitionError(msg)
         order = list(truth or ())
         if len(set(order)) < len(order) or not set(order) <= set(range(len(streams))):
-            msg = f"truth names inputs from 0 to {len(streams) - 1}, each once; got {order}"
+            msg = f"truth must list inputs from 0 to {len(streams) - 1}, each once; got {order}"
             raise DefinitionError(msg)
         order += [port for port in range(len(streams)) if port not in order]
         self.result = streams[0]
@@ -60,35 +60,35 @@ class UpdateUnion:
         self._rank = np.argsort(np.array(order, dtype=np.int64))
         self._keys = KeyDirectory()
         self._last: Ints = np.zeros(0, dtype=np.int64)
-        #: rows that were older than, or as old as, one delivered before
+        #: number of rows not newer than one delivered before
         self.late = 0
-        #: rows that a younger or more trusted one of their batch left behind
+        #: number of rows superseded by a newer or more trusted one of their batch
         self.superseded = 0
 
     def on_rows(self, port: int, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the youngest row of each key that is younger than what was delivered."""
+        """Return the newest row of each key, if it is newer than what was delivered."""
         return self.merge({port: rows})
 
     def state(self) -> State:
-        """Return all that is known, for `recall`."""
+        """Return the whole state, for `recall`."""
         counts = np.array([self.late, self.superseded])
         return {"known": self._keys.state(), "last": self._last, "counts": counts}
 
     def recall(self, state: State) -> None:
-        """Go on where `state` was asked for."""
+        """Restore what `state` returned."""
         self._keys.recall(state["known"])
         last = state["last"]
         if last.dtype != np.int64 or last.ndim != 1 or len(last) < len(self._keys):
-            msg = f"times of {len(last)} keys are told for {len(self._keys)} of a union"
+            msg = f"a union has the times of {len(last)} keys, but {len(self._keys)} keys"
             raise ValueError(msg)
         self._last = last
         self.late, self.superseded = state["counts"].tolist()
 
     def merge(self, inputs: Mapping[int, pa.RecordBatch], *, every: bool = False) -> pa.RecordBatch:
-        """Take what several inputs have at the same moment.
+        """Merge rows that several inputs have at the same moment.
 
-        With `every`, return all rows that go up in time, in the order of time, and not only the
-        youngest of each key.
+        With `every`, return all rows that increase in time, in time order, and not only the newest
+        of each key.
         """
         ports = sorted(inputs)
         rows = pa.concat_batches([inputs[port] for port in ports])
@@ -115,7 +115,7 @@ class UpdateUnion:
     def _check_conflicts(
         self, rows: pa.RecordBatch, keys: Ints, times: Ints, order: Ints, ends: Ints
     ) -> None:
-        """Refuse rows of a key with the time of its youngest and another value."""
+        """Reject rows of a key that have the time of its newest row and another value."""
         winner = np.repeat(order[ends], np.diff(np.concatenate([[-1], ends])))
         tied = (times[order] == times[winner]) & (order != winner)
         if not tied.any():
@@ -127,6 +127,6 @@ class UpdateUnion:
             pair = rows.take(pa.array([one[differ[0]], other[differ[0]]])).to_pylist()
             msg = (
                 f"two inputs have different values for one key and time: {pair[0]} and {pair[1]}; "
-                "say which input is to be believed (truth=...), or fix the data"
+                "choose the input to trust (truth=...), or fix the data"
             )
             raise InputError(msg)

@@ -1,8 +1,8 @@
-"""Steps done to every event, in the batch that brings it: what append streams are.
+"""Steps that run on every event, in the batch in which it arrives, as on an append stream.
 
-Idea: the baseline of update streams, in the same program. Nothing is kept and nothing is left out,
-so a batch lasts as long as its events take. Beside steps over the newest values, these go first:
-what time they leave is for the others.
+Idea: the baseline of update streams, in the same program. Nothing is stored and nothing is skipped,
+so a batch lasts as long as its events take. If there are also steps over the newest values, these
+run first, and the others get the remaining time.
 
 Invariant: every step gets every event once
 (`test_steps_over_all_and_over_the_newest_side_by_side`).
@@ -25,7 +25,7 @@ from icestream.operators.protocol import Emitted, Inputs, PastVersion
 
 @dataclass(frozen=True)
 class UpdateInputs:
-    """What came for a shard: the newest of each key, and every event."""
+    """The input of a shard: the newest update of each key, and every event."""
 
     newest: Inputs
     every: Inputs
@@ -34,20 +34,20 @@ class UpdateInputs:
 class AppendOperator:
     """Runs steps over all events of a batch."""
 
-    #: every version stands without those before it
+    #: every version is independent of earlier ones
     took_snapshot = True
     released: tuple[int, ...] = ()
 
     def __init__(self, steps: Mapping[int, UpdateStep], clock: Clock) -> None:
-        """Have seen nothing yet; steps are by number of the view."""
+        """Start empty; steps are by number of the view."""
         self._steps = steps
         self._clock = clock
         self._inputs: Inputs | None = None
-        #: what the version did
+        #: report of the version
         self.told = ServingReport()
 
     def on_batch(self, inputs: UpdateInputs) -> None:
-        """Remember what the batch brought."""
+        """Remember the inputs of the batch."""
         self._inputs = inputs.every
 
     def on_watermark(self, watermark: Micros) -> Iterator[Emitted]:
@@ -64,24 +64,24 @@ class AppendOperator:
         self.told = ServingReport(served=served, calls=calls, serving=took)
 
     def restore(self, history: Sequence[PastVersion]) -> None:
-        """Have nothing to come back to."""
+        """Do nothing: there is no state."""
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Return what the progress report tells of this shard."""
+        """Return what the progress report shows for this shard."""
         return {"groups": 0, "partitions": 1, "updates": self.told.to_json()}
 
 
 class NewestOperator:
-    """Serves the newest values, and every event too where steps ask for that."""
+    """Serves the newest values, and every event to the steps that need all."""
 
     def __init__(self, newest: ServingOperator, every: AppendOperator | None) -> None:
-        """Put the two side by side; the state is that of the newest."""
+        """Combine both operators; only the one for the newest values has state."""
         self._newest = newest
         self._every = every
 
     def on_batch(self, inputs: UpdateInputs) -> None:
-        """Take in what the batch brought."""
+        """Process the inputs of the batch."""
         self._newest.on_batch(inputs.newest)
         if self._every is not None:
             self._every.on_batch(inputs)
@@ -94,22 +94,22 @@ class NewestOperator:
         yield from self._newest.on_watermark(watermark)
 
     def restore(self, history: Sequence[PastVersion]) -> None:
-        """Come back from the log."""
+        """Restore the state from the log."""
         self._newest.restore(history)
 
     @property
     def took_snapshot(self) -> bool:
-        """Tell whether the version just written stands without those before it."""
+        """Return whether the version just written is a snapshot, independent of earlier ones."""
         return self._newest.took_snapshot
 
     @property
     def released(self) -> tuple[int, ...]:
-        """Return ordinals of segments that a snapshot has replaced."""
+        """Return the ordinals of segments that a snapshot has replaced."""
         return self._newest.released
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Return what the progress report tells of this shard."""
+        """Return what the progress report shows for this shard."""
         found = self._newest.statistics
         if self._every is None:
             return found

@@ -1,11 +1,12 @@
-"""What an update stream is: rows with a key and a time, each an update of the one before it.
+"""Update streams: rows with a key and a time, each an update of the previous row of its key.
 
 Idea: every operator over update streams takes record batches in the order of arrival and returns
-record batches; key and time columns go along unchanged. `KeyDirectory` gives keys dense numbers, so
-that what an operator knows of them lies in flat arrays.
+record batches; key and time columns pass through unchanged. `KeyDirectory` gives keys dense
+numbers, so operators store their state by key in flat arrays.
 
 Invariants:
-1. Equal keys have equal numbers, others others (`test_oracle_keys_are_numbered_as_by_a_dict`).
+1. Keys have equal numbers exactly if they are equal
+   (`test_oracle_keys_are_numbered_as_by_a_dict`).
 
 Cost: one lookup in an open-addressing table per row.
 """
@@ -30,20 +31,20 @@ class UpdateStream:
     """Columns of an update stream, and which of them are its key and its time."""
 
     schema: pa.Schema
-    #: columns of the update key; none: every row updates the one before it
+    #: columns of the update key; if empty, every row updates the previous one
     keys: tuple[str, ...]
     #: column of integers or timestamps by which the rows of a key are in order
     time: str
 
     def __post_init__(self) -> None:
-        """Check that the columns are there."""
+        """Check that the columns exist."""
         for name in (*self.keys, self.time):
             if self.schema.get_field_index(name) < 0:
                 msg = f"an update stream of {self.schema.names} has no column {name!r}"
                 raise DefinitionError(msg)
         kind = self.schema.field(self.time).type
         if not (pa.types.is_integer(kind) or pa.types.is_timestamp(kind)):
-            msg = f"the time of updates is an integer or a timestamp; {self.time!r} is {kind}"
+            msg = f"the time of updates must be an integer or a timestamp; {self.time!r} is {kind}"
             raise DefinitionError(msg)
         if self.time in self.keys:
             msg = f"{self.time!r} is the time of the stream and cannot be part of its key"
@@ -51,7 +52,7 @@ class UpdateStream:
 
     @property
     def others(self) -> tuple[str, ...]:
-        """The columns that are neither key nor time."""
+        """Return the columns that are neither key nor time."""
         return tuple(n for n in self.schema.names if n not in self.keys and n != self.time)
 
     def identify(self, rows: pa.RecordBatch) -> tuple[Ids, Ids]:
@@ -62,7 +63,7 @@ class UpdateStream:
         return identified(rows, self.keys)
 
     def times(self, rows: pa.RecordBatch) -> Ints:
-        """Return the time of each row; InputError if one has none."""
+        """Return the time of each row; InputError if one is null."""
         column = rows.column(self.time)
         if column.null_count:
             msg = f"column {self.time!r} has no value in some rows; updates are ordered by it"
@@ -71,10 +72,10 @@ class UpdateStream:
 
 
 class KeyDirectory:
-    """Numbers of keys: 0, 1, 2, ... in the order in which they came first."""
+    """Numbers of keys: 0, 1, 2, ... in the order in which they first appeared."""
 
     def __init__(self) -> None:
-        """Know no key."""
+        """Start without keys."""
         self._index = np.zeros(64, dtype=np.int32)
         self._rows = np.zeros((32, 2), dtype=np.int64)
         self._used = 0
@@ -100,7 +101,7 @@ class KeyDirectory:
         return found
 
     def recall(self, keys: Ints) -> None:
-        """Number the keys of `state` as they were."""
+        """Restore the keys of `state` with their numbers."""
         hi, lo = np.ascontiguousarray(keys.T)
         self._enter(hi.view(np.uint64), lo.view(np.uint64))
 
@@ -120,7 +121,7 @@ class KeyDirectory:
 
 
 def grown(array: Ints, size: int, fill: int) -> Ints:
-    """Return an array with room for `size` numbers, new ones being `fill`."""
+    """Return an array with room for `size` numbers, the new ones set to `fill`."""
     if size <= len(array):
         return array
     more = np.full(max(size, 2 * len(array)) - len(array), fill, dtype=array.dtype)

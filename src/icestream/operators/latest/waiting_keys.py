@@ -1,14 +1,14 @@
-"""The keys of a shard that wait, with what a log needs to bring them back.
+"""The waiting keys of a shard, with what the log needs to restore them.
 
-Idea: an update queue in the shard's arena, with a reader for each step that is behind it. What
-arrives is folded: of several updates of a key the queue sees the first, which says since when the
-key waits, and the last, which has the value; the mean gap between updates is what all of them would
-have made it.
+Idea: an update queue in the shard's arena, with a reader for each step behind it. Arriving updates
+are folded: of several updates of a key the queue gets the first, which determines since when the
+key waits, and the last, which has the value. The mean gap between updates is corrected to what all
+of them would have given.
 
 Invariants:
-1. Rates are those of all updates, also of those that were folded
+1. Rates are those of all updates, including folded ones
    (`test_parity_folded_updates_make_the_rates_of_all`).
-2. A queue that was brought back serves the same keys in the same order
+2. A restored queue serves the same keys in the same order
    (`test_oracle_a_restored_queue_goes_on_as_the_one_before`).
 
 Cost: that of two arrivals for each key of a batch.
@@ -60,14 +60,14 @@ from icestream.state.queue.eviction import KeyEviction
 from icestream.state.queue.reader import Dequeued, QueueReader
 from icestream.state.queue.sharing import SharedQueue
 
-#: updates whose gaps are averaged
+#: number of updates whose gaps are averaged
 SMOOTHING = 32
-#: columns of known keys in a snapshot, beside identity, last update and number of updates
+#: columns of known keys in a snapshot, after identity, last update and number of updates
 GAP = "__gap"
 HEFT = "__weight"
 EVENNESS = "__uneven"
-#: columns of keys that wait, for each reader: since when, in which of its lists (-1 for none), and
-#: the number of the place there
+#: columns of waiting keys, for each reader: since when, in which of its lists (-1 for none), and
+#: the position there
 SINCE_FIRST = "__since"
 PLACE = "__list"
 TURNS = "__turn"
@@ -87,15 +87,15 @@ class WaitingKeys:
     ) -> None:
         """Attach to the arena's arrays, or start without keys.
 
-        `account` holds the work buffers; its budget says how many keys are in memory. `importance`
-        is a column of the values that says what a key's staleness counts.
+        `account` holds the work buffers; its budget limits how many keys are in memory.
+        `importance` is a column of the values with the weight of a key's staleness.
         """
         self._schema = schema
-        #: column of the values that says what a key's staleness counts
+        #: column of the values with the weight of a key's staleness
         self.importance = importance
         self._queue = SharedQueue(schema, arrays=arena, smoothing=SMOOTHING)
         costs = arena.header.get("cost", [0.0] * readers)
-        #: one for each step, in order
+        #: one reader for each step, in order
         self.readers: tuple[QueueReader, ...] = tuple(
             self._queue.reader(f"reader{number}", schedule=schedule, cost=cost)
             for number, cost in enumerate(costs)
@@ -123,14 +123,14 @@ class WaitingKeys:
         return self.cells.fact(k.LATE)
 
     def __len__(self) -> int:
-        """Return how many keys wait, for one reader or several."""
+        """Return how many keys wait for at least one reader."""
         if len(self.readers) == 1:
             return len(self.readers[0])
         here = int(np.count_nonzero(self.cells.column(k.WAITED_FOR)))
         return here + self.cold.waiting
 
     def take_in(self, updates: NewestUpdates) -> int:
-        """Let updates arrive, one row for each key; return how many waiting values they replace."""
+        """Add updates, one row for each key; return how many waiting values they replace."""
         residence, (hi, lo) = self._residence, updates.identity
         known = residence.look(hi, lo)
         replaced, before = int((known[:, k.WAITED_FOR] != 0).sum()), known[:, k.COUNT]
@@ -156,7 +156,7 @@ class WaitingKeys:
         return replaced
 
     def _weigh(self, updates: NewestUpdates) -> None:
-        """Let keys count as much as their newest update says."""
+        """Set the weight of keys to that of their newest update."""
         slots = self.cells.find(*updates.identity)
         newest = np.flatnonzero(self.cells.column(k.ARRIVED)[slots] == updates.last)
         weights = importances(updates, self.importance)[newest]
@@ -165,7 +165,7 @@ class WaitingKeys:
             reader.weigh(hi[newest], lo[newest], importance=weights)
 
     def forget(self, before: Micros) -> None:
-        """Forget keys without news since `before`, whose answers are delivered."""
+        """Drop keys without updates since `before` whose answers are delivered."""
         old = self.cells.idle_since(before)
         for reader in self.readers:
             old = old[reader.order.kernel.keys[old, FLYING] == NONE]
@@ -175,33 +175,33 @@ class WaitingKeys:
         self.cold.forget(before)
 
     def has(self, updates: NewestUpdates) -> npt.NDArray[np.bool_]:
-        """Tell of updates that were taken in which are what somebody waits for."""
+        """Return which of the added updates some reader waits for."""
         known = self._residence.look(*updates.identity)
         newest = known[:, k.ARRIVED] == updates.last
         wanted: npt.NDArray[np.bool_] = newest & (known[:, k.WAITED_FOR] != 0)
         return wanted
 
     def is_newer(self, updates: NewestUpdates) -> npt.NDArray[np.bool_]:
-        """Tell of updates that were not taken in which are newer than all their keys had."""
+        """Return which updates, not added yet, are newer than all of their key."""
         newer: npt.NDArray[np.bool_] = updates.last > self._latest(updates)
         return newer
 
     def is_fresh(self, updates: NewestUpdates) -> npt.NDArray[np.bool_]:
-        """Tell of updates that were not taken in which are as new as all their keys had."""
+        """Return which updates, not added yet, are at least as new as all of their key."""
         fresh: npt.NDArray[np.bool_] = updates.last >= self._latest(updates)
         return fresh
 
     def _latest(self, updates: NewestUpdates) -> Ints:
-        """Return the time of what the keys of updates had last."""
+        """Return the time of the last update of each key."""
         known = self._residence.look(*updates.identity)
         return np.where(known[:, k.COUNT] > 0, known[:, k.ARRIVED], MINUS_INFINITY)
 
     def serve(self, reader: int, count: int, now: Micros) -> Dequeued:
-        """Take the keys that are next for a reader."""
+        """Take the next keys of a reader out of the queue."""
         return self._residence.dequeue(reader, count, now)
 
     def delivered(self, at: Micros) -> None:
-        """Tell that all that was taken has reached the application."""
+        """Record that all keys taken so far have reached the application."""
         for reader in self.readers:
             flying = reader.order.kernel.keys[: self.cells.seen, FLYING] != NONE
             reader.delivered(*self.cells.identities(np.flatnonzero(flying)), at)
@@ -210,7 +210,7 @@ class WaitingKeys:
     # -- log -------------------------------------------------------------------------------
 
     def facts(self) -> dict[str, Any]:
-        """Return what is not told by single keys."""
+        """Return the state that does not belong to single keys."""
         facts = self.cells.kernel.facts
         return {
             "schedule": self.readers[0].schedule,
@@ -230,7 +230,7 @@ class WaitingKeys:
         }
 
     def recall(self, facts: Mapping[str, Any]) -> None:
-        """Set what `facts` said."""
+        """Restore what `facts` returned."""
         kept = self.cells.kernel.facts
         kept[k.FIRST], kept[k.NEWEST] = facts["first"], facts["newest"]
         kept[k.ACCEPTED], kept[k.LATE] = facts["accepted"], facts["late"]
@@ -244,11 +244,11 @@ class WaitingKeys:
             reader.cost = learnt["cost"]
 
     def portions(self, size: int, *, waiting: bool) -> Iterator[tuple[Ints, pa.RecordBatch | None]]:
-        """Yield rows of all keys that wait, with their values, or of all others, some at a time."""
+        """Yield rows of all waiting keys, with their values, or of all others, some at a time."""
         return self._residence.portions(size, waiting=waiting)
 
     def described(self, rows: Ints) -> list[tuple[str, Any]]:
-        """Return what a snapshot says of keys beside their values, by name."""
+        """Return the columns of keys in a snapshot, without their values, by name."""
         reader = self.cold.of_reader(rows, 0).view(np.float64)
         hi, lo = identities(rows)
         return [
@@ -262,7 +262,7 @@ class WaitingKeys:
         ]
 
     def ordered(self, rows: Ints) -> list[tuple[str, Any]]:
-        """Return what a snapshot says of the order in which keys wait, by name."""
+        """Return the columns of a snapshot with the order in which keys wait, by name."""
         columns = []
         for reader in range(len(self.readers)):
             keys = self.cold.of_reader(rows, reader)
@@ -281,9 +281,9 @@ class WaitingKeys:
     def bring_back(
         self, described: Mapping[str, Any], values: pa.RecordBatch | None, *, same: bool
     ) -> None:
-        """Take in keys of a snapshot: some that wait, with values and their order, or others.
+        """Load keys of a snapshot: either waiting keys, with values and their order, or others.
 
-        Where the schedule is not the same, keys are put into the lists where this one has them.
+        If the schedule has changed, keys enter the lists in which this schedule puts them.
         """
         for piece in self._residence.pieces(len(described[HI])):
             some = {name: column[piece] for name, column in described.items()}
@@ -321,7 +321,7 @@ class WaitingKeys:
     def _row_of(
         self, number: int, described: Mapping[str, Any], *, is_waiting: bool, same: bool
     ) -> Ints:
-        """Return the words of keys in a snapshot for a reader, which counts those that wait."""
+        """Return the words of a snapshot's keys for a reader, and count those that wait."""
         reader = self.readers[number].order
         keys = np.zeros((len(described[HI]), READER_WORDS), dtype=np.int64)
         keys[:, [SINCE, LACKS, FLYING]] = NONE
@@ -334,7 +334,7 @@ class WaitingKeys:
                 lists = self._places(number, described[GAP], described[HEFT])
                 places = np.where(places < 0, -1, lists)
             if (places < -1).any() or (places >= len(reader.kernel.lists)).any():
-                msg = "a snapshot has keys in lists that there are none of"
+                msg = "a snapshot has keys in lists that do not exist"
                 raise ValueError(msg)
             waits = places >= 0
             keys[:, LIST], keys[:, TURN] = places + 1, described[f"{TURNS}{number}"]
@@ -346,7 +346,7 @@ class WaitingKeys:
         return keys
 
     def take_out(self, reader: int, hi: Ids, lo: Ids, now: Micros) -> None:
-        """Take chosen keys out, as when they were served to a reader."""
+        """Remove chosen keys, as if they were served to a reader."""
         for piece in self._residence.pieces(len(hi)):
             self._residence.admit(hi[piece], lo[piece])
             slots = self.cells.find(hi[piece], lo[piece])
@@ -354,7 +354,7 @@ class WaitingKeys:
             take_cells(self.cells.kernel, order, slots[slots >= 0], now)
 
     def clean(self) -> None:
-        """Clean files of what is out of date, at the end of a version."""
+        """Remove outdated data from files, at the end of a version."""
         self.cold.clean()
 
     def _places(
@@ -369,7 +369,7 @@ class WaitingKeys:
     # -- rates -----------------------------------------------------------------------------
 
     def _correct_rates(self, updates: NewestUpdates, several: Ints, before: Ints) -> None:
-        """Let the mean gap of keys be what it were had all their updates come one by one."""
+        """Set the mean gap of keys to what single updates would have given."""
         cells = self.cells
         hi, lo = updates.identity
         slots = cells.find(hi[several], lo[several])
@@ -391,12 +391,12 @@ class WaitingKeys:
 
 
 def importances(updates: NewestUpdates, column: str | None) -> npt.NDArray[np.float64]:
-    """Return what the keys of updates count; InputError unless all are positive."""
+    """Return the weights of the keys of updates; InputError unless all are positive."""
     values = updates.rows.column(column).cast(pa.float64())
     weights = np.asarray(values.to_numpy(zero_copy_only=False))
     if not (weights > 0).all():
         msg = (
-            f"the importance of a key is a positive number; column {column!r} has "
+            f"the importance of a key must be a positive number; column {column!r} has "
             f"{weights[~(weights > 0)][0]}: fix it, or filter such rows out"
         )
         raise InputError(msg)

@@ -1,15 +1,15 @@
-"""Aggregates over windows under update semantics: an answer for the newest window of every key.
+"""Window aggregates under update semantics: an answer for the newest window of every key.
 
-Idea: a window queue in front and an operator behind it that obeys the queue's marks. The operator
-has one open window for each key at most; tuples of a batch are folded into slots of open windows,
-field by field, and the windows that end are lowered to rows. How many tuples are served is up to
-the caller: under overload older windows are passed over, never cut. The group-by columns may be
-more than the update key: `key_clocks` tells what supersedes what then.
+Idea: a window queue, followed by an operator that obeys the queue's marks. The operator has at most
+one open window for each key; tuples of a batch are folded into slots of open windows, field by
+field, and the windows that end are lowered to rows. The caller decides how many tuples are served:
+under overload older windows are skipped, never cut. The group-by columns may be more than the
+update key: `key_clocks` then defines what supersedes what.
 
 Invariants:
-1. Each answer is over all tuples of its key in its window, whatever was passed over before and
-   however input and service are cut (`test_oracle_answers_are_over_whole_windows`).
-2. Windows of a key are delivered in their order (the same test).
+1. Each answer is over all tuples of its key in its window, whatever was skipped before and however
+   input and service are cut (`test_oracle_answers_are_over_whole_windows`).
+2. Windows of a key are delivered in order (the same test).
 
 Cost: O(tuples served x fields); a slot for each open window.
 
@@ -43,13 +43,13 @@ from icestream.state.queue.pages import PagePool
 from icestream.state.queue.windows.queue import Late, WindowQueue, WindowTuples
 from icestream.state.queue.windows.spec import UpdateWindows
 
-#: columns of a window in the results: first and last instant
+#: columns of a window in the results: start and end
 START = "window_start"
 END = "window_end"
 
 
 class MarkedAggregate:
-    """Folds marked tuples and answers for the windows that end."""
+    """Folds marked tuples and returns answers for the windows that end."""
 
     def __init__(self, payload: pa.Schema, aggregates: Sequence[Aggregate]) -> None:
         """Aggregate columns of a payload; DefinitionError for functions without words."""
@@ -70,7 +70,7 @@ class MarkedAggregate:
 
     @property
     def open_windows(self) -> int:
-        """Windows that began and did not end."""
+        """Return the number of windows that have begun and not ended."""
         return int(np.count_nonzero(self._slot_of))
 
     def state(self) -> State:
@@ -84,7 +84,7 @@ class MarkedAggregate:
         }
 
     def recall(self, state: State) -> None:
-        """Go on where `state` was asked for."""
+        """Restore what `state` returned."""
         table, free = state["open.table"], state["open.free"]
         slots, ends = state["open.slots"], state["open.ends"]
         used = np.concatenate([free, slots[slots != NOWHERE]])
@@ -96,13 +96,13 @@ class MarkedAggregate:
             or len(np.unique(used)) < len(used)
             or not ((used > NOWHERE) & (used < len(table))).all()
         ):
-            msg = "open windows share slots, or have some that there are not"
+            msg = "open windows share slots, or have slots that do not exist"
             raise ValueError(msg)
         self._table, self._free, self._slot_of, self._end_of = table, free, slots, ends
         self._arrivals = int(state["open.arrivals"][0])
 
     def on_tuples(self, read: WindowTuples) -> tuple[Ints, Ints, pa.RecordBatch]:
-        """Return (number of the key, last instant, answers) of the windows that end."""
+        """Return (key number, end, answers) of the windows that end."""
         slots, emitted = self._slots(read)
         self._fold(read, slots[read.is_tuple])
         ended = slots[emitted]
@@ -154,7 +154,7 @@ class MarkedAggregate:
 
 
 class WindowedUpdates:
-    """Update streams through windows: the newest window of every key, as fresh as can be served."""
+    """Windows over an update stream: the newest window of every key, as fresh as possible."""
 
     def __init__(
         self,
@@ -169,32 +169,32 @@ class WindowedUpdates:
         late: Late = "drop",
         pool: PagePool | None = None,
     ) -> None:
-        """Make an operator without a tuple.
+        """Create an operator without tuples.
 
         Args:
-            schema: of the input.
+            schema: columns of the input.
             keys: columns of the update key.
             time: column of integers or timestamps that windows are over.
             windows: size and slide in the unit of the time column, and semantics.
             aggregates: columns of the answers.
-            by: group-by columns, the key or more than it; the key if left out.
-            schedule: order of groups that wait.
+            by: group-by columns, the key or more; by default the key.
+            schedule: order of waiting groups.
             late: what happens to tuples that are older than their key's latest.
             pool: where window buffers take their memory.
         """
         groups = tuple(keys if by is None else by)
         if not aggregates:
-            msg = "an aggregate over windows needs one function at least"
+            msg = "an aggregate over windows needs at least one function"
             raise DefinitionError(msg)
         if not set(keys) <= set(groups):
             msg = (
-                f"an aggregate over an update stream groups by its key {list(keys)} and more, if "
-                f"wanted, so that its rows say whose news they are; got {list(groups)}"
+                f"an aggregate over an update stream must group by its key {list(keys)}, and "
+                f"optionally more, so that the key of each row is known; got {list(groups)}"
             )
             raise DefinitionError(msg)
         names = [*groups, START, END, *(each.alias for each in aggregates)]
         if len(set(names)) < len(names):
-            msg = f"results need columns with names of their own, got {names}: rename some"
+            msg = f"the columns of results need distinct names, got {names}: rename some"
             raise DefinitionError(msg)
         self._stream = UpdateStream(schema, tuple(keys), time)
         self._groups = groups
@@ -206,9 +206,9 @@ class WindowedUpdates:
         self._operator = MarkedAggregate(self._payload, aggregates)
         self._codec = KeyCodec(pa.schema([schema.field(name) for name in groups]))
         self._known = self._codec.schema.empty_table()
-        #: tuples that were processed
+        #: number of tuples processed
         self.processed = 0
-        #: numbers of the keys whose windows were committed to by the last call of `serve`
+        #: numbers of the keys whose windows the last call of `serve` committed to
         self.committed: Ints = np.zeros(0, dtype=np.int64)
         kind = schema.field(time).type
         bounds = [pa.field(START, kind), pa.field(END, kind)]
@@ -218,17 +218,17 @@ class WindowedUpdates:
 
     @property
     def queue(self) -> WindowQueue:
-        """The queue in front."""
+        """Return the queue before the operator."""
         return self._queue
 
     @property
     def keys(self) -> int:
-        """Groups that are known."""
+        """Return the number of known groups."""
         return int(self._known.num_rows)
 
     @property
     def facts(self) -> dict[str, int]:
-        """Counts of the queue, and windows that are open in the operator."""
+        """Return counters of the queue, and the number of open windows."""
         facts = {**self._queue.facts, "open": self._operator.open_windows}
         if self._clocks is not None:
             facts["late"] += self._clocks.late
@@ -236,7 +236,7 @@ class WindowedUpdates:
 
     @property
     def payload(self) -> pa.Schema:
-        """Columns of the tuples that wait, beside group and time."""
+        """Return the columns of waiting tuples, without group and time."""
         return self._payload
 
     def known(self, cells: Ints) -> list[pa.Array]:
@@ -245,16 +245,16 @@ class WindowedUpdates:
         return [_one_chunk(column) for column in keys.columns]
 
     def state(self) -> State:
-        """Return what is known beside the queue, which is in its arrays, for `recall`."""
+        """Return the state outside the queue, which is in its own arrays, for `recall`."""
         clocks = {} if self._clocks is None else self._clocks.state()
         return {**self._operator.state(), **clocks, "keys": bytes_of(self._known)}
 
     def recall(self, state: State) -> None:
-        """Go on where `state` was asked for."""
+        """Restore what `state` returned."""
         self._operator.recall(state)
         known = table_of(state["keys"])
         if known.schema != self._known.schema or known.num_rows != len(self._queue.table):
-            msg = f"{known.num_rows} keys of windows are told for {len(self._queue.table)}"
+            msg = f"{known.num_rows} keys of windows, but {len(self._queue.table)} in the queue"
             raise ValueError(msg)
         if self._clocks is not None:
             _check_clocks(state, known.num_rows)
@@ -262,7 +262,7 @@ class WindowedUpdates:
         self._known = known
 
     def enqueue(self, batch: pa.RecordBatch, arrived: Ints) -> None:
-        """Take tuples, in the order of arrival."""
+        """Add tuples, in the order of arrival."""
         if self._clocks is not None:
             kept = self._clocks.in_order(batch)
             batch, arrived = batch.take(pa.array(kept)), arrived[kept]
@@ -276,7 +276,7 @@ class WindowedUpdates:
             self._clocks.tell(self._queue, batch, cells, arrived)
 
     def _remember(self, batch: pa.RecordBatch, cells: Ints) -> None:
-        """Keep the key columns of keys that are new, in the order of their numbers."""
+        """Store the key columns of new keys, in the order of their numbers."""
         before = self._known.num_rows
         fresh = np.flatnonzero(cells >= before)
         if len(fresh):
@@ -298,7 +298,7 @@ class WindowedUpdates:
 
 
 def _check_clocks(state: State, groups: int) -> None:
-    """Refuse lists of groups that go in circles: each leads to earlier ones only."""
+    """Reject cyclic lists of groups: each may only lead to earlier ones."""
     first, after, last = (state[f"clocks.{name}"] for name in ("first", "after", "last"))
     linked = int(state["clocks.counts"][0])
     whole = (

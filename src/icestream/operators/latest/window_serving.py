@@ -1,23 +1,23 @@
 """Windows under update semantics in one shard: the newest window of every key, whole, in time.
 
-Idea: the tuples of a batch enter the window queue in the order of time; then tuples of windows that
-are committed to are processed, slice by slice, until the time of the batch is used, and what
-windows answer goes through the step. All state is arrays of the arena. The queue does the same to
-the same calls, so a version logs its tuples and how many were processed in each call; a snapshot
-tells what the queue holds, without addresses.
+Idea: the tuples of a batch enter the window queue in time order. Then tuples of windows that are
+committed to are processed, slice by slice, until the time of the batch is used, and the answers of
+windows go through the step. All state is arrays of the arena. The queue is deterministic, so a
+version logs its tuples and how many were processed in each call; a snapshot has the contents of the
+queue, without addresses.
 
 Invariants:
 1. Every answer is over all tuples of its key in its window, also over restarts at any batch
    (`test_oracle_windows_are_whole_over_restarts`).
-2. A restored queue goes on as the one before (the same test: rows are equal).
-3. Signed nonsense in a snapshot is damage, never an endless walk
+2. A restored queue continues like the original (the same test: rows are equal).
+3. Correctly signed nonsense in a snapshot is reported as damage, never an endless loop
    (`test_signed_nonsense_in_any_state_is_an_error_of_ours`).
 
-Cost: tuples that wait, with 24 bytes each; a version logs its tuples.
+Cost: waiting tuples, with 24 bytes each; a version logs its tuples.
 
-Limits: keys are remembered for good and must fit into the shard's memory, as must the tuples of
-windows that wait. A key's tuples of one instant but the first, and those older than its latest, are
-dropped and counted as outdated.
+Limits: keys are stored for ever and must fit into the shard's memory, as must the tuples of waiting
+windows. Of a key's tuples with the same time, all but the first are dropped, as are those older
+than its latest; they are counted as outdated.
 """
 
 from __future__ import annotations
@@ -54,33 +54,33 @@ from icestream.state.queue.windows.spec import UpdateWindows
 from icestream.state.snapshot_schedule import SnapshotSchedule
 from icestream.state.versions.commits import BASE
 
-#: kinds of records: tuples as they came, counts as JSON, arrays of the queue, other arrays, what
-#: the arcs before the windows know
+#: kinds of records: tuples as they arrived, counts as JSON, arrays of the queue, other arrays, the
+#: state of the tree before the windows
 TUPLES, CALLS, QUEUE, OTHERS, BEFORE = range(5)
 
 
 @dataclass(frozen=True)
 class WindowedBy:
-    """What windows are over and what is asked of them."""
+    """The definition of windows over an update stream."""
 
     schema: pa.Schema
     keys: tuple[str, ...]
     time: str
     windows: UpdateWindows
     aggregates: tuple[Aggregate, ...]
-    #: group-by columns, the key or more than it
+    #: group-by columns, the key or more
     by: tuple[str, ...]
-    #: SQL that answers must fulfil to be delivered
+    #: SQL conditions that answers must meet to be delivered
     having: tuple[str, ...] = ()
     zone: str = "UTC"
 
     def filters(self) -> list[UpdateFilter]:
-        """Return what answers must pass; DefinitionError for what cannot be."""
+        """Return the filters of answers; DefinitionError if the definition is invalid."""
         result = self.operator("inplace").result
         return [UpdateFilter(result, each, zone=self.zone) for each in self.having]
 
     def operator(self, schedule: str, pool: PagePool | None = None) -> WindowedUpdates:
-        """Return the operator; DefinitionError for what cannot be."""
+        """Return the operator; DefinitionError if the definition is invalid."""
         order: Literal["inplace", "fifo"] = "fifo" if schedule == "fifo" else "inplace"
         return WindowedUpdates(
             self.schema,
@@ -96,17 +96,17 @@ class WindowedBy:
 
 @dataclass(frozen=True)
 class WindowServing:
-    """What a shard is told of a version."""
+    """What a shard needs to run a version."""
 
     windowed: WindowedBy
     step: UpdateStep
     schedule: str
-    #: microseconds for serving
+    #: time for serving, in microseconds
     budget: Micros
     clock: Clock
-    #: the tree whose rows are seen through windows
+    #: the tree whose rows enter the windows
     front: PreQueueNode | None = None
-    #: when the rows of the version before reached the application; None if nobody knows
+    #: when the rows of the previous version reached the application; None if unknown
     delivered: Micros | None = None
 
 
@@ -114,7 +114,7 @@ class WindowServingOperator:
     """Serves the windows of one shard."""
 
     def __init__(self, spec: WindowServing, shard: Shard) -> None:
-        """Look at the shard's state; it is opened with the first batch, or when it is restored."""
+        """Attach to the shard; its state is opened with the first batch, or when it is restored."""
         self._spec = spec
         self._shard = shard
         self._header: dict[str, Any] = shard.arena.header
@@ -152,18 +152,18 @@ class WindowServingOperator:
 
     @property
     def windows(self) -> WindowedUpdates:
-        """Return the windows, for whoever looks at them."""
+        """Return the windows, for inspection."""
         return self._windows
 
     @property
     def front(self) -> PreQueueOperator | None:
-        """Return the arcs before the windows, for whoever looks at them."""
+        """Return the tree before the windows, for inspection."""
         return self._front
 
     # -- a version -------------------------------------------------------------------------
 
     def on_batch(self, inputs: UpdateInputs) -> None:
-        """Let the tuples of the batch enter the queue, in the order of time."""
+        """Let the tuples of the batch enter the queue, in time order."""
         at = self._spec.delivered
         self._books.delivered(self._spec.clock.now() if at is None else at)
         parts = [NewestUpdates(batch).rows for batch in inputs.newest.tuples()]
@@ -178,7 +178,7 @@ class WindowServingOperator:
 
     @property
     def _late(self) -> int:
-        """Return how many tuples came too late, here or before."""
+        """Return how many tuples were late, here or in the tree before."""
         front = 0 if self._front is None else self._front.late
         return self._windows.facts["late"] + front
 
@@ -250,7 +250,7 @@ class WindowServingOperator:
     # -- log -------------------------------------------------------------------------------
 
     def _write(self, calls: Sequence[int]) -> None:
-        """Write what the version did; now and then everything."""
+        """Write what the version did; from time to time a snapshot."""
         if self._snapshots.version_ends(self._size):
             others = {
                 **self._windows.state(),
@@ -285,12 +285,12 @@ class WindowServingOperator:
 
     @property
     def _size(self) -> int:
-        """Return about how many bytes a snapshot takes."""
+        """Return the approximate size of a snapshot in bytes."""
         queue = self._windows.queue
         return int(queue.table.nbytes + queue.arrays.zone_bytes)
 
     def restore(self, history: Sequence[PastVersion]) -> None:
-        """Take in the snapshot, then do what each version after it did."""
+        """Load the snapshot, then replay each later version."""
         logged = 0
         for past in history:
             for lifetime, info in past.segments:
@@ -328,16 +328,16 @@ class WindowServingOperator:
                 found[record.synopsis].append(bytes(record.payload))
         return found
 
-    # -- telling ---------------------------------------------------------------------------
+    # -- reports ---------------------------------------------------------------------------
 
     @property
     def took_snapshot(self) -> bool:
-        """Tell whether the version just written stands without those before it."""
+        """Return whether the version just written is a snapshot, independent of earlier ones."""
         return self._snapshots.taken
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Return what the progress report tells of this shard."""
+        """Return what the progress report shows for this shard."""
         return {
             "groups": self._windows.keys,
             "partitions": 1,

@@ -1,17 +1,17 @@
 """How stale the answers over windows are in one shard: to the application, and in the queue.
 
-Idea: the queue notes, key by key, since when an answer is due (a window after the delivered one is
-full) and since when a key waits. A ramp is settled when rows reach the application, when a key is
-committed to, and at the end of every version; its area, its end and its place in a profile are
-added to sums that live in the arena with the queue.
+Idea: the queue records, for each key, since when an answer is due (a window after the delivered one
+is complete) and since when the key waits. A ramp is closed when rows reach the application, when a
+key is committed to, and at the end of every version; its area, its end and its place in a profile
+are added to sums that are in the arena with the queue.
 
 Invariants:
 1. Areas are those of the definition (`test_oracle_staleness_of_windows_beside_its_definition`).
-2. Versions together have the area of all of them (the same test).
+2. The areas of all versions add up to the total (the same test).
 
-Cost: a look at every key, once in a version; 32 bytes for each.
+Cost: one visit of every key per version; 32 bytes for each.
 
-Limits: what was settled after the last snapshot is settled again after a restart, up to then.
+Limits: ramps closed after the last snapshot are closed again, up to then, after a restart.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from icestream.state.queue.windows.queue import WindowQueue
 
 Reals = npt.NDArray[np.float64]
 
-#: numbers of each kind: area, keys times time, largest; then when all was settled last
+#: numbers of each kind: area, keys times time, largest; then when all was last settled
 AREA, EXTENT, MOST = range(3)
 _AT = 6
 _TOTALS = 7
@@ -46,12 +46,12 @@ class WindowStalenessTotals:
     """The staleness of the keys of one queue of windows."""
 
     def __init__(self, arrays: Arrays, queue: WindowQueue) -> None:
-        """Attach to the arrays `books.*`, or begin."""
+        """Attach to the arrays `books.*`, or create them."""
         self._queue = queue
-        #: up to when ramps of each key are settled, and their areas, by kind
+        #: up to when the ramps of each key are settled, and their areas, by kind
         self._settled = arrays.array("books.settled", np.int64, 2)
         self._areas = arrays.array("books.areas", np.float64, 2)
-        #: sums, and what they were when the version before ended
+        #: sums, and their values when the previous version ended
         self._profile = arrays.array("books.profile", np.float64, PROFILE, 2 * BINS)
         self._profile_before = arrays.array("books.profile_before", np.float64, PROFILE, 2 * BINS)
         self._totals = arrays.array("books.totals", np.float64, 1, _TOTALS)
@@ -71,7 +71,7 @@ class WindowStalenessTotals:
         }
 
     def recall(self, state: State) -> None:
-        """Go on where `state` was asked for; ValueError if it is of other keys."""
+        """Restore what `state` returned; ValueError if it has other keys."""
         self._make_room()
         keys = len(self._queue.table)
         self._settled.view[:keys] = state["books.settled"]
@@ -92,12 +92,12 @@ class WindowStalenessTotals:
         return areas
 
     def begins(self, at: Micros) -> None:
-        """Note the first instant that counts, unless there was one."""
+        """Set the first instant that counts, unless it is set already."""
         if self._totals.view[_AT] == 0:
             self._totals.view[_AT] = at
 
     def delivered(self, at: Micros | None) -> None:
-        """Tell that all answers reached the application; at an instant, if that is known."""
+        """Record that all answers reached the application, at an instant if it is known."""
         cells = self._queue.table
         flying = np.flatnonzero(cells[:, z.FLYING] != z.NONE)
         if at is not None:
@@ -109,7 +109,7 @@ class WindowStalenessTotals:
         cells[flying, z.LACKS_NEXT] = z.NONE
 
     def committed(self, keys: Ints, at: Micros) -> None:
-        """Tell that keys stopped waiting."""
+        """Record that keys stopped waiting."""
         self._settle(QUEUE, keys, self._queue.table[keys, z.SINCE], at)
 
     def close(self, now: Micros) -> tuple[StalenessPeriods, StalenessPeriods]:
@@ -139,7 +139,7 @@ class WindowStalenessTotals:
         return replace(self._since(kind, *nothing), averages=averages_of_bins(spread, span))
 
     def _since(self, kind: int, totals: Reals, profile: Reals) -> StalenessIntegral:
-        """Return the staleness of a kind beyond earlier sums."""
+        """Return the staleness of a kind since earlier sums."""
         mine = slice(kind * BINS, (kind + 1) * BINS)
         more = self._profile.view[mine] - profile[mine]
         now = self._totals.view

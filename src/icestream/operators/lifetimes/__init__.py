@@ -1,4 +1,7 @@
 """Operators over events with lifetimes: changes in, changes out, state by group.
 
-`changes` says what travels between them; `join`, `difference`, `aggregate` and `top` compute.
+`changes` defines what operators exchange; `join`, `difference`, `aggregate` and `top` are the
+operators of queries; `edges` builds events from start and end records; `append_mode` and
+`complete_mode` shape the output. `counted_intervals`, `pairs`, `rows_by_group`, `stored_rows` and
+`lift` are shared by them.
 """

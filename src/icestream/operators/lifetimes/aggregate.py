@@ -31,12 +31,12 @@ from icestream.operators.lifetimes.non_invertible_aggregate import NonInvertible
 from icestream.operators.object_aggregates.functions import needs_objects
 from icestream.state.groups.spec import Groups
 
-#: `changes` tells revisions at once, `final` only what no change can revise any more
+#: `changes` emits revisions at once, `final` only answers that no change can revise any more
 Mode = Literal["changes", "final"]
 
 
 class LifetimeAggregate:
-    """A grouped aggregate: changes in, changes to one event for each instant and group out."""
+    """A grouped aggregate: its output has one event for each instant and group."""
 
     tells_at_once = True
 
@@ -52,25 +52,25 @@ class LifetimeAggregate:
     ) -> None:
         """Aggregate events of a payload.
 
-        `keys` are columns with one value for each group, shown before the aggregates. With `empty`
-        a group has an answer, a count of 0 for example, at all instants from its first event on.
-        An input that `grows` never takes an event out.
+        `keys` are columns with one value per group; they precede the aggregates in the output. With
+        `empty`, a group has an answer, for example a count of 0, at every instant from its first
+        event on. An input that `grows` never retracts an event.
         """
         names = [*keys, *(each.alias for each in aggregates)]
         if not aggregates or len(set(names)) < len(names):
-            msg = f"an aggregate needs columns with names of their own, got {names}: rename some"
+            msg = f"the columns of an aggregate need distinct names, got {names}: rename some"
             raise DefinitionError(msg)
         if mode not in ("changes", "final"):
             msg = f"unknown mode {mode!r}: choose 'changes' or 'final'"
             raise DefinitionError(msg)
         types = {field.name: field.type for field in payload}
-        #: text of an aggregate that can only be told once, if there is one
+        #: text of an aggregate that can only emit final answers, if there is one
         self.only_final = next((a.text for a in aggregates if needs_objects(a, types)), None)
         final = mode == "final" or self.only_final is not None
         lifting = None if final else Lifting(payload, aggregates)
         if empty and (lifting is None or not lifting.inverts):
             msg = (
-                "answers over no events need aggregates that can be taken back, counts and sums, "
+                "answers over no events need invertible aggregates, such as counts and sums, "
                 "and a mode that revises them"
             )
             raise DefinitionError(msg)
@@ -93,17 +93,17 @@ class LifetimeAggregate:
     def on_changes(
         self, port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
     ) -> Iterator[pa.RecordBatch]:
-        """Tell how the answers of the groups touched change."""
+        """Yield how the answers of the touched groups change."""
         return self._kept.on_changes(port, changes, groups, watermark)
 
     @property
     def is_prompt(self) -> bool:
-        """Tell whether it has nothing to say at a watermark."""
+        """Return whether it emits nothing at a watermark."""
         return isinstance(self._kept, PromptOperator) and self._kept.is_prompt
 
     @property
     def forgets(self) -> bool:
-        """Tell whether it keeps nothing of groups that are over."""
+        """Return whether it stores nothing for groups whose events have all ended."""
         return isinstance(self._kept, PromptOperator) and self._kept.forgets
 
     def on_last_changes(
@@ -114,11 +114,11 @@ class LifetimeAggregate:
         watermark: Micros,
         over: Micros,
     ) -> Iterator[pa.RecordBatch]:
-        """Tell how answers change, keeping nothing of groups that are over by an instant."""
+        """Yield how answers change; store nothing for groups that end by the instant `over`."""
         if isinstance(self._kept, PromptOperator):
             return self._kept.on_last_changes(port, changes, groups, watermark, over)
         return self._kept.on_changes(port, changes, groups, watermark)
 
     def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
-        """Tell what became final, in mode `final`."""
+        """Yield the answers that became final, in mode `final`."""
         return self._kept.on_watermark(groups, watermark)

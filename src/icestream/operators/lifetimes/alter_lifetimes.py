@@ -1,12 +1,12 @@
-"""Other lifetimes for the same events: a pure function of changes, without state.
+"""New lifetimes for the same events: a pure function of changes, without state.
 
-Invariant: changes that leave the instants before a watermark alone still do
+Invariant: changes that do not touch the instants before a watermark still do not
 (`test_altered_changes_leave_the_past_alone`).
 
 Cost: O(changes).
 
-Limits: lifetimes are those of events, not of instants: altering what an aggregate, a difference or
-a top-k has cut in pieces depends on the cuts.
+Limits: lifetimes belong to events, not to instants: if an aggregate, a difference or a top-k has
+cut an event into pieces, the result depends on the cuts.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from icestream.plan.windows.lifetimes import Lifetime
 
 @dataclass(frozen=True)
 class AlterLifetimes:
-    """Gives events lifetimes of a kind."""
+    """Replaces the lifetimes of events."""
 
     lifetime: Lifetime
 
     def __call__(self, changes: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the changes with other lifetimes, without those that are empty."""
+        """Return the changes with their new lifetimes, without empty ones."""
         starts, ends = self.lifetime.bounds(column_of(changes, LE), column_of(changes, RE))
         for name, edges in ((LE, starts), (RE, ends)):
             place = changes.schema.get_field_index(name)

@@ -1,17 +1,17 @@
-"""Append-only answers: events of any sub-query are held back until no change can revise them.
+"""Append mode: events of any sub-query are held back until no change can revise them.
 
-Idea: changes concern instants from the watermark on, so an event whose end the watermark has
-reached stays as it is. Changes are only added to what is held, and groups wake when the first of
-their events ends. Lifetimes come out as they came in; where an event was taken out in part only,
-its kind is levelled first.
+Idea: changes concern instants from the watermark on, so an event that ended at or before the
+watermark is final. Changes are appended to the held rows, and a group wakes when the first of its
+events ends. Lifetimes are emitted as they arrived; if part of an event was retracted, the intervals
+of its kind are merged first.
 
 Invariants:
-1. What is told adds up to the events that ended by the watermark, each told once and never taken
-   back (`test_oracle_settled_events_are_those_that_ended`).
-2. Nothing that was told is kept (`test_bounded_settled_events_leave_the_state`).
+1. The output adds up to the events that ended by the watermark; each is emitted once and never
+   retracted (`test_oracle_settled_events_are_those_that_ended`).
+2. Emitted events are not stored any more (`test_bounded_settled_events_leave_the_state`).
 
-Cost: changes are added without a read; a group is read at the watermark after it was touched, and
-when an event of it ends.
+Cost: changes are appended without a read; a group is read at the watermark after a change to it,
+and when one of its events ends.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class AppendOutput:
     def on_changes(
         self, _port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
     ) -> Iterator[pa.RecordBatch]:
-        """Hold changes, also to events that ended: one may just have been shortened so far."""
+        """Hold changes, also to ended events: a change may just have shortened one."""
         if changes.num_rows == 0:
             return
         slots = located(changes, groups)
@@ -62,7 +62,7 @@ class AppendOutput:
         yield from ()
 
     def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
-        """Tell events that ended."""
+        """Yield events that have ended."""
         for portion in woken(groups, watermark):
             held = groups.read(0, portion)
             payload = payload_of(held.rows, self.result)
@@ -94,7 +94,7 @@ class AppendOutput:
 
 
 def _told_apart(events: CountedIntervals) -> CountedIntervals:
-    """Level the kinds of groups of which some event was taken out in part."""
+    """Merge the intervals of each group and kind of which an event was retracted in part."""
     below = events.where(events.count < 0)
     if len(below) == 0:
         return events

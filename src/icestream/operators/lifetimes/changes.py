@@ -1,13 +1,13 @@
-"""Changes: what travels between operators over events with lifetimes.
+"""Changes: what operators over events with lifetimes exchange.
 
 Idea: a stream is a bag of events, each a payload with a lifetime [le, re). A *change* adds an event
-to the bag (`diff` > 0) or takes one out again (`diff` < 0), so an end edge that shortens a lifetime
-is two changes, and operators pass revisions on like anything else. What a query means is the answer
-over the bag that all changes add up to; how they were cut into batches does not show in it.
+to the bag (`diff` > 0) or retracts one (`diff` < 0). An end edge that shortens a lifetime is thus
+two changes, and operators forward revisions like any other change. A query is defined over the bag
+that all changes add up to; how they were cut into batches has no effect on the result.
 
 Invariants:
-1. Changes concern instants at or after the watermark: two bags before and after a change agree on
-   every instant before it (`test_changes_leave_the_past_alone`).
+1. Changes concern instants at or after the watermark: the bags before and after a change agree on
+   every earlier instant (`test_changes_leave_the_past_alone`).
 2. Two lists of changes are equal exactly when they add up to the same bag (`consolidated`).
 
 References: temporal algebra of lifetimes; multisets with signed counts.
@@ -26,8 +26,8 @@ from icestream.core.times import Micros
 from icestream.operators.folding.fold import HI, LO
 from icestream.state.groups.spec import Groups, Synopsis
 
-#: columns before the payload: first and last instant of the lifetime, the latter left out; how many
-#: such events come (or go); the identity of the group
+#: columns before the payload: start and (exclusive) end of the lifetime; how many such events are
+#: added (or retracted); the identity of the group
 LE = "__le"
 RE = "__re"
 DIFF = "__diff"
@@ -41,14 +41,14 @@ HEAD = (
 
 
 def changes_schema(payload: pa.Schema) -> pa.Schema:
-    """Return the columns of changes to events of a payload."""
+    """Return the schema of changes to events with a payload."""
     return pa.schema([*HEAD, *payload])
 
 
 def changes_of(
     payload: pa.RecordBatch, le: Ints, re: Ints, diff: Ints, hi: Ids, lo: Ids
 ) -> pa.RecordBatch:
-    """Put changes together."""
+    """Build a batch of changes."""
     head = [pa.array(part) for part in (le, re, diff, hi, lo)]
     return pa.RecordBatch.from_arrays(
         [*head, *payload.columns], schema=changes_schema(payload.schema)
@@ -66,7 +66,7 @@ def column_of(changes: pa.RecordBatch, name: str) -> Ints:
 
 
 def identities_of(changes: pa.RecordBatch) -> tuple[Ids, Ids]:
-    """Return hi and lo of the group of each change."""
+    """Return id_high and id_low of the group of each change."""
     hi, lo = (np.asarray(changes.column(name).to_numpy()) for name in (HI, LO))
     return hi, lo
 
@@ -74,51 +74,51 @@ def identities_of(changes: pa.RecordBatch) -> tuple[Ids, Ids]:
 class LifetimeOperator(Protocol):
     """A stateful operator over changes, for all groups at once.
 
-    It is pure data and code: all state is in the `Groups` it is handed, whose synopses are those it
-    asks for. Changes to one group may come in any number of chunks.
+    It has no state of its own: all state is in the `Groups` it receives, which have the synopses it
+    asks for. Changes to one group may arrive in any number of chunks.
     """
 
-    #: what it keeps for each group
+    #: what it stores for each group
     synopses: tuple[Synopsis, ...]
-    #: columns of the events it makes
+    #: columns of the events it emits
     result: pa.Schema
 
     def on_changes(
         self, port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
     ) -> Iterator[pa.RecordBatch]:
-        """Take changes on one of its inputs; yield what changes in its answer.
+        """Process changes on one of its inputs; yield how its answer changes.
 
         `watermark` is the one before the batch. `groups.begin` was called for this chunk.
         """
         ...
 
     def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
-        """Yield what a new watermark changes in its answer; most operators have nothing to say."""
+        """Yield how a new watermark changes its answer; most operators yield nothing."""
         ...
 
 
 @runtime_checkable
 class OrderedPortOperator(Protocol):
-    """An operator that keeps less if the changes on one of its ports come before all others."""
+    """An operator that stores less if the changes on one of its ports arrive before all others."""
 
     first_port: int
 
 
 @runtime_checkable
 class PromptOperator(Protocol):
-    """An operator that says all there is to say about changes at once.
+    """An operator that emits all consequences of changes at once.
 
-    It need not keep what ends before an instant if it is told that no other change of a group can
-    concern an earlier one.
+    If no later change of a group can concern instants before `over`, it need not store what ends
+    before `over`.
     """
 
-    #: what it keeps for each group
+    #: what it stores for each group
     synopses: tuple[Synopsis, ...]
-    #: whether it has nothing to say at a watermark
+    #: whether it emits nothing at a watermark
     is_prompt: bool
-    #: whether all it says of a group comes in one batch
+    #: whether it emits all output of a group in one batch
     tells_at_once: bool
-    #: whether it keeps nothing of a group all of whose events end before that instant
+    #: whether it stores nothing for a group whose events all end before that instant
     forgets: bool
 
     def on_last_changes(
@@ -129,5 +129,5 @@ class PromptOperator(Protocol):
         watermark: Micros,
         over: Micros,
     ) -> Iterator[pa.RecordBatch]:
-        """Take all changes to their groups, on any input, that concern instants before `over`."""
+        """Process the last changes to these groups that concern instants before `over`."""
         ...

@@ -1,15 +1,15 @@
-"""Complete answers: all events that are alive at the watermark, told anew in every version.
+"""Complete mode: every version emits all events that are alive at its watermark.
 
-Idea: changes are only added to what is held. At the end of a version all groups are read; what is
-alive is told, what a change has taken out goes. Groups wake by the number of the version, not by an
-instant, because a version may come without the watermark moving.
+Idea: changes are appended to the held rows. At the end of a version all groups are read: events
+that are alive are emitted, retracted ones are dropped. Groups wake by version number, not by an
+instant, because a version may pass without the watermark moving.
 
 Invariants:
-1. A version tells exactly the events alive at its watermark
+1. A version emits exactly the events alive at its watermark
    (`test_oracle_every_version_tells_what_is_alive`).
-2. Nothing is held of events that are over (`test_bounded_events_that_are_over_are_not_held`).
+2. Events that have ended are not held (`test_bounded_events_that_are_over_are_not_held`).
 
-Cost: every version reads all groups, whether they are in memory or not; for answers that are small.
+Cost: every version reads all groups, in memory or not; meant for small answers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from icestream.state.groups.spec import Groups, Synopsis
 
 
 class CompleteOutput:
-    """Holds events and tells those that are alive."""
+    """Holds events and emits those that are alive."""
 
     def __init__(self, payload: pa.Schema) -> None:
         """Hold events of a payload."""
@@ -61,14 +61,14 @@ class CompleteOutput:
         yield from ()
 
     def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
-        """Tell nothing: whoever knows the version calls `on_version` instead."""
+        """Yield nothing: the caller, which knows the version, calls `on_version` instead."""
         del groups, watermark
         return iter(())
 
     def on_version(
         self, groups: Groups, watermark: Micros, version: int
     ) -> Iterator[pa.RecordBatch]:
-        """Tell what is alive; versions must be numbered upwards."""
+        """Yield the events that are alive; version numbers must increase."""
         while len(due := groups.due(version)):
             for portion in groups.portions(due):
                 held = groups.read(0, portion)
@@ -85,19 +85,19 @@ class CompleteOutput:
                 rewrite_some(0, portion, sizes[0] != sizes[1], rows, groups)
                 groups.remind(portion, np.where(sizes[1] > 0, version + 1, INFINITY))
                 yield from _told(left, watermark, one_each, groups.identities(portion))
-            # those named so far may leave the directory; rows that the watermark expires stay
+            # groups returned so far may leave the directory; rows are not expired by this call
             groups.begin(MINUS_INFINITY)
 
 
 def _lasting(events: CountedIntervals, watermark: Micros) -> Flags:
-    """Tell which events end past the watermark; at the end of time, those without an end."""
+    """Return which events end past the watermark; at the end of time, those without an end."""
     return np.asarray((events.re > watermark) | (events.re == INFINITY))
 
 
 def _told(
     events: CountedIntervals, watermark: Micros, kinds: pa.RecordBatch, ids: tuple[Ids, Ids]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield those of lasting events that have begun."""
+    """Yield the events that have begun."""
     alive = events.where((events.le <= watermark) & (events.count > 0))
     if len(alive):
         hi, lo = (each[alive.owner] for each in ids)

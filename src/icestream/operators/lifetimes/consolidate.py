@@ -1,17 +1,17 @@
-"""Changes added up: one row for each event that they add or take out in the end.
+"""Consolidated changes: one row for each event that changes add or retract in total.
 
-Idea: rows that agree in all columns but the count have one 128-bit identity, as keys of groups do;
-rows are numbered by it and their counts added. Lists, which keys cannot be, are told by the
-identities of their elements, side by side.
+Idea: rows that agree in all columns except the count share a 128-bit identity, as group keys do.
+Rows are numbered by identity and their counts are added. Lists cannot be keys; they are encoded as
+the concatenated identities of their elements.
 
 Invariants:
-1. Consolidated changes add up to the same bag, have no two rows for one event and no row that
-   counts nothing (`test_oracle_consolidated_changes_are_the_bag`).
-2. They come in the order in which their events came first (the same test).
+1. Consolidated changes add up to the same bag, have no two rows for one event and no row with
+   count 0 (`test_oracle_consolidated_changes_are_the_bag`).
+2. They keep the order in which their events first appeared (the same test).
 
 Cost: O(rows x columns).
 
-Limits: null equals null and NaN equals NaN, as in a grouping key; maps are refused.
+Limits: null equals null and NaN equals NaN, as in a grouping key; maps are rejected.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from icestream.state.keys import KeyCodec
 
 
 def identities(rows: pa.RecordBatch) -> tuple[Ids, Ids]:
-    """Return hi and lo of each row: equal exactly where all columns are."""
+    """Return id_high and id_low of each row: equal exactly where all columns are."""
     columns = [
         _list_as_bytes(column) if _is_list(column.type) else column for column in rows.columns
     ]
@@ -47,7 +47,7 @@ def numbered(hi: Ids, lo: Ids) -> tuple[Ints, Ints]:
 
 
 def consolidated(changes: pa.RecordBatch) -> pa.RecordBatch:
-    """Add up the changes to each event, leaving out those that come to nothing."""
+    """Add up the changes to each event and drop those that add up to zero."""
     diffs = column_of(changes, DIFF)
     if len(diffs) <= 1:
         return changes if diffs.all() else changes.slice(0, 0)

@@ -1,15 +1,16 @@
-"""Stretches: how often something is alive, over the longest times in which that does not change.
+"""Counted intervals: how many equal events are alive, over maximal times of constant count.
 
-Idea: what counts is not how lifetimes were cut but how many of a kind are alive at each instant.
-Events of one kind and group, added and taken out, are levelled to *stretches* that do not overlap;
-equal answers have equal stretches. A *kind* is a number for equal payloads, an *owner* the position
-of a group among those looked at.
+Idea: what matters is not how lifetimes were cut but how many events of a kind are alive at each
+instant. Events of one kind and group, added and retracted, are merged ("levelled") into intervals
+that do not overlap; equal answers have equal intervals. A *kind* is a number for equal payloads, an
+*owner* is the position of a group among those at hand.
 
 Invariants:
-1. Stretches count at every instant what the events they were made of do, no two of one kind touch
-   with the same count (`test_oracle_levelled_events_count_the_same_at_every_instant`).
-2. `revised` takes out what was shown and shows what is to be, and leaves alone what lies before the
-   watermark and what stays (`test_oracle_revisions_leave_the_past_alone`).
+1. At every instant, intervals count what the events they were made of count; no two intervals of
+   one kind touch with the same count
+   (`test_oracle_levelled_events_count_the_same_at_every_instant`).
+2. `revised` retracts what was shown and adds the new answer; it does not touch what lies before the
+   watermark or what stays the same (`test_oracle_revisions_leave_the_past_alone`).
 
 Cost: O(n log n), all in numpy.
 """
@@ -29,7 +30,7 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class CountedIntervals:
-    """Lifetimes of kinds in groups, with the number alive, which may be negative."""
+    """Lifetimes of kinds in groups, with the number of events alive, which may be negative."""
 
     owner: Ints
     kind: Ints
@@ -38,19 +39,19 @@ class CountedIntervals:
     count: Ints
 
     def __len__(self) -> int:
-        """Return the number of stretches."""
+        """Return the number of intervals."""
         return len(self.owner)
 
     def where(self, chosen: Flags) -> CountedIntervals:
-        """Return the chosen ones."""
+        """Return the chosen intervals."""
         return self.at(np.flatnonzero(chosen))
 
     def at(self, places: Ints) -> CountedIntervals:
-        """Return those at some places."""
+        """Return the intervals at some positions."""
         return CountedIntervals(*(column[places] for column in self._columns()))
 
     def and_(self, other: CountedIntervals) -> CountedIntervals:
-        """Return both, one after the other."""
+        """Return both, concatenated."""
         pairs = zip(self._columns(), other._columns(), strict=True)
         return CountedIntervals(*(np.concatenate(pair) for pair in pairs))
 
@@ -68,11 +69,11 @@ class CountedIntervals:
         return CountedIntervals(ahead.owner, ahead.kind, le, ahead.re, ahead.count)
 
     def negative(self) -> CountedIntervals:
-        """Return what takes these out."""
+        """Return the intervals that retract these."""
         return CountedIntervals(self.owner, self.kind, self.le, self.re, -self.count)
 
     def levelled(self, *, cut: bool = False) -> CountedIntervals:
-        """Add up what overlaps; `cut` leaves a cut wherever any of them begins or ends."""
+        """Add up overlapping intervals; with `cut`, keep a cut wherever one begins or ends."""
         owner, kind, count = (
             np.concatenate([each, each]) for each in (self.owner, self.kind, self.count)
         )
@@ -86,7 +87,7 @@ class CountedIntervals:
         )
 
     def consolidated(self) -> CountedIntervals:
-        """Add up those with equal lifetimes, leaving out what comes to nothing."""
+        """Add up intervals with equal lifetimes and drop those that add up to zero."""
         return CountedIntervals(*_added_up((self.owner, self.kind, self.le, self.re), self.count))
 
     def _columns(self) -> tuple[Ints, ...]:
@@ -96,22 +97,22 @@ class CountedIntervals:
 def revised(
     shown: CountedIntervals, answer: CountedIntervals, watermark: Micros
 ) -> CountedIntervals:
-    """Return what is to be shown: the answer from the watermark on, what was shown before it."""
+    """Return the answer from the watermark on, and before it what was shown there."""
     return shown.before(watermark).and_(answer).levelled()
 
 
 @dataclass(frozen=True, slots=True)
 class TimeSegments:
-    """The times between neighbouring instants at which stretches of a group begin or end."""
+    """The times between neighbouring instants at which intervals of a group begin or end."""
 
     owner: Ints
     le: Ints
-    #: first instant after the segment; the last segment of each group has no meaning
+    #: first instant after the segment; meaningless for the last segment of each group
     re: Ints
 
     @classmethod
     def of(cls, stretches: CountedIntervals) -> TimeSegments:
-        """Cut the lives of groups wherever a stretch begins or ends."""
+        """Cut the time of each group wherever an interval begins or ends."""
         owner = np.concatenate([stretches.owner, stretches.owner])
         owner, instant, _ = _added_up(
             (owner, np.concatenate([stretches.le, stretches.re])), np.ones_like(owner)
@@ -119,7 +120,7 @@ class TimeSegments:
         return cls(owner, instant, np.append(instant[1:], instant[:1]))
 
     def spans(self, stretches: CountedIntervals) -> tuple[Ints, Ints]:
-        """Return the first segment of each stretch, and the one after its last."""
+        """Return the first segment of each interval, and the one after its last."""
         owners = np.concatenate([stretches.owner, stretches.owner, self.owner])
         instants = np.concatenate([stretches.le, stretches.re, self.le])
         mine = np.arange(len(owners)) >= 2 * len(stretches)
@@ -129,7 +130,7 @@ class TimeSegments:
         return found[: len(stretches)], found[len(stretches) : 2 * len(stretches)]
 
     def totals(self, stretches: CountedIntervals) -> Ints:
-        """Return how many are alive in each segment, those of no kind below zero."""
+        """Return how many events are alive in each segment; negative counts are ignored."""
         there = stretches.where(stretches.count > 0)
         first, last = self.spans(there)
         steps = np.zeros(len(self.owner) + 1, dtype=np.int64)
@@ -139,7 +140,7 @@ class TimeSegments:
 
 
 def _added_up(keys: tuple[Ints, ...], counts: Ints, *, zeros: bool = False) -> tuple[Ints, ...]:
-    """Sort by some columns and add up counts where they agree; leave out or keep zeros."""
+    """Sort by some columns and add up counts where they agree; drop zero sums unless `zeros`."""
     order = np.lexsort(keys[::-1])
     columns = [key[order] for key in keys]
     fresh = np.zeros(len(order), dtype=np.bool_)

@@ -1,25 +1,26 @@
-"""The difference of two streams: left events, at the instants at which no right one is alive.
+"""The difference of two streams: left events, at the instants when no right event is alive.
 
-Its counterpart has them at the instants at which some right one is.
+Its counterpart, `present`, emits left events at the instants when some right event is alive.
 
-Idea: the right events of a group cover some stretches of time. Left changes are limited to the gaps
-between them; right changes make stretches that are newly covered, where left events go, and
-stretches that are free again, where they come back. Either is a pairing of lifetimes, as in a join.
-Instants before the watermark are left out of both: what covered them is no longer known, and the
-changes of a batch come to nothing there.
+Idea: the right events of a group cover some intervals of time. Left changes are clipped to the gaps
+between them. Right changes newly cover some intervals, where left events are retracted, and uncover
+others, where left events return. Both steps pair lifetimes, as a join does. Instants before the
+watermark are ignored: what covered them is no longer known, and the changes of a batch cancel out
+there.
 
 Invariants:
-1. What comes out adds up, at every instant, to the left events where the right count is zero, at
-   most (`test_oracle_difference_in_any_chunks`), or, the counterpart, where it is not
+1. At every instant the output adds up to the left events where the right count is zero or less
+   (`test_oracle_difference_in_any_chunks`) or, for the counterpart, where it is positive
    (`test_oracle_difference_over_long_stories`).
-2. A row is kept only while the watermark is before its end (`test_bounded_expired_rows_are_gone`).
-3. Left changes do not read the left side; right changes that cover nothing new and free nothing
+2. A row is stored only while the watermark is before its end
+   (`test_bounded_expired_rows_are_gone`).
+3. Left changes do not read the left side; right changes that neither cover nor uncover anything
    read only the right side (`test_left_rows_are_read_only_when_the_cover_changes`).
 
 Cost: O(changes + right rows of touched groups x log + left rows where the cover changes + output).
 
-Limits: what goes and comes back are the instants concerned, so a lifetime comes out in pieces, and
-may be taken back in others.
+Limits: only the affected instants are retracted and added, so a lifetime may be emitted in pieces
+and retracted in other pieces.
 
 References: streaming set difference over lifetimes.
 """
@@ -68,7 +69,7 @@ _NOTHING = pa.schema([])
 
 
 class Counted(NamedTuple):
-    """Lifetimes that count in a cover, each for the group at a position."""
+    """Lifetimes that add to a cover, each for the group at a position."""
 
     owners: Ints
     le: Ints
@@ -77,26 +78,26 @@ class Counted(NamedTuple):
 
 
 class CoverDifference(NamedTuple):
-    """Where two covers differ: 1 where only the first holds, -1 where only the second does."""
+    """Where two covers differ: 1 where only the first covers, -1 where only the second does."""
 
     lifetimes: Lifetimes
     signs: Ints
 
 
 class StreamDifference(LifetimeOperator):
-    """Left events at the instants at which no right event of their group is alive, or some is."""
+    """Left events at the instants when no right event of their group is alive, or some is."""
 
     synopses: tuple[Synopsis, ...]
     is_prompt = True
     tells_at_once = False
     forgets = True
-    #: left events need not wait for what covers them if that is known
+    #: left events need not be stored for later changes if the right side arrives first
     first_port = RIGHT
 
     def __init__(self, left: pa.Schema, *, present: bool = False) -> None:
-        """Take left events of a payload, and right events of any.
+        """Take left events with a payload, and right events with any.
 
-        Left events are there without a right one, or in the presence of one (`present`).
+        By default left events appear where there is no right one; with `present`, where there is.
         """
         self.result = left
         self._present = present
@@ -105,7 +106,7 @@ class StreamDifference(LifetimeOperator):
     def on_changes(
         self, port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
     ) -> Iterator[pa.RecordBatch]:
-        """Limit left changes to the gaps; or cover and free what right changes do."""
+        """Clip left changes to the gaps; or apply what right changes cover and uncover."""
         return self.on_last_changes(port, changes, groups, watermark, watermark)
 
     def on_last_changes(
@@ -116,7 +117,7 @@ class StreamDifference(LifetimeOperator):
         watermark: Micros,
         over: Micros,
     ) -> Iterator[pa.RecordBatch]:
-        """Do the same, keeping nothing that ends by an instant."""
+        """Do the same, but store nothing that ends by the instant `over`."""
         changes = changes.filter(pa.array(column_of(changes, RE) > watermark))
         if not changes.num_rows:
             return
@@ -135,7 +136,7 @@ class StreamDifference(LifetimeOperator):
             keep_alive(RIGHT, bare, touched.slots, groups, max(watermark, over))
 
     def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
-        """Say nothing: rows past their end are forgotten, and the past stands."""
+        """Yield nothing: rows past their end expire, and the past does not change."""
         del groups, watermark
         return iter(())
 
@@ -147,7 +148,7 @@ class StreamDifference(LifetimeOperator):
         groups: Groups,
         watermark: Micros,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield left changes where nothing covers them, or something does."""
+        """Yield left changes clipped to where nothing covers them, or something does."""
         count, right = len(portion), _kept_right(portion, groups)
         always = Counted(
             np.arange(count),
@@ -176,7 +177,7 @@ class StreamDifference(LifetimeOperator):
         groups: Groups,
         watermark: Micros,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield left events that go or come where right changes cover or free them."""
+        """Yield left events retracted or added where right changes cover or uncover them."""
         before = _kept_right(portion, groups)
         owners = np.repeat(np.arange(len(portion)), np.diff(bounds))
         le, re, diffs = (column_of(changes, name) for name in (LE, RE, DIFF))

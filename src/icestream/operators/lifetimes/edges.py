@@ -1,21 +1,23 @@
-"""Edges: events told in two parts, a start and later an end, made into changes.
+"""Edges: events that arrive in two parts, a start and later an end, converted to changes.
 
-Idea: a start edge is an event without an end, kept until its end edge names its instant and its key
-columns; then the endless lifetime is taken out and the shorter one added. An end edge that comes
-first, while its start is not late yet, waits. Points and intervals pass.
+Idea: a start edge is an event without an end. It is stored until its end edge, which names the same
+instant and key columns, arrives; then the endless lifetime is retracted and the shorter one added.
+An end edge that arrives first waits as long as its start can still arrive in time. Points and
+intervals pass through.
 
 Invariants:
-1. The bag that comes out is that of the starts, the k-th of an instant and key ended by the k-th of
-   its end edges, whatever the chunks (`test_oracle_edges_in_any_chunks`).
-2. A start that has ended, and an end that has found its start, are kept no longer
+1. The output is the bag of the starts, where the k-th end edge of an instant and key ends the k-th
+   start, whatever the chunks (`test_oracle_edges_in_any_chunks`).
+2. A start that has ended, and an end that has found its start, are not stored any more
    (`test_bounded_nothing_is_kept_of_ended_events`).
 3. An end edge is given up exactly when the watermark is past its start's instant
    (`test_an_end_without_a_start_is_told_or_counted`).
 
-Cost: O(edges + rows kept of groups with an end edge); groups with start edges only are not read,
-but for ends that wait.
+Cost: O(edges + stored rows of groups with an end edge); groups that receive only start edges are
+not read, except for waiting ends.
 
-Limits: an event ends once; an end before the watermark is moved to it, as the past stands.
+Limits: an event ends once; an end before the watermark is moved to the watermark, because the past
+does not change.
 
 References: start and end edges, insertions and revisions of streams.
 """
@@ -48,7 +50,7 @@ from icestream.operators.lifetimes.pairs import Touched
 from icestream.operators.lifetimes.stored_rows import rewrite_some
 from icestream.state.groups.spec import GroupRows, Groups, Synopsis
 
-#: the first column of the payload of edges: which kind each is
+#: the first column of the payload of edges: the kind of each
 KIND = "__kind"
 START, END, POINT, INTERVAL = range(4)
 
@@ -57,20 +59,20 @@ _OWNER = "__owner"
 
 
 class _Matches(NamedTuple):
-    """Which start each end has found; positions among all of them."""
+    """Which start each end has found, as positions among all starts and ends."""
 
     starts: Ints
     ends: Ints
 
 
 class Edges(LifetimeOperator):
-    """Makes changes of edges; `keys` tell which start, of a group and instant, an end is for."""
+    """Converts edges to changes; within a group and instant, `keys` match an end to its start."""
 
     def __init__(self, payload: pa.Schema, keys: Sequence[str], *, strict: bool = True) -> None:
-        """Take edges of events of a payload; an end without a start is an error if `strict`."""
+        """Take edges for events with a payload; an end without a start is an error if `strict`."""
         unknown = sorted(set(keys) - set(payload.names))
         if unknown:
-            msg = f"edges cannot be told by {', '.join(unknown)}: have {', '.join(payload.names)}"
+            msg = f"edges have no key columns {', '.join(unknown)}: have {', '.join(payload.names)}"
             raise DefinitionError(msg)
         self.result = payload
         self._keys = [LE, *keys]
@@ -78,13 +80,13 @@ class Edges(LifetimeOperator):
         head = [field for field in HEAD if field.name in {LE, RE}]
         schema = pa.schema([*head, *payload])
         self.synopses = (Synopsis("open", schema), Synopsis("waiting", schema))
-        #: end edges given up, for want of a start, since this object was made
+        #: end edges given up because they had no start, since this object was created
         self.dropped = 0
 
     def on_changes(
         self, port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
     ) -> Iterator[pa.RecordBatch]:
-        """Take edges; yield the events they begin, end and are."""
+        """Process edges; yield the changes they cause."""
         del port
         if not changes.num_rows:
             return
@@ -104,7 +106,7 @@ class Edges(LifetimeOperator):
             yield from self._edged(rows, owners, portion, groups, watermark)
 
     def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
-        """Give up ends whose start can no longer come."""
+        """Give up ends whose start can no longer arrive."""
         due = groups.due(watermark)
         for portion in groups.portions(due) if len(due) else ():
             waiting = groups.read(_WAITING, portion)
@@ -112,7 +114,7 @@ class Edges(LifetimeOperator):
         return iter(())
 
     def _passing(self, edges: pa.RecordBatch, kinds: npt.NDArray[np.int8]) -> pa.RecordBatch:
-        """Return the changes of all but end edges."""
+        """Return the changes of all edges except ends."""
         passing = kinds != END
         begun = edges.filter(pa.array(passing))
         le, re, kinds = column_of(begun, LE), column_of(begun, RE), kinds[passing]
@@ -154,14 +156,14 @@ class Edges(LifetimeOperator):
         return consolidated(pa.concat_batches([endless, self._made(begun, re, 1)]))
 
     def _matched(self, starts: GroupRows, ends: GroupRows) -> _Matches:
-        """Find, for the k-th end of an instant and key, the k-th start."""
+        """Match the k-th end of an instant and key with the k-th start."""
         told = [
             each.rows.select(self._keys).append_column(_OWNER, pa.array(each.owners))
             for each in (starts, ends)
         ]
         numbers, _ = numbered(*identities(pa.concat_batches(told)))
         split = len(starts.owners)
-        # a pair is told by its number and how many of that number came before
+        # a pair is identified by its number and by how many rows of that number precede it
         one, two = (
             part * len(numbers) + _occurrence(part) for part in (numbers[:split], numbers[split:])
         )
@@ -171,9 +173,9 @@ class Edges(LifetimeOperator):
     def _settle(
         self, portion: Slots, ends: GroupRows, groups: Groups, watermark: Micros, *, changed: Mask
     ) -> None:
-        """Give up hopeless ends, keep the others waiting, and ask to be woken for them.
+        """Give up ends that cannot find a start any more; store the others and set a wake-up.
 
-        `changed` groups may have other ends than are kept.
+        `changed` groups may have other ends than those stored.
         """
         le = column_of(ends.rows, LE)
         hopeless = le < watermark
@@ -199,7 +201,7 @@ class Edges(LifetimeOperator):
         self.dropped += ends.num_rows
 
     def _made(self, rows: pa.RecordBatch, re: Ints, sign: int) -> pa.RecordBatch:
-        """Return changes that add, or take out, events with these ends."""
+        """Return changes that add, or retract, events with these ends."""
         schema = changes_schema(self.result)
         parts = {RE: pa.array(re), DIFF: pa.array(np.full(rows.num_rows, sign))}
         columns = [parts[n] if n in parts else rows.column(n) for n in schema.names]
@@ -208,18 +210,18 @@ class Edges(LifetimeOperator):
 
 
 def _checked(edges: pa.RecordBatch) -> pa.RecordBatch:
-    """Refuse kinds that are none, ends before starts, and edges taken back."""
+    """Reject unknown kinds, ends before starts, and retracted edges."""
     kinds = np.asarray(edges.column(KIND).to_numpy())
     if not ((kinds >= START) & (kinds <= INTERVAL)).all():
         odd = sorted({int(kind) for kind in kinds} - set(range(4)))
-        msg = f"{KIND} is 0 (start), 1 (end), 2 (point) or 3 (interval); got {odd}"
+        msg = f"{KIND} must be 0 (start), 1 (end), 2 (point) or 3 (interval); got {odd}"
         raise InputError(msg)
     ended = (kinds == END) | (kinds == INTERVAL)
     if (column_of(edges, RE)[ended] < column_of(edges, LE)[ended]).any():
-        msg = "an event ends before it begins; send the end, not the length, of its lifetime"
+        msg = "an event ends before it begins; send the end of its lifetime, not the length"
         raise InputError(msg)
     if (column_of(edges, DIFF) < 0).any():
-        msg = "an edge cannot be taken back; send an end edge at the instant of the start instead"
+        msg = "an edge cannot be retracted; send an end edge at the instant of the start instead"
         raise InputError(msg)
     return edges
 
@@ -233,7 +235,7 @@ def _one_each(edges: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _occurrence(numbers: Ints) -> Ints:
-    """Return how many rows before each have its number."""
+    """Return how many earlier rows have the same number, for each row."""
     order = np.argsort(numbers, kind="stable")
     ordered = numbers[order]
     before = np.empty(len(numbers), dtype=np.int64)
@@ -242,7 +244,7 @@ def _occurrence(numbers: Ints) -> Ints:
 
 
 def _together(first: GroupRows, second: GroupRows) -> GroupRows:
-    """Put rows of the same groups together, those of the first before those of the second."""
+    """Merge rows of the same groups, those of the first before those of the second."""
     owners = np.concatenate([first.owners, second.owners])
     order = np.argsort(owners, kind="stable")
     rows = pa.concat_batches([first.rows, second.rows]).take(pa.array(order))

@@ -1,17 +1,17 @@
-"""Events as rows of words that are only added, and marks of what was told of a group.
+"""Events as append-only rows of words, and marks of what was emitted for a group.
 
-Idea: a row has the two edges of an event, or of all events of a chunk with one lifetime, and what
-they add. It is garbage once the watermark has reached its end, and until then nobody has to change
-it. A *mark* is a row that counts nothing: up to which instant a group's answers were told, and
-since when the one after that lasts. It is garbage at the instant at which the group wakes next.
+Idea: a row holds the start and end of an event, or of all events of a chunk with one lifetime, and
+their words. It is garbage once the watermark has reached its end, and never changes until then. A
+*mark* is a row with count 0: up to which instant the answers of a group were emitted, and since
+when the next one lasts. It is garbage at the instant at which the group wakes next.
 
 Invariants:
-1. Rows that are merged are, from an instant on, worth what they were
+1. Merged rows give the same answers from an instant on
    (`test_oracle_merged_rows_are_worth_the_same`).
-2. Rows of which some were taken out add up to those that are left, floats to the bit
+2. Rows of which some were retracted add up to the remaining ones, floats to the bit
    (`test_what_was_taken_out_leaves_no_trace`).
 
-Cost: O(rows); rows of which some were taken out are sorted.
+Cost: O(rows); rows are sorted only if some were retracted.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class EventWords:
-    """Events of groups: lifetimes, how often they are there, and their words."""
+    """Events of groups: lifetimes, how many there are, and their words."""
 
     owner: Ints
     le: Ints
     re: Ints
     count: Ints
     words: Table
-    #: the row with what else is kept of each: keys, and columns for objects
+    #: the row with the other columns of each: keys, and inputs of object aggregates
     row: Ints
 
     def where(self, chosen: Flags) -> EventWords:
-        """Return the chosen ones."""
+        """Return the chosen events."""
         return EventWords(*(column[chosen] for column in self._columns()))
 
     def and_(self, other: EventWords) -> EventWords:
@@ -66,21 +66,21 @@ class EventWords:
 
 @dataclass(frozen=True, slots=True)
 class StoredEvents:
-    """What is kept of some groups."""
+    """What is stored for some groups."""
 
     events: EventWords
-    #: instant before which all was told of each group, and since when what comes next lasts
+    #: instant up to which the answers of each group were emitted, and when the next one began
     told: Ints
     start: Ints
-    #: marks of each group that stay until they expire
+    #: number of marks of each group that stay until they expire
     marks: Ints
-    #: what else is kept, and the first row of each group
+    #: the other stored columns, and the first row of each group
     beside: pa.RecordBatch
     first: Ints
 
 
 class EventRows:
-    """How events are kept for some aggregates."""
+    """How events are stored for some aggregates."""
 
     def __init__(
         self,
@@ -91,14 +91,14 @@ class EventRows:
         grows: bool,
         inputs: pa.Schema | None = None,
     ) -> None:
-        """Keep events that are never taken out if the input `grows`.
+        """Store events; an input that `grows` never retracts any.
 
-        `inputs` are columns to keep as they are, with the begin of the event, for whoever needs
-        more than words.
+        `inputs` are columns to store as they are, together with the start of the event, for
+        functions that need more than words.
         """
         self._lifting = lifting
         self.keys = pa.schema([payload.field(name) for name in keys])
-        #: columns that are kept as they are
+        #: columns that are stored as they are
         self.inputs = pa.schema([]) if inputs is None else inputs
         kept = [each.with_name(_input(each.name)) for each in self.inputs]
         if kept:
@@ -115,14 +115,15 @@ class EventRows:
         self._chosen = np.ones(lifting.width, dtype=np.bool_)
         for op, place in zip(*(each.tolist() for each in self._sums), strict=True):
             self._chosen[place : place + operations.WORDS[op]] = False
-        #: whether events of one lifetime may be one row: nothing is taken out, or exactly
+        #: whether events of one lifetime may share a row: nothing is retracted, or retraction is
+        #: exact
         exact = bool(np.isin(lifting.ops, list(operations.INVERTIBLE)).all())
         self._folds = (grows or exact) and not kept
 
     def taken(
         self, changes: pa.RecordBatch, slots: Slots, le: Ints, re: Ints
     ) -> tuple[Slots, Ints, pa.RecordBatch]:
-        """Return rows for changes: the slot and the first instant of each, and what to keep."""
+        """Return rows for changes: the slot and the first instant of each, and the row to store."""
         words, count = self._lifting.lifted(changes), column_of(changes, DIFF)
         heads = np.arange(len(slots))
         if self._folds:
@@ -136,7 +137,7 @@ class EventRows:
         return slots, le, self._batch(EventWords(slots, le, re, count, words, heads), beside)
 
     def found(self, kept: GroupRows, groups: int, watermark: Micros) -> StoredEvents:
-        """Return what the rows of groups say at a watermark."""
+        """Return what the rows of groups hold at a watermark."""
         rows = kept.rows
         le, re, count = (column_of(rows, name) for name in (LE, RE, _COUNT))
         words = table_of(rows.columns[3 : 3 + self._lifting.width])
@@ -154,9 +155,9 @@ class EventRows:
         return StoredEvents(events, told, start, lasting, rows.select(self._beside.names), first)
 
     def alive(self, found: StoredEvents) -> EventWords:
-        """Return events that are there, each with the words of all its copies.
+        """Return events that are alive, each with the words of all its copies.
 
-        How long before the last instant told they began is not to be known any more.
+        Their starts before the last emitted instant are no longer known.
         """
         events = found.events
         if (events.count < 0).any():
@@ -169,7 +170,7 @@ class EventRows:
         return replace(events, words=self._scaled(events.words, events.count))
 
     def merged(self, found: StoredEvents, chosen: Flags, instant: Micros) -> EventWords:
-        """Return fewer rows that are worth what the chosen ones are from an instant on."""
+        """Return fewer rows that give the same answers as the chosen ones from an instant on."""
         events = found.events.where(chosen)
         le = np.where(events.le < instant, instant - 1, events.le)
         if self._folds:
@@ -190,23 +191,23 @@ class EventRows:
         told: Micros,
         found: StoredEvents,
     ) -> GroupRows:
-        """Return events and marks of groups as rows to keep."""
+        """Return events and marks of groups as rows to store."""
         none = np.zeros(len(marks), dtype=np.int64)
         words = np.zeros((len(marks), self._lifting.width), dtype=np.int64)
         words[:, 0] = told
-        # what waits for the end of time belongs to what never expires
+        # a mark that waits for the end of time is stored with the rows that never expire
         until = np.where(due[marks] == END, INFINITY, due[marks])
         rows = EventWords(marks, start[marks], until, none, words, found.first[marks])
         both = events.and_(rows)
         return GroupRows(both.owner, self._batch(both, found.beside))
 
     def keys_of(self, found: StoredEvents, owners: Ints) -> list[pa.Array]:
-        """Return the columns of keys of groups that have rows."""
+        """Return the key columns of groups that have rows."""
         rows = pa.array(found.first[owners])
         return [found.beside.column(name).take(rows) for name in self.keys.names]
 
     def inputs_of(self, found: StoredEvents, events: EventWords) -> tuple[Ints, pa.RecordBatch]:
-        """Return when events began, and the columns that are kept as they are."""
+        """Return when events began, and the columns that are stored as they are."""
         rows = found.beside.take(pa.array(events.row))
         columns = [rows.column(_input(name)) for name in self.inputs.names]
         inputs = pa.RecordBatch.from_arrays(columns, schema=self.inputs)
@@ -214,15 +215,16 @@ class EventRows:
 
     @property
     def nothing(self) -> GroupRows:
-        """No rows at all."""
+        """Return no rows."""
         return GroupRows(
             np.empty(0, dtype=np.int64), pa.RecordBatch.from_pylist([], schema=self._schema)
         )
 
     def _by_kind(self, found: StoredEvents, events: EventWords) -> tuple[CountedIntervals, Ints]:
-        """Return events by the number of what they are, and the first of each number.
+        """Return events numbered by kind, and the first event of each kind.
 
-        Where functions go by order nothing is taken out, and what began apart is not the same.
+        If a function depends on order, nothing is retracted, and events with different starts are
+        different kinds.
         """
         columns = [pa.array(np.ascontiguousarray(column)) for column in events.words.T]
         if len(self.inputs):
@@ -233,7 +235,7 @@ class EventRows:
         return CountedIntervals(events.owner, kinds, events.le, events.re, events.count), heads
 
     def _folded(self, slots: Slots, le: Ints, re: Ints, words: Table) -> tuple[Ints, Table]:
-        """Merge rows with the same group and lifetime: the first row of each, and their words."""
+        """Merge rows with the same group and lifetime; return the first row and words of each."""
         words = words.copy()
         heads = np.empty(len(slots), dtype=np.int64)
         index = np.zeros(1 << max(4, (2 * len(slots)).bit_length()), dtype=np.int64)
@@ -242,7 +244,7 @@ class EventRows:
         return heads[:count], words[:count]
 
     def _scaled(self, words: Table, count: Ints) -> Table:
-        """Return the words of so many copies of events."""
+        """Return the words of `count` copies of each event."""
         if (count == 1).all():
             return words
         scaled = words.copy()
@@ -258,7 +260,7 @@ class EventRows:
 
 
 def _of_kinds(stretches: CountedIntervals, events: EventWords, heads: Ints) -> EventWords:
-    """Return stretches with what the first event of their kind has."""
+    """Return intervals with the words of the first event of their kind."""
     first = heads[stretches.kind]
     lifetimes = stretches.owner, stretches.le, stretches.re, stretches.count
     return EventWords(*lifetimes, events.words[first], events.row[first])

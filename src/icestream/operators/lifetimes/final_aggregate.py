@@ -1,23 +1,23 @@
-"""Aggregates over lifetimes that are told once, when no change can revise them any more.
+"""Aggregates over lifetimes that emit each answer once, when no change can revise it any more.
 
-Idea: events are kept as they come, each with its two edges; nothing is computed for the future. A
-group wakes when the watermark reaches its next edge. Between that edge and the last one told its
-answer is read off the events that are alive, for all segments at once, and equal answers in a row
-are one. Nothing is subtracted: a segment is merged from the events that span it.
+Idea: events are stored as they arrive, each with its start and end; nothing is computed for the
+future. A group wakes when the watermark reaches its next start or end. The answers since the last
+one emitted are then computed from the events alive, for all segments at once; equal consecutive
+answers become one. Nothing is subtracted: each segment merges the events that span it.
 
 Invariants:
-1. What is told adds up to the aggregate at each instant before the watermark, each stretch once
+1. The output adds up to the aggregate at each instant before the watermark, each interval once
    (`test_oracle_final_segments_come_once`).
-2. Neighbouring stretches differ unless the watermark stood between them
+2. Adjacent intervals differ unless the watermark stood between them
    (`test_equal_answers_in_a_row_are_one`).
-3. A change is logged as one row, whatever the group holds, without reading it
+3. A change is logged as one row without reading the group, whatever the group holds
    (`test_bounded_a_change_is_added_without_a_read`).
-4. Nothing is kept of a group whose events are over (`test_bounded_groups_that_are_over_are_gone`),
-   and events that ended, or that end together and have begun, are few rows
-   (`test_bounded_events_that_end_together_become_one_row`).
+4. Nothing is stored for a group whose events have ended
+   (`test_bounded_groups_that_are_over_are_gone`); events that have ended, or that have begun and
+   end together, take few rows (`test_bounded_events_that_end_together_become_one_row`).
 
 Cost: O(1) rows logged for each change; O(n log s) for the n events alive in a group and the s
-segments told, whenever one of them ends.
+segments emitted, whenever one of them ends.
 
 References: add-only access without a read (ICE).
 """
@@ -43,32 +43,32 @@ from icestream.operators.lifetimes.object_spans import EventSpans, ObjectSpans
 from icestream.operators.lifetimes.rows_by_group import END, clipped, located, woken
 from icestream.state.groups.spec import GroupRows, Groups, Synopsis
 
-#: what words are for where all aggregates are objects
+#: the word aggregate to use when all aggregates are object aggregates
 _EVENTS = Aggregate("count", None, "")
-#: rows of a group that are not worth merging
+#: groups with at most this many rows are not worth merging
 _FEW = 4
-#: odd numbers that spread groups and instants over all bits: pairs stay apart
+#: odd multipliers that spread groups and instants over all bits, so that pairs stay distinct
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 _STIR = np.uint64(0xD1B54A32D192ED03)
 
 
 @dataclass(frozen=True, slots=True)
 class _Cuts:
-    """The times of groups up to the watermark, cut wherever an event begins or ends."""
+    """The time of each group up to the watermark, cut wherever an event begins or ends."""
 
-    #: group and lifetime of each segment, and whether it has not ended
+    #: group and lifetime of each segment, and whether it is still open
     owner: Ints
     le: Ints
     re: Ints
     is_open: Flags
-    #: segments that events begin and end with, of those that have begun
+    #: first and last segment of each event that has begun
     first: Ints
     last: Ints
 
 
 @dataclass(frozen=True, slots=True)
 class _Answers:
-    """Longest times in which answers of groups do not change."""
+    """Maximal times in which the answer of a group does not change."""
 
     owner: Ints
     le: Ints
@@ -78,7 +78,7 @@ class _Answers:
 
 
 class FinalAggregate:
-    """An aggregate whose answers are only ever added; see `LifetimeAggregate`."""
+    """An aggregate that never retracts an answer; see `LifetimeAggregate`."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class FinalAggregate:
         *,
         grows: bool,
     ) -> None:
-        """Keep events as rows; `grows` says that none is ever taken out."""
+        """Store events as rows; with `grows`, none is ever retracted."""
         self._objects = objects = ObjectSpans(payload, aggregates, grows=grows)
         words = [each for each in aggregates if each.alias not in objects.results]
         self._lifting = lifting = Lifting(payload, words or [_EVENTS])
@@ -106,7 +106,7 @@ class FinalAggregate:
     def on_changes(
         self, _port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
     ) -> Iterator[pa.RecordBatch]:
-        """Keep changes until the watermark reaches them."""
+        """Store changes until the watermark reaches them."""
         changes, le, re = clipped(changes, watermark)
         if changes.num_rows:
             slots, le, rows = self._rows.taken(changes, located(changes, groups), le, re)
@@ -118,7 +118,7 @@ class FinalAggregate:
         return iter(())
 
     def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
-        """Tell answers whose end was reached."""
+        """Yield answers whose end the watermark has reached."""
         for portion in woken(groups, watermark):
             found = self._rows.found(groups.read(0, portion), len(portion), watermark)
             cuts = _cuts(found, events := self._rows.alive(found), watermark)
@@ -140,7 +140,7 @@ class FinalAggregate:
     def _answers(
         self, cuts: _Cuts, begun: EventWords, found: StoredEvents
     ) -> tuple[Ints, pa.RecordBatch]:
-        """Return the segments in which there are events, and their answers."""
+        """Return the segments that have events, and their answers."""
         segments = len(cuts.owner)
         tree = np.tile(self._identity, (2 * segments, 1))
         ops, places = self._lifting.ops, self._lifting.places
@@ -156,7 +156,7 @@ class FinalAggregate:
         return there, pa.RecordBatch.from_arrays(shown, schema=self._answered)
 
     def _stretches(self, cuts: _Cuts, there: Ints, answers: pa.RecordBatch) -> _Answers:
-        """Return the answers of segments, equal ones that touch as one."""
+        """Return the answers of segments, with equal adjacent ones merged."""
         fresh = np.ones(len(there), dtype=np.bool_)
         touch = (np.diff(there) == 1) & (np.diff(cuts.owner[there]) == 0)
         if touch.any() and self._is_comparable:
@@ -179,7 +179,7 @@ class FinalAggregate:
         swept: _Answers,
         watermark: Micros,
     ) -> None:
-        """Mark what was told, merge rows where that leaves half at most, and wait for the next."""
+        """Mark what was emitted, merge rows if at most half remain, and set the next wake-up."""
         count, events = len(portion), found.events
         due = _next_edges(events, count, watermark)
         groups.remind(portion, due)
@@ -190,7 +190,7 @@ class FinalAggregate:
         start[swept.owner[swept.is_open]] = swept.le[swept.is_open]
         lasts = events.re > watermark
         begun = lasts & (events.le < watermark)
-        # a group of which nothing was told and nothing ended is the same without a mark
+        # a group needs no mark if nothing was emitted and nothing ended
         marked = found.told > MINUS_INFINITY
         marked[swept.owner[~swept.is_open]] = True
         marked[events.owner[~lasts]] = True
@@ -207,7 +207,7 @@ class FinalAggregate:
     def _merged(
         self, found: StoredEvents, lasts: Flags, begun: Flags, watermark: Micros
     ) -> tuple[Flags, EventWords]:
-        """Tell of which groups half of the rows can be spared, and return the rows instead."""
+        """Return which groups can do with half of their rows, and those rows."""
         events, count = found.events, len(found.told)
         rows = np.bincount(events.owner[lasts], minlength=count) + found.marks
         mine, end = events.owner[begun], events.re[begun].view(np.uint64)
@@ -221,7 +221,7 @@ class FinalAggregate:
 
 
 def _next_edges(events: EventWords, groups: int, watermark: Micros) -> Ints:
-    """Return when an event of each group begins or ends next."""
+    """Return the next instant at which an event of each group begins or ends."""
     due = np.full(groups, INFINITY)
     for edge in (events.le, events.re):
         ahead = edge > watermark
@@ -230,7 +230,7 @@ def _next_edges(events: EventWords, groups: int, watermark: Micros) -> Ints:
 
 
 def _cuts(found: StoredEvents, events: EventWords, watermark: Micros) -> _Cuts:
-    """Cut the times of groups that were not told before, up to the watermark."""
+    """Cut the time of each group, from the last emitted instant up to the watermark."""
     groups = len(found.told)
     owners = np.concatenate([events.owner, events.owner])
     instants = np.concatenate([events.le, events.re])
@@ -245,9 +245,9 @@ def _cuts(found: StoredEvents, events: EventWords, watermark: Micros) -> _Cuts:
     begins = instant < watermark
     ends_there = np.zeros(groups, dtype=np.bool_)
     ends_there[owner[~begins]] = True
-    # rows that end now are gone next time, also those that others go on from
+    # rows that end now are gone next time, even if others continue from them
     ends_there[found.events.owner[found.events.re == watermark]] = True
-    # a segment for what came before the first cut, and one for each cut before the watermark
+    # one segment for the time before the first cut, and one for each cut before the watermark
     segment = np.append(np.cumsum(begins) + owner, 0)
     bounds = np.zeros(groups + 1, dtype=np.int64)
     np.cumsum(1 + np.bincount(owner[begins], minlength=groups), out=bounds[1:])
@@ -267,6 +267,6 @@ def _cuts(found: StoredEvents, events: EventWords, watermark: Micros) -> _Cuts:
 
 
 def _is_nested(kind: pa.DataType) -> bool:
-    """Tell whether answers of a type cannot be compared with those before."""
+    """Return whether answers of a type cannot be compared with the previous ones."""
     inner = kind.value_type if pa.types.is_list(kind) else kind
     return bool(pa.types.is_nested(inner))

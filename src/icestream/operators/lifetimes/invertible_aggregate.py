@@ -1,21 +1,22 @@
-"""Aggregates that can be taken back, kept as edges: what each instant adds to a running row.
+"""Invertible aggregates, stored as edges: what each instant adds to a running row.
 
-Idea: a change adds its words at the beginning of its lifetime and takes them back at the end. The
-edges of a group are its whole answer, past the watermark and into the future; edges that the
-watermark has reached are one, the *base*, at the instant where the segment alive then begins. New
-edges are swept together with the kept ones and only segments that differ come out. Edges are added
-to those kept, and all of a group rewritten only when that leaves half of them at most. Changes of a
-chunk with the same group and lifetime are added up first: they are one edge at either end.
+Idea: a change adds its words at the start of its lifetime and subtracts them at the end. The edges
+of a group are its whole answer, from the watermark into the future. Edges that the watermark has
+passed are merged into one, the *base*, at the start of the segment that is current. New edges are
+swept together with the stored ones, and only segments that differ are emitted. New edges are
+appended; the edges of a group are rewritten only if at most half of them remain. Changes of a chunk
+with the same group and lifetime are added up first: they become one edge at either end.
 
 Invariants:
-1. After every chunk all changes told add up to the aggregate at each instant
+1. After every chunk the emitted changes add up to the aggregate at each instant
    (`test_oracle_aggregates_that_can_be_taken_back`).
-2. What is taken out was told before, lifetimes included (the same test).
+2. Retracted events were emitted before, with the same lifetimes (the same test).
 3. Running aggregates of events in order read few edges, however long the history
    (`test_bounded_running_aggregates_read_few_edges`).
-4. Nothing is kept of a group whose events are over (`test_bounded_groups_that_are_over_are_gone`).
+4. Nothing is stored for a group whose events have ended
+   (`test_bounded_groups_that_are_over_are_gone`).
 
-Cost: O(edges past the watermark) for each group touched.
+Cost: O(edges past the watermark) for each touched group.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class _Parts:
     words: Table
 
     def unchanged(self, answers: Sequence[pa.Array]) -> Flags:
-        """Tell which segments are taken out and come again with the same answer."""
+        """Return which segments are retracted and added again with the same answer."""
         out = np.flatnonzero((self.diff[:-1] == -1) & (self.diff[1:] == 1))
         for column in (self.owners, self.le, self.re):
             out = out[column[out] == column[out + 1]]
@@ -90,7 +91,7 @@ class _Parts:
 
 @dataclass(frozen=True, slots=True)
 class _New:
-    """Edges that came: those chosen, the position of the group of each, and whether it lasts."""
+    """New edges: those chosen, the position of the group of each, and whether it lasts."""
 
     edges: _Edges
     chosen: Ints
@@ -100,7 +101,7 @@ class _New:
 
 @dataclass(frozen=True, slots=True)
 class _Swept:
-    """Edges that are left to keep, and the segments told."""
+    """The remaining edges to store, and the segments to emit."""
 
     owners: Ints
     time: Ints
@@ -109,7 +110,7 @@ class _Swept:
 
 
 class InvertibleAggregate:
-    """An aggregate over fields that all have an inverse; see `LifetimeAggregate`."""
+    """An aggregate whose fields all have an inverse; see `LifetimeAggregate`."""
 
     is_prompt = True
     tells_at_once = True
@@ -122,7 +123,7 @@ class InvertibleAggregate:
         *,
         empty: bool,
     ) -> None:
-        """Keep edges."""
+        """Store edges."""
         self._lifting = lifting
         self._empty = empty
         self.forgets = not empty
@@ -137,7 +138,7 @@ class InvertibleAggregate:
     def on_changes(
         self, port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
     ) -> Iterator[pa.RecordBatch]:
-        """Sweep over the groups touched."""
+        """Sweep over the touched groups."""
         return self.on_last_changes(port, changes, groups, watermark, watermark)
 
     def on_last_changes(
@@ -148,7 +149,7 @@ class InvertibleAggregate:
         watermark: Micros,
         over: Micros,
     ) -> Iterator[pa.RecordBatch]:
-        """Do the same, keeping nothing of groups that are over by an instant."""
+        """Do the same, but store nothing for groups that end by the instant `over`."""
         changes, le, re = clipped(changes, watermark)
         if changes.num_rows == 0:
             return
@@ -173,7 +174,7 @@ class InvertibleAggregate:
             yield from self._told(groups, portion, swept, shown)
 
     def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
-        """Forget groups that are over; the future was told already."""
+        """Drop groups that have ended; their answers were emitted already."""
         for portion in woken(groups, watermark):
             groups.rewrite(0, portion, GroupRows(_NO_ROWS, self._batch(self._nothing, _NO_ROWS)))
             groups.remind(portion, np.full(len(portion), INFINITY))
@@ -182,7 +183,7 @@ class InvertibleAggregate:
     def _folded(
         self, changes: pa.RecordBatch, slots: Slots, le: Ints, re: Ints
     ) -> tuple[Ints, Table]:
-        """Add up the words of changes with the same group and lifetime: first row of each, sum."""
+        """Add up words of changes with the same group and lifetime; return first rows and sums."""
         words = self._lifting.lifted(changes)
         ops, places = self._lifting.ops, self._lifting.places
         scale_rows(words, column_of(changes, DIFF), ops, places)
@@ -200,7 +201,7 @@ class InvertibleAggregate:
         watermark: Micros,
         lasts: Flags,
     ) -> None:
-        """Ask to be woken when all of a group is over."""
+        """Wake each group when all its events have ended."""
         if self._empty:
             return
         due = edges.last_cuts(owners, len(portion))
@@ -208,7 +209,7 @@ class InvertibleAggregate:
         groups.remind(portion[lasts], due[lasts])
 
     def _revised(self, groups: Groups, portion: Slots, new: _New, watermark: Micros) -> _Parts:
-        """Sweep over kept and new edges of a few groups; keep those of groups that last."""
+        """Sweep over stored and new edges of a few groups; store those of groups that last."""
         kept = groups.read(0, portion)
         swept = self._swept(
             self._edges(kept.rows), kept.owners, new.edges, new.chosen, new.owners, watermark
@@ -273,7 +274,7 @@ class InvertibleAggregate:
     def _told(
         self, groups: Groups, portion: Slots, parts: _Parts, keys: pa.RecordBatch
     ) -> Iterator[pa.RecordBatch]:
-        """Yield segments as changes, without those whose answer stays as it was."""
+        """Yield segments as changes, without those whose answer does not change."""
         answers = self._lifting.lower(parts.words)
         chosen = ~parts.unchanged(answers)
         if not chosen.any():
@@ -285,7 +286,7 @@ class InvertibleAggregate:
         yield changes_of(payload, le, re, diff, hi, lo)
 
     def _batch(self, edges: _Edges, places: Ints) -> pa.RecordBatch:
-        """Return the edges at some places as rows to keep."""
+        """Return the edges at some positions as rows to store."""
         columns = [pa.array(np.ascontiguousarray(column[places])) for column in edges.words.T]
         return pa.RecordBatch.from_arrays(
             [pa.array(edges.time[places]), *columns], schema=self._schema

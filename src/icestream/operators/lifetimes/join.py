@@ -1,22 +1,24 @@
 """The join of two streams: every pair of events of a group, for the instants at which both live.
 
-Idea: a symmetric join over lifetimes. Changes of one side are paired with what is kept of the other
-and added to what is kept of their own side, which is not read for that. The answer is linear in
-both sides, so taking an event out is pairing it with a count below zero.
+Idea: a symmetric join over lifetimes. Changes of one side are paired with the stored rows of the
+other side and appended to those of their own side, which need not be read. The answer is linear in
+both sides, so a retracted event is paired with a negative count.
 
 Invariants:
-1. What comes out adds up to the pairs of what came in, exactly, whatever the chunks and the order
-   of the sides (`test_oracle_join_in_any_chunks`).
-2. A row is kept only while the watermark is before its end (`test_bounded_expired_rows_are_gone`);
-   one that ended before it came, by a lifetime cut short, is *late*: kept until the watermark
-   moves, as the other side may be in the middle of its changes.
+1. The output adds up to the pairs of the input, exactly, whatever the chunks and the order of the
+   sides (`test_oracle_join_in_any_chunks`).
+2. A row is stored only while the watermark is before its end
+   (`test_bounded_expired_rows_are_gone`). A row whose shortened lifetime ended before it arrived is
+   *late*: it is stored until the watermark moves, because the other side may be in the middle of
+   its changes.
 3. Only the other side is read (`test_adding_to_a_side_does_not_read_it`).
-4. Rows of groups of which half cancel out are replaced by their sum when they are read
+4. If half the rows of a group cancel out, they are replaced by their sum when they are read
    (`test_bounded_cancelled_rows_are_summed_up`).
 
 Cost: O(changes + rows read + pairs); output in batches of at most 64K rows.
 
-Limits: equality of the key is the business of whoever groups; `residual` is asked of every pair.
+Limits: the caller groups by the key, so that keys of a group are equal; `residual` is evaluated for
+every pair.
 
 References: symmetric hash join; grouped cross product over lifetimes, add-only and read-only access
 to its synopses.
@@ -50,9 +52,9 @@ from icestream.operators.lifetimes.stored_rows import (
 )
 from icestream.state.groups.spec import Groups
 
-#: sides of a join: its ports and its synopses; those of late rows follow
+#: sides of a join: its ports and its synopses; the synopses of late rows follow
 LEFT, RIGHT, LATE = 0, 1, 2
-#: says for each row of the joined columns whether it is in the answer; null is no
+#: returns whether each row of the joined columns is in the answer; null means no
 Predicate = Callable[[pa.RecordBatch], pa.Array]
 
 
@@ -73,7 +75,7 @@ class StreamJoin(LifetimeOperator):
     ) -> None:
         """Join payloads; `names` are those of the left columns, then the right ones.
 
-        `residual` sees all of them; those that are `hidden` are not in the result.
+        `residual` sees all of them; `hidden` columns are not in the result.
         """
         fields = [*left, *right]
         names = [field.name for field in fields] if names is None else list(names)
@@ -92,7 +94,7 @@ class StreamJoin(LifetimeOperator):
     def on_changes(
         self, port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
     ) -> Iterator[pa.RecordBatch]:
-        """Keep changes of one side; yield their pairs with the other."""
+        """Store changes of one side; yield their pairs with the other."""
         return self.on_last_changes(port, changes, groups, watermark, watermark)
 
     def on_last_changes(
@@ -103,7 +105,7 @@ class StreamJoin(LifetimeOperator):
         watermark: Micros,
         over: Micros,
     ) -> Iterator[pa.RecordBatch]:
-        """Do the same, keeping nothing that ends by an instant."""
+        """Do the same, but store nothing that ends by the instant `over`."""
         if not changes.num_rows:
             return
         touched = Touched(changes, groups)
@@ -121,7 +123,7 @@ class StreamJoin(LifetimeOperator):
                         yield from self._answer(port, probes, other.rows, pairs)
 
     def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
-        """Say nothing: rows past their end are forgotten, and the past stands."""
+        """Yield nothing: rows past their end expire, and the past does not change."""
         del groups, watermark
         return iter(())
 

@@ -1,21 +1,21 @@
-"""Events as rows of words, and answers read off merged rows: aggregates over lifetimes.
+"""Events as rows of words, and answers computed from merged rows: aggregates over lifetimes.
 
-Idea: every event is folded alone, into the fields of `operators.folding.fields`, and a row can be
-scaled by the diff of its change, so that what leaves is the negative of what came. Sums of floats
-are taken back as well, which windows never do: they keep 106 bits, are exactly zero over no values,
-and count infinities and NaN apart from the sum, three counts in a word, so that these leave no
-trace.
+Idea: every event is folded alone, into the fields of `operators.folding.fields`. A row can be
+scaled by the diff of its change, so a retraction is the negative of what was added. Unlike in
+windows, sums of floats are subtracted as well: they keep 106 bits and are exactly zero over no
+values. Infinities and NaN are counted apart from the sum, three counts in one word, so that they
+leave no trace.
 
 Invariants:
-1. A row and its negative add up to nothing (`test_a_row_and_its_negative_add_up_to_nothing`).
+1. A row and its negative add up to zero (`test_a_row_and_its_negative_add_up_to_nothing`).
 2. Infinities and NaN show exactly while they are alive
    (`test_infinities_and_nan_show_while_they_are_alive`).
 
-Limits: what float sums keep lies within 106 bits of the greatest value they ever held; one that
-overflowed is right again when its group has no values. Up to two million each of infinities and NaN
-may be alive in a group. Of events that begin together, `first` and
-`last` take the one with the least value: changes have no order of arrival; and a lifetime that is
-cut begins anew for them.
+Limits: a float sum is exact within 106 bits of the greatest value it ever held; one that overflowed
+is right again when its group has no values. A group may have up to two million each of infinities
+and NaN alive. Among events that begin together, `first` and `last` take the one with the least
+value, because changes have no order of arrival. For these functions, a lifetime that is cut begins
+anew.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from icestream.operators.folding.fields import ENTRY_FIELDS, Field, Layout
 from icestream.operators.folding.fold import fold_field
 from icestream.operators.lifetimes.changes import LE
 
-#: bits of each count in the word beside a sum of floats: NaN, infinity, minus infinity
+#: bits of each count in the word next to a sum of floats: NaN, infinity, minus infinity
 _APART = 21
 _ONE_APART = (1 << _APART) - 1
 
@@ -43,8 +43,8 @@ class Lifting:
     """The words that events of a payload are folded into for some aggregates."""
 
     def __init__(self, payload: pa.Schema, aggregates: Sequence[Aggregate]) -> None:
-        """Lay the words out; DefinitionError for functions or types without words."""
-        # inputs go by names of their own: a column may be called as the stream's time is
+        """Lay out the words; DefinitionError for functions or types without words."""
+        # inputs get names of their own: a column may have the name of the stream's time
         self._types = {_inner(field.name): field.type for field in payload}
         self._aggregates = tuple(_renamed(each) for each in aggregates)
         self._layout = Layout.of(
@@ -58,15 +58,15 @@ class Lifting:
         self.ops: Ints = np.concatenate([self._layout.ops, np.full(extra, words.ADD_I64)])
         self.places: Ints = np.concatenate([self._layout.places - ENTRY_FIELDS, counters])
         guards = [self._guard(field) for field in self._layout.fields]
-        #: where the count of values lies that a field is zero without, or -1
+        #: for each field, the word that counts its values (without any, the field is zero), or -1
         self.guards: Ints = np.array([*guards, *[-1] * extra], dtype=np.int64)
-        #: columns that events are folded from
+        #: input columns of the fold
         self.inputs = tuple(
             field.name
             for field in payload
             if any(_inner(field.name) in each.columns for each in self._layout.fields)
         )
-        #: whether all that was folded can be taken back
+        #: whether all fields have an inverse
         self.inverts = all(op in (*words.INVERTIBLE, words.ADD_DD) for op in self.ops.tolist())
         #: columns of the answers
         self.result = pa.schema(

@@ -1,13 +1,13 @@
-"""Aggregates that cannot be taken back: the events that are alive are kept, as rows of words.
+"""Aggregates without an inverse: the events that are alive are stored, as rows of words.
 
-Idea: a smallest value that leaves is replaced by one that only the other events tell. Events of a
-group are levelled to stretches of equal words; sums run over the segments between their ends, and
-each field that chooses (`min`, `max`, `first`, `last`, ...) is filled in from the best event down.
+Idea: when a minimum leaves, only the remaining events determine the next one. Events of a group are
+merged into intervals of equal words; sums run over the segments between their ends, and each field
+that selects a value (`min`, `max`, `first`, `last`, ...) is filled in from the best event down.
 
 Invariants:
-1. After every chunk all changes told add up to the aggregate at each instant
+1. After every chunk the emitted changes add up to the aggregate at each instant
    (`test_oracle_aggregates_that_keep_events`).
-2. What is taken out was told before, lifetimes included (the same test).
+2. Retracted events were emitted before, with the same lifetimes (the same test).
 
 Cost: O(n log n) for the n events of a group that are alive, for each chunk that touches it.
 """
@@ -48,10 +48,10 @@ from icestream.state.groups.spec import Groups, Synopsis
 
 
 class NonInvertibleAggregate:
-    """An aggregate over fields of which some have no inverse; see `LifetimeAggregate`."""
+    """An aggregate with fields that have no inverse; see `LifetimeAggregate`."""
 
     def __init__(self, payload: pa.Schema, lifting: Lifting, keys: tuple[str, ...]) -> None:
-        """Keep events as words, and the answers shown."""
+        """Store events as words, and the answers shown."""
         self._lifting = lifting
         self._keys = pa.schema([payload.field(name) for name in keys])
         numbers = range(lifting.width)
@@ -73,7 +73,7 @@ class NonInvertibleAggregate:
     def on_changes(
         self, _port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
     ) -> Iterator[pa.RecordBatch]:
-        """Compute the answers of the groups touched anew, and tell what differs."""
+        """Recompute the answers of the touched groups, and yield what differs."""
         changes, le, re = clipped(changes, watermark)
         if changes.num_rows == 0:
             return
@@ -95,7 +95,7 @@ class NonInvertibleAggregate:
             )
 
     def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
-        """Tell nothing: the future was told already."""
+        """Yield nothing: future answers were emitted already."""
         return iter(())
 
     def _revised(

@@ -1,8 +1,8 @@
 """Object aggregates over the segments that events span: percentiles, collections, distinct counts.
 
-Idea: a state that is a list of values is as large as the events it is made of, so each segment is
-lifted from its events, those that span it, in the order in which they began. Segments are taken a
-few at a time, as many as have so many events together.
+Idea: a state that is a list of values is as large as its events, so each segment is computed from
+the events that span it, in the order in which they began. A few segments are processed at a time:
+as many as have a bounded number of events together.
 
 Invariants:
 1. Answers are those of the function over the events alive in a segment
@@ -12,8 +12,8 @@ Invariants:
 
 Cost: O(events x segments they span), sorted.
 
-Limits: of events that begin together, the one with the least identity leads: changes have no order
-of arrival. Functions that go by order need events that are never taken out.
+Limits: among events that begin together, the one with the least identity is first: changes have no
+order of arrival. Functions that depend on order need events that are never retracted.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from icestream.operators.object_aggregates.functions import (
     needs_objects,
 )
 
-#: events of the segments that are lifted together
+#: maximum number of events in segments that are lifted together
 _AT_ONCE = 1 << 17
 
 
@@ -63,22 +63,22 @@ class ObjectSpans:
             (each, function_of(each, types)) for each in aggregates if needs_objects(each, types)
         ]
         names = dict.fromkeys(name for each, _ in self._functions for name in each.columns)
-        #: columns that the functions look at
+        #: columns that the functions read
         self.inputs = pa.schema([payload.field(name) for name in names])
-        #: what they answer, by alias
+        #: types of the answers, by alias
         self.results = {each.alias: function.result for each, function in self._functions}
         ordered = [each.text for each, _ in self._functions if each.function in ORDERED_FUNCTIONS]
         if ordered and not grows:
             msg = (
-                f"{ordered[0]} goes by the order of events: it needs events that are never taken "
-                "out, not the answers of an aggregate, a difference or a top-k"
+                f"{ordered[0]} depends on the order of events: it needs events that are never "
+                "retracted, not the answers of an aggregate, a difference or a top-k"
             )
             raise DefinitionError(msg)
 
     def answers(self, spans: EventSpans, segments: Ints, count: int) -> dict[str, pa.Array]:
-        """Return the answers of some of `count` segments, ascending, each with an event at least.
+        """Return the answers of some of `count` segments, ascending, each with at least one event.
 
-        They come by the alias of the aggregate.
+        The key is the alias of the aggregate.
         """
         if not self._functions:
             return {}

@@ -1,12 +1,12 @@
-"""The order of a top-k: which rows are better, by columns and directions, ties broken for good.
+"""The order of a top-k: which rows are better, by columns and directions, with stable tie-breaks.
 
-Idea: two orders. The *rank* of a row is one word that state can be read by, as fine as a word can
-be: better rows never have a smaller one. The *place* among rows at hand settles the rest, other
-columns first and then the identity of the payload, so that any two kinds of rows differ.
+Idea: two orders. The *rank* of a row is one word by which state can be read, as fine as a word can
+be: better rows never have a smaller rank. The *place* among the rows at hand decides the rest, by
+the other columns and then the identity of the payload, so that any two kinds of rows differ.
 
 Invariants:
-1. Ranks and places are those of Spark's ORDER BY: nulls last where the greatest come first, first
-   where the least do, NaN greatest (`test_oracle_places_are_those_of_a_sort`).
+1. Ranks and places are those of Spark's ORDER BY: nulls last in descending order, first
+   in ascending order, NaN greatest (`test_oracle_places_are_those_of_a_sort`).
 2. A better place never has a smaller rank (the same test).
 
 Limits: numbers, dates, timestamps, booleans, decimals up to 18 digits, and text by its bytes.
@@ -45,7 +45,7 @@ class Ordering:
     """Which rows of a payload are better than others."""
 
     def __init__(self, payload: pa.Schema, by: Sequence[Order]) -> None:
-        """Order by columns, the first first; DefinitionError for types without an order here."""
+        """Order by columns, most significant first; DefinitionError for types without an order."""
         if not by:
             msg = "a top-k needs a column to order by: name at least one"
             raise DefinitionError(msg)
@@ -63,14 +63,14 @@ class Ordering:
         self._by = tuple(by)
 
     def ranks(self, payload: pa.RecordBatch) -> Ints:
-        """Return the rank of each row, greater ones better."""
+        """Return the rank of each row, greater is better."""
         first = self._by[0]
         column = payload.column(first.column)
         words = _prefixes(column) if _is_text(column.type) else InputColumn(column).ranked
         return _directed(words, column, descending=first.descending)
 
     def places(self, payload: pa.RecordBatch) -> Ints:
-        """Return the places of rows of different payloads, the best one 0."""
+        """Return the places of rows with different payloads; the best is 0."""
         hi, lo = identities(payload)
         keys: list[Ints] = []
         for each in self._by:
@@ -98,7 +98,7 @@ def _directed(words: Ints, column: pa.Array, *, descending: bool) -> Ints:
 
 
 def _nulls(column: pa.Array, *, descending: bool) -> Ints:
-    """Return a key that puts nulls in their place."""
+    """Return a sort key that places nulls first or last."""
     missing: Ints = column.is_null().to_numpy(zero_copy_only=False).astype(np.int64)
     return missing if descending else -missing
 

@@ -1,14 +1,14 @@
-"""Rows of changes beside rows of state, group by group: the pairs whose lifetimes share an instant.
+"""Pairs of changes and stored rows, group by group, whose lifetimes share an instant.
 
-Idea: changes are sorted by group once (`Touched`); state is read by portions of groups; a kernel
-hands out pairs of positions, a bounded number at a time, whatever the fan-out.
+Idea: changes are sorted by group once (`Touched`); state is read in portions of groups; a kernel
+returns pairs of positions, a bounded number at a time, whatever the fan-out.
 
 Invariants:
-1. Each pair of a group with a common instant comes once (`test_oracle_join_in_any_chunks`).
+1. Each pair of a group with a common instant is returned once (`test_oracle_join_in_any_chunks`).
 2. No list of pairs is longer than `PAIRS_AT_ONCE` (`test_bounded_output_comes_in_small_chunks`).
 
 Cost: O(changes log changes + rows read + pairs); rows of a group that are out of order are sorted
-if there are many comparisons to save.
+if that saves many comparisons.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from icestream.kernels.ranges import numbers_of
 from icestream.operators.lifetimes.changes import LE, RE, column_of, identities_of
 from icestream.state.groups.spec import Groups
 
-#: pairs handed out together
+#: maximum number of pairs returned together
 PAIRS_AT_ONCE = 1 << 16
-#: comparisons for each stored row from which on sorting the rows pays
+#: sorting the rows pays off from this many comparisons per stored row
 _WORTH_SORTING = 32
 
 
 @dataclass(frozen=True)
 class Lifetimes:
-    """Rows of several groups, those of a group side by side."""
+    """Rows of several groups, sorted by group."""
 
     le: Ints
     re: Ints
@@ -52,14 +52,14 @@ class Pairs:
 
 
 class Touched:
-    """The groups that changes are about, and the changes of each."""
+    """The groups that changes touch, and the changes of each."""
 
     def __init__(self, changes: pa.RecordBatch, groups: Groups) -> None:
         """Locate the groups."""
         hi, lo = identities_of(changes)
         #: the slot of each change
         self.slots = groups.locate(hi, lo)
-        #: the slots, each once, in order
+        #: the distinct slots, in order
         self.distinct, members = np.unique(self.slots, return_inverse=True)
         self._order = np.argsort(members, kind="stable")
         self._bounds = bounds_of(members[self._order], len(self.distinct))

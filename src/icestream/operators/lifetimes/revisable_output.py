@@ -1,9 +1,9 @@
-"""What an operator has shown and may have to revise: its answer past the watermark, kept as such.
+"""What an operator has shown and may have to revise: its answer past the watermark, stored as such.
 
-Idea: the answer of a group lies in a synopsis of its own, so that what is taken out is exactly what
-was told, whatever has expired since, and only what changed is told.
+Idea: the answer of a group is stored in a synopsis of its own. So a retraction is exactly what was
+emitted, whatever has expired since, and only what changed is emitted.
 
-Invariant: what was told adds up to what is kept and what has passed
+Invariant: the emitted changes add up to what is stored plus what has passed
 (`test_oracle_top_k_of_random_changes`, `test_oracle_aggregates_that_keep_events`).
 """
 
@@ -21,26 +21,26 @@ from icestream.operators.lifetimes.changes import DIFF, HEAD, LE, RE, changes_of
 from icestream.operators.lifetimes.counted_intervals import CountedIntervals, revised
 from icestream.state.groups.spec import GroupRows, Groups, Synopsis
 
-#: columns of kept events before their payload
+#: columns of stored events before their payload
 LIFETIME = HEAD[:3]
 
 
 def events_synopsis(
     name: str, payload: pa.Schema, *more: pa.Field, rank: str | None = None
 ) -> Synopsis:
-    """Return a synopsis of events that are garbage when their lifetime is over."""
+    """Return a synopsis of events that are garbage when their lifetime has ended."""
     return Synopsis(name, pa.schema([*LIFETIME, *payload, *more]), expiry=RE, rank=rank)
 
 
 def payload_of(rows: pa.RecordBatch, payload: pa.Schema) -> pa.RecordBatch:
-    """Return the payload of kept events."""
+    """Return the payload of stored events."""
     return pa.RecordBatch.from_arrays(
         rows.columns[len(LIFETIME) : len(LIFETIME) + len(payload)], schema=payload
     )
 
 
 def stretches_of(rows: pa.RecordBatch, owners: Ints, kinds: Ints) -> CountedIntervals:
-    """Return events as stretches."""
+    """Return events as counted intervals."""
     le, re, diff = (column_of(rows, name) for name in (LE, RE, DIFF))
     return CountedIntervals(owners, kinds, le, re, diff)
 
@@ -48,7 +48,7 @@ def stretches_of(rows: pa.RecordBatch, owners: Ints, kinds: Ints) -> CountedInte
 def rows_of(
     stretches: CountedIntervals, payload: pa.RecordBatch, *more: pa.Array, schema: pa.Schema
 ) -> GroupRows:
-    """Return stretches as rows to keep; `payload` and `more` are those of each stretch."""
+    """Return intervals as rows to store; `payload` and `more` have one row for each interval."""
     head = [pa.array(each) for each in (stretches.le, stretches.re, stretches.count)]
     rows = pa.RecordBatch.from_arrays([*head, *payload.columns, *more], schema=schema)
     return GroupRows(stretches.owner, rows)
@@ -73,10 +73,10 @@ class RevisableOutput:
         *,
         owed: tuple[CountedIntervals, CountedIntervals] | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Tell how the answers of groups change, and keep what is shown past an instant.
+        """Yield how the answers of groups change, and store what is shown past an instant.
 
-        `kinds` has the payload of each kind; `owed` are stretches kept beside the answers, as they
-        were and as they are to be.
+        `kinds` has the payload of each kind; `owed` are intervals stored next to the answers, as
+        they were and as they will be.
         """
         after = revised(before, answer, watermark)
         told = after.and_(before.negative()).consolidated()
@@ -107,7 +107,7 @@ class RevisableOutput:
             changed[more.owner[more.count > 0]] = True
             fresh = more.where(~changed[more.owner])
             groups.append(self.number, slots[fresh.owner], self._rows(fresh, kinds).rows)
-        # of a group with nothing before and nothing after there is nothing to replace
+        # a group that had nothing and has nothing needs no rewrite
         there = np.zeros(len(slots), dtype=np.bool_)
         there[before.owner] = there[after.owner] = True
         changed &= there

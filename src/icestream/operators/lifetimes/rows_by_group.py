@@ -4,9 +4,9 @@ Invariants:
 1. `within` finds every row of a portion's groups once, in the order of the chunk
    (`test_rows_of_a_portion_are_found_in_order`).
 2. Clipped changes add up to the same bag from the watermark on
-   (`test_clipping_keeps_what_lies_ahead`). What lies behind it stays as it is once a batch is over,
-   so nothing is lost.
-3. `keep` leaves rows that mean the same, at most twice as many as needed and those of one chunk
+   (`test_clipping_keeps_what_lies_ahead`). What lies before it does not change once a batch is
+   done, so nothing is lost.
+3. `keep` leaves equivalent rows, at most twice as many as needed plus those of one chunk
    (`test_bounded_kept_rows_are_at_most_twice_those_needed`).
 
 Cost: one stable sort of the slots, then O(rows found).
@@ -35,7 +35,7 @@ class RowsByGroup:
         self._order = np.argsort(slots, kind="stable")
         ordered = slots[self._order]
         fresh = np.flatnonzero(np.diff(ordered, prepend=-1))
-        #: the slots, each once, ascending
+        #: the distinct slots, ascending
         self.distinct: Slots = ordered[fresh]
         self._bounds = np.append(fresh, len(slots))
 
@@ -53,26 +53,26 @@ def located(changes: pa.RecordBatch, groups: Groups) -> Slots:
 
 
 def first_rows(owners: Ints, count: int) -> Ints:
-    """Return the place of the first row of each of `count` owners; all must have one."""
+    """Return the position of the first row of each of `count` owners; each must have one."""
     first = np.full(count, len(owners), dtype=np.int64)
     np.minimum.at(first, owners, np.arange(len(owners)))
     return first
 
 
-#: when to wake a group that waits for the end of time; INFINITY itself is never
+#: when to wake a group that waits for the end of time; INFINITY itself means never
 END = INFINITY - 1
 
 
 def woken(groups: Groups, watermark: Micros) -> Iterator[Slots]:
-    """Yield portions of the groups that are due; each must be reminded of a later instant."""
+    """Yield portions of the groups that are due; the caller must set a later wake-up for each."""
     while len(due := groups.due(min(watermark, END))):
         yield from groups.portions(due)
-        # those named so far may leave the directory; rows that the watermark expires stay
+        # groups returned so far may leave the directory; rows are not expired by this call
         groups.begin(MINUS_INFINITY)
 
 
 def clipped(changes: pa.RecordBatch, watermark: Micros) -> tuple[pa.RecordBatch, Ints, Ints]:
-    """Return the changes that concern instants from the watermark on, and their parts there."""
+    """Return the changes that reach past the watermark, and their clipped starts and ends."""
     le, re = np.maximum(column_of(changes, LE), watermark), column_of(changes, RE)
     ahead = (le < re) & (column_of(changes, DIFF) != 0)
     if ahead.all():
@@ -82,11 +82,11 @@ def clipped(changes: pa.RecordBatch, watermark: Micros) -> tuple[pa.RecordBatch,
 
 @dataclass(frozen=True)
 class LazyRows:
-    """Rows of groups that are only put together where they are wanted."""
+    """Rows of groups that are built only when they are needed."""
 
     #: position of the group of each row, ascending
     owners: Ints
-    #: rows at some places
+    #: returns the rows at some positions
     at: Callable[[Ints], pa.RecordBatch]
 
 
@@ -100,7 +100,7 @@ def keep(
     *,
     worn: bool = False,
 ) -> None:
-    """Add new rows to those kept, or rewrite those of a group where that leaves half at most.
+    """Append new rows to the stored ones, or rewrite a group if at most half of its rows remain.
 
     `kept` are the owners of the rows that were read, `after` all rows a group needs from now on;
     `worn` rewrites all groups.

@@ -1,10 +1,10 @@
-"""Rows kept of one input of an operator: events of each group while they live.
+"""Stored rows of one input of an operator: the events of each group while they live.
 
-Idea: what is kept are changes, appended without a look at what is there. Taking an event out adds a
-row that counts below zero; both go when the event ends. Groups in which such rows are many are
-summed up when they are read anyway.
+Idea: the stored rows are changes, appended without reading the group. Retracting an event adds a
+row with a negative count; both expire when the event ends. If many rows of a group cancel out, they
+are summed up when the group is read anyway.
 
-Invariant: rows kept and rows read add up to the same bag (`test_oracle_join_in_any_chunks`).
+Invariant: stored rows and rows read add up to the same bag (`test_oracle_join_in_any_chunks`).
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from icestream.operators.lifetimes.changes import DIFF, HEAD, LE, RE, column_of,
 from icestream.operators.lifetimes.consolidate import consolidated
 from icestream.state.groups.spec import GroupRows, Groups, Synopsis
 
-#: the instant from which on a late row is garbage
+#: the instant from which a late row is garbage
 UNTIL = "__until"
 _OWNER = "__owner"
-#: rows of a group that must cancel out before it is worth summing up
+#: how many rows of a group must cancel out before summing up pays off
 _FEW = 4
 
 
 def kept(name: str, payload: pa.Schema) -> Synopsis:
-    """Return the synopsis that keeps events of a payload while they live."""
+    """Return the synopsis that stores events with a payload while they live."""
     head = [field for field in HEAD if field.name in {LE, RE, DIFF}]
     return Synopsis(name, pa.schema([*head, *payload]), expiry=RE)
 
 
 def kept_late(name: str, payload: pa.Schema) -> Synopsis:
-    """Return the synopsis that keeps events which ended before they came, for a batch."""
+    """Return the synopsis that stores, for one batch, events that ended before they arrived."""
     until = pa.field(UNTIL, pa.int64(), nullable=False)
     return Synopsis(name, kept(name, payload).schema.append(until), expiry=UNTIL)
 
 
 def kept_payload(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the payload of kept rows."""
+    """Return the payload of stored rows."""
     return rows.select([name for name in rows.schema.names if name not in {LE, RE, DIFF, UNTIL}])
 
 
 def keep_alive(
     synopsis: int, changes: pa.RecordBatch, slots: Slots, groups: Groups, watermark: Micros
 ) -> None:
-    """Add those changes whose events end past the watermark to what is kept."""
+    """Store the changes whose events end past the watermark."""
     alive = column_of(changes, RE) > watermark
     rows = changes.drop_columns([HI, LO])
     if not alive.all():
@@ -58,7 +58,7 @@ def keep_alive(
 def keep_late(
     synopsis: int, changes: pa.RecordBatch, slots: Slots, groups: Groups, watermark: Micros
 ) -> None:
-    """Keep the other changes until the watermark moves."""
+    """Store the other changes until the watermark moves."""
     late = column_of(changes, RE) <= watermark
     if late.any():
         rows = changes.drop_columns([HI, LO]).filter(pa.array(late))
@@ -68,7 +68,7 @@ def keep_late(
 
 
 def read_summed(synopsis: int, slots: Slots, groups: Groups) -> GroupRows:
-    """Read rows of groups; those of which half cancel out are summed up for good on the way."""
+    """Read rows of groups; replace the stored rows of groups in which half cancel out."""
     found = groups.read(synopsis, slots)
     taken = column_of(found.rows, DIFF) < 0
     cancelled = 2 * np.bincount(found.owners[taken], minlength=len(slots))
@@ -83,7 +83,7 @@ def read_summed(synopsis: int, slots: Slots, groups: Groups) -> GroupRows:
 def rewrite_some(
     synopsis: int, slots: Slots, which: Mask, rows: GroupRows, groups: Groups
 ) -> GroupRows:
-    """Replace the rows of some of the groups by theirs among `rows`, and return these."""
+    """Replace the rows of the groups in `which` with theirs from `rows`, and return these."""
     mine = which[rows.owners]
     places = np.cumsum(which) - 1
     theirs = GroupRows(places[rows.owners[mine]], rows.rows.filter(pa.array(mine)))
@@ -92,7 +92,7 @@ def rewrite_some(
 
 
 def _summed(found: GroupRows, worn: Mask) -> GroupRows:
-    """Sum up the rows of worn groups, leaving all others as they are."""
+    """Sum up the rows of worn groups, and leave all others as they are."""
     owned = found.rows.append_column(_OWNER, pa.array(found.owners))
     parts = [owned.filter(pa.array(~worn)), consolidated(owned.filter(pa.array(worn)))]
     together = pa.concat_batches(parts)
@@ -103,6 +103,6 @@ def _summed(found: GroupRows, worn: Mask) -> GroupRows:
 
 
 def ids_of(changes: pa.RecordBatch, rows: Ints) -> tuple[Ids, Ids]:
-    """Return hi and lo of the groups of some changes."""
+    """Return id_high and id_low of the groups of some changes."""
     hi, lo = identities_of(changes)
     return hi[rows], lo[rows]

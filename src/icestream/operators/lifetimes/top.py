@@ -1,29 +1,30 @@
 """Top-k over lifetimes: at each instant the k best events of a group that are alive then.
 
-Idea: what is shown, now and at all later instants as lifetimes end, is kept beside the events. It
-is enough to place new events; an event that is taken out matters only where it was shown, and only
-there events behind the k-th are needed. These are read best first: k and as many as are taken out,
-then four times as many, until all such instants are full; at last all are, and what cancels goes.
+Idea: what is shown, now and at all later instants as lifetimes end, is stored next to the events.
+It is enough to place new events. A retracted event matters only where it was shown, and only there
+are events behind the k-th needed. These are read best first: k plus as many as were retracted, then
+four times as many, until all such instants are full; in the end all are read, and rows that cancel
+out are dropped.
 
     shown      k rows at each instant      always read
-    events     all that are alive          added to without a read; read from the best down
+    events     all that are alive          appended without a read; read from the best down
 
-Events taken out that were not shown are noted beside what is shown, as *owed*: should they come
-only later in the batch, they do not show.
+Retracted events that were not shown are recorded next to what is shown, as *owed*: if they arrive
+only later in the batch, they are not shown.
 
 Invariants:
-1. After every chunk all changes told add up to the k best at each instant
-   (`test_oracle_top_k_of_random_changes`), also if events are taken out before they come
+1. After every chunk the emitted changes add up to the k best at each instant
+   (`test_oracle_top_k_of_random_changes`), also if events are retracted before they arrive
    (`test_oracle_top_k_of_shuffled_changes`).
-2. New events need no event read (`test_bounded_new_events_read_what_is_shown_only`), one that is
-   taken out some k more (`test_bounded_an_event_taken_out_reads_few`).
+2. New events read no stored events (`test_bounded_new_events_read_what_is_shown_only`); a retracted
+   event reads about k more (`test_bounded_an_event_taken_out_reads_few`).
 3. Reading everything gives the same answers (`test_reading_everything_changes_nothing`).
 
 Cost: O(k) rows for each instant at which what is shown changes; with random ranks and equal
-lifetimes that is O(k log n) of n events.
+lifetimes that is O(k log n) for n events.
 
-References: top-k and partial reconstruction of grouped state; expired events count as taken out
-here because what is shown knows when they end.
+References: top-k and partial reconstruction of grouped state. Expired events count as retracted
+here, because the rows that are shown store when they end.
 """
 
 from __future__ import annotations
@@ -63,12 +64,12 @@ from icestream.state.groups.spec import GroupRows, Groups, Synopsis
 
 _RANK = "__rank"
 _BEST = np.int64(2**63 - 1)
-#: in place of how many events to read
+#: stands for reading all events instead of a number
 _ALL = -1
-#: how many times as many events are read when those read were not enough, and before all are
+#: factor by which a second read grows, and the factor from which all events are read
 _STEP = 4
 _MOST = 16
-#: owed stretches of a group after which all its events are read, and what cancels is dropped
+#: owed intervals of a group from which all its events are read, and cancelled ones dropped
 _PATIENCE = 256
 
 Flags = npt.NDArray[np.bool_]
@@ -80,13 +81,13 @@ class Reads:
 
     #: rows of events
     events: int = 0
-    #: rows of what is shown
+    #: rows that are shown
     shown: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Touched:
-    """Groups at hand and the changes to their events."""
+    """The groups at hand and the changes to their events."""
 
     slots: Slots
     changes: CountedIntervals
@@ -102,32 +103,32 @@ class _Touched:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """Events that were read of the groups at hand."""
+    """Events of the groups at hand that were read."""
 
     rows: GroupRows
     #: rank above which all events of a group were read
     above: Ints
     #: whether all events of a group were read
     whole: Flags
-    #: whether all were read because those taken out stood before the best
+    #: whether all were read because retracted events ranked above the best
     worn: bool
 
 
 @dataclass(frozen=True, slots=True)
 class _Scene:
-    """All that is known of the groups at hand; kinds are numbered across."""
+    """All that is known of the groups at hand; kinds are numbered across all groups."""
 
     shown: CountedIntervals
     owed: CountedIntervals
     changes: CountedIntervals
-    #: events that were read, those taken out by the changes too
+    #: events that were read, including those that the changes retract
     read: CountedIntervals
-    #: events among which the best are chosen
+    #: events from which the best are chosen
     candidates: CountedIntervals
     answer: CountedIntervals
     kinds: pa.RecordBatch
     ranks: Ints
-    #: groups of which more events must be read
+    #: groups for which more events must be read
     lacking: Flags
 
 
@@ -143,7 +144,7 @@ class TopK:
     ) -> None:
         """Show the k best by some columns; with `partial` false all events are always read."""
         if k < 1:
-            msg = f"a top-k shows at least one event, got k = {k}"
+            msg = f"a top-k needs k >= 1, got k = {k}"
             raise DefinitionError(msg)
         self._k = k
         self._partial = partial
@@ -155,13 +156,13 @@ class TopK:
             events_synopsis("events", payload, rank, rank=_RANK),
             self._shown.synopsis,
         )
-        #: what was read since the operator was made
+        #: what was read since the operator was created
         self.reads = Reads()
 
     def on_changes(
         self, port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
     ) -> Iterator[pa.RecordBatch]:
-        """Tell how the best of the groups touched change."""
+        """Yield how the best events of the touched groups change."""
         return self.on_last_changes(port, changes, groups, watermark, watermark)
 
     def on_last_changes(
@@ -172,7 +173,7 @@ class TopK:
         watermark: Micros,
         over: Micros,
     ) -> Iterator[pa.RecordBatch]:
-        """Do the same, keeping nothing that ends by an instant."""
+        """Do the same, but store nothing that ends by the instant `over`."""
         changes, le, re = clipped(changes, watermark)
         if changes.num_rows == 0:
             return
@@ -192,7 +193,7 @@ class TopK:
                 scale = _ALL if scale >= _MOST else max(1, _STEP * scale)
 
     def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
-        """Tell nothing: the future was told already."""
+        """Yield nothing: future answers were emitted already."""
         return iter(())
 
     def _read(self, groups: Groups, touched: _Touched, scale: int) -> _Read:
@@ -204,7 +205,7 @@ class TopK:
             above = np.full(size, _BEST)
         else:
             leaving = touched.changes.owner[touched.changes.count < 0]
-            # one more shows that those before it are all of their rank
+            # one more row shows that the rows before it are all rows of their rank
             counts = 1 + scale * (self._k + np.bincount(leaving, minlength=size))
             rows = groups.read_best(0, slots, counts)
             whole = np.bincount(rows.owners, minlength=size) < counts
@@ -218,7 +219,7 @@ class TopK:
         return _Read(rows, above, whole, worn=scale == _ALL and self._partial)
 
     def _scene(self, groups: Groups, touched: _Touched, read: _Read, watermark: Micros) -> _Scene:
-        """Put together what is known, and tell where it is not enough."""
+        """Collect what is known, and find where it is not enough."""
         kept = groups.read(1, touched.slots)
         self.reads.shown += kept.rows.num_rows
         parts = [payload_of(each.rows, self.result) for each in (kept, read.rows)]
@@ -252,7 +253,7 @@ class TopK:
     def _best(
         self, segments: TimeSegments, events: CountedIntervals, places: Ints
     ) -> CountedIntervals:
-        """Return the k best at each instant."""
+        """Return the k best events at each instant."""
         order = np.argsort(places[events.kind], kind="stable")
         row, start, stop, count = _filled(segments, events, order, self._k)
         return CountedIntervals(
@@ -267,10 +268,10 @@ class TopK:
         places: Ints,
         is_known: Callable[[CountedIntervals], Flags],
     ) -> Flags:
-        """Tell the segments in which events that were not read may be among the best.
+        """Return the segments in which events that were not read may be among the best.
 
-        Where fewer than k were shown there are no others. Elsewhere the last that was shown is
-        better than all others, and so is what ranks above those read.
+        Where fewer than k were shown there are no others. Elsewhere the last one shown is better
+        than all others, and so is every event that ranks above those read.
         """
         full = segments.totals(shown) >= self._k
         sure = segments.totals(answer.where(is_known(answer))) >= self._k
@@ -286,7 +287,7 @@ class TopK:
         watermark: Micros,
         over: Micros,
     ) -> Iterator[pa.RecordBatch]:
-        """Tell the answers of groups of which enough is known, and keep those that last."""
+        """Yield the answers of groups for which enough is known, and store those that last."""
 
         def of_settled(stretches: CountedIntervals) -> CountedIntervals:
             return stretches.where(~scene.lacking[stretches.owner])
@@ -306,7 +307,7 @@ class TopK:
         )
 
     def _keep(self, groups: Groups, slots: Slots, read: _Read, scene: _Scene, over: Micros) -> None:
-        """Add the changes to the events kept, or rewrite groups that were read as a whole."""
+        """Append the changes to the stored events, or rewrite groups that were read completely."""
         new = scene.changes.where(~scene.lacking[scene.changes.owner] & (scene.changes.re > over))
         whole = scene.read.where(read.whole[scene.read.owner] & (scene.read.re > over))
         after = whole.and_(new.where(~read.whole[new.owner]))
@@ -327,7 +328,7 @@ class TopK:
 
 
 def _filled(segments: TimeSegments, events: CountedIntervals, order: Ints, k: int) -> Table:
-    """Return columns of the runs that filling segments makes: row, first, end and count."""
+    """Return the columns of the runs that fill the segments: row, first, end and count."""
     first, last = segments.spans(events)
     size = len(segments.owner)
     runs = np.empty((min(int((last - first).sum()), k * size), 4), dtype=np.int64)
@@ -337,7 +338,7 @@ def _filled(segments: TimeSegments, events: CountedIntervals, order: Ints, k: in
 
 
 def _worst(segments: TimeSegments, events: CountedIntervals, places: Ints) -> Ints:
-    """Return the last place among the events of each segment, -1 where there are none."""
+    """Return the last place among the events of each segment, or -1 if there are none."""
     mine = places[events.kind]
     row, start, stop, _ = _filled(segments, events, np.argsort(-mine, kind="stable"), 1)
     worst = np.full(len(segments.owner), -1)

@@ -1,22 +1,23 @@
 """The results that generations of partitions owe each other, from the log, in bounded memory.
 
-Idea: all rows of the partitions at hand are on the log, in records that cover ranges of hi. The key
-space is cut into ranges whose rows fill the room there is, judged by the index of records. For each
-range, the records it meets are read once, in the order of the log; rows of partitions that owe are
-put in the order of identity and generation, and combined all at once. Rows of one hi that do not
-fit are combined block by block: each block of the first port with each of the second, and so on.
+Idea: all rows of the partitions at hand are on the log, in records that cover ranges of `id_high`.
+The key space is cut into ranges whose rows are expected, by the index of records, to fill the
+available memory. For each range, its records are read once, in the order of the log; rows of
+partitions that owe results are sorted by identity and generation, and combined all at once. If the
+rows of one `id_high` do not fit, they are combined block by block: each block of the first port
+with each of the second, and so on.
 
 Invariants:
-1. Each owed result comes once (`test_oracle_spills_and_clean_ups_at_any_moment`).
-2. No more than the room is in use, also if one key exceeds it
+1. Each owed result is emitted once (`test_oracle_spills_and_clean_ups_at_any_moment`).
+2. Memory stays within the limit, even if one key exceeds it
    (`test_bounded_clean_up_of_one_key_that_exceeds_the_quota`).
    A key that does not fit is soon alone (`test_bounded_a_key_that_does_not_fit_is_soon_alone`).
-3. Partitions that fit the room together are read together, wherever they are
+3. Partitions that fit into memory together are read together, wherever they are
    (`test_bounded_scattered_partitions_are_read_in_one_pass`).
 
-Cost: a record is read once for each range it meets; for a key that does not fit, once for each
-combination of blocks of the ports before it. Nothing is done in Python for a row, a partition or a
-generation, some microseconds for a record.
+Cost: a record is read once for each range it overlaps; for a key that does not fit, once for each
+combination of blocks of the ports before it. Python does no work per row, partition or generation,
+only some microseconds per record.
 
 References: incremental view maintenance; block nested loops.
 """
@@ -56,24 +57,24 @@ from icestream.operators.multi_join.logged_rows import checked_words, no_rows
 from icestream.operators.multi_join.results import JoinResults, Members
 from icestream.state.log.reader import Log
 
-#: part of the room that a range should fill, as its size is a guess
+#: share of the available memory that a range should fill, since its size is an estimate
 _FILL = 0.8
 
 
 class Overflow(Exception):
-    """Rows do not fit into the room."""
+    """Rows do not fit into the available memory."""
 
     def __init__(self, words: int) -> None:
-        """Keep the words that were needed, at least."""
+        """Take the minimum number of words needed."""
         super().__init__(words)
         self.words = words
 
 
 @dataclass
 class CleanUp:
-    """Finds what partitions owe, range by range."""
+    """Finds the results that partitions owe, range by range."""
 
-    #: partitions that owe, all of them told
+    #: for each partition, whether it owes results
     due: npt.NDArray[np.bool_]
     #: epoch up to which rows are garbage, by partition
     floor: Ints
@@ -89,12 +90,12 @@ class CleanUp:
     _counts: Ints = field(init=False)
 
     def __post_init__(self) -> None:
-        """Make the work heap; its pages are touched when they are used."""
+        """Allocate the work heap; its pages are touched when they are used."""
         self._heap = np.empty(self.room, dtype=np.int64)
         self._counts = np.zeros(len(self.results.codecs), dtype=np.int64)
 
     def owed(self) -> Iterator[tuple[Ints, Members]]:
-        """Yield what is owed: the words that members are in, and members."""
+        """Yield the owed results: the words that hold their members, and the members."""
         waiting = self._ranges()[::-1]
         while waiting:
             first, last = waiting.pop()
@@ -114,7 +115,7 @@ class CleanUp:
                 yield from self._combined()
 
     def _ranges(self) -> list[tuple[int, int]]:
-        """Return ranges of hi, both ends included, with all partitions, that fill the room."""
+        """Return ranges of id_high, both ends inclusive, that together cover all partitions."""
         records, partitions = self.generations.records, len(self.due)
         first, last = self.generations.partitions_of(records)
         words = (records[:, WORDS] + ORDERING * records[:, ROWS]) / (last - first + 1)
@@ -136,7 +137,7 @@ class CleanUp:
         return ranges
 
     def _halves(self, first: int, last: int) -> list[tuple[int, int]]:
-        """Cut a range that did not fit in two, by the rows that did: a busy hi is soon alone."""
+        """Split a range that did not fit in two, by the rows that did: a hot key is soon alone."""
         places = pairs_of(self._heap, 0, self._count)[:, PLACE]
         if not len(places):
             return parts_of(first, last, 2)
@@ -146,14 +147,14 @@ class CleanUp:
         return [(first, cut - 1), (cut, last)]
 
     def _met(self, first: int, last: int) -> Table:
-        """Return the records that a range meets."""
+        """Return the records that overlap a range."""
         records = self.generations.records
         begins, ends = (records[:, at].view(np.uint64) for at in (FIRST_HI, LAST_HI))
         found: Table = records[(begins <= np.uint64(last)) & (ends >= np.uint64(first))]
         return found
 
     def _load(self, first: int, last: int, records: Table) -> None:
-        """Add the rows of records whose hi is in a range to the heap, in order among themselves."""
+        """Add the rows with id_high in a range to the heap, sorted among themselves."""
         before, codecs, heap = self._count, self.results.codecs, self._heap
         ends = np.uint64(first), np.uint64(last)
         cuts, begins = self.generations.cuts, self.generations.cut_begins()
@@ -188,7 +189,7 @@ class CleanUp:
         order_pairs(heap, pairs, spare, np.array(bounds), self._counts)
 
     def _blocks(self, records: Table) -> list[Sequence[Table]]:
-        """Return the records of each port in blocks that fit the room, one of each port."""
+        """Return the records of each port in blocks; one block of each port fits into memory."""
         blocks: list[Sequence[Table]] = []
         for port in range(len(self._counts)):
             mine = records[records[:, PORT] == port]
@@ -200,7 +201,7 @@ class CleanUp:
         return blocks
 
     def _nested(self, hi: int, blocks: Sequence[Sequence[Table]]) -> Iterator[tuple[Ints, Members]]:
-        """Yield what the rows of one hi owe, a block of each port in memory."""
+        """Yield what the rows of one id_high owe, with one block of each port in memory."""
         if not blocks:
             yield from self._combined()
             return
@@ -241,7 +242,7 @@ class CleanUp:
 
 
 def parts_of(first: int, last: int, parts: float) -> list[tuple[int, int]]:
-    """Cut a range into about so many of equal length, at least two."""
+    """Split a range into about `parts` of equal length, at least two."""
     length = last - first + 1
     count = min(length, max(2, int(np.ceil(parts))))
     bounds = [first + length * part // count for part in range(count + 1)]
@@ -249,5 +250,5 @@ def parts_of(first: int, last: int, parts: float) -> list[tuple[int, int]]:
 
 
 def first_hi(partition: int, partitions: int) -> int:
-    """Return the least hi of a partition."""
+    """Return the first id_high of a partition."""
     return -(-(partition << 32) // partitions) << 32

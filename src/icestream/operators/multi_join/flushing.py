@@ -1,7 +1,7 @@
-"""Rows of a join to the log: in records of one port each, sorted by hi.
+"""Writes the rows of a join to the log: in records of one port each, sorted by `id_high`.
 
-Idea: rows that came since the last flush are the end of the heap. They are sorted by port and hi,
-cut into records of some kilobytes, and noted with the ranges they cover.
+Idea: rows that arrived since the last flush are the end of the heap. They are sorted by port and
+`id_high`, cut into records of some kilobytes, and indexed with the ranges they cover.
 
 Invariants:
 1. A flush writes each new row once, under the next epoch (`test_every_row_is_logged_once`).
@@ -23,7 +23,7 @@ from icestream.operators.multi_join.generations import Generations, signed
 from icestream.operators.multi_join.resident import Resident
 from icestream.state.log.writer import SegmentWriter
 
-#: bytes that sorting takes for each row
+#: bytes that sorting needs for each row
 SORTING = 64
 
 
@@ -34,7 +34,7 @@ def flush(
     operator: int,
     record_bytes: int,
 ) -> int:
-    """Write the rows that are not on the log, for which the index has room; return the bytes."""
+    """Write the rows that are not on the log yet; return the bytes. The index must have room."""
     count = resident.fresh
     places, ports = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
     hi = np.empty(count, dtype=np.uint64)
@@ -62,7 +62,7 @@ def flush(
 
 
 def _by_port_and_hi(ports: Ints, hi: Ids) -> Ints:
-    """Return the order by port and hi; rows of a port come in long runs that are in order."""
+    """Return the order by port and id_high; rows of a port form long sorted runs."""
     parts = []
     for port in np.flatnonzero(np.bincount(ports)):
         mine = np.flatnonzero(ports == port)
@@ -83,12 +83,12 @@ def record_bounds(ports: Ints, sizes: Ints, words: int) -> list[int]:
 
 
 def most_records(rows: int, words: int, ports: int, record_bytes: int) -> int:
-    """Return how many records a flush of so many rows and words may make."""
+    """Return the maximum number of records for a flush of so many rows and words."""
     return min(rows, (words + LOG_HEAD * rows) // max(1, record_bytes // 8) + ports)
 
 
 def record_of(port: int, epoch: int, marker: int, hi: Ids, words: int, latest: int) -> Ints:
-    """Return what the index knows of a record."""
+    """Return the index entry of a record."""
     first, last = signed(hi[[0, -1]]).tolist()
     place = marker - 2**64 if marker >= 2**63 else marker
     return np.array([port, epoch, place, first, last, len(hi), words, latest])

@@ -1,15 +1,16 @@
 """Where the rows of a join are on the log, and which generation of its partition each belongs to.
 
-Idea: rows go to the log in *flushes*, numbered by epochs; a flush is a run of records by port, each
-sorted by hi, so a record holds neighbouring partitions. A partition whose resident generation ends
-is *cut* at the epoch of the last flush: rows of an earlier or the same epoch belong to what ended.
-Generations are therefore ranges of epochs, one list of cuts for each partition; no byte is written
-for them, and cleaning up is forgetting all cuts but the last.
+Idea: rows go to the log in *flushes*, numbered by epochs. A flush is a run of records by port, each
+sorted by `id_high`, so a record holds adjacent partitions. When the resident generation of a
+partition ends, the partition is *cut* at the epoch of the last flush: rows of that or an earlier
+epoch belong to generations that have ended. Generations are therefore ranges of epochs, one list of
+cuts for each partition. They take no space on the log, and cleaning up means dropping all cuts but
+the last.
 
 Invariants:
 1. The generation of a row is the number of cuts of its partition before its epoch
    (`test_parity_generations_beside_a_recount`).
-2. A record is forgotten only if each of its rows is garbage, or has ended in a partition that owes
+2. A record is dropped only if each of its rows is garbage, or has ended in a partition that owes
    nothing (`test_a_record_stays_while_one_of_its_partitions_needs_it`).
 
 Cost: 64 bytes for each record, 16 for each cut.
@@ -28,8 +29,8 @@ from icestream.operators.multi_join.spec import partitions_of
 from icestream.state.arena import Arena
 from icestream.state.table import CountedTable
 
-#: what is known of a record: its port, epoch and marker, first and last hi (as signed numbers), the
-#: rows and words in it, the latest end of a row
+#: the index entry of a record: its port, epoch and marker, first and last id_high (as signed
+#: numbers), its rows and words, the latest end of a row
 PORT = 0
 EPOCH = 1
 MARKER = 2
@@ -40,7 +41,7 @@ WORDS = 6
 ENDS = 7
 RECORD = 8
 
-#: what happens to partitions, for the log: their generation ended; they were cleaned; discarded
+#: logged events of partitions: their generation ended; they were cleaned up; discarded
 CUT = 0
 CLEANED = 1
 DISCARDED = 2
@@ -50,7 +51,7 @@ class Generations:
     """Records and cuts of a join."""
 
     def __init__(self, arena: Arena, name: str, partitions: int, numbers: dict[str, Any]) -> None:
-        """Attach to the arena's arrays, or make them; `numbers` is a part of its header."""
+        """Attach to the arena's arrays, or create them; `numbers` is a part of its header."""
         self._partitions = partitions
         self._records = CountedTable(arena, f"{name}.records", RECORD)
         self._cuts = CountedTable(arena, f"{name}.cuts", 2)
@@ -66,17 +67,17 @@ class Generations:
         return int(self._numbers["epoch"])
 
     def begin_flush(self) -> int:
-        """Return the next epoch."""
+        """Begin a flush and return its epoch."""
         self._numbers["epoch"] += 1
         return self.epoch
 
     def reached(self, epoch: int) -> None:
-        """Note an epoch that the log tells of."""
+        """Record an epoch that was found on the log."""
         self._numbers["epoch"] = max(self.epoch, epoch)
 
     @property
     def records(self) -> Table:
-        """Return what is known of all records, in the order of their markers."""
+        """Return the index entries of all records, in the order of their markers."""
         return self._records.rows
 
     def reserve(self, records: int) -> None:
@@ -84,7 +85,7 @@ class Generations:
         self._records.reserve(records)
 
     def add(self, record: Ints) -> None:
-        """Take in a record, for which there is room."""
+        """Add a record, for which there is room."""
         self._records.append(record)
 
     def partitions_of(self, records: Table) -> tuple[Ints, Ints]:
@@ -93,7 +94,7 @@ class Generations:
         return partitions_of(first, self._partitions), partitions_of(last, self._partitions)
 
     def forget(self, floor: Ints, owing: Mask, watermark: int) -> None:
-        """Forget records without a row that is needed."""
+        """Drop records in which no row is needed."""
         records = self.records
         if not len(records):
             return
@@ -108,7 +109,7 @@ class Generations:
         self.load_records(kept)
 
     def load_records(self, records: Table) -> None:
-        """Know these records, no others."""
+        """Replace all records with these."""
         self._records.replace(records)
         self._records.trim()
 
@@ -120,7 +121,7 @@ class Generations:
         return self._cuts.rows
 
     def apply(self, events: Table, kind: int) -> None:
-        """Let something happen to partitions: rows of (partition, epoch)."""
+        """Apply an event to partitions: rows of (partition, epoch)."""
         cuts = self.cuts
         if kind != CUT:
             cuts = cuts[~np.isin(cuts[:, 0], events[:, 0])]
@@ -129,12 +130,12 @@ class Generations:
         self.load_cuts(cuts[np.lexsort((cuts[:, 1], cuts[:, 0]))])
 
     def load_cuts(self, cuts: Table) -> None:
-        """Know these cuts, no others."""
+        """Replace all cuts with these."""
         self._cuts.replace(cuts)
         self._cuts.trim()
 
     def counts(self) -> Ints:
-        """Return the generations that have ended, of each partition."""
+        """Return the number of ended generations of each partition."""
         return np.bincount(self.cuts[:, 0], minlength=self._partitions)
 
     def last_cuts(self) -> Ints:
@@ -145,14 +146,14 @@ class Generations:
         return last
 
     def first_cuts(self) -> Ints:
-        """Return the epoch of the first cut of each partition, the latest there is for none."""
+        """Return the epoch of the first cut of each partition, the greatest epoch if none."""
         first = np.full(self._partitions, np.iinfo(np.int64).max)
         cuts = self.cuts[::-1]
         first[cuts[:, 0]] = cuts[:, 1]
         return first
 
     def cut_begins(self) -> Ints:
-        """Return where the cuts of each partition begin among all, and where the last ones end."""
+        """Return where the cuts of each partition begin, and where the last ones end."""
         begins: Ints = np.searchsorted(self.cuts[:, 0], np.arange(self._partitions + 1))
         return begins
 
@@ -160,7 +161,7 @@ class Generations:
 
     @property
     def segments(self) -> Ints:
-        """Return the ordinals of segments that were written and not released."""
+        """Return the ordinals of segments that were written and are not released."""
         return self._segments.rows[:, 0].copy()
 
     def reserve_segment(self) -> None:
@@ -168,16 +169,16 @@ class Generations:
         self._segments.reserve(1)
 
     def add_segment(self, ordinal: int) -> None:
-        """Take in a segment."""
+        """Add a segment."""
         self._segments.append(np.array([ordinal]))
 
     def load_segments(self, ordinals: Ints) -> None:
-        """Know these segments, no others."""
+        """Replace all segments with these."""
         self._segments.replace(ordinals)
         self._segments.trim()
 
     def release(self) -> tuple[int, ...]:
-        """Give up the segments without a record that is known; return their ordinals."""
+        """Release the segments without any record in the index; return their ordinals."""
         known = self.segments
         needed = np.isin(known, self.records[:, MARKER] >> 32 & 0xFFFFFFFF)
         self.load_segments(known[needed])
@@ -185,17 +186,17 @@ class Generations:
 
     @property
     def bytes(self) -> int:
-        """Return the bytes of what is known."""
+        """Return the bytes of records, cuts and segments."""
         return 8 * (RECORD * len(self.records) + 2 * len(self.cuts))
 
 
 def signed(hi: Ids) -> Ints:
-    """Return identities as the signed numbers with the same bits."""
+    """Return identities as signed numbers with the same bits."""
     return hi.view(np.int64)
 
 
 def least_between(values: Ints, first: Ints, last: Ints) -> Ints:
-    """Return the least of the values from a first to a last position, for many such ranges."""
+    """Return the minimum of the values in each of many ranges of positions."""
     ends = np.column_stack([first, last + 1]).ravel()
     least: Ints = np.minimum.reduceat(np.append(values, np.iinfo(np.int64).max), ends)[::2]
     return least

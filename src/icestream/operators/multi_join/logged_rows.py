@@ -1,7 +1,7 @@
-"""Rows of a join as a record of the log has them: of one port, in the order of hi.
+"""Rows of a join in a record of the log: of one port, in the order of `id_high`.
 
 Invariants:
-1. A record that does not hold such rows is refused before a kernel walks along it
+1. A record that does not hold such rows is rejected before a kernel reads it
    (`test_a_record_that_makes_no_sense_is_damage`).
 """
 
@@ -19,13 +19,13 @@ from icestream.kernels.multi_join.rows import LOG_HEAD, LOG_HI, LOG_LE, LOG_LO, 
 from icestream.state.log.format import Record, show_marker
 from icestream.state.rows import RowCodec
 
-#: epochs there can be
+#: maximum number of epochs
 EPOCHS = 1 << 31
 
 
 @dataclass(frozen=True)
 class LoggedRows:
-    """Rows as the log has them."""
+    """Rows in the format of the log."""
 
     port: int
     epoch: int
@@ -34,7 +34,7 @@ class LoggedRows:
 
     @classmethod
     def of(cls, record: Record, codecs: Sequence[RowCodec], folder: str) -> LoggedRows:
-        """Find the rows of a record, given those of each port; DamageError names the folder."""
+        """Find the rows of a record, given the codec of each port; DamageError names the folder."""
         words = checked_words(record, codecs, folder)
         starts = np.empty(len(words) // (LOG_HEAD + 1) + 1, dtype=np.int64)
         count = log_starts(words, starts)
@@ -49,22 +49,22 @@ class LoggedRows:
 
     @property
     def hi(self) -> Ids:
-        """Return one half of the identities."""
+        """Return the high words of the identities."""
         return self.words[self.starts + LOG_HI].view(np.uint64)
 
     @property
     def lo(self) -> Ids:
-        """Return the other half."""
+        """Return the low words of the identities."""
         return self.words[self.starts + LOG_LO].view(np.uint64)
 
     @property
     def le(self) -> Ints:
-        """Return the first instants."""
+        """Return the starts of the lifetimes."""
         return self.words[self.starts + LOG_LE]
 
     @property
     def re(self) -> Ints:
-        """Return the ends."""
+        """Return the ends of the lifetimes."""
         return self.words[self.starts + LOG_RE]
 
     @property
@@ -78,7 +78,7 @@ class LoggedRows:
 
 
 def checked_words(record: Record, codecs: Sequence[RowCodec], folder: str) -> Ints:
-    """Return the words of a record that says it has rows of a join; DamageError if it cannot."""
+    """Return the words of a record of join rows; DamageError if it cannot be one."""
     known = record.synopsis < len(codecs) and 0 <= record.group < EPOCHS
     if not known or not len(record.payload) or len(record.payload) % 8:
         raise DamageError(folder, no_rows(record))
@@ -86,5 +86,5 @@ def checked_words(record: Record, codecs: Sequence[RowCodec], folder: str) -> In
 
 
 def no_rows(record: Record) -> str:
-    """Say that a record is not what it should be."""
+    """Return the message for a record that does not hold join rows."""
     return f"record {show_marker(record.marker)} does not hold rows of a join"

@@ -1,27 +1,28 @@
-"""An n-way symmetric hash join in one shard, whose partitions leave memory and owe results later.
+"""An n-way symmetric hash join in one shard, which spills partitions and defers their results.
 
-Idea: a row that comes on a port is combined with the resident rows of all other ports and is then
-resident itself. Rows are on the log at the end of their version at the latest, so a partition that
-leaves memory is forgotten, not written: its resident *generation* has ended. Results whose members
-are of one generation have been emitted when it ends; clean-up emits those of several.
+Idea: a row that arrives on a port is combined with the resident rows of all other ports and then
+becomes resident itself. Rows are on the log at the end of their version at the latest, so spilling
+a partition drops it from memory without writing: its resident *generation* ends. Results whose
+members are of one generation have been emitted by then; clean-up emits those of several
+generations.
 
-Used in this order in a version: `spill` (what the driver chose), `on_changes` for what came, then
-`clean_up` if it is time, `forget`, `end_version`. The caller seals the class `BASE` after that.
+Order of calls in a version: `spill` (what the driver chose), `on_changes` for the input, then
+`clean_up` if it is time, `forget`, `end_version`. After that the caller seals the class `BASE`.
 
 Invariants:
-1. What is emitted early and by clean-ups adds up to the join of what came, each result once, for
-   any spills and clean-ups (`test_oracle_spills_and_clean_ups_at_any_moment`).
+1. Results emitted early and by clean-ups add up to the join of the input, each result once, for any
+   spills and clean-ups (`test_oracle_spills_and_clean_ups_at_any_moment`).
 2. Arena and work buffers stay inside the quota, clean-up included
    (`test_bounded_state_of_ten_times_the_quota`).
-3. A restored join goes on as the one before would have
+3. A restored join continues exactly like the original
    (`test_crash_restored_joins_emit_the_same_results`).
 4. Segments without a needed row are released with the next snapshot
    (`test_bounded_ended_rows_leave_the_log`).
 
-Cost: O(rows + results) and one sort of the rows of a flush; spilling is one pass over what is
-resident. A row is logged once.
+Cost: O(rows + results) and one sort of the rows of a flush; spilling is one pass over the resident
+rows. A row is logged once.
 
-Limits: inputs only grow. A row is at most a fraction of the quota.
+Limits: inputs only grow. A row must be smaller than a fraction of the quota.
 
 References: partition groups as units of spill; productivity of a partition group; clean-up as
 incremental view maintenance (run-time operator state spilling).
@@ -55,20 +56,20 @@ from icestream.operators.protocol import PastVersion, Shard
 from icestream.state.budget import Refused, fail
 from icestream.state.snapshot_schedule import SnapshotSchedule
 
-#: part of the quota that work buffers take, and of those what one of three uses takes
+#: 1/WORK of the quota is for work buffers, and 1/USES of these for each of three uses
 WORK = 8
 USES = 3
-#: rows combined and kept at once, at most
+#: maximum number of rows combined and stored at once
 CHUNK_ROWS = 16_384
-#: bytes of a record of rows, at most
+#: maximum bytes of a record of rows
 RECORD_BYTES = 65_536
-#: part of the resident bytes that leaves memory when there is no room
+#: share of the resident bytes that is spilled when there is no room
 SPILLED = 0.3
-#: part of the resident words that must have ended before the others close ranks
+#: share of the resident words that must have ended before the rest is compacted
 WORTH_DROPPING = 4
 
-#: what is counted in a version: rows that came; results made at once, and by clean-up; bytes logged
-#: for recovery; bytes that left memory, how often, and how often of need alone
+#: counters of a version: rows received; results emitted at once, and by clean-up; bytes logged for
+#: recovery; bytes spilled, number of spills, and of those forced by a full quota
 COUNTS = ("rows", "early", "late", "logged_bytes", "spilled_bytes", "spills", "forced_spills")
 
 
@@ -78,8 +79,8 @@ class MultiJoin:
     def __init__(self, spec: MultiJoinSpec, shard: Shard, lifetime: str) -> None:
         """Attach to the shard's arena; `lifetime` is the class of the segments with its rows.
 
-        That class is the join's own; it is sealed by the join, and its segments never expire: they
-        are `released`.
+        That class belongs to the join, which seals it; its segments never expire but are
+        `released`.
         """
         self._spec = spec
         self._shard = shard
@@ -87,7 +88,7 @@ class MultiJoin:
         name = f"join-{spec.number}"
         numbers: dict[str, Any] = shard.arena.header.setdefault(name, {})
         numbers.setdefault("watermark", MINUS_INFINITY)
-        #: counts of this version
+        #: counters of this version
         self._counts = dict.fromkeys(COUNTS, 0)
         self._numbers = numbers
         self._schedule = SnapshotSchedule(shard.arena.header, f"{name}.snapshots")
@@ -95,7 +96,7 @@ class MultiJoin:
         self._record_bytes = max(1024, min(RECORD_BYTES, quota // 128))
         self._resident = Resident(shard.arena, name, spec.ports, spec.partitions, numbers)
         self._generations = Generations(shard.arena, name, spec.partitions, numbers)
-        #: bytes of each of the uses of work buffers
+        #: bytes for each use of the work buffers
         self._work = quota // WORK // USES
         self._results = JoinResults(spec, self._work)
         self._history = JoinRecovery(
@@ -108,34 +109,34 @@ class MultiJoin:
             self._record_bytes,
             self._results.codecs,
         )
-        #: what happened to partitions in this version: kind, and rows of (partition, epoch)
+        #: events of partitions in this version: kind, and rows of (partition, epoch)
         self._events: list[tuple[int, Table]] = []
         self._ended = np.zeros(spec.partitions, dtype=np.bool_)
         self._released: tuple[int, ...] = ()
-        #: whether rows can be logged no more in this version, and whether some were discarded
+        #: whether the log is sealed in this version, and whether partitions were discarded
         self._sealed = self._discarded = False
         self._with_room(lambda: shard.account.reserve(USES * self._work))
 
     def reserve(self, size: int) -> None:
-        """Take bytes of the quota for whoever feeds the join; partitions leave if need be."""
+        """Reserve bytes of the quota for the caller; spill partitions if necessary."""
         self._with_room(lambda: self._shard.account.reserve(size))
 
-    # -- rows come -------------------------------------------------------------------------
+    # -- rows arrive -------------------------------------------------------------------------
 
     def on_changes(self, port: int, changes: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Yield the results that rows of a port make with what is resident, then keep the rows.
+        """Yield the results of new rows of a port with the resident rows, then store the new rows.
 
-        Rows and results are changes with the head of `temporal.changes`, `__hi` and `__lo` those of
-        the join key; `__diff` must be 1 (InputError). Not after `clean_up` in the same version.
-        The iterator must be used up before the join is asked for anything else.
+        Rows and results are changes with the head of `lifetimes.changes`; their identity is that of
+        the join key and `__diff` must be 1 (InputError). Must not follow `clean_up` in the same
+        version. The iterator must be exhausted before any other call.
         """
         if changes.num_rows == 0:
             return
         if (column_of(changes, DIFF) != 1).any():
             msg = (
-                f"stream {port} of {self._spec.text or 'a join'} takes events back or repeats "
-                "them, but a join that defers results takes streams that only grow: use "
-                "onPressure='fetch', or join before events are shortened or aggregated"
+                f"stream {port} of {self._spec.text or 'a join'} retracts or repeats events, but a "
+                "join that defers results needs streams that only grow: use onPressure='fetch', or "
+                "join before events are shortened or aggregated"
             )
             raise InputError(msg)
         width = 8 * self._results.codecs[port].width + changes.nbytes // changes.num_rows
@@ -144,7 +145,7 @@ class MultiJoin:
             yield from self._take(port, changes.slice(first, rows))
 
     def _take(self, port: int, chunk: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Combine rows and keep them, half of them at a time if there is no room for all."""
+        """Combine and store rows, half of them at a time if there is no room for all."""
         payload = payload_of(chunk)
         rows = self._results.codecs[port].encode(payload)
         count = chunk.num_rows
@@ -169,7 +170,7 @@ class MultiJoin:
             self._flush()
 
     def _reserve(self, rows: int, words: int) -> None:
-        """Make room for rows and for the records that they and others will be logged in."""
+        """Reserve memory for rows and for the index of the records they will be logged in."""
         self._resident.reserve(rows, words)
         fresh, waiting = self._resident.fresh, self._resident.words - self._resident.logged
         self._generations.reserve(
@@ -187,44 +188,44 @@ class MultiJoin:
             self._counts["early"] += made.num_rows
             yield made
 
-    # -- what is there ---------------------------------------------------------------------
+    # -- what is resident ---------------------------------------------------------------------
 
     def sizes(self) -> npt.NDArray[np.int64]:
-        """Return the resident bytes of each partition, all of them (P_size in the paper)."""
+        """Return the resident bytes of every partition (`P_size`)."""
         return np.array(self._resident.facts[:, k.BYTES])
 
     def outputs(self) -> npt.NDArray[np.int64]:
-        """Return the results made in each partition's resident generation, by this join alone."""
+        """Return the results of this join in the resident generation of each partition."""
         return np.array(self._resident.facts[:, k.OUTPUTS])
 
     def streams(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return the resident rows of each port, and how many keys they have."""
+        """Return the number of resident rows of each port, and of their keys."""
         return self._resident.streams()
 
     def generations(self) -> npt.NDArray[np.int64]:
-        """Return the generations on disk, the resident one not counted, of each partition."""
+        """Return the number of generations on disk of each partition, without the resident one."""
         return self._generations.counts()
 
     def ended(self) -> npt.NDArray[np.bool_]:
-        """Tell in which partitions a resident generation ended in this version, for any reason."""
+        """Return in which partitions a resident generation ended during this version."""
         return self._ended.copy()
 
     def dirty(self) -> npt.NDArray[np.bool_]:
-        """Tell which partitions may owe results: clean-up would look at these."""
+        """Return which partitions may owe results, so that clean-up would read them."""
         facts = self._resident.facts
         owing: Mask = facts[:, k.OLDER] + (facts[:, k.MEMBERS] > 0) > 1
         return owing
 
     def owes_since(self, watermark: Micros) -> Micros:
-        """Return an instant before which no result begins that clean-up may still emit.
+        """Return an instant before which no result that clean-up may still emit begins.
 
-        `watermark` if nothing is owed: the output watermark of this join, given that of its inputs.
-        A result that is owed has a member that came when its partition had left memory before.
+        That is the join's output watermark; it is `watermark`, that of the inputs, if nothing is
+        owed. An owed result has a member that arrived after its partition was spilled.
         """
         firsts = self._resident.facts[self.dirty(), k.FIRST]
         return min(watermark, *firsts.tolist()) if len(firsts) else watermark
 
-    # -- partitions leave memory -----------------------------------------------------------
+    # -- spilling -----------------------------------------------------------
 
     def spill(self, partitions: npt.NDArray[np.int64]) -> int:
         """End the resident generations of partitions; return the bytes (of `sizes`) freed."""
@@ -245,14 +246,14 @@ class MultiJoin:
         return freed
 
     def _happened(self, kind: int, partitions: Ints) -> None:
-        """Let something happen to partitions, and remember it for the log."""
+        """Apply an event to partitions, and record it for the log."""
         events = np.column_stack([partitions, np.full_like(partitions, self._generations.epoch)])
         self._events.append((kind, events))
         self._ended[partitions] = True
         self._history.note(kind, events)
 
     def _with_room(self, attempt: Callable[[], None]) -> None:
-        """Try something that needs room; let partitions leave while it is refused."""
+        """Try something that needs memory; spill partitions while it is refused."""
         while True:
             try:
                 attempt()
@@ -263,7 +264,7 @@ class MultiJoin:
                 return
 
     def _relieve(self, size: int) -> bool:
-        """Let the least productive partitions leave; False if there are none."""
+        """Spill the least productive partitions; return False if there are none."""
         sizes, outputs = self.sizes(), self.outputs()
         resident = np.flatnonzero(sizes)
         if not len(resident):
@@ -280,7 +281,9 @@ class MultiJoin:
         """Write rows that are not on the log."""
         if self._resident.fresh:
             if self._sealed:
-                msg = "rows came after clean_up: a version takes rows first and cleans up last"
+                msg = (
+                    "rows arrived after clean_up: a version must take rows first and clean up last"
+                )
                 raise AssertionError(msg)
             writer = self._shard.segment(self._lifetime)
             written = flushing.flush(
@@ -294,9 +297,9 @@ class MultiJoin:
     def clean_up(
         self, partitions: npt.NDArray[np.int64] | None = None, *, last: bool = False
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the results that partitions (all if None) owe; they are clean afterwards.
+        """Yield the results that partitions (all if None) owe; afterwards they owe nothing.
 
-        With `last` nothing will come any more: what they keep is discarded.
+        With `last` no more rows will arrive: the state of these partitions is discarded.
         """
         every = np.arange(self._spec.partitions)
         chosen = every if partitions is None else np.unique(partitions)
@@ -342,7 +345,7 @@ class MultiJoin:
             self._shard.account.release(room)
 
     def _discard(self, partitions: Ints) -> None:
-        """Forget all that is kept of partitions."""
+        """Drop all state of partitions."""
         if not len(partitions):
             return
         doomed = np.zeros(self._spec.partitions, dtype=np.bool_)
@@ -352,7 +355,7 @@ class MultiJoin:
         self._discarded = True
 
     def forget(self, watermark: Micros) -> None:
-        """Let go of rows that ended at or before the watermark of the inputs, unless owed."""
+        """Drop rows that ended at or before the input watermark, unless results are owed."""
         self._numbers["watermark"] = watermark
         facts = self._resident.facts
         if WORTH_DROPPING * self._resident.ended(watermark) > self._resident.words:
@@ -370,9 +373,9 @@ class MultiJoin:
     # -- versions --------------------------------------------------------------------------
 
     def end_version(self, watermark: Micros, *, snapshot: bool | None = None) -> None:
-        """Write what is new to the log, and a snapshot: when told, or else when it is due.
+        """Write what is new to the log, and a snapshot: if requested, or else when it is due.
 
-        `watermark` is that of the inputs, which joins before this one hold back while they owe.
+        `watermark` is that of the inputs; earlier joins hold it back while they owe results.
         """
         self._numbers["watermark"] = watermark
         self._seal()
@@ -402,7 +405,7 @@ class MultiJoin:
         self._with_room(sealed)
 
     def restore(self, history: Sequence[PastVersion]) -> None:
-        """Come back to the end of `history`, which begins with a snapshot or with nothing."""
+        """Restore the state at the end of `history`, which begins with a snapshot or empty."""
         if not history:
             return
         self._schedule.resume(*self._history.restore(history))
@@ -410,7 +413,7 @@ class MultiJoin:
             self._take_back(rows)
 
     def _take_back(self, rows: LoggedRows) -> None:
-        """Bring logged rows back into memory, those of generations that have not ended."""
+        """Load logged rows of generations that have not ended into memory."""
         rows = rows.where(self._history.is_resident(rows))
         count = len(rows.starts)
         words = int((rows.words[rows.payloads] >> 32).sum())
@@ -430,17 +433,17 @@ class MultiJoin:
 
     @property
     def took_snapshot(self) -> bool:
-        """Tell whether the version just written stands without those before it."""
+        """Return whether the version just written is a snapshot, independent of earlier ones."""
         return self._schedule.taken
 
     @property
     def released(self) -> tuple[int, ...]:
-        """Return ordinals of segments that nothing needs any more."""
+        """Return the ordinals of segments that are no longer needed."""
         return self._released
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Return what the progress report tells: sums of what is there, counts of this version."""
+        """Return what the progress report shows: totals of the state, counters of this version."""
         return {
             "resident_bytes": int(self._resident.facts[:, k.BYTES].sum()),
             "generations": int(self._generations.counts().sum()),

@@ -1,6 +1,6 @@
 """Rows of a chunk combined with the resident rows of the other ports, a bounded number at a time.
 
-Invariant: each combination with a common instant comes once, however many there are
+Invariant: each combination with a common instant is returned once, however many there are
 (`test_bounded_a_hot_key_comes_in_pieces`).
 """
 
@@ -20,7 +20,7 @@ from icestream.operators.multi_join.results import Members
 
 @dataclass(frozen=True)
 class Chunk:
-    """Rows that came on a port."""
+    """Rows that arrived on a port."""
 
     port: int
     payload: pa.RecordBatch
@@ -28,7 +28,7 @@ class Chunk:
     lo: Ids
     le: Ints
     re: Ints
-    #: the key of each row, and the rows whose keys all other ports have rows of
+    #: the key of each row, and the rows whose key has rows on all other ports
     slots: Ints
     hits: Ints
 

@@ -1,12 +1,12 @@
-"""A join's past on the log: what its partitions went through, snapshots, and coming back.
+"""A join on the log: events of its partitions, snapshots, and recovery.
 
-Idea: rows are on the log anyway. Beside them a version logs which partitions were cut, cleaned or
-discarded, and at times a snapshot: the index of records, the cuts, and what is known of partitions.
-A restore loads the last snapshot, lets happen what happened since, notes the records written since,
-and reads the rows of resident generations back.
+Idea: rows are on the log anyway. In addition a version logs which partitions were cut, cleaned up
+or discarded, and from time to time a snapshot: the index of records, the cuts, and the facts of
+partitions. A restore loads the last snapshot, applies the events since, adds the records written
+since, and reads the rows of resident generations.
 
 Invariants:
-1. A restored join owes and emits what the one before would have
+1. A restored join owes and emits what the original would have
    (`test_crash_restored_joins_emit_the_same_results`).
 
 Cost: a restore reads the last snapshot, everything since, and the records with resident rows.
@@ -48,7 +48,7 @@ from icestream.state.log.reader import SegmentReader
 from icestream.state.rows import RowCodec
 from icestream.state.versions.commits import BASE
 
-#: kinds of records beside rows, in place of a port
+#: kinds of records other than rows, stored in place of a port
 EVENTS = 0xFFE0
 NUMBERS = 0xFFE1
 PARTITIONS = 0xFFE2
@@ -59,23 +59,23 @@ SEGMENTS = 0xFFE5
 
 @dataclass
 class JoinRecovery:
-    """Writes and reads the past of one join."""
+    """Writes and reads the log of one join."""
 
     number: int
     lifetime: str
     shard: Shard
     resident: Resident
     generations: Generations
-    #: part of the arena's header with what else is remembered
+    #: part of the arena's header with the join's other numbers
     numbers: dict[str, Any]
     record_bytes: int
-    #: of rows, by port
+    #: codecs of rows, by port
     codecs: Sequence[RowCodec]
 
     # -- writing ---------------------------------------------------------------------------
 
     def log_events(self, events: Sequence[tuple[int, Table]]) -> int:
-        """Write what happened to partitions, in order: kind, and rows of (partition, epoch)."""
+        """Write events of partitions, in order: kind, and rows of (partition, epoch)."""
         rows = [np.column_stack([each, np.full(len(each), kind)]) for kind, each in events]
         return self._append(EVENTS, np.concatenate(rows)) if rows else 0
 
@@ -90,7 +90,7 @@ class JoinRecovery:
 
     @property
     def size(self) -> int:
-        """Return the bytes of a snapshot, about."""
+        """Return the approximate size of a snapshot in bytes."""
         return self.generations.bytes + self.resident.facts.nbytes
 
     def _append(self, kind: int, rows: Table) -> int:
@@ -104,7 +104,7 @@ class JoinRecovery:
     # -- reading ---------------------------------------------------------------------------
 
     def restore(self, history: Sequence[PastVersion]) -> tuple[int, int]:
-        """Come back to what a history tells, without rows; return versions and bytes replayed."""
+        """Restore everything but rows from a history; return versions and bytes replayed."""
         since = [past for past in history if not self._load(past)]
         for past in since:
             for lifetime, info in past.segments:
@@ -117,7 +117,7 @@ class JoinRecovery:
         return len(since), sum(info.bytes for past in since for _, info in past.segments)
 
     def resident_rows(self, watermark: int) -> Iterator[LoggedRows]:
-        """Yield rows, that have not ended, of records with resident generations."""
+        """Yield rows that have not ended, from records with resident generations."""
         records = self.generations.records
         if not len(records):
             return
@@ -130,12 +130,12 @@ class JoinRecovery:
             yield rows.where(rows.re > watermark)
 
     def is_resident(self, rows: LoggedRows) -> Mask:
-        """Tell which rows are of a generation that has not ended."""
+        """Return which rows belong to a generation that has not ended."""
         ended: Mask = self._ended[partitions_of(rows.hi, self.resident.partitions)] < rows.epoch
         return ended
 
     def note(self, kind: int, events: Table) -> None:
-        """Let something happen to partitions: rows of (partition, epoch)."""
+        """Apply an event to partitions: rows of (partition, epoch)."""
         self.generations.apply(events, kind)
         facts, partitions = self.resident.facts, events[:, 0]
         facts[partitions, k.MEMBERS] = facts[partitions, k.OUTPUTS] = 0
@@ -147,7 +147,7 @@ class JoinRecovery:
 
     @property
     def _ended(self) -> Ints:
-        """Return the epoch up to which rows are not of the resident generation, by partition."""
+        """Return, by partition, the epoch up to which rows are not in the resident generation."""
         ended: Ints = np.maximum(self.generations.last_cuts(), self.resident.facts[:, k.FLOOR])
         return ended
 
@@ -180,7 +180,7 @@ class JoinRecovery:
         self.generations.load_segments(self._rows(reader, SEGMENTS, 1)[:, 0])
 
     def _recall(self, info: SegmentInfo) -> None:
-        """Let happen to partitions what happened in a version."""
+        """Apply the events that a version logged."""
         with closing(self.shard.reader(info)) as reader:
             events = self._cuts(reader, EVENTS, 3)
         breaks = np.flatnonzero(np.diff(events[:, 2])) + 1
@@ -190,7 +190,7 @@ class JoinRecovery:
                 self.generations.reached(int(part[:, 1].max()))
 
     def _know(self, info: SegmentInfo) -> None:
-        """Know the records of a segment, and what their rows mean to partitions."""
+        """Add the records of a segment to the index, and their rows to the facts of partitions."""
         facts, ended = self.resident.facts, self._ended
         oldest = self.generations.first_cuts()
         self.generations.add_segment(info.ordinal)
@@ -220,7 +220,7 @@ class JoinRecovery:
         return reader.read_many(directory["marker"][mine])
 
     def _cuts(self, reader: SegmentReader, kind: int, width: int) -> Table:
-        """Return rows that begin with a partition and an epoch."""
+        """Read rows that begin with a partition and an epoch."""
         rows = self._rows(reader, kind, width)
         _within(rows[:, 0], self.resident.partitions)
         _within(rows[:, 1], EPOCHS)
@@ -235,7 +235,7 @@ class JoinRecovery:
 
 
 def _within(numbers: Ints, end: int) -> None:
-    """Refuse numbers, read from the log, that are not from 0 to before an end."""
+    """Reject numbers read from the log that are not in [0, end)."""
     if ((numbers < 0) | (numbers >= end)).any():
         msg = f"a number of a join's snapshot is not from 0 to {end - 1}"
         raise ValueError(msg)

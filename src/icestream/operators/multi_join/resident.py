@@ -1,11 +1,11 @@
-"""The rows of a join that are in memory, of all ports, in flat arrays of the shard's arena.
+"""The rows of a join in memory, of all ports, in flat arrays of the shard's arena.
 
-Idea: one heap of rows, one table of keys with the chains of each port, one index, and what is known
-of each partition. Rows are only appended; partitions leave, and rows that have ended, by closing
-ranks, after which the arrays give their bytes back. Rows behind `logged` are on the log.
+Idea: one heap of rows, one table of keys with the chains of each port, one index, and the facts of
+each partition. Rows are only appended. Spilled partitions and ended rows are removed by compaction,
+after which the arrays free their memory. Rows before `logged` are on the log.
 
 Invariants:
-1. A refused reservation changes nothing that is kept (`test_a_refused_chunk_changes_nothing`).
+1. A refused reservation changes no state (`test_a_refused_chunk_changes_nothing`).
 2. Bytes by partition are those of the rows in memory (`test_sizes_are_those_of_resident_rows`).
 3. Rows and keys of each port are those in memory (`test_streams_are_those_of_resident_rows`).
 
@@ -26,7 +26,7 @@ from icestream.kernels.multi_join import resident as k
 from icestream.state.arena import Arena, ArenaArray
 from icestream.state.budget import Refused
 
-#: places of the smallest index
+#: size of the smallest index
 FEWEST = 1024
 
 
@@ -36,7 +36,7 @@ class Resident:
     def __init__(
         self, arena: Arena, name: str, ports: int, partitions: int, numbers: dict[str, Any]
     ) -> None:
-        """Attach to the arena's arrays, or make them; `numbers` is a part of its header."""
+        """Attach to the arena's arrays, or create them; `numbers` is a part of its header."""
         self.partitions = partitions
         self._heap = arena.array(f"{name}.heap", np.int64)
         self._keys = arena.array(f"{name}.keys", np.int64, k.HEADS + ports)
@@ -45,28 +45,28 @@ class Resident:
         self._numbers = numbers
         if "words" not in numbers:
             numbers.update(words=0, keys=0, places=FEWEST, logged=0, fresh=0)
-            #: no row ends before
+            #: no row ends before this instant
             numbers["soonest"] = INFINITY
             #: rows of each port
             numbers["ports"] = [0] * ports
             self.facts[:, k.LATEST] = MINUS_INFINITY
             self.facts[:, k.FIRST] = INFINITY
 
-    # -- what is there ---------------------------------------------------------------------
+    # -- what is resident ---------------------------------------------------------------------
 
     @property
     def heap(self) -> Ints:
-        """Return the words of all rows; never keep it across a reservation."""
+        """Return the words of all rows; invalid after a reservation."""
         return self._heap.view[: self._numbers["words"]]
 
     @property
     def keys(self) -> Table:
-        """Return the keys; never keep it across a reservation."""
+        """Return the keys; invalid after a reservation."""
         return self._keys.view[: self._numbers["keys"]]
 
     @property
     def facts(self) -> Table:
-        """Return what is known of each partition, columns as in the kernels."""
+        """Return the facts of each partition, with columns as in the kernels."""
         return self._facts.view[: self.partitions]
 
     @property
@@ -85,18 +85,18 @@ class Resident:
         return int(self._numbers["fresh"])
 
     def streams(self) -> tuple[Ints, Ints]:
-        """Return the rows of each port, and the keys that they have."""
+        """Return the number of rows of each port, and of their keys."""
         keys = np.count_nonzero(self.keys[:, k.HEADS :], axis=0).astype(np.int64)
         return np.array(self._numbers["ports"], dtype=np.int64), keys
 
     def all_logged(self) -> None:
-        """Note that all rows are on the log."""
+        """Record that all rows are on the log."""
         self._numbers.update(logged=self.words, fresh=0)
 
-    # -- rows come -------------------------------------------------------------------------
+    # -- rows arrive -------------------------------------------------------------------------
 
     def reserve(self, rows: int, words: int) -> None:
-        """Make room for rows whose payloads have so many words; raises `Refused`."""
+        """Make room for rows whose payloads have `words` words; raises `Refused`."""
         _grow(self._heap, self.words + words + k.HEAD * rows)
         keys = self._numbers["keys"] + rows
         _grow(self._keys, keys)
@@ -107,7 +107,7 @@ class Resident:
             self._make_index(places)
 
     def open(self, hi: Ids, lo: Ids, port: int) -> tuple[Ints, Ints]:
-        """Return the key of each row, and the rows whose keys all other ports have rows of."""
+        """Return the key of each row, and the rows whose key has rows on all other ports."""
         slots, hits = np.empty(len(hi), dtype=np.int64), np.empty(len(hi), dtype=np.int64)
         self._numbers["keys"], count = k.open_keys(
             self._places, self._keys.view, self._numbers["keys"], hi, lo, port, slots, hits
@@ -117,7 +117,7 @@ class Resident:
     def link(
         self, slots: Ints, port: int, le: Ints, re: Ints, words: Ints, begins: Ints, *, fresh: bool
     ) -> None:
-        """Keep rows; those that are not `fresh` are on the log and known to their partition."""
+        """Store rows; those that are not `fresh` are on the log and counted in their partition."""
         self._numbers["words"] = k.link(
             self._heap.view,
             self.words,
@@ -138,7 +138,7 @@ class Resident:
         else:
             self.all_logged()
 
-    # -- and go ----------------------------------------------------------------------------
+    # -- rows leave ----------------------------------------------------------------------------
 
     def ended(self, watermark: int) -> int:
         """Return the words of rows that ended at or before a watermark."""
@@ -184,7 +184,7 @@ class Resident:
 
 
 def _grow(array: ArenaArray, capacity: int) -> None:
-    """Make room with some to spare, or at least for what is asked for."""
+    """Make room with some to spare, or at least for `capacity`."""
     if array.capacity >= capacity:
         return
     try:

@@ -1,10 +1,10 @@
-"""Results of a join as batches, from the places of their members.
+"""Results of a join as batches, built from the positions of their members.
 
-Idea: kernels hand out combinations as places of rows in a heap of words; here their payloads are
-gathered and decoded, port by port, in pieces that fit the room for results.
+Idea: kernels return combinations as positions of rows in a heap of words. Their payloads are
+gathered and decoded here, port by port, in pieces that fit into the memory for results.
 
 Invariants:
-1. A piece has at most `ROWS_AT_ONCE` rows, and takes about the room given unless one row alone
+1. A piece has at most `ROWS_AT_ONCE` rows, and takes about the memory given unless one row alone
    takes more (`test_bounded_results_come_in_small_pieces`).
 
 Cost: one copy of the members' payloads, and their decoding.
@@ -25,9 +25,9 @@ from icestream.operators.lifetimes.changes import changes_of
 from icestream.operators.multi_join.spec import MultiJoinSpec
 from icestream.state.rows import RowCodec
 
-#: results handed on together, at most
+#: maximum number of results emitted together
 ROWS_AT_ONCE = 1 << 16
-#: words of a result beside its payload: head, places
+#: words of a result in addition to its payload: head, positions
 _HEAD_WORDS = 12
 
 
@@ -35,28 +35,28 @@ _HEAD_WORDS = 12
 class Members:
     """Combinations, one row each: where the payload of each port's member is."""
 
-    #: where the payload of a port's members begins in the heap
+    #: positions in the heap of the payloads of a port's members
     places: Mapping[int, Ints]
-    #: payloads of ports whose members are in no heap, row by row
+    #: payloads of ports whose members are not in a heap, row by row
     taken: Mapping[int, tuple[pa.RecordBatch, Ints]]
-    #: first instant, and the end, of each combination's lifetime
+    #: start and end of each combination's lifetime
     lifetimes: Table
     hi: Ids
     lo: Ids
 
 
 class JoinResults:
-    """Makes the results of one join."""
+    """Builds the results of one join."""
 
     def __init__(self, spec: MultiJoinSpec, room: int) -> None:
-        """Prepare to make results in about `room` bytes at a time."""
+        """Build results in about `room` bytes at a time."""
         self._spec = spec
         self._room = room // 8
         self.codecs = tuple(map(RowCodec, spec.inputs))
         self._shown = sorted({port for port, _, _ in spec.columns})
 
     def capacity(self) -> int:
-        """Return how many combinations may be handed out at once."""
+        """Return the maximum number of combinations at once."""
         words = _HEAD_WORDS + 2 * self._spec.ports
         return max(1, min(ROWS_AT_ONCE, self._room // (2 * words)))
 
@@ -104,7 +104,7 @@ class JoinResults:
 
 
 def _batch(columns: list[pa.Array], schema: pa.Schema, rows: int) -> pa.RecordBatch:
-    """Put columns together, also if there are none."""
+    """Build a batch of columns, even if there are none."""
     if columns:
         return pa.RecordBatch.from_arrays(columns, schema=schema)
     return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))

@@ -1,16 +1,17 @@
 """What one n-way join is: its inputs, its output, and how its key space is cut into partitions.
 
-Idea: a join is pure data. Every port brings events with lifetimes under the identity of the join
-key on that port; a combination of one event of each port is a result if the identities are equal,
+Idea: a join is pure data. Every port receives events with lifetimes, with the identity of the join
+key on that port. A combination of one event of each port is a result if the identities are equal,
 the lifetimes share an instant, and the condition holds. It lives for the instants that all share.
 
 Invariants:
-1. The partitions of a join cut the range of `hi` evenly and in order
+1. The partitions of a join divide the range of `id_high` evenly and in order
    (`test_partitions_are_even_ranges_of_hi`).
-2. A join without ports, columns or partitions is refused (`test_a_join_that_cannot_be_is_refused`).
+2. A join without ports, columns or partitions is rejected
+   (`test_a_join_that_cannot_be_is_refused`).
 
-Limits: equal identities are equal keys: whoever identifies rows drops those with a null in the key,
-as null equals nothing.
+Limits: equal identities mean equal keys; the caller must drop rows with a null in the key, because
+null equals nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from icestream.core.arrays import Ids, Ints
 from icestream.core.errors import DefinitionError
 from icestream.sql.expressions.compile import Predicate
 
-#: partitions of a join whose number nobody chose
+#: default number of partitions of a join
 PARTITIONS = 256
 
 
@@ -33,23 +34,23 @@ PARTITIONS = 256
 class MultiJoinSpec:
     """One n-way join of a plan."""
 
-    #: of the join in the plan, leaves first
+    #: number of the join in the plan, leaves first
     number: int
     #: payload of each port
     inputs: tuple[pa.Schema, ...]
-    #: of the output: port, name of the column there, name here; hidden ones are among them
+    #: output columns: port, name of the column there, name here; including hidden ones
     columns: tuple[tuple[int, str, str], ...]
-    #: a multiple of the key groups
+    #: number of partitions, a multiple of the key groups
     partitions: int = PARTITIONS
-    #: what a result must fulfil beside; sees the output payload
+    #: additional condition on results, evaluated on the output payload
     where: Predicate | None = None
-    #: for people
+    #: description for readers
     text: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense."""
+        """Reject definitions that make no sense."""
         if len(self.inputs) < 2:
-            msg = f"a join takes at least two streams; got {len(self.inputs)}"
+            msg = f"a join needs at least two streams; got {len(self.inputs)}"
             raise DefinitionError(msg)
         if self.partitions < 1:
             msg = f"a join needs at least one partition; got {self.partitions}"
@@ -83,6 +84,6 @@ class MultiJoinSpec:
 
 
 def partitions_of(hi: Ids, partitions: int) -> Ints:
-    """Return the partition, one of so many, of each identity."""
+    """Return the partition of each identity, out of `partitions`."""
     upper = hi >> np.uint64(32)
     return ((upper * np.uint64(partitions)) >> np.uint64(32)).astype(np.int64)

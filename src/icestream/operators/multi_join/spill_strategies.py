@@ -1,13 +1,12 @@
-"""Which partition groups of a plan's joins leave memory: decisions without I/O.
+"""Which partition groups of a plan's joins to spill: decisions without I/O.
 
-Idea: all partition groups of all joins are candidates at once. A strategy puts them in an order,
-and they leave from the front until enough bytes are chosen. The order by *productivity* is results
-per byte: of the join alone, or of the whole query. To the bytes that a group holds, a *penalty* may
-be added for what it makes other joins hold: all of that so far, or what lies ahead until the next
-decision.
+Idea: all partition groups of all joins are candidates at once. A strategy sorts them, and they are
+spilled from the front until enough bytes are chosen. The order by *productivity* is results per
+byte: of the join alone, or of the whole query. A *penalty* may be added to the bytes of a group for
+what it makes other joins hold: all of that so far, or what is expected until the next decision.
 
 Invariants:
-1. As few groups of the order are chosen as reach the amount, and all if they do not
+1. The shortest prefix of the order that reaches the amount is chosen, and all if none does
    (`test_oracle_the_shortest_front_that_reaches_the_amount_is_chosen`).
 2. A group that holds nothing is never chosen (`test_a_group_without_bytes_is_never_chosen`).
 3. The same statistics and seed choose the same groups, in whatever order they are given
@@ -15,8 +14,8 @@ Invariants:
 
 Cost: one sort of the groups.
 
-Limits: a group that was spilled a moment ago has made no results yet and so comes first again; it
-holds little then, and little is lost.
+Limits: a group that was just spilled has produced no results yet and so comes first again; it holds
+little then, and little is lost.
 
 References: Liu, Zhu, Rundensteiner (2006), sections 3.1 and 3.2. `global_output_with_penalty` is
 printed there as P_output / (P_size + P_inter), P_inter in tuples; here both are bytes. Every byte
@@ -39,9 +38,9 @@ from icestream.core.errors import DefinitionError
 BOTTOM_UP = "bottom_up"
 LOCAL_OUTPUT = "local_output"
 GLOBAL_OUTPUT = "global_output"
-#: with the penalty of all that was stored further on
+#: with a penalty for all that later joins have stored
 GLOBAL_OUTPUT_WITH_PENALTY = "global_output_with_penalty"
-#: with the penalty of what comes until the next spill
+#: with a penalty for what is expected until the next spill
 GLOBAL_OUTPUT_AHEAD = "global_output_ahead"
 RANDOM = "random"
 LARGEST = "largest"
@@ -60,21 +59,21 @@ STRATEGIES = (
 
 @dataclass(frozen=True)
 class PartitionStatistics:
-    """What is known of partition groups: one row for each, about its resident generation."""
+    """Statistics of partition groups: one row for each, about its resident generation."""
 
     #: number of the join, and of its partition
     join: Ints
     partition: Ints
     #: bytes in memory
     size: Ints
-    #: results that had a member in the group: of its join for the strategy `local_output`, of the
+    #: results with a member in the group: of its join for the strategy `local_output`, of the
     #: whole query otherwise
     output: Floats
-    #: bytes of results with a member in the group that joins further on had to keep so far
+    #: bytes of results with a member in the group that later joins have stored so far
     inter: Floats
 
     def __post_init__(self) -> None:
-        """Refuse columns that do not belong together."""
+        """Reject columns of different lengths."""
         lengths = {len(each) for each in (self.join, self.partition, self.size)}
         lengths |= {len(self.output), len(self.inter)}
         if len(lengths) > 1:
@@ -93,15 +92,15 @@ def chosen(
     depth: Mapping[int, int],
     seed: int,
 ) -> npt.NDArray[np.bool_]:
-    """Tell which groups leave memory so that at least `amount` bytes do.
+    """Return which groups to spill so that at least `amount` bytes are freed.
 
-    `depth` is the height of each join above the inputs: 0 where only inputs of the query come in.
+    `depth` is the height of each join above the inputs: 0 for joins of the query's inputs only.
     """
     leaves = np.zeros(len(statistics), dtype=np.bool_)
     candidates = np.flatnonzero(statistics.size > 0)
     if amount <= 0 or len(candidates) == 0:
         return leaves
-    #: in an order that does not depend on who reported first
+    #: in an order that does not depend on which shard reported first
     by_name = np.lexsort((statistics.partition[candidates], statistics.join[candidates]))
     candidates = candidates[by_name]
     order = candidates[_order(statistics, candidates, strategy, amount, depth, seed)]
@@ -111,9 +110,9 @@ def chosen(
 
 
 def productivity(statistics: PartitionStatistics, strategy: str, ahead: float) -> Floats:
-    """Return the results per byte of each group, as a strategy counts bytes.
+    """Return the results per byte of each group, with bytes as the strategy counts them.
 
-    `ahead` is how much of what the groups did so far they will do until the next decision.
+    `ahead` is the expected work until the next decision, as a fraction of the work so far.
     """
     held = statistics.size.astype(np.float64)
     penalty = {GLOBAL_OUTPUT_WITH_PENALTY: 1.0, GLOBAL_OUTPUT_AHEAD: ahead}
@@ -122,9 +121,9 @@ def productivity(statistics: PartitionStatistics, strategy: str, ahead: float) -
 
 
 def horizon(statistics: PartitionStatistics, amount: int) -> float:
-    """Return how much of what the groups did so far they will do until memory is full again.
+    """Return the expected work until memory is full again, as a fraction of the work so far.
 
-    What is resident has come since the groups began; `amount` bytes are free to come next.
+    Resident bytes have arrived since the groups began; `amount` bytes can arrive next.
     """
     resident = int(statistics.size.sum())
     return min(1.0, amount / resident) if resident else 0.0
@@ -138,7 +137,7 @@ def _order(
     depth: Mapping[int, int],
     seed: int,
 ) -> Ints:
-    """Return the order in which rows would leave; of equals, the larger leave first."""
+    """Return the order in which groups are spilled; among equals, the larger are first."""
     size = statistics.size[rows]
     if strategy in (BOTTOM_UP, RANDOM):
         shuffled = np.random.default_rng(seed).permutation(len(rows))
@@ -149,7 +148,7 @@ def _order(
     if strategy == LARGEST:
         return np.argsort(-size, kind="stable")
     if strategy not in STRATEGIES:
-        msg = f"a spill strategy is one of {', '.join(STRATEGIES)}; got {strategy!r}"
+        msg = f"a spill strategy must be one of {', '.join(STRATEGIES)}; got {strategy!r}"
         raise DefinitionError(msg)
     ahead = horizon(statistics, amount)
     return np.lexsort((-size, productivity(statistics, strategy, ahead)[rows]))

@@ -1,22 +1,22 @@
-"""Rows traced back to the partition groups that made them.
+"""Traces rows back to the partition groups that produced them.
 
-Idea: a row that leaves a tree of joins carries the key columns of every join behind it. Computing
-their identities again, as the exchange in front of each join did, tells the partition of each join
-that the row went through. A random sample is enough; what it counts is divided by its rate.
+Idea: a row that leaves a tree of joins carries the key columns of every join it came through.
+Recomputing their identities, as the exchange before each join did, yields the partition of each
+join that the row came through. A random sample is enough; its counts are divided by its rate.
 
 Invariants:
-1. At rate 1 every row counts once for the partition of every join that took its members in, and
-   once for each way if it came through a join in two
+1. At rate 1 every row counts once for the partition of every join that took its members, and once
+   for each way if it came through a join in two
    (`test_oracle_every_row_is_counted_in_the_partitions_that_made_it`).
 2. At any other rate counts and bytes are right on average
    (`test_a_sample_is_scaled_to_what_it_stands_for`).
-3. The same rows in the same calls are traced alike by tracers of one seed
+3. Tracers with the same seed trace the same rows in the same calls alike
    (`test_tracers_of_one_seed_find_the_same`).
 
 Cost: per row one random number; per row of the sample one identity for each join.
 
-Limits: rows of a sample are drawn one by one: results of one key follow each other in steps of what
-they are joined with, so that taking every tenth would take the same partner every time.
+Limits: rows of a sample are drawn one by one. Results of one key follow each other in the order of
+what they are joined with, so taking every tenth would take the same partner every time.
 
 References: Liu, Zhu, Rundensteiner (2006), Algorithms 1 and 2. Algorithm 1 as printed omits the
 root; here a join's own partitions are among those traced.
@@ -38,16 +38,16 @@ from icestream.operators.payload_identity import identified
 
 @dataclass(frozen=True)
 class Lineage:
-    """Where rows carry the key of a join they come from."""
+    """The columns in which rows carry the key of a join they came through."""
 
     #: number of the join
     join: int
-    #: names, in the rows traced, of its key columns, in their order
+    #: names of its key columns in the traced rows, in their order
     columns: tuple[str, ...]
 
 
 class Tracer:
-    """Counts rows, and their bytes, by partition of the joins behind them."""
+    """Counts rows, and their bytes, by partition of the joins they came through."""
 
     def __init__(
         self,
@@ -58,12 +58,12 @@ class Tracer:
         *,
         head_bytes: int = 0,
     ) -> None:
-        """Trace a part `rate` of the rows to one of `partitions` of each join.
+        """Trace a share `rate` of the rows to one of `partitions` of each join.
 
-        `head_bytes` is what a row takes beside its payload where it is kept.
+        `head_bytes` is what a stored row takes in addition to its payload.
         """
         if not 0 < rate <= 1:
-            msg = f"the part of rows that is traced must be above 0 and at most 1; got {rate}"
+            msg = f"the share of rows to trace must be above 0 and at most 1; got {rate}"
             raise DefinitionError(msg)
         self._lineages = tuple(lineages)
         self._partitions = partitions

@@ -1,17 +1,18 @@
-"""Combining states from the log: slices in, one row per target and group out, a portion at a time.
+"""Combines states from the log: slices in, one row per target and group out, a portion at a time.
 
-Idea: a target is a node of the tree or a window; whoever wants it names the slices it is made of.
-Small targets are combined many at once, a large one in ranges of hi, so that the slices in memory
-together take no more than a portion. Half of one is planned, since sizes are estimates.
+Idea: a target is a node of the tree or a window; the caller lists the slices it is composed of.
+Small targets are combined many at once, a large one in ranges of `id_high`, so that the slices in
+memory together take no more than a portion. Only half a portion is planned, since sizes are
+estimates.
 
 Invariants:
-1. Slices of a target are combined in the order given, whatever the order they lie in on the log
+1. Slices of a target are combined in the given order, whatever their order on the log
    (`test_an_event_behind_the_watermark_counts_in_windows_still_open`).
-2. What is held beyond a portion is reserved first (`test_bounded_state_of_ten_times_the_budget`,
-   `test_bounded_a_group_that_does_not_fit_is_an_error`), and what is reserved is what the work
-   takes (`test_bounded_work_takes_no_more_than_is_reserved`, by measured allocations).
+2. Memory beyond a portion is reserved first (`test_bounded_state_of_ten_times_the_budget`,
+   `test_bounded_a_group_that_does_not_fit_is_an_error`), and the work takes what is reserved
+   (`test_bounded_work_takes_no_more_than_is_reserved`, by measured allocations).
 
-Limits: beside it, a constant: the block of each open segment and the slice that is being read.
+Limits: a constant comes on top: the block of each open segment and the slice that is being read.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from icestream.operators.object_aggregates.tree import SliceRange, portions
 from icestream.operators.protocol import Shard
 from icestream.state.validation import sensible
 
-#: slices that are read before they are combined
+#: maximum number of slices that are read before they are combined
 SLICES_AT_ONCE = 1024
-#: what lifting or combining a portion takes at most, in sizes of the portion
+#: maximum memory for lifting or combining a portion, in multiples of its size
 WORK = 16
 
 
@@ -39,19 +40,19 @@ class Assembly:
     """Reads and combines the states of one shard."""
 
     def __init__(self, shard: Shard, states: States, portion: int) -> None:
-        """Reserve what a portion of so many bytes takes."""
+        """Reserve the memory that a portion of `portion` bytes needs."""
         self._shard = shard
         self._states = states
-        #: bytes of slices that are in memory together
+        #: maximum bytes of slices that are in memory together
         self.portion = portion
-        #: the most ranges of hi that one target was combined in
+        #: the maximum number of ranges of id_high that one target was combined in
         self.ranges = 1
         shard.account.resize(WORK * portion)
 
     def combined(
         self, targets: Iterable[tuple[int, Slices]]
     ) -> Iterator[tuple[Ints, pa.RecordBatch]]:
-        """Yield target and state of groups, sorted by (target, hi, lo), in portions."""
+        """Yield target and state of groups, sorted by (target, id_high, id_low), in portions."""
         before, ranges = None, 0
         for pieces in portions(targets, self.portion // 2):
             for found, rows in self._combine(pieces):
@@ -61,7 +62,7 @@ class Assembly:
                 yield found, rows
 
     def _combine(self, pieces: Sequence[SliceRange]) -> Iterator[tuple[Ints, pa.RecordBatch]]:
-        """Combine pieces together; if they hold more than was thought, one part after another."""
+        """Combine pieces together; if they are larger than estimated, one part after another."""
         held: tuple[Ints, pa.RecordBatch] | None = None
         wanted = [(piece, marker) for piece in pieces for marker in piece.slices["marker"].tolist()]
         for at in range(0, len(wanted), SLICES_AT_ONCE):
@@ -85,9 +86,9 @@ class Assembly:
         *,
         divisible: bool,
     ) -> list[tuple[Ints, pa.RecordBatch]] | None:
-        """Return targets and states of the groups that count, after `held`, in the order given.
+        """Return targets and states of the selected groups, after `held`, in the given order.
 
-        Returns None as soon as they prove too large to be combined together and can be divided:
+        Returns None as soon as they turn out too large to be combined together and can be divided:
         there are several pieces, or several groups in the only one.
         """
         first = [] if held is None else [held]

@@ -1,10 +1,10 @@
 """Functions that choose one value of a window: the first, the last, the least, the greatest.
 
-Idea: a state is the value chosen so far and what it was chosen by: its time, or another value. Of
-values that tie, the one that comes first in the stream is kept; `last` keeps the one that came
-last. Any type can be chosen, which words of fixed width cannot do.
+Idea: a state is the value chosen so far and the key of the choice: its time, or another value.
+Among ties the value that is first in the stream is kept; `last` keeps the last one. Values of any
+type can be chosen, unlike with words of fixed width.
 
-Invariant: answers equal those of looking through all events in the order of the stream
+Invariant: answers equal those of a scan of all events in the order of the stream
 (`test_oracle_every_function_equals_the_obvious_one`).
 
 Cost: one value per group and state, whatever the window holds.
@@ -34,13 +34,13 @@ def _places(valid: pa.Array) -> Ints:
 
 
 def _structs(columns: Sequence[pa.Array], kind: pa.DataType, chosen: pa.Array) -> pa.Array:
-    """Return structs of the chosen places, null where nothing was chosen."""
+    """Return structs of the chosen positions, null where nothing was chosen."""
     parts = [column.take(chosen) for column in columns]
     return pa.StructArray.from_arrays(parts, fields=list(kind), mask=chosen.is_null())
 
 
 def _latest(groups: Ints, keys: Ints, count: int) -> pa.Array:
-    """Return where the greatest key of each group is, the last of equal ones."""
+    """Return the position of the greatest key of each group, the last of equal ones."""
     backwards = chosen_of(groups[::-1], -keys[::-1], count)
     places = len(keys) - 1 - np.asarray(backwards.fill_null(0))
     return pa.array(places, mask=np.asarray(backwards.is_null().to_numpy(zero_copy_only=False)))
@@ -56,7 +56,7 @@ class FirstOrLast:
 
     @classmethod
     def of(cls, aggregate: Aggregate, types: Types) -> FirstOrLast:
-        """Take any type; the parameter tells whether nulls are skipped."""
+        """Take any type; the parameter defines whether nulls are skipped."""
         skips = bool(aggregate.parameters and aggregate.parameters[0])
         return cls(types[aggregate.columns[0]], aggregate.function == "last", skips)
 
@@ -97,7 +97,7 @@ class FirstOrLast:
 
 @dataclass(frozen=True)
 class ObjectExtreme:
-    """The least or greatest value, for types that words do not hold."""
+    """The least or greatest value, for types that do not fit into words."""
 
     input: pa.DataType
     greatest: bool
@@ -149,8 +149,8 @@ class ExtremeBy:
         """Take any type, chosen by a type with an order."""
         if len(aggregate.columns) != 2:
             msg = (
-                f"{aggregate.function} takes a value and what to choose it by; got "
-                f"{len(aggregate.columns)} columns (behind {aggregate.alias!r})"
+                f"{aggregate.function} takes a value and a column to choose it by; got "
+                f"{len(aggregate.columns)} columns (as {aggregate.alias!r})"
             )
             raise DefinitionError(msg)
         value, by = (types[name] for name in aggregate.columns)
@@ -159,7 +159,7 @@ class ExtremeBy:
 
     @property
     def state(self) -> pa.DataType:
-        """Return the type of a value with its time and what it was chosen by."""
+        """Return the type of a value with its time and the key of the choice."""
         return pa.struct([("time", pa.int64()), ("by", self.by), ("value", self.input)])
 
     @property
@@ -168,7 +168,7 @@ class ExtremeBy:
         return self.input
 
     def lift(self, columns: Sequence[pa.Array], times: Ints, bounds: Ints) -> pa.Array:
-        """Choose from each run of events; what it is chosen by must not be null."""
+        """Choose from each run of events; events with a null key are skipped."""
         value, by = columns
         places = _places(by.is_valid())
         return self._chosen([pa.array(times), by, value], owners(bounds), places, len(bounds) - 1)

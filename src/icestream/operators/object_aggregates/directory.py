@@ -1,11 +1,11 @@
 """The directory of nodes: which records of the log hold the states of which node.
 
-Idea: a slice is a record with the states of some groups of one node, sorted by (hi, lo). The
-directory keeps level and place of its node, its marker, its size and its range of hi, sorted by
-node and, within a node, by arrival. It is all that memory keeps of states on the log: 48 bytes
-for up to 64 KB.
+Idea: a slice is a record with the states of some groups of one node, sorted by identity. The
+directory has the level and place of its node, its marker, its size and its range of `id_high`,
+sorted by node and, within a node, by arrival. It is all that memory holds for states on the log: 48
+bytes for up to 64 KB.
 
-Invariant: slices come back by node and arrival, whatever the order they came in
+Invariant: slices are returned by node and arrival, whatever the order in which they were added
 (`test_parity_directory_beside_a_sorted_list`).
 """
 
@@ -35,9 +35,9 @@ class NodeDirectory:
     """Slices of one shard, in an arena."""
 
     def __init__(self, arena: Arena) -> None:
-        """Attach to the arena's table, or make it."""
+        """Attach to the arena's table, or create it."""
         self._table = CountedTable(arena, "slices", SLICE)
-        #: slices and places of each level, copied out when first asked for
+        #: slices and places of each level, copied on first use
         self._levels: dict[int, tuple[Slices, npt.NDArray[np.int64]]] = {}
 
     def __len__(self) -> int:
@@ -50,7 +50,7 @@ class NodeDirectory:
         return self._table.records
 
     def append(self, slices: Slices) -> None:
-        """Take in new slices; raises `Refused`, with nothing changed, if the budget is full."""
+        """Add new slices; raises `Refused`, with nothing changed, if the budget is full."""
         if len(slices) == 0:
             return
         merged = np.concatenate([self.all, slices])

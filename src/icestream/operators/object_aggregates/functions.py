@@ -1,8 +1,8 @@
-"""Object functions: the protocol every one follows, and which aggregate is which function.
+"""Object functions: the protocol of every function, and which function computes which aggregate.
 
-Idea: a function has a type of state and three steps, each for many groups at once. `lift` makes a
-state of each run of events, `combine` one of each run of states, `lower` reads the answer off a
-state. States are Arrow values, so they lie in the log as they lie in memory.
+Idea: a function has a type of state and three steps, each for many groups at once. `lift` computes
+a state for each run of events, `combine` merges each run of states into one, `lower` computes the
+answer of a state. States are Arrow values, with the same form on the log as in memory.
 
 Invariants (of every function, by `tests/operators/object_aggregates/test_functions.py`):
 1. Lowering the combined states of any cut of the events equals lowering all of them lifted at once,
@@ -45,7 +45,7 @@ class ObjectFunction(Protocol):
         ...
 
     def combine(self, states: pa.Array, bounds: Ints) -> pa.Array:
-        """Return the state of each run of states; of equal times, those that came first lead."""
+        """Return the state of each run of states; among equal times, earlier states come first."""
         ...
 
     def lower(self, states: pa.Array) -> pa.Array:
@@ -73,21 +73,21 @@ _MAKERS: dict[str, Callable[[Aggregate, Types], ObjectFunction]] = {
 }
 #: functions whose answer may depend on which of two events with equal times came first
 ORDERED_FUNCTIONS = frozenset({"collect_list", "first", "last", "min_by", "max_by", "user"})
-#: functions that words serve as well, for types of fixed width
+#: functions that words can compute as well, for types of fixed width
 _ALSO_WORDS = ("first", "last", "min", "max", "min_by", "max_by")
-#: those of them that this operator leaves to words; the others would need arrival numbers
+#: those of them for which this operator uses words; the others would need arrival numbers
 _LEFT_TO_WORDS = ("min", "max")
 
 
 def is_object(aggregate: Aggregate, types: Types) -> bool:
-    """Tell whether the object operator keeps an object, not words, for an aggregate."""
+    """Return whether the object operator uses an object, not words, for an aggregate."""
     if aggregate.function in _LEFT_TO_WORDS:
         return needs_objects(aggregate, types)
     return aggregate.function in _MAKERS
 
 
 def needs_objects(aggregate: Aggregate, types: Types) -> bool:
-    """Tell whether words cannot hold the state of an aggregate, so that objects must."""
+    """Return whether the state of an aggregate does not fit into words and must be an object."""
     if aggregate.function not in _ALSO_WORDS:
         return aggregate.function in _MAKERS
     try:
@@ -98,7 +98,7 @@ def needs_objects(aggregate: Aggregate, types: Types) -> bool:
 
 
 def function_of(aggregate: Aggregate, types: Types) -> ObjectFunction:
-    """Return the function of an object aggregate; DefinitionError where the types do not fit."""
+    """Return the function of an object aggregate; DefinitionError if the types do not fit."""
     return _MAKERS[aggregate.function](aggregate, types)
 
 

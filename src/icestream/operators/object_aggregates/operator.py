@@ -1,9 +1,9 @@
 """Object aggregates of one shard: states on the log in a tree over panes, memory for a portion.
 
 Idea: events of a batch become states, one per pane and group, written to the log once. When the
-watermark closes windows, the nodes of the tree they need and that are not there yet are combined
-from the level below, once, and written too; a window is combined from few nodes. An event
-behind the watermark adds its slice to the nodes above it that are there already.
+watermark closes windows, the nodes of the tree that they need and that do not exist yet are
+combined from the level below, once, and written too; a window is combined from few nodes. An event
+behind the watermark adds its slice to the existing nodes above it.
 
 Invariants:
 1. A window is emitted once, when the watermark reaches its end, with exactly the groups and events
@@ -16,12 +16,12 @@ Invariants:
 5. A slide reads O(log(panes of a window)) nodes (`test_bounded_a_slide_reads_few_nodes`).
 
 Cost: a state is written once per level, at most `log4(range / pane)` times and 7 in all; a window
-reads about 4 nodes of each level. What combining them takes is up to the functions.
+reads about 4 nodes of each level. The cost of combining them depends on the functions.
 
-Limits: the state of one group in one window must fit in a 16th of the quota, or it is refused
-with the bytes it needs. The directory, 48 bytes for each slice, stays in memory. Every batch adds
-a slice to each pane it has events of: panes of very many small batches are slow to read where the
-quota is small, as each range of hi reads all of them.
+Limits: the state of one group in one window must fit into a 16th of the quota; otherwise the error
+states the bytes it needs. The directory, 48 bytes for each slice, stays in memory. Every batch adds
+a slice to each pane it has events of: with a small quota, panes of very many small batches are slow
+to read, because each range of `id_high` reads all of them.
 
 References: panes (Li et al., No Pane, No Gain); trees over panes (Arasu, Widom, Resource Sharing in
 Continuous Sliding-Window Aggregates).
@@ -63,9 +63,9 @@ STATES = 0
 INDEX = 1
 SNAPSHOT = 2
 
-#: bytes of states in one slice record
+#: maximum bytes of states in one slice record
 SLICE_BYTES = 65536
-#: rows of one batch of results
+#: maximum number of rows of one batch of results
 RESULT_ROWS = 4096
 
 
@@ -92,15 +92,15 @@ class ObjectOperator:
         self._portion = max(1, shard.account.budget.total // (2 * WORK))
         self._slice_bytes = min(SLICE_BYTES, self._portion)
         self._assembly = Assembly(shard, self._states, self._portion)
-        #: the most nodes that one window was made of
+        #: the maximum number of nodes that one window was composed of
         self._nodes = 0
 
     # -- a batch ---------------------------------------------------------------------------
 
     def on_batch(self, inputs: StateInputs) -> None:
-        """Write the states of a batch's events to the log, one range of hi after the other.
+        """Write the states of a batch's events to the log, one range of id_high after the other.
 
-        Those of hot groups come as states already.
+        Events of hot groups arrive as states already.
         """
         found: list[tuple[int, ...]] = []
         for low, high in ranges_of(inputs.tuples(), self._portion // 2):
@@ -146,7 +146,7 @@ class ObjectOperator:
                 yield (level, place, marker, payload.size, *self._states.ends(part))
 
     def _above(self, slices: Slices) -> Iterator[Slices]:
-        """Yield new slices of panes as slices of the nodes above them that are there already."""
+        """Yield new slices of panes as slices of the existing nodes above them."""
         for level in range(1, self._highest + 1):
             places = slices["place"] // FAN**level
             chosen = np.isin(places, self._directory.nodes(level))
@@ -177,13 +177,13 @@ class ObjectOperator:
         self._combine_nodes(steps)
         yield from self._emit(steps)
         self._settle(watermark)
-        # a snapshot lists slices and holds no states: it costs too little to wait for
+        # a snapshot lists slices and holds no states: it is too cheap to be postponed
         if self._schedule.version_ends(size=0):
             self._save()
         self._shard.seal(BASE)
 
     def _steps(self, watermark: Micros) -> Iterator[WindowStep]:
-        """Yield the windows to emit, those that no event is in left out."""
+        """Yield the windows to emit, without those that have no events."""
         panes = self._directory.nodes(0)
         start, done = (self._header["position"][name] for name in ("start", "done"))
         while (at := bisect_left(panes, start)) < len(panes):
@@ -194,7 +194,7 @@ class ObjectOperator:
             start, done = step.leave, step.end
 
     def _settle(self, watermark: Micros) -> None:
-        """Note where the windows stand and forget slices of panes that are in none."""
+        """Record the position of the windows and drop slices of panes that are in none."""
         if watermark == MINUS_INFINITY:
             return
         position = self._header["position"]
@@ -205,7 +205,7 @@ class ObjectOperator:
         self._directory.keep(slices["place"] * FAN ** slices["level"] >= start)
 
     def _combine_nodes(self, steps: Iterable[WindowStep]) -> None:
-        """Make the nodes that windows need and that are not there yet, level by level."""
+        """Create the nodes that windows need and that do not exist yet, level by level."""
         for level, places in enumerate(self._missing(steps)):
             if places:
                 targets = ((place, self._below(level, place)) for place in sorted(places))
@@ -217,7 +217,7 @@ class ObjectOperator:
                 self._take_in(level, np.array(made, dtype=SLICE))
 
     def _missing(self, steps: Iterable[WindowStep]) -> list[set[int]]:
-        """Return the places, for each level, of nodes to make."""
+        """Return, for each level, the places of nodes to create."""
         panes = self._directory.nodes(0)
         there = [set(self._directory.nodes(level)) for level in range(self._highest + 1)]
         missing: list[set[int]] = [set() for _ in there]
@@ -234,7 +234,7 @@ class ObjectOperator:
         return missing
 
     def _below(self, level: int, place: int) -> Slices:
-        """Return the slices of the nodes that a node is made of."""
+        """Return the slices of the nodes that a node is composed of."""
         first = FAN * place
         return np.concatenate(
             [self._directory.node(level - 1, child) for child in range(first, first + FAN)]
@@ -266,7 +266,7 @@ class ObjectOperator:
             yield number, np.concatenate(nodes)
 
     def _lowered(self, starts: Ints, ends: Ints, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Turn the states of windows into result rows."""
+        """Convert the states of windows to result rows."""
         kind = self._results.field(0).type
         window = pa.StructArray.from_arrays(
             [pa.array(at).cast(kind[0].type) for at in (starts, ends)], fields=list(kind)
@@ -276,7 +276,7 @@ class ObjectOperator:
         columns = [window, *self._states.keys(rows)[:shown], *answers]
         return pa.RecordBatch.from_arrays(columns, schema=self._results)
 
-    # -- panes as they are kept ------------------------------------------------------------
+    # -- stored panes ------------------------------------------------------------
 
     def panes(self) -> Iterator[tuple[Ints, pa.RecordBatch]]:
         """Yield number and states of the panes that some window still needs, by pane and group."""
@@ -284,7 +284,7 @@ class ObjectOperator:
         yield from self._assembly.combined((at, self._directory.node(0, at)) for at in places)
 
     def replace(self, panes: Ints, rows: pa.RecordBatch) -> None:
-        """Let these be all states of panes, by pane and group; no others are needed any more."""
+        """Replace all states of panes with these, sorted by pane and group."""
         self._directory.keep(np.zeros(len(self._directory.all), dtype=np.bool_))
         if rows.num_rows:
             self._take_in(0, np.array(list(self._write(0, panes, rows)), dtype=SLICE))
@@ -294,7 +294,7 @@ class ObjectOperator:
     # -- snapshot and restore --------------------------------------------------------------
 
     def _save(self) -> None:
-        """Write the directory down; where the windows stand follows from the watermark."""
+        """Write the directory; the position of the windows follows from the watermark."""
         self._shard.segment(BASE).append(
             self._directory.all.tobytes(), synopsis=SNAPSHOT, rows=len(self._directory.all)
         )
@@ -302,11 +302,11 @@ class ObjectOperator:
 
     @property
     def took_snapshot(self) -> bool:
-        """Tell whether the version just written stands without those before it."""
+        """Return whether the version just written is a snapshot, independent of earlier ones."""
         return self._schedule.taken
 
     def restore(self, history: Sequence[PastVersion]) -> None:
-        """Load the snapshot that begins `history`, if it does, and the slices written since."""
+        """Load the snapshot that starts `history`, if there is one, and later slices."""
         versions = 0
         for past in history:
             snapshot = list(self._recorded(past, SNAPSHOT))
@@ -333,7 +333,7 @@ class ObjectOperator:
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Return what the progress report tells of this shard."""
+        """Return what the progress report shows for this shard."""
         return {
             "groups": int(self._header["groups"]),
             "partitions": self._assembly.ranges,

@@ -1,15 +1,16 @@
-"""Values of many groups side by side: flat arrays with bounds, sorted and counted without loops.
+"""Values of many groups in flat arrays with bounds, sorted and counted without loops.
 
-Idea: what belongs to one group is a run of a flat array; `bounds` tells where runs begin and end.
-Values of any type become whole numbers by their rank among the distinct ones, so one sort of
-(group, rank) orders, counts or removes duplicates for all groups at once.
+Idea: the values of one group are a run of a flat array; `bounds` has the starts and ends of runs.
+Values of any type are replaced by their rank among the distinct ones, so one sort of (group, rank)
+orders, counts or removes duplicates for all groups at once.
 
 Invariants:
 1. Ranks order values as Spark does: NaN is the greatest float and equals itself, -0.0 equals 0.0,
    strings by their bytes (`test_oracle_ranks_order_values_as_spark_does`).
 2. Tallies equal those of a dict of counters (`test_oracle_tallies_equal_counters`).
 
-Cost: O(n log n) comparisons for n values; what are no numbers, dates or times is hashed first.
+Cost: O(n log n) comparisons for n values; values other than numbers, dates and times are hashed
+first.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from icestream.core.arrays import Ints
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Distinct values of each group in ascending order, with the number of times they occur."""
+    """Distinct values of each group in ascending order, with their counts."""
 
     bounds: Ints
     values: pa.Array
@@ -35,12 +36,12 @@ class Tally:
 
 
 def owners(bounds: Ints) -> Ints:
-    """Return the number of the run that each place is in."""
+    """Return the number of the run of each position."""
     return np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
 
 
 def bounds_of(groups: Ints, count: int) -> Ints:
-    """Return the bounds of `count` groups, given the ascending group of each place."""
+    """Return the bounds of `count` groups, given the ascending group of each position."""
     return np.searchsorted(groups, np.arange(count + 1)).astype(np.int64)
 
 
@@ -50,17 +51,17 @@ def lengths(lists: pa.Array) -> Ints:
 
 
 def lists_of(bounds: Ints, values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return lists of a list type, cut out of flat values."""
+    """Return lists of a list type, sliced from flat values."""
     return pa.ListArray.from_arrays(pa.array(bounds.astype(np.int32)), values, type=kind)
 
 
 def spread(lists: pa.Array, bounds: Ints) -> tuple[Ints, pa.Array]:
-    """Return the values of all lists and, for each, the run that its list is in."""
+    """Return the values of all lists and, for each value, the run of its list."""
     return np.repeat(owners(bounds), lengths(lists)), lists.flatten()
 
 
 def present(values: pa.Array, groups: Ints) -> tuple[Ints, pa.Array]:
-    """Leave nulls out."""
+    """Drop nulls."""
     if values.null_count == 0:
         return groups, values
     valid = values.is_valid()
@@ -68,7 +69,7 @@ def present(values: pa.Array, groups: Ints) -> tuple[Ints, pa.Array]:
 
 
 def plain_floats(values: pa.Array) -> pa.Array:
-    """Make floats that Spark takes for equal equal to the bit; other values are left alone."""
+    """Make floats that Spark treats as equal equal to the bit; other values do not change."""
     if not pa.types.is_floating(values.type):
         return values
     floats = np.asarray(values.to_numpy(zero_copy_only=False))
@@ -79,9 +80,9 @@ def plain_floats(values: pa.Array) -> pa.Array:
 
 
 def rank(values: pa.Array) -> tuple[Ints, pa.Array]:
-    """Return each value's place among the distinct ones, and these in ascending order.
+    """Return the rank of each value among the distinct ones, and these in ascending order.
 
-    There are no nulls among the values, but there may be in the fields of structs: least of all.
+    Values must not be null, but fields of structs may be: a null is the least.
     """
     if pa.types.is_struct(values.type):
         return _rank_structs(values)
@@ -127,7 +128,7 @@ def tally(values: pa.Array, groups: Ints, count: int, weights: Ints | None = Non
 
 
 def _counts(order: Ints, starts: Ints, weights: Ints | None) -> Ints:
-    """Return the number or the weight of the places in each stretch of an order."""
+    """Return the number or the weight of the positions in each run of an order."""
     if weights is None or len(starts) == 0:
         return np.diff(np.append(starts, len(order))).astype(np.int64)
     return np.add.reduceat(weights[order], starts).astype(np.int64)
@@ -148,14 +149,14 @@ def _from_numbers(numbers: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
 
 
 def _whole(kind: pa.DataType) -> pa.DataType | None:
-    """Return the integers behind a type of dates or times."""
+    """Return the integer type of the same width as a type of dates or times."""
     if not pa.types.is_temporal(kind) or pa.types.is_interval(kind):
         return None
     return pa.int32() if kind.bit_width == 32 else pa.int64()
 
 
 def chosen_of(groups: Ints, keys: Ints, count: int) -> pa.Array:
-    """Return where the least key of each group is, the first of equal ones; null if it has none."""
+    """Return the position of the least key of each group, the first of equal ones, or null."""
     order = np.lexsort((keys, groups))
     owner, first = np.unique(groups[order], return_index=True)
     places = np.zeros(count, dtype=np.int64)

@@ -1,10 +1,11 @@
-"""Ranges of hi that cut a batch of events into portions, so that each is sorted as a whole.
+"""Ranges of `id_high` that split a batch of events into portions, each sorted as a whole.
 
-Idea: a batch larger than a portion is passed over several times, once for each range of groups.
-The states of a pane then lie on the log in the order of hi, and whoever reads one range of groups
-later reads the slices of that range only. Ranges are chosen by a histogram of the upper bits of hi.
+Idea: a batch larger than a portion is scanned several times, once for each range of groups. The
+states of a pane are then on the log in the order of `id_high`, and later reads of one range of
+groups read the slices of that range only. Ranges are chosen by a histogram of the upper bits of
+`id_high`.
 
-Invariant: ranges follow each other and hold every hi (`test_ranges_hold_every_group_once`).
+Invariant: ranges are adjacent and cover every id_high (`test_ranges_hold_every_group_once`).
 
 Cost: one pass over the events for each portion, and one to count them.
 """
@@ -18,14 +19,14 @@ import pyarrow as pa
 
 from icestream.operators.folding.fold import HI
 
-#: upper bits of hi that the histogram tells apart
+#: upper bits of id_high that the histogram distinguishes
 _BITS = 12
 _SHIFT = np.uint64(64 - _BITS)
 _HI_END = 2**64
 
 
 def ranges_of(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of hi, `low <= hi < high`, each with about `size` bytes of the batches."""
+    """Yield ranges `low <= id_high < high`, each with about `size` bytes of the batches."""
     weights = np.zeros(2**_BITS)
     for batch in batches:
         if batch.num_rows:
@@ -43,7 +44,7 @@ def ranges_of(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[tuple[in
 
 
 def within(batch: pa.RecordBatch, low: int, high: int) -> pa.RecordBatch:
-    """Return the events with `low <= hi < high`."""
+    """Return the events with `low <= id_high < high`."""
     if low == 0 and high == _HI_END:
         return batch
     hi = np.asarray(batch.column(HI))

@@ -1,9 +1,9 @@
 """Approximate functions by Apache DataSketches: distinct counts, percentiles, frequent items.
 
-Idea: a state is the serialized sketch, empty where there were no values. Sketches of panes are
-merged as the library merges them, so a window costs the number of sketches it is made of and not
-the number of its events. Values are made distinct or counted first, for all groups at once, so a
-sketch is given each value of a pane once.
+Idea: a state is the serialized sketch, empty if there were no values. The library merges the
+sketches of panes, so the cost of a window is the number of its sketches, not of its events. Values
+are deduplicated or counted first, for all groups at once, so a sketch gets each value of a pane
+once.
 
 Invariants:
 1. Answers are within the error that the library states (`test_a_sketch_is_within_its_own_bounds`).
@@ -13,8 +13,8 @@ Invariants:
 Cost: one Python loop over sketches; `2**lg_k` bytes at most for distinct counts (4 bits each and
 some), about `24 k` for percentiles.
 
-Limits: the library tosses coins when it compacts a percentile sketch, so two runs over the same
-events may answer differently, within the bounds. NaN is left out of percentiles.
+Limits: the library compacts percentile sketches at random, so two runs over the same events may
+give different answers, within the bounds. NaN is ignored in percentiles.
 
 References: Apache DataSketches (HLL, KLL, frequent items).
 """
@@ -45,11 +45,11 @@ from icestream.operators.object_aggregates.values import (
 
 Types = Mapping[str, pa.DataType]
 
-#: what the library takes for the size of a sketch of distinct values
+#: sizes that the library accepts for a sketch of distinct values
 LEAST_LG_K, MOST_LG_K, LG_K = 7, 21, 12
-#: and of a sketch of quantiles
+#: and for a sketch of quantiles
 LEAST_K, MOST_K, K = 8, 65535, 200
-#: items tracked and returned by `approx_top_k` unless told otherwise, as in Spark
+#: items tracked and returned by `approx_top_k` by default, as in Spark
 ITEMS_TRACKED, ITEMS = 10_000, 5
 
 _NOTHING = b""
@@ -61,7 +61,7 @@ def _parameter(aggregate: Aggregate, place: int, default: int, least: int, most:
     if not isinstance(given, int) or not least <= given <= most:
         msg = (
             f"{aggregate.function} takes a whole number from {least} to {most}; got {given!r} "
-            f"(behind {aggregate.alias!r})"
+            f"(as {aggregate.alias!r})"
         )
         raise DefinitionError(msg)
     return given
@@ -69,7 +69,7 @@ def _parameter(aggregate: Aggregate, place: int, default: int, least: int, most:
 
 @dataclass(frozen=True)
 class _Sketch(ABC):
-    """What all sketches share: states are bytes, runs of one state pass through."""
+    """Common base of sketches: states are bytes, runs of one state pass through."""
 
     input: pa.DataType
 
@@ -98,7 +98,7 @@ class _Sketch(ABC):
 
 @dataclass(frozen=True)
 class ApproxCountDistinct(_Sketch):
-    """About how many distinct values there are."""
+    """The approximate number of distinct values."""
 
     lg_k: int
 
@@ -115,7 +115,7 @@ class ApproxCountDistinct(_Sketch):
         return pa.int64()
 
     def lift(self, columns: Sequence[pa.Array], times: Ints, bounds: Ints) -> pa.Array:
-        """Make a sketch of the distinct values of each run."""
+        """Build a sketch of the distinct values of each run."""
         groups, values = present(columns[0], owners(bounds))
         found = tally(values, groups, len(bounds) - 1)
         data = _hashable(found.values)
@@ -125,8 +125,8 @@ class ApproxCountDistinct(_Sketch):
     def lower(self, states: pa.Array) -> pa.Array:
         """Return estimates, rounded.
 
-        A sketch that saw all values itself would estimate otherwise than a merged one; it is merged
-        with itself, so that the answer depends on nothing but the values.
+        A sketch that saw all values itself estimates differently from a merged one; so it is merged
+        with itself, and the answer depends on the values alone.
         """
         answers = []
         for payload in states.to_pylist():
@@ -152,7 +152,7 @@ class ApproxCountDistinct(_Sketch):
 
 
 def _hashable(values: pa.Array) -> list[Any]:
-    """Return values as the library hashes them: whole numbers, floats or text."""
+    """Return values in a form that the library hashes: whole numbers, floats or text."""
     kind = values.type
     if pa.types.is_date32(kind) or pa.types.is_time32(kind):
         values = values.view(pa.int32())
@@ -170,7 +170,7 @@ def _hashable(values: pa.Array) -> list[Any]:
 
 @dataclass(frozen=True)
 class ApproxPercentile(_Sketch):
-    """Values at about the given fractions of all."""
+    """Approximate percentiles: values at the given fractions."""
 
     fractions: tuple[float, ...]
     #: whether the answer is a list
@@ -191,7 +191,7 @@ class ApproxPercentile(_Sketch):
         return pa.list_(pa.float64()) if self.many else pa.float64()
 
     def lift(self, columns: Sequence[pa.Array], times: Ints, bounds: Ints) -> pa.Array:
-        """Make a sketch of the values of each run."""
+        """Build a sketch of the values of each run."""
         groups, values = present(columns[0], owners(bounds))
         floats = np.asarray(doubles(values))
         kept = ~np.isnan(floats)
@@ -225,21 +225,21 @@ class ApproxPercentile(_Sketch):
 
 @dataclass(frozen=True)
 class ApproxTopK(_Sketch):
-    """The most frequent values with about how often they occur, most frequent first."""
+    """The most frequent values with their approximate counts, most frequent first."""
 
     items: int
-    #: logarithm of the size of the sketch's table, of which three quarters can be in use
+    #: logarithm of the size of the sketch's table, which can be three quarters full
     lg_size: int
 
     @classmethod
     def of(cls, aggregate: Aggregate, types: Types) -> ApproxTopK:
-        """Take a type that text can stand for; the parameters are k and the items tracked."""
+        """Take a type that can be written as text; the parameters are k and the items tracked."""
         kind = types[aggregate.columns[0]]
         check_ranked(aggregate, kind)
         if pa.types.is_binary(kind) or pa.types.is_struct(kind):
             msg = (
-                f"{aggregate.function} of a {kind} is not supported (column behind "
-                f"{aggregate.alias!r}): use a number, text, date, timestamp or boolean"
+                f"{aggregate.function} of a {kind} is not supported (as {aggregate.alias!r}): use "
+                "a number, text, date, timestamp or boolean"
             )
             raise DefinitionError(msg)
         items = _parameter(aggregate, 0, ITEMS, 1, 100_000)
@@ -252,7 +252,7 @@ class ApproxTopK(_Sketch):
         return pa.list_(pa.struct([("item", self.input), ("count", pa.int64())]))
 
     def lift(self, columns: Sequence[pa.Array], times: Ints, bounds: Ints) -> pa.Array:
-        """Make a sketch of the counted values of each run."""
+        """Build a sketch of the counted values of each run."""
         groups, values = present(columns[0], owners(bounds))
         found = tally(plain_floats(values), groups, len(bounds) - 1)
         texts, counts = self._as_text(found.values).to_pylist(), found.counts.tolist()
@@ -290,7 +290,7 @@ class ApproxTopK(_Sketch):
 
     @property
     def _whole(self) -> pa.DataType | None:
-        """Return the integers behind a type of instants or lengths of time."""
+        """Return the integer type of the same width as a type of instants or durations."""
         kind = self.input
         if pa.types.is_date32(kind) or pa.types.is_time32(kind):
             return pa.int32()

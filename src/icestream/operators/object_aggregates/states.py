@@ -1,15 +1,15 @@
-"""Tables of states: what a slice holds, and how events become states and states answers.
+"""Tables of states: the form of a slice, and how events become states and states answers.
 
 Idea: a row is one group: its *entry* (identity and the words of all word aggregates), its key, and
-a column of states for each object aggregate. Words are folded and merged by the kernels that
-the pane operator uses, so a query may mix both kinds.
+a column of states for each object aggregate. Words are folded and merged by the kernels of the pane
+operator, so a query may mix both kinds.
 
 Invariants:
-1. Lifting and combining give one row per target and group, sorted by (target, hi, lo)
+1. Lifting and combining give one row per target and group, sorted by (target, id_high, id_low)
    (`test_oracle_lifted_rows_are_sorted_and_one_per_group`).
 2. Word aggregates answer as the pane operator does (`test_parity_words_beside_the_pane_operator`).
 
-Cost: one sort of the rows, then what each function takes.
+Cost: one sort of the rows, plus the cost of each function.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class States:
         )
 
     def lift(self, tuples: pa.RecordBatch, panes: Ints) -> tuple[Ints, pa.RecordBatch]:
-        """Return pane and state of each (pane, group) of events that come in arrival order."""
+        """Return pane and state of each (pane, group) of events in arrival order."""
         hi, lo = (np.asarray(tuples.column(name)) for name in (HI, LO))
         times = np.asarray(tuples.column(TIME))
         order = np.lexsort((times, lo, hi, panes))
@@ -81,7 +81,7 @@ class States:
         return panes[firsts], self.batch(entries, keys.columns, states)
 
     def combine(self, targets: Ints, rows: pa.RecordBatch) -> tuple[Ints, pa.RecordBatch]:
-        """Return target and state of each (target, group) of rows that come in arrival order."""
+        """Return target and state of each (target, group) of rows in arrival order."""
         entries = self.entries(rows)
         hi, lo = _ids(entries, 0), _ids(entries, 1)
         order = np.lexsort((lo, hi, targets))
@@ -128,7 +128,7 @@ class States:
         return [(aggregate, each.state) for aggregate, each in self._objects]
 
     def of_objects(self, rows: pa.RecordBatch) -> list[pa.Array]:
-        """Return the columns with states of objects."""
+        """Return the columns with the states of object aggregates."""
         first = 1 + len(self._spec.keys)
         return [rows.column(place) for place in range(first, rows.num_columns)]
 
@@ -140,7 +140,7 @@ class States:
         return data[entry.offset * width : (entry.offset + len(entry)) * width].reshape(-1, width)
 
     def parts(self, rows: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
-        """Cut rows into parts of about `size` bytes, at least one row each."""
+        """Split rows into parts of about `size` bytes, at least one row each."""
         if rows.num_rows == 0:
             return
         if rows.num_rows == 1 or rows.nbytes <= size:
@@ -151,23 +151,23 @@ class States:
         yield from self.parts(rows.slice(half), size)
 
     def ends(self, rows: pa.RecordBatch) -> tuple[int, int]:
-        """Return the least and greatest hi of sorted rows."""
+        """Return the least and greatest id_high of sorted rows."""
         first, last = self.entries(rows)[[0, -1], 0].view(np.uint64).tolist()
         return first, last
 
     def inside(self, rows: pa.RecordBatch, low: int, high: int) -> pa.RecordBatch:
-        """Return a copy of the rows with `low <= hi < high` of sorted rows."""
+        """Return a copy of the rows with `low <= id_high < high`, given sorted rows."""
         hi = _ids(self.entries(rows), 0)
         first = int(np.searchsorted(hi, np.uint64(low), side="left"))
         last = int(np.searchsorted(hi, np.uint64(high - 1), side="right"))
         return rows.take(pa.array(np.arange(first, last)))
 
     def write(self, rows: pa.RecordBatch) -> pa.Buffer:
-        """Return rows as a payload."""
+        """Encode rows as a payload."""
         return rows.serialize()
 
     def read(self, payload: bytes) -> pa.RecordBatch:
-        """Return the rows of a payload."""
+        """Decode the rows of a payload."""
         batch = pa.ipc.read_record_batch(pa.py_buffer(payload), self.schema)
         batch.validate(full=True)
         return batch
@@ -193,7 +193,7 @@ def _ids(entries: Table, column: int) -> Ids:
 
 
 def _bounds(targets: Ints, hi: Ids, lo: Ids) -> Ints:
-    """Return where each (target, hi, lo) begins in sorted columns, and the end of the last."""
+    """Return where each (target, id_high, id_low) begins in sorted columns, and the last end."""
     if len(targets) == 0:
         return np.zeros(1, dtype=np.int64)
     changed = (targets[1:] != targets[:-1]) | (hi[1:] != hi[:-1]) | (lo[1:] != lo[:-1])

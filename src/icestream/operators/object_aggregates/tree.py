@@ -1,8 +1,8 @@
-"""The tree over panes: which nodes a window is made of, and in which portions they are read.
+"""The tree over panes: which nodes a window is composed of, and in which portions they are read.
 
-Idea: a node of level k stands for `FAN**k` panes, from a multiple of that on. Nodes are combined
-from those below once; a window is then a few nodes of each level. Whoever reads many states
-does so in portions that fit in memory: several small targets at once, a large one in ranges of hi.
+Idea: a node of level k represents `FAN**k` panes, starting at a multiple of that. Nodes are
+combined from those below once; a window is then a few nodes of each level. Many states are read in
+portions that fit into memory: several small targets at once, a large one in ranges of `id_high`.
 
     panes       0 1 2 3 4 5 6 7 8 9
     level 1    [       [       [
@@ -27,14 +27,14 @@ import numpy as np
 
 from icestream.operators.object_aggregates.directory import Slices
 
-#: nodes that one node of the next level is made of
+#: number of nodes that form one node of the next level
 FAN = 4
-#: levels above the panes; windows of more than `FAN**LEVELS` panes take several of the highest
+#: levels above the panes; windows of more than `FAN**LEVELS` panes use several of the highest
 LEVELS = 6
-#: bytes in memory that a slice takes beside its own
+#: bytes in memory that a slice takes in addition to its data
 SLICE_OVERHEAD = 1024
 
-#: one more than the greatest hi
+#: one more than the greatest id_high
 _HI_END = 2**64
 
 
@@ -70,7 +70,7 @@ def first_pane(level: int, place: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SliceRange:
-    """Slices to combine for one target, of which the groups with `low <= hi < high` count."""
+    """Slices to combine for one target, limited to groups with `low <= id_high < high`."""
 
     target: int
     slices: Slices
@@ -79,12 +79,12 @@ class SliceRange:
 
     @property
     def whole(self) -> bool:
-        """Tell whether every group counts."""
+        """Return whether the range has every group."""
         return self.low == 0 and self.high == _HI_END
 
     @property
     def bytes(self) -> int:
-        """Return about how many bytes the groups that count take, if hi is spread evenly."""
+        """Return the approximate bytes of the groups in the range, if id_high is spread evenly."""
         if self.whole:
             return int(self.slices["bytes"].sum())
         first, last = (self.slices[name].astype(np.float64) for name in ("first_hi", "last_hi"))
@@ -93,7 +93,7 @@ class SliceRange:
         return int((self.slices["bytes"] * np.where(last > first, shares, 1.0)).sum())
 
     def halves(self) -> tuple[SliceRange, ...]:
-        """Return the lower and the upper half of the range of hi, without empty ones."""
+        """Return the lower and the upper half of the range of id_high, without empty ones."""
         middle = (self.low + self.high) // 2
         parts = self._part(self.low, middle), self._part(middle, self.high)
         return tuple(part for part in parts if len(part.slices))
@@ -107,7 +107,7 @@ class SliceRange:
 def portions(targets: Iterable[tuple[int, Slices]], limit: int) -> Iterator[list[SliceRange]]:
     """Yield pieces to combine together, about `limit` bytes at a time, targets in their order.
 
-    A range of hi comes alone: of its slices only what is inside the range is kept in memory.
+    A range of id_high comes alone: only the part of its slices inside the range stays in memory.
     """
     pending: list[SliceRange] = []
     size = 0

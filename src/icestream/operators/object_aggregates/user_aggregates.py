@@ -1,7 +1,8 @@
 """Aggregates that a user writes: three functions in Python, and a version.
 
-Idea: `lift` turns the values of one event into a state, `combine` merges two states, `lower` turns
-a state into an answer. States are pickled into the log; the functions travel with the query.
+Idea: `lift` converts the values of one event to a state, `combine` merges two states, `lower`
+converts a state to an answer. States are pickled into the log; the functions are sent with the
+query.
 
     spread = UserAggregate(
         lift=lambda value: (value, value),
@@ -14,14 +15,14 @@ a state into an answer. States are pickled into the log; the functions travel wi
 Invariants:
 1. Answers equal those of folding all events of a window
    (`test_oracle_a_user_aggregate_folds_all_events`).
-2. An aggregate with another version, or of another name, is another plan
+2. An aggregate with another version or another name makes another plan
    (`test_a_changed_aggregate_is_another_plan`).
 
 Cost: a call of `lift` per event and of `combine` per event and per state: 1 to 2 million a second.
 
-Limits: `combine` must be associative, and commutative where events come out of order. States must
-be plain Python values, or of classes that workers can import. Code is not compared: whoever changes
-a function must change its version.
+Limits: `combine` must be associative, and commutative if events arrive out of order. States must be
+plain Python values, or of classes that workers can import. Code is not compared: if you change a
+function, change its version.
 """
 
 from __future__ import annotations
@@ -57,22 +58,22 @@ class UserAggregate:
         'spread version 1'
     """
 
-    #: makes the state of one event of its input values, which may be None; None for no state
+    #: returns the state of one event, given its input values, which may be None; None for no state
     lift: Callable[..., Any]
     #: merges two states
     combine: Callable[[Any, Any], Any]
-    #: turns a state into an answer
+    #: returns the answer of a state
     lower: Callable[[Any], Any]
     #: the type of the answers
     result: pa.DataType
     #: another version makes another plan: change it whenever a function changes what it computes
     version: str = "1"
-    #: what plans call it; the name of `lift` if it is empty
+    #: its name in plans; the name of `lift` if it is empty
     title: str = ""
 
     @property
     def name(self) -> str:
-        """Return what plans call this aggregate."""
+        """Return the name of this aggregate in plans."""
         title = self.title or f"{self.lift.__module__}.{self.lift.__qualname__}"
         return f"{title} version {self.version}"
 
@@ -83,7 +84,7 @@ class UserAggregate:
 
 @dataclass(frozen=True)
 class UserFunction:
-    """A user's aggregate among the object functions."""
+    """A user's aggregate as an object function."""
 
     aggregate: UserAggregate
     #: the column of the answers
@@ -108,7 +109,7 @@ class UserFunction:
 
     @property
     def result(self) -> pa.DataType:
-        """Return what the user says."""
+        """Return the type that the user declared."""
         return self.aggregate.result
 
     def lift(self, columns: Sequence[pa.Array], times: Ints, bounds: Ints) -> pa.Array:
@@ -124,14 +125,14 @@ class UserFunction:
         return self._folded([_loaded(each) for each in states.to_pylist()], bounds)
 
     def lower(self, states: pa.Array) -> pa.Array:
-        """Return the user's answers; null where there is no state."""
+        """Return the user's answers; null if there is no state."""
         loaded = [_loaded(each) for each in states.to_pylist()]
         answers = [None if each is None else self.aggregate.lower(each) for each in loaded]
         try:
             return pa.array(answers, self.aggregate.result)
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
             msg = (
-                f"answers of {self.aggregate.name} (behind {self.alias!r}) are not of its type "
+                f"answers of {self.aggregate.name} (as {self.alias!r}) do not have its type "
                 f"{self.aggregate.result}: {error}. Change its lower or its result type"
             )
             raise InputError(msg) from error

@@ -1,16 +1,16 @@
-"""Functions that keep the values themselves: collections, distinct counts, exact percentiles.
+"""Functions that store the values themselves: collections, distinct counts, exact percentiles.
 
-Idea: a state is a list of values, sorted and each once where order does not matter (with a count
-where multiplicity does), and with their times where it does. Combining is one concatenation and
-one sort for all groups; nothing is done value by value in Python.
+Idea: a state is a list of values: sorted and distinct if order does not matter (with counts if
+multiplicity does), with their times if order matters. Combining is one concatenation and one sort
+for all groups; nothing is done value by value in Python.
 
 Invariant: answers equal those over a list of all values
 (`test_oracle_every_function_equals_the_obvious_one`; DuckDB's in `test_oracle_duckdb_agrees`).
 
 Cost: the state grows with the values of a window, distinct ones for all but `collect_list`.
 
-Limits: `collect_set` returns its values in ascending order, and of equal values of `mode` the least
-(Spark promises no order). Percentiles are computed with doubles, as in Spark.
+Limits: `collect_set` returns its values in ascending order, and `mode` returns the least of equally
+frequent values (Spark promises no order). Percentiles are computed with doubles, as in Spark.
 """
 
 from __future__ import annotations
@@ -49,24 +49,24 @@ def input_of(aggregate: Aggregate, types: Types) -> pa.DataType:
 
 
 def check_ranked(aggregate: Aggregate, kind: pa.DataType) -> None:
-    """Refuse types whose values have no order here."""
+    """Reject types whose values have no order here."""
     inner = [field.type for field in kind] if pa.types.is_struct(kind) else [kind]
     for each in inner:
         if pa.types.is_nested(each) and not pa.types.is_struct(each):
             msg = (
-                f"{aggregate.function} of a {each} is not supported (column behind "
-                f"{aggregate.alias!r}): use a number, text, date, timestamp or boolean"
+                f"{aggregate.function} of a {each} is not supported (as {aggregate.alias!r}): use "
+                "a number, text, date, timestamp or boolean"
             )
             raise DefinitionError(msg)
 
 
 def check_number(aggregate: Aggregate, kind: pa.DataType) -> None:
-    """Refuse what is no number."""
+    """Reject types other than numbers."""
     number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
     if not number:
         msg = (
-            f"{aggregate.function} needs a number, got {kind} (column behind {aggregate.alias!r}): "
-            "cast the column to a numeric type first"
+            f"{aggregate.function} needs a number, got {kind} (as {aggregate.alias!r}): cast the "
+            "column to a numeric type first"
         )
         raise DefinitionError(msg)
 
@@ -77,14 +77,14 @@ def doubles(values: pa.Array) -> pa.Array:
 
 
 def fractions_of(aggregate: Aggregate) -> tuple[tuple[float, ...], bool]:
-    """Return the fractions an aggregate asks for, and whether it asked for a list of them."""
+    """Return the fractions of an aggregate, and whether they were given as a list."""
     wanted = aggregate.parameters[0] if aggregate.parameters else None
     many = isinstance(wanted, list | tuple)
     fractions = tuple(wanted) if many else (wanted,)  # type: ignore[arg-type]
     for each in fractions:
         if not isinstance(each, int | float) or not 0.0 <= each <= 1.0:
             msg = (
-                f"{aggregate.function} needs fractions between 0 and 1, got {wanted!r} (behind "
+                f"{aggregate.function} needs fractions between 0 and 1, got {wanted!r} (as "
                 f"{aggregate.alias!r}): write 0.95 for the 95th percentile"
             )
             raise DefinitionError(msg)
@@ -94,7 +94,7 @@ def fractions_of(aggregate: Aggregate) -> tuple[tuple[float, ...], bool]:
 def listed(
     answers: npt.NDArray[np.float64], empty: npt.NDArray[np.bool_], *, many: bool
 ) -> pa.Array:
-    """Return a row of answers for each group as a list, or its only answer; null where empty."""
+    """Return the answers of each group as a list, or its only answer; null if it is empty."""
     if not many:
         return pa.array(answers[:, 0], mask=empty)
     bounds = np.arange(len(answers) + 1, dtype=np.int32) * answers.shape[1]
@@ -134,7 +134,7 @@ class CollectList:
         return self._lists(times[places], values, owners(bounds)[places], len(bounds) - 1)
 
     def combine(self, states: pa.Array, bounds: Ints) -> pa.Array:
-        """Merge lists by time; equal times stay in the order of the states."""
+        """Merge lists by time; equal times keep the order of the states."""
         groups, flat = spread(states, bounds)
         times = np.asarray(flat.field("time"))
         values = flat.field("value")
@@ -170,12 +170,12 @@ class _Distinct:
         return pa.list_(self.input)
 
     def lift(self, columns: Sequence[pa.Array], times: Ints, bounds: Ints) -> pa.Array:
-        """Keep the distinct values of each run; of several columns, rows without a null."""
+        """Keep the distinct values of each run; with several columns, of rows without a null."""
         groups, values = present(_joined(columns, self.input), owners(bounds))
         return self._lists(tally(values, groups, len(bounds) - 1))
 
     def combine(self, states: pa.Array, bounds: Ints) -> pa.Array:
-        """Unite sets."""
+        """Return the union of the sets of each run."""
         groups, values = spread(states, bounds)
         return self._lists(tally(values, groups, len(bounds) - 1))
 
@@ -184,7 +184,7 @@ class _Distinct:
 
 
 class CountDistinct(_Distinct):
-    """How many distinct values there are."""
+    """The number of distinct values."""
 
     @classmethod
     def of(cls, aggregate: Aggregate, types: Types) -> CountDistinct:
@@ -224,7 +224,7 @@ class CollectSet(_Distinct):
 
 
 def _joined(columns: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
-    """Return one column as it is, several as structs that are null where one of them is."""
+    """Return one column as it is, several as structs that are null if one of them is."""
     if len(columns) == 1:
         return columns[0]
     missing = np.zeros(len(columns[0]), dtype=np.bool_)
@@ -235,7 +235,7 @@ def _joined(columns: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
 
 @dataclass(frozen=True)
 class _Counted:
-    """Distinct values with the number of times they occur."""
+    """Distinct values with their counts."""
 
     input: pa.DataType
 
@@ -260,7 +260,7 @@ class _Counted:
 
 @dataclass(frozen=True)
 class Percentile(_Counted):
-    """Percentiles with Spark's linear interpolation; each value counts as often as it is told."""
+    """Percentiles with Spark's linear interpolation; values may have frequencies."""
 
     fractions: tuple[float, ...]
     #: whether the answer is a list
@@ -268,14 +268,14 @@ class Percentile(_Counted):
 
     @classmethod
     def of(cls, aggregate: Aggregate, types: Types) -> Percentile:
-        """Take a number, fractions and perhaps a column with frequencies."""
+        """Take a number, fractions and optionally a column with frequencies."""
         check_number(aggregate, types[aggregate.columns[0]])
         if aggregate.function == "median":
             return cls(pa.float64(), (0.5,), many=False)
         for weights in aggregate.others:
             if not pa.types.is_integer(types[weights]):
                 msg = (
-                    f"the frequency of a percentile must be whole, got {types[weights]} (behind "
+                    f"the frequency of a percentile must be whole, got {types[weights]} (as "
                     f"{aggregate.alias!r}): cast it to an integer"
                 )
                 raise DefinitionError(msg)
@@ -340,7 +340,7 @@ def _between(
 
 
 class Mode(_Counted):
-    """The value that occurs most often, the least of those that do."""
+    """The most frequent value, the least of equally frequent ones."""
 
     @classmethod
     def of(cls, aggregate: Aggregate, types: Types) -> Mode:

@@ -1,18 +1,18 @@
-"""State of many groups at a time, as columns: rows found by a key.
+"""Map state of many groups at a time, as columns: rows found by a key.
 
-Idea: puts and removals are rows, and the last one of a (group, key) counts. Keys are compared by
-their 128-bit identities, sorted, so that finding the last rows, or the rows under some keys, is one
-sort, whatever the types.
+Idea: puts and removals are rows, and the last row of a (group, key) is the valid one. Keys are
+compared by their 128-bit identities, sorted, so that finding the last rows, or the rows under some
+keys, is one sort, whatever the types.
 
 Invariants:
-1. It answers like a dictionary for each group, in the order of the last puts
+1. It behaves like a dictionary for each group, in the order of the last puts
    (`test_parity_both_forms_give_equal_results`).
-2. Groups most of whose rows count no longer are written anew
+2. Groups are rewritten when most of their rows are stale
    (`test_bounded_a_map_does_not_grow_with_its_updates`).
 
 Cost: O(rows log rows) for each access.
 
-Limits: a map that is only ever written and never read is not compacted.
+Limits: a map that is only written and never read is not compacted.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class MapColumns(ColumnVariable):
     """Rows found by a key."""
 
     def __init__(self, stage: PortionContext, number: int, name: str, declared: MapState) -> None:
-        """Have read and written nothing."""
+        """Start with nothing read or written."""
         super().__init__(stage, number, name, declared)
         self._keys, self._values = declared.keys, declared.values
         self._codec = KeyCodec(declared.keys)
@@ -54,19 +54,19 @@ class MapColumns(ColumnVariable):
         self._live: tuple[Ints, pa.RecordBatch] | None = None
 
     def put(self, group: Any, keys: Any, values: Any) -> None:
-        """Put rows under keys of the groups of the given numbers."""
+        """Put one row under each key; `group` has the group number of each."""
         rows = as_rows(values, self._values, self.name)
         self._write(group, as_rows(keys, self._keys, self.name), rows, gone=False)
 
     def remove(self, group: Any, keys: Any) -> None:
-        """Take keys out of the groups of the given numbers, where they are there."""
+        """Remove keys if they exist; `group` has the group number of each."""
         entries = as_rows(keys, self._keys, self.name)
         none = [pa.nulls(entries.num_rows, kind) for kind in self._values.types]
         rows = pa.RecordBatch.from_arrays(none, schema=self._values)
         self._write(group, entries, rows, gone=True)
 
     def items(self) -> tuple[Ints, pa.RecordBatch, pa.RecordBatch]:
-        """Return the number of the group, the key and the value of all rows, by group."""
+        """Return group number, key and value of all rows, sorted by group."""
         owners, rows = self._current()
         numbers = self._stage.numbers(owners)
         chosen = np.flatnonzero(numbers >= 0)
@@ -74,7 +74,7 @@ class MapColumns(ColumnVariable):
         return numbers[chosen], rows.select(self._keys.names), rows.select(self._values.names)
 
     def get(self, group: Any, keys: Any) -> tuple[Mask, pa.RecordBatch]:
-        """Return whether each key is there, and the rows under them, null where it is not."""
+        """Return whether each key exists, and its row (null if it does not)."""
         numbers = chosen_groups(group, len(self._stage.focus))
         live = self._current()[1]
         where = self._find(self._stage.focus[numbers], as_rows(keys, self._keys, self.name))
@@ -83,7 +83,7 @@ class MapColumns(ColumnVariable):
         return where >= 0, pa.RecordBatch.from_arrays(arrays, schema=self._values)
 
     def clear(self, mask: Any = None) -> None:
-        """Take out all rows of all groups, or of those of a mask."""
+        """Remove all rows of all groups, or of the groups in a mask."""
         gone = np.zeros(len(self._stage.slots), dtype=np.bool_)
         gone[self._stage.positions(mask)] = True
         self._cleared |= gone
@@ -94,7 +94,7 @@ class MapColumns(ColumnVariable):
         self._live = None
 
     def flush(self) -> None:
-        """Append what was written, or write groups anew where most rows count no longer."""
+        """Append what was written, or rewrite groups in which most rows are stale."""
         anew = self._cleared.copy()
         if not self._writes and not anew.any():
             return
@@ -122,7 +122,7 @@ class MapColumns(ColumnVariable):
         numbers = chosen_groups(group, len(self._stage.focus))
         if not len(numbers) == keys.num_rows == values.num_rows:
             sizes = f"{len(numbers)} group numbers, {keys.num_rows} keys, {values.num_rows} rows"
-            msg = f"state {self.name!r} was given {sizes}: there must be one of each"
+            msg = f"state {self.name!r} was given {sizes}: they must be equally many"
             raise DefinitionError(msg)
         owners = self._stage.focus[numbers]
         flags = pa.array(np.full(len(owners), gone))
@@ -140,7 +140,7 @@ class MapColumns(ColumnVariable):
         self._live = None
 
     def _current(self) -> tuple[Ints, pa.RecordBatch]:
-        """Return position and row of all keys that are there, by group."""
+        """Return position and row of all existing keys, sorted by group."""
         if self._live is None:
             found = self._read()
             kept = ~self._cleared[found.owners]
@@ -151,7 +151,7 @@ class MapColumns(ColumnVariable):
     def _resolved(
         self, parts: Sequence[tuple[Ints, pa.RecordBatch]]
     ) -> tuple[Ints, pa.RecordBatch]:
-        """Return the last row of each key, unless it takes the key out."""
+        """Return the last row of each key, unless it removes the key."""
         if not parts:
             return _NO_ONE, self._expiring(
                 pa.RecordBatch.from_pylist([], schema=self.schema), _NO_ONE
@@ -167,7 +167,7 @@ class MapColumns(ColumnVariable):
         return owners[chosen], take(rows, chosen)
 
     def _find(self, owners: Ints, keys: pa.RecordBatch) -> Ints:
-        """Return which row of those there are is under each key, or -1."""
+        """Return the position of the current row of each key, or -1."""
         live_owners, live = self._current()
         count = len(live_owners)
         everyone = np.concatenate([live_owners, owners])
@@ -184,7 +184,7 @@ class MapColumns(ColumnVariable):
 
 
 def _runs(owners: Ints, hi: Ids, lo: Ids) -> tuple[Mask, Mask]:
-    """Tell which of sorted (group, key) pairs are the first and the last of equal ones."""
+    """Return which of the sorted (group, key) pairs are the first and the last of equal ones."""
     differs = np.ones(len(owners) + 1, dtype=np.bool_)
     differs[1:-1] = (owners[1:] != owners[:-1]) | (hi[1:] != hi[:-1]) | (lo[1:] != lo[:-1])
     return differs[:-1], differs[1:]

@@ -1,9 +1,9 @@
-"""Runs a processor that is written for many groups over portions of a chunk.
+"""Runs a processor written for many groups over portions of a chunk.
 
-Idea: put the groups on a stage, call user code once, write what changed. Timers fire in rounds: in
-each, the earliest timer that is due of every group that has one, all groups at once.
+Idea: load a portion of groups, call user code once, write what changed. Timers fire in rounds: each
+round fires the earliest due timer of every group that has one, for all groups at once.
 
-Invariant: nothing is kept between two chunks but what is in the store
+Invariant: nothing survives between two chunks except what is in the store
 (`test_oracle_per_group_state_is_a_dictionary` pickles the operator between chunks).
 """
 
@@ -55,20 +55,18 @@ class VectorisedRun:
     def __init__(
         self, processor: VectorisedProcessor, name: str, keys: pa.Schema, result: pa.Schema
     ) -> None:
-        """Check what it declares."""
+        """Check the processor's declarations."""
         self._processor = processor
         self._name = name
         self._result = result
         self.declared: dict[str, Declared] = dict(processor.state)
         for variable, declared in self.declared.items():
             if not isinstance(declared, (ValueState, ListState, TableState, MapState)):
-                msg = f"{name}: state {variable!r} is no value, list, table or map: {declared!r}"
+                msg = f"{name}: state {variable!r} is not a value, list, table or map: {declared!r}"
                 raise DefinitionError(msg)
             declared.check(variable)
         if processor.emits not in {"group", "event"}:
-            msg = (
-                f"{name} emits a row for each 'group' or 'event', not for each {processor.emits!r}"
-            )
+            msg = f"{name} must emit a row per 'group' or 'event', not per {processor.emits!r}"
             raise DefinitionError(msg)
         given = type(processor).on_timers
         self.has_timers = given is not VectorisedProcessor.on_timers
@@ -76,7 +74,7 @@ class VectorisedRun:
     def on_rows(
         self, groups: Groups, portion: GroupPortion, keys: pa.RecordBatch, watermark: Micros
     ) -> Iterator[pa.RecordBatch]:
-        """Hand events of many groups over."""
+        """Pass the events of many groups to the processor."""
         made: list[pa.RecordBatch] = []
         with self._at_work(groups, portion.slots, keys, watermark, watermark) as work:
             batch = work.batch(portion, keys)
@@ -90,7 +88,7 @@ class VectorisedRun:
     def on_initial(
         self, groups: Groups, portion: GroupPortion, keys: pa.RecordBatch, watermark: Micros
     ) -> None:
-        """Hand over what is known of groups before their first rows."""
+        """Pass the initial state of groups to the processor."""
         with self._at_work(groups, portion.slots, keys, watermark, watermark) as work:
             self._processor.on_initial(work.batch(portion, keys), work.state)
 
@@ -108,7 +106,7 @@ class VectorisedRun:
     def _made(
         self, stage: PortionContext, output: Any, of_each: Ints, times: Ints
     ) -> Iterator[pa.RecordBatch]:
-        """Turn output into changes; without `__group` its rows are those of `of_each`."""
+        """Convert output to changes; without `__group`, row i belongs to group `of_each[i]`."""
         if output is None:
             return
         batch = self._as_batch(output)
@@ -153,7 +151,7 @@ class VectorisedRun:
         watermark: Micros,
         floor: Micros,
     ) -> Iterator[_Work]:
-        """Put groups on a stage, write what changed; tell where errors were."""
+        """Load groups and write what changed; errors name the operator and the first key."""
         book = TimerTable(groups, len(self.declared), slots, floor) if self.has_timers else None
         work = _Work(PortionContext(groups, slots, watermark), book, self.declared)
         try:
@@ -191,7 +189,7 @@ class _Work:
         self.state = State(self.variables)
 
     def batch(self, portion: GroupPortion, keys: pa.RecordBatch) -> GroupedBatch:
-        """Return the events of the portion as user code sees them."""
+        """Return the events of the portion in the form that user code receives."""
         sizes = np.diff(portion.starts)
         self.stage.now = portion.times[portion.starts[1:] - 1]
         return GroupedBatch(
@@ -207,7 +205,7 @@ class _Work:
         )
 
     def due(self, keys: pa.RecordBatch) -> DueBatch | None:
-        """Turn to the groups that have a timer due and take out the earliest of each."""
+        """Select the groups that have a due timer and remove the earliest timer of each."""
         if self.book is None:
             return None
         owners, at = self.book.pending()

@@ -1,11 +1,11 @@
 """State of many groups at a time, as columns: value, list and table.
 
-Idea: a variable is read for all groups of a portion in one call and handed out as Arrow columns
-aligned with the groups, or as rows with the number of their group. Writes are kept as the batches
-they came in, with an index of which row counts for which group, until the portion is done.
+Idea: a variable is read for all groups of a portion in one call. User code receives Arrow columns
+aligned with the groups, or rows with their group numbers. Writes are held as the batches they came
+in, with an index of the valid row of each group, until the portion is done.
 
-Groups are named by their numbers in the batch at hand. While timers fire, that batch has only some
-groups of the portion: `PortionContext.focus` tells which.
+A group is identified by its number in the current batch. While timers fire, that batch has only
+some groups of the portion: `PortionContext.focus` has their positions.
 
 Invariants:
 1. Columns read after a write in the same portion show it (`test_columns_show_what_was_just_set`).
@@ -38,20 +38,20 @@ _STORED, _NOTHING = -2, -1
 
 
 class PortionContext:
-    """The groups of a portion, and those of them that user code is called for."""
+    """The groups of a portion, and those for which user code is called."""
 
     def __init__(self, groups: Groups, slots: Slots, watermark: Micros) -> None:
         """Take all groups of the portion."""
         self.groups = groups
         self.slots = slots
         self.watermark = watermark
-        #: positions, among the slots, of the groups of the batch at hand; ascending
+        #: positions, among the slots, of the groups in the current batch; ascending
         self.focus: Ints = np.arange(len(slots))
         #: the time of each of these groups
         self.now: Ints = np.zeros(len(slots), dtype=np.int64)
 
     def positions(self, chosen: Any) -> Ints:
-        """Return the positions of groups given by a mask or by numbers; of all for None."""
+        """Return the positions of groups given by a mask or by numbers, or of all for None."""
         return self.focus if chosen is None else self.focus[chosen_groups(chosen, len(self.focus))]
 
     def numbers(self, positions: Ints) -> Ints:
@@ -70,13 +70,13 @@ def chosen_groups(chosen: Any, count: int) -> Ints:
     if given.dtype == np.bool_ or (
         numbers.size and not 0 <= numbers.min() <= numbers.max() < count
     ):
-        msg = f"groups are given by a mask of {count} values or by numbers below {count}"
+        msg = f"groups must be given as a mask of {count} values or as numbers below {count}"
         raise DefinitionError(msg)
     return numbers
 
 
 def as_rows(given: Any, schema: pa.Schema, name: str) -> pa.RecordBatch:
-    """Return columns given as a batch, a mapping or a sequence of arrays in the types declared."""
+    """Convert a batch, a mapping or a sequence of arrays to columns of the declared types."""
     try:
         if isinstance(given, pa.RecordBatch):
             if given.schema.equals(schema):
@@ -99,7 +99,7 @@ def as_rows(given: Any, schema: pa.Schema, name: str) -> pa.RecordBatch:
 
 def _unfit(name: str, schema: pa.Schema, found: Any, why: str = "") -> DefinitionError:
     return DefinitionError(
-        f"state {name!r} keeps ({shown(schema)}); it was given ({shown(found)}){why}"
+        f"state {name!r} has the columns ({shown(schema)}); it was given ({shown(found)}){why}"
     )
 
 
@@ -128,7 +128,7 @@ class ColumnVariable(ABC):
         return self._found
 
     def _expiring(self, rows: pa.RecordBatch, times: Ints) -> pa.RecordBatch:
-        """Add when rows written at some times are garbage, if they ever are."""
+        """Add the expiry column to rows written at some times, if the variable has a ttl."""
         if self._lifetime is None:
             return rows
         return with_expiry(rows, until(times, self._lifetime))
@@ -145,7 +145,7 @@ class ColumnVariable(ABC):
 
 
 def until(times: Ints, lifetime: Micros) -> Ints:
-    """Return when rows written at some times are garbage."""
+    """Return when rows written at some times expire."""
     return np.minimum(times, INFINITY - lifetime) + lifetime
 
 
@@ -153,15 +153,15 @@ class ValueColumns(ColumnVariable):
     """At most one row for each group."""
 
     def __init__(self, stage: PortionContext, number: int, name: str, declared: Declared) -> None:
-        """Have read and written nothing."""
+        """Start with nothing read or written."""
         super().__init__(stage, number, name, declared)
         self._written: list[pa.RecordBatch] = []
         self._rows = 0
-        #: for each group the written row that counts, or that the stored one does, or none
+        #: for each group: the valid written row, or a marker for the stored row or for none
         self._which: Ints = np.full(len(stage.slots), _STORED, dtype=np.int64)
 
     def get(self) -> pa.RecordBatch:
-        """Return a row for each group, null in all columns where there is none."""
+        """Return a row for each group, with nulls where there is none."""
         rows, which = self._all()
         if (which >= 0).all():
             return take(rows, which).select(self.schema.names)
@@ -181,11 +181,11 @@ class ValueColumns(ColumnVariable):
         }
 
     def exists(self) -> Mask:
-        """Tell which groups have a row."""
+        """Return which groups have a row."""
         return self._all()[1] >= 0
 
     def set(self, columns: Any, mask: Any = None) -> None:
-        """Replace the rows of all groups, or of those of a mask; columns have a row for each."""
+        """Replace the rows of all groups, or of those in a mask; columns have one row per group."""
         stage = self._stage
         rows = as_rows(columns, self.schema, self.name)
         if rows.num_rows != len(stage.focus):
@@ -197,7 +197,7 @@ class ValueColumns(ColumnVariable):
         self._rows += rows.num_rows
 
     def clear(self, mask: Any = None) -> None:
-        """Take out the rows of all groups, or of those of a mask."""
+        """Remove the rows of all groups, or of those in a mask."""
         self._which[self._stage.positions(mask)] = _NOTHING
 
     def flush(self) -> None:
@@ -210,7 +210,7 @@ class ValueColumns(ColumnVariable):
         self._rewrite(positions, positions[which >= 0], take(rows, which[which >= 0]))
 
     def _all(self) -> tuple[pa.RecordBatch, Ints]:
-        """Return stored and written rows, and which of them counts for each group in focus."""
+        """Return stored and written rows, and where the valid one of each group in focus is."""
         found = self._read()
         stored = np.full(len(self._stage.slots), _NOTHING, dtype=np.int64)
         stored[found.owners] = np.arange(len(found.owners))
@@ -225,13 +225,13 @@ class RowColumns(ColumnVariable):
     """Any number of rows for each group, in the order in which they were appended."""
 
     def __init__(self, stage: PortionContext, number: int, name: str, declared: Declared) -> None:
-        """Have read and written nothing."""
+        """Start with nothing read or written."""
         super().__init__(stage, number, name, declared)
         self._cleared: Mask = np.zeros(len(stage.slots), dtype=np.bool_)
         self._added: list[tuple[Ints, pa.RecordBatch]] = []
 
     def append(self, group: Any, rows: Any, times: Any = None) -> None:
-        """Append rows to the groups of the given numbers, without reading those that are there."""
+        """Append rows without reading the stored ones; `group` has the group number of each."""
         numbers = chosen_groups(group, len(self._stage.focus))
         batch = as_rows(rows, self.schema, self.name)
         if batch.num_rows != len(numbers):
@@ -241,17 +241,17 @@ class RowColumns(ColumnVariable):
         self._added.append((self._stage.focus[numbers], self._expiring(batch, now)))
 
     def read(self) -> tuple[Ints, pa.RecordBatch]:
-        """Return all rows, by group, with the number of each one's group."""
+        """Return all rows, sorted by group, with their group numbers."""
         owners, rows = self._whole()
         return owners, rows.select(self.schema.names)
 
     def replace(self, group: Any, rows: Any, mask: Any = None) -> None:
-        """Replace the rows of all groups, or of those of a mask, by rows of the given groups."""
+        """Replace the rows of all groups, or of those in a mask, with the given rows."""
         self.clear(mask)
         self.append(group, rows)
 
     def delete(self, mask: Any) -> None:
-        """Take out the rows of `read()` for which a mask is true."""
+        """Delete the rows of `read()` for which the mask is true."""
         owners, rows = self._whole()
         gone = np.asarray(mask, dtype=np.bool_)
         if len(gone) != len(owners):
@@ -264,7 +264,7 @@ class RowColumns(ColumnVariable):
         self._added.append((self._stage.focus[owners[kept]], rows.filter(pa.array(kept))))
 
     def clear(self, mask: Any = None) -> None:
-        """Take out the rows of all groups, or of those of a mask."""
+        """Remove the rows of all groups, or of those in a mask."""
         gone = np.zeros(len(self._stage.slots), dtype=np.bool_)
         gone[self._stage.positions(mask)] = True
         self._cleared |= gone

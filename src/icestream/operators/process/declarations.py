@@ -1,15 +1,16 @@
-"""What a user declares to keep for each group: values, lists, maps, tables and objects.
+"""What a user declares as state of each group: values, lists, maps, tables and objects.
 
-Idea: a declaration is pure data; it says which columns its synopsis has. Each may have a time to
-live, counted in event time from the instant of the write: the synopsis then has a column with the
-instant at which a row is garbage, and the store forgets such rows when the watermark gets there.
+Idea: a declaration is pure data; it defines the columns of its synopsis. Each may have a time to
+live, in event time, counted from the time of the write. The synopsis then has a column with the
+instant at which a row expires, and the store drops such rows when the watermark reaches it.
 
 Invariants:
-1. Nothing is pickled unless `pickled` is asked for (`test_nothing_is_pickled_unless_asked_for`).
-2. Rows are gone once the watermark has reached the time of their write plus the time to live, not
+1. Nothing is pickled unless the user asks for `pickled`
+   (`test_nothing_is_pickled_unless_asked_for`).
+2. Rows disappear when the watermark has reached the time of their write plus the time to live, not
    before (`test_oracle_what_outlives_its_time_is_gone`).
 
-Limits: keys of maps are of simple types, so that Python and the log agree on which are equal.
+Limits: keys of maps have simple types, so that Python and the log agree on which keys are equal.
 """
 
 from __future__ import annotations
@@ -30,20 +31,20 @@ from icestream.sql.ddl import schema_of
 from icestream.state.groups.spec import Synopsis
 from icestream.state.keys import KeyCodec
 
-#: column with the instant at which a row is garbage
+#: column with the instant at which a row expires
 EXPIRY = "__expiry"
-#: column of maps: the row takes its key out
+#: column of maps: whether the row removes its key
 GONE = "__gone"
-#: columns of objects: whether the bytes change the object before, and the bytes
+#: columns of objects: whether the bytes are a delta to the object before, and the bytes
 IS_DELTA = "__is_delta"
 DATA = "data"
 
 
 @dataclass(frozen=True)
 class Declared(ABC):
-    """A state variable: what it keeps and for how long."""
+    """A state variable: its columns and its time to live."""
 
-    #: what users call this kind
+    #: the user's word for this kind
     kind: ClassVar[str]
 
     @property
@@ -57,29 +58,29 @@ class Declared(ABC):
         """Return how long a row lives, in microseconds of event time, or None for ever."""
 
     def synopsis(self, name: str) -> Synopsis:
-        """Return what the store is asked to keep."""
+        """Return the synopsis that stores it."""
         if self.lifetime is None:
             return Synopsis(name, self.columns)
         expiry = pa.field(EXPIRY, pa.int64(), nullable=False)
         return Synopsis(name, self.columns.append(expiry), expiry=EXPIRY)
 
     def check(self, name: str) -> None:
-        """Refuse what cannot work; `name` is the variable's."""
+        """Reject declarations that cannot work; `name` is the variable's."""
         if not name.isidentifier() or name.startswith("__"):
             msg = f"{name!r} cannot name a state variable: choose a word such as 'seen'"
             raise DefinitionError(msg)
         if self.lifetime is not None and self.lifetime <= 0:
-            msg = f"state {name!r} lives for {self.lifetime} us: give a longer ttl, or none"
+            msg = f"state {name!r} has a ttl of {self.lifetime} us: give a longer ttl, or none"
             raise DefinitionError(msg)
         names = self.columns.names
         if len(set(names)) < len(names):
-            msg = f"state {name!r} has two columns of one name in {names}: rename one"
+            msg = f"state {name!r} has two columns with the same name in {names}: rename one"
             raise DefinitionError(msg)
 
 
 @dataclass(frozen=True)
 class _Rows(Declared):
-    """A variable of one schema."""
+    """A variable with one schema."""
 
     schema: pa.Schema | str
     #: microseconds of event time, or text such as "1 hour"
@@ -123,7 +124,7 @@ class ListState(_Rows):
 
 @dataclass(frozen=True)
 class TableState(_Rows):
-    """Rows as Arrow batches, in order, that can be deleted by a condition.
+    """Rows as Arrow batches, in order; rows can be deleted by a condition.
 
     Examples:
         >>> orders = ice.TableState("number long, price double")
@@ -134,7 +135,7 @@ class TableState(_Rows):
 
 @dataclass(frozen=True)
 class MapState(Declared):
-    """Rows found by a key: the last one put for a key counts.
+    """Rows found by a key: a put replaces the row that was there.
 
     Examples:
         >>> clicks = ice.MapState("page string", "clicks long")
@@ -154,12 +155,12 @@ class MapState(Declared):
 
     @cached_property
     def values(self) -> pa.Schema:
-        """Return the columns of the value; they may be null, as they are where a key is removed."""
+        """Return the columns of the value; they may be null, as in rows that remove a key."""
         return pa.schema([field.with_nullable(True) for field in schema_of(self.value)])
 
     @cached_property
     def columns(self) -> pa.Schema:
-        """Return key, value and whether the row takes its key out."""
+        """Return the columns of key, value and whether the row removes its key."""
         return pa.schema([*self.keys, *self.values, pa.field(GONE, pa.bool_(), nullable=False)])
 
     @property
@@ -168,21 +169,22 @@ class MapState(Declared):
         return None if self.ttl is None else parse_interval(self.ttl)
 
     def check(self, name: str) -> None:
-        """Refuse keys that cannot be found again."""
+        """Reject key types that cannot be looked up."""
         super().check(name)
         KeyCodec(self.keys)
         nested = [field.name for field in self.keys if pa.types.is_nested(field.type)]
         if nested or not len(self.keys):
-            msg = f"map state {name!r} needs keys of simple types; {nested} are not: spread them"
+            msg = f"map state {name!r} needs keys of simple types; {nested} are not: split them"
             raise DefinitionError(msg)
 
 
 @dataclass(frozen=True)
 class ObjectState(Declared):
-    """A Python object that the user turns into bytes, and its changes too if there is a way.
+    """A Python object that the user serialises to bytes, optionally with deltas.
 
-    An object is written when it is updated, never because it was read. With `delta` and `apply`
-    an update appends what changed; the whole is written again when the changes weigh as much as it.
+    An object is written when it is updated, never because it was read. With `delta` and `apply`,
+    an update appends only what changed; the whole object is written again when its deltas have
+    grown as large as the object.
 
     Examples:
         >>> import json
@@ -191,14 +193,14 @@ class ObjectState(Declared):
         ... )
     """
 
-    #: turns an object into bytes, and bytes into a fresh object
+    #: converts an object to bytes, and bytes to a new object
     serialise: Callable[[Any], bytes]
     deserialise: Callable[[bytes], Any]
-    #: tells, of an old and a new object, what changed; None: nothing short can be said of it
+    #: returns the delta between an old and a new object, or None if there is no short one
     delta: Callable[[Any, Any], bytes | None] | None = None
-    #: returns the old object, changed; it may change and return the one it is given
+    #: applies a delta to the old object; it may modify and return its argument
     apply: Callable[[Any, bytes], Any] | None = None
-    #: makes the object of a group that has none; without it that is None
+    #: creates the object of a group that has none; without it that is None
     initial: Callable[[], Any] | None = None
     ttl: Micros | str | None = None
 
@@ -206,7 +208,7 @@ class ObjectState(Declared):
 
     @property
     def columns(self) -> pa.Schema:
-        """Return bytes, and whether they are a change."""
+        """Return the columns of the bytes and of whether they are a delta."""
         return pa.schema(
             [
                 pa.field(IS_DELTA, pa.bool_(), nullable=False),
@@ -220,7 +222,7 @@ class ObjectState(Declared):
         return None if self.ttl is None else parse_interval(self.ttl)
 
     def check(self, name: str) -> None:
-        """Refuse changes that could not be read back, or that would outlive what they change."""
+        """Reject deltas that could not be read back, or that would outlive their object."""
         super().check(name)
         if self.delta is not None and self.apply is None:
             msg = f"object state {name!r} has a delta but no apply: give both"
@@ -231,12 +233,12 @@ class ObjectState(Declared):
 
 
 def undefined(processor: object, method: str) -> DefinitionError:
-    """Return the error for something a processor is asked for and does not define."""
-    return DefinitionError(f"{type(processor).__name__} is asked for {method}: define it")
+    """Return the error for a method that a processor needs but does not define."""
+    return DefinitionError(f"{type(processor).__name__} needs the method {method}: define it")
 
 
 def pickled(*, initial: Callable[[], Any] | None = None) -> ObjectState:
-    """Keep an object by pickling it: for trusted checkpoints and classes that never change.
+    """Store an object by pickling it: for trusted checkpoints and classes that never change.
 
     Examples:
         >>> model = ice.pickled()

@@ -1,17 +1,17 @@
-"""State of one group at a time: rows found by a key.
+"""Map state of one group at a time: rows found by a key.
 
-Idea: a map is a list of puts and removals; the last one of a key counts. Putting appends, without a
-read, and a group is written as a whole only when most of its rows count no longer.
+Idea: a map is a list of puts and removals; the last one of a key is valid. A put appends without a
+read, and a group is rewritten only when most of its rows are stale.
 
 Invariants:
-1. It answers like a dictionary, iterated in the order of the last puts
+1. It behaves like a dictionary, iterated in the order of the last puts
    (`test_oracle_per_group_state_is_a_dictionary`).
-2. A map that is read and written keeps at most about twice as many rows as it has keys
+2. A map that is read and written stores at most about twice as many rows as it has keys
    (`test_bounded_a_map_does_not_grow_with_its_updates`).
-3. With a time to live, a write never shortens the life of its key: what it covers would come back
-   (`test_a_covered_row_never_comes_back`).
+3. With a time to live, a write never shortens the life of its key: the row it replaced would
+   reappear (`test_a_covered_row_never_comes_back`).
 
-Limits: a map that is only ever written and never read is not compacted.
+Limits: a map that is only written and never read is not compacted.
 """
 # ruff: noqa: N802 - PySpark's names
 
@@ -28,15 +28,15 @@ from icestream.operators.process.declarations import GONE, MapState
 from icestream.operators.process.group_state import GroupContext, GroupVariable, with_expiry
 from icestream.operators.process.values import Row, RowCoder, decoded
 
-#: rows that may be stale in any map: rewriting few rows does not pay
+#: stale rows allowed in any map: rewriting fewer does not pay off
 _SLACK = 8
 
-#: what is put under a key, None if the key is removed, and until when
+#: the row put under a key, or None if the key was removed, and its expiry
 _Entry = tuple[Row | None, Micros]
 
 
 def is_stale(rows: Any, live: Any) -> Any:
-    """Tell whether so many rows are too many for so many keys; numbers, or arrays of them."""
+    """Return whether there are too many rows for `live` keys; works on numbers and on arrays."""
     return rows > 2 * live + _SLACK
 
 
@@ -44,17 +44,17 @@ class GroupMap(GroupVariable):
     """Rows found by a key."""
 
     def __init__(self, scene: GroupContext, number: int, name: str, declared: MapState) -> None:
-        """Have nothing."""
+        """Start empty."""
         super().__init__(scene, number, name, declared)
         self._keys, self._values = RowCoder(declared.keys), RowCoder(declared.values)
         self._no_value: Row = (None,) * len(declared.values)
         self.begin()
 
     def begin(self) -> None:
-        """Forget what was read and written."""
+        """Discard what was read and written."""
         self._stored: list[tuple[Row, Row, bool, Micros]] | None = None
         self._bounds: list[int] = []
-        #: by position: keys that are there, those written, whether all others were removed
+        #: by position: existing keys, written keys, whether all others were removed
         self._live: dict[int, dict[Row, _Entry]] = {}
         self._writes: dict[int, dict[Row, _Entry]] = {}
         self._cleared: set[int] = set()
@@ -65,16 +65,16 @@ class GroupMap(GroupVariable):
         return None if entry is None else entry[0]
 
     def containsKey(self, key: Any) -> bool:
-        """Tell whether there is a row under a key."""
+        """Return whether there is a row under a key."""
         return self._keys.key(key) in self._current()
 
     def updateValue(self, key: Any, value: Any) -> None:
-        """Put a row under a key, without reading the map if it lives for ever."""
+        """Put a row under a key; without a ttl, this does not read the map."""
         self._scene.store()
         self._write(self._keys.key(key), self._values.row(value))
 
     def removeKey(self, key: Any) -> None:
-        """Take a key out, if it is there."""
+        """Remove a key, if it exists."""
         self._scene.store()
         known = self._keys.key(key)
         live = self._current() if self._lifetime is not None else self._known()
@@ -94,11 +94,11 @@ class GroupMap(GroupVariable):
         return (row for _, row in self.iterator())
 
     def exists(self) -> bool:
-        """Tell whether there are rows."""
+        """Return whether there are rows."""
         return bool(self._current())
 
     def clear(self) -> None:
-        """Take all rows out."""
+        """Remove all rows."""
         self._scene.store()
         position = self._scene.position
         self._cleared.add(position)
@@ -106,7 +106,7 @@ class GroupMap(GroupVariable):
         self._live[position] = {}
 
     def flush(self) -> None:
-        """Append what was written, or write groups anew where most rows count no longer."""
+        """Append what was written, or rewrite groups in which most rows are stale."""
         anew: dict[int, dict[Row, _Entry]] = {}
         more: dict[int, dict[Row, _Entry]] = {}
         for position, writes in self._writes.items():
@@ -137,7 +137,7 @@ class GroupMap(GroupVariable):
                     entries[key] = (value, until)
 
     def _known(self) -> dict[Row, _Entry] | None:
-        """Return the keys of the group if they were read, or if nothing had to be read."""
+        """Return the keys of the group if they are known without a read, else None."""
         return self._live.get(self._scene.position)
 
     def _count(self, position: int) -> int:
@@ -145,7 +145,7 @@ class GroupMap(GroupVariable):
         return self._bounds[position + 1] - self._bounds[position]
 
     def _current(self) -> dict[Row, _Entry]:
-        """Return the keys that are there."""
+        """Return the existing keys."""
         position = self._scene.position
         live = self._live.get(position)
         if live is None:

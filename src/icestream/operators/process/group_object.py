@@ -1,17 +1,17 @@
-"""State of one group at a time: an object that the user turns into bytes, and its changes.
+"""Object state of one group at a time: a serialised object and its deltas.
 
-Idea: the log keeps the bytes of an object and, behind them, of what changed since. An update asks
-the user's `delta` what changed and appends that; the object as a whole is written again when the
-changes weigh as much as it does. `appendDelta` appends a change without reading the object.
+Idea: the log stores the bytes of an object, followed by the deltas since. An update asks the user's
+`delta` what changed and appends that; the whole object is written again when its deltas have grown
+as large as the object. `appendDelta` appends a delta without reading the object.
 
 Invariants:
 1. An object that was not updated is not written (`test_reading_writes_nothing`).
-2. Bytes and changes add up to the object last written, whatever the chunks
+2. Bytes and deltas add up to the object last written, whatever the chunks
    (`test_oracle_objects_survive_as_deltas`).
-3. Stored changes of an object that is read and updated weigh no more than the object
+3. The stored deltas of an object that is read and updated are no larger than the object
    (`test_bounded_deltas_weigh_no_more_than_the_object`).
 
-Limits: changes appended blindly are folded only when the object is read.
+Limits: deltas appended without a read are folded only when the object is read.
 
 References: delta serialisation with dirty indication in migration-aware user-defined operators.
 """
@@ -36,22 +36,22 @@ class GroupObject(GroupVariable):
     """A Python object."""
 
     def __init__(self, scene: GroupContext, number: int, name: str, declared: ObjectState) -> None:
-        """Have nothing."""
+        """Start empty."""
         super().__init__(scene, number, name, declared)
         self._how = declared
         self.begin()
 
     def begin(self) -> None:
-        """Forget what was read and written."""
+        """Discard what was read and written."""
         self._stored: list[tuple[bool, bytes]] | None = None
         self._bounds: list[int] = []
-        #: by position: the object as user code has it, changes it appended, whether it updated it
+        #: by position: the object that user code holds, deltas it appended, whether it updated it
         self._objects: dict[int, Any] = {}
         self._deltas: dict[int, list[bytes]] = {}
         self._updated: dict[int, int] = {}
 
     def get(self) -> Any:
-        """Return the object, or the initial one; changing it counts only after `update`."""
+        """Return the object, or the initial one; modifications are stored only after `update`."""
         position = self._scene.position
         if position not in self._objects:
             self._objects[position] = self._rebuilt(position)
@@ -61,26 +61,28 @@ class GroupObject(GroupVariable):
         return found
 
     def exists(self) -> bool:
-        """Tell whether an object was ever kept."""
+        """Return whether there is a stored object."""
         self.get()
         return self._objects[self._scene.position] is not _NONE
 
     def update(self, new: Any) -> None:
-        """Keep an object: the one that was read, changed, or another."""
+        """Store an object: the one that was read, modified, or another."""
         self._scene.store()
         self._objects[self._scene.position] = new
         self._updated[self._scene.position] = self._scene.now
 
     def clear(self) -> None:
-        """Keep no object."""
+        """Remove the object."""
         self.update(_NONE)
 
     def appendDelta(self, change: bytes) -> None:
-        """Append a change without reading the object."""
+        """Append a delta without reading the object."""
         self._scene.store()
         apply = self._how.apply
         if apply is None or self._how.initial is None:
-            msg = f"object state {self.name!r} takes deltas only with apply and initial: give both"
+            msg = (
+                f"object state {self.name!r} accepts deltas only with apply and initial: give both"
+            )
             raise DefinitionError(msg)
         position = self._scene.position
         if position in self._objects:
@@ -89,7 +91,7 @@ class GroupObject(GroupVariable):
             self._deltas.setdefault(position, []).append(change)
 
     def flush(self) -> None:
-        """Append changes, or write objects as a whole."""
+        """Append deltas, or write whole objects."""
         whole: dict[int, bytes | None] = {}
         parts: dict[int, list[bytes]] = {}
         for position in sorted({*self._updated, *self._deltas}):
@@ -110,7 +112,7 @@ class GroupObject(GroupVariable):
         self._append(owners, _rows(True, [change for part in parts.values() for change in part]))
 
     def _changes(self, position: int) -> list[bytes] | None:
-        """Return what to append for a group, or None if the object is written as a whole."""
+        """Return the deltas to append for a group, or None if the whole object must be written."""
         appended = self._deltas.get(position, [])
         if position not in self._updated:
             read = self._stored is not None and position in self._objects
@@ -126,7 +128,7 @@ class GroupObject(GroupVariable):
         return None if self._outweighs(position, changes) else changes
 
     def _outweighs(self, position: int, more: list[bytes]) -> bool:
-        """Tell whether the changes of an object that was read weigh as much as itself."""
+        """Return whether the deltas of an object that was read are as large as the object."""
         stored = self._of(position)
         whole = sum(len(data) for is_delta, data in stored if not is_delta)
         changes = sum(len(data) for is_delta, data in stored if is_delta)
@@ -134,7 +136,7 @@ class GroupObject(GroupVariable):
 
     def _bytes(self, made: Any) -> bytes:
         if not isinstance(made, bytes):
-            msg = f"object state {self.name!r}: serialise and delta return bytes, not {made!r}"
+            msg = f"object state {self.name!r}: serialise and delta must return bytes, not {made!r}"
             raise DefinitionError(msg)
         return made
 
@@ -146,7 +148,7 @@ class GroupObject(GroupVariable):
         return self._stored[self._bounds[position] : self._bounds[position + 1]]
 
     def _rebuilt(self, position: int) -> Any:
-        """Make the object of its bytes and all changes to it."""
+        """Rebuild the object from its bytes and all deltas."""
         found: Any = _NONE
         stored = self._of(position)
         changes = [(True, change) for change in self._deltas.get(position, [])]

@@ -1,8 +1,8 @@
-"""Runs a processor that is written for one group over chunks of many.
+"""Runs a processor written for one group over chunks of many groups.
 
-Idea: put the scene in order, call user code for one group after the other, write what changed.
+Idea: load a portion of groups, call user code for one group after the other, write what changed.
 
-Invariant: nothing is kept between two chunks but what is in the store
+Invariant: nothing survives between two chunks except what is in the store
 (`test_oracle_per_group_state_is_a_dictionary` pickles the operator between chunks).
 """
 
@@ -34,7 +34,7 @@ from icestream.operators.process.timers import TimerTable
 from icestream.operators.process.values import Row, RowCoder
 from icestream.state.groups.spec import Groups
 
-#: the position while user code is called for no group
+#: the position while user code is not called for any group
 _NO_GROUP = -1
 
 
@@ -61,7 +61,7 @@ class PerGroupRun:
     def on_rows(
         self, groups: Groups, portion: GroupPortion, keys: pa.RecordBatch, watermark: Micros
     ) -> Iterator[pa.RecordBatch]:
-        """Hand rows over, group by group."""
+        """Pass rows to the processor, group by group."""
         made = Collected(self._result)
         rows = Decoded(portion.events, portion.times, portion.ends, portion.diffs)
         handle = self._processor.handleInputRows
@@ -73,7 +73,7 @@ class PerGroupRun:
     def on_initial(
         self, groups: Groups, portion: GroupPortion, keys: pa.RecordBatch, watermark: Micros
     ) -> None:
-        """Hand over what is known of groups before their first rows."""
+        """Pass the initial state of groups to the processor."""
         rows = Decoded(portion.events, portion.times, portion.ends, portion.diffs)
         handle = self._processor.handleInitialState
         with self._at_work(groups, portion.slots, keys, watermark, watermark) as known:
@@ -99,7 +99,7 @@ class PerGroupRun:
     def _calls(
         self, portion: GroupPortion, known: list[Row]
     ) -> Iterator[tuple[int, Row, Micros, int, int]]:
-        """Turn to each group: its position, key, time, and where its rows begin and end."""
+        """Yield, for each group, its position, key, time, and where its rows begin and end."""
         starts = portion.starts.tolist()
         times = portion.times[portion.starts[1:] - 1].tolist()
         scene, timers = self._scene, self._timers
@@ -118,12 +118,12 @@ class PerGroupRun:
         watermark: Micros,
         floor: Micros,
     ) -> Iterator[list[Row]]:
-        """Put the scene in order, hand out keys, write what changed; tell where errors were."""
+        """Set up the context, yield keys, write what changed; errors name operator and key."""
         variables, book = self._handle.variables, None
         if self.has_timers:
             book = TimerTable(groups, len(variables), slots, floor)
         collects = gc.isenabled()
-        gc.disable()  # most values of a chunk live as long as it: looking for cycles costs half
+        gc.disable()  # values live as long as the chunk: looking for cycles costs half the time
         self._scene.begin(groups, slots, watermark)
         self._timers.open(book, watermark, allowed=self.has_timers)
         known = self._key_coder.rows(keys)
@@ -151,7 +151,7 @@ class PerGroupRun:
             self._timers.open(None, watermark, allowed=self.has_timers)
 
     def _finished(self, made: Collected, groups: Groups, slots: Slots) -> Iterator[pa.RecordBatch]:
-        """Return what was collected as changes."""
+        """Yield the collected output as changes."""
         try:
             yield from made.take(*groups.identities(slots))
         except DefinitionError as error:
@@ -159,6 +159,6 @@ class PerGroupRun:
             raise DefinitionError(msg) from error
 
     def _place(self, known: list[Row]) -> str:
-        """Tell which operator, and which group if it was called for one, an error is from."""
+        """Return the operator, and the group if there is one, that an error comes from."""
         position = self._scene.position
         return self._name if position == _NO_GROUP else f"{self._name}, key {known[position]!r}"

@@ -1,9 +1,9 @@
 """State of one group at a time, as Python values: value, list and table.
 
-Idea: user code is called group by group, but state is read for all groups of a chunk at once, the
-first time any of them asks, and only for variables that are asked for. Writes are noted beside what
-was read and reach the store in one call for each variable when the chunk is done. Clean state is
-never written, and appending never reads.
+Idea: user code is called group by group, but state is read for all groups of a chunk at once: when
+the first of them asks for it, and only for variables that are asked for. Writes are buffered next
+to what was read and reach the store in one call for each variable when the chunk is done. Clean
+state is never written, and appending never reads.
 
 Invariants:
 1. A variable is read at most once in a portion of groups, and not at all when it is only appended
@@ -35,10 +35,10 @@ from icestream.state.groups.spec import GroupRows, Groups
 
 
 class GroupContext:
-    """Where user code is: in which groups, at which of them, and when."""
+    """The groups at hand, the one that user code is called for, and its time."""
 
     def __init__(self) -> None:
-        """Be nowhere."""
+        """Start without groups."""
         self.groups: Groups | None = None
         self.slots: Slots = np.empty(0, dtype=np.int64)
         self.watermark: Micros = 0
@@ -48,15 +48,15 @@ class GroupContext:
         self.now: Micros = 0
 
     def begin(self, groups: Groups, slots: Slots, watermark: Micros) -> None:
-        """Turn to other groups."""
+        """Switch to other groups."""
         self.groups, self.slots, self.watermark = groups, slots, watermark
 
     def end(self) -> None:
-        """Be nowhere again."""
+        """Leave the groups."""
         self.groups, self.slots = None, np.empty(0, dtype=np.int64)
 
     def store(self) -> Groups:
-        """Return where the rows of the groups are."""
+        """Return the store of the groups' rows."""
         if self.groups is None:
             msg = "state can be used only while rows or timers of a group are handled, not in init"
             raise DefinitionError(msg)
@@ -64,7 +64,7 @@ class GroupContext:
 
 
 def living(found: GroupRows, watermark: Micros) -> GroupRows:
-    """Leave out rows whose expiry the watermark has reached, in case the store still has them."""
+    """Drop rows whose expiry the watermark has reached, in case the store still has them."""
     place = found.rows.schema.get_field_index(EXPIRY)
     if place < 0:
         return found
@@ -75,14 +75,14 @@ def living(found: GroupRows, watermark: Micros) -> GroupRows:
 
 
 def with_expiry(rows: pa.RecordBatch, expiry: Sequence[Micros] | Ints) -> pa.RecordBatch:
-    """Put the column of expiries behind the others."""
+    """Append the column of expiries."""
     return rows.append_column(
         pa.field(EXPIRY, pa.int64(), nullable=False), pa.array(expiry, type=pa.int64())
     )
 
 
 class GroupVariable(ABC):
-    """A state variable as user code sees it: that of the group it is called for."""
+    """A state variable as user code sees it: its value for the current group."""
 
     def __init__(self, scene: GroupContext, number: int, name: str, declared: Declared) -> None:
         """Take the number of its synopsis."""
@@ -94,7 +94,7 @@ class GroupVariable(ABC):
 
     @abstractmethod
     def begin(self) -> None:
-        """Forget what was read and written: the scene is another."""
+        """Discard what was read and written, because the groups change."""
 
     @abstractmethod
     def flush(self) -> None:
@@ -111,7 +111,7 @@ class GroupVariable(ABC):
         return starts
 
     def _until(self) -> Micros:
-        """Return when a row written now is garbage."""
+        """Return when a row written now expires."""
         assert self._lifetime is not None
         return min(self._scene.now + self._lifetime, INFINITY)
 
@@ -135,13 +135,13 @@ class GroupValue(GroupVariable):
     """At most one row."""
 
     def __init__(self, scene: GroupContext, number: int, name: str, declared: Declared) -> None:
-        """Have nothing."""
+        """Start empty."""
         super().__init__(scene, number, name, declared)
         self._coder = RowCoder(declared.columns)
         self.begin()
 
     def begin(self) -> None:
-        """Forget what was read and written."""
+        """Discard what was read and written."""
         self._stored: list[Row | None] | None = None
         self._new: dict[int, Row | None] = {}
         self._expiries: dict[int, Micros] = {}
@@ -154,11 +154,11 @@ class GroupValue(GroupVariable):
         return (self._stored or self._load())[position]
 
     def exists(self) -> bool:
-        """Tell whether there is a row."""
+        """Return whether there is a row."""
         return self.get() is not None
 
     def update(self, value: Any) -> None:
-        """Replace the row by a tuple or a dict."""
+        """Replace the row with a tuple or a dict."""
         self._scene.store()
         position = self._scene.position
         self._new[position] = self._coder.row(value)
@@ -166,7 +166,7 @@ class GroupValue(GroupVariable):
             self._expiries[position] = self._until()
 
     def clear(self) -> None:
-        """Take the row out."""
+        """Remove the row."""
         self._scene.store()
         self._new[self._scene.position] = None
 
@@ -195,17 +195,17 @@ class GroupList(GroupVariable):
     """Rows in the order in which they were appended."""
 
     def __init__(self, scene: GroupContext, number: int, name: str, declared: Declared) -> None:
-        """Have nothing."""
+        """Start empty."""
         super().__init__(scene, number, name, declared)
         self._coder = RowCoder(declared.columns)
         self.begin()
 
     def begin(self) -> None:
-        """Forget what was read and written."""
+        """Discard what was read and written."""
         self._stored: list[Row] | None = None
         self._bounds: list[int] = []
         self._replaced: dict[int, None] = {}
-        #: rows added, of one group after the other, and where those of each begin
+        #: appended rows, group after group, and where those of each begin
         self._owners: list[int] = []
         self._added: list[Row] = []
         self._expiries: list[Micros] = []
@@ -222,11 +222,11 @@ class GroupList(GroupVariable):
         return iter(stored[self._bounds[position] : self._bounds[position + 1]] + added)
 
     def exists(self) -> bool:
-        """Tell whether there are rows."""
+        """Return whether there are rows."""
         return next(self.get(), None) is not None
 
     def appendValue(self, value: Any) -> None:
-        """Append a row, without reading those that are there."""
+        """Append a row without reading the stored ones."""
         self._scene.store()
         position = self._scene.position
         row = self._coder.row(value)
@@ -247,7 +247,7 @@ class GroupList(GroupVariable):
         self.appendList(values)
 
     def clear(self) -> None:
-        """Take all rows out."""
+        """Remove all rows."""
         self._scene.store()
         position = self._scene.position
         first = self._first.pop(position, None)
@@ -281,14 +281,14 @@ class GroupTable(GroupVariable):
     """Rows as Arrow batches."""
 
     def __init__(self, scene: GroupContext, number: int, name: str, declared: Declared) -> None:
-        """Have nothing."""
+        """Start empty."""
         super().__init__(scene, number, name, declared)
         self._coder = RowCoder(declared.columns)
         self._names: list[str] = declared.columns.names
         self.begin()
 
     def begin(self) -> None:
-        """Forget what was read and written."""
+        """Discard what was read and written."""
         self._stored: pa.RecordBatch | None = None
         self._bounds: list[int] = []
         self._replaced: dict[int, None] = {}
@@ -299,11 +299,11 @@ class GroupTable(GroupVariable):
         return self._whole().select(self._names)
 
     def exists(self) -> bool:
-        """Tell whether there are rows."""
+        """Return whether there are rows."""
         return bool(self._whole().num_rows)
 
     def append(self, rows: Any) -> None:
-        """Append a batch, a row or a list of rows, without reading those that are there."""
+        """Append a batch, a row or a list of rows without reading the stored ones."""
         self._scene.store()
         batch = self._as_batch(rows)
         if self._lifetime is not None:
@@ -316,7 +316,7 @@ class GroupTable(GroupVariable):
         self.append(rows)
 
     def delete(self, mask: Any) -> int:
-        """Take out the rows of `all()` for which a boolean array is true; return how many."""
+        """Delete the rows of `all()` for which a boolean array is true; return how many."""
         whole = self._whole()
         gone = pc.fill_null(pa.array(mask, type=pa.bool_()), fill_value=False)
         if len(gone) != whole.num_rows:
@@ -329,7 +329,7 @@ class GroupTable(GroupVariable):
         return int(whole.num_rows - kept.num_rows)
 
     def clear(self) -> None:
-        """Take all rows out."""
+        """Remove all rows."""
         self._scene.store()
         self._added.pop(self._scene.position, None)
         self._replaced[self._scene.position] = None
@@ -383,7 +383,7 @@ class GroupTable(GroupVariable):
         try:
             return rows.select(self._names).cast(schema)
         except (KeyError, pa.ArrowException) as error:
-            msg = f"table {self.name!r} keeps ({_shown(schema)}), not ({_shown(rows.schema)})"
+            msg = f"table {self.name!r} stores ({_shown(schema)}), not ({_shown(rows.schema)})"
             raise DefinitionError(msg) from error
 
 

@@ -1,8 +1,8 @@
 """Changes by group: sorted by group, then by time, in portions that fit into memory.
 
-Idea: changes mostly come in runs, one for each group, so that groups are looked up, and sorted, a
-run at a time. That makes every group's rows one range, in time order; rows of equal times stay in
-the order in which they came. What follows works on ranges.
+Idea: changes mostly arrive in runs, one for each group, so groups are looked up and sorted run by
+run. Each group's rows then form one range, in time order; rows with equal times keep the order in
+which they arrived. All later steps work on ranges.
 
 Invariant: a group's rows are in time order, and every row of the chunk is in exactly one portion
 (`test_portions_cover_a_chunk_in_time_order`).
@@ -38,7 +38,7 @@ class GroupPortion:
     #: first row of each group, and the number of rows
     starts: Ints
     events: pa.RecordBatch
-    #: first and last instant of each event, the latter left out; how many such events come or go
+    #: start and (exclusive) end of each event; how many such events are added or retracted
     times: Ints
     ends: Ints
     diffs: Ints
@@ -50,7 +50,7 @@ class GroupPortion:
 
 
 def portions_of(groups: Groups, changes: pa.RecordBatch, *, expand: bool) -> Iterator[GroupPortion]:
-    """Sort changes by group and time and hand them out; `expand` repeats events that come twice."""
+    """Yield changes sorted by group and time; `expand` repeats events with a count above one."""
     hi, lo = (column_of(changes, name).view(np.uint64) for name in (HI, LO))
     times, diffs = column_of(changes, LE), column_of(changes, DIFF)
     if not len(times):
@@ -74,8 +74,8 @@ def portions_of(groups: Groups, changes: pa.RecordBatch, *, expand: bool) -> Ite
 def _by_slot(located: Slots, begins: Ints, times: Ints) -> tuple[Ints, Slots, Ints]:
     """Return the order of rows by slot and time, the distinct slots, and where those of each begin.
 
-    Rows come in runs of one slot each. Where a slot has one run, in the order of time, as it mostly
-    is, runs are sorted and not rows.
+    Rows come in runs of one slot each. In the common case that each slot has one run, in time
+    order, the runs are sorted instead of the rows.
     """
     ends = np.append(begins[1:], len(times))
     falls = times[1:] < times[:-1]
@@ -98,14 +98,14 @@ def _begins(differ: npt.NDArray[np.bool_]) -> Ints:
 
 
 def take(batch: pa.RecordBatch, rows: Ints) -> pa.RecordBatch:
-    """Return some rows of a batch, the batch itself if that is all of them in order."""
+    """Return some rows of a batch, or the batch itself if these are all rows in order."""
     if len(rows) == batch.num_rows and np.array_equal(rows, np.arange(len(rows))):
         return batch
     return batch.take(pa.array(rows))
 
 
 def _ranges(bounds: Ints, every: Slots, some: Slots) -> tuple[Ints, Any]:
-    """Return the starts of the ranges of some groups laid side by side, and an index of them."""
+    """Return the starts of the concatenated ranges of some groups, and an index of their rows."""
     if len(some) == len(every):
         return bounds, slice(None)
     positions = np.searchsorted(every, some)

@@ -1,20 +1,20 @@
-"""A user-defined operator among the others: changes in, changes out, state by group.
+"""The operator that runs user code: changes in, changes out, state by group.
 
 Idea: a processor, written for one group or for many, declares its state; each variable is a
-synopsis of the same store, log and budget as all other state. Input is sorted by group and time
-and handed over in portions that fit into memory; timers fire when the watermark moves.
+synopsis in the same store, log and budget as all other state. Input is sorted by group and time and
+passed on in portions that fit into memory; timers fire when the watermark moves.
 
 Invariants:
-1. Answers are those of a plain simulation with a dictionary for each group, for both forms
+1. Answers are those of a plain simulation with a dictionary for each group, for both interfaces
    (`test_oracle_per_group_state_is_a_dictionary`, `test_parity_both_forms_give_equal_results`).
-2. Changes that take events out are refused unless the processor says that it handles them
+2. Retractions are rejected unless the processor declares that it handles them
    (`test_changes_that_take_out_are_refused`).
 
-Cost: one sort of each chunk; then that of the form.
+Cost: one sort of each chunk, plus the cost of the interface.
 
-Limits: rows of one group in different chunks of a batch are handed over in the order of the chunks,
-each in time order. A watermark at the end of time fires all timers: a processor that always sets
-another must not be given one.
+Limits: rows of one group in different chunks of a batch are passed on in the order of the chunks,
+each in time order. A watermark at the end of time fires all timers, so a processor that always sets
+another timer must not receive one.
 
 References: user-defined operators with typed state and timers; delta serialisation of their state.
 """
@@ -40,7 +40,7 @@ from icestream.state.groups.spec import Groups
 
 Processor = StatefulProcessor | VectorisedProcessor
 
-#: inputs: rows, and what is known of groups before
+#: inputs: rows, and initial state
 ROWS, INITIAL = 0, 1
 
 
@@ -59,13 +59,13 @@ class UserDefined(LifetimeOperator):
     ) -> None:
         """Take a processor and the columns of keys, input and output, and of initial state.
 
-        Keys are columns of the input, and of the initial state. Without `result` the processor's
-        own `output` tells the columns.
+        Keys are columns of the input, and of the initial state. Without `result`, the processor's
+        own `output` defines the columns.
         """
         self.name = name or type(processor).__name__
         declared = result if result is not None else processor.output
         if declared is None:
-            msg = f"{self.name} does not say what it makes: give it an output"
+            msg = f"{self.name} does not declare its output columns: give it an output"
             raise DefinitionError(msg)
         self.result = schema_of(declared)
         self._keys = schema_of(keys)
@@ -85,11 +85,11 @@ class UserDefined(LifetimeOperator):
     def on_changes(
         self, port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
     ) -> Iterator[pa.RecordBatch]:
-        """Hand rows over, those of the second input as initial state."""
+        """Pass rows to the processor, those of the second input as initial state."""
         if not self._handles_changes:
             self._refuse_withdrawals(changes)
         if port == INITIAL and self._initial is None:
-            msg = f"{self.name} has no initial state: say of which columns it is"
+            msg = f"{self.name} has no initial state: declare its columns"
             raise DefinitionError(msg)
         for portion in portions_of(groups, changes, expand=not self._handles_changes):
             keys = portion.keys(self._keys)
@@ -99,14 +99,14 @@ class UserDefined(LifetimeOperator):
                 yield from self._run.on_rows(groups, portion, keys, watermark)
 
     def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
-        """Fire timers until none is due; the store may name some groups only when asked again."""
+        """Fire timers until none is due; the store may return some groups only in a later call."""
         if not self._run.has_timers:
             return
         while (due := groups.due(watermark)).size:
             for slots in groups.portions(due):
                 keys = groups.read(self._first_timer + 1, slots).rows
                 yield from self._run.on_timers(groups, slots, keys, watermark)
-            # rows that the watermark expires stay: what timers make may still meet them
+            # rows are not expired by this call: output of timers may still need them
             groups.begin(MINUS_INFINITY)
 
     def _check_keys(self, columns: pa.Schema | None) -> None:
@@ -116,8 +116,8 @@ class UserDefined(LifetimeOperator):
             place = columns.get_field_index(field.name)
             if place < 0 or columns.field(place).type != field.type:
                 msg = (
-                    f"{self.name}: keys are columns of the input; '{field.name} {field.type}' is "
-                    f"not among ({shown(columns)})"
+                    f"{self.name}: keys must be columns of the input; '{field.name} {field.type}' "
+                    f"is not among ({shown(columns)})"
                 )
                 raise DefinitionError(msg)
 
@@ -126,8 +126,8 @@ class UserDefined(LifetimeOperator):
         if (diffs < 0).any():
             at = column_of(changes, LE)[diffs < 0][0]
             msg = (
-                f"{self.name} takes events that come, not changes that take them out, such as the "
-                f"one at {at}: set handles_changes and look at diffs, or put the operator before "
-                "what revises its answers"
+                f"{self.name} does not accept retractions, such as the one at {at}: set "
+                "handles_changes and read the diffs, or put the operator before the step that "
+                "revises its answers"
             )
             raise InputError(msg)

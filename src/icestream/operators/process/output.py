@@ -1,9 +1,9 @@
-"""What user code hands out, as changes: checked columns, a time, and the group it belongs to.
+"""Output of user code as changes: checked columns, a time, and the group it belongs to.
 
-Idea: rows of many calls are collected and become one batch. A row is a point event at the time of
-the call that made it, unless it says `__le` and, if it is no point, `__re`.
+Idea: rows of many calls are collected into one batch. A row is a point event at the time of the
+call that returned it, unless it has `__le` and, if it is not a point, `__re`.
 
-Invariant: what does not have the declared columns is refused with both shown
+Invariant: output without the declared columns is rejected, and the error shows both
 (`test_wrong_output_is_shown_beside_what_was_declared`).
 """
 
@@ -22,21 +22,21 @@ from icestream.core.times import Micros
 from icestream.operators.lifetimes.changes import DIFF, LE, RE, changes_of
 from icestream.operators.process.values import Row, RowCoder
 
-#: columns that output may have beside those declared
+#: columns that output may have in addition to those declared
 TIMES = (LE, RE, DIFF)
 
 
 def shown(schema: pa.Schema | Iterable[str]) -> str:
-    """Return columns as they are written in text."""
+    """Return columns as text."""
     if not isinstance(schema, pa.Schema):
         return ", ".join(schema)
     return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
 def wrong_output(result: pa.Schema, found: pa.Schema | Iterable[str], why: str = "") -> Exception:
-    """Return the error of output with other columns than declared."""
+    """Return the error for output whose columns differ from those declared."""
     return DefinitionError(
-        f"output has the columns ({shown(found)}), declared are ({shown(result)}){why}; "
+        f"output has the columns ({shown(found)}), but ({shown(result)}) are declared{why}; "
         "__le, __re and __diff may be added"
     )
 
@@ -53,7 +53,7 @@ def fitted(batch: pa.RecordBatch, result: pa.Schema, extra: Iterable[str]) -> pa
 
 
 def time_columns(batch: pa.RecordBatch, now: Ints) -> tuple[Ints, Ints, Ints]:
-    """Return first and last instant and number of the events of a batch made at `now`."""
+    """Return start, end and count of the events of a batch returned at time `now`."""
     names = batch.schema.names
     le = _integers(batch, LE) if LE in names else now
     re = _integers(batch, RE) if RE in names else le + 1
@@ -68,7 +68,7 @@ def _integers(batch: pa.RecordBatch, name: str) -> Ints:
     try:
         column = batch.column(name).cast(pa.int64())
     except pa.ArrowException as error:
-        msg = f"output column {name} is a whole number of microseconds: {error}"
+        msg = f"output column {name} must be a whole number of microseconds: {error}"
         raise DefinitionError(msg) from None
     if column.null_count:
         msg = f"output column {name} is null in a row: give it an instant, or leave the column out"
@@ -77,21 +77,21 @@ def _integers(batch: pa.RecordBatch, name: str) -> Ints:
 
 
 class Collected:
-    """Rows that user code made, group by group."""
+    """Rows that user code returned, group by group."""
 
     def __init__(self, result: pa.Schema) -> None:
-        """Have none."""
+        """Start empty."""
         self._result = result
         self._coder = RowCoder(result)
         self._expected = frozenset(result.names)
         self._values = itemgetter(*result.names) if len(result) > 1 else None
         self._rows: list[Row] = []
-        #: position, first and last instant and number of each row
+        #: position, start, end and count of each row
         self._heads: list[tuple[int, int, int, int]] = []
         self._batches: list[tuple[int, int, pa.RecordBatch]] = []
 
     def add(self, position: int, now: Micros, made: Any) -> None:
-        """Take what one call returned: an iterator, a row, a batch, or None."""
+        """Add what one call returned: an iterator, a row, a batch, or None."""
         if made is None:
             return
         if isinstance(made, (dict, pa.RecordBatch, pa.Table)):
@@ -105,11 +105,11 @@ class Collected:
             elif isinstance(item, pa.Table):
                 self.add(position, now, item.to_batches())
             else:
-                msg = f"output is made of dicts or Arrow batches; got {item!r}"
+                msg = f"output must be dicts or Arrow batches; got {item!r}"
                 raise DefinitionError(msg)
 
     def take(self, hi: Ids, lo: Ids) -> Iterator[pa.RecordBatch]:
-        """Yield what was collected as changes, given the identities of the positions."""
+        """Yield the collected rows as changes, given the identities of the positions."""
         if self._rows:
             payload = self._coder.batch(self._rows)
             at, le, re, diff = np.array(self._heads, dtype=np.int64).T
@@ -143,7 +143,7 @@ class Collected:
         self._heads.append((position, le, re, diff))
 
     def _check(self, batch: pa.RecordBatch) -> None:
-        """Refuse a batch while it is known who made it."""
+        """Check a batch now, while the call that returned it is known."""
         if not batch.schema.equals(self._result):
             fitted(batch, self._result, TIMES)
             time_columns(batch, np.zeros(batch.num_rows, dtype=np.int64))
@@ -152,7 +152,7 @@ class Collected:
 def _instant(row: dict[str, Any], name: str, otherwise: int) -> int:
     value = row.get(name, otherwise)
     if not isinstance(value, (int, np.integer)):
-        msg = f"output column {name} is a whole number of microseconds; got {value!r}"
+        msg = f"output column {name} must be a whole number of microseconds; got {value!r}"
         raise DefinitionError(msg)
     return int(value)
 

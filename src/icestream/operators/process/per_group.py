@@ -1,8 +1,8 @@
 """User code called group by group, as Spark's `transformWithStateInPandas` calls it.
 
-Idea: a processor declares its state in `init` and is then called once for each group of a chunk
-with that group's rows, in time order, and for each of its timers. State, rows and keys are decoded
-for the whole chunk at once; a call hands out slices.
+Idea: a processor declares its state in `init`. It is then called once for each group of a chunk,
+with that group's rows in time order, and once for each of its timers. State, rows and keys are
+decoded for the whole chunk at once; each call receives slices.
 
     class Totals(StatefulProcessor):
         def init(self, handle):
@@ -15,13 +15,13 @@ for the whole chunk at once; a call hands out slices.
             yield {"user": key[0], "n": n, "total": total}
 
 Invariants:
-1. A processor that treats rows one by one gives the same answers whatever the chunks, and after a
+1. A processor that handles rows one by one gives the same answers whatever the chunks, and after a
    restart between any two (`test_oracle_per_group_state_is_a_dictionary`).
 2. An error of user code names the operator and the key (`test_errors_name_the_operator_and_key`).
 
-Cost: a call for each group of a chunk; 5 to 10 us with a value read and written and a row made.
+Cost: a call for each group of a chunk; 5 to 10 us with a value read and written and a row emitted.
 
-Limits: attributes that user code sets on itself are not state: they are lost at any time.
+Limits: attributes that user code sets on itself are not state: they may be lost at any time.
 """
 # ruff: noqa: N802, N803 - PySpark's names
 
@@ -58,7 +58,7 @@ from icestream.operators.process.values import Row, decoded
 
 Variable = TypeVar("Variable", bound=GroupVariable)
 
-#: what a processor hands out: rows as dicts or Arrow batches, or nothing
+#: what a processor returns: rows as dicts or Arrow batches, or nothing
 Made = Iterable[Any] | None
 
 
@@ -87,10 +87,10 @@ class ExpiredTimerInfo:
 
 
 class StatefulProcessorHandle:
-    """What a processor declares its state with."""
+    """Lets a processor declare its state."""
 
     def __init__(self, scene: GroupContext, timers: TimerValues) -> None:
-        """Have no variables yet."""
+        """Start without variables."""
         self._scene = scene
         self._timers = timers
         self._open = True
@@ -101,13 +101,13 @@ class StatefulProcessorHandle:
     def getValueState(
         self, stateName: str, schema: pa.Schema | str, ttlDurationMs: int | None = None
     ) -> GroupValue:
-        """Keep at most one row."""
+        """Declare a state of at most one row."""
         return self._declare(stateName, ValueState(schema, _micros(ttlDurationMs)), GroupValue)
 
     def getListState(
         self, stateName: str, schema: pa.Schema | str, ttlDurationMs: int | None = None
     ) -> GroupList:
-        """Keep rows in the order in which they were appended."""
+        """Declare a list of rows, in the order in which they are appended."""
         return self._declare(stateName, ListState(schema, _micros(ttlDurationMs)), GroupList)
 
     def getMapState(
@@ -117,26 +117,26 @@ class StatefulProcessorHandle:
         valueSchema: pa.Schema | str,
         ttlDurationMs: int | None = None,
     ) -> GroupMap:
-        """Keep rows found by a key."""
+        """Declare a map: rows found by a key."""
         declared = MapState(userKeySchema, valueSchema, _micros(ttlDurationMs))
         return self._declare(stateName, declared, GroupMap)
 
     def getTableState(
         self, stateName: str, schema: pa.Schema | str, ttlDurationMs: int | None = None
     ) -> GroupTable:
-        """Keep rows as Arrow batches."""
+        """Declare a table: rows as Arrow batches."""
         return self._declare(stateName, TableState(schema, _micros(ttlDurationMs)), GroupTable)
 
     def getObjectState(self, stateName: str, how: ObjectState) -> GroupObject:
-        """Keep a Python object."""
+        """Declare a Python object as state."""
         return self._declare(stateName, how, GroupObject)
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
-        """Ask to be called when the watermark reaches an instant, in milliseconds."""
+        """Set a timer that fires when the watermark reaches an instant, in milliseconds."""
         self._timers.set(expiryTimestampMs * 1000)
 
     def deleteTimer(self, expiryTimestampMs: int) -> None:
-        """Delete the timer of an instant, in milliseconds, if it is set."""
+        """Delete the timer at an instant, in milliseconds, if it is set."""
         self._timers.delete(expiryTimestampMs * 1000)
 
     def listTimers(self) -> Iterator[int]:
@@ -144,7 +144,7 @@ class StatefulProcessorHandle:
         return (instant // 1000 for instant in self._timers.list())
 
     def close(self) -> None:
-        """Take no further declarations."""
+        """Reject further declarations."""
         self._open = False
 
     def _declare(
@@ -171,7 +171,7 @@ def _micros(milliseconds: int | None) -> Micros | None:
 
 
 class StatefulProcessor:
-    """What a user writes: state and what to do with rows and timers of one group.
+    """Base class for user code that handles rows and timers of one group at a time.
 
     Examples:
         >>> class Visits(ice.StatefulProcessor):
@@ -189,9 +189,9 @@ class StatefulProcessor:
         ['agent', 'visits']
     """
 
-    #: whether it takes changes that take events out; rows then have `diffs`
+    #: whether it handles retractions; see the `diffs` of rows
     handles_changes = False
-    #: columns of the output, unless they are given with the processor
+    #: columns of the output, unless they are passed along with the processor
     output: pa.Schema | str | None = None
 
     def init(self, handle: StatefulProcessorHandle) -> None:
@@ -199,23 +199,23 @@ class StatefulProcessor:
         raise undefined(self, "init")
 
     def handleInputRows(self, key: Row, rows: TimedRows, timers: TimerValues) -> Made:
-        """Take rows of a group, in time order; yield dicts or batches."""
+        """Handle rows of a group, in time order; yield dicts or batches."""
         raise undefined(self, "handleInputRows")
 
     def handleExpiredTimer(self, key: Row, timers: TimerValues, expired: ExpiredTimerInfo) -> Made:
-        """Take a timer that the watermark has reached; yield dicts or batches."""
+        """Handle a timer that the watermark has reached; yield dicts or batches."""
         raise undefined(self, "handleExpiredTimer")
 
     def handleInitialState(self, key: Row, initial: TimedRows, timers: TimerValues) -> None:
-        """Take what is known of a group before its first rows."""
+        """Handle the initial state of a group, before its first rows."""
         raise undefined(self, "handleInitialState")
 
 
 class Decoded:
-    """Events whose columns are turned into Python values once, when asked for."""
+    """Events whose columns are converted to Python values once, on first access."""
 
     def __init__(self, events: pa.RecordBatch, times: Ints, ends: Ints, diffs: Ints) -> None:
-        """Take events by group."""
+        """Take events, sorted by group."""
         self.events = events
         self.arrays = {"times": times, "ends": ends, "diffs": diffs}
         self._lists: dict[str, list[Any]] = {}
@@ -277,10 +277,10 @@ class TimedRows:
 
     @property
     def ends(self) -> list[Micros]:
-        """Return the instant before which each event ends."""
+        """Return the exclusive end of each event, in microseconds."""
         return self._all.head("ends")[self._first : self._last]
 
     @property
     def diffs(self) -> list[int]:
-        """Return how many of each event come, or go if that is negative."""
+        """Return the count of each event; a negative count retracts it."""
         return self._all.head("diffs")[self._first : self._last]

@@ -1,18 +1,18 @@
-"""Timers in event time: instants at which groups ask to be called, kept as state like any other.
+"""Timers in event time: instants at which groups are called, stored like any other state.
 
-Idea: a group's timers are rows of one synopsis, its key is a row of another, kept exactly while it
-has timers: nothing else needs the key when no row is at hand. What a chunk of work does to timers
-is a list of operations that is settled, for all groups at once, when the chunk is done; the store
-is reminded of each group's earliest instant only.
+Idea: a group's timers are rows of one synopsis. Its key is a row of another, stored exactly while
+the group has timers, because only then is the key needed without a row. The operations of a chunk
+on timers are collected in a list and applied, for all groups at once, when the chunk is done; the
+store only learns each group's earliest instant.
 
 Invariants:
-1. A timer fires once, when the watermark reaches it, in the order of instants within a group
+1. A timer fires once, when the watermark reaches it, in time order within a group
    (`test_oracle_timers_fire_in_order`).
 2. A group has a stored key exactly while it has timers (`test_keys_are_kept_while_timers_wait`).
 3. While a timer fires, only later ones can be set, so firing ends
    (`test_a_timer_may_only_set_later_ones`).
-4. No timer is earlier than the watermark it was set at, so what it makes leaves the past alone
-   (`test_a_timer_in_the_past_fires_at_the_watermark`).
+4. No timer is earlier than the watermark at which it was set, so its output does not change the
+   past (`test_a_timer_in_the_past_fires_at_the_watermark`).
 
 Cost: O(n log n) in the timers of the groups whose timers changed.
 """
@@ -37,7 +37,7 @@ Instants = set[Micros]
 
 
 def timer_synopses(keys: pa.Schema) -> tuple[Synopsis, Synopsis]:
-    """Return what is kept for timers: instants, and the key of a group that has some."""
+    """Return the synopses of timers: instants, and the keys of groups that have some."""
     return Synopsis("__timers", _AT_SCHEMA), Synopsis("__key", keys)
 
 
@@ -47,34 +47,34 @@ def instants(values: Ints) -> pa.RecordBatch:
 
 
 def too_early(instant: Micros, firing: Micros) -> DefinitionError:
-    """Return the error of a timer that would not let firing end."""
+    """Return the error for a timer that would keep firing for ever."""
     return DefinitionError(
-        f"the timer of {firing} set one at {instant}: a timer may only set later ones"
+        f"the timer at {firing} set one at {instant}: a timer may only set later ones"
     )
 
 
 def unhandled() -> DefinitionError:
-    """Return the error of a timer that nothing waits for."""
+    """Return the error for a timer that no method handles."""
     return DefinitionError(
-        "a timer was set, but nothing handles it: write handleExpiredTimer, or on_timers"
+        "a timer was set, but nothing handles it: define handleExpiredTimer or on_timers"
     )
 
 
 class TimerTable:
     """The timers of the groups at `slots`, during one chunk of work.
 
-    Groups are named by their positions among the slots.
+    Groups are identified by their positions among the slots.
     """
 
     def __init__(self, groups: Groups, number: int, slots: Slots, floor: Micros) -> None:
-        """Take the number of the synopsis of instants; that of keys comes after it.
+        """Take the number of the synopsis of instants; the synopsis of keys follows it.
 
         Timers before `floor` are set at `floor`.
         """
         self._groups = groups
         self._number = number
         self._slots = slots
-        #: no timer is set before it
+        #: timers are never earlier than this
         self.floor = floor
         #: operations in order: position, instant, set or delete
         self._done: list[tuple[Ints, Ints, int]] = []
@@ -88,7 +88,7 @@ class TimerTable:
         self._done.append((positions, np.maximum(at, self.floor), _SET))
 
     def delete(self, positions: Ints, at: Ints) -> None:
-        """Delete timers, where they are set."""
+        """Delete timers that are set."""
         self._settle_singles()
         self._done.append((positions, np.maximum(at, self.floor), _DELETE))
 
@@ -101,7 +101,7 @@ class TimerTable:
         self._singles.append((position, max(at, self.floor), _DELETE))
 
     def pending(self) -> tuple[Ints, Ints]:
-        """Return position and instant of all timers, in this order."""
+        """Return position and instant of all timers, sorted in this order."""
         owners, at, kept, was = self._settled(self._read())
         fresh, lost = kept & ~was, was & ~kept
         self._done = [(owners[lost], at[lost], _DELETE), (owners[fresh], at[fresh], _SET)]
@@ -148,7 +148,7 @@ class TimerTable:
         return self._groups.read(self._number + 1, self._slots[:0]).rows
 
     def _settle_singles(self) -> None:
-        """Turn single operations into arrays, each run of equal ones into one."""
+        """Convert single operations to arrays, one for each run of equal operations."""
         if not self._singles:
             return
         positions, at, what = np.array(self._singles, dtype=np.int64).T
@@ -165,7 +165,7 @@ class TimerTable:
         return self._stored
 
     def _of_positions(self, touched: Ints) -> GroupRows:
-        """Return the stored timers of some groups, with owners among all."""
+        """Return the stored timers of some groups, with owners as positions among all groups."""
         if self._stored is None:
             found = self._groups.read(self._number, self._slots[touched])
             return GroupRows(touched[found.owners], found.rows)
@@ -173,7 +173,7 @@ class TimerTable:
         return GroupRows(self._stored.owners[mine], self._stored.rows.filter(pa.array(mine)))
 
     def _settled(self, stored: GroupRows) -> tuple[Ints, Ints, Mask, Mask]:
-        """Return all timers that were or are set, sorted: owner, instant, is set, was set."""
+        """Return owner, instant, is set, was set of all timers before and after, sorted."""
         there = np.asarray(stored.rows.column(0))
         owners = np.concatenate([stored.owners, *(positions for positions, _, _ in self._done)])
         at = np.concatenate([there, *(instant for _, instant, _ in self._done)])
@@ -189,22 +189,22 @@ class TimerTable:
 
 
 class GroupTimers:
-    """The timers of one group, for the user's code that is called for it."""
+    """The timers of the group that user code is called for."""
 
     def __init__(self) -> None:
-        """Belong to no chunk of work yet."""
+        """Start outside any chunk of work."""
         self._book: TimerTable | None = None
         self._waiting: dict[int, Instants] | None = None
         self._position = 0
         self._firing: Micros | None = None
-        #: no event before it will arrive, in microseconds
+        #: no event with an earlier time will arrive, in microseconds
         self.watermark: Micros = 0
-        #: time of the last of the rows, or of the timer, at hand
+        #: time of the last row at hand, or of the timer that fires
         self.now: Micros = 0
         self._allowed = False
 
     def open(self, book: TimerTable | None, watermark: Micros, *, allowed: bool) -> None:
-        """Begin a chunk of work, or end it with no book."""
+        """Begin a chunk of work; without a table, end it."""
         self._book = book
         self._waiting = None
         self._firing = None
@@ -212,12 +212,12 @@ class GroupTimers:
         self.watermark = watermark
 
     def move(self, position: int, now: Micros) -> None:
-        """Turn to another group and time."""
+        """Switch to another group and time."""
         self._position = position
         self.now = now
 
     def set(self, instant: Micros) -> None:
-        """Ask to be called when the watermark reaches an instant; at once if it has."""
+        """Set a timer that fires when the watermark reaches an instant; at once if it has."""
         if not self._allowed:
             raise unhandled()
         book = self._in_use()
@@ -228,7 +228,7 @@ class GroupTimers:
             self._waiting.setdefault(self._position, set()).add(max(instant, book.floor))
 
     def delete(self, instant: Micros) -> None:
-        """Delete the timer of an instant, if it is set."""
+        """Delete the timer at an instant, if it is set."""
         book = self._in_use()
         book.delete_one(self._position, instant)
         if self._waiting is not None:
@@ -240,7 +240,7 @@ class GroupTimers:
         return sorted(self._all().get(self._position, ()))
 
     def due(self) -> Micros | None:
-        """Take out and return the earliest timer that the watermark has reached."""
+        """Remove and return the earliest timer that the watermark has reached."""
         book = self._in_use()
         waiting = self._all().get(self._position, set())
         first = min(waiting, default=INFINITY)

@@ -1,8 +1,8 @@
-"""Rows of state as Python values, and back: tuples on one side, Arrow columns on the other.
+"""Conversion of state rows between Python tuples and Arrow columns.
 
-Idea: columns are decoded once for all groups of a chunk and encoded once. What a user writes is
-brought to the form in which it would be read back, at once, so that whether a value has been
-through the log in between cannot be seen; values that have that form already cost a type check.
+Idea: columns are decoded once for all groups of a chunk and encoded once. A value that a user
+writes is immediately converted to the form in which it would be read back, so user code cannot see
+whether it has been through the log; a value that already has that form costs one type check.
 
 Invariant: a row reads back equal before and after it was stored
 (`test_rows_read_back_the_same_before_and_after_they_were_stored`).
@@ -28,7 +28,7 @@ _NAN = float("nan")
 
 
 def _plain_type(kind: pa.DataType) -> type | None:
-    """Return the Python type whose values are kept exactly, or None if each must be looked at."""
+    """Return the Python type whose values are stored exactly, or None if each needs a check."""
     found: type | None = None
     if pa.types.is_boolean(kind):
         found = bool
@@ -65,7 +65,7 @@ class RowCoder:
         self._has_floats = any(pa.types.is_floating(kind) for kind in schema.types)
 
     def row(self, given: Any) -> Row:
-        """Return what a user wrote, a tuple or a mapping, as it will be read back."""
+        """Return a user's row, a tuple or a mapping, in the form in which it will be read back."""
         if type(given) is tuple and tuple(map(type, given)) == self._plain:
             return given
         if type(given) is not tuple:
@@ -78,7 +78,7 @@ class RowCoder:
         return tuple(given)
 
     def key(self, given: Any) -> Row:
-        """Return what a user wrote as the key of a map: every NaN is the same NaN."""
+        """Return a user's key of a map, with every NaN replaced by the same NaN."""
         row = self.row(given)
         if self._has_floats and any(value != value for value in row):
             row = tuple(_NAN if value != value else value for value in row)
@@ -110,7 +110,7 @@ class RowCoder:
         raise self._unfit(given)
 
     def _settled(self, given: Row) -> Row:
-        """Take each value through Arrow."""
+        """Convert each value to Arrow and back."""
         settled = []
         for value, field in zip(given, self.schema, strict=True):
             try:
@@ -123,12 +123,12 @@ class RowCoder:
     def _unfit(self, given: Any) -> DefinitionError:
         columns = ", ".join(f"{field.name} {field.type}" for field in self.schema)
         return DefinitionError(
-            f"{given!r} is no row of ({columns}): give a tuple of {self._width} values, or a dict"
+            f"{given!r} is not a row of ({columns}): give a tuple of {self._width} values or a dict"
         )
 
 
 def _encoded(values: Sequence[Any], field: pa.Field) -> pa.Array:
-    """Encode one column; name the value that does not fit."""
+    """Encode one column; the error names a value that does not fit."""
     try:
         return pa.array(values, type=field.type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):

@@ -1,8 +1,8 @@
 """User code called with many groups at a time: columns in, columns out.
 
 Idea: a processor declares its state as data and is called once for each portion of a chunk, with
-all events sorted by group and time. State comes as columns aligned with the groups, so that work is
-done by numpy or Arrow over whole columns and Python is called a few times, not once for each group.
+all events sorted by group and time. State is columns aligned with the groups, so numpy or Arrow
+does the work over whole columns and Python code runs a few times, not once for each group.
 
     class Totals(VectorisedProcessor):
         state = {"totals": ValueState("n long, total double")}
@@ -16,12 +16,13 @@ done by numpy or Arrow over whole columns and Python is called a few times, not 
             return [batch.keys["user"], n, total]
 
 Invariants:
-1. It gives what the form for one group gives (`test_parity_both_forms_give_equal_results`).
-2. Output goes to the group it was made for (`test_output_belongs_to_its_group`).
+1. It gives the same results as the interface for one group
+   (`test_parity_both_forms_give_equal_results`).
+2. Output belongs to the group it was computed for (`test_output_belongs_to_its_group`).
 
 Cost: a few microseconds for each Arrow call, 0.1 to 1 us for each row.
 
-Limits: objects are kept only by the form for one group.
+Limits: object state is available only in the interface for one group.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from icestream.operators.process.column_state import ColumnVariable, PortionCont
 from icestream.operators.process.declarations import Declared, undefined
 from icestream.operators.process.timers import TimerTable, too_early, unhandled
 
-#: column of output that tells which group of the batch each row belongs to
+#: output column with the group number of each row
 GROUP = "__group"
 
 
@@ -49,15 +50,15 @@ class ColumnTimers:
     """The timers of the groups of a batch."""
 
     def __init__(self, book: TimerTable | None, stage: PortionContext, firing: Ints | None) -> None:
-        """Take the instants of the timers that fire, one for each group, if they do."""
+        """Take the instants of the firing timers, one for each group, if timers fire."""
         self._book = book
         self._stage = stage
         self._firing = firing
 
     def set(self, groups: Any, instants: Any) -> None:
-        """Ask to be called when the watermark reaches an instant, at once if it has.
+        """Set timers that fire when the watermark reaches an instant; at once if it has.
 
-        Groups are a mask or numbers, instants one for each of these groups, or one for all.
+        `groups` is a mask or numbers; `instants` has one for each of these groups, or one for all.
         """
         if self._book is None:
             raise unhandled()
@@ -68,13 +69,13 @@ class ColumnTimers:
         self._book.set(self._stage.focus[numbers], at)
 
     def delete(self, groups: Any, instants: Any) -> None:
-        """Delete timers, where they are set."""
+        """Delete timers that are set."""
         if self._book is not None:
             numbers, at = self._given(groups, instants)
             self._book.delete(self._stage.focus[numbers], at)
 
     def list(self) -> tuple[Ints, Ints]:
-        """Return group and instant of all timers of the groups of the batch, in this order."""
+        """Return group and instant of all timers of the batch's groups, sorted in this order."""
         if self._book is None:
             return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
         owners, at = self._book.pending()
@@ -92,14 +93,14 @@ class ColumnTimers:
 
 @dataclass(frozen=True)
 class DueBatch:
-    """Groups whose timers fire, one timer of each."""
+    """Groups whose timers fire, one timer per group."""
 
     #: key columns, a row for each group
     keys: pa.RecordBatch
     #: instant of the timer of each group, in microseconds
     times: Ints
     timers: ColumnTimers
-    #: no event before it will arrive, in microseconds
+    #: no event with an earlier time will arrive, in microseconds
     watermark: Micros
 
     def __len__(self) -> int:
@@ -114,7 +115,7 @@ class DueBatch:
 
 @dataclass(frozen=True)
 class GroupedBatch:
-    """Events by group, then by time."""
+    """Events sorted by group, then by time."""
 
     events: pa.RecordBatch
     #: number of the group of each event
@@ -123,12 +124,12 @@ class GroupedBatch:
     starts: Ints
     #: key columns, a row for each group
     keys: pa.RecordBatch
-    #: first and last instant of each event, the latter left out; how many come or go
+    #: start and (exclusive) end of each event; its count, negative for a retraction
     times: Ints
     ends: Ints
     diffs: Ints
     timers: ColumnTimers
-    #: no event before it will arrive, in microseconds
+    #: no event with an earlier time will arrive, in microseconds
     watermark: Micros
 
     def __len__(self) -> int:
@@ -142,7 +143,7 @@ class GroupedBatch:
 
     @property
     def last(self) -> Ints:
-        """Return which event is the last of each group."""
+        """Return the position of the last event of each group."""
         return self.starts[1:] - 1
 
     def column(self, name: str) -> npt.NDArray[Any]:
@@ -151,7 +152,7 @@ class GroupedBatch:
         return found
 
     def reduce(self, function: np.ufunc, values: Any) -> npt.NDArray[Any]:
-        """Fold a column, or values given for each event, of each group: `np.add`, `np.maximum`."""
+        """Fold a column, or one value per event, within each group: `np.add`, `np.maximum`."""
         column = self.column(values) if isinstance(values, str) else np.asarray(values)
         folded: npt.NDArray[Any] = function.reduceat(column, self.starts[:-1])
         return folded
@@ -161,7 +162,7 @@ class State:
     """The variables of a processor, as attributes."""
 
     def __init__(self, variables: Mapping[str, ColumnVariable]) -> None:
-        """Take them by name."""
+        """Take the variables by name."""
         self._variables = variables
 
     def __getattr__(self, name: str) -> Any:
@@ -174,7 +175,7 @@ class State:
 
 
 class VectorisedProcessor:
-    """What a user writes: state and what to do with rows and timers of many groups.
+    """Base class for user code that handles rows and timers of many groups at a time.
 
     Examples:
         >>> class Visits(ice.VectorisedProcessor):
@@ -190,23 +191,23 @@ class VectorisedProcessor:
         ['agent', 'visits']
     """
 
-    #: by name, what is kept for each group
+    #: the state variables of each group, by name
     state: ClassVar[Mapping[str, Declared]] = {}
-    #: columns of the output, unless they are given with the processor
+    #: columns of the output, unless they are passed along with the processor
     output: ClassVar[pa.Schema | str | None] = None
     #: what a row of output belongs to if it has no `__group`: a "group" or an "event" of the batch
     emits: ClassVar[str] = "group"
-    #: whether it takes changes that take events out: see `diffs`
+    #: whether it handles retractions: see `diffs`
     handles_changes: ClassVar[bool] = False
 
     def process(self, batch: GroupedBatch, state: State) -> Any:
-        """Take events of groups; return columns of output, or None."""
+        """Handle events of groups; return output columns, or None."""
         raise undefined(self, "process")
 
     def on_timers(self, batch: DueBatch, state: State) -> Any:
-        """Take groups whose timers fire; return columns of output, or None."""
+        """Handle groups whose timers fire; return output columns, or None."""
         raise undefined(self, "on_timers")
 
     def on_initial(self, batch: GroupedBatch, state: State) -> None:
-        """Take what is known of groups before their first rows."""
+        """Handle the initial state of groups, before their first rows."""
         raise undefined(self, "on_initial")

@@ -1,10 +1,10 @@
-"""The fragments of a batch: runs in memory and on the local disk, handed out range by range.
+"""The fragments of a batch: runs in memory and on the local disk, read range by range.
 
-Idea: fragments that fit are one sorted run in memory; what does not fit is written to a file of the
-arena, run by run. A pass over the open sessions asks for all of them in the order of hi. Of every
-run about two pieces are in memory then, and what is handed out ends where the shortest two do.
+Idea: fragments that fit into memory are one sorted run there; the others are written to a file of
+the arena, run by run. A pass over the open sessions reads all of them in the order of `id_high`. It
+holds about two pieces of every run in memory; each portion ends where the shortest two pieces end.
 
-Invariant: what is handed out is every fragment once, sorted, those of a group together
+Invariant: a pass returns every fragment once, sorted, those of a group together
 (`test_oracle_fragments_of_many_runs_equal_one`).
 
 Cost: each fragment that does not fit is written and read once, on the local disk. Memory: the run
@@ -25,17 +25,17 @@ from icestream.operators.session.page_file import PAGE, Directory, PageFile, Pag
 from icestream.operators.session.rows import Sessions, united
 from icestream.operators.session.spec import SessionSpec
 
-#: the greatest hi
+#: the greatest id_high
 LAST_HI = np.uint64(2**64 - 1)
-#: runs on disk, at most
+#: maximum number of runs on disk
 MOST_RUNS = 32
 
 
 class Fragments:
-    """Fragments that wait to be merged with the open sessions."""
+    """Fragments to be merged with the open sessions."""
 
     def __init__(self, spec: SessionSpec, path: str, piece_bytes: int) -> None:
-        """Keep none yet; runs go to the file `path`, in pieces of about so many bytes."""
+        """Start empty; runs go to the file `path`, in pieces of about `piece_bytes`."""
         self._spec = spec
         self._path = path
         self._piece_bytes = piece_bytes
@@ -46,7 +46,7 @@ class Fragments:
 
     @property
     def full(self) -> bool:
-        """Tell whether there are as many runs as can be merged at once."""
+        """Return whether there are as many runs as can be merged at once."""
         return len(self._runs) >= MOST_RUNS
 
     def spill(self, run: Sessions) -> None:
@@ -59,14 +59,14 @@ class Fragments:
         self._size = cutter.place
 
     def clear(self) -> None:
-        """Forget all of them."""
+        """Drop all fragments."""
         if self._runs:
             os.unlink(self._path)
         self._runs, self._size = [], 0
         self.newest = Sessions.none(self._spec)
 
     def touched(self, lows: Ids) -> npt.NDArray[np.bool_]:
-        """Tell which ranges of hi, each up to the next one's low, may have fragments."""
+        """Return which ranges of id_high, each up to the next one's low, may have fragments."""
         if self._runs:
             return np.ones(len(lows), dtype=np.bool_)
         bounds = np.append(np.searchsorted(self.newest.hi, lows), len(self.newest))
@@ -74,7 +74,7 @@ class Fragments:
 
     @contextmanager
     def ahead(self) -> Iterator[FragmentCursor]:
-        """Lend all fragments in the order of hi."""
+        """Open a cursor over all fragments in the order of id_high."""
         if not self._runs:
             yield FragmentCursor(self._spec, [_Cursor(self.newest)])
             return
@@ -85,7 +85,7 @@ class Fragments:
 
 
 class FragmentCursor:
-    """Fragments in the order of hi, merged as they are asked for."""
+    """Fragments in the order of id_high, merged on demand."""
 
     def __init__(self, spec: SessionSpec, cursors: list[_Cursor]) -> None:
         """Begin before the first."""
@@ -94,7 +94,7 @@ class FragmentCursor:
         self._cursors = cursors
 
     def up_to(self, last: np.uint64) -> Iterator[tuple[np.uint64, Sessions]]:
-        """Yield those with hi up to `last` in portions, each with the hi it reaches to."""
+        """Yield fragments with id_high up to `last`, in portions, each with its last id_high."""
         reached = None
         while reached != last:
             reached = min([last, *(cursor.reach for cursor in self._cursors)])
@@ -104,7 +104,7 @@ class FragmentCursor:
 
 
 class _Cursor:
-    """A place in one run: what is in memory of it, and the pieces that are not."""
+    """A position in one run: its part in memory, and the pieces that are not."""
 
     def __init__(
         self, rest: Sessions, file: PageFile | None = None, pieces: Directory | None = None
@@ -115,14 +115,14 @@ class _Cursor:
 
     @property
     def reach(self) -> np.uint64:
-        """Return the hi up to which the next two pieces reach."""
+        """Return the id_high up to which the next two pieces reach."""
         if len(self._pieces) <= 2:
             return LAST_HI
         low: np.uint64 = self._pieces["low"][2]
         return low - np.uint64(1)
 
     def take(self, last: np.uint64) -> Sessions:
-        """Return the fragments with hi up to `last`, and go on behind them."""
+        """Return the fragments with id_high up to `last`, and move past them."""
         needed = int(np.searchsorted(self._pieces["low"], last, side="right"))
         if needed and self._file is not None:
             loaded = map(self._file.read, self._pieces[:needed])

@@ -1,16 +1,16 @@
 """Session aggregates of one shard: fragments on the log, open sessions in pages.
 
-Idea: a batch is folded into *fragments*, the sessions its own events make. Fragments are written to
-the log and merged with the open sessions they touch; then the sessions that the watermark has
-reached are emitted and gone. The log has fragments and, now and then, all open sessions; both are
-needed until the next snapshot, so they are of the class `BASE`.
+Idea: a batch is folded into *fragments*, the sessions that its events form on their own. Fragments
+are written to the log and merged with the open sessions they touch; then the sessions that the
+watermark has reached are emitted and removed. The log has fragments and, from time to time, all
+open sessions; both are needed until the next snapshot, so they have the class `BASE`.
 
 Invariants:
 1. A session is emitted once, when the watermark reaches its end, with the events Spark's
    `session_window` gives it in append mode (`test_oracle_sessions_equal_the_obvious_computation`,
    `tests/runtime/test_session_oracle.py`).
-2. An event behind the watermark extends and joins sessions that are still open, and opens one of
-   its own where there is none (`test_an_event_behind_the_watermark_joins_sessions_still_open`).
+2. An event behind the watermark extends and joins open sessions, and opens a new one
+   if there is none (`test_an_event_behind_the_watermark_joins_sessions_still_open`).
 3. Arena and work buffers stay inside the quota (`test_bounded_state_of_ten_times_the_budget`).
 4. Restoring a snapshot and replaying the versions after it leads to the same rows
    (`test_crash_restored_sessions_emit_the_same_rows`).
@@ -19,8 +19,8 @@ Cost: O(events log events) to fold; each version reads the pages that fragments 
 have sessions due, and writes those that fragments fall into. A batch whose fragments exceed the
 quota makes more than one pass.
 
-Limits: aggregates with a state of fixed size. A fragment is logged with its key, each time. The
-open sessions of one group fit into a fifth of the quota.
+Limits: aggregates must have a state of fixed size. Each fragment is logged with its key. The open
+sessions of one group must fit into a fifth of the quota.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ FRAGMENTS = 0
 OPEN_SESSIONS = 1
 POSITION = 2
 
-#: bytes of a page and of a record, at most
+#: maximum bytes of a page and of a record
 PAGE_BYTES = 65536
-#: rows handed on at once, at most
+#: maximum number of rows emitted at once
 RESULT_ROWS = 4096
 
 
 class SessionOperator:
     """Session aggregates of one shard."""
 
-    #: fragments are needed until the next snapshot, as everything of this class is
+    #: fragments, like everything in this class, are needed until the next snapshot
     lifetimes: ClassVar[tuple[str, ...]] = (BASE,)
 
     def __init__(self, spec: SessionSpec, shard: Shard, results: pa.Schema) -> None:
@@ -65,7 +65,7 @@ class SessionOperator:
         self._shard = shard
         self._results = results
         header = shard.arena.header
-        #: how far sessions were closed, and the events that came so far
+        #: the watermark up to which sessions were closed, and the number of events so far
         self._position: dict[str, int] = header.setdefault(
             "position", {"watermark": MINUS_INFINITY, "arrivals": 0}
         )
@@ -91,7 +91,7 @@ class SessionOperator:
         self._fragments.newest = self._logged(self._united())
 
     def _take(self, fragments: Sessions) -> None:
-        """Take in fragments; once they fill a chunk they go to the disk as a run."""
+        """Add fragments; once they fill a chunk, they are written to disk as a run."""
         self._pending.append(fragments)
         if sum(each.nbytes for each in self._pending) < self._chunk_bytes:
             return
@@ -112,7 +112,7 @@ class SessionOperator:
         return united(pending, self._spec)
 
     def _logged(self, fragments: Sessions) -> Sessions:
-        """Write fragments to the log, unless they come from there."""
+        """Write fragments to the log, unless they were read from it."""
         if not self._replaying and len(fragments):
             self._schedule.log(self._append(FRAGMENTS, fragments, self._position["arrivals"]))
         return fragments
@@ -177,23 +177,23 @@ class SessionOperator:
             yield sessions.where(sessions.ends > closed)
 
     def record(self, sessions: Iterable[Sessions]) -> None:
-        """Write these as all that are open: nothing logged before them is needed any more."""
+        """Write a snapshot of all open sessions: nothing logged before it is needed any more."""
         for each in sessions:
             self._append(OPEN_SESSIONS, each)
         self._shard.segment(BASE).append(json.dumps(self._position).encode(), synopsis=POSITION)
 
     @property
     def took_snapshot(self) -> bool:
-        """Tell whether the version just written stands without those before it."""
+        """Return whether the version just written is a snapshot, independent of earlier ones."""
         return self._schedule.taken
 
     @property
     def released(self) -> tuple[int, ...]:
-        """Return nothing: all segments go with the next snapshot."""
+        """Return nothing: all segments are removed with the next snapshot."""
         return ()
 
     def restore(self, history: Sequence[PastVersion]) -> None:
-        """Load the snapshot that begins `history`, if it does, and replay the versions after it."""
+        """Load the snapshot that starts `history`, if there is one, and replay later versions."""
         self._replaying = True
         for past in history:
             if not self._load(past):
@@ -231,7 +231,7 @@ class SessionOperator:
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Return what the progress report tells of this shard."""
+        """Return what the progress report shows for this shard."""
         pages = self._pages.directory
         return {
             "groups": int(pages["groups"].sum()),

@@ -1,14 +1,14 @@
-"""Sorted sessions in a local file, cut into pages that are found by hi.
+"""Sorted sessions in a local file, cut into pages that are found by `id_high`.
 
 Idea: a page is some kilobytes of sessions, written once; the caller keeps its row of the directory.
-Pages are cut where hi changes, so that all sessions of a group are in one.
+Pages are cut where `id_high` changes, so that all sessions of a group are in one page.
 
 Invariants:
-1. A page is read as it was written, or the disk is named as failing
+1. A page is read as it was written, or the error names the failing disk
    (`test_a_page_that_rotted_is_named`).
-2. Pages are about as large as asked for, and in the order of hi
+2. Pages have about the requested size, and are in the order of `id_high`
    (`test_parity_pages_beside_a_sorted_list`).
-3. A group whose sessions exceed what may be in memory is an error, not a larger page
+3. A group whose sessions do not fit into memory is an error, not a larger page
    (`test_bounded_a_group_with_too_many_sessions_says_so`).
 """
 
@@ -30,14 +30,14 @@ from icestream.operators.session.spec import SessionSpec
 
 PAGE = np.dtype(
     [
-        #: least hi of its range
+        #: first id_high of its range
         ("low", np.uint64),
         ("place", np.int64),
         ("length", np.int64),
         ("checksum", np.uint64),
-        #: sessions in it, closed ones among them
+        #: number of sessions in it, including closed ones
         ("rows", np.int64),
-        #: sessions and groups that are open
+        #: number of open sessions and of their groups
         ("open", np.int64),
         ("groups", np.int64),
         #: when the first open session ends
@@ -49,10 +49,10 @@ Directory = npt.NDArray[np.void]
 
 
 class PageFile:
-    """A file of pages, open as long as its context is."""
+    """A file of pages, open within its context."""
 
     def __init__(self, path: str, spec: SessionSpec) -> None:
-        """Name the file; it is made when it is opened."""
+        """Name the file; it is created when it is opened."""
         self.path = path
         self._spec = spec
         self._handle = -1
@@ -116,11 +116,11 @@ class PageWriter:
 
     @property
     def directory(self) -> Directory:
-        """Return the pages written and kept so far."""
+        """Return the pages written and copied so far."""
         return np.concatenate(self._pages)
 
     def add(self, sessions: Sessions) -> None:
-        """Take the next sessions; their groups come after all that were taken before."""
+        """Add the next sessions; their groups must come after all earlier ones."""
         if len(sessions) == 0:
             return
         self._waiting.append(sessions)
@@ -132,7 +132,7 @@ class PageWriter:
             self._waiting, self._bytes = [rest], rest.nbytes
 
     def keep(self, pages: Directory, moved_from: PageFile | None = None) -> None:
-        """Put pages as they are behind what was added; copy them if they are of another file."""
+        """Append existing pages unchanged; copy them if they are in another file."""
         if len(pages) == 0:
             return
         self.finish()
@@ -142,7 +142,7 @@ class PageWriter:
         self._pages.append(pages)
 
     def finish(self) -> None:
-        """Write what waits."""
+        """Write what is buffered."""
         if self._waiting:
             whole = Sessions.concatenated(self._waiting)
             first = self._cut(whole, -(-self._bytes // self._page_bytes))
@@ -150,10 +150,10 @@ class PageWriter:
         self._waiting, self._bytes = [], 0
 
     def _cut(self, whole: Sessions, parts: int) -> int:
-        """Write all but the last of some parts; return where that begins."""
+        """Cut sessions into `parts`, write all but the last; return where the last begins."""
         hi, first = whole.hi, 0
         for part in range(1, parts):
-            # the groups of one hi stay together
+            # groups with the same id_high stay together
             last = int(np.searchsorted(hi, hi[part * len(hi) // parts]))
             if last > first:
                 self._write(whole.between(first, last))
@@ -164,8 +164,8 @@ class PageWriter:
         data = sessions.to_bytes()
         if len(data) > self._most_bytes:
             msg = (
-                f"the open sessions of one group take {format_bytes(len(data))}; with its memory a "
-                f"shard can hold {format_bytes(self._most_bytes)} of them at once. Give the query "
+                f"the open sessions of one group take {format_bytes(len(data))}, but a shard can "
+                f"hold only {format_bytes(self._most_bytes)} of them in memory. Give the query "
                 "more with .memory(...), or use a longer gap or a shorter slack"
             )
             raise BudgetError(msg)

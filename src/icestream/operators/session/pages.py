@@ -1,23 +1,23 @@
-"""The open sessions of a shard: sorted pages in a file of the arena, of which few are in memory.
+"""The open sessions of a shard: sorted pages in a file of the arena, few of them in memory.
 
-Idea: each page has all sessions with hi in its range. The directory knows of each where it lies
-and when its first session ends; it is all that stays in memory. A pass reads only the pages that
-fragments may fall into or that have sessions due, and writes only those that fragments changed:
-sessions a watermark has closed are skipped when a page is read, and go when it is next written.
-Pages that lie beside each other are cut anew when they are written.
+Idea: each page has all sessions with `id_high` in its range. The directory, which is all that stays
+in memory, has the position of each page and when its first session ends. A pass reads only the
+pages that fragments may fall into or that have sessions due, and writes only those that fragments
+changed: sessions that a watermark has closed are skipped when a page is read, and dropped when it
+is next written. Adjacent pages are cut again when they are written.
 
 Invariants:
-1. Every group is in one page, and pages are in the order of hi
+1. Every group is in one page, and pages are in the order of `id_high`
    (`test_parity_pages_beside_a_sorted_list`).
-2. A pass touches no page without news (`test_a_pass_reads_only_pages_with_news`).
-3. The file has at most about twice the bytes of the pages in it, and what a pass writes
+2. A pass touches only pages with changes (`test_a_pass_reads_only_pages_with_news`).
+3. The file has at most about twice the bytes of its pages, plus what a pass writes
    (`test_bounded_the_file_follows_its_pages`).
 
-Cost: a pass reads the pages with news and writes those with fragments; when garbage would exceed
+Cost: a pass reads the pages with changes and writes those with fragments; when garbage would exceed
 what is left of the file, the rest is copied too. Memory: 64 bytes per page, and a few pages.
 
-Limits: the sessions of one group are in one page, which must fit into memory. The file is a cache
-like all of the arena; the operating system keeps what is hot of it in memory, outside the process.
+Limits: the sessions of one group are in one page, which must fit into memory. The file is a cache,
+like the whole arena; the operating system caches its hot parts in memory, outside the process.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Pages:
 
     @property
     def directory(self) -> Directory:
-        """Return a copy of what is known of each page, in the order of hi."""
+        """Return a copy of the directory, in the order of id_high."""
         return self._table.records.copy()
 
     def __len__(self) -> int:
@@ -64,13 +64,13 @@ class Pages:
         return int(self.directory["length"].sum())
 
     def contents(self) -> Iterator[Sessions]:
-        """Yield the sessions of every page in order, those already closed among them."""
+        """Yield the sessions of every page in order, including those already closed."""
         with self._file(self._facts["file"]) as file:
             for page in self.directory:
                 yield file.read(page)
 
     def fill(self, contents: Iterator[Sessions]) -> None:
-        """Replace all pages by new ones made of sorted sessions."""
+        """Replace all pages with new ones that hold the given sorted sessions."""
         number = self._facts["file"] + 1
         with self._file(number) as file:
             cutter = PageWriter(file, 0, *self._sizes)
@@ -82,10 +82,10 @@ class Pages:
     def advance(
         self, fragments: Fragments, closed: Micros, watermark: Micros
     ) -> Iterator[Sessions]:
-        """Merge fragments in and yield the sessions that end at or before the watermark.
+        """Merge fragments and yield the sessions that end at or before the watermark.
 
-        Those that end at or before `closed` were yielded by an earlier pass. The pages are in order
-        once the iterator is exhausted.
+        Those that end at or before `closed` were yielded by an earlier pass. The pages are
+        consistent once the iterator is exhausted.
         """
         directory = self._covering()
         touched = fragments.touched(directory["low"])
@@ -109,7 +109,7 @@ class Pages:
         self._replace(cutter, number + anew)
 
     def _covering(self) -> Directory:
-        """Return the directory with pages for every hi: one without sessions if there is none."""
+        """Return a directory that covers every id_high: if it is empty, by one empty page."""
         directory = self.directory
         if len(directory) == 0:
             directory = np.zeros(1, dtype=PAGE)
@@ -118,7 +118,7 @@ class Pages:
         return directory
 
     def _replace(self, cutter: PageWriter, number: int) -> None:
-        """Take the pages that were written and kept, in the file of that number."""
+        """Switch to the pages that were written or copied, in the file of that number."""
         pages = cutter.directory
         self._table.replace(pages[pages["length"] > 0])
         before = self._facts["file"]
@@ -131,7 +131,7 @@ class Pages:
 
 
 class _Pass:
-    """One pass over the pages, from the file they are in to what the cutter writes."""
+    """One pass over the pages, from their file to what the writer writes."""
 
     def __init__(
         self,
@@ -183,7 +183,7 @@ class _Pass:
         return sessions.where(sessions.ends > self._closed)
 
     def _leave(self, page: Directory, left: Sessions) -> None:
-        """Note what is left of a page without fragments; write it if that is less than half."""
+        """Record what is left of a page without fragments; rewrite it if less than half is left."""
         if 2 * len(left) < page[0]["rows"]:
             self._cutter.add(left)
         elif len(left):

@@ -1,11 +1,11 @@
-"""Sessions in memory: sorted rows of words, with the key of each beside it.
+"""Sessions in memory: sorted rows of words, each with its key.
 
-Idea: everything the operator handles, fragments of a batch and pages of state alike, is one such
-pair. Its bytes are the rows followed by the keys as an Arrow stream, on the log as in a page.
+Idea: fragments of a batch and pages of state have the same form, one such pair. Its bytes are the
+rows followed by the keys as an Arrow stream, on the log and in a page alike.
 
 Invariants:
-1. Merging keeps each row beside its key (`test_merging_keeps_each_row_beside_its_key`).
-2. Bytes give back the sessions they were made of, also without key columns
+1. Merging keeps each row with its key (`test_merging_keeps_each_row_beside_its_key`).
+2. Bytes decode to the sessions they were encoded from, also without key columns
    (`test_bytes_give_back_the_sessions_they_were_made_of`).
 """
 
@@ -30,7 +30,7 @@ from icestream.state.log.ipc import read_batch, write_table
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """Rows sorted by (hi, lo, start), and their keys."""
+    """Rows sorted by (id_high, id_low, start), and their keys."""
 
     rows: Table
     keys: pa.RecordBatch
@@ -44,7 +44,7 @@ class Sessions:
 
     @classmethod
     def concatenated(cls, parts: Sequence[Sessions]) -> Sessions:
-        """Put sessions one after the other."""
+        """Concatenate sessions."""
         if len(parts) == 1:
             return parts[0]
         rows = np.concatenate([part.rows for part in parts])
@@ -52,7 +52,7 @@ class Sessions:
 
     @classmethod
     def from_bytes(cls, payload: memoryview | bytes, rows: int, spec: SessionSpec) -> Sessions:
-        """Return the sessions that `to_bytes` wrote; their keys are views of the payload."""
+        """Decode what `to_bytes` wrote; the keys are views of the payload."""
         cut = 8 * rows * spec.width
         view = memoryview(payload)
         table = np.frombuffer(view[:cut], dtype=np.int64).reshape(rows, spec.width)
@@ -78,7 +78,7 @@ class Sessions:
 
     @property
     def hi(self) -> Ids:
-        """Return the upper half of each group's identity."""
+        """Return the high word of each group's identity."""
         return np.ascontiguousarray(self.rows[:, 0]).view(np.uint64)
 
     @property
@@ -95,11 +95,11 @@ class Sessions:
         return 1 + int((np.diff(self.rows[:, :2], axis=0) != 0).any(axis=1).sum())
 
     def between(self, first: int, last: int) -> Sessions:
-        """Return the sessions at places `first` to `last`, the last left out."""
+        """Return the sessions from position `first` up to `last`, exclusive."""
         return Sessions(self.rows[first:last], self.keys.slice(first, last - first))
 
     def split_after(self, hi: np.uint64) -> tuple[Sessions, Sessions]:
-        """Return the sessions of groups up to a hi, and those of the others."""
+        """Return the sessions of groups up to an id_high, and the others."""
         at = int(np.searchsorted(self.hi, hi, side="right"))
         return self.between(0, at), self.between(at, len(self))
 
@@ -108,12 +108,12 @@ class Sessions:
         return self if chosen.all() else self._take(np.flatnonzero(chosen))
 
     def sorted(self) -> Sessions:
-        """Return the sessions by (hi, lo, start), those that agree in the order they are in."""
+        """Return the sessions sorted by (id_high, id_low, start); the sort is stable."""
         lo = np.ascontiguousarray(self.rows[:, 1]).view(np.uint64)
         return self._take(_order(self.hi, lo, np.ascontiguousarray(self.rows[:, START])))
 
     def merged(self, other: Sessions, spec: SessionSpec) -> Sessions:
-        """Return both in one, sessions of a group that touch combined."""
+        """Return both merged; sessions of a group that touch are combined."""
         out = np.empty((len(self) + len(other), spec.width), dtype=np.int64)
         sources = np.empty(len(out), dtype=np.int64)
         count = kernels.merge_sessions(
@@ -135,9 +135,9 @@ def united(parts: Sequence[Sessions], spec: SessionSpec) -> Sessions:
 
 
 def portions(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
-    """Yield the same events in batches of about `size` bytes: the more at once, the less is left.
+    """Yield the same events in batches of about `size` bytes, since large batches fold better.
 
-    A batch that is larger is cut, smaller ones are put together.
+    A larger batch is split, smaller ones are concatenated.
     """
     waiting: list[pa.RecordBatch] = []
     held = 0
@@ -155,7 +155,7 @@ def portions(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[pa.Record
 
 
 def fragments_of(tuples: pa.RecordBatch, arrivals: int, spec: SessionSpec) -> Sessions:
-    """Fold events into the sessions they make on their own; `arrivals` came before them."""
+    """Fold events into the sessions they form on their own; `arrivals` precede them."""
     hi, lo, time = (np.asarray(tuples.column(name).to_numpy()) for name in (HI, LO, TIME))
     slots, heads, last = (np.empty(len(time), dtype=np.int64) for _ in range(3))
     order = _order(hi, lo, time)
@@ -182,10 +182,10 @@ def _columns(tuples: pa.RecordBatch, arrivals: int, spec: SessionSpec) -> Mappin
 
 
 def _order(hi: Ids, lo: Ids, start: Ints) -> Ints:
-    """Return the order by (hi, lo, start), as they came where these agree.
+    """Return the stable order by (id_high, id_low, start).
 
-    A hi is nearly unique to a group and its rows mostly come in time: often one sort is enough, and
-    two where they do not.
+    An `id_high` is nearly unique to a group and its rows mostly arrive in time order: often one
+    sort is enough, otherwise two.
     """
     order = np.argsort(hi, kind="stable")
     if not _is_sorted(hi[order], lo[order], start[order]):
@@ -197,7 +197,7 @@ def _order(hi: Ids, lo: Ids, start: Ints) -> Ints:
 
 
 def _is_sorted(hi: Ids, lo: Ids, start: Ints) -> bool:
-    """Tell whether rows sorted by hi are sorted by (hi, lo, start)."""
+    """Return whether rows sorted by id_high are sorted by (id_high, id_low, start)."""
     same_hi = hi[1:] == hi[:-1]
     behind = (lo[1:] == lo[:-1]) & (start[1:] < start[:-1])
     return not (same_hi & (behind | (lo[1:] < lo[:-1]))).any()

@@ -1,13 +1,13 @@
 """What a session window is, and what is computed over it.
 
-Idea: a session is `[first event, last event + gap)`. An event belongs to it if it comes at its end
-at the latest, so a pause of exactly the gap does not part two sessions, as in Spark's
+Idea: a session is `[first event, last event + gap)`. An event that arrives exactly at its end still
+belongs to it, so a pause of exactly the gap does not separate two sessions, as in Spark's
 `session_window`.
 
 Invariants:
 1. An event is late exactly when the watermark has reached its time plus the gap
    (`test_an_event_is_late_when_the_watermark_reached_its_own_end`).
-2. Aggregates whose state is an object are refused where the query is defined
+2. Aggregates whose state is an object are rejected when the query is defined
    (`test_an_aggregate_with_an_object_is_refused`).
 """
 
@@ -41,11 +41,11 @@ class SessionSpec:
     inputs: pa.Schema
 
     def __post_init__(self) -> None:
-        """Refuse aggregates that sessions cannot keep."""
+        """Reject aggregates that sessions cannot store."""
         for aggregate in self.aggregates:
             if aggregate.is_object:
                 msg = (
-                    f"{aggregate.function} (behind {aggregate.alias!r}) is not available over "
+                    f"{aggregate.function} (as {aggregate.alias!r}) is not available over "
                     "sessions: use it over window(...), or an aggregate of fixed size such as "
                     "count, sum, avg, min, max, variances, first and last"
                 )
@@ -58,14 +58,14 @@ class SessionSpec:
 
     @cached_property
     def layout(self) -> Layout:
-        """Return the fields all aggregates need together."""
+        """Return the fields that all aggregates need together."""
         return Layout.of(
             field for aggregate in self.aggregates for field in aggregate.fields(self.types)
         )
 
     @property
     def width(self) -> int:
-        """Return the words of a session: hi, lo, start, end, then the fields."""
+        """Return the words of a session: id_high, id_low, start, end, then the fields."""
         return SESSION_FIELDS + self.layout.field_words
 
     @cached_property
@@ -75,6 +75,6 @@ class SessionSpec:
 
     @cached_property
     def identity(self) -> npt.NDArray[np.int64]:
-        """Return a session into which nothing was folded."""
+        """Return an empty session, into which nothing was folded."""
         fields = self.layout.entry_identity[ENTRY_FIELDS:]
         return np.concatenate([np.zeros(SESSION_FIELDS, dtype=np.int64), fields])

@@ -1,11 +1,11 @@
 """Arithmetic and mathematics over Arrow arrays: NULL where Spark's ANSI mode would fail.
 
 Idea: Arrow's checked functions are tried first. If one finds an overflow, the batch is computed
-again with integers that cannot overflow, and the values out of range become NULL; so only batches
-with an overflow pay for it. Doubles never overflow; divisors of zero give NULL.
+again with integers that cannot overflow, and values out of range become NULL; so only batches with
+an overflow pay for it. Doubles never overflow; division by zero gives NULL.
 
 Invariants:
-1. No result is wrapped around (`test_overflow_is_null_before_it_is_an_error`).
+1. No result wraps around (`test_overflow_is_null_before_it_is_an_error`).
 2. Doubles are rounded as their shortest text would be (`test_oracle_numbers`).
 
 Cost: one Arrow call per operator.
@@ -33,7 +33,7 @@ _EXACT: dict[str, Callable[[Any, Any], Any]] = {
     "subtract_checked": operator.sub,
     "multiply_checked": operator.mul,
 }
-#: beyond this a double has no places behind the point
+#: a double above this has no fractional digits
 _WHOLE_DOUBLE = 2.0**52
 
 
@@ -59,14 +59,14 @@ def whole(name: str) -> Kernel:
 
 
 def negate(a: pa.Array) -> pa.Array:
-    """Return whole numbers or intervals with the other sign; NULL where there is none."""
+    """Return whole numbers or intervals with the other sign; NULL if it is out of range."""
     if pa.types.is_duration(a.type):
         return negate(a.view(BIGINT)).view(a.type)
     return whole("subtract_checked")(pa.scalar(0, a.type), a)
 
 
 def absolute(a: pa.Array) -> pa.Array:
-    """Return sizes of whole numbers or intervals; NULL where there is none."""
+    """Return absolute values of whole numbers or intervals; NULL if out of range."""
     if pa.types.is_duration(a.type):
         return absolute(a.view(BIGINT)).view(a.type)
     return pc.if_else(pc.less(a, pa.scalar(0, a.type)), negate(a), a)
@@ -91,7 +91,7 @@ def _never_zero(array: pa.Array) -> npt.NDArray[Any]:
 
 
 def whole_quotient(a: Datum, b: Datum) -> pa.Array:
-    """Divide whole numbers and cut; NULL where the divisor is zero or the result out of range."""
+    """Divide whole numbers and truncate; NULL if the divisor is 0 or the result out of range."""
     left, right = arrays(a, b)
     x, y = left.fill_null(0).to_numpy(), _never_zero(right)
     overflow = (x == np.iinfo(np.int64).min) & (y == -1)
@@ -103,7 +103,7 @@ def whole_quotient(a: Datum, b: Datum) -> pa.Array:
 
 
 def remainder(a: Datum, b: Datum) -> pa.Array:
-    """Return what division leaves, with the sign of the dividend; NULL where the divisor is 0."""
+    """Return the remainder, with the sign of the dividend; NULL if the divisor is 0."""
     left, right = arrays(a, b)
     by = _never_zero(right)
     if pa.types.is_integer(right.type):
@@ -114,7 +114,7 @@ def remainder(a: Datum, b: Datum) -> pa.Array:
 
 
 def positive_remainder(a: Datum, b: Datum) -> pa.Array:
-    """Return what division leaves, moved into the range of the divisor."""
+    """Return the remainder, moved into the range of the divisor."""
     rest = remainder(a, b)
     below = pc.less(rest, pa.scalar(0, rest.type))
     moved = remainder(pc.add(rest, b), b)
@@ -122,7 +122,7 @@ def positive_remainder(a: Datum, b: Datum) -> pa.Array:
 
 
 def of_floats(function: Callable[..., Any], *, above: float | None = None) -> Kernel:
-    """Return a function of doubles as a kernel; NULL for arguments not above a bound."""
+    """Return a function of doubles as a kernel; NULL for arguments at or below a bound."""
 
     def kernel(*values: Datum) -> pa.Array:
         given = arrays(*values)
@@ -138,7 +138,7 @@ def of_floats(function: Callable[..., Any], *, above: float | None = None) -> Ke
 
 
 def power(a: Floats, b: Floats) -> Floats:
-    """Raise doubles; one to a power that is no number is no number, as in Java."""
+    """Raise doubles to a power; 1 to the power NaN is NaN, as in Java."""
     odd = (np.abs(a) == 1) & ~np.isfinite(b)
     result: Floats = np.where(odd, np.nan, np.power(a, b))
     return result
@@ -151,10 +151,10 @@ def logarithm(base: Floats, a: Floats) -> Floats:
 
 
 def round_floats(array: pa.Array, places: int) -> pa.Array:
-    """Round doubles half up at a number of places.
+    """Round doubles half up to a number of places.
 
     The tie above `k` is `(k + 1/2) / 10**places`. The double nearest to it is the one whose
-    shortest text is the tie, so comparing doubles is comparing texts.
+    shortest text is the tie, so comparing doubles equals comparing texts.
     """
     values = array.cast(DOUBLE).fill_null(0.0).to_numpy()
     size = np.abs(values)
@@ -171,7 +171,7 @@ def round_floats(array: pa.Array, places: int) -> pa.Array:
 
 
 def round_whole(array: pa.Array, places: int) -> pa.Array:
-    """Round whole numbers half up at a place ahead of the point; NULL out of range."""
+    """Round whole numbers half up to a negative number of places; NULL if out of range."""
     if places >= 0:
         return array
     values = decimals.half_up(decimals.unscaled(array, 38), 10**-places) * 10**-places
@@ -179,7 +179,7 @@ def round_whole(array: pa.Array, places: int) -> pa.Array:
 
 
 def to_whole_number(function: Callable[[Floats], Floats]) -> Kernel:
-    """Return floor or ceil of doubles as BIGINT: 0 for NaN, NULL out of range."""
+    """Return floor or ceil of doubles as BIGINT: 0 for NaN, NULL if out of range."""
 
     def kernel(array: pa.Array) -> pa.Array:
         values = array.fill_null(0.0).to_numpy()

@@ -1,15 +1,15 @@
-"""Changes of type over Arrow arrays, as Spark's CAST makes them in ANSI mode.
+"""Casts between types over Arrow arrays, as Spark's CAST does in ANSI mode.
 
-Idea: a table from the families of the two types to a function of the array and the wanted type.
-A value that has no counterpart in the wanted type becomes NULL; whether that is an error is decided
-by who asked: CAST or TRY_CAST.
+Idea: a table maps the families of the two types to a function of the array and the target type. A
+value without a counterpart in the target type becomes NULL; whether that is an error depends on the
+caller: CAST or TRY_CAST.
 
 Invariants:
 1. Each cast gives the values of Spark's, and NULL where Spark fails
    (`test_oracle_casts`, `test_oracle_decimals_are_exact`).
 
 Limits: text of doubles is the shortest that reads back; Java before version 19 writes some doubles
-with a digit more.
+with one more digit.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from icestream.sql.expressions.types import (
     is_zoned,
 )
 
-#: array, wanted type, zone of the session
+#: arguments: array, target type, time zone of the session
 Caster = Callable[[pa.Array, pa.DataType, str], pa.Array]
 
 _SECOND = 1_000_000
@@ -83,7 +83,7 @@ def _float_to_whole(array: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
     del zone
     values = array.cast(DOUBLE).fill_null(0.0).to_numpy()
     bound = 2.0 ** (kind.bit_width - 1)
-    # halves of the range are exact doubles: the largest BIGINT is not, and Spark takes 2**63 for it
+    # the bounds are exact doubles: the largest BIGINT is not, and Spark uses 2**63 instead
     with np.errstate(invalid="ignore"):
         top = values <= bound if kind.bit_width == 64 else np.floor(values) < bound
         ok = valid(array) & top & (np.ceil(values) >= -bound)
@@ -135,7 +135,7 @@ def _text_to_decimal(array: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
 def _text_to_whole(array: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
     del zone
     if not pc.any(pc.match_substring(array, "x", ignore_case=True)).as_py():
-        # Arrow reads 0x10 as sixteen, and refuses blanks, signs and numbers out of range
+        # Arrow reads 0x10 as sixteen, and rejects blanks, signs and numbers out of range
         with suppress(pa.ArrowInvalid):
             return array.cast(kind)
     text = pc.utf8_trim(array, characters=times.BLANKS)
@@ -180,7 +180,7 @@ def _float_to_text(array: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
 
 
 def _scientific(text: pa.Array) -> pa.Array:
-    """Write numbers that Arrow wrote in any way with one digit ahead of the point."""
+    """Rewrite numbers that Arrow wrote in any notation with one digit before the point."""
     parts = pc.extract_regex(
         pc.fill_null(text, "1e+0"),
         r"^(?P<sign>-?)(?P<whole>\d+)(?:\.(?P<fraction>\d+))?(?:e\+?(?P<exponent>-?\d+))?$",
@@ -202,7 +202,7 @@ def _scientific(text: pa.Array) -> pa.Array:
 
 
 def _decimal_to_text(array: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
-    """Write decimals with all their places and never with an exponent."""
+    """Write decimals with all their places and without an exponent."""
     del zone
     scale = array.type.scale
     whole = decimals.packed(decimals.unscaled(array), valid(array), pa.decimal128(38, 0))
@@ -307,7 +307,7 @@ _CASTS: dict[tuple[str, str], Caster] = {
     ("local", "date"): lambda array, kind, zone: times.to_date(array, zone),
     ("local", "zoned"): lambda array, kind, zone: times.to_instant(array, zone).cast(kind),
 }
-#: casts that always have a value
+#: casts that never fail
 _SAFE = {
     ("whole", "float"), ("whole", "boolean"), ("whole", "text"), ("whole", "zoned"),
     ("float", "float"), ("float", "boolean"), ("float", "text"), ("decimal", "float"),
@@ -320,7 +320,7 @@ _SAFE = {
 
 
 def caster(source: pa.DataType, target: pa.DataType) -> Caster | None:
-    """Return the function that changes one type into another, if there is one."""
+    """Return the function that casts one type to another, if there is one."""
     if source == target:
         return _plain
     if source == NULL:
@@ -329,7 +329,7 @@ def caster(source: pa.DataType, target: pa.DataType) -> Caster | None:
 
 
 def always_works(source: pa.DataType, target: pa.DataType) -> bool:
-    """Tell whether every value has a counterpart in the wanted type."""
+    """Return whether every value has a counterpart in the target type."""
     if source in (target, NULL):
         return True
     pair = (_family(source), _family(target))

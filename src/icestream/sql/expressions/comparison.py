@@ -1,7 +1,7 @@
 """Comparisons over Arrow arrays: NaN equals NaN and is greater than every other number.
 
-Idea: Arrow compares as processors do, where NaN is in no order. For floats each comparison is one
-of Arrow's, corrected where NaN occurs; all others are Arrow's own.
+Idea: Arrow compares floats as processors do: NaN is unordered. For floats each comparison is one of
+Arrow's, corrected where NaN occurs; all other types use Arrow's own.
 
 Invariants:
 1. NaN = NaN, NaN > infinity, and -0.0 = 0.0 (`test_oracle_comparisons`).
@@ -51,7 +51,7 @@ def not_equal(a: Datum, b: Datum) -> pa.Array:
 
 
 def same(a: Datum, b: Datum) -> pa.Array:
-    """Return a <=> b: NULL is the same as NULL only."""
+    """Return a <=> b: NULL equals only NULL."""
     both = pc.and_(pc.is_null(a), pc.is_null(b))
     return pc.or_(both, pc.fill_null(equal(a, b), False))
 
@@ -63,7 +63,7 @@ COMPARISONS = {
 
 
 def extreme(*values: Datum, highest: bool) -> pa.Array:
-    """Return the greatest or least of some values, without the NULLs."""
+    """Return the greatest or least of some values, ignoring NULLs."""
     best = values[0]
     for value in values[1:]:
         beats = greater(value, best) if highest else greater(best, value)

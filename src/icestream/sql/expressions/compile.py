@@ -1,19 +1,19 @@
 """Expressions bound to the schema of batches, and evaluated over them.
 
-Idea: binding goes through an expression once. It finds the columns, types every part as Spark would
-and picks a kernel for each function, so that every mistake in a query is told before rows come.
-What is left to do per batch is to call the kernels.
+Idea: binding walks through an expression once. It finds the columns, types every part as Spark
+would and picks a kernel for each function, so every mistake in a query is reported before rows
+arrive. Per batch only the kernels are called.
 
 Invariants:
-1. An unknown column is told with the columns there are (`test_unknown_columns_are_told`).
-2. Names are the same in any case; two columns that differ in case only are never guessed between
+1. The error for an unknown column lists the existing ones (`test_unknown_columns_are_told`).
+2. Names are case-insensitive; a name that fits two columns which differ only in case is an error
    (`test_columns_are_found_in_any_case`).
 3. Evaluating gives arrays of the bound type, one value per row, whatever the batch
    (`test_results_have_the_bound_type_and_length`).
 
 Cost: reading an expression takes about 0.6 ms, binding 0.1 ms per function; once per query.
 
-Limits: kernels are no data that can be pickled; send the `Expression` and bind it there.
+Limits: kernels cannot be pickled; send the `Expression` and bind it at the receiver.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from icestream.sql.expressions.types import BOOLEAN, type_name
 
 @dataclass(frozen=True)
 class Expression:
-    """An expression as it was read; equal to others that mean the same in other spelling."""
+    """A parsed expression; equal to others that differ only in spelling."""
 
     root: tree.ExpressionNode
     #: the name given with AS
@@ -51,22 +51,22 @@ class Expression:
     text: str
 
     def __str__(self) -> str:
-        """Return the text that all spellings share, without the alias."""
+        """Return the canonical text, without the alias."""
         return tree.text_of(self.root)
 
     def __eq__(self, other: object) -> bool:
-        """Compare what is computed and under which name."""
+        """Compare expressions and their aliases."""
         if not isinstance(other, Expression):
             return NotImplemented
         return (self.root, self.alias) == (other.root, other.alias)
 
     def __hash__(self) -> int:
-        """Return a hash that goes with equality."""
+        """Return a hash consistent with equality."""
         return hash((self.root, self.alias))
 
     @property
     def name(self) -> str:
-        """The name of the result: the alias, the column's or field's name, or the text."""
+        """Return the name of the result: the alias, the column's or field's name, or the text."""
         if self.alias is not None:
             return self.alias
         if isinstance(self.root, tree.Name):
@@ -79,8 +79,8 @@ class Expression:
         """Find columns and types.
 
         Args:
-            schema: of the batches to come.
-            zone: of the session, in which dates, hours and text of timestamps are meant.
+            schema: the columns of the batches.
+            zone: time zone of the session, for dates, hours and text of timestamps.
         """
         return Bound(_Binder(self.text, schema, zone).value(self.root), self.name)
 
@@ -90,27 +90,27 @@ class Bound:
     """An expression that knows its columns and types."""
 
     _value: Value
-    #: of the result
+    #: name of the result
     name: str
 
     @property
     def type(self) -> pa.DataType:
-        """The type of the results."""
+        """Return the type of the results."""
         return self._value.type
 
     @property
     def nullable(self) -> bool:
-        """Whether there can be NULL among the results."""
+        """Return whether results can be NULL."""
         return self._value.nullable
 
     @property
     def columns(self) -> set[str]:
-        """The columns it reads, spelled as in the schema."""
+        """Return the columns it reads, spelled as in the schema."""
         return set(self._value.columns)
 
     @property
     def field(self) -> pa.Field:
-        """Name, type and nullability of the results."""
+        """Return name, type and nullability of the results."""
         return pa.field(self.name, self.type, nullable=self.nullable)
 
     def evaluate(self, batch: pa.RecordBatch) -> pa.Array:
@@ -121,7 +121,7 @@ class Bound:
 
 
 def parse(text: str) -> Expression:
-    """Read one expression, with AS or without."""
+    """Parse one expression, with or without AS."""
     return _expression(parse_item(text))
 
 
@@ -141,7 +141,7 @@ class Projection:
 
     @classmethod
     def bind(cls, schema: pa.Schema, texts: Sequence[str], *, zone: str = "UTC") -> Projection:
-        """Bind a list as in SELECT; names of results have to differ."""
+        """Bind a list as in SELECT; the names of results must differ."""
         items: list[Bound] = []
         for text in texts:
             item = parse_item(text)
@@ -162,7 +162,7 @@ class Projection:
     def extend(
         cls, schema: pa.Schema, named: Mapping[str, str], *, zone: str = "UTC"
     ) -> Projection:
-        """Bind further results beside all columns; one named as a column takes its place."""
+        """Bind results in addition to all columns; one with the name of a column replaces it."""
         items = {field.name.lower(): Bound(_column(field), field.name) for field in schema}
         for name, text in named.items():
             bound = parse(text).bind(schema, zone=zone)
@@ -171,7 +171,7 @@ class Projection:
 
     @property
     def columns(self) -> set[str]:
-        """The columns it reads."""
+        """Return the columns it reads."""
         return set[str]().union(*(item.columns for item in self.items))
 
     def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -195,17 +195,17 @@ class Predicate:
         expression = parse(text)
         bound = expression.bind(schema, zone=zone)
         if bound.type not in (BOOLEAN, types.NULL):
-            told = f"a condition is TRUE or FALSE; this is {type_name(bound.type)}"
+            told = f"a condition must be TRUE or FALSE; this is {type_name(bound.type)}"
             raise error_at(text, expression.root.place, told)
         return cls(bound, str(expression))
 
     @property
     def columns(self) -> set[str]:
-        """The columns it reads."""
+        """Return the columns it reads."""
         return self.bound.columns
 
     def mask(self, batch: pa.RecordBatch) -> pa.Array:
-        """Return TRUE for rows that meet the condition; NULL counts as FALSE."""
+        """Return TRUE for rows that meet the condition; NULL means FALSE."""
         found = self.bound.evaluate(batch).cast(BOOLEAN)
         return pc.fill_null(found, False) if found.null_count else found
 
@@ -250,7 +250,7 @@ class _Binder:
         found = [field for field in self._schema if field.name.lower() == node.parts[0]]
         if len(found) > 1:
             both = [field.name for field in found]
-            raise self._context.error(node, f"this can mean each of {both}; rename all but one")
+            raise self._context.error(node, f"this is ambiguous between {both}; rename all but one")
         if not found:
             names = list(self._schema.names)
             hint = guess(node.written[0], names) or "."
@@ -263,7 +263,7 @@ class _Binder:
 
     def _field(self, node: tree.ExpressionNode, of: Value, name: str) -> Value:
         if not pa.types.is_struct(of.type):
-            told = f"{type_name(of.type)} has no fields; {name!r} is none"
+            told = f"{type_name(of.type)} has no fields, so no field {name!r}"
             raise self._context.error(node, told)
         fields = [of.type.field(at) for at in range(of.type.num_fields)]
         found = [at for at, field in enumerate(fields) if field.name.lower() == name]

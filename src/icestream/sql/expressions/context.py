@@ -1,12 +1,12 @@
-"""What binding a function needs: types of arguments, changes of type, constants and errors.
+"""What binding a function needs: types of arguments, implicit casts, constants and errors.
 
-Idea: functions are bound one by one, each by a small builder that sees its arguments bound already.
-The builder asks the context to bring them to a type, as Spark does without being asked, and says
-which kernel computes the result.
+Idea: functions are bound one by one, each by a small builder whose arguments are bound already. The
+builder asks the context to cast them, as Spark does implicitly, and returns the kernel that
+computes the result.
 
 Invariants:
-1. An argument of the wrong type is an error when the expression is bound, at its place
-   (`test_wrong_types_are_told_when_bound`).
+1. An argument of the wrong type is an error when the expression is bound, and points at the
+   argument (`test_wrong_types_are_told_when_bound`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _ONE_ROW = pa.RecordBatch.from_arrays([pa.nulls(1)], ["row"])
 
 @dataclass(frozen=True)
 class Context:
-    """The text that is bound and the zone of the session."""
+    """The text that is being bound and the time zone of the session."""
 
     text: str
     zone: str
@@ -64,10 +64,10 @@ class Context:
         """Return a function of arguments.
 
         Args:
-            node: what is bound.
+            node: the part of the expression to bind.
             kind: type of the results.
-            kernel: computes them.
-            args: of the type the kernel wants.
+            kernel: computes the results.
+            args: arguments, of the types that the kernel takes.
             fails: if a missing result is an error, what goes wrong and what to write instead.
             nullable: whether results can be NULL; by default, whether arguments can.
         """
@@ -79,7 +79,7 @@ class Context:
     def cast(
         self, node: tree.ExpressionNode, value: Value, kind: pa.DataType, *, gently: bool = False
     ) -> Value:
-        """Return a value in another type."""
+        """Return a value cast to another type."""
         if value.type == kind:
             return value
         change = casts.caster(value.type, kind)
@@ -92,7 +92,7 @@ class Context:
         if isinstance(value, Constant) and not gently:
             found = change(pa.repeat(value.scalar, 1), kind, zone)
             if found.null_count:
-                raise self.error(node, f"{value.scalar.as_py()!r} is no {type_name(kind)}")
+                raise self.error(node, f"{value.scalar.as_py()!r} is not a valid {type_name(kind)}")
         works = casts.always_works(value.type, kind)
         text = tree.text_of(node, as_written=True)
         return Function(
@@ -104,7 +104,7 @@ class Context:
             if works or gently
             else Failure(
                 text,
-                f"has values that are no {type_name(kind)}",
+                f"has values that are not a valid {type_name(kind)}",
                 f"write try_cast(... AS {type_name(kind)}) to get NULL for them",
             ),
         )
@@ -112,7 +112,7 @@ class Context:
     def to(
         self, node: tree.ExpressionNode, value: Value, kind: pa.DataType, *accepted: str
     ) -> Value:
-        """Return an argument in the type a function takes, if Spark changes it without asking."""
+        """Return an argument in the type that a function takes, if Spark casts it implicitly."""
         source = value.type
         fits = (
             source in (kind, types.NULL)
@@ -135,7 +135,7 @@ class Context:
         *,
         text: bool,
     ) -> tuple[pa.DataType, list[Value]]:
-        """Return values in the type in which all of them meet."""
+        """Return values cast to their common type."""
         kind = types.common_of((value.type for value in values), text=text)
         if kind is None:
             told = ", ".join(type_name(value.type) for value in values)
@@ -146,7 +146,7 @@ class Context:
         return kind, [self.cast(each, value, kind) for each, value in pairs]
 
     def constant(self, node: tree.ExpressionNode, value: Value, what: str) -> Any:
-        """Return the value of an argument that has to be the same in all rows."""
+        """Return the value of an argument that must be constant."""
         if value.columns:
             raise self.error(node, f"{what} must be a constant here, not computed from columns")
         try:
@@ -157,5 +157,5 @@ class Context:
 
 
 def on_arrays(kernel: Kernel) -> Kernel:
-    """Return a kernel that sees arrays only, no scalars."""
+    """Return a kernel that gets only arrays, no scalars."""
     return lambda *values: kernel(*arrays(*values))

@@ -2,16 +2,16 @@
 
 Idea: a decimal is a whole number and a scale. Arrays of up to 18 digits are int64 in numpy; beyond
 that they are numpy arrays of Python's integers, which never overflow. A result is rounded half up
-to its scale; where it has too many digits, or the divisor is zero, it is NULL.
+to its scale; if it has too many digits, or the divisor is zero, it is NULL.
 
 Invariants:
 1. Every result is the exact one, rounded half up once (`test_oracle_decimals_are_exact`).
-2. What cannot be computed is NULL and never wrong (`test_decimals_that_do_not_fit_are_null`).
+2. Results that cannot be computed are NULL, never wrong (`test_decimals_that_do_not_fit_are_null`).
 
 Cost: about 10 ns per value and operation up to 18 digits, 700 ns beyond.
 
-Limits: Spark rounds products of more than 38 digits and quotients twice; a result on the very edge
-between two neighbours can differ in its last digit.
+Limits: Spark rounds products of more than 38 digits and quotients twice; a result exactly between
+two neighbours can differ in its last digit.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _limbs(array: pa.Array, width: int) -> npt.NDArray[np.int64]:
 
 
 def packed(values: Wholes, ok: Mask, kind: pa.Decimal128Type) -> pa.Array:
-    """Return unscaled values as decimals; NULL where they are not right or have too many digits."""
+    """Return unscaled values as decimals; NULL if not `ok` or with too many digits."""
     bound = 10**kind.precision
     if values.dtype != object and kind.precision > _SHORT:
         fits = ok
@@ -120,7 +120,7 @@ def multiply(a: pa.Array, b: pa.Array, kind: pa.Decimal128Type) -> pa.Array:
 
 
 def divide(a: pa.Array, b: pa.Array, kind: pa.Decimal128Type) -> pa.Array:
-    """Divide two arrays of decimals; NULL where the divisor is zero."""
+    """Divide two arrays of decimals; NULL if the divisor is zero."""
     places = kind.scale + b.type.scale - a.type.scale
     digits = max(a.type.precision + max(places, 0), b.type.precision + max(-places, 0))
     left, right = unscaled(a, digits), unscaled(b, digits)
@@ -131,7 +131,7 @@ def divide(a: pa.Array, b: pa.Array, kind: pa.Decimal128Type) -> pa.Array:
 
 
 def _truncated(a: pa.Array, b: pa.Array) -> tuple[Wholes, Wholes, Mask]:
-    """Return quotients cut to whole numbers, rests with the sign of the dividend, and validity."""
+    """Return truncated quotients, remainders with the sign of the dividend, and validity."""
     places = max(a.type.scale, b.type.scale)
     digits = max(a.type.precision - a.type.scale, b.type.precision - b.type.scale) + places
     left = rescaled(unscaled(a, digits), places - a.type.scale)
@@ -146,20 +146,20 @@ def _truncated(a: pa.Array, b: pa.Array) -> tuple[Wholes, Wholes, Mask]:
 
 
 def remainder(a: pa.Array, b: pa.Array, kind: pa.Decimal128Type) -> pa.Array:
-    """Return what division leaves, with the sign of the dividend."""
+    """Return the remainder, with the sign of the dividend."""
     _, rest, ok = _truncated(a, b)
     places = max(a.type.scale, b.type.scale)
     return packed(rescaled(rest, kind.scale - places), ok, kind)
 
 
 def whole_quotient(a: pa.Array, b: pa.Array) -> pa.Array:
-    """Return quotients cut to whole numbers."""
+    """Return quotients truncated to whole numbers."""
     quotient, _, ok = _truncated(a, b)
     return to_whole(quotient, ok, BIGINT)
 
 
 def to_whole(values: Wholes, ok: Mask, kind: pa.DataType) -> pa.Array:
-    """Return whole numbers of a type; NULL where they are not right or out of its range."""
+    """Return whole numbers of a type; NULL if not `ok` or out of its range."""
     bound = 1 << (kind.bit_width - 1)
     fits = ok & (values >= -bound).astype(bool) & (values < bound).astype(bool)
     kept = np.where(fits, values, 0).astype(np.int64).astype(kind.to_pandas_dtype())
@@ -167,7 +167,7 @@ def to_whole(values: Wholes, ok: Mask, kind: pa.DataType) -> pa.Array:
 
 
 def cast(array: pa.Array, kind: pa.Decimal128Type) -> pa.Array:
-    """Change decimals, or whole numbers, to another number of digits and places."""
+    """Cast decimals, or whole numbers, to another precision and scale."""
     held = as_decimal(array.type)
     more = kind.scale - held.scale
     values = unscaled(array, held.precision + max(0, more))
@@ -183,7 +183,7 @@ def to_floats(array: pa.Array) -> pa.Array:
 
 
 def truncated(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Cut decimals to whole numbers of a type; NULL where they are out of its range."""
+    """Truncate decimals to whole numbers of a type; NULL if out of its range."""
     values = unscaled(array)
     cut = np.abs(values) // 10**array.type.scale
     return to_whole(np.where(values < 0, -cut, cut), valid(array), kind)
@@ -206,7 +206,7 @@ def rounded(array: pa.Array, places: int, mode: str, kind: pa.Decimal128Type) ->
 def from_digits(
     digits: pa.Array, exponent: npt.NDArray[np.int64], ok: Mask, kind: pa.Decimal128Type
 ) -> pa.Array:
-    """Return decimals for `digits * 10 ** exponent`; digits are text of 76 digits at most."""
+    """Return decimals for `digits * 10 ** exponent`; digits are text of at most 76 digits."""
     wide = pc.cast(digits, pa.decimal256(76, 0))
     values: Wholes = np.zeros(len(wide), object)
     for part, limb in enumerate(_limbs(wide, 4).T):

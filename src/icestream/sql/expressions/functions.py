@@ -6,10 +6,10 @@ functions of text and functions of time come from modules of their own.
 Invariants:
 1. Each function gives the values and types of Spark's (`test_oracle_numbers`,
    `test_oracle_choices`, `test_oracle_results_have_the_types_of_spark`).
-2. A name that is not known is told with the one closest to it (`test_unknown_functions_are_told`).
+2. The error for an unknown name suggests the closest one (`test_unknown_functions_are_told`).
 
-Limits: what is random, counts rows or knows the current time is not here, because results would
-differ between attempts.
+Limits: functions that are random, count rows or read the current time are missing, because their
+results would differ between attempts.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _cut(mode: str) -> Builder:
                 node, kind, partial(decimals.rounded, places=0, mode=mode, kind=kind), args
             )
         value = ctx.to(node.args[0], value, DOUBLE, "a number")
-        fails = (OVERFLOW, "a BIGINT ends at 2**63; leave larger numbers as they are")
+        fails = (OVERFLOW, "a BIGINT ends at 2**63; do not round larger numbers")
         return ctx.call(node, BIGINT, doubles, [value], fails=fails)
 
     return build
@@ -80,7 +80,7 @@ def _round(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
     if len(args) == 2:
         places = ctx.constant(node.args[1], args[1], "the number of places")
         if not isinstance(places, int) or isinstance(places, bool):
-            raise ctx.error(node.args[1], "the number of places is a whole number")
+            raise ctx.error(node.args[1], "the number of places must be a whole number")
     if types.is_text(value.type) or value.type == NULL:
         value = ctx.cast(node.args[0], value, DOUBLE)
     kind = value.type
@@ -155,7 +155,7 @@ def _null_if(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
 
 
 def _if_there(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
-    """Bind nvl2: one value where the first is there, another where it is not."""
+    """Bind nvl2: one value if the first is not NULL, another if it is."""
     kind, values = ctx.alike(node, node.args[1:], args[1:], text=True)
     there = _is_not_null(ctx, node, args[:1])
     return CaseValue(kind, (there,), (values[0],), values[1])
@@ -203,7 +203,7 @@ def _make_struct(ctx: Context, node: tree.Call, names: list[str], args: list[Val
 
 _ONE, _TWO, _MANY = (1, 1), (2, 2), (1, 255)
 
-#: builder, and the least and most arguments, by name
+#: builder, and the minimum and maximum number of arguments, by name
 FUNCTIONS: dict[str, tuple[Builder, tuple[int, int]]] = {
     **{sign: (arithmetic_operator(sign), _TWO) for sign in ("+", "*", "/", "%", "div")},
     **{sign: (compare(sign), _TWO) for sign in comparison.COMPARISONS},

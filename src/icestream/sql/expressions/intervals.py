@@ -1,7 +1,8 @@
 """The text of intervals: days, hours, minutes and parts of seconds.
 
-Idea: three spellings: a number with its unit behind, a clock as in `1 02:03:04`, or a list of
-numbers with units. Each is turned into parts, a number and a unit; years and months are none.
+Idea: three spellings: a number followed by its unit, a clock as in `1 02:03:04`, or a list of
+numbers with units. Each is converted to parts, a number and a unit; years and months are not
+supported.
 
 Invariants:
 1. Intervals have the length that Spark gives them (`test_oracle_times`).
@@ -32,8 +33,8 @@ def parts_of(written: str, unit: str) -> list[Part]:
     """Return the parts of an interval; none if it cannot be read.
 
     Args:
-        written: what stands between the quotes.
-        unit: the word behind it, or nothing.
+        written: the text between the quotes.
+        unit: the word after it, or nothing.
     """
     return list(_parts(written, unit))
 

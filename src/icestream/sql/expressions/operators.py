@@ -1,7 +1,7 @@
-"""Operators bound to kernels: which types they take, which they give.
+"""Operators bound to kernels, with their argument and result types.
 
-Idea: an operator looks at the types of its two arguments and takes one of four ways: whole numbers
-of the wider type, doubles, decimals with a result type of their own, or times and intervals
+Idea: the types of its two arguments decide how an operator is computed: with whole numbers of the
+wider type, with doubles, with decimals and their own result type, or with times and intervals
 (`time_operators`).
 
 Invariants:
@@ -63,7 +63,7 @@ def arithmetic_operator(sign: str, *, gently: bool = False) -> Builder:
 def _numbers(
     ctx: Context, node: tree.Call, sign: str, a: Value, b: Value, *, read_text: bool
 ) -> tuple[Value, Value]:
-    """Return both arguments as numbers: text is read as what stands beside it."""
+    """Return both arguments as numbers: text is read as the type of the other argument."""
     values = [a, b]
     for at, (value, other) in enumerate(((a, b), (b, a))):
         if types.is_text(value.type) and types.is_number(other.type) and read_text:
@@ -79,7 +79,7 @@ def _numbers(
 
 
 def _as_decimal(ctx: Context, node: tree.ExpressionNode, value: Value) -> Value:
-    """Return a value as a decimal; a whole number that is written out has the digits it has."""
+    """Return a value as a decimal; a literal whole number has exactly its digits."""
     if isinstance(value, Constant) and types.is_whole(value.type) and value.scalar.is_valid:
         digits = len(str(abs(value.scalar.as_py())))
         return ctx.cast(node, value, pa.decimal128(digits, 0))
@@ -179,7 +179,7 @@ def bitwise(name: str) -> Builder:
     def build(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
         kind, values = ctx.alike(node, node.args, args, text=True)
         if not types.is_whole(kind):
-            raise ctx.error(node, f"bits are those of whole numbers, not of {type_name(kind)}")
+            raise ctx.error(node, f"bit operators need whole numbers, not {type_name(kind)}")
         return ctx.call(node, kind, getattr(pc, name), values)
 
     return build

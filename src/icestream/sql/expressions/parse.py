@@ -1,13 +1,13 @@
-"""Text to expressions: Spark's SQL, read by sqlglot.
+"""Text to expressions: Spark's SQL, parsed by sqlglot.
 
-Idea: sqlglot would translate functions it knows into notions of its own; here it knows none, so a
-call is a name and its arguments. Its tree is turned into ours, which has fewer kinds of node; what
-has no counterpart is refused where it stands.
+Idea: sqlglot would translate the functions it knows into its own terms; here it knows none, so a
+call is a name and its arguments. Its tree is converted to ours, which has fewer kinds of nodes; an
+error points at anything that has no counterpart.
 
 Invariants:
 1. An error points at the words it is about (`test_errors_point_at_the_place`).
-2. Where sqlglot and Spark read operators without parentheses differently, parentheses are asked for
-   (`test_parentheses_are_asked_for_where_readers_differ`).
+2. Where sqlglot and Spark would group operators without parentheses differently, the error asks for
+   parentheses (`test_parentheses_are_asked_for_where_readers_differ`).
 
 Limits: no sub-queries, windows, lambdas, arrays or maps; intervals without months and years.
 """
@@ -42,7 +42,7 @@ _BINARY: dict[type[exp.Expr], str] = {
 }  # fmt: skip
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.NullSafeEQ, exp.NullSafeNEQ)
 _BITS = (exp.BitwiseAnd, exp.BitwiseOr, exp.BitwiseXor)
-#: an operator around another that are grouped differently if there are no parentheses
+#: pairs of outer and inner operators that are grouped differently without parentheses
 _UNCLEAR: tuple[tuple[tuple[type[exp.Expr], ...], tuple[type[exp.Expr], ...]], ...] = (
     (_COMPARISONS, (*_COMPARISONS, exp.In, exp.Between, exp.Like)),
     ((exp.DPipe,), (exp.Add, exp.Sub)),
@@ -86,13 +86,13 @@ class Parsed:
     """An item of a select list."""
 
     text: str
-    #: None stands for *
+    #: None means *
     root: tree.ExpressionNode | None
     alias: str | None
 
 
 def parse_item(text: str) -> Parsed:
-    """Read one expression, with an alias or without, or *."""
+    """Parse one expression, with or without an alias, or *."""
     reader = _Reader(text)
     found = reader.top()
     alias = None
@@ -104,7 +104,7 @@ def parse_item(text: str) -> Parsed:
 
 
 class _Reader:
-    """Turns the tree of sqlglot for one text into ours."""
+    """Converts sqlglot's tree for one text to ours."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -126,7 +126,7 @@ class _Reader:
             message = "there is no expression; write for example rating > 3"
             raise error_at(self._text, whole, message)
         if len(select.expressions) > 1:
-            message = "write one expression; give further ones as arguments of their own"
+            message = "write one expression; pass others as separate arguments"
             raise self._error(select.expressions[1], message)
         others = [v for k, v in select.args.items() if k not in ("expressions", "kind") and v]
         if others:
@@ -148,7 +148,7 @@ class _Reader:
         return error_at(self._text, place, f"cannot read this: {complaint} here{hint}")
 
     def _place(self, found: exp.Expr) -> TextSpan:
-        """Return where something stands; of a call that is its name."""
+        """Return the place of a node; for a call, that of its name."""
         known = [found.meta] if "start" in found.meta else [each.meta for each in found.walk()]
         spans = [(each["start"], each["end"] + 1) for each in known if "start" in each]
         if not spans:
@@ -175,7 +175,7 @@ class _Reader:
         raise self._error(found, f"expressions on grouped rows cannot contain this ({what})")
 
     def _check_order(self, found: exp.Expr) -> None:
-        """Refuse operators side by side which Spark would group in another way than sqlglot."""
+        """Reject operators that Spark would group differently from sqlglot."""
         for operand in (found.this, found.expression):
             inner = operand.this if isinstance(operand, exp.Not) else operand
             for outer_kinds, inner_kinds in _UNCLEAR:
@@ -205,7 +205,7 @@ class _Reader:
         scale = max(0, -int(value.as_tuple().exponent))
         precision = max(len(value.as_tuple().digits), scale)
         if precision > types.DIGITS:
-            raise error_at(self._text, place, "a decimal has 38 digits at most; write 1.5e0")
+            raise error_at(self._text, place, "a decimal has at most 38 digits; write 1.5e0")
         return tree.Literal(place, value, pa.decimal128(precision, scale))
 
     def _negative(self, found: exp.Neg, place: TextSpan) -> tree.ExpressionNode:
@@ -220,7 +220,7 @@ class _Reader:
         return tree.Call(place, "-", (self.node(inside),))
 
     def _strings(self, found: exp.Concat, place: TextSpan) -> tree.ExpressionNode:
-        """Join what sqlglot takes for neighbours; two quotes side by side are one inside a text."""
+        """Join strings that sqlglot treats as adjacent; a doubled quote is one inside a text."""
         parts = found.expressions
         if not all(isinstance(each, exp.Literal) and each.is_string for each in parts):
             raise self._error(found, "write concat(...) or || to join values")
@@ -255,7 +255,7 @@ class _Reader:
         return tree.Cast(place, self.node(inside), target, bool(found.args.get("safe")))
 
     def _has_suffix(self, literal: exp.Literal) -> bool:
-        """Tell 10L, which sqlglot reads as a cast, from CAST(10 AS BIGINT)."""
+        """Distinguish 10L, which sqlglot reads as a cast, from CAST(10 AS BIGINT)."""
         if "start" not in literal.meta:
             return literal.is_string
         return not literal.is_string and self._text[self._place(literal).end - 1].isalpha()
@@ -271,7 +271,7 @@ class _Reader:
             return None
         bound = 1 << (kind.bit_width - 1)
         if not -bound <= int(number) < bound:
-            raise error_at(self._text, place, f"this is no {types.type_name(kind)}")
+            raise error_at(self._text, place, f"this is not a valid {types.type_name(kind)}")
         return tree.Literal(place, int(number), kind)
 
     def _type(self, written: exp.DataType, found: exp.Expr) -> pa.DataType:
@@ -280,7 +280,7 @@ class _Reader:
             sizes = [int(each.name) for each in written.expressions] or [10]
             precision, scale = sizes[0], sizes[1] if len(sizes) > 1 else 0
             if not 0 <= scale <= precision <= types.DIGITS or precision == 0:
-                raise self._error(found, "a decimal has 1 to 38 digits, no more of them places")
+                raise self._error(found, "a decimal has 1 to 38 digits, and at most as many places")
             return pa.decimal128(precision, scale)
         if name not in _TYPES:
             told = written.sql(dialect=_Dialect)
@@ -342,7 +342,7 @@ class _Reader:
 
     def _interval(self, found: exp.Interval, place: TextSpan) -> tree.ExpressionNode:
         if not isinstance(found.this, exp.Literal):
-            message = "an interval is written out; multiply one by a column: n * INTERVAL 1 DAY"
+            message = "an interval must be a literal; multiply one by a column: n * INTERVAL 1 DAY"
             raise self._error(found, message)
         unit = found.args.get("unit")
         spelled = "" if unit is None or isinstance(unit, exp.IntervalSpan) else unit.name.lower()

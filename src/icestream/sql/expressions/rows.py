@@ -1,12 +1,12 @@
-"""How an expression runs over a batch: whole columns at a time, errors only where rows count.
+"""How an expression runs over a batch: whole columns at a time, with errors only for active rows.
 
 Idea: every function works on whole arrays and gives NULL where it fails. Whether that is an error
 is decided afterwards, by looking at rows that have all arguments, no result, and are *active*:
-CASE, AND, OR and COALESCE make active only the rows a branch is meant for. So `CASE WHEN b <> 0
+CASE, AND, OR and COALESCE activate only the rows that a branch applies to. So `CASE WHEN b <> 0
 THEN a / b END` never fails, though the division runs over all rows.
 
 Invariants:
-1. A row that a branch is not meant for raises no error (`test_branches_not_taken_raise_nothing`).
+1. A row that a branch does not apply to raises no error (`test_branches_not_taken_raise_nothing`).
 2. A failure names the expression, the number of rows and one of them, and what to write instead
    (`test_failures_say_what_to_write_instead`).
 
@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from icestream.core.errors import InputError
 
-#: an Array, or a Scalar that stands for one value in all rows
+#: an Array, or a Scalar for the same value in all rows
 Datum = Any
 Kernel = Callable[..., pa.Array]
 
@@ -33,27 +33,27 @@ _SHOWN = 60
 
 @dataclass(frozen=True)
 class BatchRows:
-    """The rows of a batch, and which of them count."""
+    """The rows of a batch, and which of them are active."""
 
     batch: pa.RecordBatch
     #: rows whose failures are errors; None for all
     active: pa.Array | None = None
 
     def only(self, mask: Datum) -> BatchRows:
-        """Return the same rows; those without TRUE in the mask no longer count."""
+        """Return the same rows; those without TRUE in the mask become inactive."""
         held = pc.fill_null(mask, False)
         active = held if self.active is None else pc.and_(self.active, held)
         return BatchRows(self.batch, as_array(active, self.batch.num_rows))
 
     def count_active(self, mask: Datum) -> int:
-        """Return the number of rows that count and have TRUE in a mask."""
+        """Return the number of active rows with TRUE in a mask."""
         active = mask if self.active is None else pc.and_(self.active, mask)
         if isinstance(active, pa.Scalar):
             return self.batch.num_rows if active.as_py() else 0
         return pc.sum(active).as_py() or 0
 
     def first_active(self, mask: Datum) -> int:
-        """Return the first row that counts and has TRUE in a mask."""
+        """Return the first active row with TRUE in a mask."""
         active = mask if self.active is None else pc.and_(self.active, mask)
         return 0 if isinstance(active, pa.Scalar) else pc.index(active, True).as_py()
 
@@ -70,15 +70,15 @@ class Value(Protocol):
 
     @property
     def type(self) -> pa.DataType:
-        """The type of all values."""
+        """Return the type of all values."""
 
     @property
     def nullable(self) -> bool:
-        """Whether there can be NULL among the values."""
+        """Return whether values can be NULL."""
 
     @property
     def columns(self) -> frozenset[str]:
-        """The columns it reads."""
+        """Return the columns it reads."""
 
     def evaluate(self, rows: BatchRows) -> Datum:
         """Return the values of all rows."""
@@ -91,14 +91,14 @@ def columns_of(values: Sequence[Value]) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Failure:
-    """What to say when a function fails: the expression, what went wrong, what to write."""
+    """The error of a function that fails: the expression, what went wrong, what to write."""
 
     expression: str
     what: str
     advice: str
 
     def check(self, rows: BatchRows, args: Sequence[Datum], result: Datum) -> None:
-        """Raise if a row that counts has all arguments and no result."""
+        """Raise if an active row has all arguments and no result."""
         if (result.null_count == 0) if isinstance(result, pa.Array) else result.is_valid:
             return
         failed = pc.is_null(result)
@@ -126,7 +126,7 @@ class ColumnValue:
 
     @property
     def columns(self) -> frozenset[str]:
-        """The column itself."""
+        """Return the column itself."""
         return frozenset({self.name})
 
     def evaluate(self, rows: BatchRows) -> Datum:
@@ -143,12 +143,12 @@ class Constant:
 
     @property
     def type(self) -> pa.DataType:
-        """The type of the value."""
+        """Return the type of the value."""
         return self.scalar.type
 
     @property
     def nullable(self) -> bool:
-        """Whether it is NULL."""
+        """Return whether it is NULL."""
         return not self.scalar.is_valid
 
     def evaluate(self, rows: BatchRows) -> Datum:
@@ -159,22 +159,22 @@ class Constant:
 
 @dataclass(frozen=True)
 class Function:
-    """A function of arrays; it sees one array at least, and scalars for constants."""
+    """A function of arrays; it gets at least one array, and scalars for constants."""
 
     type: pa.DataType
     nullable: bool
     kernel: Kernel
     args: tuple[Value, ...]
-    #: None if NULL for arguments that are not NULL is a result like others
+    #: None if NULL is a valid result for arguments that are not NULL
     failure: Failure | None = None
 
     @property
     def columns(self) -> frozenset[str]:
-        """The columns of the arguments."""
+        """Return the columns of the arguments."""
         return columns_of(self.args)
 
     def evaluate(self, rows: BatchRows) -> Datum:
-        """Call the function and look for failures."""
+        """Call the function and check for failures."""
         values = [arg.evaluate(rows) for arg in self.args]
         if all(isinstance(value, pa.Scalar) for value in values):
             result: Datum = self.kernel(*(pa.repeat(value, 1) for value in values))[0]
@@ -187,26 +187,26 @@ class Function:
 
 @dataclass(frozen=True)
 class Logic:
-    """AND or OR: the second counts only where the first does not decide."""
+    """AND or OR: the second is active only where the first does not decide."""
 
     first: Value
     second: Value
-    #: the value of the first that decides: FALSE for AND
+    #: the deciding value of the first: FALSE for AND
     decides: bool
 
     @property
     def type(self) -> pa.DataType:
-        """BOOLEAN."""
+        """Return BOOLEAN."""
         return pa.bool_()
 
     @property
     def nullable(self) -> bool:
-        """Whether there can be NULL among the values."""
+        """Return whether values can be NULL."""
         return self.first.nullable or self.second.nullable
 
     @property
     def columns(self) -> frozenset[str]:
-        """The columns of both."""
+        """Return the columns of both."""
         return self.first.columns | self.second.columns
 
     def evaluate(self, rows: BatchRows) -> Datum:
@@ -229,12 +229,12 @@ class CaseValue:
 
     @property
     def nullable(self) -> bool:
-        """Whether there can be NULL among the values."""
+        """Return whether values can be NULL."""
         return any(value.nullable for value in (*self.values, self.otherwise))
 
     @property
     def columns(self) -> frozenset[str]:
-        """The columns of all conditions and values."""
+        """Return the columns of all conditions and values."""
         return columns_of((*self.conditions, *self.values, self.otherwise))
 
     def evaluate(self, rows: BatchRows) -> Datum:
@@ -261,16 +261,16 @@ class Coalesce:
 
     @property
     def nullable(self) -> bool:
-        """Whether there can be NULL among the values."""
+        """Return whether values can be NULL."""
         return all(value.nullable for value in self.values)
 
     @property
     def columns(self) -> frozenset[str]:
-        """The columns of all values."""
+        """Return the columns of all values."""
         return columns_of(self.values)
 
     def evaluate(self, rows: BatchRows) -> Datum:
-        """Return the first values there are."""
+        """Return the first values that are not NULL."""
         found: list[Datum] = []
         for value in self.values:
             found.append(value.evaluate(rows))

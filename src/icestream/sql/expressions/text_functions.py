@@ -1,12 +1,13 @@
 """Functions of text over Arrow arrays.
 
-Idea: each is one of Arrow's, with arguments Arrow takes once per call: patterns, positions and
-characters have to be constants. Values that are no text are turned into text, as Spark does.
+Idea: each is one of Arrow's functions. Arrow takes some arguments once per call: patterns,
+positions and characters must be constants. Values that are not text are converted to text, as in
+Spark.
 
 Invariants:
 1. Each function gives the values of Spark's (`test_oracle_text`).
 
-Limits: upper and lower change character by character, so the German sharp s stays one character.
+Limits: upper and lower convert character by character, so the German sharp s stays one character.
 Patterns of LIKE, positions and lengths are constants.
 """
 
@@ -175,13 +176,13 @@ def _like(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
         return Constant(pa.scalar(None, BOOLEAN))
     regex = _regex(pattern, escape)
     if regex is None:
-        told = f"in a pattern {escape} stands before _, % or itself"
+        told = f"in a pattern {escape} must precede _, % or itself"
         raise ctx.error(node.args[1], told)
     return ctx.call(node, BOOLEAN, partial(pc.match_substring_regex, pattern=regex), [subject])
 
 
 def _regex(pattern: str, escape: str) -> str | None:
-    """Return a pattern of LIKE as a regular expression; None if an escape stands before others."""
+    """Return a pattern of LIKE as a regular expression; None if an escape precedes others."""
     parts = []
     letters = iter(pattern)
     for letter in letters:

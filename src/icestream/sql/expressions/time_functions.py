@@ -1,6 +1,6 @@
 """Functions of dates and timestamps.
 
-Idea: parts of a time are looked up on the clocks of the session's zone; whole numbers are seconds,
+Idea: parts of a time are read on the clock of the session's time zone; whole numbers are seconds,
 milliseconds or microseconds since 1970 in UTC.
 
 Invariants:
@@ -74,7 +74,7 @@ def _truncate(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
     unit = times.truncation(word) if isinstance(word, str) else None
     if unit is None:
         known = "year, quarter, month, week, day, hour, minute, second, millisecond"
-        raise ctx.error(node.args[0], f"this is no unit of time; write one of {known}")
+        raise ctx.error(node.args[0], f"this is not a unit of time; write one of {known}")
     kind = _zoned(ctx)
     value = ctx.to(node.args[1], args[1], kind)
     kernel = partial(times.truncate, unit=unit, zone=ctx.zone)
@@ -85,7 +85,7 @@ def _truncate_date(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
     word = ctx.constant(node.args[1], args[1], "the unit")
     unit = times.truncation(word) if isinstance(word, str) else None
     if unit not in ("year", "quarter", "month", "week"):
-        raise ctx.error(node.args[1], "dates are cut to a year, quarter, month or week")
+        raise ctx.error(node.args[1], "dates can be truncated to a year, quarter, month or week")
     local = ctx.cast(node.args[0], ctx.to(node.args[0], args[0], DATE), types.NTZ)
     cut = ctx.call(node, types.NTZ, partial(times.truncate, unit=unit, zone="UTC"), [local])
     return ctx.cast(node, cut, DATE)
@@ -117,7 +117,7 @@ def _date_move(sign: str) -> Builder:
         date = ctx.to(node.args[0], args[0], DATE)
         days = ctx.to(node.args[1], args[1], INT)
         if types.is_whole(args[1].type) and args[1].type == BIGINT:
-            raise ctx.error(node.args[1], "the number of days is an INT; cast it to one")
+            raise ctx.error(node.args[1], "the number of days must be an INT; cast it to one")
         return move(ctx, node, [date, days])
 
     return build

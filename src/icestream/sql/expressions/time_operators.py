@@ -1,7 +1,8 @@
 """Operators over dates, timestamps and intervals.
 
-Idea: a time plus an interval is a time, two times apart are an interval, and intervals add up like
-whole numbers. A date moves by days; by other intervals it becomes a timestamp first.
+Idea: a time plus an interval is a time, the difference of two times is an interval, and intervals
+are added like whole numbers. Adding whole days to a date gives a date; adding other intervals
+converts it to a timestamp first.
 
 Invariants:
 1. Results and their types are those of Spark (`test_oracle_times`,
@@ -21,7 +22,7 @@ from icestream.sql.expressions.context import OVERFLOW, Context, on_arrays
 from icestream.sql.expressions.rows import Kernel, Value
 from icestream.sql.expressions.types import BIGINT, DATE, INT, INTERVAL
 
-_FAR = (OVERFLOW, "leave out times this far away")
+_FAR = (OVERFLOW, "filter out times this far away")
 _WHOLE: dict[str, Kernel] = {
     "+": arithmetic.whole("add_checked"),
     "-": arithmetic.whole("subtract_checked"),
@@ -72,7 +73,7 @@ def _move_date(date: pa.Array, days: pa.Array, sign: int) -> pa.Array:
 
 
 def _moved(ctx: Context, node: tree.Call, a: Value, b: Value, sign: int) -> Value:
-    """Return a time plus or minus an interval; a date stays one if whole days are added."""
+    """Return a time plus or minus an interval; a date plus whole days is a date."""
     interval = node.args[1]
     back_to_date = a.type == DATE and isinstance(interval, tree.Interval) and interval.in_days
     kind = pa.timestamp("us", ctx.zone) if a.type == DATE and not back_to_date else a.type
@@ -87,7 +88,7 @@ def _moved(ctx: Context, node: tree.Call, a: Value, b: Value, sign: int) -> Valu
 
 
 def _apart(ctx: Context, node: tree.Call, a: Value, b: Value) -> Value:
-    """Return the interval between two times, as clocks show them."""
+    """Return the interval between two times, in local time."""
     own = next(value.type for value in (a, b) if types.is_time(value.type))
     values = []
     for part, value in zip(node.args, (a, b), strict=True):

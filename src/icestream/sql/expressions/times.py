@@ -1,16 +1,16 @@
-"""Dates and timestamps over Arrow arrays: text, parts, truncation, and the zone of the session.
+"""Dates and timestamps over Arrow arrays: text, parts, truncation, and the session's time zone.
 
-Idea: a timestamp is microseconds since 1970 in UTC. What people see of it, its date, hour or text,
-depends on the zone of the session; so it is turned into a local timestamp, which has no zone, then
-looked at, then turned back. Text is taken apart by one regular expression for all rows.
+Idea: a timestamp is microseconds since 1970 in UTC. Its date, hour or text depends on the time zone
+of the session; so it is converted to a local timestamp, which has no zone, processed, and converted
+back. Text is parsed by one regular expression for all rows.
 
 Invariants:
-1. Local times that occur twice are the earlier ones, and those that do not exist move on by the
-   gap, as in Spark (`test_oracle_zones_with_summer_time`).
-2. Text that is no time is NULL (`test_oracle_casts`).
+1. A local time that occurs twice means the earlier one, and one that does not exist is moved
+   forward by the gap, as in Spark (`test_oracle_zones_with_summer_time`).
+2. Text that is not a time is NULL (`test_oracle_casts`).
 
-Limits: years 0001 to 9999 in text. After 2037 Arrow knows no summer time. Zones inside of text: Z,
-UTC, GMT, +hh:mm and -hh:mm only.
+Limits: years 0001 to 9999 in text. After 2037 Arrow knows no daylight saving time. Zones in text:
+Z, UTC, GMT, +hh:mm and -hh:mm only.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _UNITS = {
     "microsecond": "microsecond",
 }  # fmt: skip
 
-#: within these the offset of a zone does not change
+#: within these units the offset of a zone does not change
 _CLOCK_UNITS = ("hour", "minute", "second", "millisecond")
 
 
 def to_local(array: pa.Array, zone: str) -> pa.Array:
-    """Return timestamps as the clocks of a zone show them; local ones and dates as they are."""
+    """Return timestamps in the local time of a zone; local ones and dates unchanged."""
     if is_zoned(array.type):
         return pc.local_timestamp(array.cast(pa.timestamp("us", zone)))
     if array.type == DATE:
@@ -58,7 +58,7 @@ def to_local(array: pa.Array, zone: str) -> pa.Array:
 
 
 def to_instant(local: pa.Array, zone: str) -> pa.Array:
-    """Return when the clocks of a zone show local times: the earlier time, or after a gap."""
+    """Return the instants of local times in a zone: the earlier one, or the one after a gap."""
     if zone in ("UTC", "Etc/UTC"):
         return local.cast(pa.timestamp("us", zone))
     near = pc.assume_timezone(local, zone, ambiguous="earliest", nonexistent="earliest")
@@ -67,13 +67,13 @@ def to_instant(local: pa.Array, zone: str) -> pa.Array:
 
 
 def micros_of(array: pa.Array) -> Ints:
-    """Return the microseconds of timestamps or intervals; anything where they are NULL."""
+    """Return the microseconds of timestamps or intervals; arbitrary where they are NULL."""
     numbers: Ints = array.view(pa.int64()).fill_null(0).to_numpy()
     return numbers
 
 
 def days_of(array: pa.Array) -> Ints:
-    """Return the days of dates since 1970; anything where they are NULL."""
+    """Return the days of dates since 1970; arbitrary where they are NULL."""
     numbers: Ints = array.view(INT).fill_null(0).to_numpy().astype(np.int64)
     return numbers
 
@@ -84,7 +84,7 @@ def from_micros(values: Ints, ok: npt.NDArray[np.bool_], kind: pa.DataType) -> p
 
 
 def from_days(values: Ints, ok: npt.NDArray[np.bool_]) -> pa.Array:
-    """Return days since 1970 as dates; NULL out of range."""
+    """Return days since 1970 as dates; NULL if out of range."""
     ok = ok & (values >= -(2**31)) & (values < 2**31)
     kept = np.where(ok, values, 0).astype(np.int32)
     return pa.array(kept, mask=None if ok.all() else ~ok).view(DATE)
@@ -97,7 +97,7 @@ def to_date(array: pa.Array, zone: str) -> pa.Array:
 
 
 def to_text(array: pa.Array, zone: str) -> pa.Array:
-    """Return timestamps or dates as text, without zeros at the end of fractions."""
+    """Return timestamps or dates as text, without trailing zeros in fractions."""
     if array.type == DATE:
         return pc.strftime(to_local(array, zone), "%Y-%m-%d")
     text = pc.strftime(to_local(array, zone), "%Y-%m-%d %H:%M:%S")
@@ -129,13 +129,13 @@ def _days(parts: pa.StructArray, ok: npt.NDArray[np.bool_]) -> tuple[Ints, Any]:
 
 
 def date_from_text(text: pa.Array) -> pa.Array:
-    """Read dates; NULL where there is none."""
+    """Read dates; NULL where the text is none."""
     days, ok = _days(*_parts(text, _DATE))
     return from_days(days, ok)
 
 
 def timestamp_from_text(text: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
-    """Read timestamps; NULL where there is none."""
+    """Read timestamps; NULL where the text is none."""
     parts, ok = _parts(text, _DATE_TIME)
     days, ok = _days(parts, ok)
     hour, minute = _number(parts, "hour", 0), _number(parts, "minute", 0)
@@ -168,7 +168,7 @@ def add(array: pa.Array, interval: pa.Array, zone: str, sign: int = 1) -> pa.Arr
         return _checked_sum(start, length, ok, array.type)
     local = to_local(array, zone)
     moved = to_instant(_checked_sum(micros_of(local), days, ok, NTZ), zone)
-    # where no day is added an hour that occurs twice stays what it was
+    # if no day is added, an hour that occurs twice does not change
     kept = np.where(days == 0, micros_of(array), micros_of(moved))
     return _checked_sum(kept, length - days, ok & valid(moved), array.type)
 
@@ -180,7 +180,7 @@ def _checked_sum(a: Ints, b: Ints, ok: npt.NDArray[np.bool_], kind: pa.DataType)
 
 
 def truncation(unit: str) -> str | None:
-    """Return the unit that a word for truncation means."""
+    """Return the unit that a truncation keyword means."""
     return _UNITS.get(unit.lower())
 
 

@@ -1,11 +1,11 @@
-"""Expressions as pure data, and the one text that all spellings of an expression share.
+"""Expressions as pure data, and the canonical text of an expression.
 
-Idea: few kinds of node are enough, because operators are calls named by their sign. Names are
-compared without case, places not at all, so equal expressions are equal values with equal hashes.
-The text puts parentheses around every operator, as Spark does in the names of its columns.
+Idea: few kinds of nodes are enough, because operators are calls named by their sign. Names are
+compared case-insensitively, places not at all, so equal expressions are equal values with equal
+hashes. The text puts parentheses around every operator, as Spark does in its column names.
 
 Invariants:
-1. Expressions that differ in case, spaces and superfluous parentheses only are equal and have one
+1. Expressions that differ only in case, spaces and redundant parentheses are equal and have one
    text (`test_equal_expressions_have_one_text`).
 2. The text reads back as the same expression (`test_the_text_reads_back_as_the_same_expression`).
 """
@@ -40,7 +40,7 @@ class ExpressionNode:
 
 @dataclass(frozen=True)
 class Literal(ExpressionNode):
-    """A value that is written out."""
+    """A literal value."""
 
     value: Any
     type: pa.DataType
@@ -48,11 +48,11 @@ class Literal(ExpressionNode):
 
 @dataclass(frozen=True)
 class Interval(ExpressionNode):
-    """A span of time that is written out."""
+    """A literal interval."""
 
     #: microseconds
     length: int
-    #: written in days and weeks: added to a date it gives a date
+    #: whether it was written in days and weeks: then a date plus the interval is a date
     in_days: bool
 
 
@@ -60,7 +60,7 @@ class Interval(ExpressionNode):
 class Name(ExpressionNode):
     """A column, or a field inside of one."""
 
-    #: in lower case
+    #: path of names, in lower case
     parts: tuple[str, ...]
     written: tuple[str, ...] = field(compare=False)
 
@@ -70,7 +70,7 @@ class Member(ExpressionNode):
     """A field of a struct that is not a column."""
 
     of: ExpressionNode
-    #: in lower case
+    #: name of the field, in lower case
     name: str
     written: str = field(compare=False)
 
@@ -85,7 +85,7 @@ class Call(ExpressionNode):
 
 @dataclass(frozen=True)
 class Cast(ExpressionNode):
-    """A change of type; `gently` gives NULL where it is not possible."""
+    """A cast; `gently` gives NULL where it fails."""
 
     of: ExpressionNode
     type: pa.DataType
@@ -101,18 +101,18 @@ class CaseWhen(ExpressionNode):
 
 
 def is_keyword(name: str) -> bool:
-    """Tell whether a name is also a word of SQL."""
+    """Return whether a name is also a SQL keyword."""
     return name.upper() in Spark.Tokenizer.KEYWORDS
 
 
 def quoted(name: str) -> str:
-    """Return a name as SQL needs it."""
+    """Return a name with quotes, if SQL needs them."""
     plain = re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII)
     return name if plain and not is_keyword(name) else "`" + name.replace("`", "``") + "`"
 
 
 def text_of(node: ExpressionNode, *, as_written: bool = False) -> str:
-    """Return the text of an expression; names in lower case, or in the case they have."""
+    """Return the text of an expression; names in lower case, or as written."""
 
     def inner(child: ExpressionNode) -> str:
         return text_of(child, as_written=as_written)

@@ -1,9 +1,9 @@
-"""The types of expressions: Spark's, held as Arrow types, and which of two wins.
+"""The types of expressions: Spark's, represented as Arrow types, and their common types.
 
-Idea: Arrow has every type of Spark except one: intervals do not know their fields. Two values of
-different types meet in a common type as in Spark's ANSI mode: numbers widen, whole numbers beside
-floats become doubles, text beside anything else is read as that. Decimals grow with each operation
-until 38 digits and then give up places behind the point, but six at least.
+Idea: Arrow has every type of Spark except one: intervals do not know their fields. Values of
+different types are cast to a common type as in Spark's ANSI mode: numbers widen, whole numbers with
+floats become doubles, text is read as the other type. Decimals grow with each operation up to 38
+digits and then lose fractional digits, but keep at least six.
 
 Invariants:
 1. Every pair of types has the common type, and every operator the result type, that Spark gives
@@ -27,7 +27,7 @@ TINYINT, SMALLINT, INT, BIGINT = pa.int8(), pa.int16(), pa.int32(), pa.int64()
 FLOAT, DOUBLE, BOOLEAN, STRING = pa.float32(), pa.float64(), pa.bool_(), pa.string()
 BINARY, DATE, INTERVAL, NULL = pa.binary(), pa.date32(), pa.duration("us"), pa.null()
 NTZ = pa.timestamp("us")
-#: until an expression is bound and the zone of the session known
+#: used until an expression is bound and the session's time zone is known
 TIMESTAMP = pa.timestamp("us", "UTC")
 
 _ORDER = (TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE)
@@ -41,47 +41,47 @@ _NAMES = {
 
 
 def is_whole(kind: pa.DataType) -> bool:
-    """Tell whether a type is a whole number of Spark."""
+    """Return whether a type is a whole number of Spark."""
     return kind in _WHOLE
 
 
 def is_decimal(kind: pa.DataType) -> bool:
-    """Tell whether a type is a decimal of Spark."""
+    """Return whether a type is a decimal of Spark."""
     return bool(of.is_decimal128(kind))
 
 
 def is_float(kind: pa.DataType) -> bool:
-    """Tell whether a type is a float or a double."""
+    """Return whether a type is a float or a double."""
     return kind in (FLOAT, DOUBLE)
 
 
 def is_number(kind: pa.DataType) -> bool:
-    """Tell whether a type can be calculated with."""
+    """Return whether a type is a number."""
     return is_whole(kind) or is_float(kind) or is_decimal(kind)
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Tell whether a type is text, in any of Arrow's layouts."""
+    """Return whether a type is text, in any of Arrow's layouts."""
     return bool(of.is_string(kind) or of.is_large_string(kind) or of.is_string_view(kind))
 
 
 def is_bytes(kind: pa.DataType) -> bool:
-    """Tell whether a type is binary, in any of Arrow's layouts."""
+    """Return whether a type is binary, in any of Arrow's layouts."""
     return bool(of.is_binary(kind) or of.is_large_binary(kind) or of.is_binary_view(kind))
 
 
 def is_zoned(kind: pa.DataType) -> bool:
-    """Tell whether a type is Spark's TIMESTAMP."""
+    """Return whether a type is Spark's TIMESTAMP."""
     return bool(of.is_timestamp(kind) and kind.tz is not None and kind.unit == "us")
 
 
 def is_time(kind: pa.DataType) -> bool:
-    """Tell whether a type is a date or one of the two timestamps."""
+    """Return whether a type is a date or one of the two timestamps."""
     return is_zoned(kind) or kind in (NTZ, DATE)
 
 
 def is_known(kind: pa.DataType) -> bool:
-    """Tell whether values of a type can be used other than handed on."""
+    """Return whether expressions can use values of a type, other than pass them on."""
     return is_number(kind) or is_text(kind) or is_bytes(kind) or is_zoned(kind) or kind in _NAMES
 
 
@@ -101,7 +101,7 @@ def type_name(kind: pa.DataType) -> str:
 
 
 def decimal(precision: int, scale: int) -> pa.Decimal128Type:
-    """Return a decimal; beyond 38 digits it gives up places behind the point, but six at least."""
+    """Return a decimal; beyond 38 digits it loses fractional digits, but keeps at least six."""
     if precision > DIGITS:
         ahead = precision - scale
         precision, scale = DIGITS, max(DIGITS - ahead, min(scale, _LEAST_PLACES))
@@ -109,7 +109,7 @@ def decimal(precision: int, scale: int) -> pa.Decimal128Type:
 
 
 def as_decimal(kind: pa.DataType) -> pa.Decimal128Type:
-    """Return the decimal that holds a whole number's type."""
+    """Return the decimal type that holds a type of whole numbers."""
     return kind if is_decimal(kind) else pa.decimal128(_WHOLE[kind], 0)
 
 
@@ -152,12 +152,12 @@ def _beside_text(other: pa.DataType) -> pa.DataType | None:
 
 
 def common_type(a: pa.DataType, b: pa.DataType, *, text: bool = True) -> pa.DataType | None:
-    """Return the type in which two values meet, if any.
+    """Return the common type of two values, if there is one.
 
     Args:
         a: one type.
         b: the other.
-        text: whether text is read as what stands beside it.
+        text: whether text is read as the other type.
     """
     if b in (a, NULL):
         return a
@@ -176,7 +176,7 @@ def common_type(a: pa.DataType, b: pa.DataType, *, text: bool = True) -> pa.Data
 
 
 def common_of(kinds: Iterable[pa.DataType], *, text: bool = True) -> pa.DataType | None:
-    """Return the type in which all values meet, one after the other, if any."""
+    """Return the common type of all values, combined one after the other, if there is one."""
 
     def meet(a: pa.DataType | None, b: pa.DataType) -> pa.DataType | None:
         return None if a is None else common_type(a, b, text=text)

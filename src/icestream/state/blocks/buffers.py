@@ -1,19 +1,19 @@
-"""The blocks that are in memory, and their way to disk and back.
+"""The blocks that are in memory, and their transfers to disk and back.
 
-Idea: frames hold the blocks of the pool, and beside them those on the way: `behind` blocks being
-written while newer tuples arrive, `ahead` blocks read before they are needed. Each has a thread to
-move it, so that so many requests are under way at once and computing waits only where the disk is
-slower. With neither, transfers happen where they are asked for and the frames are the pool.
+Idea: frames hold the blocks of the pool and the blocks in transfer: `behind` blocks being written
+while newer tuples arrive, and `ahead` blocks read before they are needed. A thread moves each of
+these, so all their requests run at once, and computation waits only when the disk is slower. If
+both are 0, every transfer is synchronous and the frames are exactly the pool.
 
 Invariants:
 1. There are `pool + behind + ahead` frames, one more where an exchange reads before it writes,
-   and no memory for tuples beside them (`test_bounded_frames_are_all_there_is`).
-2. A block read while it is still being written is waited for
+   and no other memory for tuples (`test_bounded_frames_are_all_there_is`).
+2. Reading a block that is still being written waits for the write
    (`test_a_block_on_its_way_out_comes_back`).
-3. What the threads fail at is raised by the call that needs it, or by the next
+3. An error in a thread is raised by the call that needs the block, or by the next call
    (`test_a_full_disk_is_told_by_the_next_call`).
 
-Cost: one write for a block that leaves without a copy on disk, one read for one that comes back.
+Cost: one write for an evicted block that has no copy on disk, one read for one that comes back.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from icestream.state.worker_thread import WorkerThread
 
 @dataclass(slots=True)
 class Counters:
-    """Requests, counted where they are decided; all are blocks."""
+    """Requests, counted where they are decided; the unit is blocks."""
 
     #: blocks begun
     begun: int = 0
-    #: blocks that left memory: write requests where every one is written
+    #: blocks that left memory: write requests if every one is written
     evicted: int = 0
     #: blocks written: those that had no copy on disk
     written: int = 0
     #: blocks read back
     fetched: int = 0
-    #: of these, how many had been read before they were needed
+    #: of these, blocks that were read ahead
     ahead: int = 0
 
     @property
     def rewriting(self) -> int:
-        """Requests of a store that writes every block that leaves."""
+        """Requests of a store that writes every evicted block."""
         return self.evicted + self.fetched
 
     @property
@@ -54,7 +54,7 @@ class Counters:
 
 
 class Buffers:
-    """Frames, who is in them, and the threads that move blocks."""
+    """Frames, the blocks in them, and the threads that move blocks."""
 
     def __init__(
         self,
@@ -66,16 +66,16 @@ class Buffers:
         ahead: int = 0,
         spare: int = 0,
     ) -> None:
-        """Take frames for `pool` blocks and those on the way; `spare` ones are for exchanges."""
+        """Allocate frames for `pool` blocks, for transfers, and `spare` ones for exchanges."""
         self.store = store
         self.frames = Frames(layout, pool + behind + ahead + spare)
         self.counters = Counters()
         self._free = list(range(self.frames.count - 1, -1, -1))
         self._frame: dict[int, int] = {}
-        #: blocks on their way, oldest first, each with its frame
+        #: blocks in transfer, oldest first, each with its frame
         self._writing: deque[tuple[int, int]] = deque()
         self._reading: deque[tuple[int, int]] = deque()
-        #: threads, the one whose turn is next first; those at work end the queue
+        #: threads: the next one to use comes first, busy ones are at the end
         self._writers = deque(WorkerThread(f"window-block-writer-{i}") for i in range(behind))
         self._readers = deque(WorkerThread(f"window-block-reader-{i}") for i in range(ahead))
 
@@ -90,13 +90,13 @@ class Buffers:
         return frame
 
     def release(self, block: int) -> None:
-        """Drop a block that is not needed any more, here and on disk."""
+        """Drop a block that is no longer needed, in memory and on disk."""
         self._free.append(self._frame.pop(block))
         if block in self.store:
             self.store.forget(block)
 
     def evict(self, block: int) -> None:
-        """Let a block leave; it is written unless a copy is on disk."""
+        """Evict a block; it is written unless a copy is on disk."""
         self.counters.evicted += 1
         frame = self._frame.pop(block)
         if block in self.store:
@@ -121,7 +121,7 @@ class Buffers:
         return frame
 
     def exchange(self, victim: int, wanted: int) -> int:
-        """Let a block leave and bring another back; a slot is read, then taken by the victim."""
+        """Evict one block and bring another back; its slot is read, then reused for the victim."""
         if not self.store.exclusive:
             self.evict(victim)
             return self.fetch(wanted)
@@ -135,7 +135,7 @@ class Buffers:
         return frame
 
     def read_ahead(self, upcoming: range) -> None:
-        """Begin to read what is needed next, as far as it is on disk and there are frames."""
+        """Start reading the blocks needed next that are on disk, while there are free frames."""
         for block in upcoming[len(self._reading) : len(self._readers)]:
             if any(block == writing for writing, _ in self._writing):
                 return
@@ -147,7 +147,7 @@ class Buffers:
             self._readers.rotate(-1)
 
     def close(self) -> None:
-        """Wait for the threads and delete what is on disk."""
+        """Wait for the threads and delete the files."""
         for lane in (*self._writers, *self._readers):
             lane.close()
         self.store.close()
@@ -166,7 +166,7 @@ class Buffers:
         self._writers.rotate(-1)
 
     def _written(self) -> None:
-        """Wait for the oldest write and take its frame back."""
+        """Wait for the oldest write and free its frame."""
         self._writers[-len(self._writing)].collect()
         self._free.append(self._writing.popleft()[1])
 

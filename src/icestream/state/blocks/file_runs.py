@@ -1,15 +1,16 @@
-"""Where blocks lie in a file: as runs, because neighbours in time are neighbours on disk.
+"""Where blocks are in a file: stored as runs, because neighbours in time are neighbours on disk.
 
-Idea: one window writes its blocks one after the other, so that "block 7 and the 131,071 after it
-lie from place 3 on" says it all in three numbers. A map of runs costs what the disorder costs:
-nothing for one window, a few dozen bytes for each break where several write blocks out of order.
+Idea: one window writes its blocks one after the other, so three numbers describe them all: "block 7
+and the 131,071 after it start at place 3". The map costs only what disorder costs: nothing for one
+window, a few dozen bytes for each break where several windows write blocks out of order.
 
 Invariants:
-1. `Places` answers as a dict would, `Vacancies` as a queue would
+1. `Places` behaves like a dict, `Vacancies` like a queue
    (`test_oracle_places_answer_as_a_dict`, `test_oracle_vacancies_answer_as_a_queue`).
-2. Blocks written in order are one run however many they are (`test_bounded_order_costs_one_run`).
+2. Blocks written in order form one run, however many there are
+   (`test_bounded_order_costs_one_run`).
 
-Cost: O(log runs) to find, O(runs) list moves to change.
+Cost: O(log runs) per lookup, O(runs) list moves per change.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 
-#: bytes a run takes in memory: three numbers in lists
+#: bytes of a run in memory: three numbers in lists
 RUN_BYTES = 3 * (8 + 32)
 
 
@@ -37,7 +38,7 @@ class Places:
 
     @property
     def bytes(self) -> int:
-        """Bytes that the map takes in memory."""
+        """Bytes of the map in memory."""
         return RUN_BYTES * len(self._first)
 
     def get(self, block: int) -> int | None:
@@ -48,7 +49,7 @@ class Places:
         return self._place[run] + block - self._first[run]
 
     def put(self, block: int, place: int) -> None:
-        """Add a block that is not there."""
+        """Add a block that is not in the map."""
         run = bisect_right(self._first, block)
         self._blocks += 1
         if run and self._follows(run - 1, block, place):
@@ -69,7 +70,7 @@ class Places:
             self._insert(run, block, place, 1)
 
     def pop(self, block: int) -> int:
-        """Take a block out and return its place; KeyError if it is not there."""
+        """Remove a block and return its place; KeyError if it is not in the map."""
         place = self.get(block)
         if place is None:
             raise KeyError(block)
@@ -103,7 +104,7 @@ class Places:
 
 
 class Vacancies:
-    """Places that were given back, taken again in that order."""
+    """Free places, reused in the order in which they were freed."""
 
     def __init__(self) -> None:
         """Start empty."""
@@ -112,11 +113,11 @@ class Vacancies:
 
     @property
     def bytes(self) -> int:
-        """Bytes that the queue takes in memory."""
+        """Bytes of the queue in memory."""
         return RUN_BYTES * len(self._runs)
 
     def put(self, place: int) -> None:
-        """Give a place back."""
+        """Add a free place."""
         if self._runs:
             first, length = self._runs[-1]
             if place == first + length:
@@ -125,7 +126,7 @@ class Vacancies:
         self._runs.append((place, 1))
 
     def take(self) -> int | None:
-        """Take the place that was given back first, or None."""
+        """Remove and return the place that was freed first, or None."""
         if not self._runs:
             return None
         first, length = self._runs.popleft()

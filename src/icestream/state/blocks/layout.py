@@ -1,16 +1,16 @@
-"""How tuples lie in a block: a header of 16 bytes, then one column after the other.
+"""How tuples are stored in a block: a header of 16 bytes, then one column after the other.
 
-Idea: a block has a fixed number of bytes and takes a fixed number of fixed-width tuples (the block
-factor). Its columns are contiguous, so a loop over one of them reads what it needs and no more. The
-header holds the number of the block and a checksum of the rest, seeded by that number: a block read
-from another place, or changed on disk, is damage and never data.
+Idea: a block has a fixed number of bytes and stores a fixed number of fixed-width tuples (the block
+factor). Its columns are contiguous, so a loop over one of them reads nothing else. The header holds
+the block's number and a checksum of the rest, seeded by that number: a block read from the wrong
+place, or changed on disk, raises `DamageError` and is never taken for data.
 
     number u64 | xxh3 of what follows u64 | column 0 | column 1 | ... | unused
 
 Invariants:
-1. A changed byte, and a block of another number, are damage (`test_a_changed_block_is_damage`,
+1. A changed byte or a block with another number is damage (`test_a_changed_block_is_damage`,
    `test_a_block_of_another_number_is_damage`).
-2. Frames are aligned to pages, as direct transfers need it (`test_frames_are_aligned_to_pages`).
+2. Frames are aligned to pages, as direct I (`test_frames_are_aligned_to_pages`).
 
 Limits: blocks are multiples of 4096 bytes; the first column is the time (int64).
 """
@@ -27,7 +27,7 @@ import xxhash
 
 from icestream.core.errors import DamageError, DefinitionError
 
-#: bytes of a block where nothing else is said
+#: bytes of a block by default
 BLOCK_BYTES = 64 << 10
 HEADER_BYTES = 16
 PAGE = 4096
@@ -47,17 +47,17 @@ class BlockLayout:
         """Check sizes and fix the block factor."""
         widths = [np.dtype(kind).itemsize for _, kind in self.columns]
         if not widths or np.dtype(self.columns[0][1]) != np.int64:
-            msg = f"the first column of a block is the time, an int64; got {self.columns}"
+            msg = f"the first column of a block must be the time, an int64; got {self.columns}"
             raise DefinitionError(msg)
         if widths != sorted(widths, reverse=True):
-            msg = f"put wider columns before narrower ones, or they are not aligned: {self.columns}"
+            msg = f"wider columns must come before narrower ones, for alignment: {self.columns}"
             raise DefinitionError(msg)
         if self.block_bytes <= 0 or self.block_bytes % PAGE:
-            msg = f"a block is a multiple of {PAGE} bytes; got {self.block_bytes}"
+            msg = f"the block size must be a multiple of {PAGE} bytes; got {self.block_bytes}"
             raise DefinitionError(msg)
         fitting = (self.block_bytes - HEADER_BYTES) // sum(widths)
         if not 0 <= self.factor <= fitting:
-            msg = f"a block of {self.block_bytes} bytes takes {fitting} tuples, not {self.factor}"
+            msg = f"a block of {self.block_bytes} bytes fits {fitting} tuples, not {self.factor}"
             raise DefinitionError(msg)
         object.__setattr__(self, "factor", self.factor or fitting)
 
@@ -93,7 +93,7 @@ class Frames:
         return self._blocks[frame]
 
     def seal(self, frame: int, number: int) -> memoryview:
-        """Write the header of a block and return its bytes, ready for the disk."""
+        """Write the header of a block and return its bytes, ready to be written."""
         block = self._blocks[frame]
         words = self._words[frame]
         words[0] = number
@@ -101,11 +101,11 @@ class Frames:
         return block
 
     def check(self, frame: int, number: int, path: str) -> None:
-        """Raise `DamageError` unless a frame holds the block of this number, unchanged."""
+        """Raise `DamageError` unless a frame holds the block with this number, unchanged."""
         words = self._words[frame]
         digest = xxhash.xxh3_64_intdigest(self._blocks[frame][HEADER_BYTES:], number)
         if int(words[0]) != number or int(words[1]) != digest:
-            raise DamageError(path, f"window block {number} does not read back as it was written")
+            raise DamageError(path, f"window block {number} differs from what was written")
 
     def _columns(self) -> list[npt.NDArray[Any]]:
         found, place = [], HEADER_BYTES

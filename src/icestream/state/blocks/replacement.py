@@ -1,31 +1,31 @@
 """Which blocks of a window stay in memory: decisions only, no block is touched here.
 
-Idea: a window reads its blocks back in the order they were filled, so what is needed last is known.
-With one window that is the block just filled: it leaves first, and when the oldest block was used
-up, the one on disk that comes next takes its place before it is needed. With several windows over
-one stream a block is needed next by the nearest window behind it; the block farthest from the
-window behind it leaves. Both answer with steps for whoever holds the blocks:
+Idea: a window reads its blocks back in the order in which they were filled, so the block needed
+last is known. With one window, that is the block just filled: it is evicted first, and when the
+oldest block is used up, the next one on disk is read before it is needed. With several windows over
+one stream, the nearest window behind a block needs it next; the block farthest from the window
+behind it is evicted. Both pools return steps for the owner of the blocks:
 
     release(ancient)     its tuples left every window
     evict(block)         the block leaves memory (written to disk unless a copy is there)
-    fetch(block)         the block comes back
+    fetch(block)         the block is read back
     begin(block)         an empty block takes the newest tuples
 
 Invariants:
-1. No more than `capacity` blocks are in memory, and two are enough for one window, N + 1 for N
+1. No more than `capacity` blocks are in memory, and N + 1 are enough for N windows
    (`test_bounded_pools_of_the_least_size_serve_any_stream`).
-2. No policy reads less than one window does in two blocks or without reading ahead, nor than
-   several windows whose lengths are known (`test_oracle_no_policy_reads_less_for_one_window`,
+2. No policy reads less than that of one window with two blocks or without read-ahead, nor than that
+   of several windows with known lengths (`test_oracle_no_policy_reads_less_for_one_window`,
    `test_oracle_no_policy_reads_less_when_lengths_are_known`); distances in blocks come close
    (`test_distances_in_blocks_read_little_more_than_the_least`).
-3. A block used by a window right now, and the one being filled, never leave
+3. The block being filled and the blocks in use by a window are never evicted
    (`test_blocks_in_use_stay`).
 
 Cost: O(1) for one window; O(N log B) for a victim among B blocks and N windows.
 
-Limits: lengths in time are exact as far as there are events at the instants that matter. Reading
-ahead fills a place as soon as it is free, so a pool of more than two blocks saves
-one window no transfers; the shared pool of one window does, and reads when a block is needed.
+Limits: lengths in time are exact if there are events at the instants that matter. Read-ahead fills
+a place as soon as it is free, so a pool of more than two blocks saves one window no transfers; the
+shared pool with one window does save some, and reads a block when it is needed.
 
 References: Belady's MIN; the buffer management of SlideM and Shared SlideM.
 """
@@ -49,21 +49,21 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Evict:
-    """A full block leaves memory and will be needed again."""
+    """A full block is evicted and will be needed again."""
 
     block: int
 
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """A block comes back from disk."""
+    """A block is read back from disk."""
 
     block: int
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """A block is needed by no window any more."""
+    """No window needs a block any more."""
 
     block: int
 
@@ -72,7 +72,7 @@ Step = Begin | Evict | Fetch | Release
 
 
 class OneWindowPool:
-    """The pool of one window: the newest full block leaves first, the oldest on disk comes back."""
+    """The pool of one window: the newest full block is evicted, the oldest on disk is read back."""
 
     def __init__(self, capacity: int) -> None:
         """Begin with block 0 and `capacity` places."""
@@ -89,7 +89,7 @@ class OneWindowPool:
 
     @property
     def upcoming(self) -> range:
-        """Blocks on disk, in the order in which they come back."""
+        """Blocks on disk, in the order in which they are read back."""
         return range(self._from, self._to)
 
     @property
@@ -122,26 +122,27 @@ class OneWindowPool:
 
 
 class SharedPool:
-    """The pool of several windows over one stream: the block needed last leaves."""
+    """The pool of several windows over one stream: the block needed last is evicted."""
 
     def __init__(self, capacity: int, windows: int, lengths: Sequence[int] | None = None) -> None:
         """Begin with block 0, where all windows start.
 
         Distances are counted in blocks. With the `lengths` of the windows (all in time, or all in
-        tuples) they are counted in these, and then exact also where the stream's rate changes.
+        tuples) they are counted in that unit, and are then exact even where the stream's rate
+        changes.
         """
         _check(capacity, windows)
         self.capacity = capacity
         self.recent = 0
         #: the block each window is using up
         self.ancient = [0] * windows
-        #: blocks each window went on to, and how many of them were in memory
+        #: blocks each window moved on to, and how many of them were in memory
         self.crossings = [0] * windows
         self.hits = [0] * windows
         self._lengths = lengths
         #: blocks in memory older than the recent one
         self._kept: list[int] = []
-        #: when a window of no length would reach a block; only with lengths
+        #: when a window of length 0 would reach a block; only with lengths
         self._reached: dict[int, int] = {}
 
     @property
@@ -152,7 +153,7 @@ class SharedPool:
     def roll(self, now: int = 0) -> list[Step]:
         """Begin a new block because the recent one is full.
 
-        `now` is the time of its last tuple, or its number, as the lengths are counted.
+        `now` is the time of its last tuple, or its number, in the unit of the lengths.
         """
         steps: list[Step] = []
         self._kept.append(self.recent)
@@ -165,7 +166,7 @@ class SharedPool:
         return steps
 
     def cross(self, window: int) -> list[Step]:
-        """Let a window go on to the next block because it used up its own."""
+        """Move a window on to the next block because it used up its own."""
         steps: list[Step] = []
         left = self.ancient[window]
         wanted = left + 1
@@ -186,7 +187,7 @@ class SharedPool:
         return steps
 
     def segments(self) -> list[tuple[int, int]]:
-        """Return, per window, how many blocks up to the next window are in memory, of how many."""
+        """Return, per window: blocks in memory up to the next window, and all blocks up to it."""
         found = []
         for own in self.ancient:
             upto = min((other for other in self.ancient if other > own), default=self.recent)
@@ -195,7 +196,7 @@ class SharedPool:
         return found
 
     def _drop_victim(self) -> int:
-        """Take away the block whose next use is farthest, and return it."""
+        """Remove the block whose next use is farthest, and return it."""
         lengths = self._lengths or [0] * len(self.ancient)
         nearest: dict[int, tuple[int, int]] = {}
         for window, (own, length) in enumerate(zip(self.ancient, lengths, strict=True)):
@@ -207,7 +208,7 @@ class SharedPool:
             if at < 0 or self._kept[at] <= own:
                 continue
             block, (length, window) = self._kept[at], nearest[own]
-            # windows that need a block at one event go on in their order
+            # windows that need a block at the same event move on in their order
             distance = block - own if self._lengths is None else self._reached[block] + length
             if best < 0 or (distance, window) > farthest:
                 best, farthest = at, (distance, window)
@@ -217,7 +218,7 @@ class SharedPool:
 def _check(capacity: int, windows: int) -> None:
     if windows < 1 or capacity < windows + 1:
         msg = (
-            f"a pool for {windows} windows needs {windows + 1} blocks or more: one for the newest "
+            f"a pool for {windows} windows needs at least {windows + 1} blocks: one for the newest "
             f"tuples and one for each window; got {capacity}"
         )
         raise DefinitionError(msg)

@@ -1,10 +1,10 @@
 """The tuples of windows over one stream, most of them on disk.
 
-Idea: newest tuples go to the recent block, windows take their oldest ones from blocks of their own;
-all that lies between is on disk. A repository holds `columns` (one array `[frame, row]` for each
-column), the `tail` and the `cursors` that the kernels of `sliding` work on, and is called where a
-block ends: `roll` when the recent block is full, `cross` when a window used its block up. Which
-blocks move is decided by a pool, and moved by buffers.
+Idea: the newest tuples go to the recent block, and each window takes its oldest tuples from a block
+of its own; everything in between is on disk. A repository holds `columns` (one array `[frame, row]`
+for each column), and the `tail` and `cursors` that the kernels of `sliding` use. It is called at
+the end of a block: `roll` when the recent block is full, `cross` when a window used up its block. A
+pool decides which blocks move, and buffers move them.
 
     one window      ancient | ahead |  ... on disk ...  | behind | recent
     several         ancient N | ... | ancient 2 | ... | ancient 1 | ... on disk ... | recent
@@ -12,14 +12,14 @@ blocks move is decided by a pool, and moved by buffers.
 Invariants:
 1. For any stream, pool, mode and block factor every window sees exactly its tuples
    (`test_oracle_one_window_sees_its_tuples`, `test_oracle_shared_windows_see_their_tuples`).
-2. A tuple leaves when the last window let it go, and its space with it
+2. A tuple is deleted, and its space freed, when the last window has passed it
    (`test_bounded_space_follows_the_largest_window`).
-3. The requests counted are those the formulas foretell (`test_requests_follow_the_formulas`).
+3. The requests counted are those that the formulas predict (`test_requests_follow_the_formulas`).
 
-Cost: per block and window O(1) Python calls; transfers as in `formulas`.
+Cost: per block and window O(1) Python calls; transfers as in `request_formulas`.
 
-Limits: tuples come in order of time. Not for several threads. The blocks do not survive the
-process: what must be durable is on the log before it comes here.
+Limits: tuples arrive in order of time. Not thread-safe. The blocks do not survive the process:
+durable state is on the log before it comes here.
 
 References: SlideM (`WindowRepository`) and Shared SlideM (`SharedRepository`).
 """
@@ -50,28 +50,28 @@ LEAST = 2
 
 
 class Repository(Protocol):
-    """What an operator needs of a repository."""
+    """The part of a repository that an operator uses."""
 
     layout: BlockLayout
     #: one array `[frame, row]` per column
     columns: tuple[npt.NDArray[Any], ...]
     #: frame, position of the next tuple, position where its block ends
     tail: npt.NDArray[np.int64]
-    #: the same for the oldest tuple of each window
+    #: the same, for the oldest tuple of each window
     cursors: npt.NDArray[np.int64]
 
     def roll(self) -> None:
         """Begin a new block because the recent one is full."""
 
     def cross(self, window: int) -> None:
-        """Take a window to its next block because it used up the one it had."""
+        """Move a window to its next block because it used up the one it had."""
 
     def close(self) -> None:
-        """Delete what is on disk."""
+        """Delete the files."""
 
 
 class _Blocks:
-    """What both kinds of repository have: buffers, a tail and cursors."""
+    """The common part of both repositories: buffers, a tail and cursors."""
 
     def __init__(
         self, buffers: Buffers, layout: BlockLayout, windows: int, account: Account | None
@@ -93,12 +93,12 @@ class _Blocks:
 
     @property
     def frame_bytes(self) -> int:
-        """Bytes of the pool and of all blocks on their way."""
+        """Bytes of the pool and of all blocks in transfer."""
         return self._buffers.frames.bytes
 
     @property
     def index_bytes(self) -> int:
-        """Bytes in memory that say where blocks lie."""
+        """Bytes of the index of block places in memory."""
         return self._buffers.store.index_bytes
 
     @property
@@ -108,11 +108,11 @@ class _Blocks:
 
     @property
     def direct(self) -> bool:
-        """Whether transfers go past the page cache."""
+        """Whether transfers bypass the page cache."""
         return self._buffers.store.direct
 
     def close(self) -> None:
-        """Delete what is on disk and give memory back; closing twice is fine."""
+        """Delete the files and free the memory; closing twice is fine."""
         self._buffers.close()
         if self._account is not None:
             self._account.release(self._buffers.frames.bytes)
@@ -123,7 +123,7 @@ class _Blocks:
         self.tail[2] += self.layout.factor
 
     def _moved(self, window: int) -> None:
-        """Point a cursor at the block that follows its own."""
+        """Point a cursor at the block after its own."""
         end = int(self.cursors[window, 2])
         self.cursors[window, 0] = self._buffers.frame(end // self.layout.factor)
         self.cursors[window, 2] = end + self.layout.factor
@@ -142,7 +142,7 @@ class WindowRepository(_Blocks):
         ahead: int = 1,
         account: Account | None = None,
     ) -> None:
-        """Keep `pool` blocks in memory, and those being written and read ahead beside them."""
+        """Keep `pool` blocks in memory, plus those being written and read ahead."""
         self._pool = OneWindowPool(pool)
         buffers = Buffers(layout, store, pool, behind=behind, ahead=ahead)
         super().__init__(buffers, layout, 1, account)
@@ -157,7 +157,7 @@ class WindowRepository(_Blocks):
         self._buffers.read_ahead(self._pool.upcoming)
 
     def cross(self, window: int = 0) -> None:
-        """Go on to the next block because the oldest one is used up."""
+        """Move on to the next block because the oldest one is used up."""
         for step in self._pool.cross():
             if isinstance(step, Release):
                 self._buffers.release(step.block)
@@ -185,11 +185,11 @@ class SharedRepository(_Blocks):
         """Keep `pool` blocks in memory.
 
         With the `lengths` of the windows, in microseconds or all in tuples (`by_rows`), the block
-        that leaves is the one needed last to the event; without, to the block.
+        needed last is chosen exactly to the event; without them, to the block.
         """
         self.pool = SharedPool(pool, windows, lengths)
         self._by_rows = by_rows
-        # a slot is read before the block that takes it is written
+        # a slot is read before its new block is written
         spare = 1 if store.exclusive else 0
         buffers = Buffers(layout, store, pool, behind=behind, spare=spare)
         super().__init__(buffers, layout, windows, account)
@@ -205,7 +205,7 @@ class SharedRepository(_Blocks):
                 self._begun(self._buffers.begin(step.block))
 
     def cross(self, window: int) -> None:
-        """Take a window to its next block because it used up the one it had."""
+        """Move a window to its next block because it used up the one it had."""
         steps = self.pool.cross(window)
         if steps and isinstance(steps[0], Release):
             self._buffers.release(steps.pop(0).block)

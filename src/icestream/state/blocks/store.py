@@ -1,10 +1,11 @@
-"""Where blocks go on disk, in two modes behind one interface.
+"""Where blocks are stored on disk, in two modes behind one interface.
 
-Idea: a store gives a block a place in a file, finds it again and takes the place back; bytes are
-moved by whoever asked (`move_out`, `move_in`), on any thread, past the page cache. `LogStore` (the
-default) writes a block once: places only count up, in files of a few megabytes that are unlinked
-when nothing in them is needed. `SlotStore` is one file whose places are used again: the one given
-back first, else the end of the file; a block is either there or in memory, never in both.
+Idea: a store assigns a block a place in a file, finds it again and frees the place. The caller
+    moves
+the bytes (`move_out`, `move_in`), on any thread, bypassing the page cache. `LogStore` (the default)
+writes a block once: places only count up, in files of a few megabytes that are unlinked when none
+of their blocks is needed. `SlotStore` is one file whose places are reused: first the one freed
+first, else the end of the file; a block is either there or in memory, never both.
 
 Invariants:
 1. A block reads back as it was written, in either mode, in any order of calls
@@ -13,14 +14,14 @@ Invariants:
    (`test_bounded_a_log_gives_space_back`); slots never take more places than there were blocks at
    once (`test_bounded_slots_are_used_again`).
 3. A freed slot is taken again in the order of freeing (`test_slots_are_taken_in_order_of_release`).
-4. Refusals of the disk are `StorageError`, changed bytes `DamageError`
+4. OS errors become `StorageError`, changed bytes `DamageError`
    (`test_refusals_of_the_disk_name_path_and_remedy`, `test_a_changed_block_is_damage`).
 
-Cost: one system call a transfer. One descriptor a log file.
+Cost: one system call per transfer. One descriptor per log file.
 
-Limits: blocks are what left memory, not what makes a query durable: `close` deletes the files, and
-a folder is used by one store at a time. Where the file system has no direct transfers (`direct` is
-False) every write is synced and the page cache told to forget it, which is slower.
+Limits: the blocks are evicted copies and do not make a query durable: `close` deletes the files,
+and a folder is used by one store at a time. If the file system has no direct I/O (`direct` is
+False), every write is synced and dropped from the page cache, which is slower.
 """
 
 from __future__ import annotations
@@ -36,17 +37,17 @@ from icestream.state.blocks.layout import Frames
 from icestream.state.files import storage_error
 from icestream.state.worker_thread import WorkerThread
 
-#: bytes of a file of a log
+#: bytes of a log file
 FILE_BYTES = 64 << 20
 
 
 class BlockAddress:
-    """Where a block lies: a file and an offset."""
+    """The place of a block: a file and an offset."""
 
     __slots__ = ("direct", "file", "offset", "path")
 
     def __init__(self, file: int, offset: int, path: str, direct: bool) -> None:
-        """Name an open file and bytes in it."""
+        """Refer to an open file and an offset in it."""
         self.file = file
         self.offset = offset
         self.path = path
@@ -56,22 +57,22 @@ class BlockAddress:
 class BlockStore(Protocol):
     """Places for blocks; bytes are moved with `move_out` and `move_in`."""
 
-    #: whether a block that comes back into memory loses its place on disk
+    #: whether a block that comes back into memory gives up its place on disk
     exclusive: bool
-    #: whether transfers go past the page cache
+    #: whether transfers bypass the page cache
     direct: bool
 
     def __contains__(self, block: int) -> bool:
-        """Tell whether a block has a place."""
+        """Return whether a block has a place."""
 
     def assign(self, block: int, instead: int | None = None) -> BlockAddress:
-        """Give a block a place; with `instead`, that of another block, which loses it."""
+        """Assign a place to a block; with `instead`, that of another block, which loses it."""
 
     def find(self, block: int) -> BlockAddress:
         """Return the place of a block."""
 
     def forget(self, block: int) -> None:
-        """Take a block's place back."""
+        """Free a block's place."""
 
     @property
     def file_bytes(self) -> int:
@@ -79,19 +80,19 @@ class BlockStore(Protocol):
 
     @property
     def index_bytes(self) -> int:
-        """Bytes in memory that say where blocks lie."""
+        """Bytes of the index of block places in memory."""
 
     def close(self) -> None:
         """Delete the files; closing twice is fine."""
 
 
 class LogStore:
-    """Every block is written once; files without needed blocks are unlinked."""
+    """Every block is written once; a file is unlinked when none of its blocks is needed."""
 
     exclusive = False
 
     def __init__(self, folder: str, block_bytes: int, file_bytes: int = FILE_BYTES) -> None:
-        """Keep files of about `file_bytes` in a folder, which is made."""
+        """Keep files of about `file_bytes` in a folder, which is created."""
         os.makedirs(folder, exist_ok=True)
         self._folder = folder
         self._block_bytes = block_bytes
@@ -105,11 +106,11 @@ class LogStore:
         self.direct = True
 
     def __contains__(self, block: int) -> bool:
-        """Tell whether a block has a place."""
+        """Return whether a block has a place."""
         return self._places.get(block) is not None
 
     def assign(self, block: int, instead: int | None = None) -> BlockAddress:
-        """Give a block the next place."""
+        """Assign the next place to a block."""
         place = self._next
         number = place // self._per_file
         if number not in self._files:
@@ -132,7 +133,7 @@ class LogStore:
         return self._at(place)
 
     def forget(self, block: int) -> None:
-        """Take a block's place back, and unlink its file if it was the last one needed."""
+        """Free a block's place; unlink its file if it was the last one needed."""
         number = self._places.pop(block) // self._per_file
         self._needed[number] -= 1
         self._remove(number)
@@ -147,7 +148,7 @@ class LogStore:
 
     @property
     def index_bytes(self) -> int:
-        """Bytes in memory that say where blocks lie."""
+        """Bytes of the index of block places in memory."""
         return self._places.bytes + 200 * len(self._files)
 
     def close(self) -> None:
@@ -163,7 +164,7 @@ class LogStore:
         return BlockAddress(opened.file, inside * self._block_bytes, opened.path, opened.direct)
 
     def _remove(self, number: int) -> None:
-        """Unlink a file that is complete and holds nothing that is needed."""
+        """Unlink a file that is complete and has no needed block."""
         complete = self._next >= (number + 1) * self._per_file
         if complete and self._needed.get(number) == 0:
             del self._needed[number]
@@ -173,12 +174,12 @@ class LogStore:
 
 
 class SlotStore:
-    """One file of places that are used again, the one given back first before others."""
+    """One file whose places are reused, the one freed first before others."""
 
     exclusive = True
 
     def __init__(self, folder: str, block_bytes: int) -> None:
-        """Keep the file in a folder, which is made."""
+        """Keep the file in a folder, which is created."""
         os.makedirs(folder, exist_ok=True)
         self._block_bytes = block_bytes
         self._file = _File(os.path.join(folder, "slots"))
@@ -188,11 +189,11 @@ class SlotStore:
         self.direct = self._file.direct
 
     def __contains__(self, block: int) -> bool:
-        """Tell whether a block has a place."""
+        """Return whether a block has a place."""
         return self._places.get(block) is not None
 
     def assign(self, block: int, instead: int | None = None) -> BlockAddress:
-        """Give a block the place of another, else the one given back first, else the file's end."""
+        """Assign the place of another block, else the one freed first, else the end of the file."""
         place = self._free.take() if instead is None else self._places.pop(instead)
         if place is None:
             place = self._end
@@ -208,7 +209,7 @@ class SlotStore:
         return self._at(place)
 
     def forget(self, block: int) -> None:
-        """Take a block's place back."""
+        """Free a block's place."""
         self._free.put(self._places.pop(block))
 
     @property
@@ -218,7 +219,7 @@ class SlotStore:
 
     @property
     def index_bytes(self) -> int:
-        """Bytes in memory that say where blocks lie."""
+        """Bytes of the index of block places in memory."""
         return self._places.bytes + self._free.bytes
 
     def close(self) -> None:
@@ -256,13 +257,13 @@ def move_in(frames: Frames, frame: int, block: int, place: BlockAddress) -> None
 
 
 class _File:
-    """A file open past the page cache where the file system allows that."""
+    """A file opened for direct I/O if the file system allows it."""
 
     def __init__(self, path: str) -> None:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         self.path = path
         with suppress(FileNotFoundError):
-            # what a store that did not close has left
+            # left over from a store that was not closed
             os.unlink(path)
         with _refusals_named(path):
             try:
@@ -287,7 +288,7 @@ class _File:
 
 @contextmanager
 def _refusals_named(path: str) -> Iterator[None]:
-    """Turn the disk's refusals inside the block into `StorageError`; let others pass."""
+    """Turn OS errors inside the block that have a remedy into `StorageError`; pass on others."""
     try:
         yield
     except OSError as error:

@@ -1,18 +1,18 @@
-"""Room on the log that no expiry gives back.
+"""Compaction of segments that never expire.
 
-Idea: segments of rows that never expire are given up in the order they were written. Once their
-bytes exceed three times what is live (and a little more), the groups that have an extent in the
-oldest ones are written whole to the newest; then nothing points there any more. Small groups of the
-cold index are written from there. A restore begins at the last snapshot, so such a segment goes
-with the next one.
+Idea: segments of rows that never expire are released in the order they were written. Once their
+bytes exceed three times the live bytes (and a little more), the groups that have an extent in the
+oldest segments are written whole to the newest, so nothing points to the old ones any more. Small
+groups are written from the cold index. A restore begins at the last snapshot, so such a segment is
+deleted with the next snapshot.
 
 Invariants:
-1. Bytes stay within three times the live ones, and a megabyte, and what waits for a snapshot
+1. Bytes stay within three times the live ones, plus a megabyte, plus what waits for a snapshot
    (`test_bounded_rows_without_expiry_are_cleaned`).
-2. No segment is given up that a restore reads (`test_crash_cleaned_segments_are_not_missed`).
+2. No segment that a restore reads is deleted (`test_crash_cleaned_segments_are_not_missed`).
 3. Cleaning changes no rows (`test_oracle_cleaning_changes_no_rows`).
 
-Cost: each cleaning writes what is live of the groups with extents in the oldest segments.
+Cost: each cleaning writes the live rows of the groups with extents in the oldest segments.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from icestream.state.identities import identities
 from icestream.state.index.sorted_index import ColdIndex
 from icestream.state.table import CountedTable
 
-#: bytes of garbage that are not worth a cleaning
+#: bytes of garbage not worth a cleaning
 SLACK = 1 << 20
-#: bytes of segments for each live one, at most
+#: maximum bytes of segments per live byte
 MOST = 3
-#: entries of the cold index that are counted, about, to know how many bytes are live
+#: approximate number of cold index entries sampled to estimate the live bytes
 SAMPLED = 1 << 14
-#: one more than the greatest hi
+#: one more than the greatest id_high
 END = 1 << 64
 #: ordinal and bytes of segments: none
 NO_SEGMENTS = np.empty((0, 2), dtype=np.int64)
 
 
 class CleanableStore(Protocol):
-    """A store, as far as cleaning needs it."""
+    """The part of a store that cleaning uses."""
 
     directory: GroupDirectory
     index: ColdIndex
@@ -62,7 +62,7 @@ class CleanableStore(Protocol):
         ...
 
     def consolidate_carried(self, rows: Ints, last: int) -> Mask:
-        """Write groups from rows of the cold index, and change those; tell which could be."""
+        """Write groups from rows of the cold index, which change; return which were written."""
         ...
 
 
@@ -87,7 +87,7 @@ class Cleaner:
         return self._cleaned.rows.copy()
 
     def note(self, ordinal: int, size: int) -> None:
-        """Take in a segment that was written."""
+        """Record a segment that was written."""
         known = self._segments.rows
         if len(known) and known[-1, 0] == ordinal:
             known[-1, 1] += size
@@ -96,13 +96,13 @@ class Cleaner:
             self._segments.append(np.array([ordinal, size]))
 
     def released(self) -> tuple[int, ...]:
-        """Give up the segments that waited for a snapshot."""
+        """Release the segments that waited for a snapshot."""
         ordinals = tuple(self.waiting[:, 0].tolist())
         self._cleaned.replace(NO_SEGMENTS)
         return ordinals
 
     def load(self, segments: Ints) -> None:
-        """Take over what a snapshot remembers; with it, nothing waits."""
+        """Take over the segments of a snapshot; none of them is waiting."""
         self._cleaned.replace(NO_SEGMENTS)
         self._segments.replace(segments)
 
@@ -130,9 +130,9 @@ def _elsewhere(store: CleanableStore, entries: Ints) -> Ints:
 
 
 def _live(store: CleanableStore) -> int:
-    """Return the bytes of extents that never expire and have a group that points to them, about.
+    """Return about how many bytes of extents that never expire have a group pointing to them.
 
-    Identities of a shard are spread evenly: those below a bound stand for all of a large index.
+    The ids of a shard are spread evenly, so those below a bound represent all of a large index.
     """
     words = 0
     for synopsis in range(store.directory.synopses):
@@ -160,7 +160,7 @@ def _entry_words(store: CleanableStore, entries: Ints) -> int:
 
 
 def _move_on(store: CleanableStore, last: int) -> None:
-    """Write groups whole that have extents, that never expire, in segments up to an ordinal."""
+    """Write the groups whole that have never-expiring extents in segments up to an ordinal."""
     for synopsis in range(store.directory.synopses):
         slots = store.directory.listed(extent_plan.list_old, part(synopsis), last)
         store.consolidate(synopsis, slots)
@@ -176,10 +176,10 @@ def _move_on(store: CleanableStore, last: int) -> None:
 
 
 def _written_again(store: CleanableStore, last: int, most: int, left: list[Ints]) -> Iterator[Ints]:
-    """Write groups from rows of the cold index; yield the rows that it then has.
+    """Write groups from rows of the cold index; yield the rows that the index then has.
 
-    They are taken at their word: meanwhile no group may leave the directory. Groups that could not
-    be written are left, up to one more than `most`.
+    The rows are not checked again: no group may leave the directory meanwhile. Groups that could
+    not be written are added to `left`, up to one more than `most`.
     """
     room = most + 1
     for rows in _pointing_elsewhere(store, last, most):
@@ -190,7 +190,7 @@ def _written_again(store: CleanableStore, last: int, most: int, left: list[Ints]
 
 
 def _pointing_elsewhere(store: CleanableStore, last: int, most: int) -> Iterator[Ints]:
-    """Yield rows of groups, not in the directory, with extents up to an ordinal; `most` at once."""
+    """Yield rows of groups not in the directory with extents up to an ordinal, `most` at a time."""
     end = entry_width(store.directory.synopses)
     waiting: list[Ints] = []
     for rows in store.index.rows():

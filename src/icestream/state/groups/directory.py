@@ -1,11 +1,11 @@
-"""The groups a store knows of, one row of words each, found through a hash index.
+"""The groups of a store, one row of words each, found through a hash index.
 
 Idea: rows `int64[slots, words]` (columns in `kernels.groups.heap`) and an open-addressing index,
 both in the arena. A slot that is given up joins a list of free ones and is used again only by
 `open`, so what a caller holds stays valid as long as nobody closes it.
 
 Invariants:
-1. A group is found exactly while it is open (`test_oracle_a_directory_is_a_dictionary`).
+1. A group is found if and only if it is open (`test_oracle_a_directory_is_a_dictionary`).
 2. Growing changes no slot; shrinking changes slots and nothing else (same test).
 3. A refused `open` changes nothing (`test_a_refused_open_changes_nothing`).
 
@@ -31,7 +31,7 @@ from icestream.state.arena import Arena
 from icestream.state.budget import Refused
 
 LEAST_SLOTS = 256
-#: columns of a synopsis that describe what is on the log, in the order of an entry
+#: columns of a synopsis that describe its state on the log, in the order of an entry
 ENTRY = (heap.ROOT, heap.COLD, heap.CHAIN, heap.ROOT_EXPIRY, heap.DUE)
 
 
@@ -41,12 +41,12 @@ def part(synopsis: int) -> int:
 
 
 def entry_width(synopses: int) -> int:
-    """Return the words of a group's entry: its identity and what is on the log."""
+    """Return the words of a group's entry: its id and its state on the log."""
     return 2 + synopses * len(ENTRY)
 
 
 def slot_order(slots: Slots) -> Ints:
-    """Return the order of distinct slots; if they are not, of some of them or of all."""
+    """Return the sort order of distinct slots; with duplicates, some or all of them."""
     if not len(slots) or int(slots.max()) > 8 * len(slots):
         return np.argsort(slots)
     places = np.full(int(slots.max()) + 1, -1, dtype=np.int64)
@@ -55,7 +55,7 @@ def slot_order(slots: Slots) -> Ints:
 
 
 def is_empty_entry(entries: Ints) -> npt.NDArray[np.bool_]:
-    """Tell which entries say that their group has no rows and wants nothing."""
+    """Return which entries describe a group without rows and without a timer."""
     cold, due = (entries[:, 2 + ENTRY.index(c) :: len(ENTRY)] for c in (heap.COLD, heap.DUE))
     return np.asarray((cold == 0).all(axis=1) & (due == INFINITY).all(axis=1))
 
@@ -64,10 +64,10 @@ class GroupDirectory:
     """The groups of one store."""
 
     def __init__(self, arena: Arena, name: str, synopses: int, limit: int) -> None:
-        """Attach to the arena's rows, or start with none; they take at most `limit` bytes."""
+        """Attach to the arena's rows, or start with none; the limit is `limit` bytes."""
         self.synopses = synopses
         self.limit = limit
-        #: bytes from which on it is too large; it shrinks when its version ends
+        #: bytes above which it is too large; it then shrinks at the end of the version
         self.ample = sys.maxsize
         width = part(synopses)
         self._rows = arena.array(f"{name}.groups", np.int64, width)
@@ -100,7 +100,7 @@ class GroupDirectory:
 
     @property
     def owned_blocks(self) -> Ints:
-        """A number: the blocks of memory that rows of these groups take."""
+        """One number: the memory blocks that rows of these groups take."""
         view: Ints = self._facts.view[3:4]
         return view
 
@@ -122,21 +122,21 @@ class GroupDirectory:
 
     @property
     def most(self) -> int:
-        """Groups that fit into the limit, about."""
+        """About how many groups fit into the limit."""
         return self.fitting(self.limit)
 
     def fitting(self, size: int) -> int:
-        """Return the groups that fit into so many bytes, about, or have room already."""
+        """Return about how many groups fit into `size` bytes, or have room already."""
         return max(LEAST_SLOTS, self._rows.capacity, size // self._group_bytes)
 
     @property
     def held(self) -> int:
-        """Bytes that the open groups need, about."""
+        """About how many bytes the open groups need."""
         return self.groups * self._group_bytes
 
     @property
     def _group_bytes(self) -> int:
-        """Bytes of a row and its places in the index."""
+        """Bytes of a row and its share of the index."""
         return int(self._rows.row_bytes) + 16
 
     def find(self, hi: Ids, lo: Ids) -> Slots:
@@ -158,13 +158,13 @@ class GroupDirectory:
         return slots
 
     def close(self, slots: Slots) -> None:
-        """Forget groups; their slots may be given to others."""
+        """Close groups; their slots may be reused."""
         if len(slots):
             lookup.remove_all(self._places, self._rows.view, slots)
             kernels.close_slots(self._rows.view, self._facts.view, slots)
 
     def shrink(self, size: int) -> None:
-        """Take about so many bytes, or what open groups need; all slots change."""
+        """Shrink to about `size` bytes, or to what open groups need; all slots change."""
         capacity = max(LEAST_SLOTS, self.groups, size // self._group_bytes)
         self._index.view[:] = 0
         kernels.compact_slots(self.table, self._facts.view)
@@ -180,27 +180,27 @@ class GroupDirectory:
         return np.flatnonzero(self.table[:, heap.STAMP] != 0)
 
     def listed(self, chosen: Callable[..., int], *how: int) -> Slots:
-        """Return the slots that a kernel lists in one pass over all groups, ascending."""
+        """Return the slots that a kernel selects in one pass over all groups, ascending."""
         slots = np.empty(self.used, dtype=np.int64)
         return slots[: chosen(self.table, *how, slots)]
 
     def clear(self) -> None:
-        """Forget all groups."""
+        """Close all groups."""
         self._facts.view[:] = 0
         self._index.view[:] = 0
 
     # -- entries ---------------------------------------------------------------------------
 
     def entries(self, slots: Slots) -> Ints:
-        """Return what is on the log of groups, a row each, without what is in memory."""
+        """Return the entries of groups, a row each: their state on the log, not in memory."""
         return np.asarray(self.table[slots[:, None], self.entry_columns])
 
     def adopt(self, slots: Slots, entries: Ints) -> None:
-        """Fill in what is on the log of groups that were just opened."""
+        """Fill in the entries of groups that were just opened."""
         inline_groups.adopt(self.table, self.entry_columns, slots, entries)
 
     def forget(self, synopsis: int, slots: Slots) -> None:
-        """Note that nothing of a synopsis of these groups is on the log any more."""
+        """Record that these groups have nothing of a synopsis on the log any more."""
         table, at = self.table, part(synopsis)
         table[slots, at + heap.ROOT] = heap.NO_ROOT
         table[slots, at + heap.ROOT_EXPIRY] = MINUS_INFINITY
@@ -208,24 +208,24 @@ class GroupDirectory:
         table[slots, at + heap.CHAIN] = 0
         table[slots, at + heap.FLAGS] |= heap.WHOLE
 
-    # -- room ------------------------------------------------------------------------------
+    # -- growth ----------------------------------------------------------------------------
 
     @property
     def _places(self) -> npt.NDArray[np.int32]:
-        """The index: the largest power of two of places that is there."""
+        """The index: its size is the largest power of two that fits into the array."""
         size = 1 << (self._index.capacity.bit_length() - 1)
         places: npt.NDArray[np.int32] = self._index.view[:size]
         return places
 
     def _grow(self, least: int) -> None:
-        """Make room for `least` slots, and some more if the limit allows."""
+        """Make room for `least` slots, and for more if the limit allows."""
         limit = self.most
         if least > limit:
             owner = "groups"
             raise Refused(owner, (least - limit) * self._rows.row_bytes, 0)
         capacity = min(limit, max(least, LEAST_SLOTS, least + least // 2))
         places = 1 << (2 * capacity - 1).bit_length()
-        # places first: slots without them could not be found
+        # index first: slots without a place in it could not be found
         if places > self._index.capacity:
             self._index.resize(places)
             self._index.view[:] = 0

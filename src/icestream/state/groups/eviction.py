@@ -1,23 +1,23 @@
-"""Which groups are in memory, in the directory, or in the cold index, and who makes room for whom.
+"""Which groups are in memory, in the directory, or in the cold index, and which ones make room.
 
-Idea: a chunk *names* groups; what it names is in the directory until the chunk ends. A call *pins*
-the groups whose rows it needs at once. When blocks run out, whoever decides about cold state is
-asked to let groups leave, after what was only added to cold groups has left; if that is not enough,
-those named longest ago leave, pinned ones never.
-When slots run out, the entries of groups named least often go to the cold index, with how often
-that was, some at a time. Rows of a small group are carried beside its entry: it comes back whole,
-without a look at the log.
+Idea: a group that a chunk *accesses* stays in the directory until the chunk ends. A call *pins* the
+groups whose rows it needs at once. When blocks run out, rows that were added to cold groups are
+written first, then the cold state manager evicts groups; if that is not enough, the groups accessed
+longest ago are evicted, but never pinned ones. When slots run out, the entries of the groups
+accessed least often move to the cold index, a batch at a time, with their access counts. Rows of a
+small group are stored inline with its entry, so that it comes back without reading the log.
 
 Invariants:
-1. A slot given out in a chunk is that of the same group until the chunk ends
+1. A slot returned in a chunk belongs to the same group until the chunk ends
    (`TestTheContract`).
 2. Pinned groups stay in memory (same test, with heaps of a few blocks).
-3. If nothing can leave, the error says who holds what (`test_a_group_too_large_is_a_budget_error`).
-4. Groups named in every batch stay in the directory whatever else passes through
+3. If nothing can be evicted, the error lists who holds what
+   (`test_a_group_too_large_is_a_budget_error`).
+4. Groups accessed in every batch stay in the directory, whatever else passes through
    (`test_groups_named_often_stay_in_the_directory`).
 5. A small group comes back without a read (`test_a_small_group_comes_back_without_a_read`).
 
-Cost: making room looks at all groups of the directory, and frees at least an eighth of the heap or
+Cost: making room scans all groups of the directory, and frees at least an eighth of the heap or
 a sixteenth of the directory.
 
 References: admission by frequency (TinyLFU).
@@ -44,22 +44,22 @@ from icestream.state.groups.options import Pressure
 from icestream.state.identities import distinct, identities, in_order
 from icestream.state.index.sorted_index import ColdIndex
 
-#: one in so many entries of the directory goes to the cold index, at least, when slots run out
+#: at least one in this many directory entries moves to the cold index when slots run out
 DEMOTED = 16
-#: heat is halved when groups were named so many times as often as the directory has places
+#: access counts are halved after this many accesses per place of the directory
 HALVED = 16
 
 
 class GroupEviction:
     """Keeps directory and heap inside their limits."""
 
-    #: frees the memory of groups; returns the bytes
+    #: frees the memory of groups and returns the bytes freed
     evict: Callable[[Slots], int]
-    #: writes what of groups is not on the log
+    #: writes the parts of groups that are not on the log
     save: Callable[[Slots], object]
-    #: writes what was added to cold groups before this chunk, and frees its memory
+    #: writes rows added to cold groups before this chunk, and frees their memory
     spill: Callable[[], object]
-    #: writes what is pending of groups that leave the directory
+    #: writes the pending timers of groups that leave the directory
     settle: Callable[[Slots], object]
 
     def __init__(
@@ -72,19 +72,19 @@ class GroupEviction:
         budget: Budget,
         work: int,
     ) -> None:
-        """Look after the groups of one store."""
+        """Manage the groups of one store."""
         self._name = name
         self._directory = directory
         self._heap = heap
         self._index = index
         self._facts = facts
         self._budget = budget
-        #: bytes that may be gathered at once
+        #: bytes that can be gathered at once
         self.work = work
-        #: whom to ask for room
+        #: frees memory on request
         self.pressure: Pressure | None = None
         self._pinned = 0
-        #: slots of groups whose rows were asked for; opened in the directory; read from the log
+        #: slots of groups whose rows were requested; that were opened; that were read from the log
         self.hits: list[Slots] = []
         self.opened: list[Slots] = []
         self.returned: list[Slots] = []
@@ -92,7 +92,7 @@ class GroupEviction:
     # -- the directory ---------------------------------------------------------------------
 
     def locate(self, hi: Ids, lo: Ids) -> Slots:
-        """Return the slot of each group, opened if it is not in the directory."""
+        """Return the slot of each group; it is opened if it is not in the directory."""
         slots = self._directory.find(hi, lo)
         known = slots >= 0
         self.touch(slots[known])
@@ -103,7 +103,7 @@ class GroupEviction:
         return slots
 
     def knows(self, hi: Ids, lo: Ids) -> Mask:
-        """Tell which groups are in the directory or in the cold index."""
+        """Return which groups are in the directory or in the cold index."""
         known: Mask = self._directory.find(hi, lo) >= 0
         if self._index.runs and not known.all():
             new_hi, new_lo, numbers = distinct(hi[~known], lo[~known])
@@ -111,7 +111,7 @@ class GroupEviction:
         return known
 
     def touch(self, slots: Slots) -> None:
-        """Note that this chunk names groups."""
+        """Record that this chunk accesses groups."""
         kernels.stamp(self._directory.table, slots, self._facts[Fact.CHUNK])
         self._facts[Fact.NAMED] += len(slots)
 
@@ -132,7 +132,7 @@ class GroupEviction:
         self.demote(max(missing, directory.groups // DEMOTED))
         with suppress(Refused):
             return directory.open(hi, lo, chunk)
-        # not all bytes are there that the limit allows
+        # fewer bytes are available than the limit allows
         self.demote(len(hi) - directory.room)
         try:
             return directory.open(hi, lo, chunk)
@@ -140,7 +140,7 @@ class GroupEviction:
             raise self._failure(refused.needed) from refused
 
     def _promote(self, slots: Slots, rows: Ints) -> None:
-        """Fill in what the cold index has of groups that were just opened."""
+        """Fill in the cold index's entries of groups that were just opened."""
         directory, width = self._directory, len(self._directory.entry_columns)
         directory.adopt(slots, rows)
         inline_groups.warm(directory.table, width, slots, rows, self._facts[Fact.HALVED])
@@ -148,7 +148,7 @@ class GroupEviction:
         self._facts[Fact.PROMOTED] += len(slots)
 
     def demote(self, count: int) -> None:
-        """Move the entries of up to `count` groups that this chunk does not name to the index."""
+        """Move the entries of up to `count` groups that this chunk does not use to the index."""
         slots = self._coldest(count)
         if not len(slots):
             return
@@ -158,7 +158,7 @@ class GroupEviction:
         self.settle(slots)
         rows = np.empty((len(slots), self._index.width), dtype=np.int64)
         self._heap.stow(slots, self._facts[Fact.HALVED], rows)
-        # an empty entry is needed where older ones have to be hidden
+        # an empty entry is needed if it has to hide older ones
         places = np.empty(len(slots), dtype=np.int64)
         needed = places[: extent_plan.list_needed(directory.table, slots, places)]
         self._index.merge(rows[needed[in_order(*identities(rows[needed, :2]))]])
@@ -166,7 +166,7 @@ class GroupEviction:
         self._facts[Fact.DEMOTED] += len(slots)
 
     def shrink(self, size: int) -> None:
-        """Let the directory take about so many bytes, between two chunks."""
+        """Shrink the directory to about `size` bytes, between two chunks."""
         directory = self._directory
         missing = directory.held - size + size // DEMOTED
         if missing > 0:
@@ -174,7 +174,7 @@ class GroupEviction:
         directory.shrink(size)
 
     def _coldest(self, count: int) -> Slots:
-        """Return up to `count` slots that this chunk does not name, those of the least heat."""
+        """Return up to `count` slots that this chunk does not use, the least accessed ones."""
         table, chunk = self._directory.table, self._facts[Fact.CHUNK]
         if self._facts[Fact.NAMED] > HALVED * self._directory.most:
             table[:, k.HEAT] >>= 1
@@ -183,7 +183,7 @@ class GroupEviction:
         return self._directory.listed(cold.list_coldest, chunk, count)
 
     def sweep(self) -> None:
-        """Forget groups without rows."""
+        """Close groups without rows."""
         self._directory.close(self._directory.listed(extent_plan.list_gone))
 
     def due(self, synopsis: int, watermark: int, most: int) -> Slots:
@@ -215,7 +215,7 @@ class GroupEviction:
             self._pinned = before
 
     def make_room(self, least: int, wished: int = 0) -> None:
-        """Have at least `least` free blocks; let groups leave memory if the heap cannot grow."""
+        """Have at least `least` free blocks; evict groups if the heap cannot grow."""
         for blocks in (max(least, wished), least):
             try:
                 self._heap.grow(blocks)
@@ -237,7 +237,7 @@ class GroupEviction:
             raise self._failure(least * self._heap.block_bytes)
 
     def candidates(self) -> Slots:
-        """Slots of groups in memory that may leave; in the middle of a call, none of this chunk."""
+        """Slots of groups in memory that may be evicted; during a call, none of this chunk."""
         return self._evictable(self._facts[Fact.CHUNK] if self._pinned else INFINITY)
 
     def blocks_of(self, slots: Slots) -> Ints:
@@ -249,11 +249,11 @@ class GroupEviction:
 
     @property
     def _at_once(self) -> int:
-        """Words that work buffers and heap can take at once."""
+        """Words that work buffers and heap can hold at once."""
         return min(self.work // 3, self._heap.limit // 4) // 8
 
     def cut(self, slots: Slots, words: Ints) -> Iterator[Slots]:
-        """Cut slots into parts of so many words together that work buffers and heap can take."""
+        """Cut slots into parts whose words fit into work buffers and heap."""
         sums = np.concatenate(([0], np.cumsum(words)))
         first = 0
         while first < len(slots):
@@ -263,9 +263,9 @@ class GroupEviction:
             first = last
 
     def parts(self, slots: Slots, words: Ints) -> Iterator[Slots]:
-        """Cut ascending slots like `cut`, but into ranges of identities, each ascending.
+        """Cut ascending slots like `cut`, but into ranges of ids, each ascending.
 
-        What is read from the log for one part is not read for another.
+        No extent is read for two parts.
         """
         if int(words.sum()) <= self._at_once:
             yield slots
@@ -280,7 +280,7 @@ class GroupEviction:
         return self._directory.listed(extent_plan.list_held, self._pinned or -1, before)
 
     def _evict_oldest(self, blocks: int) -> None:
-        """Let those groups leave memory that were named longest ago."""
+        """Evict the groups that were accessed longest ago."""
         slots = self._evictable()
         slots = slots[np.argsort(self._directory.table[slots, k.STAMP], kind="stable")]
         held = np.cumsum(self.blocks_of(slots))

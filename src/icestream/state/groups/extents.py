@@ -1,22 +1,22 @@
-"""Extents on the log: groups' rows in records of many groups, chained back in time.
+"""Extents on the log: rows of many groups in one record, chained back in time.
 
-Idea: what several groups add is written together, sorted by identity, in records of about 256 KB. A
-group remembers the marker of its extent inside the record. An extent has a checksum, points back to
-the group's previous one and carries the latest expiry of all that is behind it, so a chain is
-followed exactly as long as it has rows that live, and a segment goes as a whole. Many chains are
-read together: through all segments that can be mapped at once, touching nothing but their extents,
-and segment by segment, the newest first, where blocks have to be read.
+Idea: rows added to several groups are written together, sorted by id, in records of about 256 KB. A
+group stores the marker of its extent inside the record. An extent has a checksum, points back to
+the group's previous extent and carries the latest expiry of everything behind it, so a chain is
+followed only as long as it has live rows, and a segment is deleted as a whole. Many chains are read
+together: through all mapped segments at once, touching nothing but their extents, and segment by
+segment, newest first, where blocks have to be read.
 
 Invariants:
 1. Reading a chain gives its rows, oldest first (`test_oracle_chains_are_read_oldest_first`).
-2. Nothing of an expired segment is asked for (`test_a_chain_ends_where_all_has_expired`).
+2. Nothing of an expired segment is read (`test_a_chain_ends_where_all_has_expired`).
 3. Each extent is read once, and nothing else (`test_bounded_a_pass_reads_each_extent_once`).
 4. Damage names the file (`test_damage_in_an_extent_names_the_file`).
-5. An extent that is not the one a group points to is damage, and so are words that are no rows and
+5. An extent other than the one a group points to is damage; so are words that are not rows, and
    a chain that does not lead back (`test_extents_that_make_no_sense_are_damage`).
 
-Cost: 56 bytes per extent, 32 or 40 of rows that never expire; a pass per segment that chains have
-extents in and that cannot be mapped.
+Cost: 56 bytes per extent, 32 or 40 if its rows never expire; a pass per segment with extents of the
+chains that cannot be mapped.
 
 Limits: 2**16 - 1 extents in a chain, 2**32 words in an extent.
 
@@ -51,33 +51,33 @@ _NO_ROWS = "holds no rows of its groups"
 
 @dataclass(frozen=True)
 class Extents:
-    """What is to be written, sorted by identity, an extent of each group."""
+    """Extents to be written, sorted by id, one of each group."""
 
     #: columns as in `kernels.extents`
     headers: Ints
-    #: words, and where those of each begin; how many they are is in its header
+    #: words, and where those of each extent begin; its header has their number
     words: Ints
     begins: Ints
 
     def filled(self) -> Ints:
-        """Return the words that the extents up to each one take in records, from 0 on."""
+        """Return the cumulative number of words of the extents in records, starting at 0."""
         ends = np.empty(len(self.headers) + 1, dtype=np.int64)
         kernels.sum_up(self.headers, ends)
         return ends
 
     def of(self, places: Ints) -> Extents:
-        """Return some of them."""
+        """Return the extents at these places."""
         return Extents(self.headers[places], self.words, self.begins[places])
 
 
 @dataclass
 class LogTraffic:
-    """What went to the log and came back."""
+    """Bytes written to the log and read back."""
 
     extents: int = 0
     records: int = 0
     bytes: int = 0
-    #: extents that were read, and bytes of their rows
+    #: extents read, and bytes of their rows
     extents_read: int = 0
     bytes_read: int = 0
     #: bytes by lifetime class
@@ -85,7 +85,7 @@ class LogTraffic:
 
 
 class Chains:
-    """Chains that were followed, and whose words are still where they lie."""
+    """Chains that were followed; their words have not been copied yet."""
 
     def __init__(
         self,
@@ -95,19 +95,19 @@ class Chains:
         fetched: list[Ints],
         codec: RowCodec | None,
     ) -> None:
-        """Tell of pieces, those of a chain the newest first, in mapped segments or in `fetched`."""
+        """Describe pieces, newest first in each chain, in mapped segments or in `fetched`."""
         self._log = log
         self._fetched = fetched
         self.roots = roots
         self.pieces = pieces
-        #: of the rows that words must be, if that is known
+        #: codec of the rows that the words must be, if known
         self.codec = codec
         sizes = np.bincount(pieces[:, chains.CHAIN], pieces[:, chains.SIZE], len(roots))
         #: words of each chain
         self.sizes = sizes.astype(np.int64)
 
     def copy(self, out: Ints, places: Ints) -> None:
-        """Copy the words of each chain, oldest first, to its place, and move that past them."""
+        """Copy the words of each chain, oldest first, to its place; move the place past them."""
         self._log.copy(self, out, places)
 
 
@@ -122,13 +122,13 @@ class ExtentLog:
         self._tail = UnsealedRecords(space.arena, name)
         self._maps = MappedSegments(space.log)
         self.traffic = LogTraffic()
-        #: ordinals of the segments written to last, by lifetime class
+        #: ordinals of the segments last written, by lifetime class
         self.open: dict[str, int] = {}
 
     # -- writing ---------------------------------------------------------------------------
 
     def write(self, synopsis: int, extents: Extents, sequence: int, *, mirrored: bool) -> Ints:
-        """Append extents; return their markers. Those that are mirrored can be read at once."""
+        """Append extents; return their markers. Mirrored ones can be read at once."""
         markers = np.full(len(extents.headers), NO_ROOT, dtype=np.int64)
         never = extents.headers[:, kernels.LATEST] == INFINITY
         for lifetime, chosen in ((ROWS, ~never), (forever(self._scope), never)):
@@ -186,13 +186,13 @@ class ExtentLog:
         best: Best | None = None,
         codec: RowCodec | None = None,
     ) -> Chains:
-        """Follow the chains behind roots; their words are to be copied before anything else.
+        """Follow the chains behind roots; copy their words before any other call.
 
-        What the watermark shows to be expired as a whole is not read; single rows may be expired.
-        If only the best rows are wanted, a chain is left where it has enough of them. With a codec
-        the words must be rows of it (DamageError).
+        Extents that have expired as a whole at the watermark are not read; single rows may be
+        expired. If only the best rows are needed, a chain is left once it has enough of them. With
+        a codec the words must be its rows (DamageError).
         """
-        # extents that may still follow, as their places in the chain descend
+        # extents that may still follow: their places in the chain descend
         left = np.full(len(hi), np.iinfo(np.int64).max)
         markers = np.where(expiries > watermark, roots, NO_ROOT)
         pieces, kept = [np.empty((0, chains.PIECE), dtype=np.int64)], []
@@ -228,7 +228,7 @@ class ExtentLog:
         return Chains(self, roots, np.concatenate(pieces), kept, codec)
 
     def _follow(self, markers: Ints, hi: Ids, lo: Ids, watermark: int, left: Ints) -> Ints:
-        """Follow chains through all segments that can be mapped; return the pieces passed."""
+        """Follow chains through all segments that can be mapped; return the pieces found."""
         pieces = np.empty((2 * len(markers) + 64, chains.PIECE), dtype=np.int64)
         count = 0
         while True:
@@ -249,7 +249,7 @@ class ExtentLog:
         return pieces[:count]
 
     def copy(self, found: Chains, out: Ints, places: Ints) -> None:
-        """Copy words of chains; then their segments may leave memory."""
+        """Copy words of chains; their segments may be unmapped then."""
         begins = places.copy()
         chains.copy_back(found.pieces, out, places)
         self._maps.rest()
@@ -257,7 +257,7 @@ class ExtentLog:
             raise self._damage(found.roots[found.roots != NO_ROOT], _NO_ROWS)
 
     def _fetch(self, markers: Ints, hi: Ids, lo: Ids) -> tuple[Ints, Ints, Ints]:
-        """Return the words, their numbers and the headers of extents of one segment.
+        """Return the words of extents of one segment, their lengths and headers.
 
         Markers ascend.
         """
@@ -273,7 +273,7 @@ class ExtentLog:
         return ordered, sizes[order], headers[order]
 
     def rest(self) -> None:
-        """Let go of files that were open for reading."""
+        """Close files that were open for reading."""
         self._maps.clear()
 
     def _stretches(self, markers: Ints) -> Iterator[RecordRange]:
@@ -286,7 +286,7 @@ class ExtentLog:
     def _take(
         self, stretches: Iterator[RecordRange], markers: Ints, hi: Ids, lo: Ids
     ) -> tuple[Ints, Ints, Ints]:
-        """Copy extents out of stretches of the log that hold them, and no more."""
+        """Copy extents out of the log ranges that contain them, and no more."""
         headers = np.empty((len(markers), kernels.HEADER), dtype=np.int64)
         sizes = np.empty(len(markers), dtype=np.int64)
         pieces: list[Ints] = []
@@ -306,7 +306,7 @@ class ExtentLog:
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces), sizes, headers
 
     def _damage(self, markers: Ints, what: str) -> DamageError:
-        """Return an error that names an extent, the only one or the first of several."""
+        """Return an error that refers to an extent, the only one or the first of several."""
         others = "" if (markers == markers[0]).all() else ", or one behind it,"
         told = f"the extent at {show_marker(int(markers[0]))}{others} {what}"
         return DamageError(self._space.log.path_of(int(markers[0])), told)
@@ -322,12 +322,12 @@ def extents_of(payload: bytes | memoryview) -> tuple[Ints, Ints]:
         count = kernels.list_extents(record, places, headers)
         if count >= 0:
             return places[:count], headers[:count]
-    msg = "a record does not hold the extents it tells of"
+    msg = "a record does not contain the extents that its header lists"
     raise ValueError(msg)
 
 
 def picked(words: Ints, begins: Ints, sizes: Ints) -> tuple[Ints, Ints]:
-    """Return pieces of words one after the other, and where each begins and the last one ends."""
+    """Return pieces of words one after the other, and the bounds of each."""
     offsets = np.zeros(len(begins) + 1, dtype=np.int64)
     np.cumsum(sizes, out=offsets[1:])
     out = np.empty(int(offsets[-1]), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""The few numbers a store remembers, in its arena."""
+"""The few numbers that a store keeps, in its arena."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from icestream.state.arena import Arena
 
 
 class Fact(IntEnum):
-    """What is remembered."""
+    """Names of the numbers."""
 
     #: whether the others are set
     STARTED = 0
-    #: number of the chunk, and of the call that needs groups in memory
+    #: number of the chunk, and of the call that pins groups
     CHUNK = auto()
     CALL = auto()
     WATERMARK = auto()
-    #: number of the next writing to the log
+    #: number of the next write to the log
     SEQUENCE = auto()
-    #: whether a version ended since groups without rows were last looked for
+    #: whether a version ended since the last sweep of groups without rows
     SWEEP = auto()
-    #: how often groups were named since their heat was last halved, and how often it was
+    #: accesses since access counts were last halved, and how often they were halved
     NAMED = auto()
     HALVED = auto()
     #: bytes of live extents that never expire, when last counted
     FOREVER = auto()
-    #: bytes written: news of a version, what left memory, chains made one
+    #: bytes written: new rows of a version, evictions, consolidated chains
     LOGGED = auto()
     EVICTED = auto()
     CONSOLIDATED = auto()
     EXTENTS = auto()
-    #: groups that left memory and groups that were read back, by synopsis
+    #: groups evicted and groups read back, by synopsis
     LEFT = auto()
     RETURNED = auto()
     EXTENTS_READ = auto()

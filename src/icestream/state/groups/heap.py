@@ -6,7 +6,7 @@ decided by whoever asked.
 
 Invariants:
 1. A heap has at most `limit` bytes (`test_bounded_a_heap_keeps_its_limit`).
-2. A heap that cannot grow is as it was (`test_a_refused_heap_is_as_it_was`).
+2. A heap that cannot grow is unchanged (`test_a_refused_heap_is_as_it_was`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Heap:
         block_words: int,
         limit: int,
     ) -> None:
-        """Attach to the arena's blocks, or start with none; they take at most `limit` bytes.
+        """Attach to the arena's blocks, or start with none; the limit is `limit` bytes.
 
         Stores may share the blocks of one name.
         """
@@ -51,7 +51,7 @@ class Heap:
 
     @property
     def block_bytes(self) -> int:
-        """Bytes that a block takes."""
+        """Bytes of a block."""
         return 8 * self.block_words + 4
 
     @property
@@ -82,11 +82,11 @@ class Heap:
         return self._blocks.bytes + self._links.bytes
 
     def blocks_for(self, words: Ints) -> Ints:
-        """Return the blocks that chains of so many words take."""
+        """Return the blocks needed for chains of this many words."""
         return -(-words // self.block_words)
 
     def grow(self, blocks: int) -> None:
-        """Have at least `blocks` free ones; raises `Refused` if limit or budget do not allow it."""
+        """Have at least `blocks` free ones; raise `Refused` if limit or budget do not allow it."""
         missing = blocks - self.free
         if missing <= 0:
             return
@@ -109,7 +109,7 @@ class Heap:
         expiry_at: int,
         watermark: int,
     ) -> int:
-        """Append rows from `first` on until blocks run out; return the row it stopped before."""
+        """Append rows from `first` on until blocks run out; return the first row not appended."""
         with self._counted():
             return kernels.append(
                 self._directory.table,
@@ -126,7 +126,7 @@ class Heap:
     def install(
         self, synopsis: int, slots: Slots, words: Ints, offsets: Ints, cleans: Ints
     ) -> None:
-        """Give runs of words to distinct groups without any; there must be blocks for them."""
+        """Give runs of words to distinct groups that have none; enough blocks must be free."""
         table = self._directory.table
         with self._counted():
             kernels.install(table, part(synopsis), *self._memory, slots, words, offsets, cleans)
@@ -143,9 +143,9 @@ class Heap:
         *,
         is_logged: bool,
     ) -> int:
-        """Put rows in place of those of distinct groups from `first` on until blocks run out.
+        """Replace the rows of distinct groups from `first` on until blocks run out.
 
-        Group k has the rows between its bounds. Returns the group it stopped before.
+        Group k has the rows between its bounds. Returns the first group that was not replaced.
         """
         with self._counted():
             return kernels.replace(
@@ -169,18 +169,18 @@ class Heap:
             kernels.drop(table, part(synopsis), self.block_words, self._links.view, facts, slots)
 
     def sort_free(self) -> None:
-        """Put the free blocks in order, so that what is taken of them lies together."""
+        """Sort the free blocks, so that those taken next are adjacent."""
         _, links, facts = self._memory
         kernels.sort_free(links, facts, np.zeros(len(links), dtype=np.bool_))
 
     def gather(self, synopsis: int, slots: Slots, skipped: Ints, out: Ints, places: Ints) -> None:
-        """Copy the words of groups, without the first `skipped`, to places; move those past."""
+        """Copy the words of groups, without the first `skipped`, to places; move the places on."""
         blocks, links, _ = self._memory
         table = self._directory.table
         kernels.gather(table, part(synopsis), blocks, links, slots, skipped, out, places)
 
     def stow(self, slots: Slots, halved: int, rows: Ints) -> None:
-        """Fill in rows with entries of groups, and all words of small ones; free all words."""
+        """Fill in rows with the entries of groups, and all words of small ones; free all words."""
         directory = self._directory
         with self._counted():
             inline_groups.stow(
@@ -188,7 +188,7 @@ class Heap:
             )
 
     def unpack(self, slots: Slots, rows: Ints) -> None:
-        """Give packed words back to groups without any, as far as there is room."""
+        """Restore inline words to groups that have none, while there is room."""
         synopses, at = self._directory.synopses, self._packed_at
         blocks = inline_groups.blocks_needed(rows, at, synopses, self.block_words)
         if blocks:
@@ -199,12 +199,12 @@ class Heap:
 
     @property
     def _packed_at(self) -> int:
-        """Where packed words begin in a row."""
+        """Where inline words begin in a row."""
         return int(inline_groups.packed_at(len(self._directory.entry_columns)))
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
-        """Count the blocks that this store takes and gives back."""
+        """Count the blocks that this store takes and frees."""
         before = self.taken
         yield
         self._directory.owned_blocks[0] += self.taken - before

@@ -1,16 +1,17 @@
-"""Small cold groups written again from the words that are carried beside their entries.
+"""Small cold groups written again from the words stored inline with their index entries.
 
-Idea: the segments that cleaning gives up hold mostly groups that nobody asks for. Where the cold
-index carries all words of such a group, its extent is written anew from there, and its entry gets
-another root: the group is never opened, and neither directory nor heap hear of it.
+Idea: the segments that cleaning releases hold mostly groups that nobody reads. If the cold index
+    has
+all words of such a group inline, its extent is written again from there, and its entry gets a new
+root: the group is never opened, and directory and heap are not involved.
 
 Invariants:
-1. What is behind the new root is what was behind the old one
+1. The rows behind the new root are those that were behind the old one
    (`test_groups_are_cleaned_as_they_are_carried`).
 
-Cost: a copy of the words; no look at the log.
+Cost: a copy of the words; the log is not read.
 
-Limits: rows of one size only, as the number of rows is not carried.
+Limits: only rows of one size, because the number of rows is not stored.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ from icestream.state.groups.writing import ExtentWriter
 
 @dataclass(frozen=True)
 class InlineGroupWriter:
-    """Writes groups of rows of the cold index."""
+    """Writes groups from rows of the cold index."""
 
     writer: ExtentWriter
     #: words of every row, by synopsis; 0 if they differ
     widths: Sequence[int]
 
     def consolidate(self, rows: Ints, last: int) -> Mask:
-        """Write what is in segments up to an ordinal and carried; tell which groups are done.
+        """Write inline groups that are in segments up to an ordinal; return which groups are done.
 
-        Sorted rows of groups whose rows never expire; their entries are changed to what then holds.
+        The rows are sorted, of groups whose rows never expire; their entries are updated.
         """
         done = self._is_carried(rows)
         some = rows[done]
@@ -61,7 +62,7 @@ class InlineGroupWriter:
         return done
 
     def _is_carried(self, rows: Ints) -> Mask:
-        """Tell of which groups all words are there."""
+        """Return which groups have all their words inline."""
         there = rows[:, self._packed_at] != 0 if all(self.widths) else np.zeros(len(rows), bool)
         for synopsis in range(len(self.widths)):
             counts = (
@@ -76,5 +77,5 @@ class InlineGroupWriter:
 
     @staticmethod
     def _column(synopsis: int, column: int) -> int:
-        """Return where an entry has a column of a synopsis."""
+        """Return the position of a synopsis column in an entry."""
         return entry_width(synopsis) + ENTRY.index(column)

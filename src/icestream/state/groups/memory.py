@@ -1,13 +1,13 @@
-"""What a store has in memory of its groups: columns of the directory, words of the heap.
+"""The part of a store's groups that is in memory: columns of the directory, words of the heap.
 
-Idea: reading and writing both begin with the words of many groups, gathered from the heap, behind
-those that chains on the log have of them, with what has expired left out. That is all this does.
-Where nothing expires and rows are of one size, they are counted without being looked at.
+Idea: reading and writing both start by gathering the words of many groups: first those of their
+chains on the log, then those of the heap, without expired rows. That is all this module does. If
+nothing expires and rows are of one size, they are counted without being read.
 
 Invariants:
-1. What is gathered has no row that the watermark has reached (`TestTheContract`).
+1. Gathered words contain no row whose expiry the watermark has reached (`TestTheContract`).
 
-Cost: two visits of each group, one copy of the words, one pass over rows that may have expired.
+Cost: two visits to each group, one copy of the words, one pass over rows that may have expired.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from icestream.state.groups.heap import Heap
 class GatherSizes(NamedTuple):
     """Where the words of groups in memory go when they are gathered."""
 
-    #: words of each group left out
+    #: words of each group that are skipped
     skipped: Ints
     #: where the words of each group begin, and where the last one's end
     offsets: Ints
-    #: how many of the words are clean
+    #: number of clean words
     cleans: Ints
-    #: groups that are not all in memory
+    #: groups that are only partly in memory
     cold: int
 
 
@@ -48,12 +48,12 @@ class Gathered(NamedTuple):
     #: where the words of each group begin, and where the last one's end
     offsets: Ints
     rows: Ints
-    #: how many of the words were clean
+    #: number of words that were clean
     cleans: Ints
     latest: Ints
 
     def of(self, places: Ints) -> Gathered:
-        """Return those of some of the groups."""
+        """Return the words of some of the groups."""
         words, offsets = picked(self.words, self.offsets[places], np.diff(self.offsets)[places])
         rest = (each[places] for each in (self.rows, self.cleans, self.latest))
         return Gathered(words, offsets, *rest)
@@ -61,7 +61,7 @@ class Gathered(NamedTuple):
 
 @dataclass
 class Memory:
-    """The groups of one store, as far as they are in memory."""
+    """The groups of one store that are in memory."""
 
     directory: GroupDirectory
     heap: Heap
@@ -73,7 +73,7 @@ class Memory:
 
     @property
     def watermark(self) -> int:
-        """What expires at or before it is gone."""
+        """Rows that expire at or before it are gone."""
         return self.facts[Fact.WATERMARK]
 
     def column(self, synopsis: int, which: int, slots: Slots) -> Ints:
@@ -81,12 +81,12 @@ class Memory:
         return np.asarray(self.directory.table[slots, part(synopsis) + which])
 
     def identities(self, slots: Slots) -> tuple[Ids, Ids]:
-        """Return hi and lo of groups."""
+        """Return id_high and id_low of groups."""
         table = self.directory.table
         return table[slots, k.HI].view(np.uint64), table[slots, k.LO].view(np.uint64)
 
     def measure(self, synopsis: int, slots: Slots, whole: Mask | None = None) -> GatherSizes:
-        """Return where the words of groups in memory go: all of them, or only news if not whole."""
+        """Return where the words of groups in memory go: all, or only new ones if not whole."""
         whole = np.ones(len(slots), dtype=np.bool_) if whole is None else whole
         skipped, cleans = np.empty((2, len(slots)), dtype=np.int64)
         offsets = np.empty(len(slots) + 1, dtype=np.int64)
@@ -97,9 +97,9 @@ class Memory:
     def gather(
         self, synopsis: int, slots: Slots, measured: GatherSizes, behind: Chains | None = None
     ) -> Gathered:
-        """Return the live words of groups, as far as they were measured.
+        """Return the live words of groups that were measured.
 
-        Those from the log, of which there are some if chains are given, are clean and come first.
+        Words from the log, if chains are given, are clean and come first.
         """
         offsets, cleans = measured.offsets, measured.cleans
         if behind is not None:
@@ -112,7 +112,7 @@ class Memory:
         return self._live(synopsis, words, offsets, cleans)
 
     def _live(self, synopsis: int, words: Ints, offsets: Ints, cleans: Ints) -> Gathered:
-        """Leave out rows that have expired."""
+        """Remove expired rows."""
         expiry_at, width = self.expiry_at[synopsis], self.widths[synopsis]
         if expiry_at < 0 and width:
             sizes = np.diff(offsets)
@@ -123,5 +123,5 @@ class Memory:
         return Gathered(words[: offsets[-1]], offsets, rows, live, latest)
 
     def has(self, synopsis: int, flag: int, slots: Slots) -> Mask:
-        """Tell which groups have a flag."""
+        """Return which groups have a flag."""
         return np.asarray(self.column(synopsis, k.FLAGS, slots) & flag != 0)

@@ -1,22 +1,22 @@
-"""Groups between memory and the log: what is written when they leave, what is read when they come.
+"""Moves groups between memory and the log: what an eviction writes, what a return reads.
 
 Idea: a synopsis of a group has a *root*, the marker of its newest extent, and words in memory, of
-which the first `CLEAN` are on the log as well. Memory is *whole*, or has only what was added on top
-of a cold root. Leaving memory writes what is not clean and keeps the root; reading a cold group
-follows the chain and puts what was added meanwhile behind it. What was read is *kept* in memory, or
-the group is *passed by*. Rewriting makes what is behind the root *stale*: the next extent has no
-back pointer, and if there are no rows an empty one says so.
+which the first `CLEAN` are also on the log. Memory is *whole*, or has only the rows added on top of
+a cold root. Eviction writes the words that are not clean and keeps the root; reading a cold group
+follows its chain and appends the rows added meanwhile. A group that was read is *kept* in memory or
+*passed by*. A rewrite makes everything behind the root *stale*: the next extent has no back
+pointer, and if there are no rows, an empty extent records that.
 
 Invariants:
-1. Leaving and coming back changes no rows (`TestTheContract`).
-2. A clean group leaves without a byte written (`test_a_clean_group_leaves_for_free`), unless it is
+1. Eviction and return change no rows (`TestTheContract`).
+2. A clean group is evicted without a write (`test_a_clean_group_leaves_for_free`), unless it is
    on the log in many small pieces (`test_a_chain_of_small_pieces_is_made_one_when_it_leaves`).
-3. A group that is passed by is as cold as before; if it is on the log in many small pieces, they
-   are made one (`test_a_chain_of_small_pieces_is_made_one_when_it_is_read`).
-4. The best rows of a cold group are read without making it hot: what was read of it is not taken
-   for all of it (`test_the_best_rows_of_a_large_group_are_read_alone`).
+3. A group that is passed by stays cold; if it is on the log in many small pieces, they are merged
+   into one (`test_a_chain_of_small_pieces_is_made_one_when_it_is_read`).
+4. Reading the best rows of a cold group does not make it hot: they are not mistaken for all of its
+   rows (`test_the_best_rows_of_a_large_group_are_read_alone`).
 
-References: migrating dirty state only, add-only access, partial reconstruction (ICE).
+References: migration of dirty state only, add-only access, partial reconstruction (ICE).
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from icestream.state.groups.ranked import Best
 from icestream.state.groups.writing import ExtentWriter
 from icestream.state.rows import RowCodec
 
-#: words of extents, on average, below which a chain of several is written as one when its group
-#: leaves memory or is passed by: finding the pieces once more would cost more
+#: average words per extent below which a chain of several is merged into one when its group is
+#: evicted or passed by: finding the pieces once more would cost more
 SCATTERED = 64
-#: extents of such a chain, at least
+#: minimum extents of such a chain
 FEW = 8
-#: extents that a group in memory may have on the log, for each that a cold one may have
+#: extents on the log allowed for a group in memory, per one allowed for a cold group
 HOT_CHAIN = 8
 
 
@@ -52,10 +52,10 @@ _NONE = np.empty(0, dtype=np.int64)
 
 
 class LoadedRows(NamedTuple):
-    """Rows of groups, and where they were."""
+    """Rows of groups, and where they came from."""
 
     live: Gathered
-    #: words of each group that is all in memory, expired ones too
+    #: words of each group that is whole in memory, including expired ones
     held: Ints
     #: which groups were cold
     cold: Ints
@@ -68,15 +68,15 @@ class Mover:
     memory: Memory
     writer: ExtentWriter
     options: StoreOptions
-    #: makes room for so many blocks
+    #: makes room for a number of blocks
     make_room: Callable[[int], None]
-    #: of rows, by synopsis
+    #: codec of the rows, by synopsis
     codecs: Sequence[RowCodec]
 
     # -- coming back -----------------------------------------------------------------------
 
     def read(self, synopsis: int, slots: Slots) -> LoadedRows:
-        """Return all rows of groups; those that are cold stay so."""
+        """Return all rows of groups; cold ones stay cold."""
         memory, measured = self.memory, self.memory.measure(synopsis, slots)
         held = np.diff(measured.offsets)
         if not measured.cold:
@@ -98,7 +98,7 @@ class Mover:
         return memory.gather(synopsis, slots, memory.measure(synopsis, slots), chains)
 
     def bring_in(self, synopsis: int, slots: Slots) -> Ints:
-        """Have all rows of some pinned groups in memory; return which were not."""
+        """Load all rows of some pinned groups into memory; return which were not there."""
         which = np.flatnonzero(~self.memory.has(synopsis, k.WHOLE, slots))
         if len(which):
             cold = slots[which]
@@ -106,7 +106,7 @@ class Mover:
         return which
 
     def keep(self, synopsis: int, slots: Slots, live: Gathered) -> None:
-        """Have what was read of some pinned groups in memory, and nothing else of them."""
+        """Put the rows read of some pinned groups into memory, replacing what is there."""
         heap, table = self.memory.heap, self.memory.directory.table
         blocks = heap.blocks_for(np.diff(live.offsets)) - heap.blocks_for(
             self.memory.column(synopsis, k.WORDS, slots)
@@ -117,7 +117,7 @@ class Mover:
         table[slots, part(synopsis) + k.FLAGS] |= k.WHOLE
 
     def pass_by(self, synopsis: int, slots: Slots, places: Ints, live: Gathered) -> None:
-        """Leave some cold groups of those read on the log, as one extent if that is worth it."""
+        """Leave some of the cold groups read on the log, as one extent if that is worth it."""
         table, at, passed = self.memory.directory.table, part(synopsis), slots[places]
         table[passed, at + k.FLAGS] |= k.ASKED
         if self.options.durability != "log":
@@ -131,7 +131,7 @@ class Mover:
             self.release(synopsis, some)
 
     def _follow(self, synopsis: int, slots: Slots, cold: Ints, best: Best | None = None) -> Chains:
-        """Follow the chains of those groups that are cold."""
+        """Follow the chains of the groups that are cold."""
         memory = self.memory
         roots = np.full(len(slots), k.NO_ROOT)
         roots[cold] = memory.column(synopsis, k.ROOT, slots[cold])
@@ -144,7 +144,7 @@ class Mover:
     # -- leaving ---------------------------------------------------------------------------
 
     def evict(self, slots: Slots) -> int:
-        """Write what is not clean, then free the memory of groups; return the bytes freed."""
+        """Write words that are not clean, then free the groups' memory; return the bytes freed."""
         before = self.memory.heap.taken
         for synopsis in range(self.memory.directory.synopses):
             held = self._save(synopsis, slots)
@@ -153,12 +153,12 @@ class Mover:
         return (before - self.memory.heap.taken) * self.memory.heap.block_bytes
 
     def save(self, slots: Slots) -> None:
-        """Write what is not clean of groups that are about to leave memory."""
+        """Write the words that are not clean of groups about to be evicted."""
         for synopsis in range(self.memory.directory.synopses):
             self._save(synopsis, slots)
 
     def _save(self, synopsis: int, slots: Slots) -> Slots:
-        """Write what is not clean of a synopsis; return the groups with something in memory."""
+        """Write the unclean words of a synopsis; return the groups with something in memory."""
         held, dirty, whole = self._judge(synopsis, slots)
         if len(dirty):
             whole = self._read_for(synopsis, held, dirty, whole)
@@ -167,9 +167,9 @@ class Mover:
         return held
 
     def is_clean(self, slots: Slots) -> Mask:
-        """Tell which groups leave without having to be written for it.
+        """Return which groups can be evicted without being written.
 
-        All of them where a version writes what is new of every group anyway.
+        All of them if a version writes the new rows of every group anyway.
         """
         clean = np.ones(len(slots), dtype=np.bool_)
         if self.options.durability == "log":
@@ -181,12 +181,12 @@ class Mover:
         return clean
 
     def release(self, synopsis: int, slots: Slots) -> None:
-        """Free the memory of groups; what is on the log is all there is."""
+        """Free the memory of groups; all their rows are on the log."""
         self.memory.heap.drop(synopsis, slots)
         eviction.let_go(self.memory.directory.table, part(synopsis), slots)
 
     def log_news(self, synopsis: int, slots: Slots, *, mirrored: bool = False) -> None:
-        """Write what is new of groups, and there is; those that were cold are so again."""
+        """Write the new rows of groups that have some; those that were cold become cold again."""
         table, at, limit = self.memory.directory.table, part(synopsis), self.options.chain_limit
         whole = np.empty(len(slots), dtype=np.bool_)
         count, lacking = eviction.judge(
@@ -202,7 +202,7 @@ class Mover:
 
     @property
     def _leaving(self) -> Fact:
-        """What bytes are counted as that are written of groups that leave memory."""
+        """The counter for bytes written by evictions."""
         return Fact.LOGGED if self.options.durability == "log" else Fact.EVICTED
 
     def consolidate(self, synopsis: int, slots: Slots) -> None:
@@ -211,10 +211,10 @@ class Mover:
         self.writer.write(synopsis, slots, every, Fact.CONSOLIDATED, mirrored=False)
 
     def _judge(self, synopsis: int, slots: Slots) -> tuple[Slots, Mask, Mask]:
-        """Return the groups with something to leave; which have to be written, and which whole.
+        """Return the groups with words to free; which must be written, and which of them whole.
 
-        No masks if none has to be written. Chains are made one where versions write what is new:
-        what is written when groups leave is never scattered.
+        No masks if none must be written. Chains are merged only if versions write new rows: extents
+        written by evictions are never scattered.
         """
         options, held = self.options, np.empty(len(slots), dtype=np.int64)
         dirty, whole = np.empty((2, len(slots)), dtype=np.bool_)
@@ -235,9 +235,9 @@ class Mover:
         return held[:count], dirty[:there], whole[:there]
 
     def _read_for(self, synopsis: int, slots: Slots, dirty: Mask, whole: Mask) -> Mask:
-        """Read what has to be written whole and is not in memory, as far as there is room.
+        """Read groups that must be written whole and are not in memory, while there is room.
 
-        Returns what can be written whole.
+        Returns which can be written whole.
         """
         lacking = dirty & whole & ~self.memory.has(synopsis, k.WHOLE, slots)
         if lacking.any():
@@ -253,7 +253,7 @@ class Mover:
     # -- expiring ------------------------------------------------------------
 
     def expire(self) -> None:
-        """Free what has expired as a whole."""
+        """Free rows that have expired as a whole."""
         for synopsis, expiry_at in enumerate(self.memory.expiry_at):
             if expiry_at < 0:
                 continue

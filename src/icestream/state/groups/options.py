@@ -1,8 +1,8 @@
-"""How a store of groups keeps them, and what it needs from its surroundings.
+"""How a store keeps its groups, and what it needs from its surroundings.
 
 Idea: the papers' optimisations are switches, so that each can be measured without the others. What
-a store is given (arena, log, segments to write to) and whom it asks for room are protocols: a shard
-of the runtime fits, and so does a folder in a test.
+a store receives (arena, log, segments to write to) and what frees memory for it are protocols: a
+shard of the runtime implements them, and so does a folder in a test.
 """
 
 from __future__ import annotations
@@ -25,44 +25,44 @@ Durability = Literal["log", "evict"]
 
 
 def forever(scope: int) -> str:
-    """Return the lifetime class of a store's extents that never expire; it cleans them itself."""
+    """Return the lifetime class of a store's extents that never expire; the store cleans them."""
     return f"forever-{scope}"
 
 
 def lifetimes(scopes: int) -> tuple[str, ...]:
-    """Return the lifetime classes of a shard with so many stores, beside that of snapshots."""
+    """Return the lifetime classes of a shard with `scopes` stores, without that of snapshots."""
     return (ROWS, *map(forever, range(scopes)))
 
 
 @dataclass(frozen=True)
 class StoreOptions:
-    """What a store of groups does when."""
+    """What a store of groups writes and reads, and when."""
 
-    #: `log`: every version writes what is new; `evict`: only what leaves memory is written
+    #: `log`: every version writes its new rows; `evict`: only evicted groups are written
     durability: Durability = "log"
-    #: write what is new since the last extent and a pointer to it, not the whole group
+    #: write the rows since the last extent and a pointer to it, not the whole group
     deltas: bool = True
-    #: a group that leaves memory without news is not written
+    #: a group without new rows is evicted without being written
     clean_is_free: bool = True
     #: rows are added to a cold group without reading it
     add_only: bool = True
-    #: a cold group that is read comes back to memory when it is asked for again, not at once
+    #: a cold group returns to memory on its second read, not on the first
     second_ask: bool = True
-    #: extents of a group on the log, at most; more are written as one
+    #: maximum extents of a group on the log; more are merged into one
     chain_limit: int = 128
     #: 64-bit words of a block of memory
     block_words: int = 8
-    #: bytes of a record of extents, about
+    #: approximate bytes of a record of extents
     record_bytes: int = 262144
     #: bytes of a page of the cold index
     page_bytes: int = 8192
-    #: groups of up to so many 64-bit words that leave the directory are kept beside their entries
+    #: groups of at most this many 64-bit words are stored inline when they leave the directory
     carried_words: int = 16
-    #: one in so many groups that are read is reported as hit
+    #: one in this many groups read is reported as a hit
     hit_sample: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense."""
+        """Raise DefinitionError for invalid options."""
         if self.durability not in ("log", "evict"):
             msg = f"durability must be 'log' or 'evict'; got {self.durability!r}"
             raise DefinitionError(msg)
@@ -75,14 +75,14 @@ class StoreOptions:
 
 
 class StoreSpace(Protocol):
-    """The part of a shard that a store works with."""
+    """The part of a shard that a store uses."""
 
     arena: Arena
     account: Account
     log: Log
 
     def segment(self, lifetime: str) -> SegmentWriter:
-        """Return the open segment of a lifetime class in this version, made on first use."""
+        """Return the open segment of a lifetime class in this version, created on first use."""
         ...
 
     def reader(self, info: SegmentInfo) -> SegmentReader:
@@ -110,12 +110,12 @@ class Past(Protocol):
 
 
 class Pressure(Protocol):
-    """Whoever decides which groups leave memory when there is no room."""
+    """Evicts groups when there is no room."""
 
     def free(self, size: int) -> int:
-        """Let groups leave until about `size` bytes are free; return how many were freed."""
+        """Evict groups until about `size` bytes are free; return the bytes freed."""
         ...
 
     def take_back(self) -> None:
-        """Give rows all that directories leave them, where that is their last resort."""
+        """Give the heap all memory that directories do not use, as a last resort."""
         ...

@@ -1,14 +1,14 @@
-"""Rows by rank: groups written best rows first, and read only as far as needed.
+"""Rows by rank: groups are written best rows first, and read only until enough are found.
 
 Idea: a large group whose synopsis has a rank is written as a chain of *pieces*: the best rows in
 the newest extent, worse ones behind it, each piece larger than the one before. A reader of the best
-rows follows the chain until it has enough rows that are as good as anything behind can be: behind a
-sorted piece nothing is better than its worst row.
+rows follows the chain until it has enough rows that nothing further back can beat: behind a sorted
+piece, no row is better than the worst row of the piece.
 
 Invariants:
-1. Pieces hold the rows of the group, and no row of a piece is better than one of the piece before
+1. Pieces hold the rows of the group, and no row of a piece is better than any of the piece before
    (`test_pieces_are_best_first`).
-2. What is read has the best rows (`TestTheContract`), and less is read than all there is
+2. The best rows are among those read (`TestTheContract`), and not all rows are read
    (`test_the_best_rows_of_a_large_group_are_read_alone`).
 
 Cost: a sort of the rows of large groups when they are written whole.
@@ -29,7 +29,7 @@ from icestream.core.arrays import Ints, Mask
 from icestream.kernels.groups import extents as kernels
 from icestream.kernels.rows import row_starts
 
-#: words of the best piece; each further one has so many times as many, the last one the rest
+#: words of the best piece, and growth factor of the following ones; the last has the rest
 PIECE_WORDS = 512
 PIECE_GROWTH = 4
 PIECES = 4
@@ -40,7 +40,7 @@ class RowsOf(NamedTuple):
 
     starts: Ints
     sizes: Ints
-    #: number of the group each belongs to
+    #: number of the group each row belongs to
     groups: Ints
 
 
@@ -58,7 +58,7 @@ class Pieces(NamedTuple):
 
 
 def rows_of(words: Ints, offsets: Ints) -> RowsOf:
-    """Find the rows of groups whose words lie one after the other."""
+    """Find the rows of groups whose words are stored one after the other."""
     starts = np.empty(len(words), dtype=np.int64)
     starts = starts[: row_starts(words, starts)]
     groups = np.searchsorted(offsets, starts, side="right") - 1
@@ -77,7 +77,7 @@ def cut(
     """Sort the rows of each group, best first, and cut them into pieces."""
     rows = rows_of(words, offsets)
     ranks = ranks_of(words, rows.starts, rank_at, is_float)
-    # ascending by rank, then turned around: ranks have no negation that cannot overflow
+    # ascending by rank, then reversed: negating a rank could overflow
     order = np.lexsort((ranks, -rows.groups))[::-1]
     starts, sizes, groups = rows.starts[order], rows.sizes[order], rows.groups[order]
     sorted_words = np.empty_like(words)
@@ -100,12 +100,12 @@ def cut(
 
 
 class Best:
-    """Tells while chains are read which groups have enough of their best rows."""
+    """Determines, while chains are read, which groups have enough of their best rows."""
 
     def __init__(
         self, counts: Ints, rank_at: int, is_float: bool, expiry_at: int, watermark: int
     ) -> None:
-        """Want `counts` rows of each group."""
+        """Request `counts` rows of each group."""
         self._counts = counts
         self._rank_at = rank_at
         self._is_float = is_float
@@ -115,7 +115,7 @@ class Best:
         self._ranks: list[npt.NDArray[np.generic]] = []
 
     def add(self, names: Ints, words: Ints, offsets: Ints) -> npt.NDArray[np.generic]:
-        """Take in rows of the groups of these names; return the worst rank that each has here."""
+        """Add rows of these groups; return the worst rank of each group among them."""
         rows = rows_of(words, offsets)
         ranks = ranks_of(words, rows.starts, self._rank_at, self._is_float)
         worst = np.full(len(names), np.inf if self._is_float else np.iinfo(np.int64).max)
@@ -129,7 +129,7 @@ class Best:
         return worst
 
     def enough(self, names: Ints, words: Ints, offsets: Ints, in_order: Mask) -> Mask:
-        """Take in what a pass brought; return which groups need nothing of what is behind it."""
+        """Add the rows of a pass; return which groups need nothing further back."""
         worst = self.add(names, words, offsets)
         bounds = np.zeros(len(self._counts), dtype=worst.dtype)
         bounded = np.zeros(len(self._counts), dtype=np.bool_)

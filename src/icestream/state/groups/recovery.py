@@ -1,18 +1,18 @@
-"""A store's past on the log: snapshots of its directory, and coming back from them.
+"""Recovery of a store from the log: snapshots of its directory, and restoring from them.
 
-Idea: extents say whose they are, so the log tells where every group's rows are. A snapshot is the
-entries of all groups, in order; a restore loads the last one and reads the extents that later
-versions wrote, moving the roots. Instants at which groups want to be woken are logged beside, in
-records that live as long as a snapshot. All groups come back cold.
+Idea: extents carry the id of their group, so the log shows where every group's rows are. A snapshot
+is the sorted entries of all groups; a restore loads the last one and reads the extents that later
+versions wrote, moving the roots. The groups' timers are logged separately, in records that live as
+long as a snapshot. All groups are cold after a restore.
 
 Invariants:
-1. A restored store has the rows and instants of the one before
+1. A restored store has the rows and timers of the one before
    (`test_crash_restored_groups_are_those_before`).
-2. Restoring keeps to the limits of directory and heap (`test_bounded_groups_of_sixteen_bytes`).
+2. A restore stays within the limits of directory and heap (`test_bounded_groups_of_sixteen_bytes`).
 
 Cost: a restore reads the last snapshot and everything written since.
 
-Limits: a store that writes only what leaves memory cannot be restored.
+Limits: a store that writes only evicted groups cannot be restored.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from icestream.state.log.format import Record, SegmentInfo
 from icestream.state.log.reader import SegmentReader
 from icestream.state.versions.commits import BASE
 
-#: kinds of records beside extents, in place of a synopsis
+#: kinds of records other than extents, in place of a synopsis
 REMINDERS = 0xFFF0
 ENTRIES = 0xFFF1
 NUMBERS = 0xFFF2
@@ -48,7 +48,7 @@ SEGMENTS = 0xFFF3
 
 @dataclass
 class StoreRecovery:
-    """Writes and reads the past of one store."""
+    """Writes and reads the recovery records of one store."""
 
     store: CleanableStore
     space: StoreSpace
@@ -59,7 +59,7 @@ class StoreRecovery:
     # -- writing ---------------------------------------------------------------------------
 
     def log_reminders(self, synopsis: int, slots: Slots) -> None:
-        """Write the instants of groups, that were changed."""
+        """Write the timers of groups that changed."""
         if len(slots):
             table, at = self.store.directory.table, part(synopsis)
             table[slots, at + k.FLAGS] &= ~k.REMINDED
@@ -79,7 +79,7 @@ class StoreRecovery:
 
     @property
     def size(self) -> int:
-        """Bytes of a snapshot, about."""
+        """About how many bytes a snapshot has."""
         directory = self.store.directory
         groups = directory.groups + len(self.store.index)
         return groups * 8 * entry_width(directory.synopses)
@@ -94,12 +94,12 @@ class StoreRecovery:
     # -- reading ---------------------------------------------------------------------------
 
     def restore(self, history: Sequence[Past], durability: str) -> None:
-        """Come back to the end of a history that begins with a snapshot or with nothing."""
+        """Restore the end of a history that begins with a snapshot or with nothing."""
         if not history:
             return
         if durability == "evict":
             msg = (
-                "the state of this query is only partly on the log, as durability='evict' says: "
+                "the state of this query is only partly on the log because of durability='evict': "
                 "replay the source from the beginning into a new checkpoint"
             )
             raise CheckpointError(msg)
@@ -114,7 +114,7 @@ class StoreRecovery:
             self.store.directory.table[every, part(synopsis) + k.FLAGS] &= ~k.REMINDED
 
     def _load(self, past: Past) -> bool:
-        """Load the snapshot of a version, if it has one."""
+        """Load the snapshot of a version if it has one."""
         with ExitStack() as stack:
             for lifetime, info in past.segments:
                 if lifetime != BASE:
@@ -154,7 +154,7 @@ class StoreRecovery:
             yield np.frombuffer(record.payload, dtype=np.int64).reshape(-1, width)
 
     def _replay(self, past: Past, horizon: int) -> None:
-        """Move roots and instants as a version did."""
+        """Move roots and timers as a version did."""
         never = forever(self.scope)
         with ExitStack() as stack:
             scans = []
@@ -178,7 +178,7 @@ class StoreRecovery:
         with closing(self.space.reader(info)) as reader:
             for rows in self._rows(reader, REMINDERS, 4):
                 if ((rows[:, 3] < 0) | (rows[:, 3] >= self.store.directory.synopses)).any():
-                    msg = "an instant is that of no synopsis"
+                    msg = "a timer belongs to no synopsis"
                     raise ValueError(msg)
                 for some in self._pieces(rows):
                     slots = self._slots(some)
@@ -205,7 +205,7 @@ class StoreRecovery:
         table[slots, at + k.ROOT_EXPIRY] = headers[:, kernels.LATEST]
         table[slots, at + k.EXPIRY] = headers[:, kernels.LATEST]
         table[slots, at + k.FLAGS] &= ~k.WHOLE
-        # an extent that says that its group is empty is not pointed to
+        # an extent that marks its group as empty is not pointed to
         self.store.directory.forget(synopsis, slots[cold == 0])
 
     def _pieces(self, rows: Ints) -> Iterator[Ints]:
@@ -215,13 +215,13 @@ class StoreRecovery:
             yield rows[first : first + most]
 
     def _slots(self, rows: Ints) -> Slots:
-        """Return the slots of groups; those named before may leave the directory."""
+        """Return the slots of groups; those located before may leave the directory."""
         self.store.facts.next(Fact.CHUNK)
         return self.store.locate(*identities(rows))
 
 
 def _in_order(blocks: Iterator[Ints]) -> Iterator[Ints]:
-    """Yield the entries of a snapshot; ValueError unless each group comes once, and in order."""
+    """Yield the entries of a snapshot; ValueError unless each group occurs once, in order."""
     last = np.empty((0, 2), dtype=np.int64)
     for entries in blocks:
         hi, lo = identities(np.concatenate((last, entries[:, :2])))

@@ -1,8 +1,8 @@
-"""What operators may ask of the state they keep by group.
+"""The interface of state by group, as operators use it.
 
-Idea: the state of a group is a bag of rows in one or more *synopses*. Operators name groups by
-slots and read, add to or replace rows of many groups in one call; whether a group is in memory or
-on the log is not theirs to know. Adding needs no read, so it never brings a group back.
+Idea: the state of a group is a bag of rows in one or more *synopses* (kinds of rows). Operators
+refer to groups by slots, and read, append or replace rows of many groups in one call; they do not
+know whether a group is in memory or on the log. Appending needs no read, so it never loads a group.
 
 Invariants (every implementation; `tests/state/groups/test_contract.py`):
 1. `read` returns the rows appended since the group was last rewritten, in that order (of a synopsis
@@ -24,14 +24,14 @@ from icestream.core.times import Micros
 
 @dataclass(frozen=True)
 class Synopsis:
-    """One kind of rows that an operator keeps for each group."""
+    """One kind of rows that an operator stores for each group."""
 
     name: str
     schema: pa.Schema
-    #: int64 column with the instant at which a row is garbage; rows live for ever without
+    #: int64 column with the time at which a row expires; without it, rows never expire
     expiry: str | None = None
-    #: int64 or float64 column, never null, by which the best rows, the largest, may be asked for
-    #: alone; the rows of such a synopsis are read in any order
+    #: int64 or float64 column, never null: the rows with the largest values can be read alone;
+    #: rows of such a synopsis are read in any order
     rank: str | None = None
 
 
@@ -39,7 +39,7 @@ class Synopsis:
 class GroupRows:
     """Rows of several groups."""
 
-    #: position, among the slots asked for, of the group each row belongs to; ascending
+    #: position, among the slots requested, of the group each row belongs to; ascending
     owners: Ints
     rows: pa.RecordBatch
 
@@ -48,53 +48,53 @@ class Groups(Protocol):
     """Rows by group, in the synopses of one operator."""
 
     def begin(self, watermark: Micros) -> None:
-        """Begin a chunk of work: slots given out before are void, expired rows are gone."""
+        """Begin a chunk of work: slots returned before become invalid, expired rows are gone."""
         ...
 
     def locate(self, hi: Ids, lo: Ids) -> Slots:
-        """Return the slot of each group, opened if it is new; equal identities, equal slots."""
+        """Return the slot of each group, opened if it is new; equal ids have equal slots."""
         ...
 
     def identities(self, slots: Slots) -> tuple[Ids, Ids]:
-        """Return hi and lo of groups."""
+        """Return id_high and id_low of groups."""
         ...
 
     def portions(self, slots: Slots, synopses: Sequence[int] = ()) -> Iterator[Slots]:
         """Cut distinct slots into parts whose rows fit into memory at once.
 
-        Those of the synopses that are named, or of all. Parts come in any order; ascending slots
-        are ascending in each.
+        `synopses` are those whose rows are counted, all by default. Parts come in any order;
+        ascending slots are ascending in each.
         """
         ...
 
     def read(self, synopsis: int, slots: Slots) -> GroupRows:
-        """Return the rows of distinct groups, in the order of the slots, then of their appends."""
+        """Return the rows of distinct groups, in the order of the slots, then of appending."""
         ...
 
     def read_best(self, synopsis: int, slots: Slots, counts: Ints) -> GroupRows:
-        """Return at least the `counts` best rows, by rank, of each of some distinct groups."""
+        """Return at least the `counts` best rows, by rank, of each distinct group."""
         ...
 
     def append(self, synopsis: int, slots: Slots, rows: pa.RecordBatch) -> None:
-        """Add rows to the groups of `slots`, one slot for each row, without reading them."""
+        """Append rows to groups, one slot for each row, without reading the groups."""
         ...
 
     def rewrite(self, synopsis: int, slots: Slots, rows: GroupRows) -> None:
-        """Replace all rows of distinct groups; a group without rows is empty from now on."""
+        """Replace all rows of distinct groups; a group without new rows becomes empty."""
         ...
 
     def remind(self, slots: Slots, due: Ints) -> None:
-        """Set the instant at which each group wants to be woken; INFINITY for never."""
+        """Set the time at which each group is due; INFINITY for never."""
         ...
 
     def hasten(self, slots: Slots, due: Ints) -> None:
-        """Wake distinct groups at these instants, but for those that are to be woken before."""
+        """Make distinct groups due at these times, unless they are due earlier already."""
         ...
 
     def due(self, watermark: Micros) -> Slots:
-        """Return the groups whose instant is at or before the watermark.
+        """Return the groups that are due at or before the watermark.
 
-        There may be more of them than memory has room for: set new instants for those returned,
-        `begin` again, and ask until there are none.
+        There may be more of them than memory has room for: set new times for those returned,
+        `begin` again, and repeat until none is returned.
         """
         ...

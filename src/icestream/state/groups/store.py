@@ -1,25 +1,24 @@
-"""Rows by group, hot ones in memory and cold ones on the log: what operators keep their state in.
+"""Rows by group, hot ones in memory and cold ones on the log: the state of operators.
 
-Idea: a directory says of every group what is in memory and what is on the log; a heap has the words
-in memory; a mover takes groups from one to the other; entries of groups that are long cold are in a
-sorted file. An operator asks for rows of many groups at once and never learns where they were. When
-there is no room for more, whoever decides about cold state is asked to let groups leave, and then
-those named longest ago. A cold group is handed out from the log; it is hot again if it is asked for
-again.
+Idea: a directory records for every group what is in memory and what is on the log; a heap has the
+words in memory; a mover moves groups between the two; entries of long-cold groups are in sorted
+files. An operator requests rows of many groups at once and never learns where they were. When there
+is no room, the cold state manager evicts groups, and then those accessed longest ago are evicted. A
+cold group is served from the log on its first read and returns to memory on the second.
 
 Invariants:
-1. What `Groups` promises (`tests/state/groups/test_contract.py`).
-2. Directory, heap and work buffers stay inside the share (`test_bounded_ten_times_the_budget`,
+1. The contract of `Groups` (`tests/state/groups/test_contract.py`).
+2. Directory, heap and work buffers stay within the share (`test_bounded_ten_times_the_budget`,
    `test_bounded_groups_of_sixteen_bytes`).
-3. Nothing is kept outside the arena between two versions (`test_a_store_goes_on_in_another_task`).
-4. A cold group that is read takes no memory, nor makes others leave it, unless it was read before
+3. All state is in the arena between two versions (`test_a_store_goes_on_in_another_task`).
+4. Reading a cold group takes no memory and evicts no others, unless it was read before
    (`test_a_cold_group_comes_back_when_it_is_asked_for_again`).
 
-Cost: attaching is O(1); calls are O(rows and groups named), plus what is read from the log. The
-first chunk and the end of a version look at all groups of the directory.
+Cost: attaching is O(1); calls are O(rows and groups accessed), plus reads from the log. The first
+chunk and the end of a version scan all groups of the directory.
 
-Limits: the rows of one group must fit into a quarter of the share. A chunk may name as many groups
-as `chunk_groups` says.
+Limits: the rows of one group must fit into a quarter of the share. A chunk may access at most
+`chunk_groups` groups.
 
 References: ICE, incremental cold-state management; admission to a cache on the second request (2Q).
 """
@@ -59,12 +58,12 @@ from icestream.state.groups.writing import ExtentWriter
 from icestream.state.index.sorted_index import ColdIndex
 from icestream.state.rows import RowCodec
 
-#: parts of the share: work buffers, directory, heap; the rest is for fences and lists
+#: parts of the share: work buffers, directory, heap; the rest is for page fences and lists
 WORK = 3 / 32
 GROUPS = 11 / 32
 HEAP = 15 / 32
-#: what was added to cold groups is written between chunks when less than a part of the heap is free
-#: and it takes a little of it
+#: rows added to cold groups are written between chunks when less than this part of the heap is
+#: free and they take at least this part of it
 SPILL = 4
 RESIDUE = 256
 
@@ -72,7 +71,7 @@ RESIDUE = 256
 class GroupStore(Groups):
     """The groups of one grouped sub-query in one shard."""
 
-    #: how readily it gives up memory, against other stores
+    #: how readily it gives up memory, relative to other stores
     weight = 1.0
 
     def __init__(
@@ -85,16 +84,16 @@ class GroupStore(Groups):
         share: int | None = None,
         shared_heap: int | None = None,
     ) -> None:
-        """Attach to what the shard's arena has of this store, or start.
+        """Attach to this store's arrays in the shard's arena, or start.
 
         Args:
-            synopses: what is kept of each group.
+            synopses: kinds of rows stored for each group.
             space: arena, log and segments of the shard.
-            options: what is written when.
+            options: what is written, and when.
             scope: number of the store in its shard.
-            share: bytes this store may hold; all of the shard's budget if left out.
-            shared_heap: bytes of rows in memory of all stores of the shard together; this store
-                has a heap of its own, of half its share, if left out.
+            share: bytes this store may hold; all of the shard's budget by default.
+            shared_heap: bytes of rows in memory of all stores of the shard together; by default
+                this store has a heap of its own, of half its share.
         """
         self.name = f"groups-{scope}"
         self.options = options or StoreOptions()
@@ -105,7 +104,7 @@ class GroupStore(Groups):
         space.account.reserve(self._work)
         arena, count = space.arena, len(self._synopses)
         self.facts = Facts(arena, self.name)
-        #: bytes that the directory may take at any time
+        #: bytes that the directory may always take
         self.least_directory = int(share * GROUPS / 2)
         self.directory = GroupDirectory(arena, self.name, count, int(share * GROUPS))
         words = self.options.block_words
@@ -160,15 +159,15 @@ class GroupStore(Groups):
         self._residency.save = self.mover.save
         self._residency.spill = self._spill
         self._residency.settle = self._settle
-        #: whether an instant was set in this version
+        #: whether a timer was set in this version
         self._reminded = False
-        #: ordinals of segments that nothing needs although their expiry has not passed
+        #: ordinals of segments that are no longer needed before their expiry
         self.released: tuple[int, ...] = ()
 
     # -- groups ----------------------------------------------------------------------------
 
     def begin(self, watermark: Micros) -> None:
-        """Begin a chunk of work: slots given out before are void, expired rows are gone."""
+        """Begin a chunk of work: slots returned before become invalid, expired rows are gone."""
         self.facts.next(Fact.CHUNK)
         self.facts[Fact.WATERMARK] = max(watermark, self.facts[Fact.WATERMARK])
         if self.facts[Fact.SWEEP]:
@@ -181,22 +180,22 @@ class GroupStore(Groups):
             self.heap.sort_free()
 
     def locate(self, hi: Ids, lo: Ids) -> Slots:
-        """Return the slot of each group, opened if it is new; equal identities, equal slots."""
+        """Return the slot of each group, opened if it is new; equal ids have equal slots."""
         return self._residency.locate(np.ascontiguousarray(hi), np.ascontiguousarray(lo))
 
     def knows(self, hi: Ids, lo: Ids) -> Mask:
-        """Tell of which groups there may be something, without opening them."""
+        """Return which groups may have state, without opening them."""
         return self._residency.knows(np.ascontiguousarray(hi), np.ascontiguousarray(lo))
 
     def identities(self, slots: Slots) -> tuple[Ids, Ids]:
-        """Return hi and lo of groups."""
+        """Return id_high and id_low of groups."""
         return self.memory.identities(slots)
 
     def portions(self, slots: Slots, synopses: Sequence[int] = ()) -> Iterator[Slots]:
         """Cut distinct slots into parts whose rows fit into memory at once.
 
-        Those of the synopses that are named, or of all. Parts come in any order; ascending slots
-        are ascending in each.
+        `synopses` are those whose rows are counted, all by default. Parts come in any order;
+        ascending slots are ascending in each.
         """
         words = np.empty(len(slots), dtype=np.int64)
         table, parts = self.directory.table, self.directory.parts
@@ -205,7 +204,7 @@ class GroupStore(Groups):
         yield from self._residency.parts(slots, words)
 
     def read(self, synopsis: int, slots: Slots) -> GroupRows:
-        """Return the rows of distinct groups, in the order of the slots, then of their appends."""
+        """Return the rows of distinct groups, in the order of the slots, then of appending."""
         live, held, cold = self.mover.read(synopsis, slots)
         sizes = np.diff(live.offsets)
         self._residency.hits.append(slots[sizes > 0])
@@ -218,13 +217,13 @@ class GroupStore(Groups):
         return self._rows(synopsis, live)
 
     def read_best(self, synopsis: int, slots: Slots, counts: Ints) -> GroupRows:
-        """Return at least the `counts` best rows, by rank, of each of some distinct groups."""
+        """Return at least the `counts` best rows, by rank, of each distinct group."""
         live = self.mover.read_best(synopsis, slots, counts)
         self._residency.hits.append(slots[np.diff(live.offsets) > 0])
         return self._rows(synopsis, live)
 
     def append(self, synopsis: int, slots: Slots, rows: pa.RecordBatch) -> None:
-        """Add rows to the groups of `slots`, one slot for each row, without reading them."""
+        """Append rows to groups, one slot for each row, without reading the groups."""
         if not self.options.add_only:
             for some in self.portions(np.unique(slots)):
                 with self._residency.pins(some):
@@ -235,7 +234,7 @@ class GroupStore(Groups):
             self._append(synopsis, slots[first : first + most], rows.slice(first, most))
 
     def rewrite(self, synopsis: int, slots: Slots, rows: GroupRows) -> None:
-        """Replace all rows of distinct groups; a group without rows is empty from now on."""
+        """Replace all rows of distinct groups; a group without new rows becomes empty."""
         slots = np.ascontiguousarray(slots)
         bounds = np.zeros(len(slots) + 1, dtype=np.int64)
         np.cumsum(np.bincount(rows.owners, minlength=len(slots)), out=bounds[1:])
@@ -249,19 +248,19 @@ class GroupStore(Groups):
             )
 
     def remind(self, slots: Slots, due: Ints) -> None:
-        """Set the instant at which each group wants to be woken; INFINITY for never."""
+        """Set the time at which each group is due; INFINITY for never."""
         self.remind_of(0, slots, due)
 
     def hasten(self, slots: Slots, due: Ints) -> None:
-        """Wake distinct groups at these instants, but for those that are to be woken before."""
+        """Make distinct groups due at these times, unless they are due earlier already."""
         self.hasten_of(0, slots, due)
 
     def due(self, watermark: Micros) -> Slots:
-        """Return groups whose instant is at or before the watermark; more when asked again."""
+        """Return groups due at or before the watermark; repeat until none is returned."""
         return self.due_of(0, watermark)
 
     def remind_of(self, synopsis: int, slots: Slots, due: Ints) -> None:
-        """Set the instant of a synopsis of each group."""
+        """Set the time at which a synopsis of each group is due."""
         at, table = part(synopsis), self.directory.table
         self._reminded = True
         new = table[slots, at + k.DUE] != due
@@ -269,39 +268,39 @@ class GroupStore(Groups):
         table[slots[new], at + k.FLAGS] |= k.REMINDED
 
     def hasten_of(self, synopsis: int, slots: Slots, due: Ints) -> None:
-        """Set the instant of a synopsis of each group, unless it has an earlier one."""
+        """Set the time at which a synopsis of each group is due, unless it is due earlier."""
         sooner = due < self.directory.table[slots, part(synopsis) + k.DUE]
         self.remind_of(synopsis, slots[sooner], due[sooner])
 
     def due_of(self, synopsis: int, watermark: Micros) -> Slots:
         """Return groups with a synopsis that is due.
 
-        Groups of the cold index come in as many at a time as the directory has room for.
+        Groups of the cold index are returned in portions that the directory has room for.
         """
         return self._residency.due(synopsis, watermark, self.chunk_groups)
 
     def view(self, first: int, count: int) -> GroupView:
-        """Return the groups as an operator sees them that has `count` of the synopses."""
+        """Return the groups as seen by an operator that uses `count` of the synopses."""
         return GroupView(self, first, count)
 
-    # -- what the cold state manager sees --------------------------------------------------
+    # -- interface for the cold state manager --------------------------------------------------
 
     def press(self, pressure: Pressure) -> None:
-        """Ask for room here; without it, and after it, groups named longest ago leave."""
+        """Use `pressure` to free memory; without or after it, least recently used groups leave."""
         self._residency.pressure = pressure
 
     def lend(self, more: int) -> None:
-        """Let work buffers take so many bytes beside their own, until told otherwise."""
+        """Let work buffers take `more` bytes on top of their own until the next call."""
         self._residency.work = self._work + more
 
     @property
     def stats(self) -> Ints:
-        """Two words of each slot, for a classifier."""
+        """Two words per slot, for a classifier."""
         return self.directory.table[:, k.SCORES : k.SCORES + 2]
 
     @property
     def chunk_groups(self) -> int:
-        """Groups that one chunk may name, whatever becomes of the limits."""
+        """Groups that one chunk may access, whatever happens to the limits."""
         return self.directory.fitting(self.least_directory) * 5 // 8
 
     def bytes_held(self) -> int:
@@ -310,7 +309,7 @@ class GroupStore(Groups):
 
     @property
     def has_cold_groups(self) -> bool:
-        """Tell whether a group ever left memory or the directory."""
+        """Return whether a group ever left memory or the directory."""
         return self.facts[Fact.LEFT] > 0 or self.index.runs > 0
 
     def bytes_known(self) -> int:
@@ -319,35 +318,35 @@ class GroupStore(Groups):
         return extent_plan.known_words(self.directory.table, words) // words * self.heap.block_bytes
 
     def candidates(self) -> Slots:
-        """Slots of groups in memory that may leave; in the middle of a call, none of this chunk."""
+        """Slots of groups in memory that may be evicted; during a call, none of this chunk."""
         return self._residency.candidates()
 
     def is_clean(self, slots: Slots) -> Mask:
-        """Tell which groups leave without having to be written for it."""
+        """Return which groups can be evicted without being written."""
         return self.mover.is_clean(slots)
 
     def evict(self, slots: Slots) -> int:
-        """Let groups leave memory; return the bytes freed."""
+        """Evict groups; return the bytes freed."""
         words = self._residency.blocks_of(slots) * self.heap.block_words
         return sum(map(self.mover.evict, self._residency.cut(slots, words)))
 
     def resident(self, slots: Slots) -> Ints:
-        """Return the bytes of memory that the rows of groups take."""
+        """Return the bytes of memory that the rows of groups occupy."""
         return self._residency.blocks_of(slots) * self.heap.block_bytes
 
     def take_hits(self) -> Slots:
-        """Return the groups whose rows were read since last asked, as far as sampled.
+        """Return the groups whose rows were read since the last call, sampled.
 
-        Adding to a group needs nothing of it in memory, and is no hit.
+        Appending to a group needs none of its rows in memory, and is not a hit.
         """
         return taken(self._residency.hits)[:: self.options.hit_sample]
 
     def take_opened(self) -> Slots:
-        """Return the groups that are new in the directory since last asked."""
+        """Return the groups opened in the directory since the last call."""
         return taken(self._residency.opened)
 
     def take_returned(self) -> Slots:
-        """Return the groups read back from the log since last asked."""
+        """Return the groups read back from the log since the last call."""
         return taken(self._residency.returned)
 
     # -- versions --------------------------------------------------------------------------
@@ -355,7 +354,7 @@ class GroupStore(Groups):
     def end_version(self, watermark: Micros, *, snapshot: bool = False) -> None:
         """Write what a restore needs, before the segments of this version are sealed.
 
-        Nothing may be read between this call and the sealing.
+        Nothing may be read between this call and sealing.
         """
         self.facts.next(Fact.CHUNK)
         self.facts[Fact.WATERMARK] = max(watermark, self.facts[Fact.WATERMARK])
@@ -379,7 +378,7 @@ class GroupStore(Groups):
 
     @property
     def snapshot_bytes(self) -> int:
-        """Bytes that a snapshot would have, about."""
+        """About how many bytes a snapshot would have."""
         return self._history.size
 
     @property
@@ -388,12 +387,12 @@ class GroupStore(Groups):
         return sum(self.facts[f] for f in (Fact.LOGGED, Fact.EVICTED, Fact.CONSOLIDATED))
 
     def restore(self, history: Sequence[Past]) -> None:
-        """Come back to the end of `history`, which begins with a snapshot or with nothing."""
+        """Restore the end of `history`, which begins with a snapshot or with nothing."""
         self._history.restore(history, self.options.durability)
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Return what the progress report tells of this store."""
+        """Return this store's part of the progress report."""
         self._count_reads()
         counted = {fact.name.lower(): self.facts[fact] for fact in Fact if fact >= Fact.LOGGED}
         return {
@@ -405,7 +404,7 @@ class GroupStore(Groups):
         }
 
     def consolidate(self, synopsis: int, slots: Slots) -> None:
-        """Write groups whole, in one extent each; large ones that were cold are so again."""
+        """Write groups whole, in one extent each; large ones that were cold become cold again."""
         for some in self.portions(slots):
             with self._residency.pins(some):
                 cold = some[self.mover.bring_in(synopsis, some)]
@@ -414,16 +413,16 @@ class GroupStore(Groups):
                 self.mover.release(synopsis, cold[large])
 
     def consolidate_carried(self, rows: Ints, last: int) -> Mask:
-        """Write groups from rows of the cold index, and change those; tell which could be."""
+        """Write groups from rows of the cold index, which change; return which were written."""
         return self._carrier.consolidate(rows, last)
 
-    # -- inside ----------------------------------------------------------------------------
+    # -- internals -------------------------------------------------------------------------
 
     @property
     def _carries(self) -> int:
-        """Words of a group that is carried beside its entry: about a row of each synopsis.
+        """Words of a group that can be stored inline with its entry: about a row of each synopsis.
 
-        Where rows expire, groups have many of them: none is carried.
+        0 if rows expire, because groups then have many of them.
         """
         expire = any(synopsis.expiry is not None for synopsis in self._synopses)
         if expire or len(self._codecs) > inline_groups.MOST_SYNOPSES:
@@ -445,7 +444,7 @@ class GroupStore(Groups):
             self._residency.make_room(least, max(least, wished))
 
     def _encodable(self, rows: pa.RecordBatch, bounds: Ints) -> Iterator[tuple[int, int]]:
-        """Cut groups into parts whose rows fit into the work buffers, most groups at least one."""
+        """Cut groups into parts whose rows fit into the work buffers, at least one group each."""
         most, first = self._rows_at_once(rows), 0
         while first < len(bounds) - 1:
             last = int(np.searchsorted(bounds, bounds[first] + most, side="right")) - 1
@@ -472,10 +471,10 @@ class GroupStore(Groups):
             self._residency.make_room(least + 2, max(least + 2, wished))
 
     def _admit(self, synopsis: int, slots: Slots, cold: Ints, live: Gathered) -> None:
-        """Take cold groups of those read into memory if they were asked for before.
+        """Load cold groups of those read into memory if they were read before.
 
-        One that is small is at once: it is carried beside its entry from then on. One that is too
-        large for memory is taken, too, and refused there.
+        A small one is loaded at once: it is stored inline from then on. One that is too large for
+        memory is loaded too, and refused there.
         """
         again = self.memory.has(synopsis, k.ASKED, slots[cold]) | (not self.options.second_ask)
         words = np.diff(live.offsets)[cold]
@@ -491,7 +490,7 @@ class GroupStore(Groups):
         return GroupRows(np.repeat(np.arange(len(live.rows)), live.rows), rows)
 
     def _shrink(self, synopsis: int, slots: Slots, live: Gathered) -> None:
-        """Keep in memory only the rows that have not expired."""
+        """Keep only the rows in memory that have not expired."""
         self.heap.drop(synopsis, slots)
         self.heap.install(synopsis, slots, live.words, live.offsets, live.cleans)
 
@@ -502,17 +501,17 @@ class GroupStore(Groups):
         traffic.extents_read = traffic.bytes_read = 0
 
     def _settle(self, slots: Slots) -> None:
-        """Write the instants of groups that leave the directory."""
+        """Write the timers of groups that leave the directory."""
         if self.options.durability == "log":
             for synopsis in range(len(self._synopses)):
                 flags = self.memory.has(synopsis, k.REMINDED, slots)
                 self._history.log_reminders(synopsis, slots[flags])
 
     def _spill(self) -> None:
-        """Write what groups have got before this chunk, as the end of the version would.
+        """Write rows added to groups before this chunk, as the end of the version would.
 
-        Memory is freed where it lies on a cold root; what else leaves afterwards is clean. If only
-        what leaves is written, that is all.
+        Rows on top of a cold root are freed; any other group is clean when evicted later. If only
+        evicted groups are written, only rows on top of a cold root are written here.
         """
         some = (
             extent_plan.list_news if self.options.durability == "log" else extent_plan.list_residue

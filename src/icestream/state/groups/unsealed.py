@@ -1,15 +1,15 @@
-"""What was written to a segment that is not finished, so that it can be read before it is.
+"""Records of segments that are not sealed yet, so that they can be read before that.
 
-Idea: a group that leaves memory in the middle of a batch may be asked for in the same batch, but
-its segment is readable only once it is sealed. Its record is therefore kept in a plain file of the
-arena too, until the segment of the next version begins. The file is never synced, and truncated
-before the kernel would write it back in most cases.
+Idea: a group evicted in the middle of a batch may be requested in the same batch, but its segment
+is readable only once it is sealed. Its record is therefore stored in a plain file of the arena too,
+until the segment of the next version begins. The file is never synced, and usually truncated before
+the kernel would write it back.
 
 Invariants:
-1. A record that was kept is read back until another segment of its class begins
+1. A stored record is read back until another segment of its class begins
    (`test_a_tail_reads_what_it_kept`).
 
-Cost: one more copy of what leaves memory inside a batch; nothing for what a version's end writes.
+Cost: one more copy of what is evicted inside a batch; none for what a version's end writes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class UnsealedRecords:
         self._size = 0
 
     def keep(self, marker: int, record: Ints) -> None:
-        """Keep a record that was just appended."""
+        """Store a record that was just appended."""
         with self._file(os.O_WRONLY | os.O_CREAT | (0 if self._size else os.O_TRUNC)) as handle:
             os.pwrite(handle, record.view(np.uint8).data, self._size)
         places = self._places.setdefault(ordinal_of(marker), [])
@@ -46,7 +46,7 @@ class UnsealedRecords:
         self._size += record.nbytes
 
     def begin(self, ordinals: set[int]) -> None:
-        """Forget records of segments that are not being written."""
+        """Drop records of segments that are no longer being written."""
         if not set(self._places) <= ordinals:
             self._places = {n: kept for n, kept in self._places.items() if n in ordinals}
         if not self._places and self._size:
@@ -56,11 +56,11 @@ class UnsealedRecords:
 
     @property
     def ordinals(self) -> set[int]:
-        """The segments of which something is here."""
+        """The segments that have records here."""
         return set(self._places)
 
     def holds(self, markers: Ints) -> Mask:
-        """Tell which words of one segment are here."""
+        """Return which words of one segment are here."""
         places = self._places.get(ordinal_of(int(markers[0])))
         if places is None:
             return np.zeros(len(markers), dtype=np.bool_)
@@ -69,7 +69,7 @@ class UnsealedRecords:
         return np.asarray((at >= 0) & (markers < kept[at, 0] + kept[at, 2]))
 
     def stretches(self, markers: Ints) -> Iterator[RecordRange]:
-        """Yield the records that ascending markers of one segment point into, all of them here."""
+        """Yield the records that ascending markers of one segment point into; all must be here."""
         places = self._places[ordinal_of(int(markers[0]))]
         starts = np.array([place[0] for place in places])
         at = np.searchsorted(starts, markers, side="right") - 1

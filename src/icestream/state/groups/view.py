@@ -1,10 +1,10 @@
-"""A store as one operator of several sees it.
+"""A store as seen by one of several operators.
 
-Idea: the operators of a grouped sub-query share one store, so that a group comes and goes as a
-whole. Each sees its own synopses, numbered from 0, and has instants of its own.
+Idea: the operators of a grouped sub-query share one store, so that a group is loaded and evicted as
+a whole. Each sees its own synopses, numbered from 0, and has timers of its own.
 
 Invariants:
-1. Operators do not see each other's rows and instants (`test_views_are_apart`).
+1. Operators do not see each other's rows and timers (`test_views_are_apart`).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from icestream.state.groups.spec import GroupRows, Groups
 
 
 class SharedStore(Groups, Protocol):
-    """What several operators share."""
+    """A store that several operators share."""
 
     def remind_of(self, synopsis: int, slots: Slots, due: Ints) -> None:
-        """Set the instant of a synopsis of each group."""
+        """Set the time at which a synopsis of each group is due."""
         ...
 
     def hasten_of(self, synopsis: int, slots: Slots, due: Ints) -> None:
-        """Set the instant of a synopsis of each group, unless it has an earlier one."""
+        """Set the time at which a synopsis of each group is due, unless it is due earlier."""
         ...
 
     def due_of(self, synopsis: int, watermark: Micros) -> Slots:
@@ -53,7 +53,7 @@ class GroupView(Groups):
         return self._store.locate(hi, lo)
 
     def identities(self, slots: Slots) -> tuple[Ids, Ids]:
-        """Return hi and lo of groups."""
+        """Return id_high and id_low of groups."""
         return self._store.identities(slots)
 
     def portions(self, slots: Slots, synopses: Sequence[int] = ()) -> Iterator[Slots]:
@@ -69,7 +69,7 @@ class GroupView(Groups):
         return self._store.read_best(self._first + synopsis, slots, counts)
 
     def append(self, synopsis: int, slots: Slots, rows: pa.RecordBatch) -> None:
-        """Add rows to groups."""
+        """Append rows to groups."""
         self._store.append(self._first + synopsis, slots, rows)
 
     def rewrite(self, synopsis: int, slots: Slots, rows: GroupRows) -> None:
@@ -77,13 +77,13 @@ class GroupView(Groups):
         self._store.rewrite(self._first + synopsis, slots, rows)
 
     def remind(self, slots: Slots, due: Ints) -> None:
-        """Set the instant at which this operator wants to be woken for each group."""
+        """Set the time at which each group is due for this operator."""
         self._store.remind_of(self._first, slots, due)
 
     def hasten(self, slots: Slots, due: Ints) -> None:
-        """Wake this operator for groups at these instants, but for those it waits for less."""
+        """Make groups due for this operator at these times, unless they are due earlier."""
         self._store.hasten_of(self._first, slots, due)
 
     def due(self, watermark: Micros) -> Slots:
-        """Return groups for which this operator wants to be woken."""
+        """Return groups that are due for this operator."""
         return self._store.due_of(self._first, watermark)

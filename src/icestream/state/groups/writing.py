@@ -1,17 +1,15 @@
-"""Groups written to the log: which words, chained to what, and what the directory then knows.
+"""Writes groups to the log: which words, linked to which extents, and updates the directory.
 
-Idea: a group is written whole, or only what is new with a pointer to what was written before. All
-groups of a call are drafted in the order in which they lie in memory, and go out together, sorted.
-A large group with a rank is written in pieces, the worst rows first, so that its root has the best.
+Idea: a group is written whole, or only its new rows with a pointer to its previous extent. All
+groups of a call are planned in the order in which they are in memory, and written together, sorted.
+A large group with a rank is written in pieces, worst rows first, so that its root has the best.
 
 Invariants:
-1. Behind a root are the rows of the group up to the words that are clean
-   (`TestTheContract`).
-2. An extent that replaces others expires no earlier than they do: a restore never shows what was
-   replaced
-   (`test_crash_a_shorter_rewrite_does_not_bring_old_rows_back`).
+1. Behind a root are the rows of the group up to the clean words (`TestTheContract`).
+2. An extent that replaces others expires no earlier than they do: a restore never shows rows that
+   were replaced (`test_crash_a_shorter_rewrite_does_not_bring_old_rows_back`).
 
-Cost: four visits of each group in the directory, one gather and one copy of its words.
+Cost: four visits to each group in the directory, one gather and one copy of its words.
 
 References: delta updates (ICE).
 """
@@ -46,20 +44,20 @@ from icestream.state.identities import identities, in_order
 
 @dataclass
 class ExtentPlan:
-    """What is to be written of groups."""
+    """The extents to be written."""
 
     synopsis: int
     live: Gathered
     headers: Ints
-    #: ordinal of the first extent of each chain; 0 if it is the one that is drafted
+    #: ordinal of the first extent of each chain; 0 if it is the planned one
     oldest: Ints
-    #: which groups are on the log as a whole and are written again
+    #: which groups are whole on the log and are written again
     again: Mask
-    #: places of groups of which there is something to write
+    #: places of groups with something to write
     written: Ints
 
     def extents(self) -> tuple[Ints, Extents]:
-        """Return places of groups that are not nothing, in the order of identities, and extents."""
+        """Return places of groups with an extent, in the order of ids, and the extents."""
         places = self.written[_order(self.headers[self.written])]
         begins = self.live.offsets[places]
         return places, Extents(self.headers[places], self.live.words, begins)
@@ -78,9 +76,9 @@ class ExtentWriter:
     def write(
         self, synopsis: int, slots: Slots, whole: Mask, kind: Fact, *, mirrored: bool
     ) -> None:
-        """Write all words of some groups, the news of others, and move their roots.
+        """Write all words of some groups, only new words of others, and move their roots.
 
-        Groups are looked at in the order given; that of their slots is the fastest.
+        Groups are visited in the order given; ascending slots are the fastest.
         """
         if len(slots):
             live = self.memory.gather(synopsis, slots, self.memory.measure(synopsis, slots, whole))
@@ -96,7 +94,7 @@ class ExtentWriter:
         *,
         mirrored: bool,
     ) -> None:
-        """Do so with words that were gathered before."""
+        """Write words that were gathered before."""
         drafted = self._draft(synopsis, slots, whole, live)
         sizes = np.diff(drafted.live.offsets)
         if self.rank_at[synopsis][0] >= 0:
@@ -113,12 +111,12 @@ class ExtentWriter:
         extent_plan.settle(table, at, slots, whole, drafted.headers, sizes, drafted.oldest, markers)
 
     def write_again(self, synopsis: int, extents: Extents) -> Ints:
-        """Write groups that the directory does not have whole, in order; return the markers."""
+        """Write groups that the directory does not have, whole and in order; return the markers."""
         every = np.ones(len(extents.headers), dtype=np.bool_)
         return self._append(synopsis, extents, every, Fact.CONSOLIDATED, mirrored=False)
 
     def _draft(self, synopsis: int, slots: Slots, whole: Mask, live: Gathered) -> ExtentPlan:
-        """Return what is to be written."""
+        """Return the extents to be written."""
         memory = self.memory
         headers = np.empty((len(slots), HEADER), dtype=np.int64)
         oldest, written = np.empty((2, len(slots)), dtype=np.int64)
@@ -141,7 +139,7 @@ class ExtentWriter:
         return ExtentPlan(synopsis, live, headers, oldest, again, written[:count])
 
     def _write_worse(self, drafted: ExtentPlan, large: Ints, kind: Fact, mirrored: bool) -> None:
-        """Write all but the best rows of large groups, and leave those for their roots."""
+        """Write all but the best rows of large groups, and leave the best for their roots."""
         live, expiry_at = drafted.live, self.memory.expiry_at[drafted.synopsis]
         words, offsets = picked(live.words, live.offsets[large], np.diff(live.offsets)[large])
         pieces = ranked.cut(words, offsets, *self.rank_at[drafted.synopsis], expiry_at, INFINITY)
@@ -171,7 +169,7 @@ class ExtentWriter:
     def _append(
         self, synopsis: int, extents: Extents, again: Mask, kind: Fact, mirrored: bool
     ) -> Ints:
-        """Write extents and count their bytes; those written again are consolidated."""
+        """Write extents and count their bytes; those written again count as consolidated."""
         facts, before = self.memory.facts, self.log.traffic.bytes
         sequence = facts.next(Fact.SEQUENCE)
         markers = self.log.write(synopsis, extents, sequence, mirrored=mirrored)
@@ -186,12 +184,12 @@ class ExtentWriter:
 
 
 def _order(headers: Ints) -> Ints:
-    """Return the order of extents by identity."""
+    """Return the order of extents by id."""
     return in_order(*identities(headers))
 
 
 def _with_best(live: Gathered, large: Ints, pieces: ranked.Pieces, best: Ints) -> Gathered:
-    """Return the words of groups, of large ones only the best piece."""
+    """Return the words of groups; of large ones, only the best piece."""
     begins, sizes, rows = live.offsets[:-1].copy(), np.diff(live.offsets), live.rows.copy()
     begins[large] = len(live.words) + pieces.offsets[best]
     sizes[large] = np.diff(pieces.offsets)[best]

@@ -1,1 +1,4 @@
-"""An index of identities on disk: sorted runs of pages, looked into and merged together."""
+"""An index by id on disk.
+
+`sorted_run` is one sorted file of pages, `sorted_index` a few of them with lookups and merges.
+"""

@@ -1,23 +1,24 @@
-"""Entries of cold groups that the directory has no room for: a few sorted files.
+"""Entries of cold groups that do not fit into the directory: a few sorted files.
 
-Idea: the index is state too. Entries leave the directory many at a time and make a sorted run of
-their own. Runs of about the same size are a *level*; when it has `FULL` of them they are made one,
-so an entry is copied once for each level. All are made one when the oldest is a small part of them.
-A group's newest entry counts; what is fetched stays, out of date, until it is merged away. An empty
-entry says that the group is gone. Words beside an entry go where it goes, but are no part of it.
+Idea: the index is state too. Entries leave the directory many at a time and form a new sorted run.
+Runs of about the same size are a *level*; when a level has `FULL` runs they are merged into one, so
+an entry is copied once per level. All runs are merged when the oldest is only a small part of them.
+A group's newest entry counts; an entry that was fetched stays, out of date, until a merge drops it.
+An empty entry means that the group is gone. Inline words next to an entry move with it, but are not
+part of it.
 
 Invariants:
-1. It is a dictionary of the entries merged in last (`test_oracle_an_index_is_a_dictionary`).
-2. Memory does not depend on the number of entries but for 16 bytes a page; there are few runs
+1. It behaves like a dictionary of the last entries merged (`test_oracle_an_index_is_a_dictionary`).
+2. Memory does not depend on the number of entries except for 16 bytes a page; there are few runs
    (`test_bounded_an_index_has_few_runs`), and a group has few entries on average
    (`test_bounded_an_index_forgets_what_is_out_of_date`).
 3. Like all of the arena it is a cache of the log (`test_crash_restored_groups_are_those_before`).
 
-Cost: a lookup reads a page of every run until it finds the group; there are up to `FULL - 1` runs
-of a level; O(log(entries)) copies of each entry.
+Cost: a lookup reads a page of every run until it finds the group; a level has up to `FULL - 1`
+runs; each entry is copied O(log(entries)) times.
 
-Limits: a new group costs a page of each run to see that it is new. The operating system keeps what
-is hot of the files in memory, outside the process.
+Limits: finding that a group is new costs a page of each run. The operating system caches the hot
+part of the files, outside the process.
 
 References: log-structured merge trees.
 """
@@ -46,18 +47,18 @@ from icestream.state.index.sorted_run import (
 )
 from icestream.state.log.mapped_segments import give_back
 
-#: runs of a level that are made one
+#: runs of a level that are merged into one
 FULL = 8
-#: all runs are made one when those behind the oldest have more than so many times its entries
+#: all runs are merged when the newer ones have more than this many times the oldest's entries
 NEWER = 2
-#: pages read or written at once, at least
+#: minimum pages read or written at once
 _LEAST_PAGES = 16
-#: runs at most
+#: maximum number of runs
 _MOST_RUNS = 64
 
 
 class ColdIndex:
-    """Entries of groups by identity, in files."""
+    """Entries of groups by id, in files."""
 
     def __init__(
         self,
@@ -73,14 +74,14 @@ class ColdIndex:
         """Attach to the arena's files, or start empty.
 
         Args:
-            arena: where files and fences are.
-            name: what their names begin with.
+            arena: owner of files and page fences.
+            name: prefix of their names.
             width: words of an entry.
-            dues: its words that are instants.
+            dues: its words that are timers.
             page_bytes: bytes of a page.
             work: bytes to read or write at once.
-            is_empty: tells which entries say that their group is gone.
-            beside: words kept beside each entry, which may be lost.
+            is_empty: returns which entries mean that their group is gone.
+            beside: inline words stored next to each entry, which may be lost.
         """
         self._arena = arena
         self._name = name
@@ -89,20 +90,21 @@ class ColdIndex:
         page = max(1, page_bytes // (8 * width))
         self._shape = EntryFormat(width, dues, page, max(_LEAST_PAGES, work // (8 * width * page)))
         self._is_empty = is_empty
-        #: runs that were looked into, by file
+        #: open runs, by file
         self._mapped: dict[int, SortedEntries] = {}
         self._fences = arena.array(f"{name}.fences", np.int64, 2)
-        #: number of the file, entries and words before them of each run, oldest first; before them
-        #: the runs there are and the number of the last file
+        #: file number, entries and leading words of each run, oldest first; before these the number
+        #: of
+        #: runs and the number of the last file
         self._runs = arena.array(f"{name}.runs", np.int64, 3, _MOST_RUNS + 1)
 
     def __len__(self) -> int:
-        """Return the number of entries, those out of date among them."""
+        """Return the number of entries, including those out of date."""
         return int(self._table[:, 1].sum())
 
     @property
     def width(self) -> int:
-        """Return the words of an entry and of what is beside it."""
+        """Return the words of an entry and its inline words."""
         return self._shape.width
 
     @property
@@ -112,22 +114,22 @@ class ColdIndex:
 
     @property
     def span(self) -> tuple[int, int]:
-        """Return the least hi of all entries, and about the greatest."""
+        """Return the least id_high of all entries, and about the greatest."""
         fences = self._fences.view[: self._fences_before(self.runs), 0].view(np.uint64)
         return (int(fences.min()), int(fences.max())) if len(fences) else (0, 0)
 
     def fetch(self, hi: Ids, lo: Ids) -> tuple[Mask, Ints]:
-        """Return which of some sorted groups have entries; those, and what is beside them."""
+        """Return which of some sorted groups have entries, and these with their inline words."""
         found = np.zeros(len(hi), dtype=np.bool_)
         entries = np.empty((len(hi), self._shape.width), dtype=np.int64)
         self._find(range(self.runs), hi, lo, found, entries)
         return found, entries[found]
 
     def scan(self, news: Ints | None = None, since: int = 0) -> Iterator[Ints]:
-        """Yield all groups' entries in order, some at a time, with sorted `news` instead of them.
+        """Yield all groups' entries in order, a batch at a time; sorted `news` replace old ones.
 
-        Empty ones are left out, and most of those whose hi is less than `since`. What is merged in
-        meanwhile does not show.
+        Empty ones are left out, and most of those whose id_high is less than `since`. Entries
+        merged meanwhile do not appear.
         """
         sources = [self._source(number, since) for number in range(self.runs)]
         if news is not None:
@@ -136,32 +138,32 @@ class ColdIndex:
             yield entries[~self._is_empty(entries)]
 
     def rows(self) -> Iterator[Ints]:
-        """Yield all groups' entries with what is beside them, in order, some at a time.
+        """Yield all groups' entries with their inline words, in order, a batch at a time.
 
-        What is merged in meanwhile does not show.
+        Entries merged meanwhile do not appear.
         """
         sources = [self._source(number) for number in range(self.runs)]
         yield from map(self._filled, together(sources, self.width, self._shape.entries_at_once))
 
     def due(self, synopsis: int, watermark: int) -> Iterator[Ints]:
-        """Yield entries whose synopsis is due, some at a time.
+        """Yield entries whose synopsis is due, a batch at a time.
 
         A page that was yielded and followed by another is not read again for the same entries. No
-        merge may come in between.
+        merge may happen in between.
         """
         for number in range(self.runs):
             for entries in self._run(number).due(synopsis, watermark):
                 yield self._newest(number, entries)
 
     def _newest(self, number: int, entries: Ints) -> Ints:
-        """Leave out sorted entries of a run that those of newer runs have replaced."""
+        """Remove sorted entries of a run that newer runs have replaced."""
         replaced, newer = np.zeros(len(entries), dtype=np.bool_), np.empty_like(entries)
         later = range(number + 1, self.runs)
         self._find(later, *identities(entries), replaced, newer)
         return entries[~replaced]
 
     def _find(self, numbers: Iterable[int], hi: Ids, lo: Ids, found: Mask, entries: Ints) -> None:
-        """Fill in the entries of sorted groups that are not found yet, from the newest run on."""
+        """Fill in the entries of sorted groups that are not found yet, newest run first."""
         told = [self._source(n).told(self._fences_before(n)) for n in numbers]
         runs = np.array(told[::-1], dtype=np.int64).reshape(-1, kernels.RUN)
         some = self._looked_for_at_once(hi)
@@ -174,14 +176,14 @@ class ColdIndex:
                 give_back(run.words)
 
     def _looked_for_at_once(self, hi: Ids) -> int:
-        """Return how many groups to look for until what was looked at is given back."""
+        """Return how many groups to look up before the pages read are released."""
         if not len(hi):
             return 1
         between = (int(hi[-1]) - int(hi[0])) / 2**64 * len(self) * 8 * self.width
         return max(1, int(len(hi) * LOOKED_AT / max(LOOKED_AT, between)))
 
     def merge(self, entries: Ints) -> None:
-        """Take in sorted entries, with what is beside them, instead of those that are there."""
+        """Add sorted entries, with their inline words; they replace older ones."""
         if not len(entries):
             return
         first = self._taken_in(len(entries))
@@ -193,16 +195,16 @@ class ColdIndex:
         self._replace(first, blocks, len(entries) + int(self._table[first:, 1].sum()))
 
     def add(self, blocks: Iterator[Ints]) -> None:
-        """Take in entries that come in order, some at a time, as a run of their own.
+        """Add sorted entries, a batch at a time, as a run of their own.
 
-        They are of groups that have entries; what was merged in before is looked at meanwhile.
+        Their groups have entries already; earlier runs are read meanwhile.
         """
         if self.runs == _MOST_RUNS:
             self._replace(0, self.rows(), len(self))
         self._replace(self.runs, blocks, len(self))
 
     def _taken_in(self, size: int) -> int:
-        """Return the first of the runs that a new one takes in: those of a level that is full.
+        """Return the first run that a new one merges with: those of a full level.
 
         All of them if the oldest is a small part: much of it is out of date.
         """
@@ -218,11 +220,11 @@ class ColdIndex:
             size += sum(sizes[first:last])
 
     def fill(self, blocks: Iterator[Ints], most: int) -> None:
-        """Replace all entries by at most so many, which come in order, with nothing beside them."""
+        """Replace all entries by at most `most` sorted ones, without inline words."""
         self._replace(0, map(self._alone, blocks), most)
 
     def clear(self) -> None:
-        """Forget all entries."""
+        """Delete all entries."""
         self._replace(0, iter(()), 0)
 
     @property
@@ -231,18 +233,18 @@ class ColdIndex:
         return table
 
     def _source(self, number: int, since: int = 0) -> SortedEntries:
-        """Return a run, mapped once in a version, about from the entries of a hi on."""
+        """Return a run, mapped once per version, from about the entries of `since` on."""
         file, run = int(self._table[number, 0]), self._run(number)
         if file not in self._mapped:
             self._mapped[file] = run.mapped()
         return replace(self._mapped[file], place=run.place(since)) if since else self._mapped[file]
 
     def _alone(self, entries: Ints) -> Ints:
-        """Return entries with zeros beside them."""
+        """Return entries with zeros as inline words."""
         return np.pad(entries, ((0, 0), (0, self._shape.width - self._entry)))
 
     def _filled(self, rows: Ints) -> Ints:
-        """Leave out the rows of groups that are gone."""
+        """Remove the rows of groups that are gone."""
         empty = self._is_empty(rows[:, : self._entry])
         return rows[~empty] if empty.any() else rows
 
@@ -262,7 +264,7 @@ class ColdIndex:
         return self._arena.path(f"{self._name}.run-{file}")
 
     def _replace(self, first: int, blocks: Iterator[Ints], most: int) -> None:
-        """Put one run, of at most so many entries, in place of those from `first` on."""
+        """Replace the runs from `first` on by one run of at most `most` entries."""
         file = int(self._runs.view[0, 1]) + 1
         writer = RunWriter(self._path(file), self._shape, most)
         try:
@@ -288,5 +290,5 @@ class ColdIndex:
 
 
 def _level(size: int) -> int:
-    """Return the level of a run; those of the next one are `FULL` times as large."""
+    """Return the level of a run; runs of the next level are `FULL` times as large."""
     return int(math.log(size, FULL))

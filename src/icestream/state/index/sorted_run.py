@@ -1,12 +1,12 @@
 """Entries of groups in a sorted file of small pages.
 
-Idea: entries, sorted by identity, fill a file of the arena page by page; of each page the first hi
-and the first instant at which one of its groups is due are kept as *fences* by the owner. Before
-all entries the file has their his once more, in a space for as many as there may be. Who looks for
-groups, or merges runs, looks into the mapped files; what was looked at is given back.
+Idea: entries, sorted by id, fill a file of the arena page by page. The owner keeps two *fences* of
+each page: its first id_high and the first time at which one of its groups is due. The file starts
+with a copy of every entry's high word, in a space for the maximum number of entries. Lookups and
+merges read the mapped files; the pages they touched are released afterwards.
 
 Invariants:
-1. What was written is read (`test_parity_a_run_beside_a_dictionary`).
+1. Entries are read as they were written (`test_parity_a_run_beside_a_dictionary`).
 2. Few pages are read at a time (`test_bounded_a_run_reads_a_few_pages_at_a_time`).
 """
 
@@ -25,17 +25,17 @@ from icestream.kernels import sorted_run as kernels
 from icestream.state.files import mapped, storage_error
 from icestream.state.log.mapped_segments import give_back
 
-#: bytes of mapped runs that are looked at, about, until they are given back
+#: approximate bytes of mapped runs that are read before their pages are released
 LOOKED_AT = 16 << 20
 
 
 @dataclass(frozen=True)
 class EntryFormat:
-    """How entries are kept."""
+    """The format of entries."""
 
     #: words of an entry
     width: int
-    #: its words that are instants
+    #: its words that are timers
     dues: tuple[int, ...]
     #: entries in a page
     page: int
@@ -54,7 +54,7 @@ class SortedRun:
     def __init__(
         self, path: str, shape: EntryFormat, before: int, count: int, fences: Ints
     ) -> None:
-        """Read a file of `count` entries, with so many words before them.
+        """Read a file of `count` entries behind `before` leading words.
 
         `fences` is a view that `due` changes.
         """
@@ -65,23 +65,23 @@ class SortedRun:
         self._fences = fences
 
     def mapped(self) -> SortedEntries:
-        """Return all entries, read where they are looked at."""
+        """Return all entries, paged in on access."""
         width = self._shape.width
         with self._reading() as handle:
             data = mapped(handle, 8 * (self._before + width * self._count))
         return SortedEntries(np.frombuffer(data, dtype=np.int64), width, self._before)
 
     def place(self, since: int) -> int:
-        """Return an entry from which on all are whose hi is `since` or greater."""
+        """Return a position behind which all entries with id_high >= `since` are."""
         first_hi = self._fences[:, 0].view(np.uint64)
         page = int(np.searchsorted(first_hi, np.uint64(since), side="left")) - 1
         return max(0, page) * self._shape.page
 
     def due(self, place: int, watermark: int) -> Iterator[Ints]:
-        """Yield entries that are due by one of their instants, page by page.
+        """Yield entries that are due by one of their timers, page by page.
 
-        A page left behind waits for its next instant, which may be another one of its entries that
-        has come already.
+        The fence of a page that is done is set to its next timer, which may be that of another
+        entry and already be due.
         """
         shape = self._shape
         pages = np.flatnonzero(self._fences[:, 1] <= watermark)
@@ -97,7 +97,7 @@ class SortedRun:
             self._fences[some, 1] = np.minimum.reduceat(later, starts[:-1])
 
     def _read_pages(self, handle: int, pages: Ints) -> tuple[Ints, Ints]:
-        """Return the entries of ascending pages, and where each page begins and the last ends."""
+        """Return the entries of ascending pages, and the bounds of each page among them."""
         size = self._shape.page
         cuts = np.flatnonzero(np.diff(pages) != 1) + 1
         ends = np.minimum((pages + 1) * size, self._count)
@@ -108,7 +108,7 @@ class SortedRun:
         return np.concatenate(runs), starts
 
     def _read(self, handle: int, first: int, last: int) -> Ints:
-        """Return the entries from first to last, the last one left out."""
+        """Return the entries from `first` up to but not including `last`."""
         size = 8 * self._shape.width
         data = os.pread(handle, (last - first) * size, 8 * self._before + first * size)
         return np.frombuffer(data, dtype=np.int64).reshape(-1, self._shape.width)
@@ -126,7 +126,7 @@ class RunWriter:
     """A new sorted file."""
 
     def __init__(self, path: str, shape: EntryFormat, most: int) -> None:
-        """Create the file, or begin it anew, for so many entries at most."""
+        """Create or truncate the file, for at most `most` entries."""
         self._path = path
         self._shape = shape
         #: words before the first entry
@@ -139,7 +139,7 @@ class RunWriter:
 
     @property
     def fences(self) -> Ints:
-        """First hi and earliest instant of each page."""
+        """First id_high and earliest timer of each page."""
         return np.concatenate(self._fences)
 
     def add(self, rows: Ints) -> None:
@@ -185,7 +185,7 @@ class RunWriter:
         self.count += len(rows)
 
     def _put(self, table: Ints, place: int) -> None:
-        """Write words from a place in the file on."""
+        """Write words at an offset in the file."""
         data, at = np.ascontiguousarray(table).view(np.uint8).reshape(-1).data, 8 * place
         while data.nbytes:
             written = os.pwrite(self._handle, data, at)
@@ -194,17 +194,17 @@ class RunWriter:
 
 @dataclass(frozen=True)
 class SortedEntries:
-    """Sorted entries to merge, or to look into."""
+    """Sorted entries to merge or to search."""
 
-    #: words of each entry, and his of all before the first one where they are looked into
+    #: words of each entry, and a copy of all high words before them if they are searched
     words: Ints
     width: int
     before: int = 0
-    #: the first one that is wanted
+    #: the first entry wanted
     place: int = 0
 
     def told(self, fences: int = 0) -> tuple[int, int, int, int, int]:
-        """Return what tells kernels of it; its first fence is given."""
+        """Return the numbers that describe it to kernels, with its first fence."""
         first = self.words.ctypes.data
         count = (len(self.words) - self.before) // self.width
         return first + 8 * self.before, count, self.width, fences, first
@@ -213,7 +213,7 @@ class SortedEntries:
 def together(sources: Sequence[SortedEntries], width: int, some: int) -> Iterator[Ints]:
     """Yield the first words of the entries of all sources in order, `some` at a time.
 
-    The oldest source comes first; of several entries of a group the newest stays.
+    The oldest source comes first; of several entries of a group, the newest is yielded.
     """
     runs = np.array([each.told() for each in sources], dtype=np.int64).reshape(-1, kernels.RUN)
     places = np.array([each.place for each in sources], dtype=np.int64)

@@ -1,16 +1,16 @@
-"""The bytes of a segment file, in one place (`docs/formats/log.md` shows them with an example).
+"""The byte format of a segment file (`docs/formats/log.md` shows it with an example).
 
 Idea:
     A segment is `header block* directory table trailer`. Blocks hold payloads only; the directory
     holds one fixed row per record, cut into one part per block; the table holds one fixed row per
     block with the checksums of the block and of its directory part; the trailer holds a checksum
-    over header, table and trailer. That last checksum therefore stands for the whole file.
+    over header, table and trailer. So that last checksum covers the whole file.
 
 Invariants:
     1. Every byte of the file is covered by a checksum or compared with a constant
        (`test_any_flipped_byte_is_detected_or_harmless`).
     2. A checksum is seeded by segment ordinal and block index, so bytes of another file or another
-       place do not pass (`test_a_block_of_another_segment_is_damage`).
+       position do not pass (`test_a_block_of_another_segment_is_damage`).
     3. A header's magic, version and checksum stay where they are in every version
        (`test_a_newer_format_version_names_path_and_both_versions`).
 
@@ -39,19 +39,19 @@ TRAILER_MAGIC = b"ICEEND\r\n"
 NO_MARKER = 2**64 - 1
 #: records start at multiples of this many bytes in the record stream
 ALIGNMENT = 8
-#: the largest ordinal a segment may have; the next one is NO_MARKER's
+#: the largest ordinal a segment may have; NO_MARKER uses the next one
 MAX_ORDINAL = 2**32 - 2
 #: bytes of the longest payload, such that its padded length still fits 32 bits
 MAX_PAYLOAD = 2**32 - ALIGNMENT
-#: bytes of the longest record stream, such that every place in it fits a marker
+#: bytes of the longest record stream, such that every offset in it fits a marker
 MAX_STREAM = 2**32 * ALIGNMENT
 
-#: bytes that a block may claim to have before it was compressed, whatever it has in the file
+#: bytes that any block may claim as its uncompressed size
 MOST_RAW = 64 << 20
-#: times as many bytes as it has in the file that a larger block may claim
+#: a larger block may claim this many times its bytes in the file
 MOST_RATIO = 256
 
-#: names of files in the folders of a checkpoint: nothing that leads elsewhere
+#: names of files in the folders of a checkpoint: no path that leads elsewhere
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 _CHECKSUM = re.compile(r"[0-9a-f]{16}")
 
@@ -66,9 +66,9 @@ ENTRY = struct.Struct("<QqqQIIHHI")
 ROW = struct.Struct("<QQIIIIQQ")
 #: directory, table, records, stream, expiry, blocks, ordinal, checksum, magic
 TRAILER = struct.Struct("<QQQQqIIQ8s")
-#: bytes of the header that its checksum covers
+#: bytes of the header covered by its checksum
 HEADER_CHECKED = HEADER.size - 8
-#: bytes of the trailer that the footer checksum covers
+#: bytes of the trailer covered by the footer checksum
 TRAILER_CHECKED = TRAILER.size - 16
 
 #: one record of the directory, as stored; `length` is that of the payload without padding
@@ -80,7 +80,7 @@ ENTRY_DTYPE = np.dtype(
         "itemsize": ENTRY.size,
     }
 )
-#: one block of the table, as stored; `first` is its place in the record stream, `place` in the file
+#: one block of the table, as stored; `first` is its offset in the stream, `place` in the file
 ROW_DTYPE = np.dtype(
     [
         ("first", "<u8"),
@@ -97,7 +97,7 @@ ROW_DTYPE = np.dtype(
 
 @dataclass(frozen=True, slots=True)
 class SegmentInfo:
-    """What a commit remembers of a segment; enough to notice any other file under its name."""
+    """A commit's description of a segment; enough to detect any other file with its name."""
 
     ordinal: int
     #: file name inside the log's folder
@@ -107,11 +107,11 @@ class SegmentInfo:
     records: int
     #: the latest expiry of its records; MINUS_INFINITY if it has none
     expiry: int
-    #: stands for every byte of the file
+    #: checksum that covers every byte of the file
     footer_checksum: int
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON object; the checksum as 16 hexadecimal digits, exact in every reader."""
+        """Return a JSON object; the checksum is 16 hexadecimal digits, exact everywhere."""
         return {
             "ordinal": self.ordinal,
             "name": self.name,
@@ -123,9 +123,9 @@ class SegmentInfo:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> SegmentInfo:
-        """Return the info that `to_json` wrote; ValueError if nothing wrote it."""
+        """Return the info that `to_json` wrote; ValueError if it is not valid."""
         if not _CHECKSUM.fullmatch(value["footer_checksum"]):
-            msg = f"{value['footer_checksum']!r} is no checksum"
+            msg = f"{value['footer_checksum']!r} is not a checksum"
             raise ValueError(msg)
         return cls(
             ordinal=whole(value["ordinal"], 0, MAX_ORDINAL),
@@ -154,25 +154,25 @@ class Record:
 
 
 def whole(value: object, least: int = -(2**63), most: int = 2**63 - 1) -> int:
-    """Return a number that a file tells; ValueError unless it is an integer in the range."""
+    """Return an integer read from a file; ValueError unless it is an integer in the range."""
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        msg = f"{str(value)[:80]} is no integer from {least} to {most}"
+        msg = f"{str(value)[:80]} is not an integer from {least} to {most}"
         raise ValueError(msg)
     return value
 
 
 def text(value: object) -> str:
-    """Return a text that a file tells; ValueError if it is none."""
+    """Return a string read from a file; ValueError if it is not a string."""
     if not isinstance(value, str):
-        msg = f"{str(value)[:80]} is no text"
+        msg = f"{str(value)[:80]} is not a string"
         raise ValueError(msg)  # noqa: TRY004 - a file is wrong, not a program
     return value
 
 
 def file_name(value: object) -> str:
-    """Return a name that a file tells of another; ValueError if it leads out of its folder."""
+    """Return a file name read from a file; ValueError if it leads out of its folder."""
     if not _NAME.fullmatch(text(value)):
-        msg = f"{str(value)[:80]!r} is no name of a file inside the checkpoint"
+        msg = f"{str(value)[:80]!r} is not the name of a file inside the checkpoint"
         raise ValueError(msg)
     return text(value)
 
@@ -183,22 +183,22 @@ def ordinal_of(marker: int) -> int:
 
 
 def offset_of(marker: int) -> int:
-    """Return the place in its segment's record stream that a marker points to."""
+    """Return the offset in its segment's record stream that a marker points to."""
     return (marker & 0xFFFFFFFF) * ALIGNMENT
 
 
 def show_marker(marker: int) -> str:
-    """Write a marker as people read it: ordinal and byte offset."""
+    """Format a marker for people: ordinal and byte offset."""
     return f"{ordinal_of(marker)}:{offset_of(marker)}"
 
 
 def padded(length: int) -> int:
-    """Return the bytes a payload takes in the stream; an empty one still needs its own place."""
+    """Return the bytes of a payload in the stream; even an empty one needs an offset of its own."""
     return (length + ALIGNMENT - 1) & -ALIGNMENT or ALIGNMENT
 
 
 def part_checksum(ordinal: int, block: int, data: bytes | bytearray | memoryview) -> int:
-    """Return the checksum of a block, or of its directory part, bound to its place."""
+    """Return the checksum of a block, or of its directory part, bound to its position."""
     return xxhash.xxh3_64_intdigest(data, ordinal << 32 | block)
 
 
@@ -210,5 +210,5 @@ def pack_header(codec: str | None, ordinal: int) -> bytes:
 
 
 def footer_checksum(ordinal: int, header: bytes, table: bytes, trailer: bytes) -> int:
-    """Return the checksum that stands for the whole file."""
+    """Return the checksum that covers the whole file."""
     return xxhash.xxh3_64_intdigest(header + table + trailer[:TRAILER_CHECKED], ordinal)

@@ -1,10 +1,10 @@
 """Arrow tables as payloads of records.
 
 Invariants:
-1. A payload whose values do not fit their lengths is refused when it is read, before anything looks
-   them up (`test_values_that_do_not_fit_are_refused`).
+1. A payload whose values do not match their lengths is refused when it is read, before anything
+   uses them (`test_values_that_do_not_fit_are_refused`).
 
-Cost: reading copies nothing; it looks at texts and lists once.
+Cost: reading copies nothing; strings and lists are scanned once.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """Finished segments of the log, mapped into memory so that chains can be followed through them.
 
-Idea: a segment is mapped when a chain first leads into it, and stays so until its version ends.
-What was looked at is given back after every call to the operating system, whose it is: a part of
-the page cache that the process looks into. Segments that cannot be mapped, or that are compressed,
-are read block by block by others.
+Idea: a segment is mapped when a chain first leads into it, and stays mapped until its version ends.
+After every call, the pages that were read are released to the operating system: they belong to its
+page cache, which the process only reads. Segments that cannot be mapped, or that are compressed,
+are read block by block elsewhere.
 
 Invariants:
-1. A segment is mapped once in a version (`test_a_segment_is_mapped_once`).
+1. A segment is mapped once per version (`test_a_segment_is_mapped_once`).
 2. At most `most` segments are mapped (`test_bounded_few_segments_are_mapped`).
 
-Limits: while a call reads, pages around what it looks at count as memory of the process, up to the
+Limits: during a call, the pages around what it reads count as memory of the process, up to the
 size of the segments.
 """
 
@@ -30,24 +30,24 @@ _NOTHING = np.empty((3, 0), dtype=np.int64)
 
 
 class MappedSegments:
-    """Segments by ordinal, as far as they can be mapped."""
+    """Segments by ordinal that can be mapped."""
 
     def __init__(self, log: Log, most: int = MOST) -> None:
         """Map nothing yet."""
         self._log = log
         self._most = most
-        #: the words of each, None of those that cannot be mapped
+        #: the words of each, None if it cannot be mapped
         self._known: dict[int, Ints | None] = {}
-        #: a row of ordinals, ascending, one of addresses and one of numbers of words
+        #: a row of ascending ordinals, one of addresses and one of word counts
         self.table = _NOTHING
 
     def words(self, ordinal: int) -> Ints | None:
-        """Return the words of a segment, mapped if it can be."""
+        """Return the words of a segment; None if it cannot be mapped."""
         self.add((ordinal,))
         return self._known.get(ordinal)
 
     def add(self, ordinals: Iterable[int]) -> bool:
-        """Map segments; tell whether there are new ones."""
+        """Map segments; return whether any is new."""
         before = self.table.shape[1]
         for ordinal in ordinals:
             if ordinal not in self._known and self.table.shape[1] < self._most:
@@ -55,13 +55,13 @@ class MappedSegments:
         return self.table.shape[1] > before
 
     def rest(self) -> None:
-        """Give back the memory of what was looked at."""
+        """Release the pages that were read."""
         for words in self._known.values():
             if words is not None:
                 give_back(words)
 
     def clear(self) -> None:
-        """Let go of all segments; they are mapped again if they are needed."""
+        """Unmap all segments; they are mapped again when they are needed."""
         self._known.clear()
         self.table = _NOTHING
 
@@ -74,7 +74,7 @@ class MappedSegments:
 
 
 def give_back(words: Ints) -> None:
-    """Let the pages of a mapped file leave the process; they come back when they are looked at."""
+    """Release the pages of a mapped file from the process; an access brings them back."""
     view: Any = words.base
     owner = view.obj if isinstance(view, memoryview) else view
     if isinstance(owner, mmap.mmap):

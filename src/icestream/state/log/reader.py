@@ -14,22 +14,22 @@ Invariants:
     3. A chain ends early only at an expired segment; any other missing segment is damage
        (`test_a_chain_ends_silently_at_an_expired_segment`,
        `test_a_chain_into_an_unknown_segment_is_damage`).
-    4. What is mapped is the record stream of a segment of the right length, or nothing, or damage
+    4. A mapped segment is the record stream of a file of the right length; otherwise None or damage
        (`test_a_mapped_segment_is_its_record_stream`).
     5. A log keeps at most `open_limit` segments open while idle
        (`test_bounded_a_log_keeps_few_segments_open`).
-    6. What a segment claims of itself is held against the file before anything is made of it, also
-       where its checksums hold: nothing larger than the file is allocated, blocks apart, which are
-       at most `MOST_RAW` bytes or `MOST_RATIO` times what is stored
+    6. Every size that a segment claims is checked against the file before it is used, even if its
+       checksums match: nothing larger than the file is allocated, except blocks, which have at most
+       `MOST_RAW` bytes or `MOST_RATIO` times their stored size
        (`test_bounded_what_a_signed_segment_can_make_us_allocate`).
 
 Cost:
     Two reads and two checksums per block. Memory: 48 bytes per block and open segment, and 48 bytes
-    per record once `directory` was asked for.
+    per record once `directory` was read.
 
 Limits:
     A payload is a view of its block: keeping one small payload keeps the whole block. Copy what
-    outlives the iteration. A device that fails under a mapped file ends the process.
+    outlives the iteration. A device that fails under a mapped file kills the process.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class RecordRange(NamedTuple):
     #: the marker of its first word
     origin: int
     words: npt.NDArray[np.int64]
-    #: how many of the markers that were asked for point into it
+    #: how many of the requested markers point into it
     asked: int
 
 
@@ -130,7 +130,7 @@ class SegmentReader:
             table_place + blocks * ROW.size + TRAILER.size != size
             or self._directory_place + self.records * ENTRY.size != table_place
         ):
-            raise DamageError(self.path, "the trailer does not fit the length of the file")
+            raise DamageError(self.path, "the trailer does not match the length of the file")
         table = self._file.read_at(table_place, blocks * ROW.size)
         if footer_checksum(self.ordinal, header, table, trailer) != checksum:
             raise DamageError(self.path, "the footer does not match its checksum")
@@ -150,7 +150,7 @@ class SegmentReader:
         self._directory: npt.NDArray[np.void] | None = None
 
     def _check_table(self, stream: int) -> None:
-        """Refuse blocks that do not fill the file, the stream and the directory without a gap."""
+        """Raise DamageError unless the blocks fill file, stream and directory without a gap."""
         columns = [self._table[name].astype(np.uint64) for name in _EXTENTS]
         first, place, stored, raw, entry, entries = columns
         fits = (
@@ -164,7 +164,7 @@ class SegmentReader:
         packed = raw != stored
         most = np.maximum(np.uint64(MOST_RAW), stored * np.uint64(MOST_RATIO))
         if (packed & ((raw > most) | (self._codec is None))).any():
-            raise DamageError(self.path, "a block claims to be larger than it can be")
+            raise DamageError(self.path, "a block claims an impossible size")
 
     def _read_header(self, header: bytes) -> str | None:
         """Verify the header, set the ordinal and return the codec."""
@@ -188,7 +188,7 @@ class SegmentReader:
 
     @property
     def directory(self) -> npt.NDArray[np.void]:
-        """One row per record, in marker order; read and verified when first asked for."""
+        """One row per record, in marker order; read and verified on first use."""
         if self._directory is None:
             data = self._file.read_at(self._directory_place, self.records * ENTRY.size)
             view = memoryview(data)
@@ -201,7 +201,7 @@ class SegmentReader:
 
     @property
     def held(self) -> int:
-        """Bytes of memory this reader holds between reads."""
+        """Bytes of memory that this reader holds between reads."""
         directory = 0 if self._directory is None else self._directory.nbytes
         return self._table.nbytes + self._first_words.nbytes + directory
 
@@ -213,7 +213,7 @@ class SegmentReader:
         return next(self._slice(block, entries, entries[place : place + 1]))
 
     def read_many(self, markers: Markers) -> Iterator[Record]:
-        """Return records in offset order, however `markers` are ordered; each as often as given."""
+        """Return records in offset order, whatever the order of `markers`, repeated as given."""
         wanted = np.sort(np.asarray(markers, dtype=np.uint64))
         if not len(wanted):
             return
@@ -228,7 +228,7 @@ class SegmentReader:
             yield from self._slice(block, entries, chosen)
 
     def stretches(self, markers: npt.NDArray[np.int64]) -> Iterator[RecordRange]:
-        """Yield parts of the record stream, as words, that ascending markers point into.
+        """Yield the parts of the record stream, as words, that ascending markers point into.
 
         Each is a block, read once and verified.
         """
@@ -240,7 +240,7 @@ class SegmentReader:
             yield RecordRange(origin, words, len(part))
 
     def scan(self) -> Iterator[Record]:
-        """Return all records in the order of their appends."""
+        """Return all records in the order of appending."""
         for block in range(len(self._table)):
             entries = self._entries(block)
             yield from self._slice(block, entries, entries)
@@ -254,7 +254,7 @@ class SegmentReader:
         ordinals = markers >> np.uint64(32)
         foreign = np.flatnonzero(ordinals != self.ordinal)
         if len(foreign):
-            msg = f"marker {show_marker(int(markers[foreign[0]]))} is not of {self.path}"
+            msg = f"marker {show_marker(int(markers[foreign[0]]))} does not belong to {self.path}"
             raise ValueError(msg)
         words = markers & np.uint64(0xFFFFFFFF)
         blocks = np.searchsorted(self._first_words, words, side="right") - 1
@@ -263,13 +263,13 @@ class SegmentReader:
         return blocks.astype(np.int64)
 
     def _find(self, entries: npt.NDArray[np.void], marker: int) -> int:
-        """Return where a marker stands among a block's entries."""
+        """Return the position of a marker among a block's entries."""
         return int(self._find_all(entries, np.array([marker], dtype=np.uint64))[0])
 
     def _find_all(
         self, entries: npt.NDArray[np.void], markers: npt.NDArray[np.uint64]
     ) -> npt.NDArray[np.int64]:
-        """Return where the markers stand among a block's entries."""
+        """Return the positions of markers among a block's entries."""
         places = np.searchsorted(entries["marker"], markers)
         places[places == len(entries)] = 0
         strays = np.flatnonzero(entries["marker"][places] != markers)
@@ -291,7 +291,7 @@ class SegmentReader:
     def _slice(
         self, block: int, entries: npt.NDArray[np.void], chosen: npt.NDArray[np.void]
     ) -> Iterator[Record]:
-        """Read a block once and yield the chosen ones of its records."""
+        """Read a block once and yield the chosen records."""
         raw = self._block(block)
         size = len(raw)
         origin = self.ordinal << 32 | int(self._first_words[block])
@@ -317,7 +317,7 @@ class SegmentReader:
         return memoryview(plain)
 
     def _verify(self, block: int, data: bytes | memoryview, checksum: int, part: str) -> None:
-        """Raise DamageError unless the bytes are those that were written at this place."""
+        """Raise DamageError unless the bytes are those written at this position."""
         if part_checksum(self.ordinal, block, data) != checksum:
             raise DamageError(self.path, f"{part} {block} does not match its checksum")
 
@@ -329,7 +329,7 @@ _EXTENTS = ("first", "place", "stored", "raw", "entry", "entries")
 def _follow(
     begins: npt.NDArray[np.uint64], sizes: npt.NDArray[np.uint64], first: int, end: int
 ) -> bool:
-    """Tell whether parts follow each other from a first place to an end."""
+    """Return whether parts follow each other without a gap from a start to an end."""
     if not len(begins):
         return first == end
     ends = begins + sizes
@@ -350,14 +350,14 @@ class Log:
         horizon: int = MINUS_INFINITY,
         open_limit: int = 64,
     ) -> None:
-        """Take the committed segments by ordinal; nothing is opened yet.
+        """Use the committed segments by ordinal; nothing is opened yet.
 
         Args:
-            files: where the segments are.
+            files: access to the files.
             folder: their folder.
-            segments: what the version consists of; looked up, neither copied nor changed.
+            segments: the segments of the version; neither copied nor changed.
             expired: ordinals that were unlinked because their expiry had passed; a `range` will do.
-            horizon: the committed expiry horizon; what expires at or before it is not needed.
+            horizon: the committed expiry horizon; segments that expire by then are not needed.
             open_limit: how many segments stay open while idle.
         """
         self.folder = folder
@@ -386,14 +386,14 @@ class Log:
         self._added[info.ordinal] = info
 
     def is_expired(self, ordinal: int) -> bool:
-        """Tell whether references into a segment are legal although it is gone."""
+        """Return whether markers into a segment are valid although it is gone."""
         return ordinal in self._expired_here or ordinal in self._expired_before
 
     def expire(self, horizon: int) -> list[SegmentInfo]:
-        """Move the horizon forward and give up the segments that it passed.
+        """Move the horizon forward and drop the segments that it passed.
 
         Returns:
-            The segments given up. The caller unlinks them once the horizon is committed.
+            The dropped segments. The caller unlinks them once the horizon is committed.
         """
         self.horizon = max(self.horizon, horizon)
         passed = [info for info in self.segments.values() if info.expiry <= self.horizon]
@@ -402,7 +402,7 @@ class Log:
         return passed
 
     def forget(self, ordinals: Iterable[int]) -> None:
-        """Give up segments that nothing points into any more, as after compaction."""
+        """Drop segments that nothing points into any more, as after compaction."""
         for ordinal in list(ordinals):
             self._forgotten.add(ordinal)
             self._added.pop(ordinal, None)
@@ -415,10 +415,10 @@ class Log:
         return next(self.read_many((marker,)), None)
 
     def read_many(self, markers: Markers) -> Iterator[Record]:
-        """Return records by ordinal and offset; those of expired segments are left out.
+        """Return records by ordinal and offset; without those of expired segments.
 
         Raises:
-            DamageError: a segment is missing that has not expired, or what is read is damaged.
+            DamageError: a segment that has not expired is missing, or data is damaged.
         """
         wanted = np.sort(np.asarray(markers, dtype=np.uint64))
         ordinals = wanted >> np.uint64(32)
@@ -434,7 +434,7 @@ class Log:
         See `SegmentReader.stretches`.
 
         Raises:
-            DamageError: the segment is missing, or what is read is damaged.
+            DamageError: the segment is missing, or data is damaged.
         """
         info = self._segment_of(int(markers[0]) & NO_MARKER)
         if info is None:
@@ -444,11 +444,11 @@ class Log:
             yield from reader.stretches(markers)
 
     def mapped(self, ordinal: int) -> npt.NDArray[np.int64] | None:
-        """Return the record stream of a segment as words that are read where they are looked at.
+        """Return the record stream of a segment as words, paged in on access.
 
-        What follows the stream in the file follows it here. Nothing is verified but the length of
-        the file: records must have checksums of their own. None if there is no such file, it cannot
-        be mapped or does not hold the stream as it is: the segment is to be read by block.
+        The rest of the file follows the stream. Only the length of the file is verified: records
+        must have checksums of their own. Returns None if there is no such file, it cannot be
+        mapped or does not store the stream as it is: the segment must be read block by block.
 
         Raises:
             DamageError: the segment is missing and has not expired, or the file has another length.
@@ -475,7 +475,7 @@ class Log:
         return np.frombuffer(view, dtype=np.int64, count=len(view) // ALIGNMENT)
 
     def path_of(self, marker: int) -> str:
-        """Return the file that a marker points into, the folder if no version has one."""
+        """Return the file that a marker points into; the folder if no version has such a file."""
         info = self._info(ordinal_of(marker))
         return self.folder if info is None else f"{self.folder}/{info.name}"
 
@@ -485,18 +485,18 @@ class Log:
             self._idle.popitem()[1].close()
 
     def _segment_of(self, marker: int) -> SegmentInfo | None:
-        """Return a marker's segment, None if it has expired; DamageError if it should be there."""
+        """Return a marker's segment, None if it has expired; DamageError if it is missing."""
         ordinal = ordinal_of(marker)
         info = self._info(ordinal)
         if info is not None:
             return info
         if marker == NO_MARKER:
-            msg = "NO_MARKER points to no record; leave it out"
+            msg = "NO_MARKER points to no record; do not pass it"
             raise ValueError(msg)
         if not self.is_expired(ordinal):
             what = (
                 f"segment {ordinal} is missing: marker {show_marker(marker)} points into it, it "
-                f"has not expired at horizon {self.horizon}, and the version does not name it"
+                f"has not expired at horizon {self.horizon}, and the version does not list it"
             )
             raise DamageError(self.folder, what)
         return None
@@ -510,7 +510,7 @@ class Log:
 
     @contextlib.contextmanager
     def _lease(self, info: SegmentInfo) -> Iterator[SegmentReader]:
-        """Lend a reader; a lent one is not closed by others, only given back."""
+        """Lend a reader; a lent reader is not closed until it is returned."""
         ordinal = info.ordinal
         reader = self._idle.pop(ordinal, None)
         if reader is None:

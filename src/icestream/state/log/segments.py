@@ -1,6 +1,6 @@
 """The segments a shard may read, as a flat table in its arena.
 
-Idea: a window of a day has thousands of segments; a task must not read a list of them from JSON at
+Idea: a window of a day has thousands of segments; a task must not read a list of them from JSON in
 every batch. Six words per segment, sorted by ordinal, are mapped with the arena and searched.
 The name of a segment follows from its ordinal and the id of the attempt that wrote it.
 """
@@ -27,15 +27,15 @@ class SegmentTable(Mapping[int, SegmentInfo]):
     """Segments by ordinal, over an array of an arena."""
 
     def __init__(self, arena: Arena) -> None:
-        """Attach to the arena's array, or make it."""
+        """Attach to the arena's array, or create it."""
         self._table = CountedTable(arena, "segments", _WORDS)
 
     def reserve(self) -> None:
-        """Make room for one more; raises `Refused`, with nothing changed, if the budget is full."""
+        """Make room for one more; raises `Refused` and changes nothing if the budget is full."""
         self._table.reserve(1)
 
     def add(self, info: SegmentInfo) -> None:
-        """Take in a segment with an ordinal above all others."""
+        """Add a segment with an ordinal above all others."""
         attempt = int(info.name[11:27], 16)
         numbers = (info.ordinal, attempt, info.bytes, info.records, info.expiry)
         self._table.append(np.array([_signed(n) for n in (*numbers, info.footer_checksum)]))
@@ -45,7 +45,7 @@ class SegmentTable(Mapping[int, SegmentInfo]):
         self._table.keep(self._table.rows[:, 4] > watermark)
 
     def forget(self, ordinals: Collection[int]) -> None:
-        """Drop the segments of some ordinals."""
+        """Drop the segments with some ordinals."""
         self._table.keep(~np.isin(self._table.rows[:, 0], list(ordinals)))
 
     def __getitem__(self, ordinal: int) -> SegmentInfo:

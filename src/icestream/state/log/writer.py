@@ -1,20 +1,21 @@
 """Writes one segment of the log, from its first record to its checksummed footer.
 
 Idea:
-    Small payloads are copied once into a preallocated block buffer that is checksummed, perhaps
-    compressed, and stored whole; a payload of a block's size or more is a block by itself. What
-    describes records is collected beside and written as the footer. The file is written in
-    *strides* of equal size: the page cache then has it in large pieces, cheap to map.
+    Small payloads are copied once into a preallocated block buffer, which is checksummed,
+    optionally compressed, and stored whole; a payload of at least a block's size is a block by
+    itself. The descriptions of records are collected separately and written as the footer. The
+    file is written in *strides* of equal size, so that the page cache holds it in large pieces,
+    which are cheap to map.
 
 Invariants:
-    1. What is appended is read back, in order, under the markers returned
+    1. Appended records are read back, in order, under the markers returned
        (`test_parity_of_writer_and_reader`).
     2. The same appends make the same bytes (`test_the_same_appends_make_the_same_bytes`,
        `test_padding_is_zero_also_in_a_reused_block_buffer`).
     3. A refused record changes nothing (`test_a_refused_record_changes_nothing`).
-    4. After `finish` the segment survives a crash; before, no reader accepts the file
+    4. After `finish` the segment survives a crash; before that, no reader accepts the file
        (`test_crash_at_any_step_leaves_a_whole_segment_or_none`).
-    5. All writes but the last are of whole strides (`test_files_are_written_in_strides`).
+    5. All writes but the last are whole strides (`test_files_are_written_in_strides`).
 
 Cost:
     Two copies and one checksum of each payload below `block_bytes`, one copy less above it.
@@ -60,13 +61,13 @@ if TYPE_CHECKING:
     from icestream.state.files import Files
 
 _ZEROS = bytes(ALIGNMENT)
-#: bytes that are written at once
+#: bytes written at once
 STRIDE = 1 << 18
 _pack_entry = ENTRY.pack
 
 
 def _flat(payload: bytearray | memoryview | npt.NDArray[Any]) -> memoryview:
-    """View a payload as plain bytes; only what is not contiguous is copied."""
+    """View a payload as plain bytes; only non-contiguous data is copied."""
     if isinstance(payload, np.ndarray):
         return np.ascontiguousarray(payload).reshape(-1).view(np.uint8).data
     view = memoryview(payload)
@@ -76,7 +77,7 @@ def _flat(payload: bytearray | memoryview | npt.NDArray[Any]) -> memoryview:
 
 
 class SegmentWriter:
-    """Appends records to a new segment file; a context that is left unfinished abandons it."""
+    """Appends records to a new segment file; leaving its context before `finish` abandons it."""
 
     def __init__(
         self,
@@ -111,7 +112,7 @@ class SegmentWriter:
         self._block = memoryview(bytearray(block_bytes))
         #: bytes used in the block buffer
         self._fill = 0
-        #: bytes of a stride that is not whole, and how many
+        #: the unfinished stride, and its number of bytes
         self._stride = memoryview(bytearray(stride))
         self._waiting = 0
         #: where the block buffer starts in the record stream
@@ -130,7 +131,7 @@ class SegmentWriter:
 
     @property
     def held(self) -> int:
-        """Bytes of memory this writer holds, for the budget of whoever writes."""
+        """Bytes of memory that this writer holds, for the budget of its owner."""
         described = self.records * ENTRY.size + len(self._table) * ROW.size
         return self._block_bytes + len(self._stride) + described
 
@@ -155,7 +156,7 @@ class SegmentWriter:
         Raises:
             ValueError: a field does not fit its width, the segment is full, or it is finished
                 or broken; nothing was appended.
-            StorageError: the disk refused; the segment is broken, abandon it.
+            StorageError: a write failed; the segment is broken, abandon it.
         """
         data = payload if type(payload) is bytes else _flat(payload)  # type: ignore[arg-type]
         length = len(data)
@@ -188,7 +189,7 @@ class SegmentWriter:
         return marker
 
     def finish(self, *, sync: bool = True) -> SegmentInfo:
-        """Write the footer and close; durable under its name when `sync` is set."""
+        """Write the footer and close; the file is durable if `sync` is set."""
         if not self._writable:
             raise ValueError(self._refusal(0))
         self._flush()
@@ -241,12 +242,12 @@ class SegmentWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Abandon what was not finished."""
+        """Abandon the segment if it is not finished."""
         if not self._finished:
             self.abandon()
 
     def _flush(self) -> None:
-        """Write what the block buffer holds as a block."""
+        """Write the block buffer as a block."""
         if self._fill:
             used = self._block[: self._fill]
             self._fill = 0
@@ -278,7 +279,7 @@ class SegmentWriter:
         self._first += len(raw)
 
     def _write(self, data: bytes | memoryview) -> None:
-        """Write whole strides, keep the rest; after a failure the segment can only be abandoned."""
+        """Write whole strides, buffer the rest; after a failure the segment must be abandoned."""
         self._writable = False
         rest, size = memoryview(data), len(self._stride)
         if self._waiting:
@@ -293,19 +294,19 @@ class SegmentWriter:
         self._writable = True
 
     def _wait(self, some: memoryview) -> int:
-        """Keep bytes for which there is room; return how many."""
+        """Buffer bytes for which there is room; return how many."""
         self._stride[self._waiting : self._waiting + len(some)] = some
         self._waiting += len(some)
         return len(some)
 
     def _refusal(self, length: int) -> str:
-        """Say why nothing can be appended."""
+        """Return why nothing can be appended."""
         if self._finished:
             return f"{self.path} is finished; write to the next segment"
         if not self._writable:
             return f"{self.path} was abandoned or could not be written; write a new segment"
         if length > MAX_PAYLOAD:
-            return f"a payload may have {MAX_PAYLOAD} bytes; got {length}; cut it into records"
+            return f"a payload has at most {MAX_PAYLOAD} bytes; got {length}; split it"
         room = MAX_STREAM - self._first - self._fill
         return (
             f"{self.path} has room for {room} of {padded(length)} bytes more; finish it and "
@@ -313,7 +314,7 @@ class SegmentWriter:
         )
 
     def _misfit(self, length: int, operator: int, synopsis: int, rows: int) -> str:
-        """Say which field does not fit its width."""
+        """Return which field does not fit its width."""
         if length > MAX_PAYLOAD:
             return self._refusal(length)
         return (

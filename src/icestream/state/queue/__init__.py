@@ -1,6 +1,6 @@
-"""Update queues: only the newest value of every key waits, in the order that keeps answers fresh.
+"""Update queues: only the newest value of every key waits, in the order that keeps results fresh.
 
-A library of its own, without Spark:
+It works as a library of its own, without Spark:
 
     queue = UpdateQueue(schema, schedule="index")
     queue.enqueue(hi, lo, arrived, rows)
@@ -8,8 +8,8 @@ A library of its own, without Spark:
     queue.delivered(served.hi, served.lo, at=done)
     queue.staleness(now).application.average
 
-- `arrays`: growing arrays on the heap, called like those of an arena
-- `pages`: the pool of pages, on-demand paging, and the naive manager to compare with
+- `arrays`: growing arrays on the heap, with the interface of those in an arena
+- `pages`: the pool of pages, on-demand paging, and the naive manager for comparison
 - `cells`: keys and the addresses of their values
 - `order`: the order of one reader: FIFO, IN-PLACE, LINECUTTING, INDEX
 - `staleness`: how old answers were, exactly

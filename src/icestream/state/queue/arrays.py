@@ -1,4 +1,4 @@
-"""Growing arrays on the heap, called like those of an arena, inside an account or without one.
+"""Growing arrays on the heap, with the interface of an arena's, with or without an account.
 
 Invariants:
 1. A refused resize changes nothing (`test_a_refused_resize_changes_nothing`).
@@ -6,7 +6,7 @@ Invariants:
    (`test_resizing_keeps_rows_and_zeroes_new_ones`).
 3. `grow` grows all arrays or none (`test_grow_is_all_or_nothing`).
 
-Cost: growing copies, and needs old and new room at once, which the account sees.
+Cost: growing copies, and needs old and new memory at once, which the account counts.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import numpy.typing as npt
 
 from icestream.state.budget import Account, Refused
 
-#: arrays that grow are given this part more than they need, where it fits
+#: growing arrays get this fraction more than they need, if it fits
 _SPARE = 1 / 2
-#: arrays begin where a line of the processor's cache does, as those of an arena do
+#: arrays are aligned to cache lines, as those of an arena are
 _LINE = 64
 
 
@@ -30,27 +30,27 @@ class GrowingArray(Protocol):
 
     @property
     def view(self) -> npt.NDArray[Any]:
-        """The rows; never kept across a resize."""
+        """The rows; never keep them across a resize."""
 
     @property
     def capacity(self) -> int:
-        """Rows there is room for."""
+        """Rows that fit."""
 
     @property
     def bytes(self) -> int:
         """Bytes held."""
 
     def resize(self, capacity: int) -> None:
-        """Make room for so many rows; what is refused changes nothing."""
+        """Make room for `capacity` rows; a refusal changes nothing."""
 
 
 class Arrays(Protocol):
-    """Where arrays come from; `state.arena.Arena` is one."""
+    """A provider of arrays; `state.arena.Arena` is one."""
 
     def array(
         self, name: str, dtype: np.dtype[Any] | type, width: int = 1, capacity: int = 0
     ) -> GrowingArray:
-        """Open the array `name`, made if it is new, with room for at least `capacity` rows."""
+        """Open the array `name`, creating it if it is new, with room for `capacity` rows."""
 
 
 class HeapArray:
@@ -65,7 +65,7 @@ class HeapArray:
 
     @property
     def capacity(self) -> int:
-        """Rows there is room for."""
+        """Rows that fit."""
         return len(self.view)
 
     @property
@@ -98,7 +98,7 @@ class HeapArrays:
     """Arrays by name, on the heap of this process."""
 
     def __init__(self, account: Account | None = None) -> None:
-        """Reserve what the arrays hold from an account, if one is given."""
+        """Reserve the bytes of the arrays from an account, if one is given."""
         self._account = account
         self._arrays: dict[str, HeapArray] = {}
 
@@ -110,7 +110,7 @@ class HeapArrays:
     def array(
         self, name: str, dtype: np.dtype[Any] | type, width: int = 1, capacity: int = 0
     ) -> HeapArray:
-        """Open the array `name`, made if it is new, with room for at least `capacity` rows."""
+        """Open the array `name`, creating it if it is new, with room for `capacity` rows."""
         array = self._arrays.get(name)
         if array is None:
             array = HeapArray(np.dtype(dtype), width, self._account)
@@ -127,7 +127,7 @@ class HeapArrays:
 
 
 def grow(targets: Sequence[tuple[GrowingArray, int]]) -> None:
-    """Grow every array to at least its capacity, or none and raise what was refused."""
+    """Grow every array to at least its capacity, or none and raise the refusal."""
     grown: list[tuple[GrowingArray, int]] = []
     try:
         for array, capacity in targets:
@@ -141,9 +141,9 @@ def grow(targets: Sequence[tuple[GrowingArray, int]]) -> None:
 
 
 def grow_ahead(targets: Sequence[tuple[GrowingArray, int]], most: int | None = None) -> None:
-    """Grow arrays with room to spare where that fits, to just what is needed where it does not.
+    """Grow arrays with room to spare if that fits, else to just what is needed.
 
-    No array is given room for more than `most` rows unless it needs them.
+    No array gets room for more than `most` rows unless it needs them.
     """
     if all(array.capacity >= capacity for array, capacity in targets):
         return

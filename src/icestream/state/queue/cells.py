@@ -1,15 +1,15 @@
 """The cells of a queue: every key it has seen, and where the newest value of each waits.
 
-Idea: a hash index finds the cell of an identity; the cell says on which page and where on it the
-key's value is, when the key was last updated and how often it is. Keys, values and the orders of
-all readers live in arrays of one provider, so that an arena can carry a queue from task to task.
+Idea: a hash index finds the cell of an id; the cell has the page and offset of the key's value, the
+time of its last update and its update rate. Keys, values and the orders of all readers are in
+arrays of one provider, so that an arena can carry a queue from task to task.
 
 Invariants:
-1. A key is found exactly from its first update until it is forgotten
+1. A key is found from its first update until it is forgotten
    (`test_oracle_any_sequence_follows_the_schedule`, `test_forgotten_keys_are_new_keys`).
 2. A refused `enqueue` changes nothing (`test_bounded_a_refused_enqueue_changes_nothing`).
 
-Cost: 64 bytes of cell, 8 to 24 of index and 128 of each reader for every key; values on pages.
+Cost: 64 bytes of cell, 8 to 24 of index and 128 per reader for every key; values are on pages.
 
 Limits: 2**31 - 1 keys.
 """
@@ -37,10 +37,10 @@ from icestream.state.queue.order import KeyOrder
 from icestream.state.queue.pages import PAGE_BYTES, NaivePages, OnDemandPages, PagePool
 from icestream.state.rows import Encoded, RowCodec
 
-#: cells made room for at first, and words of a chained location beside a row's fixed part
+#: cells to make room for at first, and words of a chained location after a row's fixed part
 _LEAST = 64
 _SPARE_WORDS = 8
-#: what happens to an update that is older than the newest of its key
+#: treatment of an update that is older than the newest of its key
 LATE = ("drop", "refuse")
 
 
@@ -64,7 +64,7 @@ class KeyCells:
         """Attach to the arrays `name.*`, or start without keys.
 
         `header` words of every location are left free before the value; `UpdateQueue` explains the
-        rest.
+        other arguments.
         """
         if late not in LATE:
             msg = f"late must be one of: {', '.join(LATE)}; got {late!r}"
@@ -78,7 +78,7 @@ class KeyCells:
         unit = header + width
         if not self.codec.is_fixed:
             unit = min(pool.page_words, unit + 1 + _SPARE_WORDS)
-        #: where values are
+        #: pages of the values
         self.pages = (NaivePages if naive else OnDemandPages)(pool, unit, f"{name}.values")
         self._facts = self.arrays.array(f"{name}.facts", np.int64, 1, k.STORE_FACTS)
         self._cells = self.arrays.array(f"{name}.cells", np.int64, k.CELL_WORDS)
@@ -86,13 +86,13 @@ class KeyCells:
         self._facts.view[k.SMOOTHING] = smoothing
         self._facts.view[k.WIDTH] = width if self.codec.is_fixed else 0
         self._readers: list[KeyOrder] = []
-        #: keys there may be room for; whoever sets it takes out what is too many
+        #: maximum number of keys; whoever lowers it evicts the excess
         self.most: int | None = None
         self._make_room(max(capacity, _LEAST))
 
     @property
     def kernel(self) -> CellArrays:
-        """The arrays, for kernels; never kept across a call that may grow them."""
+        """The arrays, for kernels; never keep them across a call that may grow them."""
         cells = self._cells.view[: self._room]
         return CellArrays(
             self._facts.view,
@@ -110,12 +110,12 @@ class KeyCells:
 
     @property
     def seen(self) -> int:
-        """Cells ever used: slots are below it."""
+        """Cells ever used: all slots are below it."""
         return int(self._facts.view[k.CELLS_SEEN])
 
     @property
     def keys(self) -> int:
-        """Keys that are known."""
+        """Known keys."""
         return self.seen - int(self._facts.view[k.FREE_CELLS])
 
     @property
@@ -125,31 +125,31 @@ class KeyCells:
         return int(facts[k.NEWEST]) if facts[k.ACCEPTED] else MINUS_INFINITY
 
     def fact(self, place: int) -> int:
-        """Return a count that kernels keep."""
+        """Return a count that the kernels maintain."""
         return int(self._facts.view[place])
 
     def join(self, reader: KeyOrder) -> None:
-        """Let one more reader wait for updates, from the next one on."""
+        """Add a reader that waits for updates from the next one on."""
         grow(reader.targets(self._room))
         if reader.is_new:
             batch.blank_keys(reader.kernel, self.seen)
         self._readers.append(reader)
 
     def find(self, hi: Identity, lo: Identity) -> Ints:
-        """Return the cell of each key, -1 for those not known."""
+        """Return the cell of each key, -1 for unknown keys."""
         slots = np.empty(len(hi), dtype=np.int64)
         store = self.kernel
         lookup.find(store.places, store.cells, hi, lo, slots)
         return slots
 
     def register(self, hi: Identity, lo: Identity) -> Ints:
-        """Return the cell of each key, made if it is new; it stays until it is forgotten."""
+        """Return the cell of each key, created if it is new; it stays until it is forgotten."""
         slots = self.find(hi, lo)
         self._add(hi, lo, slots, np.flatnonzero(slots < 0))
         return slots
 
     def enqueue(self, hi: Identity, lo: Identity, arrived: Ints, rows: pa.RecordBatch) -> None:
-        """Let updates arrive for all readers; what is refused changes nothing."""
+        """Add updates for all readers; a refusal changes nothing."""
         slots, encoded = self.place(hi, lo, arrived, rows, self._reserve_values)
         batch.enqueue_batch(
             self.kernel, self.kernel_readers, slots, arrived, encoded.words, encoded.offsets
@@ -163,17 +163,17 @@ class KeyCells:
         rows: pa.RecordBatch,
         reserve: Callable[[Ints, Ints], None],
     ) -> tuple[Ints, Encoded]:
-        """Find or make the cells of a batch, and room for its values; if refused, change nothing.
+        """Find or create the cells of a batch, and make room for its values; all or nothing.
 
         Args:
-            hi: identities of the keys, with `lo`.
-            lo: see `hi`.
+            hi: high words of the keys' ids.
+            lo: low words of the keys' ids.
             arrived: when each update arrived.
             rows: the values.
             reserve: makes room for values of these slots and offsets of words.
         """
         if not len(hi) == len(lo) == len(arrived) == rows.num_rows:
-            msg = f"{len(hi)} keys and {len(arrived)} arrivals cannot take {rows.num_rows} rows"
+            msg = f"{len(hi)} keys and {len(arrived)} arrivals do not match {rows.num_rows} rows"
             raise ValueError(msg)
         encoded = self.codec.encode(rows)
         slots = self.find(hi, lo)
@@ -202,7 +202,7 @@ class KeyCells:
         return self.codec.decode(words, len(slots))
 
     def identities(self, slots: Ints) -> tuple[Identity, Identity]:
-        """Return hi and lo of cells."""
+        """Return id_high and id_low of cells."""
         cells = self._cells.view
         return cells[slots, k.HI].view(np.uint64), cells[slots, k.LO].view(np.uint64)
 
@@ -218,22 +218,22 @@ class KeyCells:
         return found
 
     def idle_since(self, before: Micros) -> Ints:
-        """Return cells of keys without an update since `before` that nobody waits for."""
+        """Return cells of keys without an update since `before` for which no reader waits."""
         idle = (self.column(k.WAITED_FOR) == 0) & (self.column(k.COUNT) >= 0)
         return np.flatnonzero(idle & (self.column(k.ARRIVED) < before))
 
     def drop(self, slots: Ints) -> None:
-        """Forget keys that nobody waits for."""
+        """Forget keys for which no reader waits."""
         batch.drop_keys(self.kernel, slots)
 
     def forget(self, before: Micros) -> int:
-        """Forget keys without an update since `before` that nobody waits for; return how many."""
+        """Forget keys not updated since `before` for which no reader waits; return how many."""
         old = self.idle_since(before)
         self.drop(old)
         return len(old)
 
     def reserve(self, keys: int) -> None:
-        """Make room for so many keys more; a refusal changes nothing."""
+        """Make room for `keys` more keys; a refusal changes nothing."""
         self._make_room(self.keys + keys)
 
     def _check(self, slots: Ints, arrived: Ints) -> None:
@@ -247,7 +247,7 @@ class KeyCells:
                 raise InputError(msg)
 
     def _reserve_values(self, slots: Ints, offsets: Ints) -> None:
-        """Make room for the values of a batch, as little as surely suffices if room is short."""
+        """Make room for the values of a batch, or just what surely suffices if memory is short."""
         most = len(slots)
         if not self.codec.is_fixed:
             most += int(offsets[-1]) // (self.pages.unit - 1)
@@ -273,11 +273,11 @@ class KeyCells:
             raise
 
     def _drop(self, slots: Ints) -> None:
-        """Take back cells that were added in vain."""
+        """Remove cells that were added in vain."""
         batch.drop_keys(self.kernel, np.unique(slots[slots >= 0]))
 
     def _make_room(self, keys: int) -> None:
-        """Grow what is kept for each key, to half as much more where that fits."""
+        """Grow the arrays by key, by half if that fits."""
         if self._room >= keys:
             return
         ahead = self._room + self._room // 2
@@ -293,7 +293,7 @@ class KeyCells:
 
     @property
     def capacity(self) -> int:
-        """Keys there is room for without growing."""
+        """Keys that fit without growing."""
         return self._room
 
     @property

@@ -1,19 +1,19 @@
-"""Keys of an update queue that are not in memory: sorted files beside the arena's arrays.
+"""Keys of an update queue that are not in memory: sorted files next to the arena's arrays.
 
-Idea: a key leaves memory as a row: the words of its cell and of its row in every reader. Rows of
-idle keys and of keys with something *open* (they wait, or an answer is on its way) are in a table
-each, so that what must be looked at from version to version is together. Which of the waiting ones
-comes next is told, for each reader, by an index of turns; their values are in a file of words.
+Idea: an evicted key is a row: the words of its cell and of its row in every reader. Idle keys and
+*open* keys (they wait, or a result is being delivered) have a table each, so that the rows read in
+every version are together. For each reader, an index of turns (queue positions) orders the waiting
+keys; their values are in a file of words.
 
 Invariants:
-1. Rows and values are those that were put last (`test_oracle_cold_keys_are_a_dictionary`).
+1. Rows and values are those put last (`test_oracle_cold_keys_are_a_dictionary`).
 2. Turns come in order, each once (`test_oracle_turns_come_in_order`).
-3. Like all of the arena this is a cache of the log (`test_oracle_a_small_budget_serves_the_same`).
+3. Like all of the arena, this is a cache of the log (`test_oracle_a_small_budget_serves_the_same`).
 
-Cost: a page of a file for each key that is put or taken, in one pass for many; a version that tells
-how stale answers are reads the open rows once.
+Cost: a page of a file for each key that is put or taken, in one pass for many; a version that
+reports staleness reads the open rows once.
 
-Limits: a key that is new costs a page of each table to see that it is.
+Limits: finding that a key is new costs a page of each table.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ from icestream.state.queue.cold_values import ColdValues
 from icestream.state.queue.order import KeyOrder
 from icestream.state.queue.staleness import bins_of_areas
 
-#: rows, words of the values of those that wait, and where each begins
+#: rows, the values of those that wait as words, and where each begins
 Rows = tuple[Ints, Ints, Ints]
 
 _PAGE_BYTES = 4096
-#: turns that may be out of date whatever waits
+#: turns that may be out of date, however few keys wait
 _LITTLE = 1 << 12
-#: as an unsigned number a turn with this bit changed sorts as it does with its sign
+#: flipping this bit makes unsigned turns sort like signed ones
 _SIGN = np.int64(-(2**63))
 #: areas are summed in two parts, so that whole numbers are exact
 _HALF = 2.0**40
 
 
 class ColdKeys:
-    """Rows of keys by identity, and which of them wait for a reader next."""
+    """Rows of keys by id, and which of them wait for a reader next."""
 
     def __init__(self, arena: Arena, orders: tuple[KeyOrder, ...], work: int, name: str) -> None:
         """Attach to the arena's files, or start without keys; `work` bytes are read at once."""
@@ -78,9 +78,10 @@ class ColdKeys:
         ]
         self.values = ColdValues(arena, name)
         kinds = [[0] * len(BOOKS) for _ in range(readers)]
-        #: keys of each kind, those that wait for anybody, and for each reader; answers on their
-        #: way; by reader and kind of staleness twice the area and the largest value of idle and
-        #: forgotten keys, and how many idle keys have an area in which bin; first turn here
+        #: keys of each kind, keys that wait for any reader, and for each reader; results being
+        #: delivered; by reader and kind of staleness twice the area and the largest value of idle
+        #: and
+        #: forgotten keys, and the number of idle keys per bin of areas; the first turn here
         self._told: dict[str, Any] = arena.header.setdefault(
             f"{name}.cold",
             {
@@ -102,7 +103,7 @@ class ColdKeys:
 
     @property
     def waiting(self) -> int:
-        """Keys that wait for some reader."""
+        """Keys that wait for at least one reader."""
         return int(self._told["waiting"])
 
     def waits(self, reader: int) -> int:
@@ -110,7 +111,7 @@ class ColdKeys:
         return int(self._told["waits"][reader])
 
     def next_turn(self, reader: int) -> int:
-        """Return a turn before which no key waits here for a reader."""
+        """Return a turn before which no cold key waits for a reader."""
         return int(self._told["turns"][reader]) if self.waits(reader) else INFINITY
 
     def idle_staleness(self, reader: int, kind: int) -> tuple[float, int]:
@@ -123,16 +124,16 @@ class ColdKeys:
         return {int(place): count for place, count in spread.items()}
 
     def of_reader(self, rows: Ints, reader: int) -> Ints:
-        """Return what rows say of a reader."""
+        """Return the part of rows that belongs to a reader."""
         first = k.CELL_WORDS + reader * READER_WORDS
         return np.ascontiguousarray(rows[:, first : first + READER_WORDS])
 
     # -- keys ------------------------------------------------------------------------------
 
     def put(self, rows: Ints, words: Ints, offsets: Ints) -> None:
-        """Take in rows of keys that are not here, in any order.
+        """Add rows of keys that are not here, in any order.
 
-        `words` and `offsets` have the values of those that wait, in the order of the rows.
+        `words` and `offsets` are the values of waiting keys, in the order of the rows.
         """
         waits = rows[:, k.WAITED_FOR] != 0
         if waits.any():
@@ -145,14 +146,14 @@ class ColdKeys:
         self._count(rows[~is_open], rows[is_open], 1)
 
     def look(self, hi: Identity, lo: Identity) -> tuple[Mask, Ints]:
-        """Return which of some distinct keys are here, and the rows of those."""
+        """Return which of some distinct keys are here, and their rows."""
         found, rows = self._idle.fetch(hi, lo)
         left = np.flatnonzero(~found)
         there, more = self._open.fetch(hi[left], lo[left])
         return _together(found, rows, left[there], more)
 
     def pop(self, hi: Identity, lo: Identity) -> Rows:
-        """Take out the rows and values of those of some distinct keys that are here."""
+        """Remove and return the rows and values of those of some distinct keys that are here."""
         found, idle = self._idle.take(hi, lo)
         left = np.flatnonzero(~found)
         there, opened = self._open.take(hi[left], lo[left])
@@ -161,7 +162,7 @@ class ColdKeys:
         return (rows, *self._values_of(rows, drop=True))
 
     def next_keys(self, reader: int, count: int) -> tuple[Identity, Identity]:
-        """Return up to `count` keys that wait for a reader, those with the first turns."""
+        """Return up to `count` keys that wait for a reader, first turns first."""
         found: list[Ints] = []
         wanted, turn = count, INFINITY
         since = self._told["turns"][reader] + 2**63
@@ -181,21 +182,21 @@ class ColdKeys:
         return keys[:, 1].copy().view(np.uint64), keys[:, 2].copy().view(np.uint64)
 
     def idle_rows(self) -> Iterator[Ints]:
-        """Yield the rows of keys with nothing open, some at a time."""
+        """Yield the rows of idle keys, a batch at a time."""
         return self._idle.scan()
 
     def open_rows(self) -> Iterator[Ints]:
-        """Yield the rows of keys that wait, or whose answer is on its way, some at a time."""
+        """Yield rows of keys that wait, or whose result is being delivered, a batch at a time."""
         return self._open.scan()
 
     def values_of(self, rows: Ints) -> tuple[Ints, Ints]:
-        """Return words of the values of rows that wait, and where each begins."""
+        """Return the values of waiting rows as words, and where each begins."""
         return self._values_of(rows, drop=False)
 
     # -- versions --------------------------------------------------------------------------
 
     def delivered(self, at: Micros) -> None:
-        """Note that all that was on its way has reached the application."""
+        """Record that all results being delivered have reached the application."""
         if not self._told["flying"]:
             return
         for block in self._open.scan():
@@ -213,7 +214,7 @@ class ColdKeys:
             self._count(rows[~is_open], rows[is_open], 1)
 
     def forget(self, before: Micros) -> None:
-        """Forget idle keys without an update since `before`, but not how stale they were."""
+        """Forget idle keys without an update since `before`, but keep their staleness."""
         areas = [list(each) for each in self._told["areas"]]
         while len(rows := self._some_due(before)):
             self._idle.take(*identities(rows))
@@ -221,11 +222,11 @@ class ColdKeys:
         self._told["areas"] = areas
 
     def keep_staleness(self, reader: int, keys: Ints) -> None:
-        """Keep how stale keys in memory were that are forgotten, given as rows of a reader."""
+        """Keep the staleness of keys in memory that are forgotten, given as rows of a reader."""
         self._add_staleness(reader, keys, 1)
 
     def clean(self) -> None:
-        """Write values and turns anew where most of them are out of date."""
+        """Rewrite values and turns if most of them are out of date."""
         for reader, turns in enumerate(self._turns):
             if len(turns) > 2 * self.waits(reader) + _LITTLE:
                 turns.clear()
@@ -239,13 +240,13 @@ class ColdKeys:
                 self._move_values(rows, words)
             self.values.remove_before()
 
-    # -- inside ----------------------------------------------------------------------------
+    # -- internals -------------------------------------------------------------------------
 
     def _passed(self, reader: int) -> Any:
         return lambda entries: (entries[:, 0] ^ _SIGN) < self._told["turns"][reader]
 
     def _some_due(self, before: Micros) -> Ints:
-        """Return some idle rows whose last update is before an instant; none if all went."""
+        """Return some idle rows whose last update is before a time; none if there are no more."""
         found = [np.empty((0, self.width), dtype=np.int64)]
         for rows in self._idle.due(before):
             found.append(rows)
@@ -254,7 +255,7 @@ class ColdKeys:
         return np.concatenate(found)
 
     def _turn_word(self, reader: int) -> int:
-        """Return the word of a row that orders what waits: for classes of keys the waiting time."""
+        """Return the word that orders waiting keys: for classes of keys, the waiting time."""
         is_index = self._orders[reader].schedule == "index"
         return k.CELL_WORDS + reader * READER_WORDS + (SINCE if is_index else TURN)
 
@@ -266,12 +267,12 @@ class ColdKeys:
         entries = np.column_stack((turns ^ _SIGN, mine[:, k.HI], mine[:, k.LO]))
         told = self._told["turns"]
         told[reader] = min(told[reader], int(turns.min()))
-        # turns may be equal: then by identity, as unsigned numbers are
+        # turns may be equal: then by id, as unsigned numbers
         order = np.lexsort((entries[:, 1] ^ _SIGN, turns))
         self._turns[reader].merge(entries[order])
 
     def _is_due(self, entries: Ints, reader: int) -> Mask:
-        """Tell which turns are those of keys that wait here."""
+        """Return which turns belong to keys that wait here."""
         there, rows = self._open.fetch(*identities(entries[:, 1:]))
         turns = entries[there, 0] ^ _SIGN
         listed = rows[:, k.CELL_WORDS + reader * READER_WORDS + LIST] > 0
@@ -286,7 +287,7 @@ class ColdKeys:
         return np.asarray((rows[:, k.WAITED_FOR] != 0) | self._flies(rows))
 
     def _settled(self, rows: Ints, reader: int, at: Micros) -> Ints:
-        """Return what rows say of a reader after all its answers were delivered."""
+        """Return a reader's part of rows after all its results were delivered."""
         keys = self.of_reader(rows, reader)
         kernel: ReaderArrays = self._orders[reader].kernel._replace(
             keys=keys, reals=keys.view(np.float64)
@@ -334,7 +335,7 @@ class ColdKeys:
         return words, offsets
 
     def _move_values(self, rows: Ints, words: int) -> None:
-        """Copy the values of open rows that wait from the file before, of so many words."""
+        """Copy the values of waiting open rows from the previous file, of `words` words."""
         waits = rows[rows[:, k.WAITED_FOR] != 0]
         begins, sizes = waits[:, k.ADDRESS], waits[:, k.SIZE]
         if len(sizes):
@@ -344,14 +345,14 @@ class ColdKeys:
 
 
 def _together(found: Mask, rows: Ints, others: Ints, more: Ints) -> tuple[Mask, Ints]:
-    """Return which keys were found, some later at other places, and all rows in their order."""
+    """Return which keys were found in either place, and all rows in their order."""
     places = np.concatenate((np.flatnonzero(found), others))
     found[others] = True
     return found, np.concatenate((rows, more))[np.argsort(places)]
 
 
 def _doubled(areas: npt.NDArray[np.float64]) -> int:
-    """Return twice the sum of areas, which are whole or half numbers, without an error."""
+    """Return twice the sum of areas, which are multiples of one half, exactly."""
     twice = 2 * areas
     high = np.floor(twice / _HALF)
     low = twice - high * _HALF

@@ -1,20 +1,21 @@
-"""Rows of keys in a file, found by identity: one page for each key that is named.
+"""Rows of keys in a file, found by id: one page is read per key.
 
-Idea: a file of small pages, twice as many whenever it is three quarters full. Mixed bits of an
-identity say which page a key is on, or after. Keys are put, looked up and taken many at a time, in
-the order of their pages, through a mapped window of the file that moves on.
+Idea: a file of small pages, doubled whenever it is three quarters full. Hashed bits of an id give
+    the
+page that a key is on, or after. Keys are put, looked up and taken many at a time, in the order of
+their pages, through a mapped window that moves through the file.
 
 Invariants:
-1. It is a dictionary of rows (`test_oracle_a_table_is_a_dictionary`).
-2. What is written over, or taken, while `scan` goes on is seen once (the same test).
-3. Few pages are in memory at a time, whatever the file takes
+1. It behaves like a dictionary of rows (`test_oracle_a_table_is_a_dictionary`).
+2. A row that is overwritten or taken during `scan` is seen once (the same test).
+3. Few pages are in memory at a time, whatever the size of the file
    (`test_bounded_a_table_maps_a_window_at_a_time`).
 
 Cost: a page is read, and written if a row is put or taken, for each key; rows are copied once more,
-on average, as the file grows. 8 bytes of the arena for each page where keys may be due.
+on average, as the file grows. 8 bytes of the arena for each page if keys may be due.
 
-Limits: like all of an arena it is a cache of the log, and never synced. The operating system keeps
-what is hot of the file in memory, outside the process.
+Limits: like everything in an arena it is a cache of the log, and never synced. The operating system
+caches the hot part of the file, outside the process.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ from icestream.state.files import WINDOW, storage_error
 from icestream.state.identities import identities
 from icestream.state.keys import Identity
 
-#: bytes of a page, and rows that one has at least
+#: bytes of a page, and its minimum number of rows
 _PAGE_BYTES = 4096
 _LEAST_ROWS = 4
-#: part of the places that may be taken before there are twice as many
+#: fill factor at which the number of places is doubled
 _FULL = 3 / 4
-#: pages behind the last home, for keys that passed full ones
+#: pages after the last home page, for keys that overflow from full ones
 _TAIL = 16
 _WORD = 8
 _MIXERS = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93)
@@ -49,16 +50,16 @@ _HALF = np.uint64(32)
 
 
 class ColdTable:
-    """Rows whose first two words are the identity of their key."""
+    """Rows whose first two words are the id of their key."""
 
     def __init__(self, arena: Arena, name: str, width: int, due: int | None = None) -> None:
         """Attach to the arena's file, or start empty.
 
         Args:
-            arena: where the file is.
-            name: what its name begins with.
+            arena: owner of the file.
+            name: prefix of its name.
             width: words of a row.
-            due: word of a row that `due` goes by.
+            due: word of a row that `due` compares.
         """
         self._arena = arena
         self._name = name
@@ -76,23 +77,23 @@ class ColdTable:
         )
 
     def __len__(self) -> int:
-        """Return how many rows there are."""
+        """Return the number of rows."""
         return int(self._told["rows"])
 
     # -- keys ------------------------------------------------------------------------------
 
     def fetch(self, hi: Identity, lo: Identity) -> tuple[Mask, Ints]:
-        """Return which of some keys have rows, and these."""
+        """Return which of some keys have rows, and the rows."""
         return self._visit(hi, lo, kernels.LOOK)
 
     def take(self, hi: Identity, lo: Identity) -> tuple[Mask, Ints]:
-        """Return which of some distinct keys have rows, and these, which are then gone."""
+        """Return which of some distinct keys have rows, and remove and return the rows."""
         found, rows = self._visit(hi, lo, kernels.TAKE)
         self._told["rows"] -= len(rows)
         return found, rows
 
     def over(self, rows: Ints) -> None:
-        """Write rows over those of the same keys, which must be there."""
+        """Overwrite the rows of keys that are here."""
         if not len(rows):
             return
         order, tags, homes = self._places(*identities(rows))
@@ -110,7 +111,7 @@ class ColdTable:
             )
 
     def put(self, rows: Ints) -> None:
-        """Take in rows of distinct keys that are not here."""
+        """Add rows of distinct keys that are not here."""
         if not len(rows):
             return
         self._make_room(len(self) + len(rows))
@@ -118,19 +119,19 @@ class ColdTable:
         self._told["rows"] += len(rows)
 
     def scan(self) -> Iterator[Ints]:
-        """Yield all rows, some at a time.
+        """Yield all rows, a batch at a time.
 
-        Rows that were yielded may be taken or written over meanwhile; none may be put.
+        Rows that were yielded may be taken or overwritten meanwhile; none may be put.
         """
         return self._all_rows(self._told["file"], self._told["bits"])
 
     def due(self, before: Micros) -> Iterator[Ints]:
-        """Yield rows that are due before an instant, some at a time; they are to be taken then."""
+        """Yield rows that are due before a time, a batch at a time; the caller must take them."""
         assert self._due is not None
         file, bits = self._told["file"], self._told["bits"]
         return self._collect(file, bits, self._due, before, self._fences.view)
 
-    # -- inside ----------------------------------------------------------------------------
+    # -- internals -------------------------------------------------------------------------
 
     def _visit(self, hi: Identity, lo: Identity, mode: int) -> tuple[Mask, Ints]:
         found = np.zeros(len(hi), dtype=np.bool_)
@@ -150,7 +151,7 @@ class ColdTable:
         return found, rows[back[found]]
 
     def _put(self, rows: Ints) -> None:
-        """Put rows for which there is room; where the last pages are full, after growing."""
+        """Put rows for which there is room; if the last pages are full, grow first."""
         while len(rows):
             order, tags, homes = self._places(*identities(rows))
             rows = rows[order]
@@ -193,10 +194,10 @@ class ColdTable:
                     yield out[:count].copy()
 
     def _places(self, hi: Identity, lo: Identity) -> tuple[Ints, Ints, Ints]:
-        """Return the order of keys by home, and their tags and homes in that order."""
+        """Return the order of keys by home page, and their tags and homes in that order."""
         mixed = (hi ^ (lo << _HALF | lo >> _HALF)) * _MIXERS[0]
         mixed = (mixed ^ (mixed >> _HALF)) * _MIXERS[1]
-        # a bit less: then tags are positive, and sorted as they are
+        # one bit less, so that tags are positive and sort as they are
         tags = (mixed >> np.uint64(1)).view(np.int64)
         order = np.argsort(tags)
         tags = tags[order]
@@ -223,7 +224,7 @@ class ColdTable:
         return fences if self._due is None else self._fences.view[first : first + count]
 
     def _make_room(self, rows: int) -> None:
-        """Have enough pages for so many rows."""
+        """Have enough pages for `rows` rows."""
         bits = int(self._told["bits"])
         while rows > _FULL * self._room * (1 << bits):
             bits += 1
@@ -231,7 +232,7 @@ class ColdTable:
             self._grow(bits)
 
     def _grow(self, bits: int) -> None:
-        """Go on in a file with more pages."""
+        """Move to a file with more pages."""
         file, before = int(self._told["file"]), int(self._told["bits"])
         if self._due is not None:
             wanted = (1 << bits) + _TAIL

@@ -1,11 +1,12 @@
 """Values of keys that wait outside memory: words in one file, written one after the other.
 
-Idea: keys leave many at a time, in the order of their turns, and their values are written together;
-they come back the same way. What nobody needs any more stays until it is half of the file.
+Idea: keys are evicted many at a time, in the order of their turns, and their values are written
+together; they are read the same way. Dead values stay until they are half of the file.
 
 Invariants:
 1. A value is read as it was written (`test_oracle_cold_keys_are_a_dictionary`).
-2. The file is at most twice what waits, and a little (`test_bounded_dead_values_are_cleaned_away`).
+2. The file has at most twice the live words, and a little
+   (`test_bounded_dead_values_are_cleaned_away`).
 
 Cost: a copy when written, one when read, and at most one more for cleaning.
 """
@@ -22,7 +23,7 @@ from icestream.core.arrays import Ints
 from icestream.state.arena import Arena
 from icestream.state.files import storage_error
 
-#: words that may be dead whatever waits
+#: words that may be dead, however few are live
 _LITTLE = 1 << 17
 _WORD = 8
 
@@ -34,7 +35,7 @@ class ColdValues:
         """Attach to the arena's file, or start without one."""
         self._arena = arena
         self._name = f"{name}.values"
-        #: number of the file, its words, and those that somebody needs
+        #: number of the file, its words, and the live ones
         self._told: dict[str, Any] = arena.header.setdefault(
             self._name, {"file": 0, "words": 0, "live": 0}
         )
@@ -46,7 +47,7 @@ class ColdValues:
 
     @property
     def is_half_dead(self) -> bool:
-        """Tell whether the file should be written anew."""
+        """Return whether the file should be rewritten."""
         return self.words > 2 * int(self._told["live"]) + _LITTLE
 
     def add(self, words: Ints) -> int:
@@ -69,32 +70,32 @@ class ColdValues:
         return first
 
     def read(self, begins: Ints, sizes: Ints) -> tuple[Ints, Ints]:
-        """Return values, one after the other, and where each begins and the last ends."""
+        """Return values, one after the other, and the bounds of each."""
         offsets = np.zeros(len(sizes) + 1, dtype=np.int64)
         np.cumsum(sizes, out=offsets[1:])
         file = self._told["file"]
         return self._gathered(file, self.words, begins - offsets[:-1], sizes), offsets
 
     def drop(self, words: int) -> None:
-        """Note that words are needed no more."""
+        """Record that words are no longer needed."""
         self._told["live"] -= words
 
     def begin_anew(self) -> None:
-        """Write to another file from now on, nothing of which is there yet."""
+        """Switch to a new, empty file."""
         self._told.update(file=self._told["file"] + 1, words=0, live=0)
 
     def remove_before(self) -> None:
-        """Remove the file before this one."""
+        """Remove the previous file."""
         with suppress(FileNotFoundError):
             os.unlink(self._path(self._told["file"] - 1))
 
     def read_before(self, words: int, begins: Ints, sizes: Ints) -> Ints:
-        """Return values of the file before this one, which had so many words."""
+        """Return values of the previous file, which had `words` words."""
         shifts = begins - (np.cumsum(sizes) - sizes)
         return self._gathered(self._told["file"] - 1, words, shifts, sizes)
 
     def _gathered(self, file: int, words: int, shifts: Ints, sizes: Ints) -> Ints:
-        """Return words of a file, each value so much further in front than it was there."""
+        """Return values from a file; `shifts` is how far each moves forward."""
         total = int(sizes.sum())
         if not total:
             return np.empty(0, dtype=np.int64)

@@ -1,24 +1,24 @@
-"""Which keys of an update queue are in memory, where not all of them fit.
+"""Which keys of an update queue are in memory if not all of them fit.
 
-Idea: keys that are named by a batch come into memory first, all that are cold in one sorted pass;
-so do waiting keys whose turn is near. Room is made by those that are needed last: idle keys, the
-ones updated longest ago before others; then keys whose answer is on its way; then waiting keys that
-are served last. What leaves goes to `ColdKeys` with all that is known of it, so a queue does what
-it would do with all keys in memory.
+Idea: keys that a batch accesses are loaded first, all cold ones in one sorted pass; so are waiting
+keys whose turn is near. The keys needed last make room: idle keys, those updated longest ago first;
+then keys whose result is being delivered; then waiting keys that are served last. An evicted key
+goes to `ColdKeys` with everything known about it, so the queue behaves as if all keys were in
+memory.
 
 Invariants:
 1. FIFO, IN-PLACE and LINECUTTING serve the same keys in the same order as without a limit, with the
    same staleness (`test_oracle_a_small_budget_serves_the_same`).
 2. INDEX serves every key, near its order (`test_index_serves_every_key_with_a_small_budget`).
-3. Keys in memory and the pages of their values stay inside the limit
+3. Keys in memory and the pages of their values stay within the limit
    (`test_bounded_ten_times_the_keys_that_fit`).
 
-Cost: nothing while all keys fit. Otherwise an eighth of the keys leave at once, after a look at all
-in memory; each is written once when it leaves and read once when it returns.
+Cost: nothing while all keys fit. Otherwise an eighth of the keys are evicted at once, after a scan
+of all in memory; each is written once when it is evicted and read once when it returns.
 
-Limits: INDEX chooses among the keys in memory: those that left were worth less than all that
-stayed, and come back, the oldest first, when an eighth of what fits is left. What a key is worth
-grows with its wait, so one is late by the time in which the keys in memory are served, at most.
+Limits: INDEX chooses among the keys in memory: evicted keys had a lower index than all that stayed,
+and come back, oldest first, when an eighth of the room is left. The index of a key grows with its
+wait, so a key is late by at most the time in which the keys in memory are served.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ from icestream.state.queue.cells import KeyCells
 from icestream.state.queue.cold_keys import ColdKeys
 from icestream.state.queue.reader import Dequeued, QueueReader
 
-#: part of a budget that keys and values may take; the rest is for batches
+#: fraction of a budget for keys and values; the rest is for batches
 SHARE = 5 / 8
-#: one part of so many of the keys leaves, or comes back, at once
+#: one in this many keys is evicted, or loaded, at once
 PART = 8
-#: keys that fit at least
+#: minimum number of keys in memory
 _LEAST = 64
 #: words of each place of an index of turns or scores, and bytes of the hash index for each key
 _LIST_BYTES, _INDEX_BYTES = 40, 16
@@ -66,7 +66,7 @@ _WORD = 8
 
 
 class KeyEviction:
-    """Takes keys of a queue out of memory and back."""
+    """Evicts keys of a queue and loads them again."""
 
     def __init__(
         self,
@@ -78,13 +78,13 @@ class KeyEviction:
     ) -> None:
         """Attach to the arena's files, or start with all keys in memory.
 
-        `account` holds the work buffers; its budget says what fits.
+        `account` holds the work buffers; its budget is the limit.
         """
         self._cells = cells
         self._readers = readers
         self._account = account
         limit = int(account.budget.total * SHARE)
-        #: keys that may be in memory
+        #: maximum number of keys in memory
         self.most = cells.most = _fitting(cells, readers, limit)
         cells.pages.pool.limit = -(-self.most // cells.pages.per_page) + 1
         orders = tuple(reader.order for reader in readers)
@@ -93,18 +93,18 @@ class KeyEviction:
 
     @property
     def part(self) -> int:
-        """Keys that leave or come back at once."""
+        """Keys that are evicted or loaded at once."""
         return max(1, self.most // PART)
 
     def pieces(self, count: int) -> Iterator[slice]:
-        """Cut as many keys as are named into parts, each of which fits into memory at once."""
+        """Cut the keys of a batch into parts, each of which fits into memory at once."""
         fits = not len(self.cold) and self._cells.keys + count <= self.most
         size = max(1, count if fits else self.part)
         for first in range(0, count, size):
             yield slice(first, min(first + size, count))
 
     def look(self, hi: Identity, lo: Identity) -> Ints:
-        """Return the cells of distinct keys as they are, wherever; zeros for unknown ones."""
+        """Return the cells of distinct keys, in memory or not; zeros for unknown ones."""
         slots = self._cells.find(hi, lo)
         table = self._cells.kernel.cells
         rows: Ints = table[np.maximum(slots, 0)]
@@ -118,7 +118,7 @@ class KeyEviction:
         return rows
 
     def admit(self, hi: Identity, lo: Identity) -> None:
-        """Bring a piece of keys into memory, and make room for those that are new."""
+        """Load a piece of keys into memory, and make room for new ones."""
         slots = self._cells.find(hi, lo)
         missing = slots < 0
         if not missing.any():
@@ -130,7 +130,7 @@ class KeyEviction:
             self.install(*self.cold.pop(hi, lo), held)
 
     def enqueue(self, hi: Identity, lo: Identity, arrived: Ints, rows: pa.RecordBatch) -> None:
-        """Let a piece of updates arrive for all readers."""
+        """Add a piece of updates for all readers."""
         self.admit(hi, lo)
         while True:
             try:
@@ -165,9 +165,9 @@ class KeyEviction:
         return taken[0] if len(taken) == 1 else _together(taken)
 
     def install(self, rows: Ints, words: Ints, offsets: Ints, held: Mask | None = None) -> None:
-        """Put rows of keys, as `ColdKeys.pop` gives them, into memory.
+        """Put rows of keys, as `ColdKeys.pop` returns them, into memory.
 
-        There must be room for the keys; `held` are cells that may not leave for their values.
+        There must be room for the keys; `held` are cells that must not be evicted for their values.
         """
         if not len(rows):
             return
@@ -180,7 +180,7 @@ class KeyEviction:
         waits = rows[:, k.WAITED_FOR] != 0
         for number, reader in enumerate(self._readers):
             self._install_reader(reader, slots, self.cold.of_reader(rows, number))
-        # while values have no place their keys must not be chosen to leave
+        # keys whose values have no place yet must not be evicted
         pinned = self._pinned(slots) if held is None else self._pinned(slots, held)
         while True:
             units = int(batch.units_wanted(cells.kernel, slots[waits], offsets))
@@ -197,7 +197,7 @@ class KeyEviction:
         self._make_room(keys, self._pinned(np.empty(0, dtype=np.int64)))
 
     def portions(self, size: int, *, waiting: bool) -> Iterator[tuple[Ints, pa.RecordBatch | None]]:
-        """Yield rows of all keys that wait, with their values, or of all others, some at a time."""
+        """Yield rows of all waiting keys with their values, or of all others, a batch at a time."""
         column = self._cells.column(k.WAITED_FOR)
         known = self._cells.column(k.COUNT) > 0
         slots = np.flatnonzero(column != 0 if waiting else known & (column == 0))
@@ -212,10 +212,10 @@ class KeyEviction:
             decode = self._cells.codec.decode
             yield rows, None if values is None else decode(values, len(rows))
 
-    # -- inside ----------------------------------------------------------------------------
+    # -- internals -------------------------------------------------------------------------
 
     def _install_reader(self, reader: QueueReader, slots: Ints, keys: Ints) -> None:
-        """Put what is known of keys for one reader into memory, and those that wait in order."""
+        """Put one reader's rows of keys into memory, and waiting ones into its order."""
         kernel = reader.order.kernel
         numbers, turns = keys[:, LIST].copy(), keys[:, TURN]
         for book in (QUEUE_BOOK, APPLICATION_BOOK):
@@ -227,7 +227,7 @@ class KeyEviction:
         put_by_turn(kernel, slots[order], numbers[order] - 1)
 
     def _rows(self, slots: Ints) -> Ints:
-        """Return all that is known of keys in memory."""
+        """Return everything known about keys in memory."""
         tables = [self._cells.kernel.cells]
         tables += [reader.order.kernel.keys for reader in self._readers]
         return np.hstack([table[slots] for table in tables])
@@ -240,7 +240,7 @@ class KeyEviction:
         return pinned
 
     def _ready(self, reader: int, count: int) -> int:
-        """Return how many of the next keys are in memory and stand before all that are not."""
+        """Return how many of the next keys are in memory and come before all cold ones."""
         order = self._readers[reader].order
         here = order.waiting - self.cold.waits(reader)
         if order.schedule == "index":
@@ -250,14 +250,14 @@ class KeyEviction:
         return int(count_ready(order.kernel, turn, min(count, here)))
 
     def _bring_next(self, reader: int) -> None:
-        """Bring waiting keys whose turn is near into memory."""
+        """Load waiting keys whose turn is near."""
         count = self.part
         self.make_room(count)
         hi, lo = self.cold.next_keys(reader, count)
         self.install(*self.cold.pop(hi, lo))
 
     def _make_room(self, keys: int, pinned: Mask) -> None:
-        """Make room for keys; where others hold what should be free, for fewer in all."""
+        """Make room for keys; if others hold memory that should be free, lower the limit."""
         while True:
             self._shrink(keys, pinned)
             try:
@@ -270,7 +270,7 @@ class KeyEviction:
                 return
 
     def _shrink(self, keys: int, pinned: Mask) -> None:
-        """Let keys leave until so many more fit; Refused if there are not enough."""
+        """Evict keys until `keys` more fit; Refused if there are not enough to evict."""
         missing = keys - (self.most - self._cells.keys)
         if missing <= 0:
             return
@@ -284,14 +284,14 @@ class KeyEviction:
             raise Refused(owner, keys * row, max(0, free) * row)
 
     def _relieve(self, hi: Identity, lo: Identity) -> bool:
-        """Let keys leave that are none of some; False if there are no others."""
+        """Evict keys other than these; False if there are no others."""
         slots = self._cells.find(hi, lo)
         pinned = self._pinned(slots[slots >= 0])
         idle = self._evict(self._idle(self.part, pinned))
         return idle + self._evict_waiting(self.part, pinned) > 0
 
     def _idle(self, count: int, pinned: Mask) -> Ints:
-        """Return cells of keys that do not wait, those first that are needed last."""
+        """Return cells of keys that do not wait, those needed last first."""
         free = (self._cells.column(k.WAITED_FOR) == 0) & (self._cells.column(k.COUNT) >= 0)
         slots = np.flatnonzero(free & ~pinned)
         flies = np.zeros(len(slots), dtype=np.bool_)
@@ -303,7 +303,7 @@ class KeyEviction:
         return slots
 
     def _evict_waiting(self, count: int, pinned: Mask) -> int:
-        """Let waiting keys leave that are served last by whoever serves them first."""
+        """Evict the waiting keys that are served last, by the reader that serves them first."""
         rank = np.full(self._cells.seen, -1, dtype=np.int64)
         for reader in self._readers:
             order = reader.order
@@ -320,7 +320,7 @@ class KeyEviction:
         return self._evict(slots[np.argsort(rank[slots])])
 
     def _evict(self, slots: Ints) -> int:
-        """Let keys leave memory, a part at a time; return how many."""
+        """Evict keys, a part at a time; return how many."""
         for first in range(0, len(slots), self.part):
             self._leave(slots[first : first + self.part])
         return len(slots)
@@ -347,7 +347,7 @@ class KeyEviction:
 
 
 def _fitting(cells: KeyCells, readers: tuple[QueueReader, ...], limit: int) -> int:
-    """Return how many keys, each with a value, fit into some bytes."""
+    """Return how many keys, each with a value, fit into `limit` bytes."""
     pages = cells.pages
     page = pages.pool.page_bytes
     fixed = 2 * page

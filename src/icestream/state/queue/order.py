@@ -1,7 +1,8 @@
-"""The order in which one reader is given the keys that wait for it.
+"""The order in which one reader receives the keys that wait for it.
 
-Idea: FIFO puts a key at the tail with every update; IN-PLACE lets it keep the place of its first
-update that waits; LINECUTTING puts a key in front whose updates are so rare that every resident can
+Idea: FIFO moves a key to the tail with every update; IN-PLACE keeps the position of its first
+    waiting
+update; LINECUTTING moves a key to the front if its updates are so rare that every key in memory can
 be served between two of them; INDEX serves the key whose waiting costs most.
 
 Invariant: the order is a function of arrivals, services, rates, weights and cost, whatever the
@@ -34,7 +35,7 @@ MOST_READERS = 62
 
 
 class KeyOrder:
-    """The rows of one reader: order, weights and books of every key."""
+    """The rows of one reader: order, weights and staleness totals of every key."""
 
     def __init__(
         self, arrays: Arrays, *, schedule: str, cost: Micros = 0, bit: int = 0, name: str = "reader"
@@ -42,21 +43,21 @@ class KeyOrder:
         """Attach to the arrays `name.*`, or start with no key.
 
         Args:
-            arrays: where arrays come from.
+            arrays: provider of the arrays.
             schedule: fifo, inplace, linecutting or index.
             cost: microseconds that serving a key takes; may be changed at any time.
             bit: number of the reader in its queue.
-            name: how the arrays are called.
+            name: prefix of the arrays' names.
         """
         if schedule not in SCHEDULES:
-            msg = f"no schedule is called {schedule!r}; choose one of: {', '.join(SCHEDULES)}"
+            msg = f"there is no schedule {schedule!r}; choose one of: {', '.join(SCHEDULES)}"
             raise DefinitionError(msg)
         if bit > MOST_READERS:
             msg = f"a queue has at most {MOST_READERS + 1} readers; use another queue for the rest"
             raise DefinitionError(msg)
         self.schedule = schedule
         lists = k.LISTS_OF_INDEX if schedule == "index" else 1
-        #: whether its arrays were not there before
+        #: whether its arrays are new
         self.is_new = arrays.array(f"{name}.facts", np.int64).capacity == 0
         self._facts = arrays.array(f"{name}.facts", np.int64, 1, k.READER_FACTS)
         self._settings = arrays.array(f"{name}.settings", np.float64, 1, k.SETTINGS)
@@ -73,7 +74,7 @@ class KeyOrder:
 
     @property
     def kernel(self) -> ReaderArrays:
-        """The arrays, for kernels; never kept across a call that may grow them."""
+        """The arrays, for kernels; never keep them across a call that may grow them."""
         keys, profiles = self._keys.view, self._profiles.view
         return ReaderArrays(
             self._facts.view,
@@ -103,7 +104,7 @@ class KeyOrder:
 
     @property
     def began(self) -> Micros:
-        """Since when staleness is measured; MINUS_INFINITY before the first update."""
+        """Start of the staleness measurement; MINUS_INFINITY before the first update."""
         return int(self._facts.view[k.BEGAN])
 
     @property
@@ -113,7 +114,7 @@ class KeyOrder:
 
     @property
     def capacity(self) -> int:
-        """Keys there is room for."""
+        """Keys that fit."""
         return self._keys.capacity
 
     def targets(self, keys: int) -> list[tuple[GrowingArray, int]]:

@@ -1,17 +1,17 @@
-"""The page pool, and the two ways queues take memory from it.
+"""The page pool, and two ways of allocating from it.
 
 Idea: a `PagePool` is one growing array of pages that several queues may share. A queue's share of
-it is a *space*: `OnDemandPages` hands out single locations, or blocks of several words, and gives
-a page back as soon as nothing on it is used. `NaivePages` never takes a location back from a key:
-what one needs without an empty locations pool, to compare with.
+it is a *space*: `OnDemandPages` allocates single locations, or blocks of several words, and returns
+a page as soon as nothing on it is used. `NaivePages` never takes a location away from a key: this
+is what a queue without a pool of empty locations does, for comparison.
 
 Invariants:
-1. A page belongs to the space that has used units on it, or to the pool
+1. A page belongs to the space with used units on it, or to the pool
    (`test_oracle_spaces_share_a_pool`).
-2. What `reserve` promised can be taken without growing (`test_bounded_reserved_units_are_there`).
+2. Reserved units can be taken without growing (`test_bounded_reserved_units_are_there`).
 3. A refused `reserve` changes nothing (`test_bounded_a_refused_reserve_changes_nothing`).
 
-Cost: 48 bytes beside each page.
+Cost: 48 bytes for each page.
 
 References: on-demand paging, of the source named in `docs/papers.md`.
 """
@@ -32,7 +32,7 @@ _WORD = 8
 
 
 class PagePool:
-    """Pages of equal size, shared by the queues that take them."""
+    """Pages of equal size, shared by several queues."""
 
     def __init__(
         self, arrays: Arrays | None = None, *, page_bytes: int = PAGE_BYTES, name: str = "pool"
@@ -40,14 +40,14 @@ class PagePool:
         """Attach to the arrays `name.*`, or start without a page.
 
         Args:
-            arrays: an arena, or heap arrays of an account; the heap without limit if left out.
+            arrays: an arena, or heap arrays of an account; by default the heap, without limit.
             page_bytes: size of a page, a power of two.
-            name: how the arrays are called.
+            name: prefix of the arrays' names.
         """
         if page_bytes < 2 * _WORD or page_bytes & (page_bytes - 1):
-            msg = f"page_bytes must be a power of two, 16 or more; got {page_bytes}"
+            msg = f"page_bytes must be a power of two >= 16; got {page_bytes}"
             raise DefinitionError(msg)
-        #: where its arrays come from, and those of its queues unless they are told otherwise
+        #: provider of its arrays, and by default of those of its queues
         self.arrays = HeapArrays() if arrays is None else arrays
         self.page_bytes = page_bytes
         self.page_words = page_bytes // _WORD
@@ -55,17 +55,17 @@ class PagePool:
         self._pages = self.arrays.array(f"{name}.pages", np.int64, k.PAGE_WORDS)
         self._words = self.arrays.array(f"{name}.words", np.int64, self.page_words)
         self._facts.view[k.SHIFT] = self.page_words.bit_length() - 1
-        #: pages there may be, if that is limited
+        #: maximum number of pages, if limited
         self.limit: int | None = None
 
     @property
     def kernel(self) -> PoolArrays:
-        """The arrays, for kernels; never kept across a call that may grow them."""
+        """The arrays, for kernels; never keep them across a call that may grow them."""
         return PoolArrays(self._facts.view, self._pages.view, self._words.view.reshape(-1))
 
     @property
     def capacity(self) -> int:
-        """Pages there is room for."""
+        """Pages that fit."""
         return min(self._pages.capacity, self._words.capacity)
 
     @property
@@ -84,7 +84,7 @@ class PagePool:
         return self.capacity - self.used
 
     def reserve(self, pages: int) -> None:
-        """Make room for so many pages beside those in use; a refusal changes nothing."""
+        """Make room for `pages` more than are in use; a refusal changes nothing."""
         wanted = self.used + pages
         if self.limit is not None and wanted > max(self.limit, self.capacity):
             free = self.page_bytes * max(0, self.limit - self.used)
@@ -94,23 +94,23 @@ class PagePool:
 
 
 class OnDemandPages:
-    """A queue's share of a pool: units of equal size, pages given back as soon as empty."""
+    """A queue's share of a pool: units of equal size; empty pages are returned at once."""
 
-    #: whether a key keeps its location when its value was taken
+    #: whether a key keeps its location after its value was taken
     keeps = False
 
     def __init__(self, pool: PagePool, unit: int, name: str = "pages") -> None:
         """Attach to the space `name` of the pool's arrays, or start without a page.
 
         Args:
-            pool: where pages come from.
+            pool: pool of the pages.
             unit: words of a location, or of a block of locations.
-            name: how the array is called.
+            name: name of the array.
         """
         if not 0 < unit <= pool.page_words:
             msg = (
                 f"a location of {unit * _WORD} bytes does not fit into a page of "
-                f"{pool.page_bytes}; take larger pages"
+                f"{pool.page_bytes}; use larger pages"
             )
             raise DefinitionError(msg)
         self.pool = pool
@@ -161,13 +161,13 @@ class OnDemandPages:
         return self.pages * self.per_page - self.used + self.pool.free * self.per_page
 
     def reserve(self, units: int) -> None:
-        """Make sure that so many units can be taken; a refusal changes nothing."""
+        """Make sure that `units` units can be taken; a refusal changes nothing."""
         missing = units - (self.pages * self.per_page - self.used)
         if missing > 0:
             self.pool.reserve(-(-missing // self.per_page))
 
     def take(self) -> int:
-        """Return the address, in words of the pool, of a unit nobody uses (MemAdd)."""
+        """Return the address, in words of the pool, of a free unit (MemAdd)."""
         self.reserve(1)
         return int(k.take_unit(self.pool.kernel, self.kernel))
 
@@ -177,6 +177,6 @@ class OnDemandPages:
 
 
 class NaivePages(OnDemandPages):
-    """Every key keeps the location it was once given."""
+    """Every key keeps its first location."""
 
     keeps = True

@@ -1,13 +1,14 @@
-"""The update queue: of every key only the newest update waits.
+"""The update queue: only the newest update of every key waits.
 
-Idea: an arrival overwrites the waiting value of its key, so what is behind is never processed, and
-memory is bounded by the keys that wait, whatever the load. Which key is served next is the
-schedule's to say.
+Idea: an arrival overwrites the waiting value of its key, so outdated values are never processed,
+    and
+memory is bounded by the number of waiting keys, whatever the load. The schedule decides which key
+is served next.
 
 Invariants:
-1. Every key's newest update is dequeued exactly once, unless a newer one supersedes it
+1. Every key's newest update is dequeued exactly once, unless a newer one replaces it first
    (`test_oracle_any_sequence_follows_the_schedule`).
-2. Memory holds one value per waiting key, on pages that are given back when empty
+2. Memory holds one value per waiting key, on pages that are returned when empty
    (`test_oracle_pages_hold_what_waits`).
 3. A refused `enqueue` changes nothing (`test_bounded_a_refused_enqueue_changes_nothing`).
 
@@ -33,7 +34,7 @@ from icestream.state.queue.reader import QueueReader
 
 
 class UpdateQueue(QueueReader):
-    """Keeps the newest value of every key that waits, for one query.
+    """Keeps the newest value of every waiting key, for one query.
 
     Examples:
         >>> import numpy as np, pyarrow as pa
@@ -63,17 +64,17 @@ class UpdateQueue(QueueReader):
         """Attach to the arrays `name.*`, or start empty.
 
         Args:
-            schema: columns of the values, as `RowCodec` keeps them.
+            schema: columns of the values, as `RowCodec` stores them.
             schedule: which key is served next: fifo, inplace, linecutting or index.
-            arrays: an arena, or heap arrays of an account; the heap without limit if left out.
-            pool: pages to share with other queues; its own if left out.
+            arrays: an arena, or heap arrays of an account; by default the heap, without limit.
+            pool: pages to share with other queues; by default its own.
             page_bytes: size of a page of its own pool.
             cost: microseconds that processing one update takes, for linecutting.
-            naive: let every key keep its location for good, to compare with.
-            late: drop, or refuse with an error, an update older than the newest of its key.
+            naive: let every key keep its location for ever, for comparison.
+            late: "drop" or "refuse" (an error) for an update older than the newest of its key.
             smoothing: gaps between updates that a key's rate is averaged over.
             capacity: keys to make room for at once.
-            name: how the arrays are called.
+            name: prefix of the arrays' names.
         """
         cells = KeyCells(
             schema,
@@ -92,17 +93,17 @@ class UpdateQueue(QueueReader):
     def enqueue(
         self, hi: Identity | None, lo: Identity | None, arrived: Ints, rows: pa.RecordBatch
     ) -> None:
-        """Let updates arrive, in this order; a later one of a key supersedes those before it.
+        """Add updates, in this order; a later one of a key replaces those before it.
 
         Args:
-            hi: identities of the keys, with `lo`; None for a stream without a key, in which every
-                update supersedes the last.
-            lo: see `hi`.
-            arrived: when each arrived, in microseconds; for a key they must not go back.
+            hi: high words of the keys' ids; None for a stream without a key, in which every update
+                replaces the last.
+            lo: low words of the keys' ids.
+            arrived: arrival times in microseconds; those of a key must not decrease.
             rows: the values.
 
-        Raises `Refused` when memory does not suffice, InputError for an update that goes back in
-        time where late is "refuse"; both change nothing.
+        Raises `Refused` when there is not enough memory, InputError for an update that goes back in
+        time if late is "refuse"; both change nothing.
 
         Examples:
             >>> import numpy as np, pyarrow as pa
@@ -118,7 +119,7 @@ class UpdateQueue(QueueReader):
         self.cells.enqueue(hi, lo, arrived, rows)
 
     def forget(self, before: Micros) -> int:
-        """Forget keys that do not wait and had no update since `before`; return how many.
+        """Forget keys that are not waiting and had no update since `before`; return how many.
 
         Examples:
             >>> taken = updates.dequeue(10, now=4)
@@ -129,7 +130,7 @@ class UpdateQueue(QueueReader):
 
     @property
     def keys(self) -> int:
-        """Keys that are known, whether they wait or not.
+        """Known keys, waiting or not.
 
         Examples:
             >>> updates.keys
@@ -139,7 +140,7 @@ class UpdateQueue(QueueReader):
 
     @property
     def pages(self) -> OnDemandPages:
-        """The memory of its values: pages and locations in use, now and at most.
+        """The memory of its values: pages and locations in use, now and at the peak.
 
         Examples:
             >>> updates.pages.used
@@ -149,7 +150,7 @@ class UpdateQueue(QueueReader):
 
     @property
     def effective_use(self) -> float:
-        """Part of the locations in use that hold a value somebody waits for.
+        """Fraction of the locations in use whose value some reader waits for.
 
         Examples:
             >>> updates.effective_use

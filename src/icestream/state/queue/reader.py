@@ -1,12 +1,12 @@
-"""One reader of a queue: takes waiting keys in its order, and measures how old its answers are.
+"""One reader of a queue: takes waiting keys in its order, measures the staleness of its results.
 
 Invariants:
-1. `read` returns what `dequeue` would, and changes nothing
+1. `read` returns what `dequeue` would return, and changes nothing
    (`test_oracle_any_sequence_follows_the_schedule`).
-2. A slice of `reading` has only values that still wait
+2. A slice of `reading` has only values that are still waiting
    (`test_reading_skips_what_was_taken_meanwhile`).
 
-Cost: `dequeue` and `read` are O(keys returned); `staleness` looks at every key.
+Cost: `dequeue` and `read` are O(keys returned); `staleness` visits every key.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from icestream.state.queue.staleness import KeyStaleness, StalenessReport
 
 @dataclass(frozen=True)
 class Dequeued:
-    """Updates in the order they are to be processed."""
+    """Updates in the order of processing."""
 
     hi: Identity
     lo: Identity
-    #: arrival of the first update that each stands for
+    #: arrival of the oldest update that each value replaces
     since: Ints
-    #: arrival of each value itself
+    #: arrival of the value itself
     arrived: Ints
     rows: pa.RecordBatch
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of updates."""
         return len(self.hi)
 
 
@@ -52,14 +52,14 @@ class QueueReader:
     """Takes the newest value of every key that changed, in the order of a schedule."""
 
     def __init__(self, cells: KeyCells, order: KeyOrder) -> None:
-        """Wait for the updates of a queue's cells from now on."""
+        """Receive the updates of a queue's cells from now on."""
         #: the keys and values, shared by all readers of the queue
         self.cells = cells
         self.order = order
         cells.join(order)
 
     def __len__(self) -> int:
-        """Return how many keys wait."""
+        """Return the number of waiting keys."""
         return self.order.waiting
 
     @property
@@ -102,9 +102,9 @@ class QueueReader:
         return Dequeued(hi, lo, since, arrived, rows)
 
     def read(self, count: int, now: Micros | None = None) -> Dequeued:
-        """Return what `dequeue` would, and take nothing; `now` is the newest arrival if left out.
+        """Return what `dequeue` would, but take nothing; `now` is by default the newest arrival.
 
-        Only the schedule "index" asks for the time.
+        Only the schedule "index" uses the time.
 
         Examples:
             >>> len(updates.read(10))
@@ -113,7 +113,7 @@ class QueueReader:
         return self._peeked(self._next(count, now))
 
     def reading(self, size: int = 1024, now: Micros | None = None) -> Iterator[Dequeued]:
-        """Go over all keys that wait now, `size` at a time, and take nothing.
+        """Iterate over all keys that wait now, `size` at a time, and take nothing.
 
         Keys taken meanwhile are left out; values are the newest when their slice is made.
 
@@ -136,14 +136,14 @@ class QueueReader:
         since: Ints | None = None,
         arrived: Ints | None = None,
     ) -> None:
-        """Tell that the application has what was dequeued of some keys, from `at` on.
+        """Record that the application has what was dequeued of some keys, from `at` on.
 
         Args:
-            hi: identities of the keys, with `lo`; unknown ones are ignored.
-            lo: see `hi`.
-            at: instant, one for all or one for each.
-            since: of the dequeued updates; needed where several updates of one key are on their
-                way at once.
+            hi: high words of the keys' ids; unknown keys are ignored.
+            lo: low words of the keys' ids.
+            at: time of delivery, one for all or one for each.
+            since: that of the dequeued updates; needed if several updates of one key are being
+                delivered at once.
             arrived: as `since`.
 
         Examples:
@@ -171,15 +171,15 @@ class QueueReader:
         cost: Reals | float = 1.0,
         gap: Reals | float = 0.0,
     ) -> None:
-        """Say what the freshness of some keys is worth; "index" serves by it, reports weigh by it.
+        """Set the weights of some keys: the schedule "index" and weighted averages use them.
 
         Args:
-            hi: identities of the keys, with `lo`.
-            lo: see `hi`.
-            importance: how much staleness of the key hurts, against 1 for others.
-            access: how often the application looks at the key, against 1 for others.
-            cost: what processing an update of the key costs, against 1 for others.
-            gap: mean microseconds between updates where that is known; updates still correct it.
+            hi: high words of the keys' ids.
+            lo: low words of the keys' ids.
+            importance: cost of staleness of the key, relative to 1.
+            access: how often the application reads the key, relative to 1.
+            cost: cost of processing an update of the key, relative to 1.
+            gap: mean microseconds between updates if known; updates still correct it.
 
         Examples:
             >>> waiting = updates.read(10)
@@ -187,7 +187,7 @@ class QueueReader:
         """
         weights = np.broadcast_to(np.asarray(importance * access / cost, np.float64), len(hi))
         if len(hi) and not (weights > 0).all():
-            msg = "importance, access and cost must be positive; leave keys out that do not count"
+            msg = "importance, access and cost must be positive; leave out keys that do not count"
             raise DefinitionError(msg)
         gaps = np.broadcast_to(np.asarray(gap, np.float64), len(hi))
         slots = self.cells.register(hi, lo)
@@ -200,7 +200,7 @@ class QueueReader:
         )
 
     def measure_from(self, at: Micros) -> None:
-        """Forget staleness before an instant, for instance that of a warm-up.
+        """Discard staleness before a time, for instance the end of a warm-up.
 
         Examples:
             >>> updates.measure_from(2)
@@ -208,7 +208,7 @@ class QueueReader:
         k.begin_measuring(self.order.kernel, self.cells.seen, at)
 
     def staleness(self, now: Micros) -> StalenessReport:
-        """Measure how old answers were, of the queue and of the application, over all keys.
+        """Measure the staleness of the queue and of the application, over all keys.
 
         Examples:
             >>> report = updates.staleness(now=10)
@@ -227,7 +227,7 @@ class QueueReader:
         """
         cells = self.cells.find(hi, lo)
         if (cells < 0).any():
-            msg = "staleness is known of keys that were updated; leave the others out"
+            msg = "staleness is known only for keys that were updated; leave out the others"
             raise KeyError(msg)
         return staleness.by_key(self.order.kernel, cells, self._began(now), now)
 

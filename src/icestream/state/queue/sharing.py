@@ -1,8 +1,8 @@
-"""One queue for several queries: values are kept once, every query takes them in its own order.
+"""One queue for several queries: values are stored once, every query takes them in its own order.
 
-Idea: each reader has an order, weights and books of its own over the same cells. An update enters
-the order of every reader that does not already wait for its key; its value leaves its page when the
-last reader took it, and is overwritten for all that still wait when a newer one arrives.
+Idea: each reader has its own order, weights and staleness totals over the same cells. An update
+enters the order of every reader that does not already wait for its key. Its value is freed when the
+last reader took it, and overwritten for all that still wait when a newer one arrives.
 
 Invariants:
 1. Every reader is served as if the queue were its own
@@ -11,7 +11,7 @@ Invariants:
 
 Cost: 128 bytes more per key and reader, and O(readers) per update of a key nobody waits for.
 
-Limits: 63 readers; a reader that joins is given what arrives from then on.
+Limits: 63 readers; a new reader receives what arrives from then on.
 """
 
 from __future__ import annotations
@@ -60,16 +60,16 @@ class SharedQueue:
         self._readers: dict[str, QueueReader] = {}
 
     def reader(self, name: str, *, schedule: str = "inplace", cost: Micros = 0) -> QueueReader:
-        """Let one more query read, from the next update on.
+        """Add a query that reads, from the next update on.
 
         Args:
-            name: of the query. Readers of a queue that comes back from an arena must be made
+            name: name of the query. Readers of a queue restored from an arena must be created
                 again, in the same order, with the same names and schedules.
-            schedule: which key it is given next: fifo, inplace, linecutting or index.
+            schedule: which key it receives next: fifo, inplace, linecutting or index.
             cost: microseconds that it takes for one update, for linecutting.
         """
         if name in self._readers:
-            msg = f"a reader of this queue is called {name!r} already; choose another name"
+            msg = f"this queue already has a reader {name!r}; choose another name"
             raise DefinitionError(msg)
         order = KeyOrder(
             self.cells.arrays,
@@ -84,7 +84,7 @@ class SharedQueue:
     def enqueue(
         self, hi: Identity | None, lo: Identity | None, arrived: Ints, rows: pa.RecordBatch
     ) -> None:
-        """Let updates arrive for all readers; `UpdateQueue.enqueue` explains the rest."""
+        """Add updates for all readers; `UpdateQueue.enqueue` explains the rest."""
         if hi is None or lo is None:
             hi = lo = np.zeros(rows.num_rows, dtype=np.uint64)
         self.cells.enqueue(hi, lo, arrived, rows)

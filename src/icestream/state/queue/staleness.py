@@ -1,8 +1,9 @@
-"""How old the answers were: exact averages over keys and time, and their distribution.
+"""Staleness of results: exact averages over keys and time, and their distribution.
 
 Idea: a key's staleness is the age of its oldest pending update: for the *queue* until the key is
-served, for the *application* until what was served is delivered. The kernels settle a ramp of a key
-whenever its pending changes; a report adds the ramps that are still open at its instant.
+served, for the *application* until the result is delivered. Over time it is a series of ramps. The
+kernels add up a ramp whenever a key's pending update changes; a report adds the ramps that are
+still open at its time.
 
 Invariants:
 1. Averages and largest values are exact
@@ -10,9 +11,9 @@ Invariants:
 2. Quantiles over keys and time are within 1/32 of exact
    (`test_parity_quantiles_beside_a_fine_sampling`).
 
-Cost: a report looks at every key.
+Cost: a report visits every key.
 
-Limits: the application's staleness needs to be told of deliveries; without, everything is pending.
+Limits: the application's staleness needs reports of deliveries; without them, all is pending.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ Reals = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Staleness:
-    """Microseconds that answers were behind, over all keys and the measured time."""
+    """Microseconds that results were behind, over all keys and the measured time."""
 
     average: float
     p50: float
@@ -46,7 +47,7 @@ class Staleness:
 
 @dataclass(frozen=True)
 class KeyStaleness:
-    """Microseconds that the answer of each of some keys was behind."""
+    """Microseconds that the result of each of some keys was behind."""
 
     average: Reals
     most: Ints
@@ -64,7 +65,7 @@ class StalenessReport:
 
 
 def report(reader: Arrays, cells: Ints, began: Micros, now: Micros) -> StalenessReport:
-    """Measure the staleness of some keys, all that were ever updated."""
+    """Measure the staleness of some keys, which must all have been updated."""
     return StalenessReport(
         _overall(reader, reader.queue_profile, cells, QUEUE, (began, now)),
         _overall(reader, reader.application_profile, cells, APPLICATION, (began, now)),
@@ -92,7 +93,7 @@ def ramps(keys: Ints, kind: int, now: Micros) -> tuple[Reals, Ints, Reals, Reals
     Args:
         keys: words of the keys for a reader.
         kind: APPLICATION or QUEUE.
-        now: instant up to which open ramps count.
+        now: time up to which open ramps count.
     """
     book, pending = BOOKS[kind]
     opened = keys[:, pending]
@@ -135,7 +136,7 @@ def _overall(
 
 
 def quantile(profile: Reals, total: float, part: float) -> float:
-    """Return the value that staleness is at or below for a part of all time.
+    """Return the value that staleness does not exceed for a fraction of all time.
 
     Args:
         profile: ends of ramps by bin, `kernels.queue.staleness` says how.
@@ -159,7 +160,7 @@ def quantile(profile: Reals, total: float, part: float) -> float:
 
 
 def bins_of(values: Reals) -> Ints:
-    """Do what `bin_of` does, for many values."""
+    """Return the bins of many values, as `bin_of` does for one."""
     bits = np.maximum(values, 1.0).view(np.int64) >> (52 - k.BIN_BITS)
     bins = np.minimum(bits - (1023 << k.BIN_BITS) + 1, k.BINS - 1)
     return np.where(values < 1.0, 0, bins)
@@ -172,16 +173,16 @@ def middles() -> Reals:
 
 
 def bins_of_areas(areas: Reals) -> Ints:
-    """Return the bin of the end of the ramp, from 0, that has each area."""
+    """Return, for each area, the bin of the end of the ramp from 0 that has this area."""
     return bins_of(np.sqrt(2 * areas))
 
 
 def averages_of_bins(spread: Ints, span: Micros) -> Mapping[int, int]:
-    """Return how many keys have an average in which bin.
+    """Return the number of keys by bin of their average.
 
     Args:
-        spread: how many keys have an area in which of `bins_of_areas`.
-        span: microseconds in which the areas came to be.
+        spread: number of keys in each of `bins_of_areas`.
+        span: microseconds over which the areas accumulated.
     """
     found = np.zeros(k.BINS, dtype=np.int64)
     busy = np.flatnonzero(spread)

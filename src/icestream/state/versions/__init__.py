@@ -1,1 +1,1 @@
-"""Versions of a checkpoint: commit files, created exclusively and never replaced."""
+"""Versions of a checkpoint: commit files, created exclusively and never replaced (`commits`)."""

@@ -1,15 +1,15 @@
 """Versions: one commit file each, created exclusively, never replaced.
 
-Idea: a version exists when its commit file does. A commit names everything it accepts: the attempt,
-arena, segments and result of every shard, the watermark, the routes and what was decided. It lists
-only the segments it adds; every so often a commit lists all that are live, so that any kept
-version is restored from a bounded number of commit files.
+Idea: a version exists when its commit file does. A commit lists everything it accepts: the attempt,
+arena, segments and result of every shard, the watermark, the routes and the decisions. It lists
+only the segments it adds; every few versions a commit lists all live ones, so that any stored
+version can be restored from a bounded number of commit files.
 
 Invariants:
-1. A commit is all there or not at all, and the first one for a version stays
+1. A commit is complete or absent, and the first one for a version stays
    (`test_crash_a_commit_is_whole_or_absent`).
-2. A flipped byte is a `DamageError` that names the file (`test_damage_in_a_commit_is_named`);
-   so are sealed fields without sense: names that lead out of the checkpoint, numbers no log has
+2. A flipped byte raises `DamageError` with the file (`test_damage_in_a_commit_is_named`); so do
+   sealed fields with invalid content: names that lead out of the checkpoint, impossible numbers
    (`test_a_sealed_commit_that_makes_no_sense_is_damage`).
 3. Commits and takeovers are one sequence, so that only the owner of a checkpoint commits
    (`icestream.state.versions.ownership`).
@@ -45,20 +45,20 @@ from icestream.state.versions.sealed import FORMAT, opened, sealed
 
 #: the lifetime class that a newer snapshot of the same shard replaces
 BASE = "base"
-#: between the name of a part of a shard and that of a lifetime class
+#: separates the name of a part of a shard from that of a lifetime class
 PART = "."
 #: the lifetime class of raw events, which belong to no shard
 EVENTS = "events"
 NO_SHARD = -1
-#: what a commit says, among its decisions, that only replaces state by hand
+#: the decision that marks a commit which only replaces state by hand
 REWRITTEN = "rewritten"
-#: a commit lists all live segments at least every so many versions
+#: a commit lists all live segments at least every this many versions
 LISTING_EVERY = 64
 
 COMMITS = "commits"
 SEGMENTS = "segments"
 RESULTS = "results"
-#: what tasks of a version hand on, where they share no other disk
+#: files that tasks of a version pass on if they share no other disk
 EXCHANGE = "exchange"
 PLAN = "plan.json"
 
@@ -68,13 +68,13 @@ _TRIES = 1000
 
 @dataclass(frozen=True)
 class LiveSegment:
-    """A segment with what decides how long it lives."""
+    """A segment with everything that determines its lifetime."""
 
     shard: int
     version: int
     lifetime: str
     info: SegmentInfo
-    #: the earliest time of the events in it, where it holds events
+    #: the earliest time of the events in it, if it has events
     begins: int | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -89,7 +89,7 @@ class LiveSegment:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> LiveSegment:
-        """Return what `to_json` wrote; ValueError if nothing wrote it."""
+        """Return what `to_json` wrote; ValueError if it is not valid."""
         begins = value["begins"]
         return cls(
             whole(value["shard"], NO_SHARD),
@@ -110,7 +110,7 @@ class Commit:
     """Everything a version accepts."""
 
     version: int
-    #: the last of Spark's batches that is counted; a version of maintenance repeats it
+    #: the last Spark batch included; a maintenance version repeats it
     batch: int | None
     watermark: int = MINUS_INFINITY
     #: latest event time of each source, None before its first event
@@ -120,7 +120,7 @@ class Commit:
     #: arena released by each shard
     arenas: tuple[str, ...] = ()
     added: tuple[LiveSegment, ...] = ()
-    #: ordinals of segments that are live no more, although their expiry has not passed
+    #: ordinals of segments that are no longer live although their expiry has not passed
     released: tuple[int, ...] = ()
     #: result files by shard, and files of late events
     results: tuple[SegmentInfo, ...] = ()
@@ -129,9 +129,9 @@ class Commit:
     bases: tuple[int, ...] = ()
     #: no segment that expires at or below it is read again
     horizon: int = MINUS_INFINITY
-    #: ordinals below it are taken
+    #: all ordinals below it are used
     next_ordinal: int = 0
-    #: what depended on time or load, for replay
+    #: decisions that depended on time or load, for replay
     decisions: Mapping[str, Any] = field(default_factory=dict)
     #: totals since the beginning, for progress reports
     totals: Mapping[str, int] = field(default_factory=dict)
@@ -157,7 +157,7 @@ class Commit:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Commit:
-        """Return what `to_json` wrote; ValueError if nothing wrote it."""
+        """Return what `to_json` wrote; ValueError if it is not valid."""
         plain = {key: item for key, item in value.items() if key not in _SEGMENT_LISTS}
         for name, item in plain.items():
             _CHECKS[name](item)
@@ -186,7 +186,7 @@ def _each(check: Callable[[Any], object]) -> Callable[[Any], object]:
     return checked
 
 
-#: what the plain fields of a commit must be
+#: types of the plain fields of a commit
 _CHECKS: Mapping[str, Callable[[Any], object]] = {
     "version": lambda item: whole(item, 1),
     "batch": lambda item: item is None or whole(item, 0),
@@ -219,7 +219,7 @@ def survivors(live: Iterable[LiveSegment], commit: Commit) -> tuple[LiveSegment,
 
 
 def is_base(lifetime: str) -> bool:
-    """Tell whether a newer snapshot of the same shard replaces segments of a class."""
+    """Return whether a newer snapshot of the same shard replaces segments of a class."""
     return lifetime.rpartition(PART)[2] == BASE
 
 
@@ -232,7 +232,7 @@ class VersionStore:
     """The commit files of one query."""
 
     def __init__(self, files: Files, root: str) -> None:
-        """Look at the checkpoint in `root`."""
+        """Use the checkpoint in `root`."""
         self.files = files
         self.root = root
         #: the epoch in which this process owns the checkpoint; 0 if it only looks
@@ -383,7 +383,7 @@ class VersionStore:
     # -- what versions consist of ----------------------------------------------------------
 
     def live(self, version: int) -> tuple[LiveSegment, ...]:
-        """Return the segments that are live at a version, from the last full listing on."""
+        """Return the segments that are live at a version, starting from the last full list."""
         chain = []
         for number in range(version, 0, -1):
             commit = self.load(number)
@@ -399,9 +399,9 @@ class VersionStore:
     def remember_plan(
         self, plan: Mapping[str, Any], legend: Mapping[str, Any] | None = None
     ) -> Mapping[str, Any]:
-        """Write the plan of a new checkpoint, or return the one that is there.
+        """Write the plan of a new checkpoint, or return the one that exists.
 
-        With the plan goes a legend of the state, for whoever reads it without the program.
+        The plan is stored with the state schema, for readers without the program.
         """
         value = {"plan": plan} if legend is None else {"plan": plan, "legend": legend}
         if self.files.put(f"{self.root}/{PLAN}", sealed(value)):
@@ -409,12 +409,12 @@ class VersionStore:
         return self.plan()[0]
 
     def plan(self) -> tuple[Mapping[str, Any], Mapping[str, Any] | None]:
-        """Return the plan of the checkpoint, and its legend if it has one."""
+        """Return the plan of the checkpoint, and its state schema if it has one."""
         path = f"{self.root}/{PLAN}"
         value = self._read(path, "the plan of the checkpoint is missing")
         plan, legend = value.get("plan"), value.get("legend")
         if not isinstance(plan, dict) or not isinstance(legend, dict | None):
-            raise DamageError(path, "it holds no plan")
+            raise DamageError(path, "it contains no plan")
         return plan, legend
 
     def remove(self, versions: Iterable[int]) -> None:
@@ -429,7 +429,7 @@ class VersionStore:
             self._known.pop(place, None)
 
     def with_listing(self, commit: Commit, live: tuple[LiveSegment, ...]) -> Commit:
-        """Let a commit list all live segments if it is its turn."""
+        """Add the list of all live segments to a commit if it is due."""
         due = last_listing(commit.version) == commit.version
         return replace(commit, live=live) if due else commit
 
@@ -441,7 +441,7 @@ class VersionStore:
         return self._path(place)
 
     def before_rewrites(self, commit: Commit) -> list[Commit]:
-        """Return a version and, while they only replace state by hand, the ones before it."""
+        """Return a version and the ones before it while they only replace state by hand."""
         found = [commit]
         while REWRITTEN in found[-1].decisions:
             found.append(self.load(found[-1].version - 1))

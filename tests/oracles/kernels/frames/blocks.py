@@ -28,7 +28,7 @@ def slide_averages_reference(
     extents: Sequence[int],
     by_rows: Sequence[bool],
 ) -> Floats:
-    """Answer every event of a stream by looking through all events before it."""
+    """Compute the result of every event from all events before it."""
     events = list(
         zip(times.tolist(), groups.tolist(), values.tolist(), weights.tolist(), strict=True)
     )

@@ -14,7 +14,7 @@ from icestream.kernels.groups.heap import HEAT, STAMP
 def clock_sweep_reference(
     referenced: dict[int, bool], candidates: Sequence[int], start: int, k: int
 ) -> tuple[list[int], int]:
-    """Move the hand slot by slot; return what it took and the slot it points to."""
+    """Move the hand slot by slot; return the slots taken and the slot it points to."""
     taken: list[int] = []
     at = start
     while len(taken) < min(k, len(candidates)):
@@ -53,7 +53,7 @@ def list_coldest_reference(table: Table, before: int, count: int) -> list[int]:
 
 
 def sample_places_reference(first: int, count: int, one_in: int) -> list[int]:
-    """Look at every hit: is it the one that is drawn from its stretch?"""
+    """Check for every hit whether it is the one drawn in its interval?"""
     kept = []
     for place in range(count):
         stretch, within = divmod(first + place, one_in)

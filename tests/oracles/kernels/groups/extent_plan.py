@@ -74,7 +74,7 @@ def list_residue_reference(table: Table, at: int, before: int) -> list[int]:
 
 
 def is_empty_reference(table: Table) -> Mask:
-    """Return what `is_empty` says of all groups, by columns."""
+    """Return what `is_empty` returns for all groups, by columns."""
     words, cold, due, flags = (table[:, GROUP + c :: PARTS] for c in (WORDS, COLD, DUE, FLAGS))
     idle = (words == 0) & (cold == 0) & (due == _MOST) & (flags & (STALE | REMINDED) == 0)
     return np.asarray(idle.all(axis=1))

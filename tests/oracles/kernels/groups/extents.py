@@ -26,7 +26,7 @@ from icestream.kernels.groups.heap import HEAT, HI, LO, NO_ROOT, STAMP
 
 
 def checksum_reference(extent: list[int], marker: int) -> int:
-    """Return what `checksum` does of an extent's words, as Python counts."""
+    """Return the `checksum` of an extent's words, with Python's numbers."""
     mixed = marker % 2**64
     for place, word in enumerate(extent):
         plain = word & _PLAIN_BITS if place == LENGTH else word
@@ -59,7 +59,7 @@ def lay_out_reference(
 def read_extents_reference(
     stream: Ints, origin: int, markers: Ints, hi: Ids, lo: Ids
 ) -> list[list[int]]:
-    """Return what `measure_extents` finds sound and `copy_extents` copies, by slices."""
+    """Return what `measure_extents` finds valid and `copy_extents` copies, by slices."""
     found: list[list[int]] = []
     words = stream.tolist()
     for marker, *identity in zip(markers.tolist(), hi.tolist(), lo.tolist(), strict=True):
@@ -110,7 +110,7 @@ def compact_slots_reference(table: Table) -> Table:
 
 
 def used_slots_reference(table: Table, facts: Ints) -> dict[tuple[int, int], int]:
-    """Return what `open_slots` and `close_slots` leave: the slot of each identity."""
+    """Return what `open_slots` and `close_slots` leave: the slot of each id."""
     used = np.flatnonzero(table[: facts[USED_SLOTS], STAMP] != 0).tolist()
     return {(int(table[s, HI]) % 2**64, int(table[s, LO]) % 2**64): s for s in used}
 

@@ -40,10 +40,10 @@ def sift_reference(
 
 
 class ChainsReference:
-    """What `append`, `install`, `replace`, `drop` and `gather` do, with a list for every group."""
+    """The effect of `append`, `install`, `replace`, `drop` and `gather`, with a list per group."""
 
     def __init__(self, groups: int) -> None:
-        """Keep nothing yet."""
+        """Start empty."""
         self.rows: list[list[list[int]]] = [[] for _ in range(groups)]
 
     def append(self, slots: Ints, words: Ints, offsets: Ints) -> None:
@@ -52,7 +52,7 @@ class ChainsReference:
             self.rows[slot].append(words[offsets[i] : offsets[i + 1]].tolist())
 
     def replace(self, slots: Ints, words: Ints, offsets: Ints, bounds: Ints) -> None:
-        """Put other rows in place of those of groups."""
+        """Replace the rows of groups."""
         for k, slot in enumerate(slots.tolist()):
             rows = range(int(bounds[k]), int(bounds[k + 1]))
             self.rows[slot] = [words[offsets[r] : offsets[r + 1]].tolist() for r in rows]

@@ -27,12 +27,12 @@ def adopt_reference(table: Table, columns: Ints, slots: Ints, rows: Table) -> No
 
 
 def draft_reference(synopses: list[list[int]], synopsis: int, width: int) -> tuple[int, list[int]]:
-    """Return the rows and words that the draft of a group stands for."""
+    """Return the rows and words of a group's planned extent."""
     return len(synopses[synopsis]) // width, synopses[synopsis]
 
 
 def packed_reference(groups: list[list[list[int]]], width: int) -> list[list[int]]:
-    """Return the words that groups all in memory get, given those of their synopses."""
+    """Return the inline words of groups that are whole in memory, given those of their synopses."""
     rows = []
     for synopses in groups:
         words = [word for synopsis in synopses for word in synopsis]

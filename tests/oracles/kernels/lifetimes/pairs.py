@@ -10,7 +10,7 @@ from icestream.core.arrays import Ids
 def pair_up_reference(
     probes: list[tuple[int, int, int]], stored: list[tuple[int, int, int]]
 ) -> list[tuple[int, int]]:
-    """Return positions of all pairs of (group, le, re) that share group and instant."""
+    """Return positions of all pairs of (group, le, re) that share a group and a time."""
     return [
         (i, j)
         for i, (group, start, end) in enumerate(probes)
@@ -22,7 +22,7 @@ def pair_up_reference(
 def stretches_reference(
     before: list[tuple[int, int, int, int]], after: list[tuple[int, int, int, int]]
 ) -> list[tuple[int, int, int, int]]:
-    """Count rows (owner, le, re, count) at every instant: (owner, start, end, sign)."""
+    """Count rows (owner, le, re, count) at every time: (owner, start, end, sign)."""
     everything = before + after
     found: list[tuple[int, int, int, int]] = []
     for owner in sorted({row[0] for row in everything}):

@@ -52,7 +52,7 @@ def segments_reference(
 
 
 def _adds_nothing(row: list[int], ops: list[int], places: list[int]) -> bool:
-    """Tell whether all words are zero, those of floats also if they are negative zeros."""
+    """Return whether all words are zero; negative zeros of floats count."""
     zeros = {0, -(2**63)}
     floats = {p + w for op, p in zip(ops, places, strict=True) if op == ADD_DD for w in (0, 1)}
     return all(word in zeros if at in floats else word == 0 for at, word in enumerate(row))
@@ -65,7 +65,7 @@ def sweep_edges_reference(
     places: list[int],
     guards: list[int],
 ) -> dict[Segment, int]:
-    """Return the segments of a group in which all edges differ from the kept, -1 for the kept."""
+    """Return the segments in which all edges differ from the stored ones, -1 for the stored."""
     old = set(segments_reference(kept, ops, places, guards))
     new = set(segments_reference(kept + added, ops, places, guards))
     return {**dict.fromkeys(old - new, -1), **dict.fromkeys(new - old, 1)}

@@ -10,7 +10,7 @@ def take_rows_reference(
     floor: list[int],
     cuts: list[tuple[int, int]],
 ) -> list[tuple[int, int]]:
-    """Return position and generation of the rows taken, given hi and whether it is in range."""
+    """Return position and generation of the rows taken, given id_high and if it is in range."""
     taken = []
     for number, (hi, within) in enumerate(rows):
         home = ((hi >> 32) * len(due)) >> 32
@@ -22,6 +22,6 @@ def take_rows_reference(
 def order_pairs_reference(
     rows: list[tuple[int, int, int, int]],
 ) -> list[tuple[int, int]]:
-    """Return position and generation of (port, hi, lo, generation), in order."""
+    """Return position and generation of (port, id_high, id_low, generation), sorted."""
     numbers = sorted(range(len(rows)), key=lambda number: rows[number][:3])
     return [(number, rows[number][3]) for number in numbers]

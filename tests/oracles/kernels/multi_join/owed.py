@@ -8,7 +8,7 @@ from itertools import product
 def owed_reference(
     ports: list[list[tuple[int, int, int, int, int]]],
 ) -> list[tuple[tuple[int, ...], int, int]]:
-    """Return positions and lifetime of all owed combinations of (hi, lo, le, re, generation)."""
+    """Return all owed combinations of (id_high, id_low, le, re, generation), with lifetimes."""
     made = []
     for numbers in product(*(range(len(rows)) for rows in ports)):
         members = [rows[n] for rows, n in zip(ports, numbers, strict=True)]

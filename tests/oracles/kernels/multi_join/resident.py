@@ -11,7 +11,7 @@ from icestream.kernels.multi_join.resident import HEAD, PORT_BITS
 
 
 def open_keys_reference(known: dict[tuple[int, int], int], hi: Ids, lo: Ids, slots: Ints) -> None:
-    """Number keys with a dict, in the order they first come."""
+    """Number keys with a dict, in order of first appearance."""
     for row, key in enumerate(zip(hi.tolist(), lo.tolist(), strict=True)):
         slots[row] = known.setdefault(key, len(known))
 
@@ -19,7 +19,7 @@ def open_keys_reference(known: dict[tuple[int, int], int], hi: Ids, lo: Ids, slo
 def combine_reference(
     chunk: list[tuple[int, int, int]], others: list[list[tuple[int, int, int]]]
 ) -> list[tuple[tuple[int, ...], int, int]]:
-    """Return positions and lifetime of all combinations of (key, le, re) with a common instant."""
+    """Return positions and lifetime of all combinations of (key, le, re) with a common time."""
     made = []
     for numbers in product(range(len(chunk)), *(range(len(rows)) for rows in others)):
         members = [chunk[numbers[0]]]
@@ -33,9 +33,9 @@ def combine_reference(
 def link_reference(
     rows: list[tuple[int, int, int, int, list[int]]], width: int, partitions: int
 ) -> tuple[list[int], list[int]]:
-    """Return the heap, without chains, and the bytes by partition of (hi, port, le, re, payload).
+    """Return the heap without chains, and bytes by partition, of (id_high, port, le, re, payload).
 
-    Keys are numbered in the order they first come.
+    Keys are numbered in order of first appearance.
     """
     numbers: dict[int, int] = {}
     heap: list[int] = []
@@ -65,7 +65,7 @@ def compact_reference(
     partitions: int,
     watermark: int,
 ) -> list[tuple[int, int, int, int, list[int]]]:
-    """Return the rows (hi, port, le, re, payload) that stay."""
+    """Return the rows (id_high, port, le, re, payload) that stay."""
     return [
         row
         for row in rows
@@ -74,7 +74,7 @@ def compact_reference(
 
 
 def index_keys_reference(places: int, keys: Table, used: int) -> list[int]:
-    """Return the index that entering the keys in order makes."""
+    """Return the index after inserting the keys in order."""
     index = [0] * places
     for slot, lo in enumerate(keys[:used, 1].tolist()):
         place = ((lo % 2**64) >> 20) % places

@@ -7,12 +7,12 @@ from icestream.kernels.multi_join.rows import LOG_HEAD
 
 
 def packed_reference(rows: list[tuple[int, int, int, int, list[int]]]) -> list[int]:
-    """Return (hi, lo, le, re, payload), one after the other."""
+    """Return (id_high, id_low, le, re, payload), one after the other."""
     return [word for *head, payload in rows for word in (*head, *payload)]
 
 
 def log_starts_reference(words: Ints) -> list[int] | None:
-    """Return where each row begins; None if they are no rows."""
+    """Return where each row begins; None if they are not rows."""
     found, left = [], words.tolist()
     while left:
         size = left[LOG_HEAD] >> 32 if len(left) > LOG_HEAD else 0

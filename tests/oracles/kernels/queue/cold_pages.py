@@ -13,11 +13,11 @@ class PagesReference:
         self.rows: dict[tuple[int, int], list[int]] = {}
 
     def put(self, rows: Table) -> None:
-        """Put rows of keys that are not there, or write over those that are."""
+        """Put rows of keys that are not there, or overwrite those that are."""
         self.rows.update({(int(row[0]), int(row[1])): row.tolist() for row in rows})
 
     def take(self, keys: list[tuple[int, int]]) -> list[list[int]]:
-        """Take the rows of keys that are there."""
+        """Remove and return the rows of keys that are there."""
         return [self.rows.pop(key) for key in keys if key in self.rows]
 
 

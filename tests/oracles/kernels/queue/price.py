@@ -9,7 +9,7 @@ from icestream.kernels.queue.price import LATE, STEP
 
 
 def even_wait_reference(waited: float, left: float, gap: float, price: float) -> float:
-    """Return the same in other words: the mean of two waits, by how scarce services are."""
+    """Return the same, formulated as the mean of two waits, weighted by how scarce services are."""
     if gap < 1:
         return waited
     scarce = min(1, 2 * price / gap**2)
@@ -21,7 +21,7 @@ def even_wait_reference(waited: float, left: float, gap: float, price: float) ->
 
 @dataclass
 class PriceReference:
-    """The price in plain arithmetic, number by number as the idea has it."""
+    """The price in plain arithmetic, number by number as in the kernel's idea."""
 
     #: microseconds of a service
     cost: float
@@ -36,18 +36,18 @@ class PriceReference:
 
     @property
     def price(self) -> float:
-        """The price as far as it is known."""
+        """The current estimate of the price."""
         ended = self.absorbed + self.idled
         if self.cost <= 0 or ended <= 0:
             return self.matched
         return (self.absorbed * self.matched + self.idled * self.delay) / ended
 
     def worth(self, waited: int, gap: float, weight: float, price: float) -> float:
-        """Return what serving a key now is worth."""
+        """Return the gain of serving a key now."""
         return weight * (waited + gap - math.sqrt(gap * gap + 2 * price / weight))
 
     def learn(self, waited: int, gap: float, weight: float, now: int, others: int) -> None:
-        """Learn from a service."""
+        """Update the estimate from a service."""
         self.services += 1
         step = max(1 / self.services, STEP)
         wait = max(waited, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def take_cells_reference(waiting: list[int], slots: list[int]) -> list[int]:
-    """Return the keys that wait after some were taken, in their order."""
+    """Return the keys still waiting after some were taken, in order."""
     return [cell for cell in waiting if cell not in set(slots)]
 
 

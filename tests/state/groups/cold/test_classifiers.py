@@ -251,5 +251,5 @@ def test_classifiers_are_found_by_name() -> None:
 def test_parameters_are_checked() -> None:
     with pytest.raises(DefinitionError, match="alpha"):
         Smoothing(1.0)
-    with pytest.raises(DefinitionError, match="halved"):
+    with pytest.raises(DefinitionError, match="period"):
         LeastFrequent(-1)

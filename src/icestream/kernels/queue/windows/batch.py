@@ -48,7 +48,7 @@ from icestream.kernels.queue.windows.zones import (
     WindowQueueArrays,
 )
 
-#: words of a record that is read: key cell, time, arrival, mark, whether it is a tuple
+#: words of a record returned: key cell, time, arrival, mark, whether it is a tuple
 RECORD_CELL = 0
 RECORD_TIME = 1
 RECORD_ARRIVED = 2
@@ -59,7 +59,7 @@ RECORD = 5
 
 @kernel
 def blank_cell(cells: Table, cell: int) -> None:
-    """Make the cell of a key that nothing is known of."""
+    """Initialise the cell of a new key."""
     for word in range(CELL):
         cells[cell, word] = 0
     for word in (LAST, CLOCK, NEWEST, FIRST, COMMITTED, FRONT, BACK, DF, WS, WE, ET):
@@ -72,9 +72,9 @@ def blank_cell(cells: Table, cell: int) -> None:
 def find_cells(
     cells: Table, index: Index, used: int, hi: Ids, lo: Ids, first: int, found: Ints
 ) -> tuple[int, int]:
-    """Find the cell of each key from `first` on, made if it is new; stop where room ends.
+    """Find the cell of each key from `first` on, creating new ones; stop when room ends.
 
-    Returns (keys done up to, cells used); the index is kept at most half full.
+    Returns (first key not done, cells used); the index is kept at most half full.
     """
     mask = index.size - 1
     for i in range(first, hi.size):
@@ -102,7 +102,7 @@ def find_cells(
 def enqueue_many(
     windows: WindowQueueArrays, found: Ints, times: Ints, arrived: Ints, rows: Table
 ) -> None:
-    """Take tuples with their rows; there must be room for all."""
+    """Add tuples with their rows; there must be room for all."""
     words = windows.pool.words
     for i in range(found.size):
         cell = found[i]
@@ -118,8 +118,9 @@ def enqueue_many(
 def dequeue_many(windows: WindowQueueArrays, records: Table, rows: Table) -> int:
     """Read tuples in the order of service until records are full or no key can be served.
 
-    A window whose last tuple came before its last instant ends with a record that is no tuple, at
-    its last instant. Returns the number of records; `records` needs room for one more than asked.
+    A window whose last tuple came before its last instant ends with a record that is not a tuple,
+    at its last instant. Returns the number of records; `records` needs room for one more than
+    wanted.
     """
     cells, words = windows.cells, windows.pool.words
     count = 0

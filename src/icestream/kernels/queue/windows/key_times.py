@@ -1,12 +1,12 @@
-"""Times of keys over whole batches: what comes too late, and groups that share a key's time.
+"""Times of keys over whole batches: late tuples, and groups that share a key's time.
 
 Idea: tuples of a key are in the order of time, so a tuple that is not newer than its key's latest
-is late. Where a key has several groups, a tuple of one of them tells the time to all: a linked list
-of its groups, newest first, is walked once for each key of a batch.
+is late. If a key has several groups, a tuple of one of them advances the time of all: a linked list
+of its groups, newest first, is traversed once for each key of a batch.
 
 Invariants:
-1. The tuples kept are those a loop with a dict keeps (`test_parity_tuples_that_go_up`).
-2. All groups of a key learn its time, and no other (`test_parity_groups_learn_the_time`).
+1. The tuples kept are those that a loop with a dict keeps (`test_parity_tuples_that_go_up`).
+2. All groups of a key get its time, and no others (`test_parity_groups_learn_the_time`).
 
 Cost: O(tuples) and O(groups of the keys in the batch).
 """
@@ -23,7 +23,7 @@ from icestream.kernels.queue.windows.zones import NONE, WindowQueueArrays
 def going_up(keys: Ints, times: Ints, last: Ints, strictly: bool, keep: Mask) -> int:
     """Mark the tuples that are newer than their key's latest, or as new; return how many are not.
 
-    `last` has the latest time of each key and is brought up to date.
+    `last` has the latest time of each key and is updated.
     """
     late = 0
     for i in range(keys.size):
@@ -38,7 +38,7 @@ def going_up(keys: Ints, times: Ints, last: Ints, strictly: bool, keep: Mask) ->
 
 @kernel
 def link_groups(keys: Ints, groups: Ints, known: int, first: Ints, after: Ints) -> int:
-    """Enter the groups from number `known` on into the lists of their keys; return how many are."""
+    """Add the groups from number `known` on to the lists of their keys; return how many exist."""
     for i in range(keys.size):
         if groups[i] >= known:
             after[groups[i]] = first[keys[i]]
@@ -51,7 +51,7 @@ def link_groups(keys: Ints, groups: Ints, known: int, first: Ints, after: Ints) 
 def advance_groups(
     windows: WindowQueueArrays, keys: Ints, times: Ints, arrived: Ints, first: Ints, after: Ints
 ) -> None:
-    """Tell all groups of each key that none of its tuples is before a time."""
+    """Advance all groups of each key to a time before which no tuple comes."""
     for i in range(keys.size):
         group = first[keys[i]]
         while group != NONE:

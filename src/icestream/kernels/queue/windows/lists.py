@@ -1,15 +1,15 @@
-"""The queues of keys with windows: those that wait, and those under processing.
+"""The queues of keys with windows: waiting keys, and keys being processed.
 
-Idea: waiting keys are a doubly linked list in the order of their tickets, keys under processing a
-singly linked one, first come first served. A key may wait while its last window is still under
-processing; since a key has one committed window at a time, it is passed over then: it is *held*,
-outside the list, and comes back to its place as soon as its window is done.
+Idea: waiting keys are a doubly linked list in the order of their tickets, keys being processed a
+singly linked one, first come first served. A key may wait while its last window is still being
+processed; since a key has one committed window at a time, it is then skipped: it is *held* outside
+the list, and returns to its position as soon as its window is done.
 
 Invariants:
-1. Keys are taken in the order of their tickets, those under processing passed over
+1. Keys are taken in the order of their tickets, skipping those being processed
    (`test_parity_window_queue_beside_its_definition`).
 
-Cost: O(1), but that a key that was held passes those held before it that came back meanwhile.
+Cost: O(1), except that a held key moves past keys held before it that returned meanwhile.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from icestream.kernels.queue.windows.zones import (
     WindowQueueArrays,
 )
 
-#: states of a key, of which WAIT goes together with READY and IDLE; a key in none is DONE or new
+#: states of a key, of which WAIT may be combined with READY and IDLE; a key in none is DONE or new
 WAIT = 1
 READY = 2
 IDLE = 4
@@ -62,7 +62,7 @@ def link_waiting(windows: WindowQueueArrays, cell: int, before: int) -> None:
 
 @kernel
 def unlink_waiting(windows: WindowQueueArrays, cell: int) -> None:
-    """Take a key out of the list of waiting ones."""
+    """Remove a key from the list of waiting ones."""
     facts, cells = windows.facts, windows.cells
     before, after = cells[cell, WQ_PREV], cells[cell, WQ_NEXT]
     if before == NONE:
@@ -77,7 +77,7 @@ def unlink_waiting(windows: WindowQueueArrays, cell: int) -> None:
 
 @kernel
 def await_service(windows: WindowQueueArrays, cell: int, arrived: int) -> None:
-    """Let a key with an update wait, at the end; one that waits keeps its place but in FIFO."""
+    """Add a key with an update at the end; a waiting key keeps its position, except in FIFO."""
     facts, cells = windows.facts, windows.cells
     if not cells[cell, STATES] & WAIT:
         cells[cell, STATES] |= WAIT
@@ -96,7 +96,7 @@ def await_service(windows: WindowQueueArrays, cell: int, arrived: int) -> None:
 
 @kernel
 def next_waiting(windows: WindowQueueArrays) -> int:
-    """Take the first waiting key out that has no committed window, NONE if there is none."""
+    """Remove and return the first waiting key without a committed window, NONE if there is none."""
     facts, cells = windows.facts, windows.cells
     while facts[WQ_HEAD] != NONE:
         cell = facts[WQ_HEAD]
@@ -111,7 +111,7 @@ def next_waiting(windows: WindowQueueArrays) -> int:
 
 @kernel
 def stop_holding(windows: WindowQueueArrays, cell: int) -> None:
-    """Put a key back to its place: before all that were never held."""
+    """Return a held key to its position: before all that were never held."""
     cells = windows.cells
     cells[cell, STATES] ^= HELD
     before = NONE
@@ -124,7 +124,7 @@ def stop_holding(windows: WindowQueueArrays, cell: int) -> None:
 
 @kernel
 def under_processing(windows: WindowQueueArrays, cell: int) -> None:
-    """Put a key at the end of those under processing."""
+    """Put a key at the end of those being processed."""
     facts, cells = windows.facts, windows.cells
     cells[cell, STATES] |= READY
     facts[READIES] += 1
@@ -138,7 +138,7 @@ def under_processing(windows: WindowQueueArrays, cell: int) -> None:
 
 @kernel
 def end_service(windows: WindowQueueArrays, cell: int) -> None:
-    """Take the first key out of those under processing."""
+    """Remove the first key of those being processed."""
     facts, cells = windows.facts, windows.cells
     cells[cell, STATES] ^= READY
     facts[READIES] -= 1

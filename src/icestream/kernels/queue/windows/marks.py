@@ -1,8 +1,9 @@
-"""What an operator does on reading a tuple: open a window, update it, emit it.
+"""What an operator does with a tuple: open a window, update it, emit it.
 
-Idea: the queue delimits windows, the operator only obeys. A mark above 0 opens a window of the key
-that ends then; 0 and -1 open nothing; every tuple updates its key's open window; a record at the
-end of the window emits it. Each open window has a slot; tuples outside of all get slot 0.
+Idea: the queue delimits windows, the operator only follows the marks. A mark above 0 opens a window
+of the key that ends at that time; 0 and -1 open nothing; every tuple updates its key's open window;
+a record at the end of the window emits it. Each open window has a slot; tuples outside of all
+windows get slot 0.
 
 Invariants:
 1. Slots and emissions are those of a dict of open windows (`test_parity_marks_are_obeyed`).
@@ -17,7 +18,7 @@ from __future__ import annotations
 from icestream.core.arrays import Ints
 from icestream.kernels.compile import kernel
 
-#: slot of tuples that are in no open window
+#: slot of tuples in no open window
 NOWHERE = 0
 
 

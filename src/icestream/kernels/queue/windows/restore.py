@@ -1,12 +1,12 @@
 """The tuples of window buffers as a flat table, and back into buffers.
 
-Idea: a snapshot tells what buffers hold, not how: for each key its live tuples in the order of
-time, and which of them the committed window reads next, ends with so far, and the newest window
-starts with. Whoever brings it back fills fresh zones, so no address of a file is ever followed.
+Idea: a snapshot has the content of buffers, not their layout: for each key its live tuples in the
+order of time, and which of them the committed window reads next, ends with so far, and the newest
+window starts with. A restore fills fresh zones, so no address from a file is ever used.
 
 Invariants:
-1. What is put back is lifted again as it was (`test_parity_lifted_tuples_are_put_back`).
-2. Tuples that are lifted are those alive (the same test, beside the reference).
+1. Tuples that were put back are lifted unchanged (`test_parity_lifted_tuples_are_put_back`).
+2. The tuples lifted are the live ones (the same test, compared with the reference).
 
 Cost: O(keys + tuples).
 """
@@ -32,8 +32,8 @@ from icestream.kernels.queue.windows.zones import (
     next_place,
 )
 
-#: columns of ordinals: what is read next, what the committed window ends with, where the newest
-#: window starts; NONE for what there is not
+#: columns of ordinals: the tuple read next, the last of the committed window, the first of the
+#: newest window; NONE if there is none
 READS = 0
 ENDS = 1
 STARTS = 2
@@ -80,7 +80,7 @@ def lift_tuples(windows: WindowQueueArrays, counts: Ints, ordinals: Table, tuple
 
 @kernel
 def put_tuples(windows: WindowQueueArrays, counts: Ints, ordinals: Table, tuples: Table) -> None:
-    """Fill the buffers of keys, which have none; there must be zones for all."""
+    """Fill the buffers of keys, which must be empty; there must be zones for all."""
     cells, words = windows.cells, windows.pool.words
     taken = 0
     for cell in range(counts.size):

@@ -2,8 +2,8 @@
 
 Idea: windows of a key begin at the multiples of the slide and last for the size, in the key's own
 time; window number i has the tuples from i * slide to i * slide + size - 1. A window is *full* once
-a tuple came at its last instant or later, since times of a key only go up. LAZY takes the newest
-full window for the newest update, EAGER the newest that started. A key with an update is in WAIT;
+a tuple came at its last instant or later, since times of a key only increase. LAZY takes the newest
+full window as the newest update, EAGER the newest that started. A key with an update is in WAIT;
 when the operator takes it, it commits to the key's newest window and the key is READY; when the
 window has no more tuples yet, the key is IDLE until one comes; when the window is done, it is DONE.
 
@@ -12,17 +12,17 @@ Invariants:
    (`test_parity_window_queue_beside_its_definition`).
 2. A window is done only when it is full, and all of its tuples were read, its first one with the
    mark of its end (`test_oracle_windows_are_delivered_whole`).
-3. The newest window takes at most size + slide - 1 tuples of a buffer, and with EAGER that is all
-   there is; LAZY has at most size - 1 more of the committed window, which is full. Asserted with
-   every tuple (`test_bounded_buffers_hold_size_plus_slide_minus_one`).
+3. The newest window takes at most size + slide - 1 tuples of a buffer, and with EAGER that is all;
+   LAZY has at most size - 1 more of the committed window, which is full. Asserted with every tuple
+   (`test_bounded_buffers_hold_size_plus_slide_minus_one`).
 
-4. An answer is due since the first window after the last delivered one became full
+4. A result is due from the time the first window after the last delivered one became full
    (`test_oracle_staleness_of_windows_beside_its_definition`).
 
 Cost: O(1) per tuple, amortised; a commit of LAZY counts the window's tuples.
 
-Limits: a key's first window is the one its first tuple starts; windows that began before it are
-none of the key's. Times are 1 or more, so that marks of ends are positive.
+Limits: a key's first window is the one that its first tuple starts; windows that began before it
+do not belong to the key. Times are at least 1, so that marks of ends are positive.
 
 References: sections 6.2 and 7.2 of the source named in `docs/papers.md`.
 """
@@ -86,12 +86,12 @@ from icestream.kernels.queue.windows.zones import (
     next_place,
 )
 
-#: marks of tuples: a starter of a window that is not to be opened, and any other tuple; a mark
-#: above 0 opens a window that ends then
+#: marks of tuples: the first tuple of a window that is not opened, and any other tuple; a mark
+#: above 0 opens a window that ends at that time
 DISALLOW = 0
 ORDINARY = -1
 
-#: what `enqueue_one` says: no room for the tuple, too late, taken, taken and an update
+#: results of `enqueue_one`: no room for the tuple, too late, added, added and an update
 FULL = -1
 TOO_LATE = 0
 TAKEN = 1
@@ -100,9 +100,9 @@ UPDATE = 2
 
 @kernel
 def newest_full(previous: int, time: int, size: int, slide: int) -> int:
-    """Return the newest window with tuples that a tuple makes full, NONE if it makes none so.
+    """Return the newest window with tuples that becomes full with a tuple, NONE if there is none.
 
-    `previous` is the time of the key's tuple before, NONE for its first.
+    `previous` is the time of the key's previous tuple, NONE for its first.
     """
     closes = (time - size + 1) // slide
     if closes * slide + size - 1 == time:
@@ -121,7 +121,7 @@ def full_by(last: int, time: int, size: int, slide: int) -> int:
 
 @kernel
 def enqueue_one(windows: WindowQueueArrays, cell: int, time: int, arrived: int) -> int:
-    """Take a tuple of a key into its buffer and the key through its transitions.
+    """Add a tuple of a key to its buffer and move the key through its transitions.
 
     The tuple's row goes to the words after its place, `cells[cell, ET] + TUPLE`.
     """
@@ -167,9 +167,9 @@ def enqueue_one(windows: WindowQueueArrays, cell: int, time: int, arrived: int) 
 
 @kernel
 def advance_one(windows: WindowQueueArrays, cell: int, time: int, arrived: int) -> bool:
-    """Note that no tuple of a key comes up to a time; tell whether that made an update.
+    """Record that no tuple of a key comes up to a time; return whether that made an update.
 
-    Windows that end until then are full. `arrived` is when it became known.
+    Windows that end until then are full. `arrived` is when this became known.
     """
     facts, cells = windows.facts, windows.cells
     last = cells[cell, LAST]
@@ -191,7 +191,7 @@ def advance_one(windows: WindowQueueArrays, cell: int, time: int, arrived: int) 
 
 @kernel
 def _promote(windows: WindowQueueArrays, cell: int) -> None:
-    """Take an idle key, whose window goes on or ends now, back to those under processing."""
+    """Move an idle key, whose window continues or ends now, back to those being processed."""
     if windows.cells[cell, STATES] & IDLE:
         windows.cells[cell, STATES] ^= IDLE
         windows.facts[IDLES] -= 1
@@ -200,7 +200,7 @@ def _promote(windows: WindowQueueArrays, cell: int) -> None:
 
 @kernel
 def _erase_started(windows: WindowQueueArrays, cell: int) -> None:
-    """Drop the window that is accumulating, but for what the committed window has of it."""
+    """Drop the window that is accumulating, except for tuples that the committed window shares."""
     cells, words = windows.cells, windows.pool.words
     starter = cells[cell, WS]
     if cells[cell, COMMITTED] == NONE or cells[cell, UNREAD] == 0:
@@ -217,7 +217,7 @@ def _erase_started(windows: WindowQueueArrays, cell: int) -> None:
 
 @kernel
 def _note_started(windows: WindowQueueArrays, cell: int, place: int, starts: bool) -> bool:
-    """Count a tuple to the newest window, or to what is before it; tell if it started one."""
+    """Count a tuple to the newest window, or before it; return whether it started one."""
     cells = windows.cells
     committed = cells[cell, COMMITTED] != NONE
     if windows.facts[EAGER] and starts:
@@ -241,7 +241,7 @@ def _note_started(windows: WindowQueueArrays, cell: int, place: int, starts: boo
 
 @kernel
 def _note_lacking(windows: WindowQueueArrays, cell: int, number: int, arrived: int) -> None:
-    """Note since when answers are due: for the newest full window, if it is after those known."""
+    """Record since when results are due: for the newest full window, if it is new."""
     cells = windows.cells
     if number == NONE or number < cells[cell, FIRST]:
         return
@@ -256,7 +256,7 @@ def _note_lacking(windows: WindowQueueArrays, cell: int, number: int, arrived: i
 
 @kernel
 def _note_full(windows: WindowQueueArrays, cell: int, number: int) -> bool:
-    """Make the newest full window the one that is kept; tell if there is a newer one."""
+    """Store the newest full window; return whether it is newer than the one before."""
     facts, cells = windows.facts, windows.cells
     if number < cells[cell, FIRST] or number <= cells[cell, NEWEST]:
         return False
@@ -284,7 +284,7 @@ def _start_at(windows: WindowQueueArrays, cell: int, time: int) -> None:
 
 @kernel
 def _check_bound(windows: WindowQueueArrays, cell: int) -> None:
-    """Assert what a buffer can hold at most."""
+    """Assert the maximum number of tuples in a buffer."""
     facts, cells = windows.facts, windows.cells
     kept = cells[cell, KEPT]
     live = kept + cells[cell, BEFORE]
@@ -321,10 +321,10 @@ def commit_one(windows: WindowQueueArrays, cell: int) -> None:
 
 @kernel
 def serve_one(windows: WindowQueueArrays) -> tuple[int, int]:
-    """Return the key to be served and the place of its next tuple, NONE for what there is not.
+    """Return the key to serve and the place of its next tuple, NONE if there is none.
 
-    The first key under processing goes on; if there is none, the first waiting key that is not
-    under processing is committed to. A key without a tuple has only its window to be closed.
+    The first key being processed goes on; if there is none, the first waiting key that is not being
+    processed is committed. For a key without a tuple, only its window has to be closed.
     """
     cells = windows.cells
     cell = windows.facts[UPQ_HEAD]
@@ -355,7 +355,7 @@ def read_one(windows: WindowQueueArrays, cell: int) -> None:
 
 @kernel
 def finish_one(windows: WindowQueueArrays, cell: int) -> bool:
-    """Take a key on after its tuple was processed; tell whether its window is done."""
+    """Move a key on after its tuple was processed; return whether its window is done."""
     facts, cells = windows.facts, windows.cells
     if cells[cell, UNREAD] > 0:
         return False

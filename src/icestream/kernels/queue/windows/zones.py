@@ -2,9 +2,9 @@
 
 Idea: a *zone* is one block of a page: enclosing page, block offset, dequeue and enqueue offset and
 its neighbours, then room for tuples. The zones of a key are a doubly linked list, and its tuples,
-read along the list, are in the order of time. A *place* is the address of a tuple. Of a buffer two
-stretches are alive: what the committed window has left to read, from DF on, and the newest window,
-from WS to ET. Zones without a live tuple go back to the pool at once, also those in between.
+read along the list, are in the order of time. A *place* is the address of a tuple. Two stretches of
+a buffer are live: the rest of the committed window, from DF on, and the newest window, from WS to
+ET. Zones without a live tuple return to the pool at once, also those in between.
 
 Invariants:
 1. Live tuples are kept, and no zone without one
@@ -34,19 +34,19 @@ from icestream.kernels.queue.pages import (
     take_unit,
 )
 
-#: words of a key's cell; the identity comes first, where `kernels.groups` looks it up
+#: words of a key's cell; the id comes first, where `kernels.lookup` expects it
 HI = 0
 LO = 1
 #: WAIT, READY, IDLE and HELD
 STATES = 2
 #: time of the key's latest tuple
 LAST = 3
-#: number of the newest window by the rule in force, and of the key's first window
+#: number of the newest window by the semantics in use, and of the key's first window
 NEWEST = 4
 FIRST = 5
-#: arrival of the first update that waits
+#: arrival of the oldest waiting update
 SINCE = 6
-#: number of the window under processing, or NONE, and its last instant
+#: number of the window being processed, or NONE, and its last instant
 COMMITTED = 7
 END = 8
 #: first and last zone of the buffer
@@ -58,23 +58,23 @@ DF = 11
 WS = 12
 WE = 13
 ET = 14
-#: tuples the committed window has left, those of them before WS, and tuples from WS on
+#: tuples left in the committed window, those of them before WS, and tuples from WS on
 UNREAD = 15
 BEFORE = 16
 KEPT = 17
-#: links in the queue of waiting keys, order of coming there, link among keys under processing
+#: links in the queue of waiting keys, order of arrival there, link among keys being processed
 WQ_PREV = 18
 WQ_NEXT = 19
 TICKET = 20
 UPQ_NEXT = 21
-#: the key's time: that of its latest tuple, or later where it is known that none comes before
+#: the key's time: that of its latest tuple, or later if no tuple comes before
 CLOCK = 22
 #: when a window after the one that was last delivered became full; NONE while there is none. The
-#: same after the window that is on its way to the application, and after the last committed one
+#: same for the window being delivered to the application, and for the last committed one
 LACKS = 23
 LACKS_NEXT = 24
 LACKS_LATER = 25
-#: numbers of these windows: delivered, on its way (NONE for none), committed to
+#: numbers of these windows: delivered, being delivered (NONE for none), committed
 SHOWN = 26
 FLYING = 27
 PROMISED = 28
@@ -95,7 +95,7 @@ ARRIVED = 1
 MARK = 2
 TUPLE = 3
 
-#: facts of a window queue: size and slide of the windows, whether windows are committed to as soon
+#: facts of a window queue: size and slide of the windows, whether windows are committed as soon
 #: as they start, whether an update moves its key to the end, tuples of a zone, words of a tuple
 SIZE = 0
 SLIDE = 1
@@ -103,23 +103,23 @@ EAGER = 2
 FIFO = 3
 ROWS = 4
 WIDTH = 5
-#: ends of the queue of waiting keys and of the queue of keys under processing
+#: ends of the queue of waiting keys and of the queue of keys being processed
 WQ_HEAD = 6
 WQ_TAIL = 7
 UPQ_HEAD = 8
 UPQ_TAIL = 9
-#: tickets given out so far
+#: tickets issued so far
 TICKETS = 10
 #: keys in WAIT, READY and IDLE
 WAITING = 11
 READIES = 12
 IDLES = 13
-#: most live tuples of a buffer: from WS on, and in all
+#: maximum of live tuples of a buffer: from WS on, and in all
 MOST_KEPT = 14
 MOST_LIVE = 15
 #: tuples that came too late for their key
 LATE = 16
-#: windows that were started (or full), committed to and done
+#: windows that were started (or full), committed and done
 UPDATES = 17
 COMMITS = 18
 DONES = 19
@@ -141,7 +141,7 @@ class WindowQueueArrays(NamedTuple):
 
 @kernel
 def has_room(windows: WindowQueueArrays) -> bool:
-    """Tell whether another zone can be taken."""
+    """Return whether another zone can be taken."""
     pool = windows.pool
     if windows.space[OPEN_PAGE] != 0 or pool.facts[FREE_PAGE] != 0:
         return True
@@ -204,7 +204,7 @@ def append_place(windows: WindowQueueArrays, cell: int) -> int:
 
 @kernel
 def drop_zone(windows: WindowQueueArrays, cell: int, zone: int) -> None:
-    """Take a zone out of its buffer and give its block back."""
+    """Remove a zone from its buffer and free its block."""
     words, cells = windows.pool.words, windows.cells
     before, after = words[zone + PREV], words[zone + NEXT]
     if before == NONE:
@@ -230,7 +230,7 @@ def drop_back(windows: WindowQueueArrays, cell: int, place: int) -> None:
 
 @kernel
 def drop_front(windows: WindowQueueArrays, cell: int) -> None:
-    """Drop what lies before the first live tuple, and all if there is none."""
+    """Drop everything before the first live tuple, or everything if there is none."""
     words, cells = windows.pool.words, windows.cells
     reads, starts = NONE, NONE
     if cells[cell, UNREAD] > 0:

@@ -1,22 +1,22 @@
-"""Three ways to tell cold groups from hot ones: clock, LFU and exponential smoothing.
+"""Three classifiers of cold groups: clock, LFU and exponential smoothing.
 
 Idea: a classifier writes two words for each slot, in an array it does not own, and finds the k
-coldest among slots it is given. What else it must remember (the hand of the clock) is a small JSON
-object that its caller keeps, so any process can go on where another stopped.
+coldest of the slots it receives. Its other memory (the hand of the clock) is a small JSON object
+that the caller stores, so any process can continue where another stopped.
 
 Invariants:
-1. A slot that is opened counts as hit at that tick
+1. Opening a slot counts as a hit at that tick
    (`test_what_was_just_opened_outlives_what_was_not_hit_for_long`).
 2. Among groups opened together, one that is hit again is never chosen before one that is not; the
-   clock promises this from one sweep to the next
+   clock guarantees this from one sweep to the next
    (`test_a_hot_group_is_never_chosen_before_one_never_touched`).
 3. The clock gives a hit slot one more turn of its hand (`test_the_clock_gives_a_second_chance`).
-4. Old fame fades: what was hit often, long ago, leaves before what is hit now and then
+4. Old hits fade: a group that was hit often, long ago, leaves before one that is hit now and then
    (`test_old_fame_fades`), except with plain LFU (`test_plain_lfu_never_forgets`).
-5. The same calls make the same choices, whoever makes them
+5. The same calls make the same choices in every process
    (`test_a_choice_is_the_same_in_another_process`).
 
-Cost: O(hits) and O(candidates) for a batch of any size, 16 bytes for each slot.
+Cost: O(hits) and O(candidates) for a batch of any size, 16 bytes per slot.
 
 Limits: slots that are equally cold leave in the order of their numbers.
 
@@ -37,7 +37,7 @@ from icestream.core.arrays import Floats, Ints, Slots
 from icestream.core.errors import DefinitionError
 from icestream.kernels.groups.cold import Stats, clock_sweep, fade_coldest, fade_hit
 
-#: what a classifier remembers beside the words of its slots: a JSON object
+#: the memory of a classifier apart from the words of its slots: a JSON object
 Memory = dict[str, Any]
 
 
@@ -45,11 +45,11 @@ class Classifier(Protocol):
     """Ranks the slots of one sub-query; its `repr` names it with its parameters."""
 
     def opened(self, stats: Stats, slots: Slots, tick: int) -> None:
-        """Begin the statistics of slots that hold a group from now on: as if just hit."""
+        """Start the statistics of slots that hold a group from now on, as if just hit."""
         ...
 
     def hit(self, stats: Stats, slots: Slots, tick: int) -> None:
-        """Count a hit for every slot, each time it is named; a negative first word is no score."""
+        """Count a hit for every slot, each time it is listed; a negative first word is no score."""
         ...
 
     def coldest(self, stats: Stats, candidates: Slots, k: int, tick: int, memory: Memory) -> Slots:
@@ -59,7 +59,7 @@ class Classifier(Protocol):
 
 @dataclass(frozen=True)
 class ClockClassifier:
-    """Not used since the hand came by last: a cheap likeness of least recently used."""
+    """Not used since the hand last passed: a cheap approximation of least recently used."""
 
     def opened(self, stats: Stats, slots: Slots, tick: int) -> None:
         """Set the reference bit."""
@@ -71,7 +71,7 @@ class ClockClassifier:
         self.opened(stats, slots, tick)
 
     def coldest(self, stats: Stats, candidates: Slots, k: int, tick: int, memory: Memory) -> Slots:
-        """Move the hand on until it took enough."""
+        """Advance the hand until it has taken enough slots."""
         out = np.empty(min(k, len(candidates)), dtype=np.int64)
         if not len(out):
             return out
@@ -89,12 +89,12 @@ class _Rates:
     gain: float
     #: what is left of a score after a step
     retain: float
-    #: ticks of a step; no step is ever made if this is 0
+    #: ticks per step; 0 means no step is ever made
     period: int
 
 
 class _Fading(ABC):
-    """Scores that grow with every hit and lose a constant part of themselves as ticks pass."""
+    """Scores that grow with every hit and decay by a constant factor as ticks pass."""
 
     @property
     @abstractmethod
@@ -102,18 +102,18 @@ class _Fading(ABC):
         """How scores grow and fade."""
 
     def opened(self, stats: Stats, slots: Slots, tick: int) -> None:
-        """Begin with one hit."""
+        """Start with one hit."""
         scores, last = _parts(stats)
         scores[slots] = self.rates.gain
         last[slots] = tick
 
     def hit(self, stats: Stats, slots: Slots, tick: int) -> None:
-        """Let scores fade to this tick, then add a hit."""
+        """Decay the scores to this tick, then add a hit."""
         rates = self.rates
         fade_hit(*_parts(stats), slots, tick, rates.period, rates.gain, rates.retain)
 
     def coldest(self, stats: Stats, candidates: Slots, k: int, tick: int, memory: Memory) -> Slots:
-        """Return the slots of the least scores; of equal ones, those hit longest ago."""
+        """Return the slots with the lowest scores; of equal ones, those hit longest ago."""
         k = min(k, len(candidates))
         if k <= 0:
             return np.empty(0, dtype=np.int64)
@@ -128,14 +128,14 @@ class _Fading(ABC):
 
 @dataclass(frozen=True)
 class LeastFrequent(_Fading):
-    """Used least often; every `period` ticks all counts are halved, never if that is 0."""
+    """Used least often; every `period` ticks all counts are halved, never if it is 0."""
 
     period: int = 32
 
     def __post_init__(self) -> None:
         """Check the period."""
         if self.period < 0:
-            msg = f"counts are halved every so many ticks, or never with 0; got {self.period}"
+            msg = f"period must be >= 0 ticks (0 never halves the counts); got {self.period}"
             raise DefinitionError(msg)
 
     @property
@@ -146,23 +146,23 @@ class LeastFrequent(_Fading):
 
 @dataclass(frozen=True)
 class Smoothing(_Fading):
-    """Least exponentially smoothed rate of hits: alpha for a hit, 1 - alpha kept a tick."""
+    """Lowest exponentially smoothed rate of hits: a hit adds alpha, a tick keeps 1 - alpha."""
 
     alpha: float = 0.05
 
     def __post_init__(self) -> None:
         """Check the smoothing factor."""
         if not 0.0 < self.alpha < 1.0:
-            msg = f"the smoothing factor alpha must lie between 0 and 1; got {self.alpha}"
+            msg = f"the smoothing factor alpha must be between 0 and 1; got {self.alpha}"
             raise DefinitionError(msg)
 
     @property
     def rates(self) -> _Rates:
-        """Add alpha for a hit, keep 1 - alpha of it with every tick."""
+        """Add alpha for a hit, keep 1 - alpha of it at every tick."""
         return _Rates(gain=self.alpha, retain=1.0 - self.alpha, period=1)
 
 
-#: classifiers that can be asked for by name
+#: classifiers by name
 BY_NAME: Mapping[str, Callable[[], Classifier]] = {
     "clock": ClockClassifier,
     "lfu": LeastFrequent,
@@ -172,7 +172,7 @@ BY_NAME: Mapping[str, Callable[[], Classifier]] = {
 
 
 def classifier(choice: str | Classifier) -> Classifier:
-    """Return a classifier by its name, or the one that is given."""
+    """Return the classifier with this name, or the one that is passed."""
     if not isinstance(choice, str):
         return choice
     if choice not in BY_NAME:

@@ -1,33 +1,34 @@
-"""The cold state manager: it hears which groups are used and says which ones leave memory.
+"""The cold state manager: it observes which groups are used and chooses which ones are evicted.
 
-Idea: sub-queries tell of hits; statistics are written where the sub-query keeps them. When memory
-nears its limit a *plan* gives each sub-query a target in bytes, and every *step* moves a batch of
-the coldest groups of one sub-query until all targets are met. Steps come between chunks of data, so
-no chunk waits for more than one of them. A refused reservation frees what it needs at once.
+Idea: sub-queries report hits; the statistics are stored by the sub-query. When memory nears its
+limit, a *plan* gives each sub-query a target in bytes, and every *step* evicts a batch of the
+coldest groups of one sub-query until all targets are met. Steps run between chunks of data, so no
+chunk waits for more than one of them. A refused reservation frees what it needs at once.
 
 Invariants:
-1. Only candidates leave, never a pinned slot, and at most k in a batch
+1. Only candidates are evicted, never a pinned slot, and at most k in a batch
    (`test_bounded_only_candidates_leave_and_every_call_ends`).
-2. Steps end: with the targets met, or when nothing that is asked for can leave (the same test).
-3. `free` frees what is asked, or all there is (`test_free_frees_enough_or_all_there_is`).
-4. What the manager knows is the statistics and `state`; one that is made from these goes on where
+2. Steps end when the targets are met, or when no group of a sub-query with a target can be evicted
+   (the same test).
+3. `free` frees the bytes requested, or all it can (`test_free_frees_enough_or_all_there_is`).
+4. The manager's knowledge is the statistics and `state`; a manager made from these continues where
    the other stopped (`test_a_manager_made_from_the_state_goes_on_alike`).
-5. Managers that share a plan do what one does for all
+5. Managers that share a plan act like one manager for all
    (`test_two_managers_with_joint_targets_do_what_one_does`).
-6. A few groups that would have to be written stay if clean ones can leave that are about as cold
+6. A few groups that would have to be written stay if clean ones about as cold can be evicted
    (`test_some_clean_groups_leave_before_colder_ones_to_be_written`).
-7. A batch has no more groups than it takes (`test_bounded_a_batch_frees_a_group_too_much_at_most`).
-8. Asked for room while a batch leaves, it lets no other one leave
+7. A batch has no more groups than needed (`test_bounded_a_batch_frees_a_group_too_much_at_most`).
+8. A request for memory while a batch is being evicted starts no other batch
    (`test_a_batch_that_leaves_makes_no_other_leave`).
 
-Failure: when `evict` raises, the batch is not counted as gone; nothing else changes.
+Failure: if `evict` raises, the batch is not counted as evicted; nothing else changes.
 
-Cost: O(hits / sample) to note hits, O(candidates) for a batch.
+Cost: O(hits / sample) to record hits, O(candidates) for a batch.
 
-Limits: the last group of a batch may be much larger than what was missing.
+Limits: the last group of a batch may be much larger than the bytes missing.
 
 References: the cold state manager of ICE; low priority of migrations, sampled hits (its section 7);
-clocks of operating systems, which pass over pages that would have to be written.
+clock algorithms of operating systems, which skip dirty pages.
 """
 
 from __future__ import annotations
@@ -44,26 +45,26 @@ from icestream.kernels.groups.cold import Stats, sample_places
 from icestream.state.groups.cold.classifiers import Classifier, Memory, classifier
 from icestream.state.groups.cold.targets import Rule, SubQueryLoad, check_rule, excess, spread
 
-#: one in so many groups that would have to be written may stay if a clean one leaves instead
+#: of this many groups that would have to be written, one may stay if a clean one leaves instead
 SPARED = 8
 
 
 class SubQuery(Protocol):
-    """A grouped sub-query, as far as the manager knows it: groups by slot, and bytes."""
+    """The part of a grouped sub-query that the manager uses: groups by slot, and bytes."""
 
     @property
     def name(self) -> str:
-        """Its name, different from that of others."""
+        """Its name, unique among the sub-queries."""
         ...
 
     @property
     def weight(self) -> float:
-        """How readily it gives up memory, against others; 1 is usual."""
+        """How readily it gives up memory, relative to others; 1 is usual."""
         ...
 
     @property
     def stats(self) -> Stats:
-        """Two words for each slot, zero at first; asked for anew at every use."""
+        """Two words for each slot, zero at first; read again at every use."""
         ...
 
     def bytes_held(self) -> int:
@@ -75,36 +76,36 @@ class SubQuery(Protocol):
         ...
 
     def is_clean(self, slots: Slots) -> Mask:
-        """Tell which groups leave without having to be written for it."""
+        """Return which groups can be evicted without being written."""
         ...
 
     def resident(self, slots: Slots) -> Ints:
-        """Return the bytes of memory that each of some groups takes, about."""
+        """Return about how many bytes of memory each group takes."""
         ...
 
     def evict(self, slots: Slots) -> int:
-        """Let groups leave memory, so that they are no candidates; return the bytes freed.
+        """Evict groups, so that they are no longer candidates; return the bytes freed.
 
-        No slot gets another meaning before the manager is called again.
+        No slot is reused for another group before the manager is called again.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Policy:
-    """When to begin, how much to free, and by what choice."""
+    """When to start evicting, how much to free, and how to choose."""
 
-    #: a plan begins when so much of the limit is held
+    #: a plan begins when this fraction of the limit is held
     threshold: float = 0.9
-    #: part of what is held that a plan frees
+    #: fraction of the held bytes that a plan frees
     free: float = 0.2
-    #: part of what is held that a refused reservation frees at least
+    #: least fraction of the held bytes that a refused reservation frees
     urgent: float = 0.02
-    #: groups in a batch, at most
+    #: maximum groups in a batch
     k: int = 8192
     #: chunks of data between two batches
     every: int = 1
-    #: one of so many hits is counted
+    #: one of this many hits is counted
     sample: int = 1
     targets: Rule = "proportional"
     #: classifier of sub-queries that have none of their own
@@ -130,32 +131,32 @@ class Policy:
 
 @dataclass
 class Ledger:
-    """What a manager remembers of one sub-query; all of it goes into JSON."""
+    """The manager's record of one sub-query; all of it goes into JSON."""
 
     #: classifier that wrote the statistics, with its parameters
     classifier: str
     memory: Memory = field(default_factory=dict)
-    #: hits told so far
+    #: hits reported so far
     hits: int = 0
-    #: bytes, groups and batches that left so far
+    #: bytes, groups and batches evicted so far
     evicted: int = 0
     groups: int = 0
     batches: int = 0
-    #: bytes still to leave
+    #: bytes still to evict
     target: int = 0
-    #: bytes freed for a group by the last batch
+    #: bytes freed per group by the last batch
     size: float = 0.0
-    #: groups count as having left lately until so many bytes left after them
+    #: a group counts as recently evicted until this many bytes were evicted after it
     window: int = 0
-    #: groups that came back although they left lately, and what that cost; older ones count less
+    #: recently evicted groups that were read back, and the cost; older ones count less
     misses: float = 0.0
     cost: float = 0.0
-    #: bytes that had left lately, summed over ticks; older ones count less
+    #: recently evicted bytes, summed over ticks; older ones count less
     exposure: float = 0.0
 
 
 class Manager:
-    """Serves one sub-query, several, or all of a shard."""
+    """Manages one sub-query, several, or all of a shard."""
 
     def __init__(
         self,
@@ -163,7 +164,7 @@ class Manager:
         policy: Policy | None = None,
         state: Mapping[str, Any] | None = None,
     ) -> None:
-        """Go on from `state`, or start; statistics of another classifier are forgotten."""
+        """Continue from `state`, or start; statistics of another classifier are dropped."""
         self.policy = policy or Policy()
         self._subqueries = {subquery.name: subquery for subquery in subqueries}
         if len(self._subqueries) < len(subqueries):
@@ -175,28 +176,28 @@ class Manager:
         #: logical time: chunks of data so far
         self.tick: int = known.get("tick", 0)
         self._waited: int = known.get("waited", 0)
-        #: a batch is leaving
+        #: a batch is being evicted
         self._busy = False
         self._classifiers = {name: self.policy.classifier_of(name) for name in self._subqueries}
         self.ledgers = {name: self._restored(name, known) for name in self._subqueries}
 
     @property
     def state(self) -> dict[str, Any]:
-        """All that is remembered beside the statistics, as a JSON object."""
+        """Everything the manager remembers apart from the statistics, as a JSON object."""
         ledgers = {name: asdict(ledger) for name, ledger in self.ledgers.items()}
         return {"tick": self.tick, "waited": self._waited, "ledgers": ledgers}
 
     @property
     def targets(self) -> dict[str, int]:
-        """Bytes that are still to leave, by sub-query; empty when all targets are met."""
+        """Bytes still to evict, by sub-query; empty when all targets are met."""
         return {name: ledger.target for name, ledger in self.ledgers.items() if ledger.target > 0}
 
     def opened(self, subquery: str, slots: Slots) -> None:
-        """Hear of groups whose slots are new, before anything else is told of them."""
+        """Record groups whose slots are new; call it before any other report of them."""
         self._classifiers[subquery].opened(self._subqueries[subquery].stats, slots, self.tick)
 
     def note(self, subquery: str, slots: Slots) -> None:
-        """Hear of hits, one for each time a slot is named; a sample of them is counted."""
+        """Record hits, one for each time a slot is listed; a sample of them is counted."""
         ledger, one_in = self.ledgers[subquery], self.policy.sample
         if one_in > 1 and len(slots):
             places = np.empty(len(slots) // one_in + 2, dtype=np.int64)
@@ -208,10 +209,10 @@ class Manager:
         self._classifiers[subquery].hit(self._subqueries[subquery].stats, slots, self.tick)
 
     def returned(self, subquery: str, slots: Slots, cost: float = 1.0) -> None:
-        """Hear of groups that were read back, before their hits; `cost` is that of all reads.
+        """Record groups that were read back, before their hits; `cost` is that of all reads.
 
-        Costs are in any unit, the same for all sub-queries. A group that comes back under another
-        slot than it left has zeros there.
+        Costs are in any unit, the same for all sub-queries. A group that comes back in another slot
+        than before has zeros there.
         """
         ledger, first = self.ledgers[subquery], self._subqueries[subquery].stats[slots, 0]
         recent = (first < 0) & (ledger.evicted + first + 1 <= ledger.window)
@@ -222,13 +223,13 @@ class Manager:
         self.opened(subquery, slots)
 
     def advance(self) -> None:
-        """Let a tick pass."""
+        """Advance the logical time by one tick."""
         self.tick += 1
         for ledger in self.ledgers.values():
             ledger.exposure += min(ledger.evicted, ledger.window)
 
     def loads(self, shard: int = 0) -> list[SubQueryLoad]:
-        """Return what targets are computed from."""
+        """Return the loads from which targets are computed."""
         return [
             SubQueryLoad(
                 subquery=name,
@@ -245,7 +246,7 @@ class Manager:
     def plan(self, limit: int, held: int) -> dict[str, int]:
         """Set targets if memory nears its limit and none are open; return the open ones.
 
-        `held` and `limit` are bytes of all that shares the limit, groups or not.
+        `held` and `limit` are the bytes of everything under the limit, not only of groups.
         """
         if not self.targets:
             need = excess(held, limit, self.policy.threshold, self.policy.free)
@@ -255,7 +256,7 @@ class Manager:
         return self.targets
 
     def assign(self, targets: Mapping[str, int]) -> None:
-        """Take targets that were set elsewhere, in place of those still open."""
+        """Accept targets that were set elsewhere; they replace those still open."""
         for name, ledger in self.ledgers.items():
             ledger.target = targets.get(name, 0)
             ledger.misses /= 2
@@ -263,7 +264,7 @@ class Manager:
             ledger.exposure /= 2
 
     def turn(self, limit: int, held: int) -> bool:
-        """Use the pause after a chunk of data: plan if need be, migrate a batch if it is time to.
+        """Run after a chunk of data: plan if needed, evict a batch if it is time.
 
         Returns whether all targets are met.
         """
@@ -278,9 +279,9 @@ class Manager:
         return self.step()
 
     def step(self) -> bool:
-        """Migrate one batch of the first sub-query with an open target; return whether none is.
+        """Evict one batch of the first sub-query with an open target; return whether none is open.
 
-        A target is given up for now when nothing more of that sub-query can leave.
+        A target is dropped for now when nothing more of that sub-query can be evicted.
         """
         for name in self.targets:
             if self._migrate(name, self.ledgers[name].target) is not None:
@@ -289,7 +290,7 @@ class Manager:
         return not self.targets
 
     def free(self, size: int) -> int:
-        """Free at least `size` bytes now if that much can leave; return how many were freed."""
+        """Free at least `size` bytes now if that much can be evicted; return the bytes freed."""
         held = sum(subquery.bytes_held() for subquery in self._subqueries.values())
         wanted, freed = max(size, int(self.policy.urgent * held)), 0
         able = set(self._subqueries)
@@ -316,19 +317,19 @@ class Manager:
         return freed
 
     def _migrate(self, name: str, missing: int, trials: int = 0) -> int | None:
-        """Let a batch leave, of no more groups than seem needed; return bytes, None if none can."""
+        """Evict a batch of no more groups than seem needed; return bytes, None if none can go."""
         subquery, ledger = self._subqueries[name], self.ledgers[name]
         candidates = subquery.candidates()
         if self._busy or not len(candidates):
             return None
         held = subquery.bytes_held()
         usual = held / len(candidates)
-        # the coldest groups are often smaller than others, but not to be taken for much smaller
-        # before a batch or two that were too small
+        # the coldest groups are often smaller than others, but assume so only after a batch or two
+        # freed too little
         size = max(ledger.size, usual / 4 ** (trials + 1)) if ledger.batches else usual
         count = min(self.policy.k, -int(-missing // size)) if size > 0 else self.policy.k
         chosen = self._chosen(name, candidates, count)
-        # groups are of very different sizes: those behind what is enough stay
+        # group sizes differ widely: groups beyond the required bytes stay
         sums = np.cumsum(subquery.resident(chosen))
         chosen = chosen[: int(np.searchsorted(sums, missing)) + 1]
         self._busy = True
@@ -348,7 +349,7 @@ class Manager:
         return freed
 
     def _chosen(self, name: str, candidates: Slots, count: int) -> Slots:
-        """Return the coldest groups; a few of those to be written stay if clean ones can leave."""
+        """Return the coldest groups; a few dirty ones stay if clean ones can be evicted instead."""
         coldest = self._coldest(name, candidates, count)
         clean = self._subqueries[name].is_clean(coldest)
         spared = min(len(coldest) // SPARED, int(np.count_nonzero(~clean)))

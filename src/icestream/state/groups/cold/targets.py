@@ -1,24 +1,26 @@
 """How many bytes each sub-query gives up when memory nears its limit.
 
-Idea: a part of what is held must leave. *Proportional*: every sub-query gives in proportion to its
-bytes and weight. *Benefit*: what a byte of memory is worth is measured by the misses among groups
-that left lately (they would have been hits with a little more memory), for each byte and tick.
-Popularity falls off like one over the rank, so the worth of the last byte grows as one over the
-bytes kept; making it equal everywhere means to keep bytes in proportion to bytes times worth.
+Idea: a fraction of the held bytes must be evicted. *Proportional*: every sub-query gives up bytes
+    in
+proportion to its bytes and weight. *Benefit*: the value of a byte of memory is measured by the
+misses among recently evicted groups (they would have been hits with a little more memory), per byte
+and tick. Popularity falls off like one over the rank, so the value of the last byte grows like one
+over the bytes kept; values are equal everywhere if bytes are kept in proportion to bytes times
+value.
 
 Invariants:
-1. Targets add up to what must leave, or to all there is, and none exceeds what is held
+1. Targets add up to the bytes that must go, or to all bytes, and none exceeds what is held
    (`test_targets_add_up_and_fit`).
-2. Equal weights and nothing measured: both rules give every sub-query the same part
+2. With equal weights and no measurements, both rules take the same fraction of every sub-query
    (`test_without_measurements_both_rules_agree`).
-3. More misses of a sub-query never make it give more (`test_worth_is_kept`).
-4. The answer depends on nothing but the arguments, and survives JSON
+3. More misses of a sub-query never make it give up more (`test_worth_is_kept`).
+4. The result depends only on the arguments, and survives JSON
    (`test_targets_survive_json`).
 
 Cost: O(n^2) at worst for n pairs of shard and sub-query.
 
-Limits: worth is one number for each sub-query, the curve behind it is assumed; it is measured anew
-all the time, so a wrong curve costs rounds, not exactness.
+Limits: value is one number per sub-query, and the curve behind it is assumed; it is measured
+continuously, so a wrong curve costs rounds, not exactness.
 
 References: the weighted targets of ICE's cold state manager; ghost entries as in ARC.
 """
@@ -36,17 +38,17 @@ Rule = Literal["proportional", "benefit"]
 
 @dataclass(frozen=True)
 class SubQueryLoad:
-    """What one sub-query of one shard holds, and what giving up memory cost it lately."""
+    """What one sub-query of one shard holds, and the recent cost of its evictions."""
 
     subquery: str
     #: bytes of groups in memory
     bytes: int
-    #: how readily it gives up memory, against others
+    #: how readily it gives up memory, relative to others
     weight: float = 1.0
-    #: groups that came back soon after they left, and what reading them cost
+    #: groups that were read back soon after eviction, and the cost of reading them
     misses: float = 0.0
     cost: float = 0.0
-    #: bytes that had left lately, summed over ticks
+    #: recently evicted bytes, summed over ticks
     exposure: float = 0.0
     shard: int = 0
 
@@ -62,7 +64,7 @@ class SubQueryLoad:
 
 @dataclass(frozen=True)
 class Targets:
-    """Bytes to give up, by shard and sub-query; those that give up nothing are left out."""
+    """Bytes to give up, by shard and sub-query; without those that give up nothing."""
 
     shards: Mapping[int, Mapping[str, int]]
 
@@ -71,7 +73,7 @@ class Targets:
         return dict(self.shards.get(shard, {}))
 
     def to_json(self) -> dict[str, dict[str, int]]:
-        """Return a JSON object; its keys are text."""
+        """Return a JSON object; its keys are strings."""
         return {str(shard): dict(found) for shard, found in self.shards.items()}
 
     @classmethod
@@ -81,7 +83,7 @@ class Targets:
 
 
 def excess(held: int, limit: int, threshold: float, free: float) -> int:
-    """Return how many bytes must leave: none below the threshold, else a part `free` of all."""
+    """Return how many bytes to evict: none below the threshold, else the fraction `free` of all."""
     if held < threshold * limit:
         return 0
     return max(int(free * held), held - int(threshold * limit))
@@ -96,9 +98,9 @@ def targets(
     free: float = 0.2,
     rule: Rule = "proportional",
 ) -> Targets:
-    """Return what every sub-query of all shards that share a limit of bytes must give up.
+    """Return the bytes that each sub-query of all shards under a common limit must give up.
 
-    `held` is what they hold in all, where that is more than the groups in memory.
+    `held` is the total they hold, if that is more than the groups in memory.
     """
     together = sum(load.bytes for load in loads) if held is None else held
     found: dict[int, dict[str, int]] = {}
@@ -123,17 +125,17 @@ def spread(loads: Sequence[SubQueryLoad], need: int, rule: Rule) -> list[int]:
 
 
 def check_rule(rule: str) -> None:
-    """Raise unless there is such a rule."""
+    """Raise unless this rule exists."""
     if rule not in get_args(Rule):
-        msg = f"targets are set by one of the rules {', '.join(get_args(Rule))}; got {rule!r}"
+        msg = f"the rule of targets must be one of {', '.join(get_args(Rule))}; got {rule!r}"
         raise DefinitionError(msg)
 
 
 def _worth(loads: Sequence[SubQueryLoad]) -> list[float]:
-    """Estimate the cost of misses for each byte given up and tick.
+    """Estimate the cost of misses per byte given up and tick.
 
-    A sub-query that was watched little is taken to be like all together: as if it had been watched
-    for so long that one more miss was due, and had it.
+    A sub-query with little history is assumed to be average: as if it had been observed long enough
+    for one more miss to be due, and had that miss.
     """
     misses = sum(load.misses for load in loads)
     exposure = sum(load.exposure for load in loads)
@@ -149,7 +151,7 @@ def _worth(loads: Sequence[SubQueryLoad]) -> list[float]:
 
 
 def _fill(wanted: Sequence[float], caps: Sequence[int], total: int) -> list[int]:
-    """Share out `total` in proportion to `wanted`, nobody above the cap; what is over goes on."""
+    """Divide `total` in proportion to `wanted`, up to each cap; the excess goes to the others."""
     shares = [0] * len(caps)
     left = min(max(total, 0), sum(caps))
     open_ = [i for i, cap in enumerate(caps) if cap > 0]

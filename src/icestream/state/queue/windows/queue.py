@@ -1,21 +1,21 @@
 """A queue of windows: tuples in, the tuples of the newest windows out, marked for the operator.
 
-Idea: `enqueue` takes batches of tuples in the order of arrival; `dequeue` hands out, in the order
-in which keys are served, the tuples of windows that are committed to. The first tuple of such a
-window carries its end as a mark, starters of windows that are passed over carry 0, others -1; an
-operator that obeys the marks opens exactly the windows it is to deliver. A window whose last tuple
-came before its last instant is ended by a record without a row.
+Idea: `enqueue` takes batches of tuples in the order of arrival; `dequeue` returns, in the order in
+which keys are served, the tuples of committed windows. The first tuple of such a window carries its
+end as a mark, first tuples of windows that are skipped carry 0, others -1; an operator that follows
+the marks opens exactly the windows it has to deliver. A window whose last tuple came before its
+last instant is ended by a record without a row.
 
 Invariants:
-1. What comes out are whole windows, each the newest when it was committed to
+1. The output is whole windows, each the newest when it was committed
    (`test_oracle_windows_are_delivered_whole`).
 2. A refused `enqueue` takes no tuple (`test_a_refused_batch_changes_nothing`,
    `test_bounded_a_batch_beyond_the_budget_takes_no_tuple`).
 
-Cost: O(1) per tuple; a tuple takes 24 bytes beside its row, a zone 48, a key 232.
+Cost: O(1) per tuple; a tuple takes 24 bytes and its row, a zone 48, a key 232.
 
-Limits: rows of fixed width: give the queue the columns that the operator needs. Times of a key go
-up; keys are remembered for good.
+Limits: rows of fixed width: pass only the columns that the operator needs. Times of a key
+increase; keys are never forgotten.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from icestream.state.rows import RowCodec
 Bools = npt.NDArray[np.bool_]
 Late = Literal["drop", "refuse"]
 
-#: tuples of a zone, unless told otherwise
+#: tuples of a zone by default
 BLOCK_ROWS = 16
 
 
@@ -63,14 +63,14 @@ class WindowArrays:
         """Attach to the arrays `name.*` of the pool's arrays, or start empty.
 
         Args:
-            size: of the windows.
-            slide: of the windows.
-            eager: whether a window is committed to as soon as it started.
-            fifo: whether an update moves its key to the end of those that wait.
+            size: size of the windows.
+            slide: slide of the windows.
+            eager: whether a window is committed as soon as it starts.
+            fifo: whether an update moves its key to the end of the queue.
             width: words of a row.
             block_rows: tuples of a zone.
-            pool: where zones come from; a pool of its own if left out.
-            name: how the arrays are called.
+            pool: pool of the zones; by default its own.
+            name: prefix of the arrays' names.
         """
         self._pool = PagePool() if pool is None else pool
         arrays: Arrays = self._pool.arrays
@@ -88,7 +88,7 @@ class WindowArrays:
 
     @property
     def kernel(self) -> z.WindowQueueArrays:
-        """The arrays, for kernels; never kept across a call that may grow them."""
+        """The arrays, for kernels; never keep them across a call that may grow them."""
         return z.WindowQueueArrays(self.facts, self.cells, self._pool.kernel, self._pages.kernel)
 
     @property
@@ -124,7 +124,7 @@ class WindowArrays:
         return self._pages.pages
 
     def reserve_cells(self, cells: int) -> None:
-        """Make room for so many keys; the index is at most half full then."""
+        """Make room for `cells` keys; the index is then at most half full."""
         grow_ahead([(self._cells, cells)])
         if self._index.capacity < 2 * cells:
             self._index.resize(1 << (2 * cells - 1).bit_length())
@@ -132,7 +132,7 @@ class WindowArrays:
             insert_all(self._index.view, self.cells, np.arange(self.keys))
 
     def find_cells(self, hi: Ids, lo: Ids) -> Ints:
-        """Return the cells of keys, made where they are new."""
+        """Return the cells of keys, created for new ones."""
         found = np.empty(len(hi), dtype=np.int64)
         done = 0
         while True:
@@ -144,11 +144,11 @@ class WindowArrays:
             self.reserve_cells(max(32, 2 * self.keys))
 
     def reserve_zones(self, zones: int) -> None:
-        """Make sure that so many more zones can be taken."""
+        """Make sure that `zones` more zones can be taken."""
         self._pages.reserve(zones)
 
     def reserve_tuples(self, found: Ints) -> None:
-        """Make sure that a tuple can be taken for each of some cells, in any order of times."""
+        """Make sure that a tuple can be added to each of some cells, in any order of times."""
         if self._pages.room >= len(found):
             return
         _, counts = np.unique(found, return_counts=True)
@@ -167,16 +167,16 @@ class WindowTuples:
     cells: Ints
     times: Ints
     arrived: Ints
-    #: window specification: above 0 the end of the window to open, 0 a starter of a window that is
-    #: not to be opened, -1 any other
+    #: mark: above 0 the end of the window to open, 0 the first tuple of a window that is not
+    #: opened, -1 any other
     marks: Ints
     #: which records are tuples; the others only end a window
     is_tuple: Bools
-    #: rows of the tuples, one for each that is one
+    #: rows of the tuples, one per tuple
     rows: pa.RecordBatch
 
     def __len__(self) -> int:
-        """Return how many records there are."""
+        """Return the number of records."""
         return len(self.times)
 
 
@@ -194,23 +194,23 @@ class WindowQueue:
         block_rows: int = BLOCK_ROWS,
         name: str = "windows",
     ) -> None:
-        """Make an empty queue, or attach to the arrays `name.*` of the pool's arrays.
+        """Create an empty queue, or attach to the arrays `name.*` of the pool's arrays.
 
         Args:
-            schema: of the rows; columns of fixed width.
+            schema: schema of the rows; columns of fixed width.
             windows: size, slide and semantics.
-            schedule: whether a key that waits keeps its place or moves to the end with updates.
-            late: whether a tuple that is not newer than its key's latest is dropped, or refused.
-            pool: where zones come from; a pool of its own if left out.
+            schedule: whether a waiting key keeps its position or moves to the end with updates.
+            late: whether a tuple that is not newer than its key's latest is dropped or refused.
+            pool: pool of the zones; by default its own.
             block_rows: tuples of a zone.
-            name: how the arrays are called.
+            name: prefix of the arrays' names.
         """
         self._codec = RowCodec(schema)
         if not self._codec.is_fixed:
-            msg = "windows keep rows of fixed width: give the queue only numbers and times"
+            msg = "rows of windows have fixed width: pass only numbers and times to the queue"
             raise DefinitionError(msg)
         if schedule not in ("inplace", "fifo"):
-            msg = f"windows wait 'inplace' or 'fifo'; got {schedule!r}"
+            msg = f"schedule must be 'inplace' or 'fifo'; got {schedule!r}"
             raise DefinitionError(msg)
         self.windows = windows
         self._late = late
@@ -226,7 +226,7 @@ class WindowQueue:
         )
 
     def __len__(self) -> int:
-        """Return how many keys wait."""
+        """Return the number of waiting keys."""
         return int(self._arrays.facts[z.WAITING])
 
     @property
@@ -257,24 +257,24 @@ class WindowQueue:
         return self._arrays.cells[: self._arrays.keys]
 
     def decoded(self, words: Table) -> pa.RecordBatch:
-        """Return rows of their words."""
+        """Return rows decoded from their words."""
         return self._codec.decode(np.ascontiguousarray(words).reshape(-1), len(words))
 
     def enqueue(self, hi: Ids, lo: Ids, times: Ints, arrived: Ints, rows: pa.RecordBatch) -> None:
-        """Take tuples in the order of arrival.
+        """Add tuples in the order of arrival.
 
         Args:
-            hi: of the keys' identities.
-            lo: of the keys' identities.
-            times: that windows are over, 1 or more; those of a key go up.
-            arrived: when each came, for staleness.
-            rows: what the operator needs.
+            hi: high words of the keys' ids.
+            lo: low words of the keys' ids.
+            times: times of the tuples in the windows, at least 1; those of a key increase.
+            arrived: arrival times, for staleness.
+            rows: the columns that the operator needs.
 
-        InputError for times that are refused, `Refused` when memory does not suffice: no tuple is
-        taken then.
+        Raises InputError for times that are refused, `Refused` when there is not enough memory: no
+        tuple is added then.
         """
         if len(times) and int(times.min()) < 1:
-            msg = f"times of windows are 1 or more; got {int(times.min())}"
+            msg = f"times of windows must be >= 1; got {int(times.min())}"
             raise InputError(msg)
         found = self._arrays.find_cells(hi, lo)
         if self._late == "refuse":
@@ -284,15 +284,15 @@ class WindowQueue:
         kernels.enqueue_many(self._arrays.kernel, found, times, arrived, words)
 
     def cells(self, hi: Ids, lo: Ids) -> Ints:
-        """Return the numbers of keys: 0, 1, 2, ... in the order in which they came first."""
+        """Return the numbers of keys: 0, 1, 2, ... in the order of first arrival."""
         return self._arrays.find_cells(hi, lo)
 
     def advance(self, keys: Ints, times: Ints, arrived: Ints, first: Ints, after: Ints) -> None:
-        """Note that no tuple comes before a time, for all cells that share a clock.
+        """Record that no tuple comes before a time, for all cells that share a clock.
 
         Args:
             keys: numbers of the clocks.
-            times: that each of them shows; a tuple of just that time may still come.
+            times: time of each clock; a tuple of exactly that time may still come.
             arrived: when that became known.
             first: first cell of each clock, -1 for none.
             after: cell after each cell in the list of its clock, -1 after the last.
@@ -315,7 +315,7 @@ class WindowQueue:
             raise InputError(msg)
 
     def dequeue(self, count: int) -> WindowTuples:
-        """Read up to `count` records of the windows that are served next (one more if one ends)."""
+        """Return up to `count` records of the windows served next (one more if one ends)."""
         records = np.empty((count + 1, kernels.RECORD), dtype=np.int64)
         words = np.empty((count + 1, self._codec.width), dtype=np.int64)
         found = kernels.dequeue_many(self._arrays.kernel, records, words)

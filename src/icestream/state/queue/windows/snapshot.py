@@ -1,14 +1,14 @@
-"""What a queue of windows holds, as flat arrays for a snapshot, and the queue made of them again.
+"""The content of a queue of windows as flat arrays for a snapshot, and the way back.
 
-Idea: cells of keys are told without addresses: places of tuples are ordinals, the order of waiting
-keys is that of their tickets, the order of those under processing a rank. Coming back, every number
-that kernels go by is checked or made anew: lists are linked again, tuples fill fresh zones, keys
-are entered into the index. A file that was signed again can make wrong answers, never a wrong walk.
+Idea: cells of keys are written without addresses: tuples are referred to by ordinals, waiting keys
+are ordered by their tickets, and keys being processed by a rank. A restore checks or recomputes
+every number that kernels use as an index: lists are linked again, tuples fill fresh zones, keys are
+entered into the index. A file that was signed again can cause wrong results, never a wrong access.
 
 Invariants:
-1. A queue that came back goes on as the one before
+1. A restored queue continues like the one before
    (`test_oracle_a_queue_goes_on_from_its_content`).
-2. Whatever the arrays hold, the queue comes back or ValueError is raised
+2. Whatever the arrays contain, the queue is restored or ValueError is raised
    (`test_content_that_makes_no_sense_is_refused`).
 
 Cost: O(keys + tuples).
@@ -30,14 +30,14 @@ from icestream.state.queue.windows.queue import WindowArrays
 
 Content = Mapping[str, npt.NDArray[Any]]
 
-#: counts that go on
+#: counts that continue
 _COUNTS = [z.TICKETS, z.MOST_KEPT, z.MOST_LIVE, z.LATE, z.UPDATES, z.COMMITS, z.DONES]
-#: addresses, which are not told
+#: addresses, which are not written
 _PLACES = [z.FRONT, z.BACK, z.DF, z.WS, z.WE, z.ET, z.WQ_PREV, z.WQ_NEXT]
 
 
 def content_of(arrays: WindowArrays) -> dict[str, npt.NDArray[Any]]:
-    """Return what a queue holds."""
+    """Return the content of a queue."""
     windows, keys = arrays.kernel, arrays.keys
     facts = windows.facts
     counts = np.zeros(keys, dtype=np.int64)
@@ -59,11 +59,11 @@ def content_of(arrays: WindowArrays) -> dict[str, npt.NDArray[Any]]:
 
 
 def _ranks(after: Ints, members: Ints) -> Ints:
-    """Return the places of members in their list, by the links between them."""
+    """Return the positions of members in their list, from the links between them."""
     number = np.full(len(after) + 1, len(members), dtype=np.int64)
     number[members] = np.arange(len(members))
     jump = np.append(number[after[members]], len(members))
-    # behind a member come those that it leads to: doubling the jumps counts them
+    # doubling the jumps counts the members that follow each one
     behind = np.append((jump[:-1] < len(members)).astype(np.int64), 0)
     for _ in range(max(1, len(members)).bit_length()):
         behind += behind[jump]
@@ -72,7 +72,7 @@ def _ranks(after: Ints, members: Ints) -> Ints:
 
 
 def bring_back(arrays: WindowArrays, content: Content) -> None:
-    """Fill an empty queue; ValueError for what cannot be."""
+    """Fill an empty queue; ValueError for invalid content."""
     facts = arrays.facts
     width = int(facts[z.WIDTH])
     cells = _array(content, "cells", z.CELL)
@@ -102,7 +102,7 @@ def _check_tuples(held: Ints, ordinals: Table, tuples: Table) -> None:
 
 
 def _check_cells(cells: Table, held: Ints, ordinals: Table) -> None:
-    """Refuse states that no key can be in, and counts that are not those of its tuples."""
+    """Raise ValueError for states that no key can have, and for wrong counts of its tuples."""
     states, unread = cells[:, z.STATES], cells[:, z.UNREAD]
     reads, ends, starts = (ordinals[:, n] for n in range(kernels.ORDINALS))
     committed = cells[:, z.COMMITTED] != z.NONE
@@ -122,7 +122,7 @@ def _check_cells(cells: Table, held: Ints, ordinals: Table) -> None:
 
 
 def _link(cells: Table, facts: Ints, keys: int) -> None:
-    """Make the lists of waiting keys and of those under processing."""
+    """Build the lists of waiting keys and of keys being processed."""
     states = cells[:keys, z.STATES]
     waiting = np.flatnonzero((states & WAIT != 0) & (states & HELD == 0))
     tickets = cells[:keys, z.TICKET][states & WAIT != 0]
@@ -145,7 +145,7 @@ def _link(cells: Table, facts: Ints, keys: int) -> None:
 
 
 def _array(content: Content, name: str, width: int = 0) -> npt.NDArray[np.int64]:
-    """Return an array of a snapshot; ValueError if it is not one of numbers in rows of a width."""
+    """Return an array of a snapshot; ValueError unless it has numbers in rows of this width."""
     found = content[name]
     fits = found.ndim == 2 and found.shape[1] == width if width else found.ndim == 1
     _check(fits and found.dtype == np.int64, name)
@@ -154,5 +154,5 @@ def _array(content: Content, name: str, width: int = 0) -> npt.NDArray[np.int64]
 
 def _check(holds: Any, what: str) -> None:
     if not holds:
-        msg = f"the {what} of a queue of windows do not fit each other"
+        msg = f"the {what} of a queue of windows are inconsistent"
         raise ValueError(msg)

@@ -6,7 +6,7 @@ from icestream.core.arrays import Ids
 
 
 def find_cells_reference(hi: Ids, lo: Ids) -> list[int]:
-    """Number keys in the order in which they came first, with a dict."""
+    """Number keys in order of first appearance, with a dict."""
     numbers: dict[tuple[int, int], int] = {}
     return [
         numbers.setdefault(key, len(numbers)) for key in zip(hi.tolist(), lo.tolist(), strict=True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 def lift_tuples_reference(
     times: list[int], reads: int | None, end: int, starts: int | None
 ) -> list[int]:
-    """Return which times of a buffer are alive, from those that are read and started next."""
+    """Return the live times of a buffer, given the next one read and the next one started."""
     return [
         time
         for time in times
