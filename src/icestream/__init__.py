@@ -1,4 +1,4 @@
-"""Icestream: stateful streams on Spark whose state is far larger than memory.
+"""Icestream: stateful streaming on Spark with state far larger than memory.
 
     import icestream as ice
 
@@ -6,11 +6,14 @@
     kpis = calls.window("24 hours", slide="10 seconds").groupBy("serviceId").agg(ice.count())
     query = kpis.writeStream.option("path", "out").option("checkpointLocation", "chk").start()
 
-The names below are loaded when they are first used, so that the layers under the API work
-without Spark.
+The API is in `icestream.api`; its names are imported here on first use, so that the lower layers
+work without Spark. Below it: `sql` (SQL text), `plan` (queries as data), `operators` and `kernels`
+(what runs), `state` (log and memory), `runtime` (versions on Spark or in one process). `inspect`,
+`dashboard`, `cli` and `doctor` are the tools, `demo` is `icestream demo`, and `testing` has what
+authors of operators and stores need.
 
 Invariants:
-1. `dir(icestream)` lists the API and what is loaded (`test_dir_lists_the_api`).
+1. `dir(icestream)` lists the API and the loaded sub-packages (`test_dir_lists_the_api`).
 2. `icestream.sql` is the function, whatever was imported before
    (`test_sql_is_the_function_whatever_is_imported`).
 """
@@ -231,7 +234,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load a name of the API when it is first used."""
+    """Import a name of the API on first use."""
     if name not in _HOME_OF:
         msg = f"module 'icestream' has no attribute {name!r}"
         raise AttributeError(msg)
@@ -239,7 +242,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """List the API and the sub-packages that are loaded, not what this module needs itself."""
+    """List the API and the loaded sub-packages, not the imports of this module."""
     loaded = [name for name, value in globals().items() if _is_child(name, value)]
     return sorted({*__all__, *loaded, *(name for name in globals() if name.startswith("__"))})
 
@@ -249,7 +252,7 @@ def _is_child(name: str, value: object) -> bool:
 
 
 class _Package(ModuleType):
-    """A package whose API wins over its sub-packages: `icestream.sql` is the function."""
+    """A package whose API hides sub-packages of the same name: `icestream.sql` is the function."""
 
     def __setattr__(self, name: str, value: object) -> None:
         """Set an attribute, unless it is a sub-package with the name of a function."""

@@ -1,8 +1,8 @@
 """The `icestream` command.
 
-Idea: each command is one function that imports what it runs when it runs, so `--help` is instant
-and `doctor` works where Spark does not. Errors that Icestream reports on purpose become one line on
-standard error and an exit code; anything else is a bug and keeps its traceback.
+Idea: each command is one function that imports its code when it runs, so `--help` is instant and
+`doctor` works without Spark. An error that Icestream raises on purpose becomes one line on standard
+error and an exit code; anything else is a bug and keeps its traceback.
 
 Invariants:
 1. An `IcestreamError` prints one line, no traceback (`test_an_error_is_one_clean_line`).
@@ -37,7 +37,7 @@ OVER_BUDGET = 4
 
 
 def exit_code(error: IcestreamError) -> int:
-    """Tell the exit code of an error: 3 damaged checkpoint, 4 budget, 1 any other."""
+    """Return the exit code of an error: 3 damaged checkpoint, 4 budget, 1 any other."""
     match error:
         case DamageError():
             return DAMAGED
@@ -48,7 +48,7 @@ def exit_code(error: IcestreamError) -> int:
 
 
 def reported(command: Callable[P, None]) -> Callable[P, None]:
-    """Let a command end with one line and the exit code of the error, instead of a traceback."""
+    """Make a command end with one line and the exit code of its error, without a traceback."""
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -73,8 +73,8 @@ app = typer.Typer(
 def about() -> None:
     """Stateful streaming queries on Spark whose state is far larger than memory.
 
-    You write a query with PySpark's names and give it a memory budget in bytes; results are
-    exact, and what does not fit in the budget is read back from the query's own log on disk.
+    Write a query with PySpark's names and give it a memory budget in bytes. Results are exact;
+    state that does not fit in the budget is read back from the query's own log on disk.
 
     Exit codes: 0 fine, 1 failure, 2 wrong usage, 3 damaged checkpoint, 4 budget too small,
     130 interrupted.
@@ -100,10 +100,10 @@ def run(
     ],
     ui: Annotated[bool, typer.Option("--ui", help="Show its queries on a local page.")] = False,
 ) -> None:
-    """Run a program; what follows -- is the program's.
+    """Run a program; arguments after -- go to the program.
 
-    Spark's workers run the same Python as the program. `ice.local_session()` gives it a Spark with
-    the settings Icestream likes. With --ui the page stays until Ctrl-C, on a terminal.
+    Spark's workers run the same Python as the program. `ice.local_session()` starts Spark with the
+    settings that Icestream recommends. With --ui, on a terminal, the page stays until Ctrl-C.
     """
     from icestream.commands.program import run_program
 
@@ -123,25 +123,27 @@ def sql(
     ],
     time: Annotated[str, typer.Option(help="The column with the event time.")],
     format_: Annotated[
-        str, typer.Option("--format", help="What the files are: parquet, json, csv or orc.")
+        str, typer.Option("--format", help="The format of the files: parquet, json, csv or orc.")
     ] = "parquet",
     schema: Annotated[
-        str | None, typer.Option(help="Columns and types; taken from the files if left out.")
+        str | None, typer.Option(help="Columns and types; read from the files if left out.")
     ] = None,
     slack: Annotated[str, typer.Option(help="How late events may be.")] = "0 seconds",
-    memory: Annotated[str, typer.Option(help="The budget of the state.")] = "256 MB",
+    memory: Annotated[str, typer.Option(help="The memory budget.")] = "256 MB",
     output: Annotated[
         Path | None, typer.Option(help="Write Parquet files here instead of printing rows.")
     ] = None,
     checkpoint: Annotated[
-        Path | None, typer.Option(help="Keep state here, and go on from it next time.")
+        Path | None, typer.Option(help="Store state here, and continue from it next time.")
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Wait for more until Ctrl-C.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Wait for more files until Ctrl-C.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object per row.")] = False,
 ) -> None:
-    """Answer a statement over files, row by row as windows close.
+    """Run a statement over files and print rows as windows close.
 
-    At the end of the files the windows that are open are closed, unless a checkpoint is kept.
+    At the end of the files the open windows are closed, unless there is a checkpoint.
     """
     from icestream.commands.statement import FileStream, sql_command
 
@@ -166,27 +168,27 @@ def plan(
     rate: Annotated[float, typer.Option(help="Events per second of event time.")] = 1000.0,
     keys: Annotated[float, typer.Option(help="Groups in the longest window.")] = 1000.0,
     pane_keys: Annotated[
-        float | None, typer.Option(help="Groups in one pane; by rate and keys if left out.")
+        float | None, typer.Option(help="Groups in one pane; from rate and keys if left out.")
     ] = None,
     event_bytes: Annotated[
-        float | None, typer.Option(help="Bytes of an event; by its columns if left out.")
+        float | None, typer.Option(help="Bytes of an event; from its columns if left out.")
     ] = None,
-    memory: Annotated[str | None, typer.Option(help="The budget to compare with.")] = None,
+    memory: Annotated[str | None, typer.Option(help="The memory budget to compare with.")] = None,
     columns: Annotated[
         str | None, typer.Option(help="Columns of the stream of a statement, with their types.")
     ] = None,
     time: Annotated[str | None, typer.Option(help="The column with the event time.")] = None,
     checkpoint: Annotated[
-        str | None, typer.Option(help="Tell how far off estimates were on past runs.")
+        str | None, typer.Option(help="Compare the estimates of past runs with what they used.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
-    """Tell what a query will take before it runs: memory, disk and traffic of each operator."""
+    """Estimate what a query will use before it runs: memory, disk and traffic per operator."""
     from icestream.commands.what_if import past_runs, past_text, plan_text, planned, what_if
     from icestream.plan.forecast import StreamLoad
 
     if query is None and checkpoint is None:
-        msg = "give a statement, a file with one, a program, or --checkpoint"
+        msg = "give a statement, a file with a statement, a program, or --checkpoint"
         raise typer.BadParameter(msg)
     use_this_python()
     told: dict[str, Any] = {}
@@ -213,14 +215,14 @@ def doctor(
         typer.Option(
             exists=True,
             file_okay=False,
-            help="Where checkpoints would be; the folder for temporary files if not given.",
+            help="Where checkpoints would be; by default the folder for temporary files.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
     """Check Java, Spark, Python, cores, memory and the disk, and measure synced writes.
 
-    Ends with 0 if Icestream can run here, warnings included, and with 1 if something is missing.
+    The exit code is 0 if Icestream can run here, even with warnings, and 1 if something is missing.
     """
     from icestream.doctor import Health, describe_machine, examine
 
@@ -239,9 +241,9 @@ def doctor(
 def ui(
     checkpoints: Annotated[
         list[str] | None,
-        typer.Argument(help="Checkpoints, or folders of them; your last queries if none is given."),
+        typer.Argument(help="Checkpoints, or folders of them; by default your last queries."),
     ] = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any that is free.")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any free port.")] = 0,
     open_: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> None:
     """Show queries, running and ended, on a local page until you press Ctrl-C."""
@@ -254,7 +256,7 @@ app.add_typer(state_commands(reported), name="state")
 
 
 def _print_findings(findings: list[Finding]) -> None:
-    """Print one line per finding, and one more with what to do where that is needed."""
+    """Print one line per finding, and a second line with advice where there is some."""
     for finding in findings:
         typer.echo(f"{finding.health:<8} {finding.name:<11} {finding.found}")
         if finding.advice:

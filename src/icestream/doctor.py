@@ -1,16 +1,16 @@
-"""Look at a machine and say whether Icestream can run here, and how fast its disk commits.
+"""Check whether Icestream can run on this machine, and measure how fast its disk commits.
 
-Idea: each check is a function that returns one `Finding`: what was looked at, what was found, and,
-where something is missing, what to do. The disk is measured by doing what a commit does: write a
-file and fsync it. Nothing here starts Spark or a JVM other than `java -version`.
+Idea: each check is a function that returns one `Finding`: the subject, the result and, if something
+is missing, advice. The disk is measured with the steps of a commit: write a file and fsync it.
+Nothing here starts Spark, nor a JVM other than `java -version`.
 
 Invariants:
-1. A finding that is not fine says what to do (`test_every_finding_that_is_not_fine_has_advice`).
+1. A finding that is not fine has advice (`test_every_finding_that_is_not_fine_has_advice`).
 2. The measured folder is left as it was (`test_measuring_leaves_the_folder_as_it_was`).
 
 Cost: writes `PROBE_BYTES` once, plus `SYNCS` small synced files.
 
-Limits: a virtual disk may acknowledge an fsync before the data is safe; nothing here can see that.
+Limits: a virtual disk may acknowledge an fsync before the data is safe; this cannot be detected.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from icestream.core.units import format_bytes
 OLDEST_PYTHON = (3, 11)
 OLDEST_SPARK = (4, 1)
 OLDEST_JAVA = 17
-#: below this Spark and one small query leave no room for state
+#: with less memory, Spark and one small query leave no room for state
 LEAST_MEMORY = 2 << 30
 LEAST_DISK = 1 << 30
 PROBE_BYTES = 64 << 20
 SYNCS = 16
-#: synced small writes slower than this, in seconds, dominate the time of a batch
+#: slower syncs of small writes, in seconds, dominate the time of a batch
 SLOW_SYNC = 0.05
 _BLOCK = 1 << 20
 _MEMORY_FILE_SYSTEMS = {"tmpfs", "ramfs"}
 
 
 class Health(StrEnum):
-    """How much a finding matters."""
+    """The severity of a finding."""
 
     FINE = "fine"
     WARNING = "warning"
@@ -57,15 +57,15 @@ class Health(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked at."""
+    """The result of one check."""
 
     name: str
     health: Health
-    #: what was found, for people
+    #: what was found, as text
     found: str
     #: what to do; empty when fine
     advice: str = ""
-    #: the same in numbers, for programs
+    #: what was found, as numbers
     values: dict[str, float | int | str] = field(default_factory=dict)
 
 
@@ -122,7 +122,7 @@ def check_java() -> Finding:
         return Finding("java", Health.FAILURE, f"{program} does not run", advice)
     version = java_version(run.stderr + run.stdout)
     if version is None:
-        return Finding("java", Health.FAILURE, f"{program} does not tell its version", advice)
+        return Finding("java", Health.FAILURE, f"{program} does not print its version", advice)
     values: dict[str, float | int | str] = {"version": version, "program": program}
     health = Health.FINE if version >= OLDEST_JAVA else Health.FAILURE
     advice = "" if health is Health.FINE else advice
@@ -130,7 +130,7 @@ def check_java() -> Finding:
 
 
 def java_version(printed: str) -> int | None:
-    """Read the feature release out of what `java -version` prints (`1.8` is 8)."""
+    """Parse the feature release from the output of `java -version` (`1.8` is 8)."""
     match = re.search(r'version "(?:1\.)?(\d+)', printed)
     return int(match[1]) if match else None
 
@@ -147,7 +147,7 @@ def check_cores() -> Finding:
 
 
 def check_memory(limit_file: Path = Path("/sys/fs/cgroup/memory.max")) -> Finding:
-    """Compare the memory that is free for use with the least that Spark needs."""
+    """Compare the available memory with the minimum that Spark needs."""
     memory = psutil.virtual_memory()
     total, available = int(memory.total), int(memory.available)
     limit = _memory_limit(limit_file)
@@ -162,7 +162,7 @@ def check_memory(limit_file: Path = Path("/sys/fs/cgroup/memory.max")) -> Findin
 
 
 def _memory_limit(limit_file: Path) -> int | None:
-    """Read the limit of the container, or None if there is none."""
+    """Read the memory limit of the container; None if there is none."""
     try:
         text = limit_file.read_text().strip()
     except OSError:
@@ -171,7 +171,7 @@ def _memory_limit(limit_file: Path) -> int | None:
 
 
 def check_space(folder: Path) -> Finding:
-    """Check that state would have room on a file system that outlives the machine's memory."""
+    """Check that the folder has space and is on a disk, not in memory."""
     free = shutil.disk_usage(folder).free
     kind = _file_system(folder)
     found = f"{format_bytes(free)} free in {folder} ({kind})"
@@ -180,13 +180,13 @@ def check_space(folder: Path) -> Finding:
         advice = f"free disk space, or choose a folder with more than {format_bytes(LEAST_DISK)}"
         return Finding("disk space", Health.WARNING, found, advice, values)
     if kind in _MEMORY_FILE_SYSTEMS:
-        advice = "this folder is memory: keep checkpoints in a folder on a disk"
+        advice = "this folder is in memory: put checkpoints in a folder on a disk"
         return Finding("disk space", Health.WARNING, found, advice, values)
     return Finding("disk space", Health.FINE, found, values=values)
 
 
 def _file_system(folder: Path) -> str:
-    """Name the kind of file system that holds `folder`."""
+    """Return the type of the file system of `folder`."""
     place = folder.resolve()
     mounts = [
         (len(part.mountpoint), part.fstype)
@@ -223,7 +223,7 @@ def measure_disk(folder: Path, *, size: int, syncs: int) -> Finding:
 
 
 def _write_synced(path: Path, size: int) -> float:
-    """Create a file of random bytes, fsync it, and return the seconds that took."""
+    """Create a file of random bytes, fsync it, and return the seconds this took."""
     block = os.urandom(min(size, _BLOCK))
     start = time.perf_counter()
     with path.open("xb") as file:
@@ -235,7 +235,7 @@ def _write_synced(path: Path, size: int) -> float:
 
 
 def describe_machine() -> dict[str, str]:
-    """Name the machine, for reports."""
+    """Describe the machine, for reports."""
     return {"system": platform.platform(), "machine": platform.machine()}
 
 

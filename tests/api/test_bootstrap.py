@@ -133,7 +133,7 @@ def test_history_comes_before_the_first_batch(spark: SparkSession, tmp_path: Pat
     stream = spark.readStream.schema(SCHEMA).parquet(str(older))
     placed(sliding(stream), tmp_path).format("noop").start().awaitTermination()
     history = spark.read.schema(SCHEMA).parquet(str(older))
-    with pytest.raises(CheckpointError, match="history comes before the first one"):
+    with pytest.raises(CheckpointError, match="history must come before the first"):
         placed(sliding(history), tmp_path).bootstrap()
 
 

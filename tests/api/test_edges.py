@@ -75,7 +75,7 @@ def test_edges_are_rows_of_a_group() -> None:
     stream = Events(FromSource(COLUMNS), {})
     with pytest.raises(DefinitionError, match=r"groupApply\(keys, lambda group: group.edges"):
         stream.edges("what = 'in'", "what = 'out'", since="since")
-    with pytest.raises(DefinitionError, match="not results that may be taken back"):
+    with pytest.raises(DefinitionError, match="not results that may be retracted"):
         stream.groupApply("user", lambda g: g.difference(g).edges("true", "false", since="since"))
     with pytest.raises(DefinitionError, match="since='user' must be a time"):
         stream.groupApply("user", lambda g: g.edges("true", "false", since="user"))

@@ -118,9 +118,9 @@ BAD: dict[str, tuple[Definition, str]] = {
     "a condition on what is not there": (lambda r, c: r.where("missing > 1"), "missing"),
     "a selection of what is not there": (lambda r, c: r.select("missing"), "missing"),
     "an aggregate outside groups": (
-        lambda r, c: r.agg(ice.count()), "agg works on the events of a group"
+        lambda r, c: r.agg(ice.count()), "agg works only on the events of a group"
     ),
-    "the best outside groups": (lambda r, c: r.top(3, "rating"), "top works on the events of a"),
+    "the best outside groups": (lambda r, c: r.top(3, "rating"), "top works only on the events of"),
     "a join without keys": (lambda r, c: r.join(c), r"join\(other, on=...\)"),
     "a difference without keys": (lambda r, c: r.difference(c), r"difference\(other, on=...\)"),
     "keys that are not there": (
@@ -131,20 +131,20 @@ BAD: dict[str, tuple[Definition, str]] = {
         lambda r, c: r.join(c, on="item"), r"join names \['item'\]; the columns are"
     ),
     "a function that returns a list": (
-        lambda r, c: r.groupApply("user", lambda g: SOMETHING), "returns what it made of the events"
+        lambda r, c: r.groupApply("user", lambda g: SOMETHING), "must return events made from its"
     ),
     "a function that returns something else": (
-        lambda r, c: r.groupApply("user", lambda g: r), "returns what it made of the events"
+        lambda r, c: r.groupApply("user", lambda g: r), "must return events made from its"
     ),
     "a stream from outside the group": (
-        lambda r, c: r.groupApply("user", lambda g: g.difference(c)), "hand other streams to group"
+        lambda r, c: r.groupApply("user", lambda g: g.difference(c)), "pass other streams to group"
     ),
     "a union of different columns": (lambda r, c: r.union(c), "a union needs equal columns"),
     "a union with a list": (lambda r, c: r.groupApply("user", lambda g: g.difference(SOMETHING)),
         "takes other events"),
-    "an unknown join": (lambda r, c: r.join(c, "user", how="cross"), "how='cross' is no join"),
+    "an unknown join": (lambda r, c: r.join(c, "user", how="cross"), "how='cross' is not a kind"),
     "an outer join with a condition": (
-        lambda r, c: r.join(c, "user", how="left", where="item = page"), "by lifetimes and equal"
+        lambda r, c: r.join(c, "user", how="left", where="item = page"), "needs lifetimes and equal"
     ),
     "columns of one name": (
         lambda r, c: r.join(r, on="user"), r"both sides of the join have \['item', 'rating', 'ts'\]"
@@ -171,7 +171,7 @@ BAD: dict[str, tuple[Definition, str]] = {
     ),
     "events without a group": (lambda r, c: r.writeStream, "straight from a source"),
     "events of a group": (
-        lambda r, c: r.groupApply("user", lambda g: g.explain() or g), "leave it by being returned"
+        lambda r, c: r.groupApply("user", lambda g: g.explain() or g), "return the events of a"
     ),
 }  # fmt: skip
 

@@ -161,7 +161,7 @@ BAD: dict[str, tuple[Definition, str]] = {
     ),
     "a strategy of a fetching join": (
         lambda a, b, c: ice.join(a, b, on=[("a1", "b1")], strategy="largest"),
-        "'strategy' belongs to a join with onPressure='defer'",
+        "'strategy' is only for joins with onPressure='defer'",
     ),
     "too few names": (lambda a, b, c: ice.join(a, b, c, on=[("a1", "b1")]), "each of the 3"),
     "a join of a group": (
@@ -199,7 +199,7 @@ BAD: dict[str, tuple[Definition, str]] = {
             a.groupApply("a1", lambda g: g.agg(ice.count())),
             b, on=[("a1", "b1")], onPressure="defer",
         ),
-        "results that may be taken back",
+        "results that may be retracted",
     ),
 }  # fmt: skip
 

@@ -128,7 +128,7 @@ def test_queries_over_different_streams_are_not_started_together(
     feed = Feed(spark, f"{tmp_path}/in", events(0, 5))
     one = ice.stream(feed.stream(), "ts").window("1 second").count()
     other = ice.stream(feed.stream(), "ts", "1 second").window("1 second").count()
-    with pytest.raises(DefinitionError, match="must look at the same stream"):
+    with pytest.raises(DefinitionError, match="must read the same stream"):
         ice.start(
             one.writeStream.format("noop"),
             other.writeStream.format("noop"),

@@ -193,7 +193,7 @@ def test_a_restarted_query_serves_rewritten_values_that_waited(
     )
     ice.write_state(edited, checkpoint, kept="waiting")
     Path(slow).unlink()
-    with pytest.raises(CheckpointError, match="the kind of trigger it began with"):
+    with pytest.raises(CheckpointError, match="the kind of trigger it was started with"):
         writer().trigger(availableNow=True).start().awaitTermination()
     query = writer().trigger(processingTime="100 milliseconds").start()
     query.processAllAvailable()

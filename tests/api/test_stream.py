@@ -78,7 +78,7 @@ BAD: dict[str, tuple[Definition, str]] = {
     "no such key": (lambda df: _windows(df).groupBy("k").agg(ice.count()), "`k`.*columns are"),
     "no such input": (lambda df: _windows(df).agg(ice.sum("k")), "`k`.*The columns are"),
     "all columns as a key": (
-        lambda df: _windows(df).groupBy("*").agg(ice.count()), "taken one by one"
+        lambda df: _windows(df).groupBy("*").agg(ice.count()), "given one by one"
     ),
     "all columns as an input": (lambda df: _windows(df).agg(ice.sum("*")), "The columns are"),
     "a map as a key": (lambda df: _windows(df).groupBy("tags").agg(ice.count()), "map"),
@@ -105,14 +105,14 @@ BAD: dict[str, tuple[Definition, str]] = {
     ),
     "no grouping set": (lambda df: _windows(df).groupingSets([], "n"), "at least one set"),
     "a grouping set twice": (
-        lambda df: _windows(df).groupingSets([["n"], ["n"]], "n"), "can be asked for once"
+        lambda df: _windows(df).groupingSets([["n"], ["n"]], "n"), "may be given only once"
     ),
     "a union of different types": (
         lambda df: ice.stream(df, "ts")
         .union(ice.stream(df.withColumn("n", sf.lit("x")), "ts"))
         .window("1 second")
         .agg(ice.count("n")),
-        "must agree in the types",
+        "must have equal types",
     ),
     "a selection of what is not there": (
         lambda df: _windows(df).count().select("k"), "`k`.*The columns are.*window"

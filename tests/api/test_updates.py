@@ -269,7 +269,7 @@ def sized(stream: Any) -> Any:
                 s.window("2 seconds").count().writeStream.format("noop"),
                 checkpointLocation="nowhere",
             ),
-            "queries of their own",
+            "separate queries",
         ),
         (
             lambda s: ice.start(

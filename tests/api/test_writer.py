@@ -53,7 +53,7 @@ BAD: dict[str, tuple[Callable[[ice.StreamWriter], Any], str]] = {
     "no checkpoint": (lambda w: w.format("noop").start(), "checkpointLocation"),
     "a checkpoint on an unknown storage": (
         lambda w: w.format("noop").option("checkpointLocation", "gopher://x/y").start(),
-        "cannot be kept on gopher://x",
+        "cannot be stored on gopher://x",
     ),
     "no path": (lambda w: w.option("checkpointLocation", "/nowhere").start(), "needs .option"),
     "flush of a query that goes on": (
@@ -72,7 +72,7 @@ BAD: dict[str, tuple[Callable[[ice.StreamWriter], Any], str]] = {
             .trigger(availableNow=True)
             .start()
         ),
-        "no other trigger",
+        "excludes any other trigger",
     ),
     "a ticker that never ticks": (
         lambda w: w.format("noop").options(checkpointLocation="/nowhere", ticker="0 s").start(),
@@ -121,7 +121,7 @@ def test_the_checkpoint_of_another_plan_is_refused_by_naming_what_differs(
 
 def test_a_checkpoint_keeps_its_shards(ran: Ran, tmp_path: Path) -> None:
     writer = ran.writer(tmp_path)
-    with pytest.raises(CheckpointError, match="has 1 shards, the query asks for 3"):
+    with pytest.raises(CheckpointError, match="has 1 shards, but the query sets 3"):
         writer.shards(3).start()
     query = writer.start()
     query.awaitTermination()
@@ -142,7 +142,7 @@ def test_a_checkpoint_that_was_rolled_back_is_noticed(ran: Ran, tmp_path: Path) 
     shutil.rmtree(tmp_path / "copy" / "icestream" / "commits")
     times = pa.array([9_000_000]).cast(pa.timestamp("us", "UTC"))
     ran.feed.add(pa.table({"ts": times, "key": ["a"]}))
-    with pytest.raises(CheckpointError, match=r"Spark comes with batch 1.*rolled back"):
+    with pytest.raises(CheckpointError, match=r"Spark sends batch 1.*rolled back"):
         writer.start().awaitTermination()
 
 

@@ -78,13 +78,13 @@ def test_rows_go_to_files_if_asked_for(
 
 @pytest.mark.spark
 def test_what_cannot_be_asked_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(DefinitionError, match="files are parquet"):
+    with pytest.raises(DefinitionError, match="must be one of parquet"):
         ask(tmp_path, format="avro")
     with pytest.raises(DefinitionError, match=r"cannot be read as .* --schema"):
         ask(tmp_path)
     write(tmp_path / "orders", "a", 1)
     stream = FileStream(tmp_path / "orders", "parquet", "at", "0 seconds").stream(spark)
-    with pytest.raises(DefinitionError, match="names its stream"):
+    with pytest.raises(DefinitionError, match="must name its stream"):
         statement("SELECT 1", stream)
     with pytest.raises(DefinitionError, match="one statement at a time"):
         statement(f"{TEXT}; {TEXT}", stream)

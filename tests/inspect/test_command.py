@@ -98,7 +98,7 @@ def test_export_writes_a_private_file(windows: str, pairs: str, tmp_path: Path) 
         "key",
         "row",
     ]
-    assert "exists already" in said("export", windows, "--to", str(one), code=1)
+    assert "already exists" in said("export", windows, "--to", str(one), code=1)
     assert sorted(os.listdir(tmp_path)) == ["many.parquet", "one.parquet"]
 
 
@@ -106,7 +106,7 @@ def test_rewrite_takes_what_export_wrote(tmp_path: Path) -> None:
     root, kept = make("pairs", str(tmp_path)), ("--kept", "0: left")
     file = tmp_path / "left.parquet"
     said("export", root, "--to", str(file), *kept)
-    assert said("rewrite", root, "--from", str(file), *kept) == "nothing differs from version 5\n"
+    assert said("rewrite", root, "--from", str(file), *kept) == "no row differs from version 5\n"
     rows = pq.read_table(file)
     pq.write_table(rows.slice(0, 1), tmp_path / "one.parquet")
     done = told("rewrite", root, "--from", str(tmp_path / "one.parquet"), *kept)
@@ -120,8 +120,8 @@ def test_rewrite_takes_what_export_wrote(tmp_path: Path) -> None:
 
 def test_each_outcome_has_its_exit_code(windows: str, tmp_path: Path) -> None:
     assert said("verify", windows).endswith("fine\n")
-    assert "no checkpoint of Icestream" in said("verify", str(tmp_path), code=2)
-    assert "no checkpoint of Icestream" in said("show", str(tmp_path), code=2)
+    assert "not a checkpoint of Icestream" in said("verify", str(tmp_path), code=2)
+    assert "not a checkpoint of Icestream" in said("show", str(tmp_path), code=2)
     root = damaged(tmp_path / "damaged")
     assert "DAMAGED" in said("verify", root, code=1)
     assert not told("verify", root, code=1)["fine"]
@@ -137,7 +137,7 @@ def test_repair_asks_before_it_changes_anything(windows: str, tmp_path: Path) ->
     said("verify", root, code=1)
     copy = str(tmp_path / "copy")
     assert told("repair", root, "--to", copy)["version"] == 4
-    assert "exists already" in said("repair", root, "--to", copy, code=1)
+    assert "already exists" in said("repair", root, "--to", copy, code=1)
     assert "give one of them" in said("repair", root, "--to", copy, "--yes", code=1)
     said("verify", copy)
     assert "repaired in place" in said("repair", root, "--yes")

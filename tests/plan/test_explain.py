@@ -28,20 +28,20 @@ def minutes_of(*lengths: int, store: str = "auto") -> Plan:
 
 def test_windows_made_of_windows_are_told_where_the_stream_was_measured() -> None:
     plan, steady = minutes_of(1, 5, 10, 15, 20), measured((MINUTE, 10.0))
-    assert "anew from" not in explained(plan)
+    assert "computed from" not in explained(plan)
     told = explained(plan, steady)
-    assert "20 minutes: anew from 2 x 10 minutes" in told
-    assert "15 minutes: anew from 1 x 10 minutes + 1 x 5 minutes; in turn with" in told
+    assert "20 minutes: computed from 2 x 10 minutes" in told
+    assert "15 minutes: computed from 1 x 10 minutes + 1 x 5 minutes; in turn with" in told
     # 146 + 18 rows kept for others, of ten groups each
-    assert "1,640 rows an hour, 3,000 with each window anew from panes" in told
+    assert "1,640 rows an hour, 3,000 with each window computed from panes" in told
 
 
 def test_windows_are_told_to_be_made_of_panes_where_that_is_as_good() -> None:
     ever_new = measured((MINUTE, 10.0), (2 * MINUTE, 20.0))
-    assert "anew from" not in explained(minutes_of(1, 5, 10), ever_new)
+    assert "computed from" not in explained(minutes_of(1, 5, 10), ever_new)
     steady = measured((MINUTE, 10.0))
-    assert "anew from" not in explained(minutes_of(5), steady)
-    assert "anew from" not in explained(minutes_of(1, 5, 10, store="tuples"), steady)
+    assert "computed from" not in explained(minutes_of(5), steady)
+    assert "computed from" not in explained(minutes_of(1, 5, 10, store="tuples"), steady)
 
 
 def test_events_are_told_to_be_kept_once_for_all_windows_that_move_with_them() -> None:

@@ -76,14 +76,14 @@ def test_a_batch_out_of_turn_names_both_checkpoints(tmp_path: Path, number: int)
     driver = query(SimulatedDisk(), tmp_path).driver
     for done in range(3):
         driver.batch(done, SCRIPT.inputs[done])
-    with pytest.raises(CheckpointError, match=rf"up to 2, but Spark comes with batch {number}"):
+    with pytest.raises(CheckpointError, match=rf"up to 2, but Spark sends batch {number}"):
         driver.batch(number, SCRIPT.inputs[number])
     assert not driver.batch(3, SCRIPT.inputs[3])[0].again
 
 
 def test_a_lost_checkpoint_is_noticed_at_the_first_batch(tmp_path: Path) -> None:
     driver = query(SimulatedDisk(), tmp_path).driver
-    with pytest.raises(CheckpointError, match="no batch, but Spark comes with batch 5"):
+    with pytest.raises(CheckpointError, match="no batch, but Spark sends batch 5"):
         driver.batch(5, SCRIPT.inputs[5])
 
 
@@ -149,7 +149,7 @@ def test_another_plan_is_refused_naming_what_differs(tmp_path: Path) -> None:
 def test_another_number_of_shards_is_refused(tmp_path: Path) -> None:
     disk = SimulatedDisk()
     query(disk, tmp_path).feed(SCRIPT.inputs[0])
-    with pytest.raises(CheckpointError, match="has 2 shards, the query asks for 3"):
+    with pytest.raises(CheckpointError, match="has 2 shards, but the query sets 3"):
         query(disk, tmp_path, Script(batches=8, shards=3))
 
 

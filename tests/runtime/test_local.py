@@ -71,7 +71,7 @@ def test_a_batch_out_of_turn_is_refused(tmp_path: Path, number: int) -> None:
     query = open_query(PLAN, str(tmp_path))
     for second in range(3):
         query.feed([[events(second)]])
-    with pytest.raises(CheckpointError, match=f"Spark comes with batch {number}"):
+    with pytest.raises(CheckpointError, match=f"Spark sends batch {number}"):
         query.feed([[events(9)]], number)
 
 
@@ -84,7 +84,7 @@ def test_another_plan_on_the_checkpoint_is_refused(tmp_path: Path) -> None:
 
 def test_another_number_of_shards_is_refused(tmp_path: Path) -> None:
     open_query(PLAN, str(tmp_path), shards=2).feed([[events(1)]])
-    with pytest.raises(CheckpointError, match="has 2 shards, the query asks for 3"):
+    with pytest.raises(CheckpointError, match="has 2 shards, but the query sets 3"):
         open_query(PLAN, str(tmp_path), shards=3)
 
 

@@ -342,7 +342,7 @@ def test_a_stream_that_is_over_takes_no_batch(tmp_path: Path) -> None:
             found += counted(case.flow, 5, query.feed(fed(case.flow, tables)))
         found += counted(case.flow, 5, query.clean_up(last=True))
         assert found == case.answer(batches)
-        with pytest.raises(CheckpointError, match="said to be over"):
+        with pytest.raises(CheckpointError, match="has ended"):
             query.feed(fed(case.flow, batches[0]))
 
 

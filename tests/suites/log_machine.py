@@ -1,13 +1,12 @@
-"""A hypothesis machine that uses the log as a store, beside a plain dict.
+"""A hypothesis state machine that uses the log as a store, compared with a plain dict.
 
 Idea:
     Groups below `FOREVER` never expire, the others get expiries that only move forward. The dict
-    remembers every record of every group. Whatever is done (append, finish, expire, crash and
-    reopen), a chain must be a newest part of what the dict remembers, and may lack only what
-    expired.
+    has every record of every group. Whatever is done (append, finish, expire, crash and reopen), a
+    chain must consist of the newest records in the dict, and may lack only expired ones.
 
 Use:
-    Subclass `LogMachine`, perhaps set `codec` and `block_bytes`, and run its `TestCase`.
+    Subclass `LogMachine`, set `codec` and `block_bytes` if needed, and run its `TestCase`.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ FOLDER = "log"
 
 
 class LogMachine(RuleBasedStateMachine):
-    """Does to a log what a shard does over many versions, and to a dict the same."""
+    """Does to a log what a shard does over many versions, and the same to a dict."""
 
     codec: str | None = None
     #: small, so that segments have several blocks
@@ -51,10 +50,10 @@ class LogMachine(RuleBasedStateMachine):
         self.clock = 0
         #: ordinals whose segments have expired
         self.expired: set[int] = set()
-        #: group -> its records, newest first, as (payload, expiry); committed and with what is open
+        #: group -> its records, newest first, as (payload, expiry); committed, and including open
         self.committed: dict[int, list[tuple[bytes, int]]] = {}
         self.model: dict[int, list[tuple[bytes, int]]] = {}
-        #: group -> its newest marker; committed and with what is open
+        #: group -> its newest marker; committed, and including open segments
         self.committed_heads: dict[int, int] = {}
         self.heads: dict[int, int] = {}
         #: one open segment per lifetime class, by whether it expires
@@ -90,7 +89,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule()
     def commit(self) -> None:
-        """Finish the open segments: what they hold becomes readable and survives crashes."""
+        """Finish the open segments: their records become readable and survive crashes."""
         for writer in self.writers.values():
             self.log.add(writer.finish())
         self.writers.clear()
@@ -108,7 +107,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(mode=st.sampled_from(["drop", "tear", "keep"]), tear=st.integers(0, 100))
     def crash_and_reopen(self, mode: CrashMode, tear: int) -> None:
-        """Lose the process, keep what was committed, and start again from it."""
+        """Lose the process, keep what was committed, and restart from it."""
         written = json.dumps([info.to_json() for info in self.log.segments.values()])
         assert isinstance(self.files, SimulatedDisk)
         self.files = self.files.after_crash(mode, tear=tear)
@@ -127,7 +126,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @invariant()
     def chains_are_what_the_dict_remembers(self) -> None:
-        """Every chain is a newest part of the group's records and lacks only what expired."""
+        """Every chain has the newest records of its group and lacks only expired ones."""
         for group, records in self.committed.items():
             found = list(chain(self.log, self.committed_heads[group]))
             assert all(record.group == group for record in found)
@@ -137,7 +136,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @invariant()
     def segments_hold_what_their_infos_say(self) -> None:
-        """Scanning a segment gives as many records as were counted, up to its expiry."""
+        """Scanning a segment gives the recorded number of records, up to its expiry."""
         for info in self.log.segments.values():
             reader = SegmentReader(self.files, f"{FOLDER}/{info.name}", info=info)
             expiries = [record.expiry for record in reader.scan()]

@@ -1,7 +1,7 @@
-"""Events as something that can be started: rows of the sources in one frame, and the dataflow.
+"""Turns events into a query that can be started: the rows of all sources in one frame, a dataflow.
 
-Idea: a dataflow reads one frame, whose rows are those of all sources, each with the columns of all;
-those of other sources are null. Only columns that the query looks at are among them.
+Idea: a dataflow reads one frame with the rows of all sources. Each row has the columns of every
+source; those of other sources are null. Only columns that the query uses are included.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def columns_of(part: StreamInput) -> pa.Schema:
 
 
 def projected(part: StreamInput, number: int, columns: Sequence[pa.Schema]) -> DataFrame:
-    """Return the rows of one source with empty columns for those of the others."""
+    """Return the rows of one source, with nulls in the columns of the others."""
     chosen = [sf.col(part.time).alias(TIME), sf.lit(number).cast("int").alias(SOURCE)]
     for source, schema in enumerate(columns):
         for place, each in enumerate(schema):

@@ -1,10 +1,9 @@
-"""Events with lifetimes: grouped sub-queries, joins, differences, the best of a group, user code.
+"""Events with lifetimes: grouped sub-queries, joins, differences, top-k and user code.
 
-Idea: `Events` is a stream in which every event has a lifetime and each method returns another one.
-`groupApply` hands the events of one group, all groups at once, to a function that says what to
-compute; inside it the same methods work on the group. Conditions and columns are SQL text, because
-these rows are no longer in the JVM. Everything that can be refused is refused while the query is
-written.
+Idea: in `Events` every event has a lifetime, and each method returns new `Events`. `groupApply`
+passes the events of a group to a function that defines what to compute for it; the function runs
+once, for all groups, and uses the same methods. Conditions and columns are SQL text, because these
+rows have left the JVM. A query that cannot run is refused while it is written.
 """
 
 # The names are those of PySpark's DataFrames.
@@ -67,7 +66,7 @@ from icestream.sql.expressions.compile import Predicate, Projection
 if TYPE_CHECKING:
     from icestream.api.stream import Stream
 
-#: kinds of joins by PySpark's names, without underscores
+#: kinds of joins by their names in PySpark, without underscores
 _JOINS = {
     "inner": "inner",
     **dict.fromkeys(("left", "leftouter"), "left"),
@@ -76,9 +75,9 @@ _JOINS = {
     **dict.fromkeys(("semi", "leftsemi"), "semi"),
     **dict.fromkeys(("anti", "leftanti"), "anti"),
 }
-#: column that keeps events without a key from meeting each other
+#: column that keeps events without a key from matching each other
 _ALONE = "without a key"
-#: numbers that tell sources apart while a query is written
+#: numbers that identify sources while a query is written
 _TAGS = count()
 
 
@@ -94,7 +93,7 @@ class Events:
     """
 
     _node: Node
-    #: the sources that take part, by tag
+    #: the sources of the events, by tag
     _parts: Mapping[int, StreamInput] = field(repr=False)
 
     @property
@@ -110,7 +109,7 @@ class Events:
     # -- event by event --------------------------------------------------------------------
 
     def where(self, condition: str) -> Events:
-        """Keep the events that fulfil a condition, written in SQL.
+        """Keep the events that satisfy a condition, written in SQL.
 
         Examples:
             >>> long_calls = events.where("busyTime > 600")
@@ -121,7 +120,7 @@ class Events:
     filter = where
 
     def select(self, *expressions: str) -> Events:
-        """Choose columns, or expressions over them as in `selectExpr`; a group's keys stay.
+        """Select columns, or expressions over them as in `selectExpr`; the keys of a group stay.
 
         Examples:
             >>> events.select("agent", "busyTime / 60 AS minutes").columns
@@ -138,7 +137,7 @@ class Events:
     selectExpr = select
 
     def withColumn(self, colName: str, col: str) -> Events:
-        """Add a column, or replace the one of that name, by an SQL expression.
+        """Add a column, or replace the column of that name, with an SQL expression.
 
         Examples:
             >>> events.select("agent", "busyTime").withColumn("minutes", "busyTime / 60").columns
@@ -148,7 +147,7 @@ class Events:
         return self.select(*others, f"({col}) AS {_quoted(colName)}")
 
     def alterLifetime(self, duration: str | int | None) -> Events:
-        """Let each event live for a duration from its beginning on; None for ever.
+        """Let each event live for a duration from its start; None means forever.
 
         Examples:
             >>> for_an_hour = events.alterLifetime("1 hour")
@@ -162,7 +161,9 @@ class Events:
         return self._altered(WindowLifetime(length))
 
     def window(self, range: str | int, slide: str | int | None = None) -> Events:
-        """See the events of the last `range`: at every instant, or at the multiples of `slide`.
+        """Set lifetimes so that an instant sees the events of the last `range`.
+
+        With `slide`, the events that are seen change only at its multiples.
 
         Examples:
             >>> hourly_events = events.window("1 hour", slide="10 minutes")
@@ -172,7 +173,7 @@ class Events:
         return self._altered(Hopping(parse_interval(range), parse_interval(slide)))
 
     def forever(self) -> Events:
-        """Let each event live from its beginning on, for ever.
+        """Let each event live forever from its start.
 
         Examples:
             >>> prices = events.select("symbol", "price").forever()
@@ -188,7 +189,7 @@ class Events:
         return self._altered(Point())
 
     def shift(self, by: str | int) -> Events:
-        """Let each event live as long as before, but so much later.
+        """Move each lifetime to later instants by a duration.
 
         Examples:
             >>> later = events.shift("5 minutes")
@@ -196,7 +197,7 @@ class Events:
         return self._altered(Shifted(parse_interval(by)))
 
     def union(self, other: Events) -> Events:
-        """Take the events of both; their columns must agree.
+        """Return the events of both streams; their columns must agree.
 
         Examples:
             >>> both = events.where("busyTime < 10").union(events.where("busyTime > 600"))
@@ -221,12 +222,12 @@ class Events:
         apply: Callable[..., Events],
         *others: Events,
     ) -> Events:
-        """Compute a sub-query for each group, all of them at once.
+        """Compute a sub-query for each group.
 
         Args:
-            keys: the columns that tell groups apart; all streams have them.
-            apply: gets the events of a group, of this stream and of `others`, and returns others.
-            *others: further streams that the sub-query looks at.
+            keys: the columns that define the groups; all streams have them.
+            apply: takes the events of a group, of this stream and of `others`, and returns events.
+            *others: further streams that the sub-query reads.
 
         Examples:
             >>> events.window("1 hour").groupApply(
@@ -243,12 +244,12 @@ class Events:
         scope = Scope((*around, *(name for name in names if name not in around)), outer)
         made: object = apply(*(stream._entering(scope) for stream in (self, *others)))
         if not isinstance(made, Events) or made._node.scope is not scope:
-            msg = "the function given to groupApply returns what it made of the events it was given"
+            msg = "the function given to groupApply must return events made from its arguments"
             raise DefinitionError(msg)
         return made._leaving(outer)
 
     def agg(self, *aggregates: AggregateExpression) -> Events:
-        """Compute aggregates of a group: at each instant, over the events alive then.
+        """Compute aggregates of a group at each instant, over the events alive at that instant.
 
         Columns are names or SQL text: `ice.sum("price * amount").alias("turnover")`.
 
@@ -278,7 +279,7 @@ class Events:
         return before._applied(operator, f"aggregate {shown}", grows=False)
 
     def top(self, k: int, by: str | Sequence[str], *, ascending: bool = False) -> Events:
-        """Keep the best `k` events of a group at each instant, by some columns.
+        """Keep the top `k` events of a group at each instant, ordered by some columns.
 
         Examples:
             >>> events.window("1 hour").groupApply(
@@ -295,7 +296,7 @@ class Events:
         return self._applied(operator, f"top {k} by {', '.join(names)} {way}", grows=False)
 
     def process(self, processor: Processor) -> Events:
-        """Let user code with state of its own look at the events of each group.
+        """Pass the events of each group to user code, which may keep state.
 
         Examples:
             >>> answers = events.groupApply("agent", lambda agent: agent.process(Counting()))
@@ -309,15 +310,15 @@ class Events:
         return self._applied(operator, f"process {type(processor).__name__}", grows=True)
 
     def edges(self, start: str, end: str, since: str) -> Events:
-        """Make events that last of rows that begin and rows that end them.
+        """Make events from rows that start an event and rows that end it.
 
-        An event begins with a row for which `start` holds and is there at once, without an end; a
-        later row of its group for which `end` holds ends it. All other rows live for an instant.
+        A row for which `start` holds starts an event, which is visible at once and has no end yet.
+        A later row of its group for which `end` holds ends it. All other rows live for an instant.
 
         Args:
-            start: which rows begin an event, a condition in SQL.
-            end: which rows end one, a condition in SQL.
-            since: the time of the row that began what an end ends, in SQL.
+            start: a condition in SQL for rows that start an event.
+            end: a condition in SQL for rows that end an event.
+            since: an SQL expression over an end row: the time of the row that started the event.
 
         Examples:
             >>> talks = events.groupApply(
@@ -330,7 +331,7 @@ class Events:
         self._scope("edges", "groupApply(keys, lambda group: group.edges(...))")
         node = self._node
         if not node.grows:
-            msg = "edges are rows of a stream, not results that may be taken back"
+            msg = "edges takes the rows of a stream, not results that may be retracted"
             raise DefinitionError(msg)
         edging = EdgeRows.bind(node.payload, start, end, since)
         told = self._mapped(edging, edging.schema(node.payload), edging.text)
@@ -349,20 +350,21 @@ class Events:
         onPressure: str = "fetch",
         **spilling: Unpack[SpillingOptions],
     ) -> Events:
-        """Pair events whose lifetimes have an instant in common, for these instants.
+        """Pair events whose lifetimes overlap; a pair lives while both events do.
 
         Args:
-            other: the other stream; inside a group, of the same group.
-            on: columns with equal values: a name that both have, or a pair of names, or several of
+            other: the other stream; inside a group, a stream of the same group.
+            on: columns with equal values: a name that both have, or a pair of names, or a list of
                 these; needed outside a group. Null equals nothing.
-            how: which events without a partner come, with nulls, at the instants at which they have
-                none: `inner` (none), `left`, `right` or `full`; or only events of this stream, at
-                the instants at which they have a partner, `semi`, or have none, `anti`.
-            where: what a pair must fulfil beside, in SQL; for `inner` joins.
-            within: instead of their own lifetimes, pair events at most so far apart in time.
+            how: which events to return besides pairs: with `inner` none; with `left`, `right` or
+                `full` also events of that side, or of both, with nulls, at the instants at which
+                they have no partner. `semi` returns only events of this stream, at the instants at
+                which they have a partner, and `anti` those at which they have none.
+            where: a further condition on pairs, in SQL; for `inner` joins.
+            within: pair events at most this far apart in time, instead of by lifetime.
             onPressure: what happens to state that does not fit into memory. `fetch`: it is read
-                when it is needed, and every pair comes at once; `defer`: it waits on disk, pairs
-                with it come when the join is cleaned up. See `ice.join`.
+                when it is needed, and every pair is emitted at once. `defer`: it waits on disk, and
+                its pairs are emitted when the join is cleaned up. See `ice.join`.
             **spilling: with `defer`, the strategy, threshold, amount and partitions of `ice.join`.
 
         Examples:
@@ -376,8 +378,8 @@ class Events:
         if (kind := _kind_of_join(how)) != "inner":
             if where is not None or within is not None or defers(onPressure, spilling):
                 msg = (
-                    f"how={how!r} goes by lifetimes and equal keys alone, without where=, within= "
-                    "and onPressure='defer': set lifetimes before, with alterLifetime(...)"
+                    f"how={how!r} needs lifetimes and equal keys alone, without where=, within= "
+                    "or onPressure='defer': set lifetimes first, with alterLifetime(...)"
                 )
                 raise DefinitionError(msg)
             return self._joined_or_alone(other, on, kind)
@@ -411,7 +413,7 @@ class Events:
     def _joined_or_alone(
         self, other: Events, on: str | Sequence[Equal] | None, kind: str
     ) -> Events:
-        """Return a join that also says where there is no partner."""
+        """Return a join that also emits events without a partner."""
         if on is not None:
             mine, theirs, keys = self._apart(other, on)
             made = mine.groupApply((*keys, _ALONE), lambda a, b: a.join(b, how=kind), theirs)
@@ -432,9 +434,9 @@ class Events:
     def _apart(
         self, other: Events, on: str | Sequence[Equal]
     ) -> tuple[Events, Events, tuple[str, ...]]:
-        """Return two streams with keys under names that both have; without a key nothing is equal.
+        """Return two streams whose keys have shared names; rows without a key match nothing.
 
-        A further column tells apart what has all keys, and what of either stream has not.
+        A further column separates rows with all keys from the other rows of either stream.
         """
         mine, theirs, keys = self._sharing(other, on, keep=lambda stream, _names: stream)
         missing = " OR ".join(f"{_quoted(key)} IS NULL" for key in keys)
@@ -451,7 +453,7 @@ class Events:
         where: str | None,
         spilling: Spilling,
     ) -> Events:
-        """Return a join whose state may leave memory, with the results that needs for later."""
+        """Return a join whose state may be spilled and whose results may then come later."""
         streams = (self, *others)
         if on is None or self._node.scope is not None:
             msg = "onPressure='defer' joins whole streams by columns: join(other, on=...)"
@@ -459,8 +461,8 @@ class Events:
         for stream in streams:
             if not stream._node.grows:
                 msg = (
-                    "onPressure='defer' joins events that stay as they are, not results that may "
-                    "be taken back: use onPressure='fetch'"
+                    "onPressure='defer' joins events that never change, not results that may be "
+                    "retracted: use onPressure='fetch'"
                 )
                 raise DefinitionError(msg)
         node = joined([stream._node for stream in streams], on, where, spilling)
@@ -472,7 +474,7 @@ class Events:
         on: str | Sequence[Equal],
         keep: Callable[[Events, Sequence[str]], Events],
     ) -> tuple[Events, Events, tuple[str, ...]]:
-        """Return what is kept of two streams, with the columns of a join under shared names."""
+        """Return two streams as `keep` leaves them, with the join columns under shared names."""
         pairs = [
             (each, each) if isinstance(each, str) else tuple(each)
             for each in ((on,) if isinstance(on, str) else on)
@@ -494,7 +496,7 @@ class Events:
         return left, right, tuple(mine)
 
     def difference(self, other: Events, on: str | Sequence[str] | None = None) -> Events:
-        """Keep events at the instants at which the other stream has none in their group.
+        """Keep events at the instants at which the other stream has no event of their group.
 
         Examples:
             >>> unanswered = events.alterLifetime("1 hour").difference(
@@ -512,7 +514,7 @@ class Events:
 
     @property
     def writeStream(self) -> StreamWriter:
-        """Say where the results go and start the query.
+        """Return a writer that sets where the results go and starts the query.
 
         Examples:
             >>> busy = events.window("1 hour").groupApply(
@@ -539,8 +541,8 @@ class Events:
     def explain(self, progress: Mapping[str, Any] | None = None) -> None:
         """Print what will be computed and how.
 
-        With a progress report of the running query (`query.lastProgress`), joins that defer are
-        compared by the rows and keys it measured; else by assumed ones.
+        With a progress report of the running query (`query.lastProgress`), the costs of joins that
+        defer use its measured numbers of rows and keys, otherwise assumed ones.
 
         Examples:
             >>> busy = events.window("1 hour").groupApply(
@@ -554,7 +556,7 @@ class Events:
     def _built(self, mode: str) -> BuiltQuery[Dataflow]:
         """Return the projection of the sources and the dataflow, for an output mode."""
         if self._node.scope is not None:
-            msg = "events of a group leave it by being returned from groupApply's function"
+            msg = "return the events of a group from groupApply's function before writing them"
             raise DefinitionError(msg)
         return built(self._node, self._parts, mode)
 
@@ -580,7 +582,7 @@ class Events:
         return replace(self, _node=made)
 
     def _loosened(self, columns: pa.Schema) -> Events:
-        """Allow nulls where other columns of the same types do."""
+        """Allow nulls wherever the given columns, of the same types, do."""
         if self._node.payload.equals(columns):
             return self
         projection = replace(Projection.bind(self._node.payload, ["*"]), schema=columns)
@@ -627,16 +629,16 @@ class Events:
         parts = {tag: part for stream in streams for tag, part in stream._parts.items()}
         return Events(made, parts)
 
-    # -- refusing --------------------------------------------------------------------------
+    # -- validating ------------------------------------------------------------------------
 
     def _scope(self, method: str, instead: str) -> Scope:
         if self._node.scope is None:
-            msg = f"{method} works on the events of a group: use {instead}"
+            msg = f"{method} works only on the events of a group: use {instead}"
             raise DefinitionError(msg)
         return self._node.scope
 
     def _with_keys(self, names: Sequence[str]) -> Events:
-        """Keep the events that have a value in all of some columns."""
+        """Keep the events that have values in all of some columns."""
         fields = [self._node.payload.field(name) for name in names]
         missing = [_quoted(each.name) for each in fields if each.nullable]
         return self.where(" AND ".join(f"{n} IS NOT NULL" for n in missing)) if missing else self
@@ -653,7 +655,7 @@ class Events:
             raise DefinitionError(msg)
         if other._node.scope is not self._node.scope:
             msg = (
-                f"{method} takes events of the same group: hand other streams to groupApply as "
+                f"{method} takes events of the same group: pass other streams to groupApply as "
                 "further arguments"
             )
             raise DefinitionError(msg)
@@ -671,7 +673,7 @@ def _common(one: pa.Schema, other: pa.Schema) -> pa.Schema:
     """Return the columns of a union."""
     if one.names != other.names or one.types != other.types:
         msg = (
-            f"a union needs equal columns: {_shown(one)} and {_shown(other)}; choose and cast "
+            f"a union needs equal columns: {_shown(one)} and {_shown(other)}; select and cast "
             "them with select(...)"
         )
         raise DefinitionError(msg)
@@ -689,13 +691,13 @@ def _kind_of_join(how: str) -> str:
     """Return the kind of a join by its name."""
     kind = _JOINS.get(how.lower().replace("_", ""))
     if kind is None:
-        msg = f"how={how!r} is no join: use inner, left, right, full, semi or anti"
+        msg = f"how={how!r} is not a kind of join: use inner, left, right, full, semi or anti"
         raise DefinitionError(msg)
     return kind
 
 
 def _text(column: object) -> str:
-    """Return the SQL text of a column that was given by name."""
+    """Return the SQL text of a column that was given by name or as text."""
     return str(column).removeprefix("Column<'").removesuffix("'>")
 
 

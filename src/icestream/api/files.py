@@ -25,7 +25,7 @@ def files(
     schema: StructType | str,
     **options: Any,
 ) -> DataFrame:
-    """Read the files of a folder as a stream, new ones as they come.
+    """Read the files of a folder as a stream, including files that are added later.
 
     Args:
         spark: the session.
@@ -45,7 +45,7 @@ def files(
     columns = cast("StructType", StructType.fromDDL(schema)) if isinstance(schema, str) else schema
     if format != "arrow":
         return spark.readStream.format(format).schema(columns).options(**options).load(path)
-    # only the path is taken, before the query starts: the content is not read by Spark
+    # select only the path before the query starts, so that Spark does not read the content
     binary = spark.readStream.format("binaryFile").schema(_BINARY).options(**options).load(path)
     paths = binary.select("path")
     return paths.mapInArrow(rows_of_paths(to_arrow_schema(columns, timezone="UTC")), columns)

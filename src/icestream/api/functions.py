@@ -1,8 +1,7 @@
 """Aggregate functions, named as in `pyspark.sql.functions`.
 
-Idea: a function is a name, the columns it looks at and literals; what it keeps and returns is
-decided by `operators.aggregates` or `operators.object_aggregates` once the types of the columns are
-known.
+Idea: an expression has a function name, input columns and literals. `operators.aggregates` or
+`operators.object_aggregates` choose its state and its result type once the column types are known.
 
 Invariant: results are named as Spark names them, where Spark has the function
 (`test_results_are_named_as_sparks`).
@@ -29,13 +28,13 @@ class AggregateExpression:
     function: str
     #: none for whole events
     columns: tuple[Column, ...] = ()
-    #: literals that tell what the function computes
+    #: literals that determine what the function computes
     parameters: tuple[Any, ...] = ()
     #: the function of `pyspark.sql.functions` that computes the same; none if Spark has none
     spelling: str = ""
-    #: literals that function takes after the columns
+    #: literals that this function takes after the columns
     options: tuple[Any, ...] = ()
-    #: what the user calls the result
+    #: the user's name for the result
     name: str | None = None
 
     def alias(self, alias: str) -> AggregateExpression:
@@ -44,13 +43,13 @@ class AggregateExpression:
 
     @property
     def title(self) -> str:
-        """Return what to call the function where Spark has no name for it."""
+        """Return the name of the function if Spark has no name for it."""
         own = self.parameters[0] if self.function == "user" else None
         return own.title or "user" if isinstance(own, UserAggregate) else self.function
 
     @property
     def in_spark(self) -> Column | None:
-        """Return Spark's own column that computes the same, if there is one."""
+        """Return Spark's own column that computes the same, or None."""
         if not self.spelling:
             return None
         computed: Column = getattr(sf, self.spelling)(*(self.columns or "*"), *self.options)
@@ -74,7 +73,7 @@ def _aggregate(
 
 
 def as_column(column: object) -> Column:
-    """Return a column, given it or its name."""
+    """Return the column that was given itself or by name."""
     if isinstance(column, str):
         return sf.col(column)
     if isinstance(column, Column):
@@ -96,7 +95,7 @@ def count(column: Column | str = "*") -> AggregateExpression:
 
 
 def sum(column: Column | str) -> AggregateExpression:
-    """Add the values up: integers and decimals exactly, floats without drift.
+    """Sum the values: integers and decimals exactly, floats without drift.
 
     Examples:
         >>> hourly.agg(ice.sum("busyTime")).columns[-1]
@@ -116,7 +115,7 @@ def avg(column: Column | str) -> AggregateExpression:
 
 
 def mean(column: Column | str) -> AggregateExpression:
-    """Average the values; another name of `avg`.
+    """Average the values; an alias of `avg`.
 
     Examples:
         >>> hourly.agg(ice.mean("busyTime")).columns[-1]
@@ -126,7 +125,7 @@ def mean(column: Column | str) -> AggregateExpression:
 
 
 def min(column: Column | str) -> AggregateExpression:
-    """Return the least value.
+    """Return the smallest value.
 
     Examples:
         >>> hourly.agg(ice.min("busyTime")).columns[-1]
@@ -136,7 +135,7 @@ def min(column: Column | str) -> AggregateExpression:
 
 
 def max(column: Column | str) -> AggregateExpression:
-    """Return the greatest value; NaN is greater than any number, as in Spark.
+    """Return the largest value; NaN is larger than any number, as in Spark.
 
     Examples:
         >>> hourly.agg(ice.max("busyTime")).columns[-1]
@@ -146,7 +145,7 @@ def max(column: Column | str) -> AggregateExpression:
 
 
 def var_pop(column: Column | str) -> AggregateExpression:
-    """Return the variance of the values as a whole population.
+    """Return the population variance of the values.
 
     Examples:
         >>> hourly.agg(ice.var_pop("busyTime")).columns[-1]
@@ -156,7 +155,7 @@ def var_pop(column: Column | str) -> AggregateExpression:
 
 
 def var_samp(column: Column | str) -> AggregateExpression:
-    """Return the variance of the values as a sample.
+    """Return the sample variance of the values.
 
     Examples:
         >>> hourly.agg(ice.var_samp("busyTime")).columns[-1]
@@ -166,7 +165,7 @@ def var_samp(column: Column | str) -> AggregateExpression:
 
 
 def variance(column: Column | str) -> AggregateExpression:
-    """Return the sample variance; another name of `var_samp`.
+    """Return the sample variance; an alias of `var_samp`.
 
     Examples:
         >>> hourly.agg(ice.variance("busyTime")).columns[-1]
@@ -176,7 +175,7 @@ def variance(column: Column | str) -> AggregateExpression:
 
 
 def stddev_pop(column: Column | str) -> AggregateExpression:
-    """Return the standard deviation of the values as a whole population.
+    """Return the population standard deviation of the values.
 
     Examples:
         >>> hourly.agg(ice.stddev_pop("busyTime")).columns[-1]
@@ -186,7 +185,7 @@ def stddev_pop(column: Column | str) -> AggregateExpression:
 
 
 def stddev_samp(column: Column | str) -> AggregateExpression:
-    """Return the standard deviation of the values as a sample.
+    """Return the sample standard deviation of the values.
 
     Examples:
         >>> hourly.agg(ice.stddev_samp("busyTime")).columns[-1]
@@ -196,7 +195,7 @@ def stddev_samp(column: Column | str) -> AggregateExpression:
 
 
 def stddev(column: Column | str) -> AggregateExpression:
-    """Return the sample standard deviation; another name of `stddev_samp`.
+    """Return the sample standard deviation; an alias of `stddev_samp`.
 
     Examples:
         >>> hourly.agg(ice.stddev("busyTime")).columns[-1]
@@ -206,7 +205,7 @@ def stddev(column: Column | str) -> AggregateExpression:
 
 
 def covar_pop(col1: Column | str, col2: Column | str) -> AggregateExpression:
-    """Return the covariance of two columns as a whole population; pairs with a null count not.
+    """Return the population covariance of two columns; pairs with a null are ignored.
 
     Examples:
         >>> hourly.agg(ice.covar_pop("busyTime", "price")).columns[-1]
@@ -216,7 +215,7 @@ def covar_pop(col1: Column | str, col2: Column | str) -> AggregateExpression:
 
 
 def covar_samp(col1: Column | str, col2: Column | str) -> AggregateExpression:
-    """Return the covariance of two columns as a sample; pairs with a null count not.
+    """Return the sample covariance of two columns; pairs with a null are ignored.
 
     Examples:
         >>> hourly.agg(ice.covar_samp("busyTime", "price")).columns[-1]
@@ -226,7 +225,7 @@ def covar_samp(col1: Column | str, col2: Column | str) -> AggregateExpression:
 
 
 def corr(col1: Column | str, col2: Column | str) -> AggregateExpression:
-    """Return the correlation of two columns; null where one of them has a single value.
+    """Return the correlation of two columns; null if one of them has a single value.
 
     Examples:
         >>> hourly.agg(ice.corr("busyTime", "price")).columns[-1]
@@ -236,7 +235,7 @@ def corr(col1: Column | str, col2: Column | str) -> AggregateExpression:
 
 
 def weighted_avg(col: Column | str, weight: Column | str) -> AggregateExpression:
-    """Average a column by weight: sum(col * weight) / sum(weight), null without any weight.
+    """Return the weighted average sum(col * weight) / sum(weight), null if the weights sum to 0.
 
     Examples:
         >>> hourly.agg(ice.weighted_avg("price", "volume").alias("vwap")).columns[-1]
@@ -246,7 +245,7 @@ def weighted_avg(col: Column | str, weight: Column | str) -> AggregateExpression
 
 
 def first(col: Column | str, ignorenulls: bool = False) -> AggregateExpression:
-    """Return the value of the first event by time, of equal times the one that came first.
+    """Return the value of the first event by time; among equal times, of the first to arrive.
 
     Examples:
         >>> hourly.agg(ice.first("busyTime")).columns[-1]
@@ -256,7 +255,7 @@ def first(col: Column | str, ignorenulls: bool = False) -> AggregateExpression:
 
 
 def last(col: Column | str, ignorenulls: bool = False) -> AggregateExpression:
-    """Return the value of the last event by time, of equal times the one that came last.
+    """Return the value of the last event by time; among equal times, of the last to arrive.
 
     Examples:
         >>> hourly.agg(ice.last("busyTime")).columns[-1]
@@ -266,7 +265,7 @@ def last(col: Column | str, ignorenulls: bool = False) -> AggregateExpression:
 
 
 def any_value(col: Column | str, ignoreNulls: bool | None = None) -> AggregateExpression:
-    """Return some value: here the first.
+    """Return any value; Icestream returns the first.
 
     Examples:
         >>> hourly.agg(ice.any_value("busyTime")).columns[-1]
@@ -285,7 +284,7 @@ def _ordered(
 
 
 def min_by(col: Column | str, ord: Column | str) -> AggregateExpression:
-    """Return the value of the event with the least `ord`; of several, of the first by time.
+    """Return the value of the event with the smallest `ord`; among several, the first by time.
 
     Examples:
         >>> hourly.agg(ice.min_by("agent", "busyTime")).columns[-1]
@@ -295,7 +294,7 @@ def min_by(col: Column | str, ord: Column | str) -> AggregateExpression:
 
 
 def max_by(col: Column | str, ord: Column | str) -> AggregateExpression:
-    """Return the value of the event with the greatest `ord`; of several, of the first by time.
+    """Return the value of the event with the largest `ord`; among several, the first by time.
 
     Examples:
         >>> hourly.agg(ice.max_by("agent", "busyTime")).columns[-1]
@@ -305,7 +304,7 @@ def max_by(col: Column | str, ord: Column | str) -> AggregateExpression:
 
 
 def bool_and(col: Column | str) -> AggregateExpression:
-    """Tell whether a condition always holds; nulls count not.
+    """Return whether a condition holds for all events; nulls are ignored.
 
     Examples:
         >>> from pyspark.sql import functions as F
@@ -316,7 +315,7 @@ def bool_and(col: Column | str) -> AggregateExpression:
 
 
 def bool_or(col: Column | str) -> AggregateExpression:
-    """Tell whether a condition ever holds; nulls count not.
+    """Return whether a condition holds for any event; nulls are ignored.
 
     Examples:
         >>> from pyspark.sql import functions as F
@@ -327,7 +326,7 @@ def bool_or(col: Column | str) -> AggregateExpression:
 
 
 def every(col: Column | str) -> AggregateExpression:
-    """Tell whether a condition always holds; another name of `bool_and`.
+    """Return whether a condition holds for all events; an alias of `bool_and`.
 
     Examples:
         >>> from pyspark.sql import functions as F
@@ -338,7 +337,7 @@ def every(col: Column | str) -> AggregateExpression:
 
 
 def some(col: Column | str) -> AggregateExpression:
-    """Tell whether a condition ever holds; another name of `bool_or`.
+    """Return whether a condition holds for any event; an alias of `bool_or`.
 
     Examples:
         >>> from pyspark.sql import functions as F
@@ -359,7 +358,7 @@ def count_if(col: Column | str) -> AggregateExpression:
     return _aggregate("count_if", col)
 
 
-# -- functions that keep values or sketches of them ------------------------------------------
+# -- functions whose state is the values or a sketch -----------------------------------------
 
 
 def collect_list(col: Column | str) -> AggregateExpression:
@@ -383,7 +382,7 @@ def collect_set(col: Column | str) -> AggregateExpression:
 
 
 def count_distinct(col: Column | str, *cols: Column | str) -> AggregateExpression:
-    """Count the distinct values, or combinations of values without a null, exactly.
+    """Count the distinct values exactly; of several columns, the combinations without a null.
 
     Examples:
         >>> hourly.agg(ice.count_distinct("busyTime")).columns[-1]
@@ -422,7 +421,7 @@ def percentile(
     Args:
         col: a number.
         percentage: one fraction between 0 and 1, or several.
-        frequency: how often each value counts.
+        frequency: how many times each value counts.
 
     Examples:
         >>> hourly.agg(ice.percentile("busyTime", 0.9)).columns[-1]
@@ -432,17 +431,17 @@ def percentile(
     if isinstance(frequency, Column | str):
         return _aggregate("percentile", col, frequency, parameters=(wanted,), spelling="")
     if frequency != 1:
-        msg = f"a frequency is a column; as a number it can only be 1, got {frequency!r}"
+        msg = f"frequency must be a column or the number 1; got {frequency!r}"
         raise DefinitionError(msg)
     return _aggregate("percentile", col, parameters=(wanted,), options=(percentage,))
 
 
 def approx_count_distinct(col: Column | str, rsd: float = 0.02) -> AggregateExpression:
-    """Count the distinct values approximately, by a sketch (HyperLogLog).
+    """Count the distinct values approximately with a sketch (HyperLogLog).
 
     Args:
         col: the values.
-        rsd: the relative standard deviation of the answer, between 0.0008 and 0.09.
+        rsd: the relative standard deviation of the result, between 0.0008 and 0.09.
 
     Examples:
         >>> hourly.agg(ice.approx_count_distinct("busyTime")).columns[-1]
@@ -454,12 +453,12 @@ def approx_count_distinct(col: Column | str, rsd: float = 0.02) -> AggregateExpr
 def approx_percentile(
     col: Column | str, percentage: float | Sequence[float], accuracy: int = 100
 ) -> AggregateExpression:
-    """Return the approximate percentile, or a list of them, by a sketch (KLL).
+    """Return the approximate percentile, or a list of them, from a sketch (KLL).
 
     Args:
         col: a number.
         percentage: one fraction between 0 and 1, or several.
-        accuracy: the answer's rank is right to 1/accuracy, 99 times of 100; at most 20000.
+        accuracy: the rank error is at most 1/accuracy with a probability of 99 %; at most 20000.
 
     Examples:
         >>> hourly.agg(ice.approx_percentile("busyTime", 0.9)).columns[-1]
@@ -476,7 +475,7 @@ def approx_percentile(
 def percentile_approx(
     col: Column | str, percentage: float | Sequence[float], accuracy: int = 100
 ) -> AggregateExpression:
-    """Return the approximate percentile; another name of `approx_percentile`.
+    """Return the approximate percentile; an alias of `approx_percentile`.
 
     Examples:
         >>> hourly.agg(ice.percentile_approx("busyTime", 0.9)).columns[-1]
@@ -489,7 +488,7 @@ def percentile_approx(
 def approx_top_k(
     col: Column | str, k: int = 5, maxItemsTracked: int = 10_000
 ) -> AggregateExpression:
-    """Return the k most frequent values with approximate counts, by a sketch (frequent items).
+    """Return the k most frequent values with approximate counts, from a sketch (frequent items).
 
     Examples:
         >>> hourly.agg(ice.approx_top_k("agent", 3)).columns[-1]
@@ -499,7 +498,7 @@ def approx_top_k(
 
 
 def user(aggregate: UserAggregate, *cols: Column | str) -> AggregateExpression:
-    """Apply an aggregate of your own to columns.
+    """Apply a user-defined aggregate to columns.
 
     Examples:
         >>> import pyarrow as pa

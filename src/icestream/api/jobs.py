@@ -1,4 +1,4 @@
-"""Jobs: `map`, `compute` and `consolidate` over tuples, as functions that users write.
+"""Jobs: the operators `map`, `compute` and `consolidate` over tuples, with user functions.
 
     loans = ice.job(ice.stream(df, time="date", slack="1 minute"))
     rated = loans.map(interest)
@@ -6,9 +6,10 @@
     means = sums.consolidate(merge, windows=["10 minutes", "1 hour", "24 hours"])
     means.writeStream.option("path", "out").option("checkpointLocation", "chk").start()
 
-Idea: a tuple has named attributes and a time span [ts1, ts2). Each method adds an operator; which
-of them run side by side, and what windows share, is chosen when the job is started and shown by
-`explain`. Several results of a job are one query: `ice.start(a.writeStream, b.writeStream)`.
+Idea: a tuple has named attributes and a time span [ts1, ts2). Each method adds an operator. When
+the job starts, the planner chooses which operators share a component and what windows share;
+`explain` shows it. Several results of a job are one query:
+`ice.start(a.writeStream, b.writeStream)`.
 """
 
 # The names are those of PySpark's DataFrames.
@@ -42,12 +43,12 @@ from icestream.runtime.spark.sink import as_they_are
 if TYPE_CHECKING:
     from icestream.api.stream import Stream
 
-#: numbers that tell sources apart while a job is written
+#: numbers that identify sources while a job is written
 _TAGS = count()
 
 
 def job(stream: Stream) -> Tuples:
-    """See a stream as tuples: each event has its columns and spans the instant of its time.
+    """Return a stream as tuples: each event has its columns and spans the instant of its time.
 
     Examples:
         >>> ice.job(calls).map(
@@ -78,7 +79,7 @@ class Tuples(JobOperators):
     """
 
     _made: JobStream
-    #: the sources that take part, by tag
+    #: the sources of the tuples, by tag
     _parts: Mapping[int, StreamInput] = field(repr=False)
     _fuse: Fuse = "auto"
     _rates: Rates | None = None
@@ -94,7 +95,7 @@ class Tuples(JobOperators):
         return list(self._stream.payload.names)
 
     def union(self, other: Tuples) -> Tuples:
-        """Take the tuples of both; their attributes must agree.
+        """Return the tuples of both; their attributes must agree.
 
         Examples:
             >>> both = ice.job(calls).union(ice.job(calls))
@@ -107,15 +108,16 @@ class Tuples(JobOperators):
         return replace(self, _made=both, _parts={**self._parts, **other._parts})
 
     def fused(self, fuse: Fuse = "auto", rates: Rates | None = None) -> Tuples:
-        """Say which operators share a component, so that nothing is exchanged between them.
+        """Choose which operators share a component, so that nothing is exchanged between them.
 
         Args:
-            fuse: `auto` fuses what can be partitioned alike, `none` nothing; `measured` fuses
-                operators by the same attributes while many tuples go between them, batch by
-                batch; or lists of names of operators that are to be together. A job that was
-                started with `none` or `measured` takes `query.fuse(...)` while it runs.
+            fuse: `auto` fuses operators that can be partitioned alike; `none` fuses nothing;
+                `measured` decides batch by batch and fuses operators with the same partitioning
+                while many tuples flow between them; or give lists of names of operators to fuse. A
+                job that was started with `none` or `measured` accepts `query.fuse(...)` while it
+                runs.
             rates: measured tuples per second by the names of two operators,
-                `{("interest", "add"): 1000.0}`; `auto` then fuses where most tuples go.
+                `{("interest", "add"): 1000.0}`; `auto` then fuses where most tuples flow.
 
         Examples:
             >>> counted = ice.job(calls).compute(
@@ -130,7 +132,7 @@ class Tuples(JobOperators):
 
     @property
     def writeStream(self) -> StreamWriter:
-        """Say where the results go and start the job.
+        """Return a writer that sets where the results go and starts the job.
 
         Examples:
             >>> counted = ice.job(calls).compute(
@@ -161,11 +163,11 @@ class Tuples(JobOperators):
         return _built([self]).rows[0]
 
     def explain(self, *others: Tuples, svg: str | Path | None = None) -> None:
-        """Print components and exchanges, of this and other results of the job.
+        """Print components and exchanges of this result and of others of the job.
 
         Args:
             *others: further results that are started with this one.
-            svg: a file to draw them to.
+            svg: the path of a drawing to write.
 
         Examples:
             >>> counted = ice.job(calls).compute(
@@ -196,10 +198,10 @@ def _planned(results: Sequence[Tuples]) -> JobPlan:
 
 
 def _built(results: Sequence[object]) -> BuiltQuery[Dataflow]:
-    """Return the projection of the sources and the dataflow of some results, fused as the first."""
+    """Return the projection of the sources and the dataflow; the first result sets fusion."""
     given = [each for each in results if isinstance(each, Tuples)]
     if len(given) < len(results):
-        msg = "results of a job are started with results of the same job only"
+        msg = "a result of a job can be started only with results of the same job"
         raise DefinitionError(msg)
     sources = {tag: part for each in given for tag, part in each._parts.items()}
     parts = list(sources.values())

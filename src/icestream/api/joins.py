@@ -1,7 +1,7 @@
 """Joins of several streams at once.
 
-Idea: `ice.join(a, b, c, on=...)` is one join of all its streams; joins by other columns take its
-results as a stream, which makes a tree:
+Idea: `ice.join(a, b, c, on=...)` is one join of all its streams. Its result is a stream that can be
+joined by other columns, which makes a tree:
 
     abc = ice.join(a, b, c, on="k", onPressure="defer")
     abcd = abc.join(d, on=[("c2", "d1")], onPressure="defer")
@@ -33,26 +33,26 @@ def join(
 ) -> Events:
     """Combine one event of each stream, for the instants at which all of them live.
 
-    Columns with equal values are shown once where they have one name; all other names must differ.
+    Join columns with the same name appear once in the result; all other names must differ.
 
     Args:
         *streams: two or more streams of events (`stream.events()`), outside groups.
         on: columns with equal values: a name that all streams have, or a tuple with a name for each
             stream, or a list of these: `on=["day", ("symbol", "ticker", "about")]`.
-        where: what a combination must fulfil beside, in SQL over the columns of the result.
-        within: instead of their own lifetimes, combine events at most so far apart in time.
+        where: a further condition on combinations, in SQL over the columns of the result.
+        within: combine events at most this far apart in time, instead of by lifetime.
         onPressure: what happens to state that does not fit into memory. `fetch`: it is read from
-            disk when it is needed, and every result comes at once. `defer`: partitions of the join
-            leave memory and wait on disk; results go on with what is in memory, and those that are
-            owed come when the join is cleaned up: at the end of the stream, by `query.cleanUp()`,
-            and when nothing arrives. Together they are the same rows, each once.
-        **spilling: with `defer`: `strategy`, which partitions leave first
+            disk when it is needed, and every result is emitted at once. `defer`: partitions of the
+            join are spilled to disk; the rows in memory keep producing results, and the missing
+            results follow when the join is cleaned up: at the end of the stream, by
+            `query.cleanUp()`, and when no events arrive. In total the rows are the same, each once.
+        **spilling: with `defer`: `strategy`, which partitions are spilled first
             (`global_output_ahead`, `global_output_with_penalty`, `global_output`, `local_output`,
-            `bottom_up`, `random`, `largest`); `threshold`, the part of the memory that joins may
-            fill (0.8); `amount`, the part of what is in memory that leaves at once (0.3);
-            `partitions` of each join (256); `sample`, the part of the rows that is traced to tell
-            how productive partitions are; `order`, `cheapest` to let streams of joins of joins meet
-            in the order that is expected to keep the least, or `written`.
+            `bottom_up`, `random`, `largest`); `threshold`, the fraction of the memory that joins
+            may fill (0.8); `amount`, the fraction of the state in memory that is spilled at once
+            (0.3); `partitions` of each join (256); `sample`, the fraction of the rows that is
+            traced to measure how productive partitions are; `order`, `cheapest` for the join order
+            with the least expected state, or `written`.
 
     Examples:
         >>> bids, asks, news = (
@@ -79,7 +79,7 @@ def join(
 def _one_by_one(
     first: Events, others: Sequence[Events], on: str | Sequence[Equal], where: str | None
 ) -> Events:
-    """Join streams in their order; equal values under one name are shown once."""
+    """Join streams in their order; join columns with the same name appear once."""
     count = 1 + len(others)
     rows = [
         (each,) * count if isinstance(each, str) else tuple(each)
@@ -89,7 +89,7 @@ def _one_by_one(
     if wrong:
         msg = f"on={wrong[0]} must name a column of each of the {count} streams, in order"
         raise DefinitionError(msg)
-    #: names of each value in the result so far
+    #: names that each join value has in the result so far
     names = [{row[0]} for row in rows]
 
     def one_more(result: Events, numbered: tuple[int, Events]) -> Events:

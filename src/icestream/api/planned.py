@@ -11,12 +11,12 @@ from icestream.plan.nodes.queries import Computation
 
 
 def computation(result: object) -> Computation:
-    """Return what a result of any kind computes.
+    """Return the plan of a result of any kind.
 
     Raises:
-        DefinitionError: where it is no result, or no query can be made of it alone.
+        DefinitionError: if it is not a result, or cannot be a query by itself.
     """
     if isinstance(result, Result | UpdateResult | Events | Tuples):
         return result.writeStream._built.plan
-    msg = f"a {type(result).__name__} is no result of a query: give what has a writeStream"
+    msg = f"a {type(result).__name__} is not a result of a query: it has no writeStream"
     raise DefinitionError(msg)

@@ -1,8 +1,8 @@
-"""From what users write over update streams to arcs: columns as SQL text, inputs by their numbers.
+"""From calls on update streams to the tree in front of the queue: SQL text and input numbers.
 
-Idea: before streams are combined, Spark filters and computes; behind a union or a join Icestream
-does, on SQL text. A column of PySpark is analysed by Spark over an empty frame with the columns
-that there are, so that what it means, and what is wrong with it, is Spark's word.
+Idea: Spark filters and computes columns before streams are combined; after a union or a join
+Icestream does, from SQL text. Spark analyses PySpark columns over an empty frame with the available
+columns, so that Spark alone defines what they mean and which errors they have.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from icestream.operators.latest.update_stream import UpdateStream
 def arriving(
     parts: Sequence[StreamInput], keys: tuple[str, ...], numbers: tuple[int, ...] | None = None
 ) -> PreQueueInput:
-    """Return the rows of some parts as they come; numbers from 0 on if left out."""
+    """Return the rows of some parts as they arrive; inputs are numbered from 0 by default."""
     times = {part.time for part in parts}
     if len(times) > 1:
-        msg = f"streams that are taken together need one name for their time; got {sorted(times)}"
+        msg = f"streams that are combined need the same name for their time; got {sorted(times)}"
         raise DefinitionError(msg)
     stream = UpdateStream(common_columns(parts), keys, parts[0].time)
     return PreQueueInput(tuple(range(len(parts))) if numbers is None else numbers, stream)
 
 
 def moved(front: PreQueueNode, by: int) -> PreQueueNode:
-    """Return a tree whose inputs have numbers that are larger by some."""
+    """Return a tree with its input numbers increased."""
     if isinstance(front, PreQueueInput):
         return replace(front, numbers=tuple(number + by for number in front.numbers))
     if isinstance(front, PreQueueFilter | PreQueueMap):
@@ -56,7 +56,7 @@ def moved(front: PreQueueNode, by: int) -> PreQueueNode:
 
 
 def by_trust(front: PreQueueNode) -> list[int]:
-    """Return the numbers of the inputs of a tree, those of a union from the most trusted on."""
+    """Return the input numbers of a tree, those of a union in descending order of trust."""
     if not isinstance(front, PreQueueUnion):
         return list(numbers_of(front))
     return [number for place in front.truth for number in numbers_of(front.sources[place])]
@@ -69,7 +69,7 @@ def frame_of(session: SparkSession, columns: pa.Schema) -> DataFrame:
 
 
 def texts_of(frame: DataFrame, columns: Sequence[Column | str]) -> list[str]:
-    """Return what is selected of a frame as SQL, one text for each column."""
+    """Return the columns selected from a frame as SQL, one text per column."""
     try:
         chosen = frame.select(*columns)._jdf.queryExecution().analyzed().expressions()
     except AnalysisException as error:

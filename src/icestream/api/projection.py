@@ -1,7 +1,8 @@
-"""Rows of a query that may still be shaped: columns chosen, rows left out.
+"""Rows of a query that the user may still project and filter.
 
-Idea: what is done to the rows on their way to the sink is a function of a DataFrame, put together
-call by call; a mistake is told where it is made, against a DataFrame without rows.
+Idea: `select` and `where` compose a function of a DataFrame, which is applied to rows on their way
+to the sink. A DataFrame without rows checks each call, so that mistakes are reported where they are
+made.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from icestream.runtime.spark.sink import as_they_are, no_rows
 
 @dataclass(frozen=True)
 class ProjectedRows:
-    """The rows of a query, with what is done to them before they go to the sink."""
+    """The rows of a query, with the projection applied before they go to the sink."""
 
-    #: events and plan of the query alone
+    #: events and plan of this query alone
     _built: BuiltQuery[Any]
     _shape: Callable[[DataFrame], DataFrame] = field(default=as_they_are, kw_only=True)
 
@@ -48,7 +49,7 @@ class ProjectedRows:
         return self.schema.names
 
     def select(self, *cols: Column | str) -> Self:
-        """Choose columns of the rows, or expressions over them.
+        """Select columns of the rows, or expressions over them.
 
         Examples:
             >>> from pyspark.sql import functions as F
@@ -58,7 +59,7 @@ class ProjectedRows:
         return self._then(lambda rows: rows.select(*cols))
 
     def where(self, condition: Column | str) -> Self:
-        """Keep the rows that fulfil a condition.
+        """Keep the rows that satisfy a condition.
 
         Examples:
             >>> busy = kpis.where("count > 100")
@@ -71,7 +72,7 @@ class ProjectedRows:
         before = self._shape
         changed = replace(self, _shape=lambda rows: change(before(rows)))
         try:
-            changed.columns  # noqa: B018 - resolved now, so that a mistake is told now
+            changed.columns  # noqa: B018 - resolved now, so that a mistake is reported now
         except AnalysisException as error:
             msg = f"{str(error).splitlines()[0]} The columns are {self.columns}"
             raise DefinitionError(msg) from None

@@ -1,7 +1,7 @@
-"""What a query computes, before it is started.
+"""The result of a query before it is started.
 
-Idea: the rows of the windows may be shaped further (`select`, `where`); that happens to the rows
-of a committed version on their way to the sink, so it changes no state.
+Idea: the user may project and filter the rows of the windows (`select`, `where`). This happens to
+the rows of a committed version on their way to the sink, so it changes no state.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from icestream.plan.nodes.queries import Plan
 
 @dataclass(frozen=True)
 class Result(ProjectedRows):
-    """What a query computes; start it with `writeStream`.
+    """The rows that a query computes; start it with `writeStream`.
 
     Examples:
         >>> kpis.where("count > 100").select("window.end", "serviceId").columns
@@ -30,7 +30,7 @@ class Result(ProjectedRows):
 
     @property
     def writeStream(self) -> StreamWriter:
-        """Say where the results go and start the query.
+        """Return a writer that sets where the results go and starts the query.
 
         Examples:
             >>> writer = kpis.writeStream.format("parquet").option("path", "out").memory("64 MB")
@@ -40,8 +40,8 @@ class Result(ProjectedRows):
     def explain(self, statistics: WindowStatistics | None = None) -> None:
         """Print what will be computed and how.
 
-        With statistics of the stream, also the size of both plans; a running query measures them
-        itself and reports them in `lastProgress`.
+        With statistics of the stream, it also prints the size of both storage plans; a running
+        query measures them itself and reports them in `lastProgress`.
 
         Examples:
             >>> kpis.explain()

@@ -1,15 +1,15 @@
-"""The state of a query as a DataFrame, and a DataFrame as its state.
+"""Reading the state of a query as a DataFrame, and writing a DataFrame as its state.
 
-Idea: each shard of the checkpoint is restored by a task of its own, in a scratch folder and inside
-a budget, and hands its rows on as Arrow batches. Nothing of the query's program is needed, and
-nothing of the checkpoint is run.
+Idea: one task per shard restores the shard of the checkpoint in a scratch folder, within a budget,
+and returns its rows as Arrow batches. This needs no code of the query and executes nothing from the
+checkpoint.
 
 Invariants:
 1. The rows are those that `icestream state export` writes
    (`test_a_data_frame_has_the_rows_of_an_export`).
-2. What was written is read back (`test_a_data_frame_becomes_the_state`).
+2. Rows that were written are read back (`test_a_data_frame_becomes_the_state`).
 
-Limits: rows that are written pass through the driver, and must fit into its memory.
+Limits: written rows pass through the driver and must fit into its memory.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ def read_state(
 ) -> DataFrame:
     """Return the state in a checkpoint as a DataFrame.
 
-    Where one kind of rows is read, because the query keeps only one or because `operator` and
-    `kept` choose it, the columns are `__shard`, `__group` and those of the rows. Otherwise they are
-    `operator`, `kept`, `shard`, `group`, `key` and `row`, the last two as JSON text.
+    If one kind of rows is read, because the query has only one or `operator` and `kept` choose it,
+    the columns are `__shard`, `__group` and those of the rows. Otherwise they are `operator`,
+    `kept`, `shard`, `group`, `key` and `row`, the last two as JSON text.
 
-    Of windows the rows are the open windows as they stand, or with `kept="panes"` what they are
-    made of; of grouped state the rows kept of every group; of update streams the keys, with the
-    values that wait.
+    For windows, the rows are the open windows with their current values or, with `kept="panes"`,
+    the panes they consist of; for grouped state, the rows of every group; for update streams, the
+    keys with their waiting values.
 
         ice.read_state(spark, "checkpoints/kpis").orderBy("window.end").show()
 
@@ -51,11 +51,10 @@ def read_state(
         spark: the session that reads.
         checkpoint: the `checkpointLocation` of a query, running or not, on a disk that all
             executors see.
-        version: which version; the last one if left out. `icestream state show` tells which are
-            kept.
+        version: which version; the latest if left out. `icestream state show` lists the versions.
         operator: only the rows of this operator, as `icestream state show` names it.
         kept: only this kind of its rows.
-        memory: what restoring a shard may take.
+        memory: how much memory restoring a shard may use.
 
     Examples:
         >>> ice.read_state(spark, "chk/start").columns
@@ -80,23 +79,23 @@ def write_state(
     others: str = "drop",
     memory: str | int = "256 MB",
 ) -> int:
-    """Replace state of a stopped query by edited rows; return the version that has them.
+    """Replace state of a stopped query with edited rows; return the version that contains them.
 
-    The rows have the columns that `read_state` gives for one kind of rows. A row belongs to the
-    group that `__group` names, or, where that is null or dropped, to that of its key columns. The
-    versions before stay as long as any version does. Where no group differs, nothing is written.
-    Of windows on a grid `kept="panes"` is written, of update streams `kept="waiting"`.
+    The rows have the columns that `read_state` returns for one kind of rows. A row belongs to the
+    group in `__group` or, where that is null or dropped, to the group of its key columns. Earlier
+    versions are retained as usual. If no group differs, nothing is written. For windows on a grid
+    write `kept="panes"`, for update streams `kept="waiting"`.
 
         ages = ice.read_state(spark, "checkpoints/visits", kept="0: visits")
         ice.write_state(ages.where("count > 1"), "checkpoints/visits", kept="0: visits")
 
     Args:
         rows: the rows of all groups, or of some with `others="keep"`.
-        checkpoint: the `checkpointLocation` of a query that does not run, on a local disk.
+        checkpoint: the `checkpointLocation` of a query that is not running, on a local disk.
         operator: the operator whose rows they are, as `icestream state show` names it.
         kept: which kind of its rows.
-        others: what becomes of groups that no row names: "drop" or "keep".
-        memory: what restoring a shard may take.
+        others: what happens to groups without a row: "drop" or "keep".
+        memory: how much memory restoring a shard may use.
 
     Examples:
         >>> counted = events.groupApply("agent", lambda agent: agent.process(Counting()))

@@ -1,10 +1,10 @@
 """From what users write to plans: statements over one stream, and the plan they share.
 
-Idea: a statement is one query as it was written, with Spark's columns. `build` turns one or more of
-them, over the same events, into one projection of these events and one plan with a view for each.
-Columns that mean the same are read once, whoever asks for them.
+Idea: a statement is one query as the user wrote it, with Spark's columns. `build` turns statements
+over the same events into one projection of these events and one plan with a view for each.
+Columns that mean the same are read once, however many statements use them.
 
-Invariant: whatever can be refused is refused here, before a query starts (`tests/api`).
+Invariant: a query that cannot run is refused here, before it starts (`tests/api`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from icestream.state.keys import KeyCodec
 
 @dataclass(frozen=True)
 class StreamInput:
-    """One DataFrame of a stream, with its own time and slack."""
+    """One DataFrame of a stream, with its time column and slack."""
 
     frame: DataFrame
     time: str
@@ -75,14 +75,14 @@ class BuiltQuery(Generic[Plan_co]):
     plan: Plan_co
     #: columns of the rows of each view
     rows: tuple[StructType, ...]
-    #: the user's name of the time column
+    #: the user's name for the time column
     time: str
-    #: the events beside what tells their order, where rows depend on it
+    #: the events with columns for their order, where rows depend on it
     ordered: DataFrame | None = None
 
     @property
     def read(self) -> DataFrame:
-        """Return the events as Spark is to read them."""
+        """Return the events as Spark reads them."""
         return self.events if self.ordered is None else self.ordered
 
 
@@ -147,7 +147,7 @@ def _view(frame: DataFrame, statement: Statement, keys: _Columns, inputs: _Colum
 
 
 def sources_of(parts: Sequence[StreamInput]) -> tuple[Source, ...]:
-    """Return the sources under names that tell them apart."""
+    """Return the sources under unique names."""
     names = [part.name for part in parts]
     return tuple(
         Source(
@@ -160,7 +160,7 @@ def sources_of(parts: Sequence[StreamInput]) -> tuple[Source, ...]:
 
 
 def check_same_stream(parts: Sequence[StreamInput], others: Sequence[StreamInput]) -> None:
-    """Refuse queries over different streams that are to be started together."""
+    """Refuse queries over different streams that are started together."""
     same = len(parts) == len(others) and all(
         (a.time, a.slack, a.nulls) == (b.time, b.slack, b.nulls)
         and (a.frame is b.frame or a.frame.sameSemantics(b.frame))
@@ -168,7 +168,7 @@ def check_same_stream(parts: Sequence[StreamInput], others: Sequence[StreamInput
     )
     if not same:
         msg = (
-            "queries that are started together must look at the same stream: make it once with "
+            "queries that are started together must read the same stream: create it once with "
             "ice.stream(...), filters and columns included, and build all of them on it"
         )
         raise DefinitionError(msg)
@@ -183,13 +183,13 @@ def check_aggregates(aggregates: Sequence[object]) -> None:
         if not isinstance(each, AggregateExpression):
             msg = (
                 f"agg takes Icestream's aggregates (ice.count(), ice.sum('x'), ...); got {each!r}. "
-                "Functions of pyspark.sql.functions belong in the columns they aggregate"
+                "Functions of pyspark.sql.functions belong in the columns that are aggregated"
             )
             raise DefinitionError(msg)
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Refuse names that Spark, which ignores case, takes for one column."""
+    """Refuse names that are the same column to Spark, which ignores case."""
     lowered = [name.lower() for name in names]
     twice = sorted({name for name in lowered if lowered.count(name) > 1})
     if twice:
@@ -204,14 +204,14 @@ def _name_in(frame: DataFrame, column: Column) -> str:
     except AnalysisException as error:
         raise refusal(error, frame) from None
     if len(names) != 1:
-        msg = f"columns are taken one by one; this one stands for {names}"
+        msg = f"columns must be given one by one; this one stands for {names}"
         raise DefinitionError(msg)
     return names[0]
 
 
 @dataclass
 class _Columns:
-    """Columns that statements look at, those that mean the same once; they may read alike."""
+    """The columns that statements read; equal expressions share a place, whatever their text."""
 
     frame: DataFrame
     #: whether columns of different names are different columns
@@ -221,7 +221,7 @@ class _Columns:
     _meanings: list[Any] = field(default_factory=list)
 
     def place_of(self, column: Column) -> int:
-        """Return the place of a column, taking it in if it is new."""
+        """Return the place of a column, adding it if it is new."""
         meaning, text = _meaning(self.frame, column), _name_in(self.frame, column)
         for place, other in enumerate(self._meanings):
             same_name = not self.named or self.texts[place] == text
@@ -243,7 +243,7 @@ def aggregate_of(each: AggregateExpression, name: str, places: Sequence[int]) ->
 
 
 def answer_name(frame: DataFrame, each: AggregateExpression) -> str:
-    """Return the name of a result: the user's, or Spark's, or one in Spark's manner."""
+    """Return the name of a result: the user's, or Spark's, or one like Spark's."""
     if each.name:
         return each.name
     in_spark = each.in_spark
@@ -264,7 +264,7 @@ def _meaning(frame: DataFrame, column: Column) -> Any:
 def _projected(
     part: StreamInput, number: int, keys: _Columns, inputs: _Columns, *beside: Column
 ) -> DataFrame:
-    """Return the events of one part as ingest reads them, with what tells their order."""
+    """Return the events of one part as ingest reads them, with columns for their order."""
     columns = [
         sf.col(part.time).alias(TIME),
         sf.lit(number).cast("int").alias(SOURCE),
@@ -283,7 +283,7 @@ def _check_union(frames: Sequence[DataFrame]) -> None:
     for frame in frames[1:]:
         if _types(frame.schema) != _types(schema):
             msg = (
-                "the streams of a union must agree in the types of the columns the query uses: "
+                "the streams of a union must have equal types in the columns that the query uses: "
                 f"{schema.simpleString()} and {frame.schema.simpleString()}"
             )
             raise DefinitionError(msg)
@@ -295,5 +295,5 @@ def _types(schema: StructType) -> list[str]:
 
 
 def refusal(error: AnalysisException, frame: DataFrame) -> DefinitionError:
-    """Return Spark's complaint in one line, with the columns there are."""
+    """Return Spark's error message in one line, with the available columns."""
     return DefinitionError(f"{str(error).splitlines()[0]} The columns are {frame.columns}")

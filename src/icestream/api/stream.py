@@ -1,8 +1,8 @@
-"""Streams of events and their windows, in PySpark's words.
+"""Streams of events and their windows, named as in PySpark.
 
-Idea: a stream wraps a streaming DataFrame and adds what a stream is: which column is the event's
-time and how far events may come out of order. Every method returns a new object; `Windowed.agg`
-makes the statement, and everything that can be refused is refused there, before a query starts.
+Idea: a stream wraps a streaming DataFrame and adds which column holds the event time and how far
+events may arrive out of order. Every method returns a new object. `Windowed.agg` builds the
+statement and refuses every query that cannot run, before it starts.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from icestream.plan.windows.session import Session
 if TYPE_CHECKING:
     import pandas as pd
 
-#: the slide of windows that are looked at with every event
+#: slide of windows that emit a row with every event
 EVERY_EVENT = "event"
 
 
 def rows(count: int) -> RowsSlide:
-    """Return the slide of windows that are looked at with every so many events.
+    """Return the slide of windows that emit a row with every `count`-th event.
 
     Examples:
         >>> calls.window("1 hour", slide=ice.rows(10)).groupBy("agent").count().columns
@@ -56,14 +56,14 @@ def stream(
     nulls: str = "error",
     name: str = "stream",
 ) -> Stream:
-    """Make a stream of events from a streaming DataFrame.
+    """Create a stream of events from a streaming DataFrame.
 
     Args:
         df: any streaming DataFrame, or a batch of history for `bootstrap`.
         time: the column with the time of the event, a timestamp.
-        slack: how far behind the latest event others may come, as in `withWatermark`.
-        nulls: `error` if events without a time are a mistake, `drop` to leave them out.
-        name: what to call the stream in messages and plans.
+        slack: how far an event may lag behind the latest one, as in `withWatermark`.
+        nulls: `error` to fail on events without a time, `drop` to ignore them.
+        name: the name of the stream in messages and plans.
 
     Examples:
         >>> orders = ice.stream(df, time="timestamp", slack="5 seconds")
@@ -104,7 +104,7 @@ def _check_time(df: DataFrame, time: str) -> None:
 
 @dataclass(frozen=True)
 class Stream:
-    """Events with a time.
+    """Events with an event time.
 
     Examples:
         >>> calls.where("busyTime > 60").window("1 hour").groupBy("agent").count().columns
@@ -114,7 +114,7 @@ class Stream:
     _parts: tuple[StreamInput, ...]
 
     def where(self, condition: Column | str) -> Stream:
-        """Keep the events that fulfil a condition.
+        """Keep the events that satisfy a condition.
 
         Examples:
             >>> long_calls = calls.where("busyTime > 600")
@@ -124,7 +124,7 @@ class Stream:
     filter = where
 
     def withColumn(self, colName: str, col: Column) -> Stream:
-        """Add a column, or replace the one of that name.
+        """Add a column, or replace the column of that name.
 
         Examples:
             >>> from pyspark.sql import functions as F
@@ -135,7 +135,7 @@ class Stream:
         return self._mapped(lambda frame: frame.withColumn(colName, col))
 
     def union(self, other: Stream) -> Stream:
-        """Take the events of both streams; the one that is further behind sets the watermark.
+        """Return the events of both streams; the stream that lags behind sets the watermark.
 
         Examples:
             >>> both = calls.union(
@@ -150,13 +150,13 @@ class Stream:
         slide: str | int | RowsSlide | None = None,
         startTime: str | int = 0,
     ) -> Windowed:
-        """Look at the events of the last `range`, every `slide`; tumbling without a slide.
+        """Group events into windows of length `range` every `slide`; tumbling without a slide.
 
         Args:
-            range: how far back a window reaches.
-            slide: how often it is looked at: an interval; `"event"` for a row with every event,
+            range: the length of a window.
+            slide: when windows are computed: an interval; `"event"` for a row with every event,
                 over (t - range, t]; or `ice.rows(m)` for a row with every m-th event of a group.
-            startTime: the offset of windows from midnight, 1970-01-01 UTC.
+            startTime: the offset of the windows from 1970-01-01 00:00 UTC.
 
         Examples:
             >>> calls.window("1 hour", slide="10 seconds").groupBy("agent").count().columns
@@ -167,7 +167,7 @@ class Stream:
         length = parse_interval(range)
         if slide == EVERY_EVENT or isinstance(slide, RowsSlide):
             if startTime != 0:
-                msg = "startTime places windows on a grid; windows that move with events have none"
+                msg = "startTime is for windows on a grid, not for windows that move with events"
                 raise DefinitionError(msg)
             every = slide if isinstance(slide, RowsSlide) else None
             return Windowed(self, Frame(range=length, slide=every))
@@ -180,13 +180,13 @@ class Stream:
         slide: int | str | None = None,
         partitionBy: Column | str | Sequence[Column | str] | None = None,
     ) -> Windowed:
-        """Look at the last `count` events: of the whole stream, or of each group.
+        """Group events into windows of the last `count` events of the stream, or of each group.
 
         Args:
-            count: how many events, in the order of (time, arrival).
-            slide: a number: a row with every so many events; an interval: rows at its multiples;
-                nothing: a row with every event, for its group.
-            partitionBy: columns whose values count events of their own; they are the groups, too.
+            count: the number of events in a window, in the order of (time, arrival).
+            slide: a number m for a row with every m-th event; an interval for rows at its
+                multiples; None for a row with every event, for its group.
+            partitionBy: columns that group the events; each group counts its own events.
 
         Examples:
             >>> calls.rows(100, partitionBy="agent").agg(ice.avg("busyTime")).columns
@@ -204,7 +204,7 @@ class Stream:
         )
 
     def cumulative(self, size: str | int, step: str | int, startTime: str | int = 0) -> Windowed:
-        """Look at the events since the last multiple of `size`, every `step`.
+        """Group events into windows that grow every `step` and start afresh every `size`.
 
         Examples:
             >>> calls.cumulative("1 day", step="1 minute").groupBy("agent").count().columns
@@ -215,7 +215,7 @@ class Stream:
         )
 
     def session(self, gap: str | int) -> Windowed:
-        """Look at stretches of a group's events without a pause longer than `gap`.
+        """Group the events of each group into sessions, which a pause longer than `gap` ends.
 
         Examples:
             >>> calls.session("30 minutes").groupBy("agent").count().columns
@@ -224,10 +224,10 @@ class Stream:
         return Windowed(self, Session(parse_interval(gap)))
 
     def events(self) -> Events:
-        """See the stream as events with lifetimes: for grouped sub-queries, joins and user code.
+        """Return the stream as events with lifetimes, for grouped sub-queries, joins and user code.
 
         Each event lives for the instant of its time, until `window`, `forever` or `alterLifetime`
-        says otherwise.
+        sets another lifetime.
 
         Examples:
             >>> calls.events().select("agent", "busyTime").columns
@@ -257,22 +257,23 @@ class Stream:
         forgetAfter: str | int | None = None,
         under: str = "always",
     ) -> LatestBy:
-        """See the stream as updates: an event replaces the one before it of the same key.
+        """Return the stream as updates: an event replaces the previous one of the same key.
 
-        What comes next (`apply`, `applyInPandas`, `map`) is done to the newest event of a key only,
-        for as many keys as a batch has time for; the others wait, newest value only.
+        The step that follows (`apply`, `applyInPandas`, `map`) processes only the newest event of a
+        key, for as many keys as fit into the time of a batch. The other keys wait with their newest
+        value.
 
         Args:
-            *keys: the columns that tell keys apart; none where each event replaces the last one.
-            schedule: who is served first: `index`, least staleness on average also where keys are
-                updated at uneven rates; `linecutting`; `inplace`; `fifo`.
-            budget: how long serving may take in a batch; the trigger's interval unless given, less
-                what the rest of a batch takes.
-            importance: a column of positive numbers that says what a key's staleness counts,
-                against 1; `index` serves by it.
-            forgetAfter: forget keys that have no update for so long; an older update of such a key
-                is taken for a new one. Keys are known for good if left out.
-            under: `always` only the newest is processed; with `load`, every event is as long as
+            *keys: the key columns; without any, each event replaces the previous one.
+            schedule: the order in which keys are served: `index` minimises average staleness even
+                if keys are updated at uneven rates; `linecutting`; `inplace`; `fifo`.
+            budget: how long a batch may serve keys; by default the trigger's interval, less the
+                time that the rest of a batch takes.
+            importance: a column of positive numbers that weight the staleness of a key (default
+                1); `index` takes it into account.
+            forgetAfter: forget keys without an update for this long; an older update of such a key
+                then counts as new. By default keys are never forgotten.
+            under: `always` processes only the newest event; `load` processes every event while
                 there is time for all of them.
 
         Examples:
@@ -286,7 +287,7 @@ class Stream:
         return latest_by(self, latest, budget)
 
     def apply(self, function: ArrowFunction, schema: str | pa.Schema) -> UpdateResult:
-        """Do an expensive step to every event, given and returned as Arrow batches.
+        """Apply an expensive step to every event; the function maps Arrow batches.
 
         Examples:
             >>> calls.apply(lambda batch: batch.select(["agent"]), "agent string").columns
@@ -297,7 +298,7 @@ class Stream:
     def applyInPandas(
         self, function: Callable[[pd.DataFrame], pd.DataFrame], schema: str | pa.Schema
     ) -> UpdateResult:
-        """Do an expensive step to every event, given and returned as pandas frames.
+        """Apply an expensive step to every event; the function maps pandas frames.
 
         Examples:
             >>> calls.applyInPandas(lambda frame: frame[["agent"]], "agent string").columns
@@ -306,7 +307,7 @@ class Stream:
         return LatestBy(self._parts, None).applyInPandas(function, schema)
 
     def map(self, function: RowFunction, schema: str | pa.Schema) -> UpdateResult:
-        """Do an expensive step to every event, given and returned as a dictionary.
+        """Apply an expensive step to every event; the function maps dictionaries.
 
         Examples:
             >>> calls.map(lambda call: {"agent": call["agent"].upper()}, "agent string").columns
@@ -328,7 +329,7 @@ class Stream:
 
 @dataclass(frozen=True)
 class Windowed:
-    """A stream seen through windows, by groups.
+    """The windows of a stream, by group.
 
     Examples:
         >>> calls.window("1 hour").groupBy("agent").agg(
@@ -341,11 +342,11 @@ class Windowed:
     _windows: WindowKind
     _keys: tuple[Column | str, ...] = ()
     _sets: tuple[tuple[int, ...], ...] | None = None
-    #: whether the keys were given with the windows
+    #: whether the keys were given with the windows (`partitionBy`)
     _partitioned: bool = False
 
     def groupBy(self, *cols: Column | str | Sequence[Column | str]) -> Windowed:
-        """Compute the aggregates for each value of the columns; a null is a value too.
+        """Compute the aggregates for each combination of values of the columns, nulls included.
 
         Examples:
             >>> calls.window("1 hour").groupBy("serviceId", "agent").count().columns
@@ -354,7 +355,7 @@ class Windowed:
         keys = _listed(cols)
         if self._partitioned and _plain_texts(keys) != _plain_texts(self._keys):
             msg = (
-                "the groups of rows(..., partitionBy=...) are those of partitionBy: leave groupBy "
+                "rows(..., partitionBy=...) groups by the columns of partitionBy: leave groupBy "
                 "out, or name the same columns"
             )
             raise DefinitionError(msg)
@@ -369,7 +370,7 @@ class Windowed:
     ) -> Windowed:
         """Compute several groupings at once, as `DataFrame.groupingSets` does.
 
-        The column `grouping_id` of the result tells the grouping of a row.
+        The column `grouping_id` of the result identifies the grouping of a row.
 
         Examples:
             >>> calls.window("1 hour").groupingSets(
@@ -378,7 +379,7 @@ class Windowed:
             ['window', 'serviceId', 'agent', 'grouping_id', 'count']
         """
         if self._partitioned:
-            msg = "rows(..., partitionBy=...) has one grouping: that of partitionBy"
+            msg = "rows(..., partitionBy=...) has one grouping, by the columns of partitionBy"
             raise DefinitionError(msg)
         keys = _listed(cols)
         names = [str(as_column(key)) for key in keys]
@@ -388,11 +389,11 @@ class Windowed:
             msg = f"grouping sets name {unknown}, which are not among the columns {names}"
             raise DefinitionError(msg)
         if not asked:
-            msg = "groupingSets needs at least one set of columns; use groupBy for a single one"
+            msg = "groupingSets needs at least one set of columns; use groupBy for a single set"
             raise DefinitionError(msg)
         sets = tuple(tuple(sorted({names.index(name) for name in chosen})) for chosen in asked)
         if len(set(sets)) < len(sets):
-            msg = f"each grouping set can be asked for once; got {asked}"
+            msg = f"each grouping set may be given only once; got {asked}"
             raise DefinitionError(msg)
         return replace(self, _keys=keys, _sets=sets)
 
@@ -418,7 +419,7 @@ class Windowed:
 
 
 def _plain_texts(columns: Sequence[Column | str]) -> list[str]:
-    """Return columns as text, without the names they are given; Spark ignores case."""
+    """Return columns as text without their aliases; Spark ignores case."""
     texts = [str(as_column(column)).removeprefix("Column<'") for column in columns]
     return [text.removesuffix("'>").split(" AS ")[0].strip("`").lower() for text in texts]
 
@@ -432,7 +433,7 @@ def _check_count(count: object) -> None:
 def _listed(
     columns: Sequence[Column | str | Sequence[Column | str]],
 ) -> tuple[Column | str, ...]:
-    """Return columns that were given one by one or as a list, as PySpark takes them."""
+    """Return columns that were given one by one or as a list, as PySpark accepts them."""
     listed: list[Column | str] = []
     for each in columns:
         listed.extend([each] if isinstance(each, Column | str) else each)

@@ -1,4 +1,4 @@
-"""Spark's types and Arrow's: what comes in and what goes out."""
+"""Conversion between the types of Spark and of Arrow."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from icestream.plan.nodes.queries import Plan, View
 
 
 def arrow_schema(names: Sequence[str], fields: Sequence[StructField]) -> pa.Schema:
-    """Return Arrow fields of the given names and Spark's types."""
+    """Return Arrow fields with the given names for fields of Spark."""
     return pa.schema(
         [
             pa.field(name, arrow_type(field.dataType, name))
@@ -27,8 +27,8 @@ def arrow_type(kind: DataType, name: str) -> pa.DataType:
     """Return the Arrow type in which Spark sends a column."""
     if isinstance(kind, StringType) and kind.simpleString() != "string":
         msg = (
-            f"column {name!r} is {kind.simpleString()}: only strings of the binary collation can "
-            "be used; cast it to string"
+            f"column {name!r} is {kind.simpleString()}: strings must have the binary collation; "
+            "cast it to string"
         )
         raise DefinitionError(msg)
     try:
@@ -39,7 +39,7 @@ def arrow_type(kind: DataType, name: str) -> pa.DataType:
 
 
 def result_schema(plan: Plan, view: View, time: DataType, keys: Sequence[DataType]) -> StructType:
-    """Return Spark's types of a view's rows: keys as they came, answers as Spark gives them."""
+    """Return Spark's types of a view's rows: keys as they arrived, aggregates as in Spark."""
     columns = plan.results(view)
     heading: DataType = time
     if pa.types.is_struct(columns.field(0).type):

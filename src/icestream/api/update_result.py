@@ -1,7 +1,7 @@
-"""Steps over update streams as queries: their rows, and what makes several of them one query.
+"""Steps over update streams as queries: their rows, and how several of them become one query.
 
-Idea: a step knows the stream it is over. Started alone or with others over the same stream, the
-plan has a view for each, and one queue for all that are over newest values.
+Idea: a step knows its stream. Steps over the same stream, started together, share one plan with a
+view for each; those over newest values share one queue.
 """
 
 # The names are those of PySpark's DataFrames.
@@ -53,7 +53,7 @@ class UpdateResult(ProjectedRows):
 
     @property
     def writeStream(self) -> StreamWriter:
-        """Say where the rows go and start the query.
+        """Return a writer that sets where the rows go and starts the query.
 
         Examples:
             >>> served = calls.map(lambda row: {"symbol": row["symbol"]}, "symbol string")
@@ -85,27 +85,27 @@ class UpdateResult(ProjectedRows):
 
 
 def together(results: Sequence[object]) -> BuiltQuery[Updates]:
-    """Return the events and the plan of steps that are one query."""
+    """Return the events and the plan of steps that form one query."""
     given = [each for each in results if isinstance(each, UpdateResult)]
     if len(given) < len(results):
         msg = (
-            "steps over an update stream are started together with steps over the same stream. "
-            "Start windows, joins and jobs as queries of their own with writeStream...start(): "
-            "queries may read the same DataFrame side by side"
+            "steps over an update stream can only be started with steps over the same stream. "
+            "Start windows, joins and jobs as separate queries with writeStream...start(): "
+            "queries may read the same DataFrame in parallel"
         )
         raise DefinitionError(msg)
     sources = [each._source for each in given]
     queues = [each for each in sources if each._latest is not None]
     lead = queues[0] if queues else sources[0]
     if lead._windowed is not None:
-        msg = "windows of update streams are started by themselves, with writeStream...start()"
+        msg = "windows of update streams must be started alone, with writeStream...start()"
         raise DefinitionError(msg)
     for source in sources:
         check_same_stream(lead._parts, source._parts)
     if any(replace(each, _parts=lead._parts) != lead for each in queues):
         msg = (
-            "steps that are started together wait in one queue: call latestBy(...) once and build "
-            "all of them on what it returns, or start them as queries of their own"
+            "steps that are started together share one queue: call latestBy(...) once and build "
+            "all of them on its result, or start them as separate queries"
         )
         raise DefinitionError(msg)
     return built(lead, [each._step for each in given])
@@ -165,7 +165,7 @@ def common_columns(parts: Sequence[StreamInput]) -> pa.Schema:
 
 
 def _projected(part: StreamInput, number: int, columns: pa.Schema, *beside: Column) -> DataFrame:
-    """Return the events of one part as ingest reads them, with what tells their order."""
+    """Return the events of one part as ingest reads them, with columns for their order."""
     chosen = [sf.col(quoted(part.time)).alias(TIME), sf.lit(number).cast("int").alias(SOURCE)]
     for place, each in enumerate(columns):
         there = each.name in part.frame.columns
@@ -177,6 +177,6 @@ def _projected(part: StreamInput, number: int, columns: pa.Schema, *beside: Colu
 
 
 def quoted(name: str) -> str:
-    """Return the name of a column as Spark reads it, whatever is in it."""
+    """Return the name of a column quoted for Spark, whatever characters it has."""
     escaped = name.replace("`", "``")
     return f"`{escaped}`"

@@ -1,7 +1,7 @@
-"""Windows of update streams, in PySpark's words: the newest window of a key is its update.
+"""Windows of update streams, named as in PySpark: the newest window of a key is its update.
 
-Idea: aggregates are those of all windows; their inputs become columns of the stream, so that only
-what they need travels. What windows answer are rows like those of a step, and a step may follow.
+Idea: the aggregates are those of all windows. Their inputs become columns of the stream, so that
+only these are sent. Windows return rows like a step does, and a step may follow.
 """
 
 # The names are those of PySpark's DataFrames.
@@ -38,11 +38,11 @@ class UpdateWindowed:
     _by: tuple[str, ...] | None = None
 
     def groupBy(self, *cols: str) -> UpdateWindowed:
-        """Compute the aggregates for each value of the columns: the key, and more if wanted."""
+        """Compute the aggregates for each combination of the columns: the key and any others."""
         return replace(self, _by=tuple(cols))
 
     def agg(self, *aggregates: AggregateExpression) -> WindowAnswers:
-        """Compute aggregates over each window; rows tell its first and last instant."""
+        """Compute aggregates over each window; rows contain its first and last instant."""
         check_aggregates(aggregates)
         source = self._source
         assert source._latest is not None
@@ -71,7 +71,7 @@ class WindowAnswers(UpdateResult):
     """The answers of windows of an update stream; a step may follow."""
 
     def where(self, condition: Column | str) -> WindowAnswers:
-        """Keep the answers that fulfil a condition; the others are no news of their key."""
+        """Keep the answers that satisfy a condition; the others do not update their key."""
         windowed = self._source._windowed
         assert windowed is not None
         session = self._source._parts[0].frame.sparkSession
@@ -85,17 +85,17 @@ class WindowAnswers(UpdateResult):
     filter = where
 
     def apply(self, function: ArrowFunction, schema: str | pa.Schema) -> UpdateResult:
-        """Do an expensive step to the answers of many keys at once; see `LatestBy.apply`."""
+        """Apply an expensive step to the answers of many keys at once; see `LatestBy.apply`."""
         return self._source.apply(function, schema)
 
     def applyInPandas(
         self, function: Callable[[pd.DataFrame], pd.DataFrame], schema: str | pa.Schema
     ) -> UpdateResult:
-        """Do an expensive step to the answers of many keys, as pandas frames."""
+        """Apply an expensive step to the answers of many keys, as pandas frames."""
         return self._source.applyInPandas(function, schema)
 
     def map(self, function: RowFunction, schema: str | pa.Schema) -> UpdateResult:
-        """Do an expensive step to one answer at a time, given and returned as a dictionary."""
+        """Apply an expensive step to one answer at a time; the function maps dictionaries."""
         return self._source.map(function, schema)
 
 

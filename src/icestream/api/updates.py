@@ -1,9 +1,8 @@
-"""Update streams, in PySpark's words: the newest value of a key in front of an expensive step.
+"""Update streams, named as in PySpark: an expensive step processes the newest value of a key.
 
-Idea: `stream.latestBy("symbol")` says that an event replaces the one before it of the same symbol,
-so that under load only the newest needs an answer; `apply` says what is done to it. The same
-`apply` on the stream itself is done to every event. Everything that can be refused is refused
-here, before a query starts.
+Idea: with `stream.latestBy("symbol")` an event replaces the previous one of the same symbol, so
+under load only the newest needs an answer; `apply` defines the step. `apply` on the stream itself
+processes every event. A query that cannot run is refused here, before it starts.
 """
 
 # The names are those of PySpark's DataFrames.
@@ -54,7 +53,7 @@ RowFunction = Callable[[dict[str, Any]], Mapping[str, Any] | None]
 
 @dataclass(frozen=True)
 class LatestBy:
-    """A stream in which an event replaces the one before it of the same key.
+    """A stream in which an event replaces the previous one of the same key.
 
     Examples:
         >>> calls.latestBy("symbol").map(
@@ -66,14 +65,14 @@ class LatestBy:
     _parts: tuple[StreamInput, ...]
     _latest: Latest | None
     _budget: Micros | None = None
-    #: what is done to the parts before updates wait; None where that is nothing
+    #: operators in front of the queue; None if there are none
     _front: PreQueueNode | None = None
     _windowed: WindowedBy | None = None
 
     def where(self, condition: Column | str) -> LatestBy:
-        """Keep the updates that fulfil a condition; the others are no news of their key.
+        """Keep the updates that satisfy a condition; the others do not update their key.
 
-        After a union or a join the condition is computed by Icestream, in SQL as Spark's.
+        After a union or a join Icestream evaluates the condition, with the semantics of Spark SQL.
 
         Examples:
             >>> dear = calls.latestBy("symbol").where("price > 100")
@@ -88,7 +87,7 @@ class LatestBy:
     filter = where
 
     def withColumn(self, colName: str, col: Column) -> LatestBy:
-        """Add a column, or replace the one of that name; the key and the time must stay.
+        """Add a column, or replace the column of that name; the key and the time must stay.
 
         Examples:
             >>> from pyspark.sql import functions as sf
@@ -103,7 +102,7 @@ class LatestBy:
         return self.select(*others, col.alias(colName))
 
     def select(self, *cols: Column | str) -> LatestBy:
-        """Choose columns, or expressions over them; the key and the time must stay.
+        """Select columns, or expressions over them; the key and the time must stay.
 
         Examples:
             >>> few = calls.latestBy("symbol").select("timestamp", "symbol", "price")
@@ -117,15 +116,16 @@ class LatestBy:
         return self._behind(PreQueueMap(self._front, tuple(texts), self._zone))
 
     def union(self, other: LatestBy, *, truth: str | Sequence[str]) -> LatestBy:
-        """Take the updates of both streams, never going back in time for any key.
+        """Return the updates of both streams; the time of a key never goes back.
 
-        Of equal times of a key the update of the stream that is trusted more counts. Of a time
-        that a key had in an earlier batch nothing more is taken, whichever stream it comes from.
+        If a key has several updates with the same time, the update of the most trusted stream
+        counts. Later batches cannot add updates for a time that the key has already had, whichever
+        stream they come from.
 
         Args:
             other: an update stream with the same columns and key.
-            truth: the name of the stream to believe (`ice.stream(..., name=...)`), or names from
-                the most trusted on; those left out come last, in their order.
+            truth: the name of the most trusted stream (`ice.stream(..., name=...)`), or names in
+                descending order of trust; the other streams follow in their order.
 
         Examples:
             >>> fast = ice.stream(df, time="timestamp", name="fast").latestBy("symbol")
@@ -141,7 +141,7 @@ class LatestBy:
         if len(set(names)) < len(names) or not set(trusted) <= set(names) or not trusted:
             msg = (
                 f"truth must name streams of the union, each with a name of its own; the streams "
-                f"are called {names} and truth says {trusted}. Name them with "
+                f"are called {names}, but truth is {trusted}. Name them with "
                 "ice.stream(..., name=...)"
             )
             raise DefinitionError(msg)
@@ -163,10 +163,10 @@ class LatestBy:
         """Match the updates of both streams on their key; the newest match of a key is its update.
 
         Args:
-            other: an update stream of the same key, whose other columns have names of their own.
-            on: the key, for the reader.
+            other: an update stream with the same key; its other columns need different names.
+            on: the key, stated for the reader.
             within: how far apart in time matching updates may be.
-            condition: SQL over the columns of a match, where there is more than the key.
+            condition: a further condition on matches, in SQL over their columns.
 
         Examples:
             >>> prices = calls.latestBy("symbol").select("timestamp", "symbol", "price")
@@ -188,16 +188,16 @@ class LatestBy:
     def window(
         self, size: str | int, slide: str | int | None = None, *, semantics: str = "lazy"
     ) -> UpdateWindowed:
-        """See the updates of a key through windows: the newest window of a key is its update.
+        """Return the windows of each key: the newest window of a key is its update.
 
-        Under load older windows are passed over, but no window is ever cut: an answer is over all
+        Under load older windows are skipped, but windows are never cut: an answer covers all
         updates of its key in the window.
 
         Args:
             size: the length of a window.
-            slide: how often one starts, at most `size`; tumbling if left out.
-            semantics: `lazy` takes the newest window that is full for the newest update, `eager`
-                the newest that has started.
+            slide: the interval between window starts, at most `size`; tumbling if left out.
+            semantics: `lazy` chooses the newest window that the newest update completes, `eager`
+                the newest window that has started.
 
         Examples:
             >>> minutes = calls.latestBy("symbol").window("1 minute", slide="10 seconds")
@@ -206,10 +206,10 @@ class LatestBy:
         """
         self._check_alike("window", self)
         if self._latest is not None and self._latest.importance is not None:
-            msg = "windows of all keys count the same: leave importance out"
+            msg = "windows of all keys have the same importance: leave importance out"
             raise DefinitionError(msg)
         if self._latest is not None and self._latest.forget is not None:
-            msg = "windows know their keys for good: leave forgetAfter out"
+            msg = "windows never forget keys: leave forgetAfter out"
             raise DefinitionError(msg)
         length = parse_interval(size)
         kind: Any = semantics
@@ -217,18 +217,19 @@ class LatestBy:
         return UpdateWindowed(self, UpdateWindows(length, step, kind))
 
     def _check_alike(self, method: str, other: object) -> None:
-        """Refuse what the method cannot be done to."""
+        """Refuse streams that the method does not support."""
         if isinstance(other, UpdateResult):
             msg = (
-                f"{method} comes before the step: rows of apply, map and agg are no update stream. "
-                f"Write latestBy(...).{method}(...) first, or start a second query over the rows"
+                f"{method} comes before the step: rows of apply, map and agg are not an update "
+                f"stream. Write latestBy(...).{method}(...) first, or start a second query over "
+                "the rows"
             )
             raise DefinitionError(msg)
         if not isinstance(other, LatestBy):
             msg = f"{method} takes another update stream: stream.latestBy(...); got {other!r}"
             raise DefinitionError(msg)
         if self._latest is not None and self._latest.under == LOAD:
-            msg = f"{method} looks at every update: leave under={LOAD!r} out"
+            msg = f"{method} processes every update: leave under={LOAD!r} out"
             raise DefinitionError(msg)
         if other._latest != self._latest or other._budget != self._budget:
             msg = (
@@ -247,7 +248,7 @@ class LatestBy:
 
     @property
     def _is_pushed(self) -> bool:
-        """Tell whether columns are computed by Spark: a union takes them as it takes others."""
+        """Return whether Spark computes the columns, as for the parts of a union."""
         return self._front is None or ranks_of(self._front) is not None
 
     @property
@@ -256,13 +257,13 @@ class LatestBy:
 
     @property
     def _frame(self) -> DataFrame:
-        """Return a frame with the columns that updates have, for Spark to look at."""
+        """Return an empty frame with the columns of the updates, for analysis by Spark."""
         if self._front is None:
             return self._parts[0].frame
         return frame_of(self._parts[0].frame.sparkSession, self._columns)
 
     def _behind(self, front: PreQueueNode) -> LatestBy:
-        """Return the stream that another arc makes."""
+        """Return the stream that a new root of the tree makes."""
         importance = None if self._latest is None else self._latest.importance
         columns = front.stream.schema
         if importance is not None and importance not in columns.names:
@@ -284,12 +285,12 @@ class LatestBy:
         return replace(self, _parts=parts, _front=front)
 
     def apply(self, function: ArrowFunction, schema: str | pa.Schema) -> UpdateResult:
-        """Do an expensive step to the newest rows of many keys at once.
+        """Apply an expensive step to the newest rows of many keys at once.
 
         Args:
-            function: takes an Arrow record batch, one row for each key that is served, and returns
+            function: takes an Arrow record batch with one row per key that is served, and returns
                 rows as a record batch or table.
-            schema: the columns it returns, as text or an Arrow schema; the key is among them.
+            schema: the columns it returns, as text or an Arrow schema; they include the key.
 
         Examples:
             >>> calls.latestBy("symbol").apply(
@@ -302,7 +303,7 @@ class LatestBy:
     def applyInPandas(
         self, function: Callable[[pd.DataFrame], pd.DataFrame], schema: str | pa.Schema
     ) -> UpdateResult:
-        """Do an expensive step to the newest rows of many keys, as pandas frames.
+        """Apply an expensive step to the newest rows of many keys, as pandas frames.
 
         Examples:
             >>> calls.latestBy("symbol").applyInPandas(
@@ -313,9 +314,9 @@ class LatestBy:
         return self._served(function, schema, PANDAS)
 
     def map(self, function: RowFunction, schema: str | pa.Schema) -> UpdateResult:
-        """Do an expensive step to one row at a time, given and returned as a dictionary.
+        """Apply an expensive step to one row at a time; the function maps dictionaries.
 
-        A row for which the function returns None is left out.
+        A row for which the function returns None is dropped.
 
         Examples:
             >>> calls.latestBy("symbol").map(
@@ -344,7 +345,7 @@ class LatestBy:
 
     @property
     def _given(self) -> pa.Schema:
-        """Return the columns of what a step is given."""
+        """Return the columns that a step receives."""
         if self._windowed is not None:
             return self._windowed.operator("inplace").result.schema
         return self._columns
@@ -356,7 +357,7 @@ def _merged(arcs: PreQueueNode) -> tuple[PreQueueNode, ...]:
 
 
 def latest_by(stream: Stream, latest: Latest, budget: str | int | None) -> LatestBy:
-    """Return a stream under update semantics."""
+    """Return a stream with update semantics."""
     columns, keys = common_columns(stream._parts), latest.keys
     named = keys if latest.importance is None else (*keys, latest.importance)
     unknown = [name for name in named if name not in columns.names]
@@ -379,7 +380,7 @@ def latest_by(stream: Stream, latest: Latest, budget: str | int | None) -> Lates
 def _changed(
     part: StreamInput, change: Callable[[DataFrame], DataFrame], keys: Sequence[str], method: str
 ) -> StreamInput:
-    """Return a part with its rows changed; DefinitionError where key or time are not as before."""
+    """Return a part with its rows changed; raise DefinitionError if key or time would change."""
     try:
         frame = change(part.frame)
     except AnalysisException as error:
@@ -389,15 +390,15 @@ def _changed(
         if before.get(name) != after.get(name):
             what = "key" if name in keys else "time"
             msg = (
-                f"{method} may not change the update {what}: {name!r} must stay as it is, and must "
-                "stay; give what is computed another name"
+                f"{method} may not change the update {what}: {name!r} must stay a column and keep "
+                "its values; give the computed column another name"
             )
             raise DefinitionError(msg)
     return replace(part, frame=frame)
 
 
 def _identities(frame: DataFrame) -> dict[str, int]:
-    """Return what tells a column that was passed on from one that was computed, by name."""
+    """Return Spark's expression ids by column name; computed columns get new ones."""
     output = frame._jdf.queryExecution().analyzed().output()
     attributes = [output.apply(place) for place in range(output.size())]
     return {each.name(): each.exprId().id() for each in attributes}

@@ -1,28 +1,28 @@
-"""Starting a query: where results go, where state is kept, how much memory it may take.
+"""Starting a query: where results go, where state is stored, how much memory it may use.
 
 Idea: the names are those of PySpark's `DataStreamWriter`, so a query changes by wrapping its
-DataFrame. `memory`, `shards` and `parallelism` are what Icestream adds, and these options:
+DataFrame. Icestream adds `memory`, `shards` and `parallelism`, and these options:
 
 - `flush`: with `availableNow`, close every window at the end.
-- `ticker`: an interval; call for work that remains also when no events arrive, that often.
-- `lateEvents`: a folder of Parquet files for the events that came too late.
-- `exchange`: how tasks hand entries on. `files` on a disk that all share; else `shuffle`, or, for
-  queries of several components, files in the checkpoint's `storage`.
-- `input`: `rows` to take events from the JVM also where tasks could read the files themselves.
-- `rebalance`: `off` to leave shards with the tasks that run them, whatever they take.
-- `localDir`: a folder on the local disk of each host for what need not survive.
+- `ticker`: an interval at which batches run even if no events arrive, so that pending work goes on.
+- `lateEvents`: a folder of Parquet files for events that arrived too late.
+- `exchange`: how tasks exchange entries: `files` on a disk that all hosts share; otherwise
+  `shuffle` or, for queries of several components, `storage`, files in the checkpoint.
+- `input`: `rows` to take events from the JVM even if tasks could read the files themselves.
+- `rebalance`: `off` to keep shards on their tasks, however uneven the load is.
+- `localDir`: a folder on the local disk of each host for data that need not survive.
 - `compression.log`: `lz4` or `zstd`, for segments of the log.
-- `cold.classifier`: `clock`, `lfu`, `plain-lfu` or `smoothing`, which groups leave memory first.
-- `cold.targets`: `proportional` or `benefit`, how sub-queries share what must leave.
-- `durability`: of groups of events: `log`, every batch is on the log (the default); `evict`, only
-  what leaves memory is written and a restart replays the source.
-- `plan`: `panes` or `tuples`, what the log keeps of windows; chosen by size unless said.
-- `takeOver`: start although another program runs on the checkpoint, which then fails at its next
-  commit; without it, a start is refused while another program is alive.
-- `ui`: show the query on a local page, whose address is printed and in `query.uiWebUrl`.
+- `cold.classifier`: which groups are evicted first: `clock`, `lfu`, `plain-lfu` or `smoothing`.
+- `cold.targets`: how evictions are divided among sub-queries: `proportional` or `benefit`.
+- `durability`: for groups of events: `log` (the default) writes every batch to the log; `evict`
+  writes only evicted state, and a restart replays the source.
+- `plan`: what the log stores for windows, `panes` or `tuples`; by default the smaller.
+- `takeOver`: start even if another program runs on the checkpoint, which then fails at its next
+  commit; by default a start is refused while another program is alive.
+- `ui`: show the query on a local page; its address is printed and is in `query.uiWebUrl`.
 
-Several results over one stream are started together by `start`: they are one query, with one
-checkpoint and one budget, that hands out rows to a sink for each.
+`start` starts several results over one stream together: they are one query with one checkpoint and
+one budget, and each result has its own sink.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ from icestream.state.groups.cold.manager import Policy
 from icestream.state.groups.options import StoreOptions
 from icestream.state.versions.commits import VersionStore
 
-#: memory of a query that says nothing
+#: memory of a query by default
 DEFAULT_MEMORY = "512 MB"
 
 _OWN_OPTIONS = (
@@ -97,19 +97,19 @@ _OWN_OPTIONS = (
     "ticker",
     "ui",
 )
-#: environment variable that says what `option("ui", ...)` is where a query does not
+#: environment variable with the default of `option("ui", ...)`
 SHOWN = "ICESTREAM_UI"
 _TRIGGERS = ("processingTime", "availableNow", "once")
-#: time between batches of an update stream that says nothing
+#: time between batches of an update stream by default
 UPDATES_EVERY = "1 second"
 
-#: source number of rows that are no events
+#: source number of rows that are not events
 _TICK = -1
 
 
 @dataclass(frozen=True)
 class StreamWriter:
-    """Collects how a query is to run; `start` runs it.
+    """Collects the settings of a query; `start` runs it.
 
     Examples:
         >>> writer = (
@@ -120,17 +120,17 @@ class StreamWriter:
         >>> writer = writer.memory("512 MB").trigger(processingTime="10 seconds")
     """
 
-    #: the windows that are written; None for events with lifetimes
+    #: the statement about windows that is written; None for events with lifetimes
     _statement: Statement | None
     #: sources and plan of the result alone
     _built: BuiltQuery[Computation]
-    #: what the user does to the rows
+    #: the user's projection of the rows
     _shape: Callable[[DataFrame], DataFrame]
     #: columns of the rows after that
     _schema: StructType
-    #: makes the plan for an output mode, where it depends on that
+    #: makes the plan for an output mode, where the plan depends on it
     _build: Callable[[str], BuiltQuery[Computation]] | None = None
-    #: what is written, where several results of its kind can be one query, and what makes them one
+    #: the result, where several of its kind can be one query, and the function that combines them
     _result: object = None
     _together: Callable[[Sequence[object]], BuiltQuery[Computation]] | None = None
     _format: str = "parquet"
@@ -153,7 +153,7 @@ class StreamWriter:
         return replace(self, _format=source.lower())
 
     def option(self, key: str, value: Any) -> StreamWriter:
-        """Set an option of the sink or of the query; case does not matter in its name.
+        """Set an option of the sink or of the query; its name is case-insensitive.
 
         Examples:
             >>> writer = kpis.writeStream.option("checkpointLocation", "chk").option("ui", True)
@@ -176,14 +176,13 @@ class StreamWriter:
     def outputMode(self, outputMode: str) -> StreamWriter:
         """Choose which rows are written.
 
-        `append`: rows that are final: all rows of a window once it has closed, events whose
-        lifetime no change can revise any more. `update`: of windows on a grid, when a window
-        closes, the rows of groups that an event entered or left since the window before (a group
-        with no event left comes a last time, with a count of zero); of events with lifetimes, every
-        change at once, with a column `change` that is 1 for an event that comes and -1 for one that
-        is taken back; changes of a batch that cancel are not written. `complete`, for aggregates
-        over events with lifetimes: with every batch all rows that hold now, for sinks that replace
-        what they had.
+        `append`: final rows: all rows of a window once it has closed, and events whose lifetime can
+        no longer change. `update`: for windows on a grid, when a window closes, the rows of groups
+        that an event entered or left since the previous window (a group without events is emitted a
+        last time, with a count of zero); for events with lifetimes, every change at once, with a
+        column `change` that is 1 for an event that is added and -1 for one that is retracted;
+        changes of one batch that cancel out are not written. `complete`, for aggregates over events
+        with lifetimes: all current rows with every batch, for sinks that replace their content.
 
         Examples:
             >>> writer = kpis.writeStream.outputMode("update")
@@ -191,8 +190,8 @@ class StreamWriter:
         mode = outputMode.lower()
         if mode not in ("append", "update") and not (mode == "complete" and self._build):
             msg = (
-                f"output mode {outputMode!r} is not supported: use 'append' for rows that are "
-                "final, or 'update' for what changed; 'complete' is for aggregates over events()"
+                f"output mode {outputMode!r} is not supported: use 'append' for final rows, or "
+                "'update' for changed rows; 'complete' is for aggregates over events()"
             )
             raise DefinitionError(msg)
         if self._build is not None:
@@ -208,7 +207,7 @@ class StreamWriter:
         return replace(self, _mode=mode)
 
     def trigger(self, **trigger: Any) -> StreamWriter:
-        """Choose when batches are taken, as in PySpark: processingTime, availableNow or once.
+        """Choose when batches run, as in PySpark: processingTime, availableNow or once.
 
         Examples:
             >>> writer = kpis.writeStream.trigger(processingTime="10 seconds")
@@ -230,7 +229,7 @@ class StreamWriter:
         return replace(self, _name=queryName)
 
     def partitionBy(self, *cols: str) -> StreamWriter:
-        """Lay files out in folders by the values of columns.
+        """Write files into folders by the values of columns.
 
         Examples:
             >>> writer = kpis.writeStream.format("parquet").partitionBy("serviceId")
@@ -243,7 +242,7 @@ class StreamWriter:
         return replace(self, _partition_by=cols)
 
     def foreachBatch(self, func: Callback) -> StreamWriter:
-        """Hand the rows of every version to `func(rows, version)`.
+        """Pass the rows of every version to `func(rows, version)`.
 
         Examples:
             >>> writer = kpis.writeStream.foreachBatch(lambda rows, version: rows.show())
@@ -251,7 +250,7 @@ class StreamWriter:
         return replace(self, _callback=func)
 
     def memory(self, size: str | int) -> StreamWriter:
-        """Set the bytes that state, buffers and indexes may take on a host.
+        """Set how many bytes state, buffers and indexes may take on a host.
 
         Examples:
             >>> writer = kpis.writeStream.memory("512 MB")
@@ -259,10 +258,11 @@ class StreamWriter:
         return replace(self, _memory=parse_bytes(size))
 
     def shards(self, count: int) -> StreamWriter:
-        """Set the number of shards, the units of state, for as long as the checkpoint lasts.
+        """Set the number of shards, the units of state; it stays fixed for the checkpoint.
 
-        It is the most that `parallelism` may ever be. By default eight where memory has 8 MB for
-        each, 16 or four for each core where it has 64 MB; never fewer than tasks.
+        It is the upper limit of `parallelism`. By default there are eight if the memory allows 8 MB
+        for each, and more (up to 16, or four per core) if it allows 64 MB for each; never fewer
+        than tasks.
 
         Examples:
             >>> writer = kpis.writeStream.shards(16)
@@ -272,8 +272,9 @@ class StreamWriter:
     def parallelism(self, count: int, most: int | None = None) -> StreamWriter:
         """Set the number of tasks that run the shards: all cores by default.
 
-        With two numbers, as many between them as the load asks for, batch by batch: `count` at the
-        start. It may change at every start, and while the query runs with `query.rescale(...)`.
+        With two numbers, the load of each batch decides how many tasks run, between `count` and
+        `most`; the query starts with `count`. The setting may change at every start and, while the
+        query runs, with `query.rescale(...)`.
 
         Examples:
             >>> writer = kpis.writeStream.parallelism(2, 8)
@@ -291,7 +292,7 @@ class StreamWriter:
         """
         if self._mode == "complete":
             msg = (
-                "a table is added to: use 'update', or foreachBatch(...) for output mode 'complete'"
+                "a table only grows: use 'update', or foreachBatch(...) for output mode 'complete'"
             )
             raise DefinitionError(msg)
         kind = None if self._format == "parquet" and "path" not in self._options else self._format
@@ -311,12 +312,11 @@ class StreamWriter:
         return _launch([(writer, writer._sink())])
 
     def bootstrap(self) -> int:
-        """Build the state of a new checkpoint from history; return how many events there were.
+        """Build the state of a new checkpoint from history; return the number of events.
 
-        The query is the same one over a batch DataFrame, with the same checkpoint: whoever starts
-        it over the stream next goes on where history ended. The rows of windows that history closes
-        are not written anywhere. What is longer than one batch may hold comes in several calls,
-        oldest first.
+        The query is defined over a batch DataFrame, with the same checkpoint; starting it over the
+        stream then continues where history ended. Rows of windows that close during history are not
+        written anywhere. History that exceeds one batch is passed in several calls, oldest first.
 
         Examples:
             >>> def per_service(df):
@@ -331,8 +331,8 @@ class StreamWriter:
         """
         if self._built.events.isStreaming:
             msg = (
-                "bootstrap takes in history, and this query is over a stream: define it over a "
-                "batch DataFrame (spark.read), then start it over the stream on the same checkpoint"
+                "bootstrap reads history, but this query is over a stream: define it over a batch "
+                "DataFrame (spark.read), then start it over the stream on the same checkpoint"
             )
             raise DefinitionError(msg)
         checkpoint, paced = self._checkpoint(), self._paced()
@@ -342,7 +342,7 @@ class StreamWriter:
         finally:
             driver.close()
 
-    # -- what was chosen -------------------------------------------------------------------
+    # -- settings --------------------------------------------------------------------------
 
     @property
     def _spark(self) -> SparkSession:
@@ -358,9 +358,9 @@ class StreamWriter:
             return CallbackSink(self._callback)
         if self._mode == "complete":
             msg = (
-                f"format({self._format!r}) adds to what it has, but output mode 'complete' writes "
-                "all rows with every batch: take them with foreachBatch(...) and replace what you "
-                "have, or use 'update'"
+                f"format({self._format!r}) appends rows, but output mode 'complete' writes all of "
+                "them with every batch: use foreachBatch(...) to replace the previous rows, or "
+                "output mode 'update'"
             )
             raise DefinitionError(msg)
         return make_sink(
@@ -374,28 +374,28 @@ class StreamWriter:
         )
 
     def _checkpoint(self) -> str:
-        """Return the folder of the query, chosen by option or under Spark's common folder."""
+        """Return the folder of the query: an option, or a subfolder of Spark's default location."""
         chosen = self._options.get("checkpointLocation")
         common = self._spark.conf.get("spark.sql.streaming.checkpointLocation", None)
         if chosen is None and common is not None and self._name is not None:
             chosen = f"{common}/{self._name}"
         if not chosen:
             msg = (
-                "a query needs a place for its state: .option('checkpointLocation', ...), a folder "
-                "of its own that survives restarts"
+                "a query needs a place for its state: set .option('checkpointLocation', ...) to a "
+                "folder of its own that survives restarts"
             )
             raise DefinitionError(msg)
         return _location(chosen)
 
     @property
     def _updates(self) -> bool:
-        """Tell whether keys may wait from batch to batch."""
+        """Return whether keys may wait from batch to batch."""
         plan = self._built.plan
         return isinstance(plan, Updates) and plan.latest is not None
 
     @property
     def _ticks(self) -> bool:
-        """Tell whether batches come also when no events do."""
+        """Return whether batches run even if no events arrive."""
         return "ticker" in self._options or (self._updates and "processingTime" in self._trigger)
 
     def _flushes(self) -> bool:
@@ -416,8 +416,8 @@ class StreamWriter:
             return self if self._trigger or not self._updates else self._every(UPDATES_EVERY)
         if self._trigger:
             msg = (
-                f"option 'ticker' takes batches every {ticker}: it goes with no other trigger; "
-                f"got trigger({self._trigger})"
+                f"option 'ticker' runs a batch every {ticker} and excludes any other trigger; got "
+                f"trigger({self._trigger})"
             )
             raise DefinitionError(msg)
         if parse_interval(ticker) <= 0:
@@ -495,7 +495,7 @@ class StreamWriter:
         )
 
     def _planned(self, plan: Computation, modes: Sequence[str]) -> Computation:
-        """Return a plan with what the options say of it."""
+        """Return a plan with the options applied to it."""
         late = "keep" if "lateEvents" in self._options else plan.late
         if isinstance(plan, Dataflow):
             return replace(plan, late=late, cold=self._cold_options())
@@ -515,7 +515,7 @@ class StreamWriter:
         return chosen
 
     def _cold_options(self) -> ColdOptions:
-        """Return how cold state is kept."""
+        """Return the options for cold state."""
         durability: Any = self._options.get("durability", "log")
         rule: Any = self._options.get("cold.targets", "proportional")
         policy = Policy(classifier=self._options.get("cold.classifier", "clock"), targets=rule)
@@ -552,7 +552,7 @@ class StreamWriter:
         return driver, plan, settings, files
 
     def _application(self) -> str:
-        """Return what whoever loses the checkpoint to this program is told of it."""
+        """Return the name of this program, for the owner that loses the checkpoint to it."""
         context = self._spark.sparkContext
         query = "a query" if self._name is None else f"query {self._name!r}"
         return f"{query} of {context.appName!r} ({context.applicationId})"
@@ -582,15 +582,15 @@ def start(
 ) -> Query:
     """Start several results over one stream as one query with a sink for each.
 
-    Events are read and kept once for all of them. Each writer says where its own rows go (format,
-    path, output mode, callback); what belongs to the whole query is said here.
+    Events are read and stored once for all of them. Each writer sets its own sink (format, path,
+    output mode, callback); settings of the whole query are given here.
 
     Args:
-        *writers: what `result.writeStream` returned, with a sink each.
+        *writers: what `result.writeStream` returned, each with its sink.
         checkpointLocation: the folder of the query.
-        memory: bytes for all of them together on a host.
+        memory: bytes on a host for all results together.
         shards: the number of shards, the units of state.
-        parallelism: the number of tasks that run them, or the fewest and the most.
+        parallelism: the number of tasks that run them, or the minimum and the maximum.
         queryName: the name of the query.
         trigger: as the keywords of `trigger`, for example `{"availableNow": True}`.
         **options: options of the query, as `option` takes them: flush, ticker, plan, ...
@@ -619,7 +619,7 @@ def start(
 
 
 def _check_writers(writers: Sequence[object]) -> None:
-    """Refuse writers that cannot be one query, and what they say that would be ignored."""
+    """Refuse writers that cannot be one query, and settings of theirs that would be ignored."""
     paths: set[str] = set()
     if not writers:
         msg = "ice.start needs at least one result.writeStream"
@@ -633,8 +633,8 @@ def _check_writers(writers: Sequence[object]) -> None:
         if own or each._trigger or scale:
             said = [*own, *each._trigger] or ["memory, shards or parallelism"]
             msg = (
-                f"a writer that is started with others says {', '.join(said)}, which belongs to "
-                "the whole query: give it to ice.start"
+                f"a writer that is started with others sets {', '.join(said)}, which belongs to "
+                "the whole query: pass it to ice.start"
             )
             raise DefinitionError(msg)
         path = each._options.get("path")
@@ -645,7 +645,7 @@ def _check_writers(writers: Sequence[object]) -> None:
 
 
 def _launch(outputs: Sequence[tuple[StreamWriter, Sink]]) -> Query:
-    """Run the statements of some writers as one query, set up as the first of them says."""
+    """Run the statements of some writers as one query, with the settings of the first."""
     lead = outputs[0][0]
     built = lead._built
     if len(outputs) > 1 and lead._together is not None:
@@ -655,7 +655,7 @@ def _launch(outputs: Sequence[tuple[StreamWriter, Sink]]) -> Query:
         built = build(_statements(outputs))
     if not built.events.isStreaming:
         msg = (
-            "a query starts over a stream, and this DataFrame is a batch: read it with "
+            "a query starts over a stream, but this DataFrame is a batch: read it with "
             "spark.readStream instead of spark.read, or build state from it with bootstrap()"
         )
         raise DefinitionError(msg)
@@ -680,7 +680,7 @@ def _run(
     settings: Settings,
     files: Files,
 ) -> Query:
-    """Hand what a driver computes to the sinks, from now on."""
+    """Start a query that delivers the rows of a driver to the sinks."""
     checkpoint, flush = lead._checkpoint(), lead._flushes()
     spark = lead._spark
     safe = [once(sink, files, settings.root, number) for number, (_, sink) in enumerate(outputs)]
@@ -701,7 +701,7 @@ def _run(
     query = Query(driver, deliver, QueryHistory(checkpoint, about), flush=flush)
     if lead._options.get("ui", os.environ.get(SHOWN, "false")).lower() == "true":
         query.uiWebUrl = shared_page(checkpoint).url
-        print(f"icestream: the query is shown at {query.uiWebUrl}", file=sys.stderr)
+        print(f"icestream: the dashboard of the query is at {query.uiWebUrl}", file=sys.stderr)
     return query.start(
         lambda batch: paced._begin(built.read, batch, f"{_for_spark(checkpoint)}/spark")
     )
@@ -715,7 +715,7 @@ def _statements(outputs: Sequence[tuple[StreamWriter, Sink]]) -> list[Statement]
         msg = (
             "ice.start takes results of one kind: windows of one stream, results of one job, or "
             "steps over one stream. Start a query over events with lifetimes, and each other kind, "
-            "by itself with writeStream...start(): queries may read the same DataFrame side by side"
+            "by itself with writeStream...start(): queries may read the same DataFrame in parallel"
         )
         raise DefinitionError(msg)
     return statements
@@ -727,7 +727,7 @@ def _late_sink(spark: SparkSession, folder: str, built: BuiltQuery[Computation])
 
 
 def _named(built: BuiltQuery[Computation], events: DataFrame) -> DataFrame:
-    """Give the columns of events the names the user knows, each once."""
+    """Rename the columns of events to the user's names, each once."""
     names = [built.time, "source", *built.plan.given_names]
     chosen: dict[str, str] = {}
     for column, name in zip(events.columns, names, strict=True):
@@ -737,7 +737,7 @@ def _named(built: BuiltQuery[Computation], events: DataFrame) -> DataFrame:
 
 
 def _with_ticks(events: DataFrame) -> DataFrame:
-    """Add a row to every trigger, so that Spark calls on idle ones too."""
+    """Add a row to every trigger, so that Spark also calls back on idle ones."""
     ticks = events.sparkSession.readStream.format("rate-micro-batch").option("rowsPerBatch", 1)
     columns = [
         sf.lit(_TICK if field.name == SOURCE else None).cast(field.dataType).alias(field.name)
@@ -751,7 +751,7 @@ def _without_ticks(batch: Callable[[DataFrame, int], None]) -> Callable[[DataFra
 
 
 def _location(chosen: str) -> str:
-    """Return a URI as it is, and anything else as an absolute path of the local file system."""
+    """Return a URI unchanged, and anything else as an absolute path of the local file system."""
     if chosen.startswith("file:"):
         return "/" + chosen[5:].lstrip("/")
     return chosen.rstrip("/") if "://" in chosen else os.path.abspath(chosen)

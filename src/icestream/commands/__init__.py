@@ -1,1 +1,1 @@
-"""What the commands `run`, `sql` and `plan` do."""
+"""The commands `run` (`program`), `sql` (`statement`) and `plan` (`what_if`) of the CLI."""

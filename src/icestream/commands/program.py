@@ -1,9 +1,9 @@
-"""`icestream run`: a program of the user's, with this Python in Spark's workers.
+"""`icestream run`: run a user's program, with this Python in Spark's workers.
 
 Invariants:
 1. A program sees its own name and arguments, as if Python had started it
    (`test_a_program_sees_its_arguments_and_its_name`).
-2. Its exit code is that of the command (`test_the_exit_code_of_a_program_is_passed_on`).
+2. The command exits with the program's exit code (`test_the_exit_code_of_a_program_is_passed_on`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def run_program(program: Path, arguments: Sequence[str], *, ui: bool) -> int:
 
     Args:
         program: the file.
-        arguments: what the program finds in `sys.argv`, behind its name.
+        arguments: what the program finds in `sys.argv`, after its name.
         ui: whether to show its queries on a page.
 
     Returns:

@@ -1,13 +1,13 @@
-"""`icestream sql`: a statement over the files of a folder, answered as windows close.
+"""`icestream sql`: run a statement over the files of a folder; rows appear as windows close.
 
-Idea: the files are read as a stream, so that a folder of any size is answered inside the budget. At
-the end of the files the windows that are open are closed, unless a checkpoint is kept: then they
-wait for what comes next time.
+Idea: the files are read as a stream, so that a folder of any size is processed within the budget.
+At the end of the files the open windows are closed, unless there is a checkpoint: then they wait
+for the next call.
 
 Invariants:
 1. The rows are those of the same query written in Python
    (`test_oracle_a_statement_over_files_prints_its_rows`).
-2. With a checkpoint a second call goes on where the first stopped
+2. With a checkpoint, a second call continues where the first stopped
    (`test_a_checkpoint_goes_on_where_it_stopped`).
 """
 
@@ -35,7 +35,7 @@ _FROM = re.compile(r"\bFROM\s+`?(\w+)`?", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class FileStream:
-    """Files that are a stream."""
+    """A folder of files that is read as a stream."""
 
     folder: Path
     format: str
@@ -47,7 +47,7 @@ class FileStream:
     def stream(self, spark: SparkSession) -> ice.Stream:
         """Return the stream."""
         if self.format not in FORMATS:
-            msg = f"files are {', '.join(FORMATS)}; got {self.format!r}"
+            msg = f"the format must be one of {', '.join(FORMATS)}; got {self.format!r}"
             raise DefinitionError(msg)
         options = {"header": "true"} if self.format == "csv" else {}
         try:
@@ -55,8 +55,8 @@ class FileStream:
             frame = ice.files(spark, str(self.folder), self.format, schema=schema, **options)
         except AnalysisException as error:
             msg = (
-                f"{self.folder} cannot be read as {self.format}: {str(error).splitlines()[0]} Say "
-                "what the files are with --format, and their columns with --schema"
+                f"{self.folder} cannot be read as {self.format}: {str(error).splitlines()[0]} Set "
+                "the format of the files with --format, and their columns with --schema"
             )
             raise DefinitionError(msg) from None
         return ice.stream(frame, time=self.time, slack=self.slack)
@@ -77,14 +77,14 @@ def sql_command(
     follow: bool,
     as_json: bool,
 ) -> None:
-    """Answer a statement, on standard output or in files.
+    """Run a statement; write rows to standard output or to files.
 
     Args:
         text: one CQL statement.
         source: the files of its stream.
-        memory: the budget.
+        memory: the memory budget.
         output: a folder for Parquet files; None to print rows.
-        checkpoint: where state is kept for the next call; None for a temporary place.
+        checkpoint: where state is stored for the next call; None for a temporary folder.
         follow: wait for more files, until Ctrl-C.
         as_json: print a JSON object per row.
     """
@@ -105,21 +105,21 @@ def sql_command(
 
 
 def statement(text: str, stream: ice.Stream) -> ice.Result:
-    """Return the result of one statement over one stream, whatever the text calls the stream."""
+    """Return the result of one statement over one stream; the text may use any name for it."""
     found = _FROM.search(text)
     if found is None:
-        msg = "a statement names its stream: SELECT ... FROM events [RANGE ...]"
+        msg = "a statement must name its stream: SELECT ... FROM events [RANGE ...]"
         raise DefinitionError(msg)
     streams: dict[str, Any] = {found[1]: stream}
     result = ice.sql(text, **streams)
     if not isinstance(result, ice.Result):
-        msg = "give one statement at a time; several are started together with ice.start(...)"
+        msg = "give one statement at a time; start several together with ice.start(...)"
         raise DefinitionError(msg)
     return result
 
 
 def printing(columns: list[str], *, as_json: bool) -> Callable[[DataFrame, int], None]:
-    """Return what prints the rows of a version, the names of the columns above the first."""
+    """Return a callback that prints the rows of a version, after the column names at first."""
     above = [] if as_json else ["\t".join(columns)]
 
     def show(rows: DataFrame, version: int) -> None:
@@ -134,14 +134,14 @@ def printing(columns: list[str], *, as_json: bool) -> Callable[[DataFrame, int],
 
 
 def cell(value: Any) -> str:
-    """Write a value of a row; a window by its bounds."""
+    """Return the text of a value of a row; of a window, its bounds."""
     if isinstance(value, tuple):
         return " .. ".join(map(cell, value))
     return "" if value is None else str(value)
 
 
 def plain(value: Any) -> Any:
-    """Write a value that JSON has no form for."""
+    """Convert a value that JSON has no form for."""
     if isinstance(value, datetime):
         return value.isoformat()
     return value.decode(errors="replace") if isinstance(value, bytes | bytearray) else str(value)

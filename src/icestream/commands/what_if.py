@@ -1,19 +1,20 @@
-"""`icestream plan`: what a query will take, and how far off that was on past runs.
+"""`icestream plan`: estimate what a query will use, and compare estimates with past runs.
 
-Idea: a statement or the results of a program become plans, `plan.forecast` says what they take.
-Past runs are read from the history that every query keeps in its checkpoint: what was estimated
-when the log's plan was chosen, and what the log took in the last version of each run. Where nothing
-was estimated then, the query says it now, for the rate and the groups that the run had.
+Idea: a statement or the results of a program become plans, and `plan.forecast` estimates what they
+use. Past runs are read from the history that every query stores in its checkpoint: the estimate at
+the time the storage plan was chosen, and the size of the log in the last version of each run. If
+there was no estimate, the forecast is computed now, for the rate and the groups of the run.
 
 Invariants:
-1. A program is imported, not run as one (`test_a_program_is_planned_and_not_started`).
+1. A program is imported, not executed as `__main__`
+   (`test_a_program_is_planned_and_not_started`).
 2. The ratio is that of the last version of a run
    (`test_past_runs_tell_how_far_off_the_estimate_was`).
-3. Runs of any query can be held against its forecast
+3. Runs of any query can be compared with its forecast
    (`test_a_run_without_an_estimate_is_held_against_the_forecast`).
 
-Limits: a forecast is for a stream that has run for as long as its events live; the log of a shorter
-run is smaller.
+Limits: a forecast assumes that the stream has run for as long as its events live; the log of a
+shorter run is smaller.
 """
 
 from __future__ import annotations
@@ -40,20 +41,20 @@ from icestream.runtime.version.history import PROGRESS, START, history_folder
 
 @dataclass(frozen=True)
 class PastRun:
-    """What a run of a query took, against what was said."""
+    """What a run of a query used, and the estimate."""
 
     started: str
     versions: int
-    #: what the log keeps of windows on a grid; `-` where it was not chosen
+    #: what the log stores for windows on a grid; `-` where it was not chosen
     store: str
-    #: bytes that log and rows were estimated to take
+    #: estimated bytes of log and rows
     estimated: int
     #: bytes of the log at the end
     log: int
 
     @property
     def ratio(self) -> float:
-        """Return what happened as a multiple of the estimate."""
+        """Return the measured size as a multiple of the estimate."""
         return self.log / self.estimated if self.estimated else math.inf
 
 
@@ -63,14 +64,14 @@ def planned(query: str, columns: str | None, time: str | None) -> dict[str, Comp
         return _of_program(Path(query))
     text = Path(query).read_text() if query.endswith((".sql", ".cql")) else query
     if columns is None:
-        msg = 'say which columns the stream has: --columns "at timestamp, shop string"'
+        msg = 'give the columns of the stream: --columns "at timestamp, shop string"'
         raise DefinitionError(msg)
     spark = ice.local_session(app_name="icestream plan")
     with tempfile.TemporaryDirectory() as folder:
         frame = ice.files(spark, folder, schema=columns)
         stamps = [name for name, kind in frame.dtypes if kind.startswith("timestamp")]
         if time is None and len(stamps) != 1:
-            msg = f"say which column has the event time with --time; timestamps are {stamps}"
+            msg = f"give the column with the event time: --time; timestamps are {stamps}"
             raise DefinitionError(msg)
         result = statement(text, ice.stream(frame, time=time or stamps[0]))
         return {"statement": computation(result)}
@@ -90,8 +91,8 @@ def _of_program(program: Path) -> dict[str, Computation]:
     }
     if not found:
         msg = (
-            f"{program} has no results to plan: give them names outside of functions, and start "
-            'queries under `if __name__ == "__main__":` only'
+            f"{program} has no results to plan: assign them to names outside of functions, and "
+            'start queries only under `if __name__ == "__main__":`'
         )
         raise DefinitionError(msg)
     return found
@@ -121,9 +122,9 @@ def _told(each: Forecast, budget: int | None) -> dict[str, Any]:
 
 
 def past_runs(checkpoint: str, plan: Computation | None = None) -> list[PastRun]:
-    """Return the runs of a checkpoint that have an estimate, the first one first.
+    """Return the runs of a checkpoint that have an estimate, oldest first.
 
-    With the plan of the query, runs that were not estimated when they began have one too.
+    Given the plan of the query, runs without an estimate of their own get one.
     """
     folder = history_folder(checkpoint)
     if not folder.is_dir():
@@ -156,7 +157,7 @@ def _past(started: str, versions: list[dict[str, Any]], plan: Computation | None
 
 
 def _had(versions: list[dict[str, Any]]) -> StreamLoad | None:
-    """Return the load of a run, None if its events do not tell a rate."""
+    """Return the load of a run; None if its events give no rate."""
     seen = [
         (datetime.fromisoformat(told["latestEventTime"]).timestamp(), told["rows"])
         for told in versions
@@ -169,7 +170,7 @@ def _had(versions: list[dict[str, Any]]) -> StreamLoad | None:
 
 
 def plan_text(told: Mapping[str, Any]) -> str:
-    """Write forecasts for people."""
+    """Return forecasts as text."""
     lines = []
     for name, operators in told["queries"].items():
         lines += [name]
@@ -196,11 +197,11 @@ def _fitting(memory: float, budget: int | None) -> str:
 
 
 def past_text(runs: list[PastRun]) -> str:
-    """Write past runs for people."""
+    """Return past runs as text."""
     if not runs:
         return (
-            "no run of this checkpoint had an estimate, as windows on a grid have: name the query "
-            "too, and its forecast is held against what its runs took"
+            "no run of this checkpoint has an estimate, because it has no windows on a grid: name "
+            "the query too, to compare its forecast with its runs"
         )
     lines = [
         f"{'started':<19} {'versions':>8} {'plan':<7} {'estimated':>10} {'log':>10} {'ratio':>6}"

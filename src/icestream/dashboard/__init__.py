@@ -1,1 +1,5 @@
-"""A local page that shows queries, running and ended, from their histories."""
+"""A local page that shows running and ended queries, from their histories.
+
+`history_reader` follows a history, `query_list` collects queries, `drawing` and `metrics` prepare
+plans and numbers, `server` serves the page, `command` is `icestream ui`.
+"""

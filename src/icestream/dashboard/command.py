@@ -1,4 +1,4 @@
-"""The command `icestream ui`: a page over histories, until it is interrupted."""
+"""The command `icestream ui`: serves a page over histories until it is interrupted."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from icestream.runtime.version.history import known_checkpoints
 def ui_command(
     checkpoints: list[str], port: int, *, open_: bool, until: threading.Event | None = None
 ) -> None:
-    """Serve the page of some checkpoints, or of the last queries of this user; print its address.
+    """Serve a page for some checkpoints, or for this user's last queries; print its address.
 
     Args:
         checkpoints: checkpoints or folders of them.
         port: where to listen; 0 for any free port.
         open_: whether to open a browser.
-        until: ends the page when set; Ctrl-C does otherwise.
+        until: ends the page when set; by default Ctrl-C does.
     """
     chosen = [each if "://" in each else os.path.abspath(each) for each in checkpoints]
     missing = [each for each in chosen if "://" not in each and not os.path.isdir(each)]
@@ -33,8 +33,8 @@ def ui_command(
         raise DefinitionError(msg)
     library = QueryList(chosen) if chosen else QueryList(more=known_checkpoints)
     with DashboardServer(library, port) as page:
-        print(f"The queries are shown at {page.url}", flush=True)
-        print("Who has this address can read the page. Ctrl-C ends it.", flush=True)
+        print(f"The dashboard is at {page.url}", flush=True)
+        print("Anyone with this address can read the page. Ctrl-C ends it.", flush=True)
         if open_:
             webbrowser.open(page.url)
         try:

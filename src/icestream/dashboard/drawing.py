@@ -1,11 +1,11 @@
-"""A plan as boxes and arrows, from the description that a query keeps of itself.
+"""A plan as boxes and arrows, from the description in the history of a query.
 
-Idea: descriptions say what is read, what is computed and what is handed out. Sources are the first
-column, components follow by how many others changes pass before them, results are the last. The
-page draws the boxes; what is connected to what is found here.
+Idea: a description lists sources, components and results. Sources are the first column; components
+follow by the number of components before them; results are the last column. The page draws the
+boxes; this module determines their columns and connections.
 
 Invariants:
-1. Every arrow leads to the right, between boxes that are there
+1. Every arrow leads to the right, between existing boxes
    (`test_arrows_lead_to_the_right`).
 2. A description of any other shape gives no drawing, and no error
    (`test_what_is_no_description_is_not_drawn`).
@@ -22,7 +22,7 @@ _WIDTH = 64
 
 
 def drawing(plan: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return boxes with their columns, and arrows between them; None if it is no plan."""
+    """Return boxes with their columns, and arrows between them; None if it is not a plan."""
     try:
         return _dataflow(plan) if "components" in plan else _one_component(plan)
     except (AttributeError, KeyError, TypeError, ValueError, IndexError):
@@ -71,7 +71,7 @@ def _one_component(plan: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _depths(count: int, arrows: Sequence[Mapping[str, str]]) -> list[int]:
-    """Return how many components changes pass, at most, before each."""
+    """Return the largest number of components before each component."""
     numbers = {f"component {number}": number for number in range(count)}
     depths = [0] * count
     for arrow in sorted(arrows, key=lambda each: numbers[each["to"]]):

@@ -1,16 +1,16 @@
 """Reading a history while it is written, line by line.
 
-Idea: a reader remembers how far it has read and reads on from there. When the file was replaced by
-a new one it finishes the older half first. What is not a whole line yet waits for the next look;
-what is no JSON object is left out.
+Idea: a reader remembers its position and continues from there. When the file has been replaced by a
+new one, it finishes the older half first. An incomplete line waits for the next look; lines that
+are not JSON objects are skipped.
 
 Invariants:
-1. However a history is cut into looks, the events are the same
+1. The events do not depend on when the reader looks
    (`test_oracle_looks_at_any_time_see_the_same_events`).
-2. A look takes bounded memory, whatever the file holds
+2. A look uses bounded memory, whatever the file contains
    (`test_bounded_a_look_at_a_file_without_line_ends`).
 
-Limits: nothing in a history is trusted: it is data for a page that shows text as text.
+Limits: nothing in a history is trusted: it is data for a page that displays text as text.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any, BinaryIO
 
 from icestream.runtime.version.history import NEWER, OLDER
 
-#: bytes of a line beyond which it is not taken to be one of ours
+#: longer lines, in bytes, are not ours and are skipped
 LONGEST_LINE = 4 << 20
 
 
@@ -33,10 +33,10 @@ class HistoryReader:
     """Reads the events of one history, each once."""
 
     def __init__(self, folder: Path, longest_line: int = LONGEST_LINE) -> None:
-        """Begin before the first event."""
+        """Start before the first event."""
         self._folder = folder
         self._longest = longest_line
-        #: inode and bytes read of the file that is read
+        #: inode of the current file, and bytes read from it
         self._inode: int | None = None
         self._offset = 0
 
@@ -56,7 +56,7 @@ class HistoryReader:
             yield from self._read_on(file)
 
     def _read_rest_of_older(self) -> Iterator[dict[str, Any]]:
-        """Read what came after the last look into the file that is the older half by now."""
+        """Read what was written after the last look to the file that has become the older half."""
         with contextlib.suppress(OSError), (self._folder / OLDER).open("rb") as file:
             if _inode(file) != self._inode:
                 self._offset = 0
@@ -95,6 +95,6 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
 
 
 def _finite(text: str) -> float | None:
-    """Return a number that every reader of JSON knows."""
+    """Return a number that every JSON parser accepts."""
     value = float(text)
     return value if math.isfinite(value) else None

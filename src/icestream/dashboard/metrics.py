@@ -1,12 +1,12 @@
 """The numbers of all queries for Prometheus, in its text format.
 
-Idea: one table says which number of a progress report is which metric. Every query is a label; of
-each query the last version counts. A number that a query does not tell is left out.
+Idea: one table maps numbers of a progress report to metrics. Every query is a label, with the
+numbers of its last version. Numbers that a query does not report are omitted.
 
 Invariants:
 1. Labels are quoted, whatever the name of a query is
    (`test_names_are_quoted`).
-2. The dashboard file for Grafana asks for metrics that exist
+2. The dashboard file for Grafana uses only metrics that exist
    (`test_grafana_asks_for_metrics_that_exist`).
 
 References: the exposition format 0.0.4 of Prometheus.
@@ -26,11 +26,11 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 @dataclass(frozen=True)
 class Metric:
-    """A number of the progress report under the name that Prometheus knows it by."""
+    """A number of the progress report, with its name in Prometheus."""
 
     name: str
     help: str
-    #: where it is in the progress report
+    #: its path in the progress report
     path: tuple[str, ...]
     kind: str = "gauge"
 
@@ -42,23 +42,23 @@ METRICS = (
     Metric("input_rows_per_second", "Events per second of the last version.",
            ("processedRowsPerSecond",)),
     Metric("result_rows", "Result rows of the last version.", (*_OWN, "resultRows")),
-    Metric("late_events_total", "Events that came too late.", (*_OWN, "lateEvents"), "counter"),
-    Metric("budget_bytes", "Memory the query may take.", (*_OWN, "budgetBytes")),
+    Metric("late_events_total", "Events that arrived too late.", (*_OWN, "lateEvents"), "counter"),
+    Metric("budget_bytes", "Memory budget of the query.", (*_OWN, "budgetBytes")),
     Metric("memory_bytes", "Memory of state, buffers and indexes.", (*_OWN, "stateMemoryBytes")),
     Metric("peak_memory_bytes", "Most memory during the last version.",
            (*_OWN, "peakMemoryBytes")),
     Metric("log_bytes", "Bytes of live segments of the log.", (*_OWN, "logBytes")),
     Metric("log_segments", "Live segments of the log.", (*_OWN, "segments")),
-    Metric("groups", "Groups the query knows.", (*_OWN, "groups")),
-    Metric("cold_groups_left_total", "Groups that left memory.",
+    Metric("groups", "Groups in the state of the query.", (*_OWN, "groups")),
+    Metric("cold_groups_left_total", "Groups evicted from memory.",
            (*_OWN, "coldState", "left"), "counter"),
     Metric("cold_groups_returned_total", "Groups that were read back.",
            (*_OWN, "coldState", "returned"), "counter"),
     Metric("cold_read_bytes_total", "Bytes read back from the log.",
            (*_OWN, "coldState", "bytes_read"), "counter"),
-    Metric("join_spills_total", "Times that partitions of joins left memory.",
+    Metric("join_spills_total", "Times that partitions of joins were spilled.",
            (*_OWN, "spills"), "counter"),
-    Metric("waiting_keys", "Keys with an update that waits.", (*_OWN, "updates", "waiting")),
+    Metric("waiting_keys", "Keys with a waiting update.", (*_OWN, "updates", "waiting")),
     Metric("served_keys", "Keys served in the last version.", (*_OWN, "updates", "served")),
     Metric("parallelism", "Tasks that run the shards.", (*_OWN, "parallelism")),
 )  # fmt: skip
@@ -67,7 +67,7 @@ _STALENESS = (("average", "averageMs"), ("0.5", "p50Ms"), ("0.99", "p99Ms"), ("1
 
 
 def exposition(queries: Iterable[WatchedQuery]) -> str:
-    """Return what a scrape reads."""
+    """Return the text of a scrape."""
     watched = list(queries)
     lines: list[str] = []
     for metric in METRICS:
@@ -77,14 +77,14 @@ def exposition(queries: Iterable[WatchedQuery]) -> str:
     _family(
         lines,
         "events_total",
-        "Events of all versions that the history tells of.",
+        "Events of all versions in the history.",
         "counter",
         [(_labels(each), each.events) for each in watched],
     )
     _family(
         lines,
         "query_state",
-        "1 for the state that a query is in.",
+        "1 for the current state of a query.",
         "gauge",
         [
             (_labels(each, state=state), float(each.state == state))
@@ -111,7 +111,7 @@ def exposition(queries: Iterable[WatchedQuery]) -> str:
         _family(
             lines,
             of,
-            f"Staleness {text} since the version before, by quantile.",
+            f"Staleness {text} since the previous version, by quantile.",
             "gauge",
             [
                 (_labels(each, quantile=quantile), value / 1000)

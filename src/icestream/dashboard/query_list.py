@@ -1,14 +1,14 @@
-"""The queries that the page shows: each is a history, taken in as it grows.
+"""The queries that the page shows; each follows a history as it grows.
 
-Idea: a `WatchedQuery` query folds the events of its history into what is shown: what it is, whether
-it runs, and the progress of its last versions, numbered in the order they came so that a page asks
-for what is new. A `QueryList` holds those of the checkpoints it was given and looks at them when
-asked.
+Idea: a `WatchedQuery` folds the events of its history into what is shown: its description, whether
+it runs, and the progress of its last versions, numbered in order of arrival so that a page can
+request only new ones. A `QueryList` has the queries of the given checkpoints and reads their
+histories on request.
 
 Invariants:
-1. A query that says nothing more while its process is gone is told as lost
+1. A query whose process is gone without an end in its history is reported as lost
    (`test_a_query_whose_process_is_gone_is_lost`).
-2. A page that asks for what is new gets every version once
+2. A page that requests new versions gets every version once
    (`test_oracle_asking_for_what_is_new_gives_every_version_once`).
 3. Memory does not grow with the length of a history
    (`test_bounded_only_the_last_versions_are_held`).
@@ -29,11 +29,11 @@ from icestream.dashboard.drawing import drawing
 from icestream.dashboard.history_reader import HistoryReader
 from icestream.runtime.version.history import END, NEWER, PROGRESS, START, history_folder
 
-#: names of folders that tell nothing
+#: names of folders that are not descriptive
 _PLAIN = ("checkpoint", "checkpoints", "chk")
-#: versions that are held for the page
+#: versions that are kept for the page
 HELD = 1500
-#: folders below one that was given, in which checkpoints are looked for
+#: depth of the search for checkpoints below a given folder
 DEPTH = 3
 
 
@@ -41,7 +41,7 @@ class WatchedQuery:
     """One query, from its history."""
 
     def __init__(self, checkpoint: str, held: int = HELD) -> None:
-        """Read nothing yet."""
+        """Start without reading."""
         self.checkpoint = checkpoint
         self.id = xxhash.xxh3_64_hexdigest(checkpoint.encode())
         self._reader = HistoryReader(history_folder(checkpoint))
@@ -53,7 +53,7 @@ class WatchedQuery:
         self._events = 0
 
     def look(self) -> None:
-        """Take in what is new."""
+        """Read what is new."""
         for event in self._reader.look():
             match event.get("kind"):
                 case "start" | "progress" | "end" as kind:
@@ -75,7 +75,7 @@ class WatchedQuery:
 
     @property
     def state(self) -> str:
-        """Tell whether it runs: running, ended, failed, lost, or unknown on another host."""
+        """Return the state: running, ended, failed, lost, or unknown on another host."""
         if self._end is not None:
             return "failed" if self._end.get("error") else "ended"
         process = self._start.get("process")
@@ -86,7 +86,7 @@ class WatchedQuery:
 
     @property
     def name(self) -> str:
-        """Return the name given to the query, or that of its folder, the one above if plain."""
+        """Return the name of the query or of its folder; for a generic folder, of its parent."""
         given = self._start.get("name")
         parts = self.checkpoint.rstrip("/").split("/")
         plain = parts[-1].lower() in _PLAIN and len(parts) > 1
@@ -94,7 +94,7 @@ class WatchedQuery:
 
     @property
     def events(self) -> int:
-        """Return the events of all versions that the history tells of."""
+        """Return the events of all versions in the history."""
         return self._events
 
     @property
@@ -103,7 +103,7 @@ class WatchedQuery:
         return self._records[-1][1] if self._records else None
 
     def summary(self) -> dict[str, Any]:
-        """Return what a list of queries shows."""
+        """Return the fields for a list of queries."""
         return {
             "id": self.id,
             "name": self.name,
@@ -119,7 +119,7 @@ class WatchedQuery:
         }
 
     def detail(self, after: int = 0) -> dict[str, Any]:
-        """Return all that is shown of it, with the versions after a number."""
+        """Return all fields of the query, with the versions after a number."""
         plan = self._start.get("plan")
         return {
             **self.summary(),
@@ -137,9 +137,9 @@ class QueryList:
         checkpoints: Iterable[str] = (),
         more: Callable[[], Iterable[str]] = tuple,
     ) -> None:
-        """Watch the checkpoints, and those inside of folders that are none themselves.
+        """Watch the checkpoints, and those below folders that are not checkpoints themselves.
 
-        What `more` returns is watched too; it is asked at every look.
+        The checkpoints that `more` returns are watched too; it is called at every look.
         """
         self._given: list[str] = []
         self._more = more
@@ -149,24 +149,24 @@ class QueryList:
             self.add(each)
 
     def add(self, checkpoint: str) -> None:
-        """Watch one more."""
+        """Watch another checkpoint."""
         with self._lock:
             if checkpoint not in self._given:
                 self._given.append(checkpoint)
 
     def queries(self) -> list[dict[str, Any]]:
-        """Return the summaries of all queries, those that run first."""
+        """Return the summaries of all queries, running ones first."""
         with self._lock:
             return [each.summary() for each in self._look()]
 
     def query(self, identity: str, after: int = 0) -> dict[str, Any] | None:
-        """Return all of one query, or None if there is none with this id."""
+        """Return all fields of one query; None if there is none with this id."""
         with self._lock:
             found = next((each for each in self._look() if each.id == identity), None)
             return None if found is None else found.detail(after)
 
     def watched(self) -> list[WatchedQuery]:
-        """Return the queries as they are now."""
+        """Return the queries in their current state."""
         with self._lock:
             return self._look()
 
@@ -183,7 +183,7 @@ class QueryList:
 
 
 def _checkpoints(given: str) -> list[str]:
-    """Return the checkpoints at a path or, where that is none, in the folders below it."""
+    """Return the checkpoint at a path or, if it is not one, the checkpoints below it."""
     if (history_folder(given) / NEWER).exists():
         return [given]
     if "://" in given:

@@ -1,20 +1,20 @@
-"""The server of the page: reads histories, answers GET, knows nothing else.
+"""The server of the page: it reads histories, answers GET, and does nothing else.
 
 Idea: a small server of the standard library on the loopback address. The first part of every path
-is a random token, so relative addresses carry it and nothing is kept in cookies: a page of another
-origin can neither guess an address here nor be helped by the browser. There is nothing to command.
+is a random token, so relative addresses contain it and no cookies are needed: a page of another
+origin can neither guess an address here nor use the browser's credentials. There are no commands.
 
 Invariants:
-1. Without the token nothing is told, and comparing it takes the same time however wrong it is
+1. Without the token nothing is revealed, and comparing it takes constant time
    (`test_a_wrong_token_is_refused`).
-2. A request under another name of this host is refused, so a name that is rebound to the loopback
-   address gets nothing (`test_another_host_is_refused`).
-3. No method but GET is answered (`test_only_get_is_answered`).
-4. Answers forbid scripts, styles and connections from anywhere else, and sharing with other origins
+2. A request with another host name is refused, so that a name rebound to the loopback address gets
+   nothing (`test_another_host_is_refused`).
+3. Only GET is answered (`test_only_get_is_answered`).
+4. Answers forbid scripts, styles and connections from elsewhere, and sharing with other origins
    (`test_answers_forbid_what_the_page_does_not_need`).
 
-Limits: everyone who has the address can read; it is made for one user on one machine. To look from
-another one, forward the port with ssh.
+Limits: anyone who has the address can read the page; it is made for one user on one machine. From
+another machine, forward the port with ssh.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from icestream.dashboard import metrics
 from icestream.dashboard.query_list import QueryList
 
 LOOPBACK = "127.0.0.1"
-#: seconds that a connection may be silent
+#: seconds that a connection may be idle
 IDLE_SECONDS = 30.0
 
 _FILES = {
@@ -72,11 +72,13 @@ class DashboardServer:
     """
 
     def __init__(self, library: QueryList, port: int = 0, token: str | None = None) -> None:
-        """Listen on the loopback address; any free port and a random token unless told."""
+        """Listen on the loopback address; by default on a free port, with a random token."""
         self.library = library
         self.token = secrets.token_urlsafe(24) if token is None else token
         if len(self.token) < 16 or not set(self.token) <= _TOKEN_CHARACTERS:
-            msg = "a token has at least 16 letters, digits, - and _: leave it out for a random one"
+            msg = (
+                "a token needs at least 16 letters, digits, - and _; leave it out for a random one"
+            )
             raise DefinitionError(msg)
         try:
             self._server = _Server((LOOPBACK, port), self)
@@ -91,21 +93,21 @@ class DashboardServer:
 
     @property
     def url(self) -> str:
-        """Return the address to open in a browser; who has it can read the page."""
+        """Return the address to open in a browser; anyone who has it can read the page."""
         return f"http://{LOOPBACK}:{self.port}/{self.token}/"
 
     def close(self) -> None:
-        """Stop."""
+        """Stop the server."""
         self._server.shutdown()
         self._server.server_close()
         self._server.hang_up()
 
     def __enter__(self) -> DashboardServer:
-        """Return the page."""
+        """Return the server."""
         return self
 
     def __exit__(self, *failure: object) -> None:
-        """Stop."""
+        """Stop the server."""
         self.close()
 
 
@@ -115,7 +117,7 @@ _sharing = threading.Lock()
 
 
 def shared_page(checkpoint: str) -> DashboardServer:
-    """Return the one page of this process, showing one more checkpoint."""
+    """Return the one page of this process, with another checkpoint added."""
     with _sharing:
         if not _shared:
             _shared.append(DashboardServer(QueryList()))
@@ -135,23 +137,23 @@ class _Server(ThreadingHTTPServer):
         self._connections: set[Any] = set()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Remember a connection while it is open."""
+        """Record a connection while it is open."""
         self._connections.add(request)
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """Forget a connection."""
+        """Remove a connection."""
         self._connections.discard(request)
         super().shutdown_request(request)
 
     def hang_up(self) -> None:
-        """End connections that browsers keep for later."""
+        """Close connections that browsers keep open."""
         for request in list(self._connections):
             with contextlib.suppress(OSError):
                 request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of connections that broke."""
+        """Ignore broken connections."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -159,16 +161,16 @@ class _Handler(BaseHTTPRequestHandler):
     server_version = "icestream"
     sys_version = ""
     timeout = IDLE_SECONDS
-    # head and body of an answer leave together
+    # send head and body of an answer together
     wbufsize = 1 << 16
     server: _Server
 
     def parse_request(self) -> bool:
-        """Refuse whatever is no GET before anything else is looked at."""
+        """Refuse every method but GET before anything else is parsed."""
         if not super().parse_request():
             return False
         if self.command != "GET":
-            self._refuse(HTTPStatus.METHOD_NOT_ALLOWED, "this page is only read: use GET")
+            self._refuse(HTTPStatus.METHOD_NOT_ALLOWED, "this page is read-only: use GET")
             return False
         return True
 
@@ -177,7 +179,7 @@ class _Handler(BaseHTTPRequestHandler):
         address = urlsplit(self.path)
         token, _, path = address.path.removeprefix("/").partition("/")
         if self.headers.get("Host", "") not in self.server.hosts:
-            self._refuse(HTTPStatus.FORBIDDEN, "this page is served to this machine only")
+            self._refuse(HTTPStatus.FORBIDDEN, "this page is served only to this machine")
         elif not hmac.compare_digest(token.encode(), self.server.page.token.encode()):
             self._refuse(HTTPStatus.FORBIDDEN, "the address lacks the token that was printed")
         elif path in _FILES:
@@ -224,4 +226,4 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(data)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Write no log: addresses hold the token."""
+        """Write no log: addresses contain the token."""

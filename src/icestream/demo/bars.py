@@ -1,4 +1,4 @@
-"""The bars at the head of a demo's live page, alike in all demos."""
+"""The progress bars at the top of a demo's live page, shared by all demos."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _WIDTH = 36
 
 
 def bars() -> Table:
-    """Return a table to add rows to: a name, a bar or a text, and a text."""
+    """Return a table for rows of a name, a bar or a text, and a text."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="bold")
     grid.add_column(width=_WIDTH)
@@ -20,16 +20,16 @@ def bars() -> Table:
 
 
 def bar(done: float, total: float) -> ProgressBar:
-    """Draw how much is done."""
+    """Return a bar of the completed part."""
     return ProgressBar(total=total, completed=done, width=_WIDTH)
 
 
 def events_bar(progress: Progress, events: int, written: int) -> tuple[ProgressBar, str]:
-    """Draw how many events were processed, of those there will be."""
+    """Return a bar of processed events, out of all events."""
     text = f"{progress.processed:,} of {events:,} ({written:,} generated)"
     return bar(progress.processed, events), text
 
 
 def show_phases(progress: Progress) -> str:
-    """Write where the time of the last batch went."""
+    """Return how long the phases of the last batch took, as text."""
     return "  ".join(f"{name} {millis:,} ms" for name, millis in progress.phases.items())

@@ -1,8 +1,8 @@
 """`icestream demo`: the call centres, the one application that ships with the package.
 
-Idea: the command imports the demo when it runs. With `--ui` the queries are also on a local page;
-on a terminal the page stays after the demo has ended, until Ctrl-C. The programs in `examples/`
-run their demos through `run_demo` and share the options below.
+Idea: the command imports the demo when it runs. With `--ui` the queries are also shown on a local
+page; on a terminal the page stays open after the demo has ended, until Ctrl-C. The programs in
+`examples/` run their demos through `run_demo` and share the options below.
 
 Invariants:
 1. A command has the defaults of the demo it runs
@@ -21,10 +21,11 @@ from typing import Annotated, Any
 
 import typer
 
-Memory = Annotated[str, typer.Option(help="The memory budget of a query's state.")]
+Memory = Annotated[str, typer.Option(help="The memory budget of the query.")]
 Range = Annotated[str, typer.Option(help="The range of the window.")]
 Rate = Annotated[
-    int | None, typer.Option(help="Events per second of event time; fills the window if unset.")
+    int | None,
+    typer.Option(help="Events per second of event time; by default they fill the window."),
 ]
 Seed = Annotated[int, typer.Option(help="Another seed gives another stream.")]
 Keep = Annotated[
@@ -36,18 +37,18 @@ Ui = Annotated[bool, typer.Option("--ui", help="Also show the queries on a local
 def stay() -> None:
     """Keep the page of this process open until Ctrl-C, on a terminal."""
     if sys.stdout.isatty():
-        typer.echo("The page stays until you press Ctrl-C.")
+        typer.echo("The page stays open until you press Ctrl-C.")
         with contextlib.suppress(KeyboardInterrupt):
             threading.Event().wait()
 
 
 def use_this_python() -> None:
-    """Let Spark start its Python workers with this interpreter, unless told otherwise."""
+    """Let Spark start its Python workers with this interpreter, unless one is configured."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
 def run_demo(run: Callable[..., int], *, ui: bool, **options: Any) -> None:
-    """Run a demo with this Python in its workers, and end with its exit code."""
+    """Run a demo with this Python in its workers, and exit with its exit code."""
     use_this_python()
     code = run(ui=ui, **options)
     if ui:
@@ -59,12 +60,14 @@ def demo(
     events: Annotated[int, typer.Option(help="How many events to generate.")] = 12_000_000,
     memory: Memory = "64 MB",
     window: Range = "24 hours",
-    slide: Annotated[str, typer.Option(help="How often there is a result.")] = "10 seconds",
+    slide: Annotated[str, typer.Option(help="The interval between results.")] = "10 seconds",
     by: Annotated[str, typer.Option(help="The grouping key.")] = "serviceId",
     rate: Rate = None,
     fast_forward: Annotated[
         float | None,
-        typer.Option(help="How many times faster than event time; at full speed if unset."),
+        typer.Option(
+            help="Replay this many times faster than event time; by default at full speed."
+        ),
     ] = None,
     seed: Seed = 1,
     keep: Keep = None,

@@ -1,15 +1,15 @@
-"""Parquet files of a stream, each complete when it appears, in the order of event time.
+"""Writes Parquet files of a stream, each complete when it appears, in the order of event time.
 
-Idea: a file is written under `_writing`, which readers of the folder skip, and then moved to its
-name at once. Spark takes files in the order of their modification times, to the millisecond; these
-are made distinct.
+Idea: a file is written under `_writing`, which readers of the folder skip, and then renamed
+atomically. Spark reads files in the order of their modification times, in milliseconds; these are
+made distinct.
 
 Invariants:
 1. Modification times follow the order of files (`test_spark_takes_the_files_in_their_order`).
-2. A file is written when it is asked for, not before (`test_a_file_is_written_when_asked_for`).
+2. A file is written when it is requested, not before (`test_a_file_is_written_when_asked_for`).
 
-Limits: a listing that takes longer than it takes to write two files may show the second without
-the first.
+Limits: if listing the folder takes longer than writing two files, a listing may show the second
+without the first.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class EventFile:
 
     path: Path
     events: int
-    #: event time up to which the stream is now complete, but for disorder
+    #: event time up to which the stream is complete, except for disorder
     until: Micros
 
 
 def write_files(
     folder: Path, pieces: Iterable[tuple[pa.Table, Micros]], dictionary: Sequence[str]
 ) -> Iterator[EventFile]:
-    """Write each piece, given with the event time it reaches, to a file of its own.
+    """Write each piece, given with the event time it reaches, to its own file.
 
     Args:
         folder: where files appear.

@@ -1,9 +1,9 @@
-"""What the progress reports of a running query add up to.
+"""Adds up the progress reports of a running query.
 
 Invariants:
 1. Each version is counted once, however often its report is seen
    (`test_oracle_a_batch_is_counted_once`).
-2. What a version without a batch made, as clean-up does, counts
+2. Results of a version without a batch, such as a clean-up, are counted
    (`test_results_of_clean_up_count_without_a_batch`).
 """
 
@@ -21,13 +21,13 @@ _PHASES = ("ingest", "component", "commit", "sink")
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """How far a query is."""
+    """The progress of a query."""
 
     processed: int = 0
     batches: int = 0
     late: int = 0
     result_rows: int = 0
-    #: bytes of state in memory now and at most, and the budget for them
+    #: current and peak bytes of state in memory, and their budget
     memory: int = 0
     peak: int = 0
     budget: int = 0
@@ -44,11 +44,11 @@ class Progress:
 
     @property
     def speed(self) -> float:
-        """Give the events per second since the query was started."""
+        """Return the events per second since the query was started."""
         return self.processed / self.running if self.running > 0 else 0.0
 
     def absorb(self, reports: Sequence[Mapping[str, Any]]) -> bool:
-        """Take the progress reports of a query; tell whether there was a new version."""
+        """Add the progress reports of a query; return whether there was a new version."""
         new = [report for report in reports if report["version"] > self.last_version]
         for report in new:
             own = report["icestream"]
@@ -72,15 +72,15 @@ class Progress:
 
 
 def show_time(moment: Micros) -> str:
-    """Write an event time: `2026-01-01 14:10:00`."""
+    """Format an event time: `2026-01-01 14:10:00`."""
     return f"{datetime.fromtimestamp(moment // 1_000_000, UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def show_speed(speed: float) -> str:
-    """Write events per second: `1.62 M events/s`, `950 events/s`."""
+    """Format a number of events per second: `1.62 M events/s`, `950 events/s`."""
     return f"{speed / 1e6:.2f} M events/s" if speed >= 1e5 else f"{speed:,.0f} events/s"
 
 
 def show_watermark(progress: Progress) -> str:
-    """Write the watermark of a query."""
+    """Format the watermark of a query."""
     return progress.watermark.replace("T", " ")[:19] if progress.watermark else "none yet"

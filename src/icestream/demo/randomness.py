@@ -1,10 +1,10 @@
-"""Random numbers by their place: the same number whenever, and with whatever others, it is drawn.
+"""Random numbers by position: a number does not depend on when, or with which others, it is drawn.
 
-Idea: a generator of random numbers without a state. What a number is depends on the seed, on what
-it is for and on a counter, so that row `n` of a stream can be made without the rows before it.
+Idea: a stateless random number generator. A number depends on the seed, on its purpose and on a
+counter, so that row `n` of a stream can be made without the rows before it.
 
 Invariants:
-1. A draw does not depend on the draws beside it (`test_oracle_a_draw_stands_alone`).
+1. A draw does not depend on other draws (`test_oracle_a_draw_stands_alone`).
 2. Purposes and seeds are independent (`test_seeds_and_purposes_do_not_resemble_each_other`).
 
 References: the finaliser of SplitMix64.
@@ -19,7 +19,7 @@ Words = npt.NDArray[np.uint64]
 
 
 def random_bits(seed: int, purpose: int, counters: Words) -> Words:
-    """Give 64 random bits per counter, from a sequence of its own for each seed and purpose."""
+    """Return 64 random bits per counter, from a separate sequence for each seed and purpose."""
     start = (seed * 0x9E3779B97F4A7C15 + purpose * 0xD1B54A32D192ED03) % 2**64
     bits = counters * np.uint64(0x9E3779B97F4A7C15)
     bits += np.uint64(start ^ (start >> 29))
@@ -32,7 +32,7 @@ def random_bits(seed: int, purpose: int, counters: Words) -> Words:
 
 
 def fractions(bits: npt.NDArray[np.unsignedinteger]) -> npt.NDArray[np.float64]:
-    """Spread unsigned bits evenly over the inside of (0, 1)."""
+    """Map unsigned bits uniformly to the open interval (0, 1)."""
     spread: npt.NDArray[np.float64] = bits.astype(np.float64)
     spread += 0.5
     spread *= 0.5 ** (8 * bits.dtype.itemsize)

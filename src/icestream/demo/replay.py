@@ -1,11 +1,11 @@
-"""Puts the files of a stream in front of a running query, at a pace.
+"""Writes the files of a stream for a running query to read, at a pace.
 
-Idea: a thread writes one file after the other. At `fast_forward` x, a file is complete when x times
-less wall time has passed than its event time; without it, files come as fast as they are made.
+Idea: a thread writes one file after the other. With `fast_forward` x, event time passes x times as
+fast as wall time; without it, files are written as fast as they are generated.
 
 Invariants:
 1. No file is complete before its time (`test_oracle_fast_forward_paces_event_time`).
-2. A failure ends the thread and is raised by `check` (`test_crash_a_failed_replay_says_so`).
+2. A failure ends the thread, and `check` raises it (`test_crash_a_failed_replay_says_so`).
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class ReplaySource(Protocol):
 
     @property
     def begin(self) -> Micros:
-        """Give the event time it begins at."""
+        """Return the event time of its start."""
 
     def write(self, folder: Path, events: int, *, seconds: int) -> Iterator[EventFile]:
-        """Write the first `events` events, a file of `seconds` of event time at a time."""
+        """Write the first `events` events, in files of `seconds` of event time each."""
 
 
 class Replay(threading.Thread):
@@ -43,7 +43,7 @@ class Replay(threading.Thread):
         seconds: int,
         fast_forward: float | None = None,
     ) -> None:
-        """Prepare; `start()` begins, `stop()` ends early."""
+        """Prepare the replay; `start()` begins it, `stop()` ends it early."""
         super().__init__(name="replay", daemon=True)
         self._stream = stream
         self._folder = folder
@@ -51,15 +51,15 @@ class Replay(threading.Thread):
         self._fast_forward = fast_forward
         self._stopped = threading.Event()
         self._failure: Exception | None = None
-        #: events the replay will have written when it is done
+        #: events that the finished replay will have written
         self.events = events
-        #: events in files that are complete
+        #: events in complete files
         self.written = 0
         #: event time up to which files are complete
         self.until: Micros = stream.begin
 
     def run(self) -> None:
-        """Write files until all are written or `stop` was called."""
+        """Write files until all are written or `stop` is called."""
         begin = time.monotonic()
         try:
             files = self._stream.write(self._folder, self.events, seconds=self._seconds)
@@ -67,21 +67,21 @@ class Replay(threading.Thread):
                 file = next(files)
                 self.written += file.events
                 self.until = file.until
-        except Exception as failure:  # raised again by check, in the main thread
+        except Exception as failure:  # check raises it again, in the main thread
             self._failure = failure
 
     def stop(self) -> None:
-        """Write no further file, and wait for the one being written."""
+        """Write no further file, and wait for the current one."""
         self._stopped.set()
         self.join()
 
     def check(self) -> None:
-        """Raise what made the replay fail, if it failed."""
+        """Raise the error of the replay, if it failed."""
         if self._failure is not None:
             raise self._failure
 
     def _pause(self, begin: float) -> float:
-        """Give the seconds to wait before the next file."""
+        """Return the seconds to wait before the next file."""
         if self._fast_forward is None:
             return 0.0
         due = (self.until - self._stream.begin) / 1e6 + self._seconds

@@ -1,12 +1,12 @@
-"""What the result files of a query that is still running say.
+"""Reads the result files of a query that is still running.
 
-Idea: look at each result file once, and keep the rows of the latest window end seen. A file that is
-still being written has no footer yet; it is looked at again the next time.
+Idea: each result file is read once, and the rows of the latest window end are kept. A file that is
+still being written has no footer yet and is read the next time.
 
 Invariants:
 1. The rows are those of the latest complete window, each group once
    (`test_oracle_the_newest_window_of_the_result_files`).
-2. A half-written file is no error (`test_crash_a_half_written_result_file_is_read_later`).
+2. An incomplete file is not an error (`test_crash_a_half_written_result_file_is_read_later`).
 
 Cost: each result file is read once.
 """
@@ -35,7 +35,7 @@ class ResultFiles:
         self._read: set[Path] = set()
 
     def new(self) -> Iterator[pa.Table]:
-        """Read the files that are new and have rows."""
+        """Yield the new files that have rows."""
         for path in sorted(self._folder.glob("part-*.parquet")):
             if path in self._read:
                 continue
@@ -56,23 +56,23 @@ class NewestWindow:
         self._files = ResultFiles(folder)
         self._grouping = grouping
         self._groups: dict[Any, dict[str, Any]] = {}
-        #: end of the newest window, or `MINUS_INFINITY` before there is one
+        #: end of the newest window; `MINUS_INFINITY` before there is one
         self.end: Micros = MINUS_INFINITY
-        #: its begin
+        #: its start
         self.start: Micros = MINUS_INFINITY
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """Give the rows of the newest window, one per group."""
+        """Return the rows of the newest window, one per group."""
         return list(self._groups.values())
 
     def refresh(self) -> None:
-        """Read the result files that are new."""
+        """Read the new result files."""
         for table in self._files.new():
             self._take(table)
 
     def _take(self, table: pa.Table) -> None:
-        """Keep the rows of the newest window of a file, if it is as new as the newest known."""
+        """Keep the rows of the newest window of a file, if no newer one is known."""
         window = table.column("window").combine_chunks()
         ends = micros_of(window.field("end"))
         end = pc.max(ends).as_py()
@@ -88,7 +88,7 @@ class NewestWindow:
 
 
 def micros_of(times: pa.Array) -> pa.Array:
-    """Turn timestamps of any unit into microseconds since the epoch."""
+    """Convert timestamps of any unit to microseconds since the epoch."""
     if times.type.tz is None:
         return times.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
     return times.cast(_MICROS, safe=False).cast(pa.int64())

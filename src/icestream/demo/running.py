@@ -1,13 +1,15 @@
-"""What every demo does: a folder, a Spark, a replay, queries over it, and something to look at.
+"""What every demo does: create a folder, start Spark, replay events, run queries and show them.
 
-Idea: `follow` shows queries until they have processed everything the replay wrote: as a page that
-is redrawn on a terminal, else as a line from time to time. What is shown is the demo's own.
+Idea: `follow` shows queries until they have processed everything that the replay wrote: on a
+terminal as a page that is redrawn, otherwise as a line from time to time. The demo defines the
+content.
 
 Invariants:
-1. What fails in a query or in the replay is raised to who follows
+1. An error of a query or of the replay is raised by `follow`
    (`test_crash_a_query_that_fails_ends_the_demo`, `test_crash_a_replay_that_fails_ends_the_demo`).
-2. The last look comes after the last batch (`test_oracle_the_last_look_sees_the_last_batch`).
-3. A page shows how queries ended although their folder is gone
+2. The view is updated once more after the last batch
+   (`test_oracle_the_last_look_sees_the_last_batch`).
+3. A page shows how queries ended even if their folder is gone
    (`test_the_page_of_a_demo_outlives_its_folder`).
 """
 
@@ -33,61 +35,61 @@ from icestream.runtime.spark.session import kernel_cache
 
 _POLL_SECONDS = 0.25
 _LINE_SECONDS = 5.0
-#: columns of output that is no terminal
+#: width of output that is not a terminal
 _WIDTH = 100
 
 
 class DemoQuery(Protocol):
-    """What a demo asks of a running query."""
+    """What a demo needs of a running query."""
 
     @property
     def isActive(self) -> bool:  # noqa: N802 - Spark's name
-        """Tell whether the query runs."""
+        """Return whether the query is running."""
 
     @property
     def recentProgress(self) -> Sequence[Mapping[str, Any]]:  # noqa: N802 - Spark's name
-        """Give the reports of the last batches, oldest first."""
+        """Return the reports of the last batches, oldest first."""
 
     def processAllAvailable(self) -> None:  # noqa: N802 - Spark's name
-        """Wait until all input there is has been processed; raise what ended the query."""
+        """Wait until all available input has been processed; raise the error of the query."""
 
     def stop(self) -> None:
-        """Stop the query, after the batch that is running."""
+        """Stop the query, after the current batch."""
 
 
 class DemoView(Protocol):
-    """What a demo shows."""
+    """The display of a demo."""
 
     def look(self) -> None:
-        """Take in how far everything is."""
+        """Update it with the current progress."""
 
     def page(self) -> RenderableType:
-        """Draw it for a terminal."""
+        """Return it for a terminal."""
 
     def line(self) -> str:
-        """Write it as a line."""
+        """Return it as one line."""
 
 
 def wide_console() -> Console:
-    """Give standard output, wide enough for the tables where it is no terminal."""
+    """Return a console for standard output, wide enough for tables if it is not a terminal."""
     console = Console()
     return console if console.is_terminal else Console(width=_WIDTH)
 
 
 @contextmanager
 def demo_folder(keep: Path | None, shown: Console | None = None) -> Iterator[Path]:
-    """Give the folder to keep, or a temporary one that is removed at the end.
+    """Return the folder to keep, or a temporary one that is removed at the end.
 
-    With a console, the queries in the folder are shown on the page of this process, whose address
-    is printed there; what the page knows stays on it when the folder is gone.
+    With a console, the page of this process shows the queries in the folder, and its address is
+    printed there; the page keeps what it has read when the folder is gone.
     """
     with ExitStack() as ending:
         home = _new_folder(keep, ending)
         if shown is not None:
             page = shared_page(str(home))
-            # reads the ends of the queries, after which the folder may go
+            # read the ends of the queries before the folder is removed
             ending.callback(page.library.watched)
-            shown.print(f"The queries are shown at {page.url}", highlight=False, soft_wrap=True)
+            shown.print(f"The dashboard is at {page.url}", highlight=False, soft_wrap=True)
         yield home
 
 
@@ -96,17 +98,17 @@ def _new_folder(keep: Path | None, ending: ExitStack) -> Path:
         temporary = tempfile.TemporaryDirectory(prefix="icestream-demo-")
         return Path(ending.enter_context(temporary))
     if keep.exists() and any(keep.iterdir()):
-        msg = f"{keep} is not empty; give a new folder, or remove what an earlier demo left there"
+        msg = f"{keep} is not empty; give a new folder, or remove the files of an earlier demo"
         raise DefinitionError(msg)
     keep.mkdir(parents=True, exist_ok=True)
     return keep
 
 
 def demo_session(ending: ExitStack) -> SparkSession:
-    """Give a Spark on this machine, stopped at the end unless it ran before."""
+    """Return a local Spark session; at the end it is stopped, unless it was running before."""
     runs_already = SparkSession.getActiveSession() is not None
     if not kernel_cache().exists():
-        wide_console().print("The first run compiles its kernels: half a minute more, once.")
+        wide_console().print("The first run compiles the kernels, which takes half a minute.")
     spark = ice.local_session(app_name="icestream demo")
     if not runs_already:
         ending.callback(spark.stop)
@@ -114,7 +116,7 @@ def demo_session(ending: ExitStack) -> SparkSession:
 
 
 def follow(queries: Sequence[DemoQuery], replay: Replay, view: DemoView, console: Console) -> None:
-    """Show queries until they have processed all that the replay writes."""
+    """Show queries until they have processed everything that the replay writes."""
     done = threading.Event()
     failures: list[Exception] = []
 
@@ -123,7 +125,7 @@ def follow(queries: Sequence[DemoQuery], replay: Replay, view: DemoView, console
         try:
             for query in queries:
                 query.processAllAvailable()
-        except Exception as failure:  # raised again in the thread that follows
+        except Exception as failure:  # raised again in the main thread
             failures.append(failure)
         done.set()
 
@@ -146,7 +148,7 @@ def follow(queries: Sequence[DemoQuery], replay: Replay, view: DemoView, console
                 console.print(view.line(), soft_wrap=True, highlight=False)
     replay.check()
     if not done.is_set():
-        # a query has ended: what ended it is raised by the wait for it
+        # a query has ended: waiting for it raises its error
         replay.stop()
         done.wait()
     if failures:

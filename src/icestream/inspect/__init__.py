@@ -1,5 +1,7 @@
-"""Looking at checkpoints: what state they hold, whether they are intact, what can be saved.
+"""Tools for checkpoints: what state they hold, whether they are intact, what can be saved.
 
-`checkpoint` opens one, `reading` yields the rows of its state through an adapter for each kind of
-operator, `verify` checks every byte and reference, `repair` saves what is intact.
+`access` opens a checkpoint and restores its shards in a scratch folder; `state_rows` yields the
+rows of the state through an adapter for each kind of operator (`adapters`). `verify` checks every
+byte and reference, `repair` saves what is intact, `differences` compares versions, `export` writes
+Parquet, and `rewrite` writes edited rows back (`rewriting`). `command` is `icestream state`.
 """

@@ -1,7 +1,7 @@
-"""`icestream state`: look at, compare, export, rewrite, verify and repair a checkpoint's state.
+"""`icestream state`: show, compare, export, rewrite, verify and repair a checkpoint's state.
 
-Idea: each command is a function over the modules beside this one, which it imports when it runs; it
-prints a table for people or JSON for programs.
+Idea: each command is a function over the other modules of this package, which it imports when it
+runs; it prints a table for people or JSON for programs.
 
 Invariants:
 1. Exit codes: 0 fine, 1 damaged (`verify`, `repair`) or any failure, 2 not a checkpoint
@@ -34,27 +34,27 @@ P = ParamSpec("P")
 
 DAMAGED = 1
 NOT_A_CHECKPOINT = 2
-#: columns of a table are not wider
+#: maximum width of a column of a table
 _WIDEST = 60
 
 Where = Annotated[str, typer.Argument(metavar="CHECKPOINT", help="The folder of a query's state.")]
-Version = Annotated[int | None, typer.Option(help="Which version; the last one if left out.")]
+Version = Annotated[int | None, typer.Option(help="Which version; the latest if left out.")]
 Operator = Annotated[str | None, typer.Option(help="Only this operator, as `show` names it.")]
 Kept = Annotated[str | None, typer.Option(help="Only this kind of rows, as `show` names it.")]
 Memory = Annotated[str, typer.Option(help="Memory for restoring a shard.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Keys = Annotated[list[str], typer.Option("--key", help="A key column and its value: name=value.")]
-Limit = Annotated[int, typer.Option(min=1, help="How many to print, at most.")]
+Limit = Annotated[int, typer.Option(min=1, help="The most to print.")]
 MEMORY = "256 MB"
 
 
 def commands(reported: Callable[[Callable[..., None]], Callable[..., None]]) -> typer.Typer:
-    """Return the commands, each wrapped so that errors are told in one line."""
+    """Return the commands, each wrapped so that errors are printed in one line."""
     app = typer.Typer(
         name="state",
         no_args_is_help=True,
         rich_markup_mode=None,
-        help="Look at the state of a checkpoint; nothing is changed unless you say so.",
+        help="Show and check the state of a checkpoint; only rewrite and repair change it.",
     )
     for command in (show, groups, get, diff, export, rewrite, verify, repair):
         app.command(command.__name__)(reported(_checkpoints_told(command)))
@@ -62,7 +62,7 @@ def commands(reported: Callable[[Callable[..., None]], Callable[..., None]]) -> 
 
 
 def _checkpoints_told(command: Callable[P, None]) -> Callable[P, None]:
-    """Let a command end with an exit code of its own where there is no checkpoint."""
+    """Make a command end with its own exit code if there is no checkpoint."""
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -81,10 +81,10 @@ def show(
     checkpoint: Where,
     version: Version = None,
     memory: Memory = MEMORY,
-    quick: Annotated[bool, typer.Option(help="Do not restore the state to count it.")] = False,
+    quick: Annotated[bool, typer.Option(help="Do not restore and count the state.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show plan, versions, segments and size of the state, and what was decided last."""
+    """Show plan, versions, segments and size of the state, and the last decisions."""
     reading = _reading(checkpoint, version, memory)
     told = _overview(reading)
     if not quick:
@@ -134,7 +134,7 @@ def get(
     memory: Memory = MEMORY,
     as_json: AsJson = False,
 ) -> None:
-    """Print all that is kept of one group: rows of every synopsis, or of its open windows."""
+    """Print the whole state of one group: its stored rows, or those of its open windows."""
     given = dict(_pair(each) for each in key)
     reading = _reading(checkpoint, version, memory, operator=operator, kept=kept, key=given)
     found = list(_rows(reading))
@@ -151,7 +151,7 @@ def get(
 
 def diff(
     checkpoint: Where,
-    before: Annotated[int, typer.Argument(help="A version that is kept.")],
+    before: Annotated[int, typer.Argument(help="A version that can be read.")],
     after: Annotated[int, typer.Argument(help="Another one.")],
     operator: Operator = None,
     kept: Kept = None,
@@ -159,7 +159,7 @@ def diff(
     memory: Memory = MEMORY,
     as_json: AsJson = False,
 ) -> None:
-    """Print the rows of state that came and went between two versions."""
+    """Print the rows of state that were added and removed between two versions."""
     from itertools import islice
 
     from icestream.inspect.differences import differences
@@ -186,7 +186,7 @@ def export(
     memory: Memory = MEMORY,
     as_json: AsJson = False,
 ) -> None:
-    """Write the state to a Parquet file: typed columns if one kind of rows is chosen."""
+    """Write the state to a Parquet file, with typed columns if one kind of rows is chosen."""
     from icestream.inspect.export import write_parquet
 
     reading = _reading(checkpoint, version, memory, operator=operator, kept=kept)
@@ -203,11 +203,13 @@ def rewrite(
     rows: Annotated[Path, typer.Option("--from", help="A Parquet file, as `export` writes it.")],
     operator: Operator = None,
     kept: Kept = None,
-    others: Annotated[str, typer.Option(help="Groups that no row names: drop or keep.")] = "drop",
+    others: Annotated[
+        str, typer.Option(help="What to do with groups without a row: drop or keep.")
+    ] = "drop",
     memory: Memory = MEMORY,
     as_json: AsJson = False,
 ) -> None:
-    """Replace state of a stopped query by edited rows, as a new version."""
+    """Replace state of a stopped query with edited rows, in a new version."""
     import pyarrow.parquet as pq
 
     from icestream.inspect.rewrite import rewrite as write
@@ -222,7 +224,7 @@ def rewrite(
     if as_json:
         _print_json(asdict(done))
     elif not done.groups:
-        typer.echo(f"nothing differs from version {done.version}")
+        typer.echo(f"no row differs from version {done.version}")
     else:
         size = format_bytes(done.bytes)
         typer.echo(f"version {done.version}: {done.groups} groups, {done.rows} rows, {size}")
@@ -234,7 +236,7 @@ def verify(
     memory: Memory = MEMORY,
     as_json: AsJson = False,
 ) -> None:
-    """Check every checksum and reference; ends with 0 if fine, 1 if damaged, 2 if no checkpoint."""
+    """Check every checksum and reference. Exit codes: 0 fine, 1 damaged, 2 no checkpoint."""
     from icestream.inspect.access.checkpoint import Checkpoint
     from icestream.inspect.verify import verify as check
 
@@ -251,15 +253,15 @@ def repair(
     checkpoint: Where,
     to: Annotated[Path | None, typer.Option(help="Write a repaired copy to this folder.")] = None,
     yes: Annotated[
-        bool, typer.Option("--yes", help="Repair in place; nothing is deleted.")
+        bool, typer.Option("--yes", help="Repair in place; dropped files are moved, not deleted.")
     ] = False,
     memory: Memory = MEMORY,
     as_json: AsJson = False,
 ) -> None:
-    """Go back to the newest version that is intact, and say what is lost.
+    """Go back to the newest version that is intact, and print what is lost.
 
-    Without --to and --yes it only tells what it would do. Ends with 1 if something is damaged and
-    was not repaired.
+    Without --to or --yes it only prints what it would do. The exit code is 1 if there is damage
+    that was not repaired.
     """
     from icestream.inspect.access.checkpoint import Checkpoint
     from icestream.inspect.repair import plan_repair, repair_copy, repair_in_place
@@ -274,7 +276,7 @@ def repair(
         repair_copy(opened, found, str(to))
         done = f"a repaired copy is in {to}"
     elif found.is_possible and yes:
-        done = f"repaired in place; what was dropped is in {repair_in_place(opened, found)}"
+        done = f"repaired in place; the dropped files are in {repair_in_place(opened, found)}"
     if as_json:
         _print_json(asdict(found) | {"done": done})
     else:
@@ -283,7 +285,7 @@ def repair(
         raise typer.Exit(DAMAGED)
 
 
-# -- what is asked ------------------------------------------------------------------------
+# -- reading ------------------------------------------------------------------------------
 
 
 def _reading(checkpoint: str, version: int | None, memory: str, **chosen: Any) -> Reading:
@@ -369,15 +371,15 @@ def _print_notes(notes: Sequence[str]) -> None:
 def _print_report(report: VerifyReport) -> None:
     typer.echo(
         f"{report.files} files, {format_bytes(report.bytes)} of records in {report.root}; "
-        f"versions that are intact: {_spans(report.intact)}"
+        f"intact versions: {_spans(report.intact)}"
     )
     if report.rows is not None:
-        typer.echo(f"{report.rows} rows of state were restored and read")
+        typer.echo(f"{report.rows} rows of state restored and read")
     for finding in report.findings:
         needed = f" (versions {_spans(finding.versions)})" if finding.versions else ""
         typer.echo(f"DAMAGED {finding.path}: {finding.what}{needed}")
     if report.ignored:
-        typer.echo(f"{len(report.ignored)} files that no version names are not checked")
+        typer.echo(f"{len(report.ignored)} files that no version names were not checked")
     _print_notes(report.notes)
     typer.echo("fine" if report.is_fine else f"{len(report.findings)} findings")
 
@@ -425,7 +427,7 @@ def _shown(value: Any, name: str = "") -> str:
 
 
 def _spans(versions: Sequence[int]) -> str:
-    """Return numbers as people write them: 1, 3-5."""
+    """Return numbers in short form: 1, 3-5."""
     spans: list[list[int]] = []
     for version in versions:
         if spans and version == spans[-1][1] + 1:

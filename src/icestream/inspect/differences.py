@@ -1,14 +1,13 @@
-"""What changed in the state between two versions: rows that came and rows that went.
+"""The difference in the state between two versions: rows that were added and removed.
 
-Idea: rows are compared as bags, table by table and shard by shard. Of one version only the
-fingerprints of rows are kept, so memory is that of the fingerprints; a second pass fetches the rows
-that differ.
+Idea: rows are compared as multisets, table by table and shard by shard. Only fingerprints of the
+rows of one version are held in memory; a second pass fetches the rows that differ.
 
-Invariant: the rows that came and went are those of a comparison of both bags
+Invariant: the added and removed rows are those of a comparison of two multisets
 (`test_oracle_a_difference_is_that_of_two_bags`).
 
-Cost: each version is restored twice where it differs, else once; about 100 bytes for each row of a
-shard. Limits: fingerprints have 128 bits.
+Cost: each version is restored once, and a second time where it differs; about 100 bytes per row of
+a shard. Limits: fingerprints have 128 bits.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class RowDifference:
 
 
 def differences(reading: Reading, before: int, after: int) -> Iterator[RowDifference]:
-    """Yield the rows that differ between two versions of what is read."""
+    """Yield the rows of a selection that differ between two versions."""
     first, second = (replace(reading, version=version) for version in (before, after))
     for shard in sorted({*first.shards, *second.shards}):
         counts: Counter[bytes] = Counter()

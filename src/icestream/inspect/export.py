@@ -1,4 +1,4 @@
-"""State as a Parquet file, written a batch at a time and only visible once it is whole."""
+"""State as a Parquet file, written batch by batch and visible only once it is complete."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from icestream.state.files import PRIVATE_FILE, temporary_name
 
 
 def write_parquet(reading: Reading, target: Path) -> int:
-    """Write what is read to a new file, for this user alone; return the number of rows."""
+    """Write the selected rows to a new file, readable by this user only; return their number."""
     if target.exists():
-        msg = f"{target} exists already; name a new file"
+        msg = f"{target} already exists; name a new file"
         raise DefinitionError(msg)
     temporary = temporary_name(str(target))
     rows = 0

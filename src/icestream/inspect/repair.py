@@ -1,20 +1,20 @@
-"""Save what is intact of a damaged checkpoint, and say exactly what is lost.
+"""Saves what is intact of a damaged checkpoint, and reports exactly what is lost.
 
-Idea: a version is all there or it is worth nothing, so repairing is going back to the newest
-version that is intact and can be resumed. What the damage costs is the difference between two
-commits: versions, batches, events, rows. The result is a copy; in place only when told so, and then
-nothing is removed: what is dropped is moved to a folder of its own.
+Idea: a version is useful only if it is complete, so a repair goes back to the newest version that
+is intact and can be resumed. The loss is the difference between two commits: versions, batches,
+events, rows. The result is a copy, or on request the checkpoint itself; even then no file is
+deleted: dropped files are moved to a separate folder.
 
 Invariants:
 1. A repair in place takes the checkpoint over: a query that still runs on it cannot commit
    (`test_a_query_that_runs_on_a_repaired_checkpoint_cannot_commit`).
-2. A repaired checkpoint verifies, and the query goes on from the version it is told
+2. A repaired checkpoint verifies, and the query continues from the reported version
    (`test_a_query_goes_on_from_a_repaired_checkpoint`).
 3. Without a target and without consent no byte changes (`test_nothing_is_repaired_unasked`).
-4. Stopped in the middle, a repair in place can be run again
+4. A repair in place that was interrupted can be run again
    (`test_crash_a_repair_in_place_can_be_run_again`).
 
-Limits: Spark's own checkpoint must go back to the same batch; the report says how.
+Limits: Spark's own checkpoint must go back to the same batch; the report explains how.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from icestream.state.files import Files, folder_of
 from icestream.state.versions.commits import COMMITS, PLAN, RESULTS, SEGMENTS, Commit
 from icestream.state.versions.ownership import Owner
 
-#: where a repair in place puts what it drops
+#: folder of the files that a repair in place drops
 DROPPED = "damaged"
-#: where Spark's own checkpoint is, beside the state
+#: Spark's own checkpoint, next to the state
 SPARK = "spark"
 #: bytes copied at once
 _PIECE = 1 << 20
@@ -42,27 +42,27 @@ _PIECE = 1 << 20
 
 @dataclass
 class Repair:
-    """What a repair does, or would do."""
+    """What a repair does or would do."""
 
     root: str
     report: VerifyReport
-    #: the version it goes back to; None if there is none, or nothing is wrong
+    #: the version to go back to; None if there is none, or nothing is wrong
     version: int | None = None
     #: files that are dropped
     dropped: list[str] = field(default_factory=list)
-    #: what is lost, as sentences
+    #: what is lost, as text
     lost: list[str] = field(default_factory=list)
-    #: what remains to be done
+    #: what the user has to do afterwards
     advice: list[str] = field(default_factory=list)
 
     @property
     def is_possible(self) -> bool:
-        """Tell whether there is something to go back to."""
+        """Return whether there is a version to go back to."""
         return self.version is not None
 
 
 def plan_repair(checkpoint: Checkpoint, memory: int = MEMORY) -> Repair:
-    """Find out what can be saved; changes nothing."""
+    """Determine what can be saved; changes nothing."""
     report = verify(checkpoint, memory=memory)
     found = Repair(checkpoint.root, report)
     if report.is_fine:
@@ -89,7 +89,7 @@ def repair_copy(checkpoint: Checkpoint, repair: Repair, target: str) -> None:
     version = _possible(repair)
     files = checkpoint.files
     if files.exists(target):
-        msg = f"{target} exists already; name a new folder for the repaired copy"
+        msg = f"{target} already exists; name a new folder for the repaired copy"
         raise CheckpointError(msg)
     dropped = set(repair.dropped)
     kept = [number for number in checkpoint.versions if number <= version]
@@ -109,7 +109,7 @@ def repair_copy(checkpoint: Checkpoint, repair: Repair, target: str) -> None:
         if source not in dropped and files.exists(source):
             _copy(files, source, f"{target}/{path}")
     files.put(f"{target}/{REPAIRED}/{version:012d}", b"")
-    # what the names of commits mean follows from the takeovers among them
+    # the takeovers among the commits define what the names of commits mean
     sources = [*checkpoint.store.takeovers_until(version), *map(checkpoint.store.path, kept)]
     for source in sources:
         if source not in dropped:
@@ -117,9 +117,9 @@ def repair_copy(checkpoint: Checkpoint, repair: Repair, target: str) -> None:
 
 
 def repair_in_place(checkpoint: Checkpoint, repair: Repair) -> str:
-    """Move what is dropped to a folder of its own inside the checkpoint; return that folder.
+    """Move dropped files to a folder inside the checkpoint; return that folder.
 
-    It takes the checkpoint over first, and goes back to the version when all is moved.
+    It takes the checkpoint over first, and goes back to the version once all files are moved.
     """
     version, files, root = _possible(repair), checkpoint.files, checkpoint.root
     folder = f"{root}/{DROPPED}"
@@ -127,7 +127,7 @@ def repair_in_place(checkpoint: Checkpoint, repair: Repair) -> str:
     Lease(files, root).check()
     checkpoint.store.take(owner, damaged=True)
     files.put(f"{root}/{REPAIRED}/{version:012d}", b"")
-    # newest commits first: stopped anywhere, the versions that remain have no gap
+    # newest commits first: wherever this stops, the remaining versions have no gap
     commits = [path for path in repair.dropped if path.startswith(f"{root}/{COMMITS}/")]
     others = [path for path in repair.dropped if path not in commits]
     for path in (*sorted(commits, reverse=True), *others):
@@ -148,7 +148,7 @@ def _possible(repair: Repair) -> int:
 
 
 def _resumable(checkpoint: Checkpoint, version: int) -> bool:
-    """Tell whether a query can go on from a version: it looks at the one before, too."""
+    """Return whether a query can resume from a version: it also reads the one before."""
     try:
         if version > 1:
             checkpoint.store.load(version - 1)
@@ -172,7 +172,7 @@ def _lost(
     try:
         last = checkpoint.store.load(newer[-1])
     except IcestreamError:
-        yield "what they counted, as the last commit is damaged: all batches after this version"
+        yield "an unknown number of batches, as the last commit is damaged: all after this version"
         return
     first, end = commit.batch, last.batch
     if end is not None and (first is None or end > first):
@@ -189,14 +189,14 @@ def _advice(checkpoint: Checkpoint, commit: Commit, newer: list[int]) -> Iterato
     batch = -1 if commit.batch is None else commit.batch
     if newer and checkpoint.files.exists(f"{beside}/offsets"):
         yield (
-            f"Spark's own checkpoint has gone further: in {beside} remove the files of offsets/ "
-            f"and commits/ with numbers above {batch}, and their .crc files, so that Spark brings "
+            f"Spark's own checkpoint is ahead: in {beside} remove the files of offsets/ and "
+            f"commits/ with numbers above {batch}, and their .crc files, so that Spark runs "
             f"batch {batch + 1} again"
         )
     if newer:
         yield (
-            f"rows of the lost versions may have reached the sink and come again: rows of batches "
-            f"after {batch} in it are repeated unless the sink tells versions apart"
+            f"rows of the lost versions may have reached the sink and will be delivered again: the "
+            f"rows of batches after {batch} are repeated unless the sink recognises versions"
         )
 
 

@@ -1,28 +1,28 @@
-"""Rows of state that somebody edited, written back as a new version of a stopped query.
+"""Writes edited rows of state back, as a new version of a stopped query.
 
-Idea: the inverse of an export. A shard is restored beside the checkpoint as for reading, and what
-differs from the rows given is written to the log as a batch would write it (`rewriting`). One
-commit makes all shards change together: a version of maintenance, with no rows of its own, that the
-query goes on from. The versions before it stay, and so does the way back.
+Idea: this is the inverse of an export. A shard is restored in a scratch folder as for reading, and
+whatever differs from the given rows is written to the log as a batch would write it (`rewriting`).
+One commit changes all shards together: a maintenance version without output rows, from which the
+query continues. The versions before it stay, so the change can be undone.
 
 Invariants:
 1. Rows that were exported and not edited change nothing
    (`test_rows_that_nobody_edited_make_no_version`).
 2. After a rewrite the state is what was given, and the checkpoint verifies
    (`test_oracle_the_state_is_what_was_written`).
-3. A query goes on from it as if the rows had always been there
-   (`test_oracle_a_query_goes_on_from_rewritten_groups`), and batches that its sink had not taken
-   are delivered all the same (`test_crash_a_batch_before_a_rewrite_is_delivered_after_it`).
-4. Killed anywhere, it is done or it is not (`test_crash_every_step_of_a_rewrite`).
-5. A running query is left alone (`test_a_running_query_is_not_rewritten`); one that runs unnoticed
-   cannot commit any more (`test_a_query_that_runs_unnoticed_loses_to_a_rewrite`).
+3. A query continues from it as if the rows had always been there
+   (`test_oracle_a_query_goes_on_from_rewritten_groups`), and batches that its sink had not received
+   are still delivered (`test_crash_a_batch_before_a_rewrite_is_delivered_after_it`).
+4. A rewrite that is killed is done completely or not at all (`test_crash_every_step_of_a_rewrite`).
+5. A running query is refused (`test_a_running_query_is_not_rewritten`); one that runs unnoticed can
+   no longer commit (`test_a_query_that_runs_unnoticed_loses_to_a_rewrite`).
 
 Cost: each shard is restored and read once; the log grows by the groups that differ, and for windows
-by all panes or sessions of the shards that have some.
+by all panes or sessions of the shards that change.
 
-Limits: groups, panes of windows on a grid, sessions, and values that wait; windows and sessions
-that are alone in their query. What else there is follows from events in ways that rows do not tell,
-and is taken in anew with `bootstrap`.
+Limits: groups, panes of windows on a grid, sessions, and waiting values can be rewritten; windows
+and sessions only if they are alone in their query. Other state depends on events in ways that rows
+do not show; build it again with `bootstrap`.
 """
 
 from __future__ import annotations
@@ -65,27 +65,27 @@ from icestream.state.versions.ownership import Owner
 
 @dataclass(frozen=True)
 class Rewrite:
-    """What a rewrite did."""
+    """The result of a rewrite."""
 
-    #: the version it made; the one that was there if nothing differs
+    #: the new version; the existing one if nothing differs
     version: int
     operator: str
     kept: str
-    #: groups whose rows differ now, and the rows that they have
+    #: number of groups whose rows changed, and of their rows
     groups: int
     rows: int
-    #: bytes that the log grew by
+    #: bytes by which the log grew
     bytes: int
 
 
 def rewrite(reading: Reading, rows: pa.Table, *, others: str = "drop") -> Rewrite:
-    """Replace rows of one table of the newest version; commits a new one.
+    """Replace rows of one table of the newest version; commits a new version.
 
     Args:
         reading: chooses the table; its version must be the last.
-        rows: columns of the table, as an export has them. A group is told by `__group` or, where
-            that is null or absent, by its key columns.
-        others: what becomes of groups that no row names: "drop" or "keep".
+        rows: columns of the table, as in an export. `__group` identifies the group of a row or,
+            where that is null or absent, its key columns do.
+        others: what happens to groups without a row: "drop" or "keep".
     """
     if others not in ("drop", "keep"):
         msg = f"others must be 'drop' or 'keep'; got {others!r}"
@@ -95,16 +95,16 @@ def rewrite(reading: Reading, rows: pa.Table, *, others: str = "drop") -> Rewrit
     commit = reading.commit
     if commit.version != at.versions[-1]:
         msg = (
-            f"version {commit.version} is not the last: state is rewritten from version "
-            f"{at.versions[-1]} on. Go back with `icestream state repair` first, or export the last"
+            f"version {commit.version} is not the last: only version {at.versions[-1]} can be "
+            "rewritten. Go back with `icestream state repair` first, or export the last"
         )
         raise CheckpointError(msg)
     if isinstance(at.legend, DataflowSchema) and at.legend.options.durability != "log":
-        msg = "a query that writes only what leaves memory cannot be restored, nor rewritten"
+        msg = "a query with durability 'evict' cannot be restored, so it cannot be rewritten"
         raise CheckpointError(msg)
     if len(reading.tables) != 1:
         there = ", ".join(f"{each.operator!r} {each.name!r}" for each in reading.tables)
-        msg = f"choose one kind of rows by operator and kept; there are: {there}"
+        msg = f"choose one kind of rows by operator and kept; the kinds are: {there}"
         raise DefinitionError(msg)
     [table] = reading.tables
     rewriter = _rewriter(reading, table, rows, keep=others == "keep")
@@ -112,7 +112,7 @@ def rewrite(reading: Reading, rows: pa.Table, *, others: str = "drop") -> Rewrit
 
 
 def _rewriter(reading: Reading, table: StateTable, rows: pa.Table, *, keep: bool) -> Rewriter:
-    """Return what writes the rows of a table; an error says why nothing does."""
+    """Return the rewriter of a table; raise an error if there is none."""
     legend, commit = reading.checkpoint.legend, reading.commit
     if isinstance(legend, DataflowSchema):
         stores = stored(legend, commit, table)
@@ -121,21 +121,21 @@ def _rewriter(reading: Reading, table: StateTable, rows: pa.Table, *, keep: bool
         return _window_rewriter(legend, commit, table, rows, keep=keep)
     if isinstance(legend, UpdateSchema) and legend.windowed is None and table.name == WAITING:
         return WaitingRewriter(legend, edited(rows, table, commit), keep=keep)
-    msg = f"rows of {table.operator!r}, {table.name!r}, follow from others and are not rewritten"
+    msg = f"rows of {table.operator!r}, {table.name!r}, are derived and cannot be rewritten"
     raise CheckpointError(msg)
 
 
 def _window_rewriter(
     plan: Plan, commit: Commit, table: StateTable, rows: pa.Table, *, keep: bool
 ) -> Rewriter:
-    """Return what writes the rows that windows are made of."""
+    """Return the rewriter of the rows that windows consist of."""
     state = kept(plan, commit)
     if state is None or isinstance(state, PaneState):
         panes.check(plan, commit)
     assert state is not None
     if table.name != state.table.name:
         name = state.table.name
-        msg = f"open windows are made of {name}: these can be rewritten, choose {name!r}"
+        msg = f"open windows consist of {name}, which can be rewritten: choose {name!r}"
         raise CheckpointError(msg)
     given = edited(rows, state.table, commit)
     if isinstance(state, SessionState):
@@ -163,7 +163,7 @@ class _Rewriting:
         version = self._reading.commit.version + 1
         taken = self._at.store.take(Owner.here("icestream state rewrite"))
         if taken.after != version - 1:
-            msg = f"{self._at.root} has gone on to version {taken.after} meanwhile: start again"
+            msg = f"{self._at.root} is at version {taken.after} by now: export and edit again"
             raise CheckpointError(msg)
         self._attempt = new_attempt(taken.epoch)
         for shard in filter(self._rewriter.concerns, self._table.shards):
@@ -216,14 +216,14 @@ class _Rewriting:
         store.create(store.with_listing(commit, live))
 
     def _reached(self, before: Commit) -> int | None:
-        """Return the last batch, those that brought nothing included."""
+        """Return the last batch, including batches without events."""
         idle = IdleBatches(self._at.files, self._at.root)
         idle.resume()
         reached = idle.reached(before)
         return None if reached < 0 else reached
 
     def _shard(self, shard: int, version: int) -> None:
-        """Write what differs in a shard."""
+        """Write the differences of a shard."""
         commit, memory = self._reading.commit, self._reading.memory
         target = SegmentTarget(self._at.files, self._ordinal, self._attempt)
         with (
@@ -239,7 +239,7 @@ class _Rewriting:
 
 def _check_stopped(checkpoint: Checkpoint) -> None:
     if running(checkpoint.root) or running(folder_of(checkpoint.root)):
-        msg = f"a query runs on {checkpoint.root}: stop it, then rewrite its state"
+        msg = f"a query is running on {checkpoint.root}: stop it before you rewrite its state"
         raise CheckpointError(msg)
     Lease(checkpoint.files, checkpoint.root).check()
 

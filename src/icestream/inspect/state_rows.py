@@ -1,16 +1,16 @@
 """Rows of the state of one version: all of them, by group, of one group, as columns of a file.
 
-Idea: shards are restored one after the other inside a budget, and their rows are handed on as they
-come. Rows of one table have its own columns; rows of several tables together have one shape, with
+Idea: shards are restored one after the other within a budget, and their rows are yielded as they
+are read. Rows of one table have its own columns; rows of several tables have a common shape, with
 the row as JSON text.
 
 Invariants:
-1. Rows depend on the version alone, not on the budget
+1. Rows depend only on the version, not on the budget
    (`test_parity_rows_do_not_depend_on_the_budget`).
-2. The groups that are listed are those with the most bytes
+2. The listed groups are those with the most bytes
    (`test_groups_are_listed_by_their_bytes`).
 
-Cost: a shard is restored as a query would restore it. Listing groups keeps one row for each.
+Cost: a shard is restored as a query would restore it. Listing groups holds one row for each.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from icestream.state.files import Files
 from icestream.state.validation import sensible
 from icestream.state.versions.commits import Commit
 
-#: rows of several tables
+#: columns of rows of several tables
 MIXED = pa.schema(
     [
         pa.field("operator", pa.string(), nullable=False),
@@ -52,20 +52,20 @@ MIXED = pa.schema(
         pa.field("row", pa.string(), nullable=False),
     ]
 )
-#: rows of partial sums of groups that are summed up together
+#: rows of partial sums of groups that are added up at once
 _MANY = 1 << 18
 
 
 @dataclass(frozen=True)
 class Group:
-    """How much is kept of one group in one table."""
+    """The size of one group in one table."""
 
     operator: str
     kept: str
     shard: int
     #: values of the key columns that the rows have
     key: Mapping[str, Any]
-    #: identity, where groups are known by it
+    #: id of the group, where groups are known by their id
     group: str | None
     rows: int
     bytes: int
@@ -73,7 +73,7 @@ class Group:
 
 @dataclass(frozen=True)
 class TableSize:
-    """How much is kept in one table."""
+    """The size of one table."""
 
     operator: str
     kept: str
@@ -86,18 +86,18 @@ class TableSize:
 
 @dataclass(frozen=True)
 class Reading:
-    """What is read of a checkpoint."""
+    """A selection of the state of a checkpoint."""
 
     location: str
     version: int | None = None
     #: only this operator, and only this kind of its rows
     operator: str | None = None
     kept: str | None = None
-    #: only the group with these values, as text
+    #: only the group with these key values, as text
     key: Mapping[str, str] | None = None
-    #: bytes that restoring a shard may take
+    #: bytes that restoring a shard may use
     memory: int = MEMORY
-    #: where the checkpoint is; the local disk if left out
+    #: file system of the checkpoint; the local disk if left out
     files: Files | None = None
 
     @cached_property
@@ -116,7 +116,7 @@ class Reading:
 
     @property
     def notes(self) -> Sequence[str]:
-        """Return what a reader of the rows should know."""
+        """Return remarks for a reader of the rows."""
         return self._readable.notes
 
     @cached_property
@@ -130,20 +130,20 @@ class Reading:
                 found = [each for each, name in zip(found, names, strict=True) if name == wanted]
                 if not found:
                     there = ", ".join(map(repr, dict.fromkeys(names)))
-                    msg = f"there is no {what} {wanted!r}, but {there}{guess(wanted, names)}"
+                    msg = f"there is no {what} {wanted!r}, only {there}{guess(wanted, names)}"
                     raise DefinitionError(msg)
         if self.key is None:
             return found
         keyed = [table for table in found if set(table.keys.names) == set(self.key)]
         if not keyed:
             there = ", ".join(dict.fromkeys(_key_names(table) for table in found))
-            msg = f"no groups are told apart by {', '.join(self.key)}; there are: {there}"
+            msg = f"no table has the key {', '.join(self.key)}; the keys are: {there}"
             raise DefinitionError(msg)
         return keyed
 
     @property
     def shards(self) -> list[int]:
-        """Return the shards that have such rows."""
+        """Return the shards that have rows of these tables."""
         return sorted({shard for table in self.tables for shard in table.shards})
 
     def rows(self, shards: Sequence[int] | None = None) -> Iterator[StateRows]:
@@ -163,7 +163,7 @@ class Reading:
 
     @property
     def schema(self) -> pa.Schema:
-        """Return the columns of the rows: those of the only table, or those of all together."""
+        """Return the columns of the rows: those of the only table, or the common ones."""
         if len(self.tables) != 1:
             return MIXED
         head = [pa.field(SHARD, pa.int32(), nullable=False), pa.field(GROUP, pa.string())]
@@ -185,7 +185,7 @@ class Reading:
         return [_with_key(group, sums) for group in listed[:limit]]
 
     def sizes(self) -> list[TableSize]:
-        """Return how much is kept in each table."""
+        """Return the size of each table."""
         sums = self._sums()
         return [
             TableSize(
@@ -207,7 +207,7 @@ class Reading:
         ]
 
     def _sums(self) -> dict[StateTable, pa.Table]:
-        """Return rows and bytes of each group."""
+        """Return the number of rows and bytes of each group."""
         sums: dict[StateTable, list[pa.Table]] = {}
         for found in self.rows():
             parts = sums.setdefault(found.table, [])
@@ -218,7 +218,7 @@ class Reading:
 
 
 def group_names(found: StateRows) -> list[str] | list[None]:
-    """Return the identity of the group of each row, as 32 hexadecimal digits."""
+    """Return the id of each row's group, as 32 hexadecimal digits."""
     if found.identity is None:
         return [None] * found.rows.num_rows
     hi, lo = (part.tolist() for part in found.identity)
@@ -256,7 +256,7 @@ def _key_names(table: StateTable) -> str:
 
 
 def _counted(found: StateRows) -> pa.Table:
-    """Return rows and bytes of the groups of some rows."""
+    """Return the number of rows and bytes of the groups in some rows."""
     count = found.rows.num_rows
     columns: dict[str, Any] = {name: found.rows.column(name) for name in found.table.shown_keys}
     columns["__key"] = pa.array([None] * count, pa.string())
@@ -299,7 +299,7 @@ def _listed(table: StateTable, sums: pa.Table, limit: int | None) -> Iterator[Gr
 
 
 def _with_key(group: Group, sums: Mapping[StateTable, pa.Table]) -> Group:
-    """Return a group with the key that other rows of the same group have, if its own have none."""
+    """Return a group with its key from other rows of the group, if its own rows have none."""
     if group.key or group.group is None:
         return group
     hi, lo = (int(part, 16) for part in (group.group[:16], group.group[16:]))

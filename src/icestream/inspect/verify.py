@@ -1,22 +1,23 @@
-"""Is a checkpoint intact? Every checksum, every reference, every byte that counts.
+"""Checks whether a checkpoint is intact: every checksum, every reference, every byte that counts.
 
-Idea: the plan and all commits are opened; what the kept versions name is read whole, each block
-and each directory part against its checksum, the file against what its commit remembers of it;
-back pointers are followed; at last the newest state is restored and read, which follows the
-pointers inside payloads. What is found is listed, and nothing is changed.
+Idea: the plan and all commits are opened. Files that the retained versions name are read
+completely: each block and each part of the directory is compared with its checksum, and the file
+with its entry in the commit. Back pointers are followed. Finally the newest state is restored and
+read, which follows the pointers inside payloads. Defects are listed, and nothing is changed.
 
 Invariants:
 1. A flipped byte in any file that counts is found, at every position
    (`test_every_flipped_byte_of_every_kind_of_file_is_found`; the bench `verify`).
-2. A missing or foreign file is named with the version that needs it
+2. A missing or foreign file is reported with the version that needs it
    (`test_a_missing_segment_is_named_with_the_version_that_needs_it`).
 
-Limits: the newest version and the one before it must be whole; of older ones what is there is
-checked, as nobody says how many a query keeps. `history/` is for people, read by no query, and not
-checked; so is what no version names, which the next run removes.
+Limits: the newest version and the one before it must be complete; of older ones, existing files are
+checked, because the number of versions that a query retains is not recorded. `history/` is for
+people, no query reads it, and it is not checked; nor are files that no version names, which the
+next run removes.
 
-Cost: one pass over all files that are named, 48 bytes of memory for each record, and a restore of
-the newest version.
+Cost: one pass over all named files, 48 bytes of memory per record, and a restore of the newest
+version.
 """
 
 from __future__ import annotations
@@ -38,18 +39,18 @@ from icestream.state.log.format import NO_MARKER, SegmentInfo, show_marker
 from icestream.state.log.reader import SegmentReader
 from icestream.state.versions.commits import PLAN, RESULTS, SEGMENTS, Commit, LiveSegment
 
-#: marks of versions that reached a sink that cannot tell by itself, and what is in them
+#: marks of versions delivered to a sink that cannot detect repetitions, and their content
 DELIVERED = "delivered"
 MARK = b"delivered\n"
-#: what `repair` leaves behind: the version it went back to
+#: file that `repair` leaves behind: the version it went back to
 REPAIRED = "repaired"
-#: versions, counted from the newest, that must be whole
+#: number of versions, counted from the newest, that must be complete
 MUST_BE_WHOLE = 2
 
 
 @dataclass(frozen=True)
 class Defect:
-    """One thing that is wrong."""
+    """One defect."""
 
     path: str
     what: str
@@ -59,24 +60,24 @@ class Defect:
 
 @dataclass
 class VerifyReport:
-    """What verifying found."""
+    """The result of a verification."""
 
     root: str
     findings: list[Defect] = field(default_factory=list)
-    #: versions that are whole and intact, ascending
+    #: versions that are complete and intact, ascending
     intact: list[int] = field(default_factory=list)
-    #: files that were read whole, and their bytes
+    #: files that were read completely, and their bytes
     files: int = 0
     bytes: int = 0
-    #: rows of the newest state that were read; None if they were not
+    #: rows of the newest state that were read; None if it was not read
     rows: int | None = None
-    #: what is there and counts for nothing
+    #: files that belong to no version
     ignored: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @property
     def is_fine(self) -> bool:
-        """Tell whether nothing is wrong."""
+        """Return whether there are no defects."""
         return not self.findings
 
 
@@ -90,10 +91,10 @@ def verify(
     """Check a checkpoint.
 
     Args:
-        checkpoint: what to check.
+        checkpoint: the checkpoint to check.
         state: whether to restore and read the newest state too.
-        memory: bytes that restoring a shard may take.
-        progress: hears the path of each file before it is read.
+        memory: bytes that restoring a shard may use.
+        progress: called with the path of each file before it is read.
     """
     checking = _Checking(checkpoint, progress)
     report = checking.run()
@@ -103,14 +104,14 @@ def verify(
 
 
 def check_segment(checkpoint: Checkpoint, folder: str, info: SegmentInfo) -> SegmentReader:
-    """Read a file of records whole; DamageError if it is not what its commit remembers.
+    """Read a file of records completely; DamageError if it differs from its entry in the commit.
 
-    The reader is closed, with the directory still in memory.
+    The returned reader is closed, with the directory still in memory.
     """
     path = f"{checkpoint.root}/{folder}/{info.name}"
     with closing(SegmentReader(checkpoint.files, path, info=info)) as reader:
         if (reader.records, reader.expiry) != (info.records, info.expiry):
-            raise DamageError(path, "records or expiry are not those that its commit remembers")
+            raise DamageError(path, "its records or its expiry differ from its entry in the commit")
         directory = reader.directory
         seen = 0
         for record in reader.scan():
@@ -118,14 +119,14 @@ def check_segment(checkpoint: Checkpoint, folder: str, info: SegmentInfo) -> Seg
                 raise DamageError(path, f"record {show_marker(record.marker)} is out of place")
             seen += 1
         if seen != info.records:
-            raise DamageError(path, f"it has {seen} records, its commit says {info.records}")
+            raise DamageError(path, f"it has {seen} records, but its commit records {info.records}")
     return reader
 
 
 def check_mark(checkpoint: Checkpoint, path: str) -> None:
-    """Refuse a mark of delivery with other content than marks have."""
+    """Refuse a delivery mark with unexpected content."""
     if checkpoint.files.read(path) != MARK:
-        raise DamageError(path, "this is no mark of a delivered version")
+        raise DamageError(path, "this is not a delivery mark")
 
 
 class _Checking:
@@ -135,7 +136,7 @@ class _Checking:
         self._at = checkpoint
         self._progress = progress
         self._report = VerifyReport(checkpoint.root)
-        #: directories of segments that are intact, by ordinal; None for those that are not
+        #: directories of intact segments, by ordinal; None for damaged ones
         self._segments: dict[str, SegmentReader | None] = {}
         self._named: set[str] = set()
 
@@ -158,10 +159,10 @@ class _Checking:
     def _plan(self) -> None:
         self._at.store.plan()
         with suppress(CheckpointError):
-            self._at.legend  # noqa: B018 - looked at, so that a damaged one is told
+            self._at.legend  # noqa: B018 - read, so that a damaged one is reported
 
     def _commits(self) -> dict[int, Commit]:
-        """Return the commits that are intact; a gap between them is damage."""
+        """Return the intact commits; a gap between them is a defect."""
         at, versions = self._at, self._at.versions
         commits: dict[int, Commit] = {}
         for version in versions:
@@ -179,7 +180,7 @@ class _Checking:
         commits[version] = self._at.store.load(version)
 
     def _version(self, commit: Commit, *, needed: bool) -> bool:
-        """Check what a version names; tell whether it is all there and intact."""
+        """Check the files that a version names; return whether all exist and are intact."""
         at, version = self._at, commit.version
         before = len(self._report.findings)
         try:
@@ -219,7 +220,7 @@ class _Checking:
         return self._segments[path] is not None
 
     def _pointers(self, live: tuple[LiveSegment, ...], commit: Commit) -> None:
-        """Follow the back pointers of live records to where they lead."""
+        """Check that the back pointers of live records lead to records."""
         readers = {
             each.info.ordinal: self._segments[f"{self._at.root}/{SEGMENTS}/{each.info.name}"]
             for each in live
@@ -231,7 +232,7 @@ class _Checking:
                 target = readers.get(marker >> 32)
                 gone = target is None and marker >> 32 < commit.next_ordinal
                 if not gone and (target is None or not _has(target, marker)):
-                    what = f"a back pointer leads to {show_marker(marker)}, where no record is"
+                    what = f"a back pointer leads to {show_marker(marker)}, which is no record"
                     self._found(reader.path, what, (commit.version,))
 
     def _marks(self) -> None:
@@ -272,7 +273,7 @@ def _what(error: IcestreamError) -> str:
 
 
 def _repaired_to(checkpoint: Checkpoint) -> int:
-    """Return the version that a repair went back to: those before it need not be whole."""
+    """Return the version that a repair went back to: those before it need not be complete."""
     names = checkpoint.files.list(f"{checkpoint.root}/{REPAIRED}")
     return max((int(name) for name in names if name.isascii() and name.isdigit()), default=0)
 

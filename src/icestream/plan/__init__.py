@@ -1,6 +1,6 @@
-"""Plans: from what users compose to the operators that run it.
+"""Plans: from the queries that users compose to the operators that run them.
 
 `nodes` and `windows` are pure data; `grid`, `events`, `joins` and `jobs` compile them; `fuse` and
-`balance` decide what runs together and where; `lower` makes the operators; `explain`, `forecast`
-and `state_schema` describe a plan, what it will take and what it keeps.
+`balance` decide which operators run together and where; `lower` opens the operators. `explain`,
+`forecast` and `state_schema` describe a plan, its expected cost and its state.
 """

@@ -1,8 +1,9 @@
-"""Plans in words: what will be computed, over what, and what it will take.
+"""Plans as text: what is computed, over which events, and at what cost.
 
-Idea: the description that the checkpoint keeps, and beside it what only the operators know: panes
-per window, bytes per entry and group, and, where the stream was measured, the size of both plans
-and which windows are made of others. Of a query that runs, what was estimated and what was logged.
+Idea: the text contains the description that the checkpoint stores, and what only the operators
+know: panes per window, bytes per entry and group. If the stream was measured, it adds the size of
+both storage plans and which windows are composed of others; for a running query, the estimated and
+the actual size of the log.
 """
 
 from __future__ import annotations
@@ -48,15 +49,19 @@ def explained(plan: Plan, statistics: cost.WindowStatistics | None = None) -> st
         lines += ["", cost.estimate(windows, statistics).table(forced)]
         composed = lower.composition(folded, statistics.keys)
         if composed is not None and plan.store != lower.TUPLES:
-            lines += ["", "windows made of windows, if the log keeps panes:", composed.explain()]
+            lines += [
+                "",
+                "windows composed of windows, if the log stores panes:",
+                composed.explain(),
+            ]
     return "\n".join(lines)
 
 
 def estimate_and_log(told: Mapping[str, Any]) -> str | None:
-    """Return what the log was estimated to take and what it takes, for people.
+    """Return the estimated and the actual size of the log, as text.
 
-    `told` is what the progress of a version says under `icestream`. None where nothing was
-    estimated: the plan has no windows on a grid, its store was given, or no event came yet.
+    `told` is the part `icestream` of a version's progress. None if nothing was estimated: the plan
+    has no windows on a grid, the user chose the storage plan, or there were no events yet.
     """
     estimated = told.get("estimatedLogBytes")
     if estimated is None:
@@ -71,7 +76,7 @@ def estimate_and_log(told: Mapping[str, Any]) -> str | None:
     )
 
 
-#: what an operator that is fed with events keeps of them
+#: what an operator that receives events stores
 _KEPT = {
     "frame": "events, in the order of time",
     "session": "stretches of events without a pause",
@@ -81,7 +86,7 @@ _NOT_WINDOW = ("groupings", "shows", "aggregates", "mode")
 
 
 def _queries(part: PlanPart) -> str:
-    """Return the numbers of the queries that a part computes."""
+    """Return the numbers of the queries that a part computes, as text."""
     numbers = [str(number) for number, _ in part.views]
     return f"quer{'y' if len(numbers) == 1 else 'ies'} {', '.join(numbers)}"
 

@@ -1,19 +1,19 @@
-"""What a query will take before it runs: memory, disk and traffic of each operator.
+"""Estimates what a query will use before it runs: memory, disk and traffic of each operator.
 
-Idea: a plan says what is kept, a load says how much comes; the formulas that choose between plans
-turn both into bytes. For windows on a grid they are those of `grid/cost`, for joins those of
-`joins/cost`, for windows that are updates that of what a window costs. What else is kept is counted
-by rows: events that are alive, keys that wait.
+Idea: a plan determines what is stored, a load how much arrives; the formulas that choose between
+plans turn both into bytes. Windows on a grid use those of `grid/cost`, joins those of `joins/cost`,
+update windows those of the cost of a window. Other state is counted in rows: events that are alive,
+keys that wait.
 
 Invariants:
-1. Windows on a grid take what `cost` says (`test_windows_take_what_the_cost_model_says`).
+1. Windows on a grid use what `cost` computes (`test_windows_take_what_the_cost_model_says`).
 2. No forecast falls when the rate or the number of keys grows
    (`test_more_load_never_takes_less`).
-3. A window that is an update takes between its own tuples and those of all that overlap it
+3. An update window processes between its own tuples and those of all windows that overlap it
    (`test_windows_that_are_updates_cost_what_their_bounds_say`).
 
-Limits: keys are taken to be spread evenly; compression, processor time and what user code keeps are
-not estimated. Events that live for ever are counted for a day.
+Limits: keys are assumed to be uniform; compression, processor time and the state of user code are
+not estimated. Events that live forever are counted for a day.
 """
 
 from __future__ import annotations
@@ -40,31 +40,33 @@ from icestream.plan.windows.grid import Cumulative, Windows
 from icestream.plan.windows.session import Session
 from icestream.state.queue.windows.spec import UpdateWindows
 
-#: for how long events are counted that live for ever
+#: how long events that live forever are counted
 DAY: Micros = 86_400 * cost.SECOND
-#: bytes of a group beside its row: its place in the directory
+#: bytes of a group besides its row: its directory entry
 GROUP_BYTES = 24
-#: bytes of a waiting key beside its value: identity, times, its place in the order
+#: bytes of a waiting key besides its value: id, times, queue position
 WAITING_BYTES = 96
 
 
 @dataclass(frozen=True)
 class StreamLoad:
-    """What is expected of a stream."""
+    """The expected load of a stream."""
 
     #: events per second of event time
     rate: float
     #: groups in the longest window
     keys: float
-    #: groups in a pane; None: as many as there are, or events in a pane if these are fewer
+    #: groups in a pane; None: all of them, or the events of a pane if these are fewer
     pane_keys: float | None = None
-    #: bytes of an event as it is kept; None: by its columns
+    #: bytes of a stored event; None: computed from its columns
     event_bytes: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse loads that cannot be."""
+        """Refuse impossible loads."""
         if self.rate <= 0 or self.keys < 1:
-            msg = f"a load has events and keys; got {self.rate} events per second, {self.keys} keys"
+            msg = (
+                f"a load needs events and keys; got {self.rate} events per second, {self.keys} keys"
+            )
             raise DefinitionError(msg)
 
     def in_pane(self, pane: Micros) -> float:
@@ -76,23 +78,23 @@ class StreamLoad:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What an operator will take."""
+    """The expected cost of an operator."""
 
     operator: str
     #: bytes with all of its groups in memory
     memory: float
-    #: bytes that wait on disk
+    #: bytes on disk
     disk: float
     #: block requests and bytes, per second of event time
     traffic: TrafficEstimate
-    #: what was assumed, or chosen
+    #: what was assumed or chosen
     note: str
-    #: tuples that are processed for one window of a key, at least and at most, where windows wait
+    #: minimum and maximum tuples processed for one window of a key, for update windows
     per_window: tuple[float, float] | None = None
 
 
 def forecast(plan: Computation, load: StreamLoad) -> list[Forecast]:
-    """Return what each operator of a plan will take."""
+    """Return the expected cost of each operator of a plan."""
     if isinstance(plan, Plan):
         return [_of_part(part, load, plan.store) for part in parts_of(plan)]
     if isinstance(plan, Dataflow):
@@ -168,7 +170,7 @@ def _of_frames(plan: Plan, load: StreamLoad, event: float, key: float) -> Foreca
 
 
 def _reach(frame: object, load: StreamLoad) -> tuple[float, str]:
-    """Return how many events a frame reaches back, and its reach in words."""
+    """Return how many events a frame reaches back, and its reach as text."""
     assert isinstance(frame, Frame)
     if frame.range is not None:
         return load.rate * frame.range / cost.SECOND, format_interval(frame.range)

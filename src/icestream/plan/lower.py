@@ -1,9 +1,10 @@
-"""From plans to operators: the only place that knows both.
+"""From plans to operators: the only module that knows both.
 
-Idea: the views on panes of a plan share one window operator, fed with entries. Every other part has
-an operator of its own, fed with the events themselves; they run side by side in every shard.
+Idea: the views of a plan on panes share one window operator, which receives entries. Every other
+part has its own operator, which receives the events themselves; they run side by side in every
+shard.
 
-Invariant: a plan that no operator can run is refused where it is made
+Invariant: a plan that no operator can run is refused when it is made
 (`test_a_plan_that_no_operator_runs_is_refused`).
 """
 
@@ -40,48 +41,48 @@ from icestream.plan.windows.frame import Frame
 from icestream.plan.windows.grid import Cumulative, Windows
 from icestream.plan.windows.session import Session
 
-#: what the log keeps of windows on a grid
+#: what the log stores for windows on a grid
 TUPLES = "tuples"
 AUTO = "auto"
 STORES = (PANES, TUPLES, AUTO)
-#: what a row costs that is written for longer windows, in rows added to running rows
+#: cost of a row that is written for longer windows, in rows added to running rows
 KEEPING = 1.0
 
 
 def check(plan: Plan) -> None:
-    """Refuse a plan that no operator runs."""
+    """Refuse a plan that no operator can run."""
     if plan.store == TUPLES and on_panes(plan) is None:
         msg = (
             "the plan 'tuples' is for window(...) and cumulative(...) with aggregates of fixed "
-            "size: other windows have one plan each. Use the plan 'auto'"
+            "size: other windows have only one plan. Use the plan 'auto'"
         )
         raise DefinitionError(msg)
     for part in parts_of(plan):
         specs = (window_spec(part.plan),) if part.folded else _specs(part.plan)
         for spec in specs:
             if not isinstance(spec, ObjectSpec):
-                spec.layout  # noqa: B018 - made now, so that a type without room is told now
+                spec.layout  # noqa: B018 - built now, so that an unsupported type is reported now
 
 
 def on_panes(plan: Plan) -> Plan | None:
-    """Return the part of a plan that is fed with entries, as a plan; None if there is none."""
+    """Return the part of a plan that receives entries, as a plan; None if there is none."""
     first = parts_of(plan)[0]
     return first.plan if first.folded else None
 
 
 def takes_tuples(plan: Plan) -> bool:
-    """Tell whether some operator of a plan is fed with events, not with entries."""
+    """Return whether some operator of a plan receives events instead of entries."""
     return not all(part.folded for part in parts_of(plan))
 
 
 def takes_back(plan: Plan) -> bool:
-    """Tell whether there are windows on panes, and all that leaves them can be subtracted."""
+    """Return whether there are windows on panes, and whatever leaves them can be subtracted."""
     folded = on_panes(plan)
     return folded is not None and window_spec(folded).layout.front_words == 0
 
 
 def sole_part(plan: Plan) -> tuple[Plan, SessionSpec | ObjectSpec] | None:
-    """Return a plan of sessions or of objects alone as its operator sees it; None for others."""
+    """Return a plan of sessions or object aggregates alone, as its operator sees it; else None."""
     (part, *others) = parts_of(plan)
     if others or part.folded or part.framed:
         return None
@@ -91,16 +92,16 @@ def sole_part(plan: Plan) -> tuple[Plan, SessionSpec | ObjectSpec] | None:
 
 
 def whole_stream(plan: Plan) -> bool:
-    """Tell whether one shard must see all events in order."""
+    """Return whether one shard must see all events in order."""
     windows = plan.views[0].windows
     return isinstance(windows, Frame) and windows.in_one_shard
 
 
 def liftable(plan: Plan) -> ObjectSpec | None:
-    """Return what makes states of events before they are sent; None where they must be sent.
+    """Return what folds events into states before they are sent; None if events must be sent.
 
-    A state is made in any task, and combined by whoever has the group, where the answer does not
-    depend on the order of events.
+    If the result does not depend on the order of events, any task can make states, and the owner of
+    the group combines them.
     """
     if not isinstance(plan.views[0].windows, Windows | Cumulative):
         return None
@@ -117,18 +118,18 @@ def lifetimes(plan: Plan) -> tuple[str, ...]:
 
 
 def emitted(plan: Plan, rows: Iterator[Any]) -> Iterator[Emitted]:
-    """Return what the operator of a plan emits as rows of views."""
+    """Return the output of a plan's operator as rows of views."""
     parts = parts_of(plan)
     return rows if len(parts) > 1 else parts[0].rows(rows)
 
 
 def composition(plan: Plan, keys: KeyCounts) -> Composition | None:
-    """Choose which windows are made of others; None if panes are as good for all."""
+    """Choose which windows are composed of others; None if panes are as cheap for all."""
     return _composed(plan, keys, factors=True)
 
 
 def recomposition(plan: Plan, keys: KeyCounts) -> Composition | None:
-    """Choose which windows, so far all made of panes, come to be made of others asked for."""
+    """Choose which windows, so far all made of panes, are composed of others of the plan."""
     return _composed(plan, keys, factors=False)
 
 
@@ -154,7 +155,7 @@ def _composed(plan: Plan, keys: KeyCounts, *, factors: bool) -> Composition | No
 
 
 def _extended(keys: KeyCounts, longest: Micros) -> KeyCounts:
-    """Let groups grow up to a length as they did over what was measured."""
+    """Extrapolate the number of groups to a length, from the measured growth."""
     (first, few), (last, many) = keys.points[0], keys.points[-1]
     if not first < last < longest or few <= 0:
         return keys
@@ -163,7 +164,7 @@ def _extended(keys: KeyCounts, longest: Micros) -> KeyCounts:
 
 
 def tiled(chosen: Composition | None) -> tuple[Tiled, ...]:
-    """Return a composition as the window operator executes it."""
+    """Return a composition in the form that the window operator executes."""
     if chosen is None:
         return ()
     return tuple(
@@ -184,10 +185,10 @@ def operator(
     events: tuple[RawEvents, int] | None = None,
     flushed: Micros | None = None,
 ) -> Operator:
-    """Open the operator of a plan on one shard; some windows may be made of others.
+    """Open the operator of a plan on one shard; some windows may be composed of others.
 
-    `events` are those kept for the store `tuples`, and the current version; `flushed` is the latest
-    event, where the version closes every window that has one.
+    `events` are the reader of events for the store `tuples`, and the current version; `flushed` is
+    the latest event, if the version closes every window that has one.
     """
     sides = [
         Side(
@@ -218,14 +219,14 @@ def _opened(
 
 
 def tuple_keys(plan: Plan) -> pa.Schema:
-    """Return the key columns of events on their way to a shard, under names of their own."""
+    """Return the key columns of events that are sent to a shard, under internal names."""
     renamed = [field.with_name(f"k{place}") for place, field in enumerate(plan.keys)]
     return pa.schema([*renamed, *list(plan.group_keys)[len(renamed) :]])
 
 
 @lru_cache(maxsize=8)
 def window_spec(plan: Plan, made_of: tuple[Tiled, ...] = ()) -> WindowSpec:
-    """Return what the window operator of a plan computes; some windows may be made of others."""
+    """Return the spec of a plan's window operator; some windows may be composed of others."""
     return WindowSpec(
         tuple(_window_view(plan, number, view) for number, view in enumerate(plan.views)),
         plan.group_keys,
@@ -262,7 +263,7 @@ def _operator(
 
 
 def _specs(plan: Plan) -> list[FrameSpec | SessionSpec | ObjectSpec]:
-    """Return what the operator of a part that is fed with events computes, for each view."""
+    """Return the spec of each view of a part that receives events."""
     return [_spec(plan, view) for view in plan.views]
 
 

@@ -1,17 +1,17 @@
-"""The legend of a checkpoint: what its state consists of, readable without the query's program.
+"""The state schema of a checkpoint: what its state consists of, readable without the query's code.
 
-Idea: the description of a plan is for people; whoever reads state needs the types behind it. A
-legend is that part of a plan as pure data: windows and aggregates, or the synopses of groupings,
-the inputs of joins, the values that wait. It is written once, beside the plan, as JSON in which a
-small set of classes is named; names outside the set mean nothing, so reading runs no code.
+Idea: the description of a plan is for people; readers of state need the types behind it. A state
+schema is that part of a plan as pure data: windows and aggregates, or the stored tables of
+groupings, the inputs of joins, the waiting values. It is written once, next to the plan, as JSON
+that names classes of a small set; other names are refused, so reading runs no code.
 
 Invariants:
-1. A legend reads back as it was written (`test_a_legend_reads_back_as_it_was_written`).
-2. Only the classes listed here are made, whatever the file says
+1. A schema reads back as it was written (`test_a_legend_reads_back_as_it_was_written`).
+2. Only the classes listed here are created, whatever the file contains
    (`test_a_legend_names_only_classes_of_the_list`).
 
-Limits: a plan with a user's aggregate has no legend, because the states of such functions are
-pickled: to read them would be to run what the file says.
+Limits: a plan with a user-defined aggregate has no state schema, because the states of such
+aggregates are pickled: reading them would run code from the file.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ from icestream.state.queue.windows.spec import UpdateWindows
 
 @dataclass(frozen=True)
 class GroupingSchema:
-    """One grouping of a component: its key columns and what is kept of each group."""
+    """One grouping of a component: its key columns and the state of each group."""
 
     keys: pa.Schema
     synopses: tuple[Synopsis, ...]
-    #: the step that keeps each synopsis, as people read it
+    #: the step that owns each table of a group, as text
     steps: tuple[str, ...]
 
 
@@ -88,29 +88,29 @@ class DataflowSchema:
 
 @dataclass(frozen=True)
 class UpdateSchema:
-    """The state of an update stream: the newest value of every key that waits."""
+    """The state of an update stream: the newest value of every waiting key."""
 
     payload: pa.Schema
     keys: tuple[str, ...]
     text: str
     #: steps that share the queue
     readers: int = 1
-    #: what is done to the sources before their updates wait
+    #: operators on the sources in front of the queue
     front: PreQueueNode | None = None
-    #: windows that are updates
+    #: windows whose newest is the update of a key
     windowed: WindowedBy | None = None
 
 
 @dataclass(frozen=True)
 class NoSchema:
-    """No state, or none that can be read; says why."""
+    """No state, or none that can be read, with the reason."""
 
     why: str
 
 
 StateSchema = Plan | DataflowSchema | UpdateSchema | NoSchema
 
-#: what may be stored, by the tag it has in checkpoints
+#: classes that may be stored, by their tag in checkpoints
 _CLASSES: Mapping[str, type] = {
     "Aggregate": Aggregate,
     "Arriving": PreQueueInput,
@@ -142,17 +142,17 @@ _TAGS = {made: tag for tag, made in _CLASSES.items()}
 
 
 class _Unspeakable(Exception):
-    """A value that no legend can hold."""
+    """A value that a state schema cannot contain."""
 
 
 def legend_of(plan: Computation) -> StateSchema:
-    """Return what the state of a plan consists of."""
+    """Return the state schema of a plan."""
     if isinstance(plan, Dataflow):
         return _groups(plan)
     if isinstance(plan, Updates):
         if plan.latest is None:
             return NoSchema(
-                "every event is served in its own batch, so nothing is kept between two"
+                "every event is served in its own batch, so there is no state between batches"
             )
         steps = plan.newest.values()
         text = "; ".join(step.text for step in steps)
@@ -163,18 +163,18 @@ def legend_of(plan: Computation) -> StateSchema:
     for each in (aggregate for view in plan.views for aggregate in view.aggregates):
         if each.function == "user":
             return NoSchema(
-                f"{each.alias!r} is a user's aggregate, whose states are pickled: reading them "
-                "would run what the file says"
+                f"{each.alias!r} is a user-defined aggregate with pickled states: reading them "
+                "would run code from the file"
             )
     return plan
 
 
 def written(legend: StateSchema) -> dict[str, Any]:
-    """Return a legend as JSON; one that cannot be written says why."""
+    """Return a state schema as JSON; one that cannot be written gives the reason instead."""
     try:
         value = _told(legend)
     except _Unspeakable as unspeakable:
-        value = _told(NoSchema(f"its plan has {unspeakable}, which cannot be written down"))
+        value = _told(NoSchema(f"its plan has {unspeakable}, which cannot be stored"))
     assert isinstance(value, dict)
     return value
 
@@ -183,12 +183,12 @@ def read(value: Any) -> StateSchema:
     """Return what `written` wrote; ValueError for anything else."""
     legend = _made(value)
     if not isinstance(legend, Plan | DataflowSchema | UpdateSchema | NoSchema):
-        msg = "this is no legend"
+        msg = "this is not a state schema"
         raise ValueError(msg)  # noqa: TRY004 - a file is wrong, not a program
     return legend
 
 
-# -- what a dataflow keeps -----------------------------------------------------------------
+# -- the state of a dataflow ----------------------------------------------------------------
 
 
 def _groups(plan: Dataflow) -> DataflowSchema:
@@ -222,14 +222,14 @@ def _component(plan: Dataflow, number: int, spec: ComponentSpec) -> ComponentSch
 
 
 def _keys_of_port(plan: Dataflow, spec: ComponentSpec, step: int) -> tuple[str, ...]:
-    """Return the key columns of what comes to a step."""
+    """Return the key columns of the input of a step."""
     while not isinstance(found := spec.steps[step], Receive):
         step = found.inputs[0]
     return plan.edges[found.edge].keys
 
 
 def _keys_of_grouping(plan: Dataflow, number: int, spec: ComponentSpec, grouping: int) -> pa.Schema:
-    """Return the columns that tell the groups of a grouping apart, with their types."""
+    """Return the columns that identify the groups of a grouping, with their types."""
     names: tuple[str, ...] = ()
     payload = pa.schema([])
     for step in spec.steps:
@@ -278,5 +278,5 @@ def _made(value: Any) -> Any:
         OSError,
         DefinitionError,
     ) as error:
-        msg = f"not a part of a legend: {error}"
+        msg = f"not a part of a state schema: {error}"
         raise ValueError(msg) from error

@@ -1,17 +1,17 @@
-"""The driver's side of a version: ingest, fix the watermark, run the shards, commit, tidy up.
+"""The driver's side of a version: ingest, fix the watermark, run the shards, commit, clean up.
 
 Idea: the same steps run in one process or on Spark; an `Executor` runs the tasks. A version is
-computed from the one before it and exists once its commit file does. A batch that comes again after
-its commit is not computed again: its result files are handed out once more.
+computed from the previous one and exists once its commit file does. A batch that Spark repeats
+after its commit is not computed again: its result files are delivered again.
 
 Invariants:
 1. Killed anywhere and started again, the rows delivered are those of a run that never failed
    (`test_crash_every_step_of_a_run`).
 2. A batch is counted in exactly one version (`test_a_batch_that_comes_again_is_delivered_again`).
-3. Only the owner of a checkpoint commits and deletes; a driver that lost it says to whom, whatever
-   it failed at (`test_crash_a_second_driver_at_every_step_of_a_version`).
+3. Only the owner of a checkpoint commits and deletes; a driver that lost it names the new owner,
+   whatever failed (`test_crash_a_second_driver_at_every_step_of_a_version`).
 
-Cost: one commit file per version; a listing of all live segments in one of 64.
+Cost: one commit file per version; every 64th lists all live segments.
 """
 
 from __future__ import annotations
@@ -72,13 +72,13 @@ Batch_contra = TypeVar("Batch_contra", contravariant=True)
 
 @dataclass(frozen=True)
 class Delivery:
-    """A committed version with what it emits."""
+    """A committed version with its output files."""
 
     commit: Commit
     #: paths of result files and files of late events
     results: tuple[str, ...]
     late: tuple[str, ...]
-    #: True if the version was committed before and is handed out again
+    #: True if the version was committed before and is delivered again
     again: bool
     progress: dict[str, Any] = field(default_factory=dict)
 
@@ -99,13 +99,13 @@ class Driver(Generic[Batch_contra]):
         """Take the checkpoint; nothing is computed yet.
 
         Args:
-            plan: what is computed.
-            settings: what resources there are.
-            files: where the checkpoint is.
+            plan: what to compute.
+            settings: the resources.
+            files: the file system of the checkpoint.
             executor: runs the tasks.
-            clock: the time; the machine's, or the plan's, unless given.
-            application: what this program is called towards whoever loses the checkpoint to it.
-            lease: held while this driver is open, where others are to be asked not to start.
+            clock: the clock; by default that of the plan or of the machine.
+            application: the name of this program, for an owner that loses the checkpoint to it.
+            lease: held while this driver is open, to keep other programs from starting.
         """
         self._plan = plan
         settings.check_memory(_kinds_of_windows(plan))
@@ -122,9 +122,9 @@ class Driver(Generic[Batch_contra]):
         self._idle = IdleBatches(files, settings.root)
         self._lease = lease
         self._delivered: Micros | None = None
-        #: the last batch and the seconds it took, where the caller measures that
+        #: the last batch and the seconds it took, if the caller measures that
         self.trigger: tuple[int, float] | None = None
-        #: operators that are asked to run together; None: as the version before decided
+        #: operators that the user wants to fuse; None: as the previous version decided
         self._fuse: Together | None = None
         if isinstance(plan, Dataflow) and plan.measured:
             self._fuse = "auto"
@@ -133,12 +133,12 @@ class Driver(Generic[Batch_contra]):
 
     @property
     def paced(self) -> bool:
-        """Tell whether versions go by the time that batches take."""
+        """Return whether versions adapt to the time that batches take."""
         return isinstance(self._plan, Updates) or not self._bounds.fixed
 
     @property
     def ticks(self) -> bool:
-        """Tell whether batches come also when no events do."""
+        """Return whether batches run even if no events arrive."""
         return self._settings.ticker
 
     @property
@@ -147,7 +147,7 @@ class Driver(Generic[Batch_contra]):
         return self._versions.last
 
     def batch(self, number: int, batch: Batch_contra) -> list[Delivery]:
-        """Compute a batch of Spark's numbering, or hand out again what was committed for it."""
+        """Compute a batch with Spark's number, or return again what was committed for it."""
         before = self._resumed()
         self._check_not_over(before)
         reached = self._idle.reached(before)
@@ -157,8 +157,8 @@ class Driver(Generic[Batch_contra]):
         if not reached <= number <= reached + 1:
             msg = (
                 f"the checkpoint at {self._settings.root} has committed "
-                f"{'no batch' if reached < 0 else f'batches up to {reached}'}, but Spark comes "
-                f"with batch {number}: one of the two checkpoints was rolled back or belongs to "
+                f"{'no batch' if reached < 0 else f'batches up to {reached}'}, but Spark sends "
+                f"batch {number}: one of the two checkpoints was rolled back or belongs to "
                 "another query. Restore both together, or start a new checkpoint"
             )
             raise CheckpointError(msg)
@@ -166,15 +166,15 @@ class Driver(Generic[Batch_contra]):
         return [] if computed is None else [computed]
 
     def bootstrap(self, history: Batch_contra) -> int:
-        """Take in events from before the first batch, telling nothing; return how many there were.
+        """Process events from before the first batch, emitting nothing; return their number.
 
-        The rows of windows that they close are not handed out: whoever has the history has them.
+        Rows of windows that close meanwhile are not delivered: they can be computed from history.
         """
         before = self._resumed()
         if before is not None and before.batch is not None:
             msg = (
                 f"the checkpoint at {self._settings.root} has committed batches up to "
-                f"{before.batch}: history comes before the first one. Bootstrap a new checkpoint"
+                f"{before.batch}: history must come before the first. Bootstrap a new checkpoint"
             )
             raise CheckpointError(msg)
         known = before.totals["events"] if before else 0
@@ -182,9 +182,9 @@ class Driver(Generic[Batch_contra]):
         return 0 if self.last is None else self.last.totals["events"] - known
 
     def flush(self) -> list[Delivery]:
-        """Close every window that has an event, as a version of maintenance.
+        """Close every window that has an event, in a maintenance version.
 
-        Once committed it is handed out again until the next batch.
+        Once committed, it is delivered again until the next batch.
         """
         before = self._resumed()
         if before is None:
@@ -202,9 +202,9 @@ class Driver(Generic[Batch_contra]):
         return [] if closed is None else [closed]
 
     def clean_up(self, *, last: bool = False) -> list[Delivery]:
-        """Let joins make all results that they owe, as a version of maintenance.
+        """Let joins emit all deferred results, in a maintenance version.
 
-        With `last` the stream is over: what joins keep is discarded, and no batch may follow.
+        With `last` the stream has ended: the state of joins is discarded, and no batch may follow.
         """
         before = self._resumed()
         if before is None or not (last or _waits(before)):
@@ -214,35 +214,35 @@ class Driver(Generic[Batch_contra]):
         return [] if cleaned is None else [cleaned]
 
     def rescale(self, parallelism: int | tuple[int, int]) -> None:
-        """Let so many tasks run the shards of each component, from the next version on.
+        """Set the number of tasks that run the shards of each component, from the next version on.
 
-        Of the fewest and the most, what load asks for.
+        Given a minimum and a maximum, the load decides.
         """
         self._bounds = task_bounds(parallelism, self._settings.shards)
 
     def fuse(self, together: Together) -> None:
-        """Let operators of a job run in one task, from the next version on; all others by theirs.
+        """Run some operators of a job in one task from the next version on, all others separately.
 
-        Their state stays where it is. Refuses operators that are not partitioned alike.
+        Their state stays where it is. Operators that are partitioned differently are refused.
         """
         if not (isinstance(self._plan, Dataflow) and self._plan.names):
-            msg = "fuse is for jobs (ice.job): what other queries run together is part of the plan"
+            msg = "fuse is for jobs (ice.job); for other queries the plan fixes what runs together"
             raise DefinitionError(msg)
         graph, shards = self._plan.graph, self._settings.shards
         RunningFusion.begin(graph, shards).chosen(graph, together, self._plan.names, shards)
         self._fuse = together
 
     def maintained(self) -> list[Commit]:
-        """Return the last versions, if of maintenance, whose rows nobody may have taken yet."""
+        """Return the last versions, if for maintenance, that may not have been delivered yet."""
         chain = [] if self.last is None else self.store.before_rewrites(self.last)
         return [commit for commit in reversed(chain) if commit.decisions.get("flush")]
 
     def redeliver(self, commit: Commit) -> Delivery:
-        """Return what a committed version emits, to hand it out once more."""
+        """Return the output of a committed version, to deliver it again."""
         return self._delivery(commit, again=True)
 
     def last_again(self) -> list[Delivery]:
-        """Return what the last version emits, to hand it out once more; history emits nothing."""
+        """Return the output of the last version, to deliver it again; history has none."""
         last = self._resumed()
         made = None if last is None else self.store.before_rewrites(last)[-1]
         if made is None or (made.batch is None and not made.decisions["flush"]):
@@ -250,7 +250,7 @@ class Driver(Generic[Batch_contra]):
         return [self.redeliver(made)]
 
     def delivered(self) -> None:
-        """Hear that the rows of the last version have reached the sink."""
+        """Record that the rows of the last version have reached the sink."""
         self._delivered = self._clock.now()
 
     def close(self) -> None:
@@ -260,7 +260,7 @@ class Driver(Generic[Batch_contra]):
             self._lease.release()
 
     def tell_if_taken_over(self) -> None:
-        """Raise TakenOver if that is why something failed; nothing if that is not known."""
+        """Raise TakenOver if that is why something failed; do nothing if that is not known."""
         try:
             self.store.check_owner()
         except TakenOver:
@@ -278,9 +278,9 @@ class Driver(Generic[Batch_contra]):
         *,
         last: bool = False,
     ) -> Delivery | None:
-        """Compute and commit a version, unless a ticker called and there is nothing to do.
+        """Compute and commit a version, unless this is a tick and there is nothing to do.
 
-        Whatever fails after a takeover fails for that reason.
+        An error after a takeover is reported as the takeover.
         """
         try:
             return self._computed(number, batch, flush, last=last)
@@ -334,7 +334,7 @@ class Driver(Generic[Batch_contra]):
     def _making(
         self, version: int, watermark: Micros, timer: Timer, *, flushing: bool, last: bool
     ) -> VersionContext:
-        """Return the version that is about to be made."""
+        """Return the context of the version that is about to be made."""
         before, settings = self.last, self._settings
         folder = os.path.join(self._run, f"exchange-{version}-{uuid.uuid4().hex[:8]}")
         if settings.exchange_in_storage:
@@ -387,7 +387,7 @@ class Driver(Generic[Batch_contra]):
         )
 
     def _remove_parcels(self, folder: str) -> None:
-        """Remove what tasks of a version handed on, and what attempts that lost left there."""
+        """Remove the parcels of a version, and those of failed attempts."""
         if not self._settings.exchange_in_storage:
             shutil.rmtree(folder, ignore_errors=True)
             return
@@ -459,13 +459,13 @@ class Driver(Generic[Batch_contra]):
         return commit
 
     def _next_ordinal(self, making: VersionContext, parcels: Sequence[Parcel]) -> int:
-        """Return the first ordinal that neither shards nor kept events have taken."""
+        """Return the first ordinal that neither shards nor stored events use."""
         free = making.first_ordinal + self._work.ordinals(making.shards) + len(parcels)
         kept = [each.sent.kept.ordinal for each in parcels if each.sent.kept is not None]
         return max(free, 1 + max(kept, default=0))
 
     def _horizon(self, bases: Sequence[int], watermark: Micros) -> Micros:
-        """Return the watermark before which no rebuild reads: that of the oldest base."""
+        """Return the watermark of the oldest base: no rebuild reads anything from before it."""
         oldest = min(bases)
         if oldest == 0:
             return MINUS_INFINITY
@@ -503,10 +503,10 @@ class Driver(Generic[Batch_contra]):
         groups, shards = self._plan.key_groups, self._settings.shards
         return tuple(group * shards // groups for group in range(groups))
 
-    # -- standing where the checkpoint stands ----------------------------------------------
+    # -- resuming from the checkpoint ------------------------------------------------------
 
     def _take(self, owner: Owner) -> None:
-        """Become the owner of the checkpoint, then clean up and stand where it stands."""
+        """Become the owner of the checkpoint, then clean up and resume from it."""
         settings, found = self._settings, self.store.latest()
         if found is not None:
             self._check_shards(found)
@@ -523,30 +523,30 @@ class Driver(Generic[Batch_contra]):
             self._lease.hold(epoch)
 
     def _resume(self, left: Sequence[str] | None = None) -> None:
-        """Stand where the checkpoint stands."""
+        """Read the position of the checkpoint."""
         self._versions.resume(left)
         self._idle.resume()
         self._settled = True
 
     def _note_idle(self, number: int | None) -> None:
-        """Remember that a batch brought nothing, so that the next is not taken for a gap."""
+        """Record that a batch had no events, so that the next one does not look like a gap."""
         if number is not None:
             self.store.check_owner()
             self._idle.note(number, self.last, self.store.epoch)
 
     def _reached(self, before: Commit | None) -> int | None:
-        """Return the last batch that was counted or brought nothing."""
+        """Return the last batch that was counted or had no events."""
         reached = self._idle.reached(before)
         return None if reached < 0 else reached
 
     def _resumed(self) -> Commit | None:
-        """Return the last version; after a failure, what the checkpoint says it is."""
+        """Return the last version; after a failure, read it from the checkpoint."""
         if not self._settled:
             self._resume()
         return self.last
 
     def _version_of_batch(self, last: Commit) -> Commit:
-        """Return the version that computed the batch `last` stands at."""
+        """Return the version that computed the last batch of `last`."""
         while last.decisions["flush"]:
             last = self.store.load(last.version - 1)
         return last
@@ -554,8 +554,8 @@ class Driver(Generic[Batch_contra]):
     def _check_not_over(self, last: Commit | None) -> None:
         if last is not None and last.decisions.get("joins", {}).get("over"):
             msg = (
-                f"the stream of the checkpoint at {self._settings.root} was said to be over, and "
-                "its state is gone: start a new checkpoint for what comes now"
+                f"the stream of the checkpoint at {self._settings.root} has ended and its state "
+                "was discarded: start a new checkpoint for further events"
             )
             raise CheckpointError(msg)
 
@@ -563,15 +563,15 @@ class Driver(Generic[Batch_contra]):
         shards = len(last.arenas) // self._plan.jobs
         if shards != self._settings.shards:
             msg = (
-                f"the checkpoint at {self._settings.root} has {shards} shards, the query "
-                f"asks for {self._settings.shards}: its state is cut by shards, so it keeps them. "
-                f"Leave .shards(...) out; .parallelism(n) and query.rescale(n) choose the number "
+                f"the checkpoint at {self._settings.root} has {shards} shards, but the query "
+                f"sets {self._settings.shards}: the number of shards of a checkpoint is fixed. "
+                f"Leave .shards(...) out; .parallelism(n) and query.rescale(n) set the number "
                 f"of tasks, up to {shards}. For more, start a new checkpoint"
             )
             raise CheckpointError(msg)
 
     def _remove_earlier_parcels(self, epoch: int) -> None:
-        """Remove what tasks of earlier runs handed on in the checkpoint's storage."""
+        """Remove the parcels of earlier runs from the checkpoint's storage."""
         folder = f"{self._settings.root}/{EXCHANGE}"
         for name in self._files.list(folder):
             if not name.isdigit():
@@ -585,7 +585,7 @@ class Driver(Generic[Batch_contra]):
         self, commit: Commit, *, again: bool, progress: dict[str, Any] | None = None
     ) -> Delivery:
         if again:
-            # its files are there as long as it is ours
+            # its files exist as long as we own the checkpoint
             self.store.check_owner()
         folder = f"{self._settings.root}/{RESULTS}"
         return Delivery(
@@ -598,7 +598,7 @@ class Driver(Generic[Batch_contra]):
 
 
 def _waits(last: Commit | None) -> bool:
-    """Tell whether a version left something that later ones have to do."""
+    """Return whether a version left work for later ones."""
     return last is not None and bool(last.decisions.get("waiting"))
 
 
@@ -614,7 +614,7 @@ def _kinds_of_windows(plan: Computation) -> int:
 
 
 def work_of(plan: Computation, files: Files, settings: Settings) -> Work:
-    """Return what makes versions of a plan."""
+    """Return the work that makes versions of a plan."""
     if isinstance(plan, Updates):
         return UpdatesWork(plan)
     if isinstance(plan, Dataflow):

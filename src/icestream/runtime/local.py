@@ -1,7 +1,7 @@
-"""The same query in one process, without Spark: for tests, figures and notebooks.
+"""A query in one process, without Spark: for tests, figures and notebooks.
 
-Idea: a `LocalQuery` feeds Arrow batches to the driver that Spark queries use, with an executor that
-runs every task in turn. Files, commits, arenas and budget are the real ones.
+Idea: a `LocalQuery` feeds Arrow batches to the same driver as Spark queries, with an executor that
+runs the tasks one after the other. Files, commits, arenas and budget are the real ones.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class LocalExecutor:
     """Runs the tasks of a version one after the other in this process."""
 
     def __init__(self, files: Files, root: str, parcel_files: Files) -> None:
-        """Keep late events in the checkpoint at `root`, parcels where `parcel_files` puts them."""
+        """Write late events to the checkpoint at `root` and parcels to `parcel_files`."""
         self.parcel_files = parcel_files
         self.epoch = 0
         self._files = files
@@ -43,11 +43,11 @@ class LocalExecutor:
 
     @property
     def parallel(self) -> int:
-        """Return that tasks run one after the other."""
+        """Return 1: tasks run one after the other."""
         return 1
 
     def ingest(self, ingest: IngestTask, batch: Splits, folder: str) -> list[Parcel]:
-        """Fold each split into a parcel of its own."""
+        """Fold each split into its own parcel."""
         return [
             self._parcel(
                 f"{number:06d}", ingest.version, folder, partial(_fold, ingest, split, number)
@@ -97,9 +97,9 @@ class LocalQuery:
         files: Files | None = None,
         parcel_files: Files | None = None,
     ) -> None:
-        """Open the checkpoint, resuming where it stands.
+        """Open the checkpoint and resume from it.
 
-        Parcels go through the files of the checkpoint too, unless told otherwise.
+        By default parcels are also written to the files of the checkpoint.
         """
         self.plan = plan
         self.files = files or LocalFiles()
@@ -122,18 +122,18 @@ class LocalQuery:
         return self.rows(self.driver.flush())
 
     def clean_up(self, *, last: bool = False) -> pa.Table:
-        """Let joins make the results they owe and return them.
+        """Let joins emit their deferred results, and return these.
 
-        With `last` the stream is over and what joins keep is discarded.
+        With `last` the stream has ended and the state of joins is discarded.
         """
         return self.rows(self.driver.clean_up(last=last))
 
     def rescale(self, parallelism: int | tuple[int, int]) -> None:
-        """Let so many tasks run the shards, from the next batch on."""
+        """Set the number of tasks that run the shards, from the next batch on."""
         self.driver.rescale(parallelism)
 
     def fuse(self, together: Together) -> None:
-        """Let operators of a job run in one task, from the next batch on."""
+        """Run some operators of a job in one task, from the next batch on."""
         self.driver.fuse(together)
 
     def close(self) -> None:

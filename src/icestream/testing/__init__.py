@@ -1,13 +1,13 @@
-"""Tools for testing queries and operators of your own; needs `pip install 'icestream[testing]'`.
+"""Tools for testing your own queries and operators; needs `pip install 'icestream[testing]'`.
 
-`sources` makes random streams with crashes inside, `conformance` is the suite that every query must
-pass, `simulated_disk` is a disk that crashes, `crash_runs` kills a query at every step of its disk,
-and `moving_shards` moves shards between tasks that share no disk.
+`sources` generates random streams with crashes inside, `conformance` is the suite that every query
+must pass, `simulated_disk` is a disk that crashes, `crash_runs` kills a query at every step of its
+disk, and `moving_shards` moves shards between tasks that share no disk.
 
-Whoever writes an aggregate, a processor or an operator outside this repository subclasses
-`EveryQuery`, calls the subclass `Test...`, and supplies three methods: how the query is opened in a
-folder, which events it is given, and which rows it must return for them. pytest then runs the query
-through restarts between any two batches, lost arenas, shards that move, times before 1970 and gaps.
+To test an aggregate, a processor or an operator of yours, subclass `EveryQuery`, call the subclass
+`Test...`, and define three methods: how the query is opened in a folder, which events it receives,
+and which rows it must return for them. pytest then runs the query
+through restarts between any two batches, lost arenas, moving shards, times before 1970 and gaps.
 
     from collections import defaultdict
 
@@ -70,9 +70,9 @@ through restarts between any two batches, lost arenas, shards that move, times b
             assert sorted(found) == sorted(expected.items())
 
 Invariants:
-1. The example above passes, and fails where the aggregate is wrong
+1. The example above passes, and fails if the aggregate is wrong
    (`test_the_example_of_the_package_passes`, `test_the_example_notices_a_wrong_aggregate`).
-2. Without the extra, the import fails with what to install
+2. Without the extra, the import fails and names what to install
    (`test_without_the_extra_the_import_says_what_to_install`).
 """
 

@@ -1,9 +1,9 @@
-"""What happens to every query in its life, whatever it computes.
+"""The tests that every query must pass, whatever it computes.
 
-Idea: a suite says how its query is opened, what its streams are like and how rows are compared.
-`EveryQuery` lets the query live: times before 1970 and long gaps, restarts between any two batches,
-snapshots to begin at, arenas that are lost, shards that move. Suites of one kind of query subclass
-it and add what happens to that kind alone.
+Idea: a suite defines how its query is opened, the shape of its streams and how rows are compared.
+`EveryQuery` then runs the query with times before 1970 and long gaps, restarts between any two
+batches, restores from snapshots, lost arenas and moving shards. Suites for one kind of query
+subclass it and add the tests for that kind.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from icestream.testing.sources import SECOND, Item, StreamShape, batches_of, dri
 class EveryQuery(ABC):
     """The tests that all suites share."""
 
-    #: streams that are tried
+    #: number of streams that are tried
     seeds: ClassVar[Sequence[int]] = (1, 2)
 
     @abstractmethod
     def open(self, folder: Path, *, shards: int = 2) -> LocalQuery:
-        """Open the query in a folder, new or where it stands."""
+        """Open the query in a folder, new or at its last version."""
 
     def shape(self) -> StreamShape:
-        """Return what the streams are like."""
+        """Return the shape of the streams."""
         return StreamShape()
 
     @abstractmethod
@@ -47,10 +47,10 @@ class EveryQuery(ABC):
 
     @abstractmethod
     def check(self, tables: Sequence[pa.Table], items: Sequence[Item]) -> None:
-        """Compare the rows of each batch with those of the slow version."""
+        """Compare the rows of each batch with those of the reference version."""
 
     def small(self) -> AbstractContextManager[Any]:
-        """Let little data do what much data does: here, let snapshots come often."""
+        """Return a context in which little data behaves like much: here, snapshots are frequent."""
         stack = ExitStack()
         stack.enter_context(mock.patch.object(snapshot_schedule, "AFTER", 2))
         stack.enter_context(mock.patch.object(snapshot_schedule, "AT_LATEST", 3))
@@ -64,18 +64,18 @@ class EveryQuery(ABC):
     # -- the suite -------------------------------------------------------------------------
 
     def test_oracle_random_streams(self, tmp_path: Path) -> None:
-        """Rows of every batch are those of the slow version."""
+        """Rows of every batch are those of the reference version."""
         for seed in self.seeds:
             items = self.stream(seed)
             self.check(drive(partial(self.open, tmp_path / str(seed)), items), items)
 
     def test_oracle_streams_before_1970_with_long_gaps(self, tmp_path: Path) -> None:
-        """Negative times and stretches without events change nothing."""
+        """Negative times and long gaps change nothing."""
         items = self.stream(3, replace(self.shape(), start=-3000 * SECOND + 777, gaps=3))
         self.check(drive(partial(self.open, tmp_path), items), items)
 
     def test_oracle_rescaling_at_any_batch_changes_no_row(self, tmp_path: Path) -> None:
-        """Shards move between tasks with disks of their own, and the rows stay the same."""
+        """Shards move between tasks with separate disks, and the rows stay the same."""
         items = self.stream(13)
         with self.small(), separate_disks():
             query = self.open(tmp_path, shards=8)
@@ -87,7 +87,7 @@ class EveryQuery(ABC):
         self.check(tables, items)
 
     def test_crash_between_any_two_batches(self, tmp_path: Path) -> None:
-        """A query that is opened anew for every batch rebuilds itself and goes on."""
+        """A query that is reopened for every batch rebuilds its state and continues."""
         items = restart(self.stream(5))
         self.check(drive(partial(self.open, tmp_path), items), items)
 
@@ -100,7 +100,7 @@ class EveryQuery(ABC):
                 self.check(drive(partial(self.open, tmp_path / str(every)), items), items)
 
     def test_crash_lost_arenas_are_rebuilt(self, tmp_path: Path) -> None:
-        """Arenas are a cache: deleted between two batches, they come back from the log."""
+        """Arenas are a cache: deleted between two batches, they are rebuilt from the log."""
         items = self.stream(8)
         with self.small():
             query = self.open(tmp_path)

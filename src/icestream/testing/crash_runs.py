@@ -1,17 +1,17 @@
-"""A query that is killed at every step of its disk, and must deliver what it would have delivered.
+"""Kills a query at every step of its disk and checks that it delivers what it would have delivered.
 
-Idea: a *rehearsal* runs a query on a disk in memory. Before any change of the disk it can stop the
-clock: it takes what a crash would leave at that moment, lets a new process carry on from there to
-the end of the input, and compares everything delivered with the undisturbed run. Nothing of the
-dying process runs on, as with `kill -9`. Arenas are on a real disk; each process has its own.
+Idea: a query runs on a disk in memory. Before any change of the disk the run can stop: it takes
+what a crash would leave at that moment, lets a new process continue from there to the end of the
+input, and compares everything delivered with the undisturbed run. Nothing of the killed process
+runs on, as with `kill -9`. Arenas are on a real disk; each process has its own.
 
 Invariants:
-1. A batch is fed again after a crash as Spark feeds it: the one that was not delivered, and perhaps
-   the one before, which then must be delivered the same.
+1. After a crash batches are fed as Spark feeds them: the one that was not delivered, and perhaps
+   the one before, which must then be delivered unchanged.
 2. Rows are compared bit by bit, and a recovery that fails is a difference
    (`test_a_rehearsal_notices_a_wrong_row`, `test_a_rehearsal_notices_what_was_not_synced`).
 
-Cost: one recovery, of half the input on average, per crash point.
+Cost: one recovery per crash point, of half the input on average.
 """
 
 from __future__ import annotations
@@ -50,20 +50,20 @@ Delivered = tuple[tuple[str, ...], tuple[str, ...]]
 
 @dataclass(frozen=True)
 class Script:
-    """A query and its input: batches, with a flush after the half of them and at the end."""
+    """A query and its input: batches, with a flush after half of them and at the end."""
 
     batches: int = 20
     events: int = 24
-    #: keys that have events at a time; as time passes new ones come and old ones go
+    #: number of keys with events at a time; as time passes, new keys replace old ones
     keys: int = 12
     shards: int = 2
-    #: bytes for all shards; the small sizes inside `staged` let a few hundred groups exceed it
+    #: bytes for all shards; with the small sizes of `staged`, a few hundred groups exceed it
     budget: int = 8 << 20
     seed: int = 7
 
     @cached_property
     def plan(self) -> Computation:
-        """Return what is computed: fields with and without an inverse, late events kept."""
+        """Return the plan: fields with and without an inverse, late events kept."""
         return Plan.of(
             sources=(Source("events", 1 * SECOND),),
             windows=Windows(6 * SECOND, 2 * SECOND),
@@ -102,7 +102,7 @@ class Script:
         """Return the events of one split of a batch."""
         dice = np.random.default_rng([self.seed, batch, split])
         count = self.events // 2
-        # a flush in the middle closes windows up to 6 seconds ahead: go on behind them
+        # a flush in the middle closes windows up to 6 seconds ahead: continue after them
         start = batch + (8 if batch >= self.batches // 2 else 0)
         times = start * SECOND + dice.integers(-SECOND, SECOND, count)
         times[: count // 8] -= 9 * SECOND
@@ -121,7 +121,7 @@ class Script:
 
 @contextmanager
 def staged(*, tight: bool = False) -> Iterator[None]:
-    """Let snapshots come often and, if `tight`, blocks be so small that groups exceed the quota."""
+    """Take snapshots often and, if `tight`, use blocks so small that groups exceed the quota."""
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(snapshot_schedule, "AFTER", 3))
         stack.enter_context(mock.patch.object(snapshot_schedule, "AT_LATEST", 5))
@@ -132,7 +132,7 @@ def staged(*, tight: bool = False) -> Iterator[None]:
 
 
 class Process:
-    """One process that runs the query, from opening the checkpoint to its death."""
+    """One process that runs the query, from opening the checkpoint to its end."""
 
     def __init__(self, script: Script, files: Files, local: str) -> None:
         """Open the checkpoint."""
@@ -142,12 +142,12 @@ class Process:
 
     @property
     def done(self) -> int:
-        """Return how many actions are committed; each makes one version."""
+        """Return the number of committed actions; each makes one version."""
         last = self.query.driver.last
         return 0 if last is None else last.version
 
     def act(self, action: int) -> Delivered:
-        """Do one action and return what it delivers."""
+        """Run one action and return what it delivers."""
         number = self.script.actions[action]
         run = self.query.driver
         if number is None:
@@ -166,7 +166,7 @@ class Process:
 
 @dataclass
 class CrashRuns:
-    """The undisturbed run and the runs that were disturbed."""
+    """The undisturbed run and the disturbed runs."""
 
     script: Script
     #: real folder for arenas
@@ -175,17 +175,17 @@ class CrashRuns:
     expected: list[Delivered] = field(default_factory=list)
     #: crash points tried
     points: int = 0
-    #: sentences about deliveries that differ
+    #: descriptions of deliveries that differ
     differences: list[str] = field(default_factory=list)
     _lives: int = 0
 
     def local(self) -> str:
-        """Return a folder for the arenas of one more process."""
+        """Return a folder for the arenas of another process."""
         self._lives += 1
         return os.path.join(self.folder, f"life-{self._lives}")
 
     def undisturbed(self) -> SimulatedDisk:
-        """Run to the end and keep what is delivered; return the disk."""
+        """Run to the end and record what is delivered; return the disk."""
         disk = SimulatedDisk()
         process = Process(self.script, disk, self.local())
         self.expected = [process.act(action) for action in range(len(self.script.actions))]
@@ -196,9 +196,9 @@ class CrashRuns:
         chosen: Callable[[int], bool] = lambda _step: True,
         on_point: Callable[[int], None] = lambda _step: None,
     ) -> None:
-        """Run once more and crash before every chosen step, in one of the modes in turn.
+        """Run again and crash before every chosen step, in each of the modes in turn.
 
-        Every third recovery is killed as well, at a step of its own.
+        Every third recovery is killed as well, at another step.
         """
         current = 0
 
@@ -225,7 +225,7 @@ class CrashRuns:
     def recover(
         self, disk: SimulatedDisk, action: int, story: str, local: str | None = None
     ) -> None:
-        """Carry on after a crash in `action` and compare what is delivered from there."""
+        """Continue after a crash in `action` and compare what is delivered from there on."""
         local = local or self.local()
         at = action
         try:
@@ -243,7 +243,7 @@ class CrashRuns:
     def refuse(self, step: int, *, restart: bool) -> None:
         """Run with a disk that is full at one step; feed again in the same process, or a new one.
 
-        The error must name a path and say what to do.
+        The error must name a path and give advice.
         """
         disk = SimulatedDisk(fail_at=step, tear=step)
         local = self.local()
@@ -275,10 +275,10 @@ class CrashRuns:
 
 
 class WatchedDisk(SimulatedDisk):
-    """A simulated disk that calls back before each of its steps, with the step's number."""
+    """A simulated disk that calls a function before each step, with the step's number."""
 
     def __init__(self, before: Callable[[int], None]) -> None:
-        """Make an empty disk."""
+        """Create an empty disk."""
         super().__init__()
         self._before = before
 

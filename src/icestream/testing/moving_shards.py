@@ -1,8 +1,8 @@
-"""Shards that change tasks, where every task has a disk of its own.
+"""Shards that change tasks, where every task has its own disk.
 
-Idea: in one process all tasks see one disk, and a shard that changes its task finds its arena. Here
-each task looks for arenas in a folder of its own, so a shard that comes to another task, or back
-after a while, is rebuilt from the log, as on another machine.
+Idea: in one process all tasks share one disk, and a shard that changes its task finds its arena.
+Here each task has its own folder of arenas, so a shard that moves to another task, or back after a
+while, is rebuilt from the log, as on another machine.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from icestream.runtime import local
 from icestream.runtime.local import LocalExecutor, LocalQuery
 from icestream.runtime.version.task import ShardReport, ShardTask
 
-#: numbers of tasks that a query with eight shards goes through
+#: numbers of tasks through which a query with eight shards goes
 COURSE = (2, 8, 3, 1, 5)
 
 
@@ -30,11 +30,11 @@ class SeparateDisks(LocalExecutor):
 
 @contextmanager
 def separate_disks() -> Iterator[None]:
-    """Let queries that are opened inside run tasks with a disk for each."""
+    """Let queries that are opened in this context run tasks with separate disks."""
     with mock.patch.object(local, "LocalExecutor", SeparateDisks):
         yield
 
 
 def rescale(query: LocalQuery, batch: int) -> None:
-    """Give a query the number of tasks for a batch."""
+    """Set the number of tasks of a query for a batch."""
     query.rescale(COURSE[batch % len(COURSE)])

@@ -1,19 +1,19 @@
-"""A disk in memory that crashes, tears, fails and rots on request.
+"""A disk in memory that crashes, tears writes, fails and flips bits on request.
 
 Idea:
-    A file is its bytes and how many of them were synced; a folder is its durable names plus the
-    changes since its last sync. Every change is a numbered step. A crash at step n, for every n,
-    and every way the unsynced part can survive it, is then a loop in a test.
+    A file has its bytes and the number of synced bytes; a folder has its durable names and the
+    changes since its last sync. Every change is a numbered step. A crash at step n, for every n
+    and every way in which the unsynced part can survive it, is then a loop in a test.
 
 Invariants:
-    1. What was synced, and named by a synced folder, survives every crash
+    1. What was synced, and is named by a synced folder, survives every crash
        (`test_crash_keeps_what_was_synced`).
-    2. After a crash the disk refuses everything, so no clean-up code repairs what a dead process
-       could not have (`test_crash_is_final`).
-    3. A rename survives whole or not at all (`test_crash_never_splits_a_rename`).
+    2. After a crash the disk refuses everything, so no clean-up code does what a dead process could
+       not have done (`test_crash_is_final`).
+    3. A rename survives completely or not at all (`test_crash_never_splits_a_rename`).
 
 Limits:
-    Folders are durable as soon as they are made, as `LocalFiles` makes them. One thread.
+    Folders are durable as soon as they are created, as with `LocalFiles`. Single-threaded.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
     from icestream.state.files import NewFile, OpenFile
 
-#: how what was not synced comes out of a crash
+#: what a crash leaves of unsynced changes
 CrashMode = Literal["drop", "tear", "keep"]
 
 _SECTOR = 512
 
 
 class Crash(BaseException):
-    """The process died here; a BaseException, so that no handler for errors takes it."""
+    """The process died here; a BaseException, so that no error handler catches it."""
 
 
 class _Content:
@@ -50,7 +50,7 @@ class _Content:
         self.synced = len(data)
 
     def survive(self, mode: CrashMode, dice: random.Random) -> bytes:
-        """Return what a crash leaves."""
+        """Return what a crash leaves of it."""
         if mode == "keep":
             return bytes(self.data)
         if mode == "drop":
@@ -62,7 +62,7 @@ class _Content:
 
 
 class _SimulatedNewFile:
-    """A file of a simulated disk being created."""
+    """A file of a simulated disk that is being written."""
 
     def __init__(self, disk: SimulatedDisk, path: str, content: _Content) -> None:
         self._disk = disk
@@ -87,7 +87,7 @@ class _SimulatedNewFile:
 
 
 class _SimulatedOpenFile:
-    """A file of a simulated disk being read."""
+    """A file of a simulated disk that is being read."""
 
     def __init__(self, disk: SimulatedDisk, path: str, content: _Content) -> None:
         self._disk = disk
@@ -115,7 +115,7 @@ class _SimulatedOpenFile:
 
 
 class SimulatedDisk:
-    """`Files` in memory whose every change is a numbered step that can crash or fail."""
+    """`Files` in memory; every change is a numbered step that can crash or fail."""
 
     def __init__(
         self,
@@ -125,13 +125,13 @@ class SimulatedDisk:
         fail_at: int | None = None,
         error: OSError | None = None,
     ) -> None:
-        """Make an empty disk.
+        """Create an empty disk.
 
         Args:
             crash_at: the step, from 1, at which `Crash` is raised instead of doing it.
-            tear: seed of all chance; when given, the write that crashes or fails is done in part.
+            tear: seed of the randomness; if given, the write that crashes or fails is partly done.
             fail_at: the step, from 1, that raises the error once and is not done.
-            error: what the disk answers at `fail_at`; a full disk unless given.
+            error: the error at `fail_at`; by default a full disk.
         """
         self.crash_at = crash_at
         self.fail_at = fail_at
@@ -152,7 +152,7 @@ class SimulatedDisk:
 
     @property
     def steps(self) -> int:
-        """The number of steps so far."""
+        """Return the number of steps so far."""
         return len(self.trace)
 
     def create(self, path: str) -> NewFile:
@@ -194,7 +194,7 @@ class SimulatedDisk:
         return created
 
     def rename(self, source: str, target: str) -> None:
-        """Rename, replacing `target`."""
+        """Rename a file, replacing `target`."""
         source, target = posixpath.normpath(source), posixpath.normpath(target)
         self._step("rename", target)
         content = self._content(source)
@@ -218,13 +218,13 @@ class SimulatedDisk:
         return sorted(name for name in names if not name.startswith("."))
 
     def exists(self, path: str) -> bool:
-        """Tell whether a file, or a folder with a file in it, is there."""
+        """Return whether a file, or a folder with a file in it, exists."""
         self._alive()
         path = posixpath.normpath(path)
         return path in self._names or any(name.startswith(path + "/") for name in self._names)
 
     def sync_folder(self, folder: str) -> None:
-        """Make changes of names in a folder durable, and the earlier changes they rest on."""
+        """Make changes of names in a folder durable, and the earlier changes they depend on."""
         folder = posixpath.normpath(folder)
         self._step("sync folder", folder)
         kept: list[dict[str, _Content | None]] = []
@@ -258,12 +258,12 @@ class SimulatedDisk:
         tear: int | None = None,
         fail_at: int | None = None,
     ) -> SimulatedDisk:
-        """Return the disk that the next process finds, with faults of its own.
+        """Return the disk that the next process finds, with new faults.
 
         Args:
-            mode: `drop` loses all that was not synced; `tear` keeps a random prefix of unsynced
-                bytes, perhaps with noise in its last sector, and a random subset of unsynced
-                changes of names; `keep` loses nothing.
+            mode: `drop` loses everything unsynced; `tear` keeps a random prefix of unsynced bytes,
+                perhaps with noise in its last sector, and a random subset of unsynced changes of
+                names; `keep` loses nothing.
             crash_at: as for a new disk.
             tear: as for a new disk; also seeds what `mode="tear"` keeps, if given.
             fail_at: as for a new disk.
@@ -282,15 +282,15 @@ class SimulatedDisk:
         return disk
 
     def flip(self, path: str, index: int, mask: int = 1) -> None:
-        """Flip the bits of `mask` in one byte of a file, as a rotting medium would."""
+        """Flip the bits of `mask` in one byte of a file."""
         self._names[posixpath.normpath(path)].data[index] ^= mask
 
     def files(self) -> dict[str, bytes]:
-        """Return what every file holds now, dot-files included."""
+        """Return the current content of every file, including dot-files."""
         return {path: bytes(content.data) for path, content in sorted(self._names.items())}
 
     def _step(self, what: str, path: str) -> None:
-        """Count a step, and crash or fail if it is the one."""
+        """Count a step, and crash or fail if it is the chosen one."""
         self._alive()
         self.trace.append((what, path))
         if self.steps == self.crash_at:
@@ -303,11 +303,11 @@ class SimulatedDisk:
     def _alive(self) -> None:
         """Refuse everything after the crash."""
         if self._crashed:
-            msg = "the process died before"
+            msg = "the process has already died"
             raise Crash(msg)
 
     def _content(self, path: str) -> _Content:
-        """Return what a name points to; FileNotFoundError if there is none."""
+        """Return the content of a name; FileNotFoundError if there is none."""
         self._alive()
         if path not in self._names:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
@@ -320,7 +320,7 @@ class SimulatedDisk:
 
 
 def _apply(change: dict[str, _Content | None], names: dict[str, _Content]) -> None:
-    """Do one change of names, whole."""
+    """Apply one change of names completely."""
     for path, content in change.items():
         if content is None:
             names.pop(path, None)

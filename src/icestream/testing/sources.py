@@ -1,9 +1,8 @@
 """Random events: out of order, repeated, skewed, null, not a number, before 1970, with gaps.
 
-Idea: a `StreamShape` says what kind of stream it is, a seed says which one. `generate` turns both
-into
-*items*: batches of splits, and `ABORT` markers after which the query is thrown away and opened
-again. Whatever a test needs of a crash is then in its data.
+Idea: a `StreamShape` defines the kind of a stream, a seed selects one. `generate` turns both into
+*items*: batches of splits, and `ABORT` markers, after which the query is dropped and reopened. So
+the data of a test contains its crashes.
 
 Invariants:
 1. The same plan, shape and seed give the same items (`test_the_same_seed_gives_the_same_items`).
@@ -32,7 +31,7 @@ SECOND: Micros = 1_000_000
 class Marker(enum.Enum):
     """Something other than a batch in a stream of batches."""
 
-    #: the process dies here: the query is thrown away and opened again
+    #: the process dies here: the query is dropped and reopened
     ABORT = "abort"
 
 
@@ -44,21 +43,21 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class StreamShape:
-    """What a stream of events is like."""
+    """The properties of a stream of events."""
 
     events: int = 200
     batches: int = 5
-    #: splits of a batch, at most
+    #: most splits of a batch
     splits: int = 2
-    #: groups that keys are drawn from
+    #: number of groups that keys are drawn from
     groups: int = 8
-    #: exponent of the zipf law of keys; 0 for all alike
+    #: exponent of the Zipf distribution of keys; 0 for uniform
     skew: float = 0.0
     #: time of the first event
     start: Micros = 0
     #: time from first to last event
     span: Micros = 60 * SECOND
-    #: how far an event may come after its turn
+    #: how much later than its turn an event may arrive
     disorder: Micros = 0
     #: share of events that are sent twice
     duplicates: float = 0.0
@@ -66,16 +65,16 @@ class StreamShape:
     nulls: float = 0.0
     #: share of float values that are NaN, an infinity or -0.0
     specials: float = 0.0
-    #: long stretches without events
+    #: long gaps without events
     gaps: int = 0
     #: share of batches without events
     empty: float = 0.0
-    #: share of batches that `ABORT` follows
+    #: share of batches followed by `ABORT`
     aborts: float = 0.0
 
 
 def shapes(*, span: Micros = 60 * SECOND, specials: bool = True) -> st.SearchStrategy[StreamShape]:
-    """Draw shapes of short streams, plain ones first."""
+    """Draw shapes of short streams, simple ones first."""
     return st.builds(
         StreamShape,
         events=st.integers(0, 250),
@@ -102,7 +101,7 @@ def generate(plan: Plan, shape: StreamShape, seed: int) -> list[Item]:
 
 
 def items_of(events: pa.RecordBatch, shape: StreamShape, dice: np.random.Generator) -> list[Item]:
-    """Cut events into batches and splits, with empty batches and `ABORT` between them."""
+    """Split events into batches and splits, with empty batches and `ABORT` between them."""
     size = -(-max(events.num_rows, 1) // shape.batches)
     items: list[Item] = []
     for first in range(0, max(events.num_rows, 1), size):
@@ -115,7 +114,7 @@ def items_of(events: pa.RecordBatch, shape: StreamShape, dice: np.random.Generat
 
 
 def random_events(plan: Plan, shape: StreamShape, dice: np.random.Generator) -> pa.RecordBatch:
-    """Return the events of a stream in the order they arrive."""
+    """Return the events of a stream in the order of arrival."""
     times = arrival_times(shape, dice)
     count = len(times)
     ids = group_numbers(shape, count, dice)
@@ -133,7 +132,7 @@ def random_events(plan: Plan, shape: StreamShape, dice: np.random.Generator) -> 
 def random_column(
     kind: pa.DataType, count: int, shape: StreamShape, dice: np.random.Generator
 ) -> pa.Array:
-    """Return values of a type, nulls and special floats among them."""
+    """Return values of a type, including nulls and special floats."""
     missing = dice.random(count) < shape.nulls
     if pa.types.is_floating(kind):
         values = np.round(dice.normal(scale=1000.0, size=count), 3)
@@ -156,7 +155,7 @@ def batches_of(items: Iterable[Item]) -> list[Splits]:
 
 
 def restart(items: Sequence[Item], every: int = 1) -> list[Item]:
-    """Put an `ABORT` after every so many batches."""
+    """Put an `ABORT` after every `every` batches."""
     return [
         each
         for number, batch in enumerate(batches_of(items))
@@ -165,7 +164,7 @@ def restart(items: Sequence[Item], every: int = 1) -> list[Item]:
 
 
 def rebatch(items: Iterable[Item], size: int) -> list[Item]:
-    """Send the same events, in the same order, in batches of `size` events and one split."""
+    """Return the same events, in the same order, in batches of `size` events and one split."""
     whole = [batch for splits in batches_of(items) for split in splits for batch in split]
     if not whole:
         return [[]]
@@ -174,9 +173,9 @@ def rebatch(items: Iterable[Item], size: int) -> list[Item]:
 
 
 def drive(open_again: Callable[[], LocalQuery], items: Iterable[Item]) -> list[pa.Table]:
-    """Feed items to a query, opening it again after each `ABORT`; return the rows of each batch.
+    """Feed items to a query, reopening it after each `ABORT`; return the rows of each batch.
 
-    The windows that are open at the end are flushed, their rows are the last table.
+    The windows that are open at the end are flushed; their rows are the last table.
     """
     query = open_again()
     tables = []
@@ -191,7 +190,7 @@ def drive(open_again: Callable[[], LocalQuery], items: Iterable[Item]) -> list[p
 
 
 def arrival_times(shape: StreamShape, dice: np.random.Generator) -> Rows:
-    """Return the times of events in the order they arrive."""
+    """Return the times of events in the order of arrival."""
     turns = np.sort(dice.integers(0, shape.span, size=shape.events, endpoint=True))
     for _ in range(shape.gaps):
         turns[turns > dice.integers(0, shape.span)] += 10 * shape.span
@@ -200,7 +199,7 @@ def arrival_times(shape: StreamShape, dice: np.random.Generator) -> Rows:
 
 
 def group_numbers(shape: StreamShape, count: int, dice: np.random.Generator) -> Rows:
-    """Return the group of each event, some more often than others."""
+    """Return the group of each event, with skew."""
     if shape.skew <= 0:
         return dice.integers(0, shape.groups, size=count)
     weights = 1.0 / np.arange(1, shape.groups + 1) ** shape.skew
@@ -214,7 +213,7 @@ def _source(plan: Plan, count: int, dice: np.random.Generator) -> Rows:
 def _key_column(
     ids: Rows, position: int, kind: pa.DataType, shape: StreamShape, dice: np.random.Generator
 ) -> pa.Array:
-    """Return key values that follow from the group, so that equal groups have equal keys."""
+    """Return key values that the group determines, so that equal groups have equal keys."""
     numbers = ids if position == 0 else ids % (position + 1)
     missing = dice.random(len(ids)) < shape.nulls
     if pa.types.is_string(kind) or pa.types.is_binary(kind):

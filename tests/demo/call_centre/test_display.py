@@ -67,7 +67,7 @@ def test_the_page_shows_progress_memory_and_figures(
         "1.50 M events/s",
         "ingest 410 ms  component 150 ms  commit 9 ms  sink 88 ms",
         "20.0 MB",
-        "2 events came too late",
+        "2 events arrived too late",
         "8,640 rows",
         "Billing",
     ):

@@ -76,5 +76,5 @@ def test_an_edited_value_is_not_older_than_what_its_key_had(tmp_path: Path) -> N
     with pytest.raises(InputError, match="its key had a newer update"):
         rewrite(Reading(root, kept="waiting"), pa.Table.from_pylist([older], rows.schema))
     twice = pa.Table.from_pylist([first, first | {"value": 5.0}], rows.schema)
-    with pytest.raises(InputError, match="two rows are of one key"):
+    with pytest.raises(InputError, match="two rows have the key"):
         rewrite(Reading(root, kept="waiting"), twice)

@@ -84,7 +84,7 @@ def edited(rows: pa.Table, **columns: Any) -> pa.Table:
 def test_rows_that_can_be_no_states_are_refused(tmp_path: Path) -> None:
     root = run(PLAN, tmp_path)
     rows, reading = panes(root), Reading(root, kept="panes")
-    with pytest.raises(InputError, match="no pane that open windows need begins"):
+    with pytest.raises(InputError, match="no pane of an open window begins"):
         rewrite(reading, edited(rows, __pane=rows["__pane"][0].as_py().replace(year=1969)))
-    with pytest.raises(InputError, match="none that its function can read"):
+    with pytest.raises(InputError, match="the function of a state cannot read it"):
         rewrite(reading, edited(rows, **{"__state(distinct)": b"no sketch"}))

@@ -102,13 +102,13 @@ def test_rows_that_can_be_no_panes_are_refused(tmp_path: Path) -> None:
     root = run(PLANS["sliding"], tmp_path)
     rows, reading = panes(root), Reading(root, kept="panes")
     at = rows["__pane"][0].as_py()
-    with pytest.raises(InputError, match="no pane that open windows need begins"):
+    with pytest.raises(InputError, match="no pane of an open window begins"):
         rewrite(reading, edited(rows, __pane=at.replace(microsecond=5)))
-    with pytest.raises(InputError, match="no pane that open windows need begins"):
+    with pytest.raises(InputError, match="no pane of an open window begins"):
         rewrite(reading, edited(rows, __pane=at.replace(year=1969)))
     with pytest.raises(InputError, match="has 3 words in each row"):
         rewrite(reading, edited(rows, **{"__first(value)": [1, 2]}))
-    with pytest.raises(InputError, match="of no events"):
+    with pytest.raises(InputError, match="has no events"):
         rewrite(reading, edited(rows, **{"__rows()": 0}))
 
 

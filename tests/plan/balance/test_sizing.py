@@ -96,5 +96,5 @@ def test_a_steady_load_settles(loads: list[float], first: int) -> None:
 
 @pytest.mark.parametrize(("least", "most"), [(0, 3), (4, 2)])
 def test_bounds_with_nothing_between_are_refused(least: int, most: int) -> None:
-    with pytest.raises(DefinitionError, match="at least 1 task"):
+    with pytest.raises(DefinitionError, match="max tasks must be >= min tasks"):
         Bounds(least, most)

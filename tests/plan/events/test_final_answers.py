@@ -45,7 +45,9 @@ def test_objects_are_told_once_or_refused(mode: str) -> None:
     names = Aggregate("collect_list", "item", "items")
     items = PlanStream.of(RATINGS).window(SECOND).apply(["user"], lambda group: group.agg(names))
     assert stateful(dataflow(items, "append")) == ["aggregate, told once"]
-    with pytest.raises(DefinitionError, match=r"collect_list\(item\) over lifetimes is told once"):
+    with pytest.raises(
+        DefinitionError, match=r"collect_list\(item\) over lifetimes is emitted once"
+    ):
         dataflow(items, mode)
 
 

@@ -153,8 +153,8 @@ def test_operators_of_one_source_share_an_exchange() -> None:
 @pytest.mark.parametrize(
     ("edges", "message"),
     [
-        ((GraphEdge(0, 1), GraphEdge(1, 0)), "circle"),
-        ((GraphEdge(0, 2),), "not there"),
+        ((GraphEdge(0, 1), GraphEdge(1, 0)), "cycle"),
+        ((GraphEdge(0, 2),), "unknown operator"),
         ((GraphEdge(0, 1, carries={"z": "a"}),), "cannot carry"),
     ],
 )
@@ -164,9 +164,9 @@ def test_a_job_that_cannot_be_is_refused(edges: tuple[GraphEdge, ...], message: 
 
 
 def test_attributes_that_are_not_there_are_refused() -> None:
-    with pytest.raises(DefinitionError, match="no inputs"):
+    with pytest.raises(DefinitionError, match="not inputs"):
         operator("x", partition="z")
-    with pytest.raises(DefinitionError, match="no outputs"):
+    with pytest.raises(DefinitionError, match="not outputs"):
         operator("x", unchanged={"z": "a"})
 
 

@@ -108,13 +108,13 @@ def test_the_printed_example_has_86_partial_results_an_hour_instead_of_240() -> 
     assert factors_of(found) == ()
     assert found.exact
     assert found.explain().splitlines() == [
-        "panes of 1 minute; 86 rows an hour, 240 with each window anew from panes, "
+        "panes of 1 minute; 86 rows an hour, 240 with each window computed from panes, "
         "480 sliding over panes",
-        "  5 minutes: anew from 5 x pane",
-        "  10 minutes: anew from 2 x 5 minutes",
-        "  15 minutes: anew from 1 x 10 minutes + 1 x 5 minutes; "
+        "  5 minutes: computed from 5 x pane",
+        "  10 minutes: computed from 2 x 5 minutes",
+        "  15 minutes: computed from 1 x 10 minutes + 1 x 5 minutes; "
         "in turn with 1 x 5 minutes + 1 x 10 minutes",
-        "  20 minutes: anew from 2 x 10 minutes",
+        "  20 minutes: computed from 2 x 10 minutes",
     ]
 
 
@@ -350,7 +350,7 @@ def test_bounded_windows_that_hardly_ever_meet_are_composed_in_time() -> None:
     found = compose([Windows(p * SECOND, p * SECOND) for p in primes], ONE_EACH)
     assert all(len(recipe.makings) <= module.PLACES for recipe in found.recipes)
     assert not found.exact
-    assert "not everything was tried" in found.explain()
+    assert "the search was not complete" in found.explain()
 
 
 # -- execution -------------------------------------------------------------------------------------

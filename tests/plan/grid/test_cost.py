@@ -100,7 +100,7 @@ def test_a_plan_can_be_forced_and_the_reason_says_what_it_costs() -> None:
     forced = found.choose("tuples")
     assert forced.plan == "tuples"
     assert forced.reason == (
-        "tuples because the option plan says so: 4.6 GB as panes and 7.6 GB as tuples"
+        "tuples because the option plan requires it: 4.6 GB as panes and 7.6 GB as tuples"
     )
     assert found.choose("panes").plan == "panes"
     with pytest.raises(DefinitionError, match="'panes' or 'tuples'; got 'both'"):
@@ -174,7 +174,7 @@ def test_folding_again_must_save_more_than_it_reads() -> None:
     assert estimate(KPIS, again).choose().plan == "tuples"
     choice = estimate(KPIS, replace(again, shards=200)).choose()
     assert choice.plan == "panes"
-    assert "an aggregate cannot be subtracted, so that tuples are read again" in choice.reason
+    assert "an aggregate cannot be subtracted, so tuples are read again" in choice.reason
 
 
 def test_what_rebuilding_needs_stays_on_the_log() -> None:

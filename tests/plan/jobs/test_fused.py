@@ -544,7 +544,7 @@ def test_what_cannot_work_is_refused_while_a_job_is_written() -> None:
     rate = forms.loans()
     with pytest.raises(DefinitionError, match="its input has"):
         forms.compute(rate, "add", key="region", window="5 seconds")
-    with pytest.raises(DefinitionError, match="never tells its state"):
+    with pytest.raises(DefinitionError, match="never emits its state"):
         flow_of(forms.compute(rate, "add", key="area"))
     with pytest.raises(DefinitionError, match="put compute"):
         forms.consolidate(rate, "merged", windows="5 seconds")

@@ -94,8 +94,8 @@ def test_many_rows_of_a_key_are_joined_flat() -> None:
     # every pair makes 100 times as many rows as came: nothing like that should be kept
     plans = join_plans([stream(name, 100_000, 1_000) for name in "abc"])
     assert plans.chosen == FLAT
-    assert plans.why.startswith("flat: one join of 3 keeps")
-    assert "results on the way" in plans.why
+    assert plans.why.startswith("flat: one join of 3 stores")
+    assert "intermediate results" in plans.why
 
 
 def test_streams_that_hardly_meet_are_joined_as_a_tree() -> None:
@@ -106,7 +106,7 @@ def test_streams_that_hardly_meet_are_joined_as_a_tree() -> None:
     assert plans.tree is not None
     assert plans.tree.text == "((a, b), c)"
     assert plans.chosen == TREE
-    assert "both keep about the same" in plans.why
+    assert "both store about the same" in plans.why
 
 
 def test_the_tree_begins_with_the_streams_that_make_the_least() -> None:
@@ -140,7 +140,7 @@ def test_a_stream_without_rows_makes_no_results() -> None:
     ("rows", "keys", "size"), [(-1.0, 0.0, 8.0), (10.0, 11.0, 8.0), (10.0, 5.0, -8.0)]
 )
 def test_numbers_that_cannot_be_are_refused(rows: float, keys: float, size: float) -> None:
-    with pytest.raises(DefinitionError, match="make no sense"):
+    with pytest.raises(DefinitionError, match="are invalid"):
         stream("a", rows, keys, size)
 
 

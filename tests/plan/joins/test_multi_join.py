@@ -57,7 +57,7 @@ def test_results_of_a_join_have_no_null_in_its_key() -> None:
         ([], "needs columns with equal values"),
         ([("k", "k")], "each of the 3 streams"),
         ("k", "join names 'k'; the columns are"),
-        ([("k", "k", "z")], "must have one type"),
+        ([("k", "k", "z")], "must have the same type"),
         ([("x", "y", "m")], "several streams of the join have 'k'"),
     ],
 )
@@ -86,8 +86,8 @@ def test_what_needs_the_watermark_is_refused_after_a_join_that_defers() -> None:
     ("options", "match"),
     [
         ({"strategy": "best"}, "strategy must be one of"),
-        ({"threshold": 0.0}, "threshold is a part of a whole"),
-        ({"amount": 1.5}, "amount is a part of a whole"),
+        ({"threshold": 0.0}, "threshold must be a fraction"),
+        ({"amount": 1.5}, "amount must be a fraction"),
         ({"partitions": 263}, "multiple of a number from 32 to 256"),
     ],
 )

@@ -95,7 +95,7 @@ def test_explain_says_why_streams_meet_in_one_join() -> None:
     a, b, c, _, _ = sources(None)
     inner = deferred(a, b, on=[("a1", "b1")])
     told = explained_dataflow(flow_of(deferred(inner, c, on=[("b1", "c1")]), 3))
-    assert "because  flat: one join of 3 keeps" in told
+    assert "because  flat: one join of 3 stores" in told
     assert "assumed for 1,000,000 rows and 100,000 keys of each stream" in told
 
 
@@ -124,5 +124,5 @@ def test_joins_are_merged_where_the_flat_join_is_expected_to_cost_less(
 def test_joins_of_a_plan_spill_by_one_rule() -> None:
     a, b, c, _, _ = sources(None)
     inner = deferred(a, b, on=[("a1", "b1")], spilling=Spilling(strategy="largest"))
-    with pytest.raises(DefinitionError, match="spill by one rule"):
+    with pytest.raises(DefinitionError, match="share one spilling rule"):
         flow_of(deferred(inner, c, on=[("b2", "c1")]), 3)

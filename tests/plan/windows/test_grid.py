@@ -99,7 +99,7 @@ def test_cumulative_windows_that_cannot_be_are_refused(size: int, step: int, wha
     [
         (0, 1, 0, "range must be positive"),
         (5, 0, 0, "slide must be positive"),
-        (5, 6, 0, "slide further than it reaches"),
+        (5, 6, 0, "slide further than its range"),
         (10, 5, 5, "offset must be shorter than its slide"),
         (10, 5, -5, "offset must be shorter than its slide"),
     ],

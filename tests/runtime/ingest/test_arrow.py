@@ -62,13 +62,13 @@ def test_columns_are_chosen_by_name_and_cast_without_loss(tmp_path: Path) -> Non
 def test_files_that_do_not_fit_say_what_to_do(tmp_path: Path) -> None:
     text = tmp_path / "a.arrow"
     text.write_text("no Arrow file at all")
-    with pytest.raises(InputError, match=r"no Arrow file.*pyarrow\.ipc\.new_file"):
+    with pytest.raises(InputError, match=r"not an Arrow file.*pyarrow\.ipc\.new_file"):
         list(ArrowReader().batches(whole(text), WANTED))
     other = write(tmp_path / "b.arrow", pa.table({"y": [1]}))
-    with pytest.raises(InputError, match=r"has the columns \['y'\], and not \['x'\]"):
+    with pytest.raises(InputError, match=r"has the columns \['y'\], but not \['x'\]"):
         list(ArrowReader().batches(whole(other), WANTED))
     wide = write(tmp_path / "c.arrow", pa.table({"x": [1.5]}))
-    with pytest.raises(InputError, match="'x' is double and cannot be taken as int64"):
+    with pytest.raises(InputError, match="'x' is double and cannot be converted to int64"):
         list(ArrowReader().batches(whole(wide), WANTED))
 
 

@@ -210,7 +210,7 @@ def test_crash_files_that_were_not_entered_are_not_seen(
 def test_another_writer_is_noticed(spark: SparkSession, tmp_path: Path) -> None:
     log = SinkLog(spark, f"{tmp_path}/out")
     log.enter(0, [])
-    with pytest.raises(StorageError, match="let one query write to a folder"):
+    with pytest.raises(StorageError, match="only one query may write to a folder"):
         log.enter(0, [])
 
 

@@ -201,9 +201,9 @@ def test_a_rolled_back_state_is_noticed_under_a_ticker_too(tmp_path: Path) -> No
     for number in range(3, 6):
         opened.feed(SCRIPT.inputs[number], number)
     restored = ticking(copy, tmp_path / "b")
-    with pytest.raises(CheckpointError, match="up to 2, but Spark comes with batch 6"):
+    with pytest.raises(CheckpointError, match="up to 2, but Spark sends batch 6"):
         restored.feed([[]], 6)
-    with pytest.raises(CheckpointError, match="no batch, but Spark comes with batch 6"):
+    with pytest.raises(CheckpointError, match="no batch, but Spark sends batch 6"):
         ticking(SimulatedDisk(), tmp_path / "c").feed([[]], 6)
 
 
@@ -222,7 +222,7 @@ def test_quiet_batches_are_remembered_across_restarts(tmp_path: Path) -> None:
     opened.flush()
     opened = ticking(disk, tmp_path / "d")
     assert opened.feed([[]], 8).num_rows == 0
-    with pytest.raises(CheckpointError, match="Spark comes with batch 7"):
+    with pytest.raises(CheckpointError, match="Spark sends batch 7"):
         opened.feed([[]], 7)
     opened.feed(SCRIPT.inputs[3], 9)
     assert opened.driver.last is not None

@@ -94,8 +94,8 @@ def test_rows_tell_their_grouping() -> None:
 BAD = {
     "3": "there is no column at 3: SELECT has 1",
     "z": "there is no column 'z'",
-    "sum(a)": "sum is an aggregate and cannot stand here",
-    "1": "count is an aggregate and cannot stand here",
+    "sum(a)": "sum is an aggregate, not allowed here",
+    "1": "count is an aggregate, not allowed here",
 }
 
 
@@ -106,7 +106,7 @@ def test_what_cannot_be_grouped_by_is_refused(clause: str) -> None:
 
 
 def test_grouping_needs_sets_and_keys() -> None:
-    with pytest.raises(DefinitionError, match="goes with GROUPING SETS, ROLLUP or CUBE"):
+    with pytest.raises(DefinitionError, match="needs GROUPING SETS, ROLLUP or CUBE"):
         grouped("a", "grouping(a), COUNT(*)")
     with pytest.raises(DefinitionError, match="called with one of the keys"):
         grouped("ROLLUP(a)", "grouping(b), COUNT(*)")

@@ -88,9 +88,9 @@ UNKNOWN = {
     "SELECT max(uper(symbol)) FROM Stock [ROWS 5]": ("did you mean 'upper'?", "uper"),
     "SELECT sum(price) FROM Stock [ROWS 5] WHERE zzz(price)": ("no function 'zzz'", "zzz"),
     "SELECT sum(price) FROM Stok [ROWS 5]": (
-        "there is no stream 'Stok'; did you mean 'Stock'? Given are ['Stock']", "Stok"
+        "there is no stream 'Stok'; did you mean 'Stock'? Given: ['Stock']", "Stok"
     ),
-    "SELECT sum(price) FROM calls [ROWS 5]": ("no stream 'calls'. Given are ['Stock']", "calls"),
+    "SELECT sum(price) FROM calls [ROWS 5]": ("no stream 'calls'. Given: ['Stock']", "calls"),
     "SELECT sum(price) FROM db.Stock [ROWS 5]": ("there is no stream 'db.Stock'", "db.Stock"),
 }  # fmt: skip
 

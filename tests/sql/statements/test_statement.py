@@ -172,8 +172,8 @@ def test_inside_of_aggregates_names_are_those_of_the_event() -> None:
         ("SELECT Symbol, max(Price) FROM Stock [ROWS 5]", r"GROUP BY, or .* max\(Symbol\)"),
         ("SELECT max(Price) FROM Stock [ROWS 5] HAVING price > 1", "'Price' has many values"),
         ("SELECT max(Price) + Volume AS x FROM Stock [ROWS 5]", "'Volume' has many values"),
-        ("SELECT max(Price) a, min(Price) A FROM Stock [ROWS 5]", "name this one with AS"),
-        ("SELECT max(Price) AS time, min(Price) FROM Stock [ROWS 5]", "name this one with AS"),
+        ("SELECT max(Price) a, min(Price) A FROM Stock [ROWS 5]", "rename it with AS"),
+        ("SELECT max(Price) AS time, min(Price) FROM Stock [ROWS 5]", "rename it with AS"),
         ("SELECT sum(Price) FROM Stock [ROWS 5] WHERE sum(Price) > 1", "go into HAVING"),
     ],
 )
@@ -227,5 +227,5 @@ def test_types_that_would_change_on_the_way_are_refused() -> None:
 
 @pytest.mark.parametrize("text", ["AS", "ELSE SELECT sum(price) FROM Stock"])
 def test_what_is_no_statement_at_all_is_refused(text: str) -> None:
-    with pytest.raises(DefinitionError, match="this is no statement; begin with SELECT"):
+    with pytest.raises(DefinitionError, match="this is not a statement; start with SELECT"):
         read(text)

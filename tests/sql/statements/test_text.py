@@ -31,7 +31,7 @@ def test_what_is_never_closed_is_shown_where_it_opens(opening: str) -> None:
     with pytest.raises(DefinitionError) as refused:
         statements(f"SELECT 'it' -- isn't\n, x {opening} FROM s")
     assert str(refused.value).splitlines() == [
-        "this is opened and never closed",
+        "this is opened but never closed",
         f"  line 2: , x {opening} FROM s",
         "              " + "^" * len(opening),
     ]

@@ -1,14 +1,14 @@
-"""`icestream demo`: a day in the call centres, made, queried and shown on this machine.
+"""`icestream demo`: a day in the call centres, generated, queried and shown on this machine.
 
-Idea: a thread writes the stream into files while a local Spark runs the query over them; this
-thread follows the query's progress and the newest window, and ends with what the run took.
+Idea: a thread writes the stream to files while a local Spark runs the query over them; the main
+thread follows the query's progress and the newest window, and ends with a summary of the run.
 
 Invariants:
-1. What is shown at the end is what the events say
+1. The figures at the end are those of the events
    (`test_oracle_the_demo_ends_with_the_figures_of_the_last_window`).
 
-Limits: unless a rate is given, the events are spread over 13/12 of the window, so that full windows
-slide for a while at the end; `rate=1000, events=90_000_000` is the load of the source.
+Limits: by default the events are spread over 13/12 of the window, so that full windows slide for a
+while at the end; `rate=1000, events=90_000_000` is the load of the paper.
 
 References: Shared SlideM, section 5.2 and appendix A.
 """
@@ -41,7 +41,7 @@ from icestream.demo.results import NewestWindow
 from icestream.demo.running import DemoQuery, demo_folder, demo_session, follow, wide_console
 
 _SLACK = "2 seconds"
-#: files in all and events per batch to aim at, when replaying at full speed
+#: target numbers of files and of events per batch, when replaying at full speed
 _FILES = 200
 _EVENTS_PER_BATCH = 1_000_000
 
@@ -64,16 +64,16 @@ def demo(
 
     Args:
         events: how many events to generate and process.
-        memory: the budget of the query's state.
+        memory: the memory budget of the query.
         fast_forward: how many times faster than event time to replay; None for full speed.
         window: the range of the window.
-        slide: how often there is a result, in event time.
+        slide: the interval between results, in event time.
         rate: events per second of event time; None spreads the events over 13/12 of the window.
         by: the grouping key, one of `kpis.GROUPINGS`.
-        seed: another seed is another stream.
+        seed: another seed gives another stream.
         keep: a new or empty folder for events, results and checkpoint; None for a temporary one.
         ui: whether to show the queries on a local page, too.
-        console: where to show it.
+        console: the console to show it on.
 
     Returns:
         The exit code of the command: 0.
@@ -110,7 +110,7 @@ def demo(
 
 
 def _refuse_nonsense(events: int, fast_forward: float | None, by: str) -> None:
-    """Raise for arguments that make no demo."""
+    """Refuse invalid arguments."""
     if events < 1:
         msg = f"the demo needs at least 1 event; got {events}"
         raise DefinitionError(msg)
@@ -123,7 +123,7 @@ def _refuse_nonsense(events: int, fast_forward: float | None, by: str) -> None:
 
 
 def _file_seconds(status: CallCenterStatus, fast_forward: float | None) -> int:
-    """Choose the event time per file: about a second of replay, or a part of the whole."""
+    """Return the event time per file: about a second of replay, or a part of the whole."""
     if fast_forward is not None:
         return max(1, round(fast_forward))
     return max(1, (status.until - status.begin) // (_FILES * 1_000_000))
@@ -160,7 +160,7 @@ def _start(
 
 @dataclass(slots=True)
 class _View:
-    """What is shown of the running query."""
+    """The display of the running query."""
 
     query: DemoQuery
     replay: Replay
@@ -170,7 +170,7 @@ class _View:
     started: float = field(default_factory=time.monotonic)
 
     def look(self) -> None:
-        """Take in the progress of the query, and the newest window after a batch."""
+        """Read the progress of the query and, after a batch, the newest window."""
         now = time.monotonic()
         self.status.elapsed = now - self.began
         self.status.written = self.replay.written
@@ -180,16 +180,16 @@ class _View:
             self.status.window_end, self.status.rows = self.newest.end, self.newest.rows
 
     def page(self) -> RenderableType:
-        """Draw the page."""
+        """Return the page."""
         return live_page(self.status)
 
     def line(self) -> str:
-        """Write the line."""
+        """Return the line."""
         return plain_line(self.status)
 
 
 def _show_end(console: Console, status: CallCenterStatus, keep: Path | None) -> None:
-    """Show the figures of the last window and what the run took."""
+    """Show the figures of the last window and the summary of the run."""
     console.print(plain_line(status), soft_wrap=True, highlight=False)
     console.print()
     if status.rows:

@@ -1,7 +1,7 @@
 """What the demo shows: a live page on a terminal, lines elsewhere, and a summary at the end.
 
-Idea: `CallCenterStatus` is plain data, filled from the query's progress reports; everything here
-turns a `CallCenterStatus` into text and touches nothing else, so it is tested without a query.
+Idea: `CallCenterStatus` is plain data, filled from the query's progress reports; the functions here
+only turn a `CallCenterStatus` into text, so they can be tested without a query.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from icestream.demo.progress import Progress, show_speed, show_time, show_waterm
 
 @dataclass(slots=True)
 class CallCenterStatus(Progress):
-    """How far the demo is."""
+    """The progress of the demo."""
 
-    #: events the demo will process in all, and event time they cover
+    #: total events of the demo, and the event time they cover
     events: int
     begin: Micros
     until: Micros
@@ -43,13 +43,13 @@ class CallCenterStatus(Progress):
 
 
 def _event_time(status: CallCenterStatus) -> Micros:
-    """Give the event time the query has reached, by the share of events it has processed."""
+    """Return the event time that the query has reached, from the part of processed events."""
     done = status.processed / status.events
     return status.begin + round((status.until - status.begin) * done)
 
 
 def live_page(status: CallCenterStatus) -> RenderableType:
-    """Draw the page that is refreshed while the query runs."""
+    """Return the page that is redrawn while the query runs."""
     grid = bars()
     span = status.until - status.begin
     covered = _event_time(status)
@@ -71,7 +71,7 @@ def live_page(status: CallCenterStatus) -> RenderableType:
     facts.add_row("speed", speed)
     facts.add_row(f"batch {status.batches}", show_phases(status))
     facts.add_row("log on disk", f"{format_bytes(status.log)}, {status.groups:,} groups")
-    facts.add_row("watermark", f"{show_watermark(status)}, {status.late:,} events came too late")
+    facts.add_row("watermark", f"{show_watermark(status)}, {status.late:,} events arrived too late")
     facts.add_row("results", f"{status.result_rows:,} rows")
     title = f"Icestream: a day in 20 call centres, {status.elapsed:.0f} s"
     panel = Panel(Group(grid, Text(), facts), title=title, title_align="left")
@@ -79,7 +79,7 @@ def live_page(status: CallCenterStatus) -> RenderableType:
 
 
 def plain_line(status: CallCenterStatus) -> str:
-    """Write the status as a line, for output that is no terminal."""
+    """Return the status as a line, for output that is not a terminal."""
     return (
         f"{status.elapsed:5.0f} s  event time {show_time(_event_time(status))}  "
         f"events {status.processed:,} of {status.events:,}  {show_speed(status.speed)}  "
@@ -89,7 +89,7 @@ def plain_line(status: CallCenterStatus) -> str:
 
 
 def kpi_table(status: CallCenterStatus, *, most: int) -> Table:
-    """Draw the figures of the newest window, for the groups with the most calls."""
+    """Return the figures of the newest window, for the groups with the most calls."""
     full = status.window_end - parse_interval(status.window) >= status.begin
     title = f"The {status.window} up to {show_time(status.window_end)} UTC"
     if not full:
@@ -110,7 +110,7 @@ def kpi_table(status: CallCenterStatus, *, most: int) -> Table:
 
 
 def summary_table(status: CallCenterStatus, *, kept: str | None) -> Table:
-    """Draw what the run took: events, time, memory and disk."""
+    """Return the summary of the run: events, time, memory and disk."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold")
     table.add_column()

@@ -1,20 +1,20 @@
-"""What the synthetic stream looks like: how many values each column has, and how often each comes.
+"""The distributions of the synthetic stream: the values of each column, and their frequencies.
 
-Idea: `STREAM` is the whole truth about the data, one line per grouping key and per aggregated
-field; the generator draws from it and the tests compare with it what came out. Keys are drawn from
-shares. Times are whole seconds of a Weibull distribution, which is short for shape 2, exponential
-for shape 1 and heavy-tailed for shape 1/2, and zero for a given share of the rows.
+Idea: `STREAM` defines the data completely, one line per grouping key and per aggregated field; the
+generator draws from it, and the tests compare the result with it. Keys are drawn by shares. Times
+are whole seconds of a Weibull distribution, which is short-tailed for shape 2, exponential for
+shape 1 and heavy-tailed for shape 1/2, and zero for a given share of the rows.
 
 Invariants:
 1. Every key takes all its values, each with its share (`test_oracle_keys_come_with_their_shares`);
-   of the agents, too many for that test, nearly all appear in a day, each within a shift
+   there are too many agents for that test, but nearly all appear in a day, each within a shift
    (`test_oracle_all_agents_work_a_third_of_the_day`).
 2. Every time has its share of zeros, its mean and its tail
    (`test_oracle_times_follow_their_distribution`).
 
-Limits: the source names sites, agents, requests a day and events a second, and the groups seen in a
-day and in ten seconds; other cardinalities and all shapes are chosen here. The source names five of
-its six aggregated fields; `wrapUpTime` is taken as the sixth.
+Limits: the paper gives the numbers of sites, agents, requests per day and events per second, and
+the groups seen in a day and in ten seconds; other cardinalities and all shapes are chosen here. The
+paper names five of its six aggregated fields; `wrapUpTime` is assumed to be the sixth.
 
 References: Shared SlideM, section 2.2 and appendix A.
 """
@@ -27,15 +27,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-#: steps of five requests that follow each other: 144 steps for 5 requests are 28.8 steps a request,
-#: which makes 1,000 events a second out of 3 million requests a day
+#: steps of five consecutive requests: 144 steps for 5 requests are 28.8 steps per request, which
+#: gives 1,000 events per second from 3 million requests per day
 STEPS_OF_REQUESTS: tuple[int, ...] = (24, 8, 60, 16, 36)
-#: seconds from the first to the last step of an average request; with it, about 1,000 agents
-#: appear in every ten seconds at 1,000 events a second
+#: seconds from the first to the last step of an average request; this makes about 1,000 agents
+#: appear in every ten seconds at 1,000 events per second
 REQUEST_SECONDS = 20.0
-#: part of the day an agent works; shifts begin evenly spread over the day
+#: part of the day that an agent works; shifts begin uniformly over the day
 SHIFT = 1 / 3
-#: share of calls that are answered at the site where they come in
+#: share of calls that are answered at the site where they arrive
 ANSWERED_ON_SITE = 0.7
 
 
@@ -46,33 +46,33 @@ def _normalised(weights: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """All values equally often."""
+    """All values with the same share."""
 
     def shares(self, cardinality: int) -> npt.NDArray[np.float64]:
-        """Give the share of each value; they add up to 1."""
+        """Return the share of each value; they add up to 1."""
         return np.full(cardinality, 1.0 / cardinality)
 
 
 @dataclass(frozen=True, slots=True)
 class Zipf:
-    """The n-th value in proportion to `n ** -exponent`."""
+    """The n-th value with a share proportional to `n ** -exponent`."""
 
     exponent: float
 
     def shares(self, cardinality: int) -> npt.NDArray[np.float64]:
-        """Give the share of each value; they add up to 1."""
+        """Return the share of each value; they add up to 1."""
         ranks = np.arange(1, cardinality + 1, dtype=np.float64)
         return _normalised(ranks**-self.exponent)
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Each value in proportion to its own weight."""
+    """Each value with a share proportional to its weight."""
 
     weights: tuple[float, ...]
 
     def shares(self, cardinality: int) -> npt.NDArray[np.float64]:
-        """Give the share of each value; they add up to 1."""
+        """Return the share of each value; they add up to 1."""
         return _normalised(np.array(self.weights[:cardinality], dtype=np.float64))
 
 
@@ -86,7 +86,7 @@ class Key:
     note: str
 
     def shares(self) -> npt.NDArray[np.float64]:
-        """Give the share of each value over a whole day; they add up to 1."""
+        """Return the share of each value over a whole day; they add up to 1."""
         return self.law.shares(self.cardinality)
 
 
@@ -95,18 +95,18 @@ class Time:
     """An aggregated field, in whole seconds, rounded down."""
 
     name: str
-    #: seconds, of the rows that are not zero by `zeros`, before rounding down
+    #: mean seconds, before rounding down, of rows that `zeros` does not make zero
     mean: float
     shape: float
-    #: share of rows where the step took no such time
+    #: share of rows in which the step took no such time
     zeros: float
     note: str
-    #: whether the mean is that of the whole stream, with `Service` factors around it
+    #: whether the mean is that of the whole stream, with factors of each `Service`
     by_service: bool = False
 
     @property
     def scale(self) -> float:
-        """Give the scale of the Weibull distribution that has this mean."""
+        """Return the scale of the Weibull distribution with this mean."""
         return self.mean / math.gamma(1 + 1 / self.shape)
 
 
@@ -151,7 +151,7 @@ class Service:
     busyTime: float  # noqa: N815 - the column's own name
 
 
-#: the n-th is serviceId n
+#: the n-th has serviceId n
 SERVICES: tuple[Service, ...] = (
     Service("Billing", 1.3, 0.9),
     Service("Technical support", 1.6, 1.5),
@@ -181,7 +181,7 @@ SERVICES: tuple[Service, ...] = (
 
 
 def service_factors(time: Time) -> npt.NDArray[np.float64]:
-    """Give the factor of each service on a time; their mean, weighted by share, is 1."""
+    """Return the factor of each service on a time; their mean, weighted by share, is 1."""
     if not time.by_service:
         return np.ones(len(SERVICES))
     factors = np.array([float(getattr(service, time.name)) for service in SERVICES])

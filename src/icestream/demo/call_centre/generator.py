@@ -1,18 +1,18 @@
 """The stream `AgentInteractions`, as Arrow batches or as Parquet files.
 
 Idea: row `n` is a pure function of the seed and of `n`, so the stream can be made in pieces of any
-size, in any order, and is the same. Requests run in *lanes*: event `n` is the next step in lane
-`n % lanes`, and the requests of a lane follow each other in a fixed pattern of lengths. What is
-common to a request is drawn once, by its number; what belongs to a step is drawn by `n`.
+size, in any order, with the same rows. Requests run in *lanes*: event `n` is the next step in lane
+`n % lanes`, and the requests of a lane follow each other in a fixed pattern of lengths. Attributes
+of a request are drawn once, by its number; attributes of a step are drawn by `n`.
 
 Invariants:
-1. Same seed, same rows, however they are cut (`test_oracle_rows_do_not_depend_on_the_pieces`).
+1. Equal seeds give equal rows, in any pieces (`test_oracle_rows_do_not_depend_on_the_pieces`).
 2. An event arrives less than `disorder` behind the latest event before it
    (`test_bounded_disorder_stays_below_its_bound`).
-3. Event times advance by `rate` events a second (`test_oracle_the_rate_is_what_was_asked_for`).
-4. The columns are distributed as `distributions.STREAM` says (tests named there).
+3. Event times advance by `rate` events per second (`test_oracle_the_rate_is_what_was_asked_for`).
+4. The columns have the distributions in `distributions.STREAM` (tests named there).
 
-Cost: under half a microsecond a row on one core, files included; memory of one file.
+Cost: less than half a microsecond per row on one core, files included; memory for one file.
 
 References: Shared SlideM, appendix A.
 """
@@ -50,9 +50,9 @@ _QUIETEST_HOUR = 4
 #: Thursday, 1 January 2026, 00:00 UTC
 BEGIN: Micros = 1_767_225_600 * _SECOND
 
-#: rows made at once; keeps the columns being worked on inside the processor's cache
+#: rows made at once; their columns fit into the processor's cache
 _BLOCK = 1 << 16
-#: more requests at the same time would cost more than their steps
+#: with more requests at the same time, requests would cost more than their steps
 _MOST_LANES = 4096
 
 _PATTERN = sum(STEPS_OF_REQUESTS)
@@ -68,7 +68,7 @@ _HOLDS = np.searchsorted(np.cumsum([0.80, 0.15, 0.04]) * 2**16, _ANY_16_BITS, si
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """What the steps of one request have in common, one entry per request."""
+    """The attributes that the steps of one request share, one entry per request."""
 
     #: microseconds since the epoch, before the first step
     start: Ints
@@ -77,19 +77,19 @@ class Requests:
 
 @dataclass(frozen=True, slots=True)
 class AgentInteractions:
-    """The stream: what happens in the call centres, step by step."""
+    """The stream of everything that happens in the call centres, step by step."""
 
     #: events per second of event time
     rate: int = 1000
     seed: int = 1
-    #: an event is less than this behind the latest event before it
+    #: an event lags less than this behind the latest event before it
     disorder: Micros = 2 * _SECOND
     #: 0 keeps the rate fixed; 0.8 lets it fall to 20 % at night and rise to 180 % by day
     swing: float = 0.0
     begin: Micros = BEGIN
 
     def __post_init__(self) -> None:
-        """Refuse what makes no stream."""
+        """Refuse invalid settings."""
         if self.rate < 1:
             msg = f"rate must be at least 1 event per second; got {self.rate}"
             raise DefinitionError(msg)
@@ -102,12 +102,12 @@ class AgentInteractions:
 
     @property
     def lanes(self) -> int:
-        """Give the number of requests that are under way at any moment."""
+        """Return the number of requests that are in progress at any moment."""
         steps_of_request = _PATTERN / len(STEPS_OF_REQUESTS)
         return min(max(1, round(self.rate * REQUEST_SECONDS / steps_of_request)), _MOST_LANES)
 
     def time_of(self, events: Ints) -> Ints:
-        """Give the latest event time that each event can have, in microseconds."""
+        """Return the latest event time that each event can have, in microseconds."""
         if self.swing == 0.0:
             return events * _SECOND // self.rate + self.begin
         day, place = np.divmod(events, self.rate * 86_400)
@@ -119,7 +119,7 @@ class AgentInteractions:
         return self.begin + day * _DAY + (hour * 3600 * _SECOND).astype(np.int64)
 
     def batch(self, first: int, count: int) -> pa.RecordBatch:
-        """Make the events number `first` to `first + count`, in order of arrival."""
+        """Return the events number `first` to `first + count`, in order of arrival."""
         events = np.arange(first, first + count, dtype=np.int64)
         lane = events % self.lanes
         cycle, step = np.divmod(events // self.lanes + self._lane_offsets()[lane], _PATTERN)
@@ -152,7 +152,7 @@ class AgentInteractions:
         return pa.RecordBatch.from_arrays(arrays, schema=ARROW_SCHEMA)
 
     def table(self, first: int, count: int) -> pa.Table:
-        """Make the same events as `batch`, in pieces that are quick to make."""
+        """Return the same events as `batch`, in pieces that are fast to make."""
         end = first + count
         pieces = [
             self.batch(begin, min(_BLOCK, end - begin)) for begin in range(first, end, _BLOCK)
@@ -162,7 +162,7 @@ class AgentInteractions:
     def write(self, folder: Path, events: int, *, seconds: int) -> Iterator[EventFile]:
         """Write the first `events` events to Parquet files of `seconds` of event time each.
 
-        Each file is written when the iterator is asked for it. With `swing`, `seconds` is a mean.
+        Each file is written when the iterator reaches it. With `swing`, `seconds` is a mean.
         """
         if seconds < 1:
             msg = f"a file must hold at least 1 second of event time; got {seconds}"
@@ -171,19 +171,19 @@ class AgentInteractions:
         yield from write_files(folder, self._pieces(events, seconds * self.rate), dictionary)
 
     def _pieces(self, events: int, most: int) -> Iterator[tuple[pa.Table, Micros]]:
-        """Make the first events, `most` at a time, each with the event time it reaches."""
+        """Yield the first events, `most` at a time, each with the event time it reaches."""
         for first in range(0, events, most):
             count = min(most, events - first)
             until = int(self.time_of(np.array([first + count]))[0])
             yield self.table(first, count), until
 
     def _lane_offsets(self) -> Ints:
-        """Give the step at which each lane begins, so that lanes are not in step."""
+        """Return the step at which each lane begins, so that lanes are not synchronised."""
         lanes = np.arange(self.lanes, dtype=np.uint64)
         return (random_bits(self.seed, 3, lanes) % np.uint64(_PATTERN)).astype(np.int64)
 
     def _requests(self, lowest: int, highest: int) -> Requests:
-        """Make the requests that are number `lowest` to `highest` of their lane, for all lanes."""
+        """Return the requests number `lowest` to `highest` of each lane."""
         lane = np.tile(np.arange(self.lanes), highest - lowest)
         turn = np.repeat(np.arange(lowest, highest), self.lanes)
         number = turn * self.lanes + lane

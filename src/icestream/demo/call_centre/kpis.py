@@ -1,13 +1,13 @@
-"""The key figures of the call centres: all 144 as data, and the handful the demo shows.
+"""The key figures of the call centres: all 144 as data, and those that the demo shows.
 
-Idea: a key figure is a function over a field by a grouping key, over the last 24 hours. COUNT does
-not look at its field, so the figures of one grouping share it: 144 figures are 104 aggregates.
+Idea: a key figure is a function of a field by a grouping key, over the last 24 hours. COUNT ignores
+its field, so the figures of one grouping share it: 144 figures are 104 aggregates.
 
 Invariants:
 1. 3 functions x 6 fields x 8 keys are 144 figures and 104 aggregates
    (`test_oracle_144_figures_are_104_aggregates`).
 
-Limits: no figure here is null, since no field of the stream is.
+Limits: no figure is null, because no field of the stream is.
 
 References: Shared SlideM, section 5.2 and appendix A.
 """
@@ -27,7 +27,7 @@ GROUPINGS = tuple(KEYS)
 
 @dataclass(frozen=True, slots=True)
 class Kpi:
-    """A function over a field of the stream, by a grouping key."""
+    """A function of a field of the stream, by a grouping key."""
 
     function: str
     field: str
@@ -35,12 +35,12 @@ class Kpi:
 
     @property
     def name(self) -> str:
-        """Give the name of the figure's column in results."""
+        """Return the name of the figure's column in results."""
         return "calls" if self.function == "count" else f"{self.function}_{self.field}"
 
     @property
     def aggregate(self) -> tuple[str, str, str]:
-        """Give what has to be computed: the same for all counts of a grouping."""
+        """Return what must be computed; it is the same for all counts of a grouping."""
         return (self.function, "*" if self.function == "count" else self.field, self.grouping)
 
 
@@ -54,7 +54,7 @@ KPIS: tuple[Kpi, ...] = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure of the demo: what to compute, its column in results and how to show it."""
+    """A figure of the demo: what to compute, its column in results and its format."""
 
     function: str
     field: str
@@ -64,12 +64,12 @@ class Figure:
 
 
 def show_count(value: Any) -> str:
-    """Write a count: `1,234,567`."""
+    """Format a count: `1,234,567`."""
     return f"{int(value):,}"
 
 
 def show_seconds(value: Any) -> str:
-    """Write a mean of seconds: `41.3 s`, or `5:07 min` from two minutes."""
+    """Format a mean of seconds: `41.3 s`, or `5:07 min` from two minutes on."""
     if value >= 120:
         minutes, seconds = divmod(round(value), 60)
         return f"{minutes:,}:{seconds:02d} min"
@@ -77,7 +77,7 @@ def show_seconds(value: Any) -> str:
 
 
 def show_hours(value: Any) -> str:
-    """Write a total of seconds in hours: `1,234 h`."""
+    """Format a total of seconds in hours: `1,234 h`."""
     return f"{value / 3600:,.0f} h"
 
 
@@ -93,12 +93,12 @@ DEMO: tuple[Figure, ...] = (
 
 
 def group_name(grouping: str, value: int) -> str:
-    """Name one group of a grouping: the service, or the key and its number."""
+    """Return the name of a group: the service, or the key and its number."""
     if grouping == "serviceId" and 1 <= value <= len(SERVICES):
         return SERVICES[value - 1].name
     return f"{grouping} {value}"
 
 
 def by_calls(rows: Sequence[dict[str, Any]], most: int) -> list[dict[str, Any]]:
-    """Give the groups with the most calls, in descending order."""
+    """Return the groups with the most calls, in descending order."""
     return sorted(rows, key=lambda row: row["calls"], reverse=True)[:most]

@@ -1,14 +1,14 @@
 """The columns of the stream `AgentInteractions`, one row per step of a customer's request.
 
-Idea: one list of columns; the Arrow schema and Spark's schema are both made from it, so the files
-and the query that reads them cannot disagree.
+Idea: there is one list of columns; the Arrow schema and Spark's schema are both made from it, so
+the files and the query that reads them cannot disagree.
 
 Invariants:
-1. A row is 94 bytes, the event size the source of the schema states
-   (`test_oracle_a_row_has_the_94_bytes_of_the_source`). The end of the printed schema is cut off
-   after `help`; read as `int` it gives exactly these 94 bytes, so nothing else is missing.
+1. A row has 94 bytes, the event size that the paper states
+   (`test_oracle_a_row_has_the_94_bytes_of_the_source`). The printed schema is cut off after `help`;
+   read as `int` it gives exactly these 94 bytes, so nothing else is missing.
 
-Limits: `timestamp` is a timestamp here where the source has a long, since Spark's windows want one;
+Limits: `timestamp` is a timestamp here, but a long in the paper, because Spark's windows need one;
 `start` stays a long, in microseconds since the epoch.
 
 References: Shared SlideM, appendix A, figure 12.
@@ -25,7 +25,7 @@ _ARROW_TYPES = {
     "boolean": pa.bool_(),
 }
 
-#: name -> Spark's name of the type, in the order of the source
+#: name -> Spark's name of the type, in the order of the paper
 COLUMNS: dict[str, str] = {
     "timestamp": "timestamp",
     "instance": "int",
@@ -54,5 +54,5 @@ COLUMNS: dict[str, str] = {
 
 ARROW_SCHEMA = pa.schema([(name, _ARROW_TYPES[kind]) for name, kind in COLUMNS.items()])
 
-#: the same schema as Spark's readers take it
+#: the same schema for Spark's readers
 SPARK_SCHEMA = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())

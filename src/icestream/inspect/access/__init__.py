@@ -1,1 +1,1 @@
-"""A checkpoint opened for looking: its versions, its shards, and rows that somebody edited."""
+"""Read access to a checkpoint: its versions, its shards in a scratch folder, and edited rows."""

@@ -1,8 +1,8 @@
-"""What an adapter tells of the state of one kind of operator: tables, and their rows.
+"""What an adapter provides for the state of one kind of operator: tables and their rows.
 
-Idea: whatever an operator keeps, it is shown as tables of rows that belong to groups. A table has
-the columns of what is kept and, where they are known, key columns among them. Everything else
-(groups, one group, differences, files, data frames) is made of these rows.
+Idea: the state of any operator is shown as tables of rows that belong to groups. A table has the
+stored columns, among them the key columns if they are known. Everything else (groups, one group,
+differences, files, data frames) is derived from these rows.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from icestream.state.versions.commits import Commit
 
 @dataclass(frozen=True)
 class StateTable:
-    """One kind of rows that an operator keeps."""
+    """One kind of rows in the state of an operator."""
 
-    #: the operator, as people name it: `view 0`, `component 1, grouping 0`, `join 0`
+    #: name of the operator, for people: `view 0`, `component 1, grouping 0`, `join 0`
     operator: str
-    #: what is kept: `open windows`, or the name of a synopsis
+    #: name of the rows: `open windows`, or the name of a table of group state
     name: str
-    #: what keeps it, as the plan tells it
+    #: what they belong to, as the plan describes it
     text: str
-    #: columns that tell groups apart, with their types; they need not be among `columns`
+    #: columns that identify groups, with their types; they need not be among `columns`
     keys: pa.Schema
     columns: pa.Schema
     #: shards that have such rows
     shards: range
-    #: whether it is read only where its name is given
+    #: whether it is read only if its name is given
     by_name: bool = False
 
     @property
@@ -50,13 +50,13 @@ class StateRows:
     table: StateTable
     shard: int
     rows: pa.RecordBatch
-    #: identity of the group of each row, where the operator knows groups by that alone
+    #: id of the group of each row, if the operator knows groups only by their id
     identity: tuple[Ids, Ids] | None = None
 
 
 @dataclass(frozen=True)
 class ReadRequest:
-    """What to read: tables, and the key of one group if only that is wanted."""
+    """What to read: tables, and the key of a group to read only that group."""
 
     tables: frozenset[StateTable]
     #: key columns of the group and their values, as text
@@ -81,12 +81,12 @@ class StateAdapter(Protocol):
 
     @property
     def tables(self) -> Sequence[StateTable]:
-        """Return the tables that there are."""
+        """Return the available tables."""
         ...
 
     @property
     def notes(self) -> Sequence[str]:
-        """Return what a reader of the rows should know."""
+        """Return remarks for a reader of the rows."""
         ...
 
     def read(

@@ -1,11 +1,11 @@
-"""A checkpoint opened for looking: its plan, the versions it keeps, the segments of each.
+"""A checkpoint opened for reading: its plan, its versions, the segments of each.
 
-Idea: nothing is written and nothing is trusted. A version can be read if its commits from its base
-and from its last listing on are there, and all segments that are live in it.
+Idea: nothing is written and nothing is trusted. A version can be read if its commits, from its base
+and from its last manifest on, exist, and all segments that are live in it.
 
 Invariants:
-1. Looking changes no file (`test_looking_changes_no_byte`).
-2. A folder without plan and commits is no checkpoint (`test_another_folder_is_no_checkpoint`).
+1. Reading changes no file (`test_looking_changes_no_byte`).
+2. A folder without plan and commits is not a checkpoint (`test_another_folder_is_no_checkpoint`).
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from icestream.state.versions.commits import (
     VersionStore,
 )
 
-#: where a query on Spark keeps its state, inside its checkpoint location
+#: folder of the state of a query on Spark, inside its checkpoint location
 INSIDE = "icestream"
 
 
 class NotACheckpoint(CheckpointError):
-    """There is no checkpoint at this place: name another folder."""
+    """There is no checkpoint here: name another folder."""
 
 
 class Checkpoint:
@@ -49,8 +49,8 @@ class Checkpoint:
             if self.files.exists(f"{root}/{PLAN}") or self.files.list(f"{root}/{COMMITS}"):
                 return root
         msg = (
-            f"{location} is no checkpoint of Icestream: it has neither {PLAN} nor {COMMITS}. Name "
-            "the checkpointLocation of a query"
+            f"{location} is not a checkpoint of Icestream: it has neither {PLAN} nor {COMMITS}. "
+            "Name the checkpointLocation of a query"
         )
         raise NotACheckpoint(msg)
 
@@ -66,13 +66,13 @@ class Checkpoint:
 
     @cached_property
     def legend(self) -> StateSchema:
-        """Return what the state consists of."""
+        """Return the state schema."""
         found = self.store.plan()[1]
         if found is None:
             msg = (
-                f"{self.root} was made by an Icestream that did not yet write down how its state "
-                "is to be read: start the query once more on a new checkpoint. "
-                "`icestream state show` and `verify` work on this one too"
+                f"{self.root} was written by a version of Icestream that did not record its state "
+                "schema: start the query again on a new checkpoint. `icestream state show` and "
+                "`verify` still work on this one"
             )
             raise CheckpointError(msg)
         try:
@@ -86,14 +86,14 @@ class Checkpoint:
         return [version for version in self.versions if self._is_whole(version)]
 
     def commit(self, version: int | None = None) -> Commit:
-        """Return a version that can be read, the last one unless told otherwise."""
+        """Return a version that can be read, by default the last one."""
         if not self.versions:
             msg = f"{self.root} has no version yet: the query has not finished its first batch"
             raise CheckpointError(msg)
         chosen = self.versions[-1] if version is None else version
         if chosen not in self.versions or (version is not None and not self._is_whole(chosen)):
             kept = ", ".join(map(str, self.kept())) or "none"
-            msg = f"{self.root} keeps the versions {kept}; it does not keep {chosen}"
+            msg = f"{self.root} has the versions {kept}, but not {chosen}"
             raise CheckpointError(msg)
         return self.store.load(chosen)
 
@@ -102,7 +102,7 @@ class Checkpoint:
         return self.store.live(version)
 
     def history(self, commit: Commit) -> list[Commit]:
-        """Return the versions that the state of a version is made of, it the last."""
+        """Return the versions that the state of a version consists of, up to that version."""
         first = max(1, min(commit.bases, default=1))
         return [*map(self.store.load, range(first, commit.version)), commit]
 

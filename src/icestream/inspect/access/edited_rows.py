@@ -1,11 +1,11 @@
-"""Rows that somebody edited, as groups of the shards that keep them.
+"""Edited rows, by groups and by the shards that own them.
 
-Idea: a row names its group by `__group`, as exports do, or by its key columns. Rows are put in the
-order of their groups once; whoever rewrites a shard asks for the rows of some groups at a time.
+Idea: a row identifies its group by `__group`, as exports do, or by its key columns. Rows are sorted
+by group once; the rewriter of a shard then requests the rows of some groups at a time.
 
 Invariants:
 1. Rows of a group keep their order (`test_oracle_the_state_is_what_was_written`).
-2. A row that names no group, or two, is an InputError that says which row
+2. A row that names no group, or two, is an InputError that names the row
    (`test_a_row_must_name_its_group`).
 """
 
@@ -34,23 +34,23 @@ class EditedRows:
     """Rows in the order of their groups."""
 
     rows: pa.RecordBatch
-    #: groups that rows name, ascending, their shards, and where their rows begin
+    #: groups of the rows, ascending, their shards, and the start of their rows
     hi: Ids
     lo: Ids
     shards: Ints
     begins: Ints
 
     def has(self, shard: int) -> bool:
-        """Tell whether rows are of groups of a shard."""
+        """Return whether rows belong to groups of a shard."""
         return bool((self.shards == shard).any())
 
     def groups(self, shard: int) -> tuple[Ids, Ids]:
-        """Return the groups of a shard that rows name, ascending."""
+        """Return the groups of a shard that have rows, ascending."""
         mine = self.shards == shard
         return self.hi[mine], self.lo[mine]
 
     def rows_of(self, hi: Ids, lo: Ids) -> tuple[Ints, pa.RecordBatch]:
-        """Return the rows of some groups in their order, each with the place of its group."""
+        """Return the rows of some groups in their order, each with the position of its group."""
         at = np.searchsorted(self.hi, hi)
         last = len(self.hi) - 1
         while len(wrong := self._elsewhere(at, hi, lo, last)):
@@ -64,7 +64,7 @@ class EditedRows:
         return owners, self.rows.take(pa.array(begins[owners] + within))
 
     def _elsewhere(self, at: Ints, hi: Ids, lo: Ids, last: int) -> Ints:
-        """Return the places of groups that share only the first half of what they point at."""
+        """Return the positions of groups that share only id_high with their match."""
         inside = np.flatnonzero(at <= last)
         here = at[inside]
         wrong: Ints = inside[(self.hi[here] == hi[inside]) & (self.lo[here] != lo[inside])]
@@ -72,7 +72,7 @@ class EditedRows:
 
 
 def edited(given: pa.Table, table: StateTable, commit: Commit) -> EditedRows:
-    """Return rows by group and shard; InputError names what is wrong with them."""
+    """Return rows by group and shard; InputError describes what is wrong with them."""
     rows = _cast(given, table.columns)
     hi, lo = _identities(given, table.keys)
     order = np.lexsort((np.arange(len(hi)), lo, hi))
@@ -101,14 +101,14 @@ def _cast(given: pa.Table, columns: pa.Schema) -> pa.RecordBatch:
             msg = f"column {field.name!r} must be {field.type}: {error}"
             raise InputError(msg) from error
         if not field.nullable and column.null_count:
-            msg = f"column {field.name!r} has {column.null_count} nulls, and must have none"
+            msg = f"column {field.name!r} has {column.null_count} nulls, but must have none"
             raise InputError(msg)
         arrays.append(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column)
     return pa.RecordBatch.from_arrays(arrays, schema=columns)
 
 
 def _identities(given: pa.Table, keys: pa.Schema) -> tuple[Ids, Ids]:
-    """Return the group of each row, by its name where it has one, else by its key."""
+    """Return the group of each row, from its name if it has one, else from its key."""
     keyed = set(keys.names) <= set(given.column_names)
     named = np.zeros(given.num_rows, dtype=np.bool_)
     hi, lo = (np.zeros(given.num_rows, dtype=np.uint64) for _ in range(2))
@@ -123,20 +123,20 @@ def _identities(given: pa.Table, keys: pa.Schema) -> tuple[Ids, Ids]:
             msg = f"row {row} names no group: give it {GROUP}, or the key columns {columns}"
             raise InputError(msg)
         return hi, lo
-    # without a key column all rows are of one group, and a batch without columns has no rows
+    # without a key column all rows belong to one group, and a batch without columns has no rows
     by_key = identity_of(_cast(given, keys) if keys.names else given, tuple(keys.names))
     other = np.flatnonzero(named & ((by_key[0] != hi) | (by_key[1] != lo)))
     if len(other):
         msg = (
-            f"row {other[0]} has the {GROUP} of one group and the key of another: leave {GROUP} "
-            "null where the key was edited"
+            f"row {other[0]} has the {GROUP} of one group and the key of another: set {GROUP} to "
+            "null where you edited the key"
         )
         raise InputError(msg)
     return by_key
 
 
 def _parsed(names: pa.ChunkedArray, rows: Ints) -> tuple[Ids, Ids]:
-    """Return the two halves of groups named by hexadecimal digits."""
+    """Return id_high and id_low of groups named by hexadecimal digits."""
     texts = names.to_pylist()
     for row, text in zip(rows.tolist(), texts, strict=True):
         if len(text) != _DIGITS or not set(text) <= set("0123456789abcdef"):

@@ -1,4 +1,4 @@
-"""Rows of state as text, and the columns that say where a row is from."""
+"""Rows of state as text, and the columns for the origin of a row."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-#: columns before those of a table, where only one is read
+#: columns before those of a table, if only one table is read
 SHARD = "__shard"
 
 
@@ -17,7 +17,7 @@ GROUP = "__group"
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON can hold it."""
+    """Return a value in a form that JSON supports."""
     if isinstance(value, dict):
         return {str(name): plain(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
@@ -34,5 +34,5 @@ def plain(value: Any) -> Any:
 
 
 def as_text(row: Mapping[str, Any]) -> str:
-    """Return a row as JSON text; equal rows make equal texts."""
+    """Return a row as JSON text; equal rows have equal texts."""
     return json.dumps(plain(row), ensure_ascii=False, default=str)

@@ -1,12 +1,12 @@
-"""A shard of a checkpoint, restored beside it: reads come from the checkpoint, writes go elsewhere.
+"""A shard of a checkpoint, restored in a scratch folder: it reads the checkpoint, writes elsewhere.
 
-Idea: an operator that is restored believes to be at home. Its arena is in a temporary folder, and
-so is every file it makes; what it reads is looked for there first, then in the checkpoint.
+Idea: a restored operator works as in its query. Its arena and every file it creates are in a
+temporary folder; files are read from there first, then from the checkpoint.
 
 Invariants:
-1. Nothing under the checkpoint is made, changed or removed, unless whoever opens the shard says
-   where to write (`test_looking_changes_no_byte`).
-2. What is restored stays inside the bytes it is given
+1. Nothing under the checkpoint is created, changed or removed, unless the caller sets a target for
+   segments (`test_looking_changes_no_byte`).
+2. A restored shard stays within its memory budget
    (`test_bounded_a_small_budget_is_named_with_what_it_needs`).
 """
 
@@ -35,14 +35,14 @@ from icestream.state.versions.commits import SEGMENTS, Commit, is_base
 
 Kind = TypeVar("Kind", bound=Operator)
 
-#: bytes that looking may take, unless told otherwise
+#: bytes that reading may use by default
 MEMORY = 256 << 20
-#: what the segments that are written on the way are called
+#: name of the segments that are written meanwhile
 _ATTEMPT = "0" * 16
 
 
 class ScratchFiles:
-    """`Files` over others that are never changed: what is new is in a folder of its own."""
+    """`Files` over read-only files: new files are in a separate folder."""
 
     def __init__(self, files: Files, folder: str) -> None:
         """Read from `files`, write to `folder`."""
@@ -55,7 +55,7 @@ class ScratchFiles:
         return self._local.create(self._own(path))
 
     def open(self, path: str) -> OpenFile:
-        """Open a file of the scratch folder, or else of the others."""
+        """Open a file of the scratch folder, or else of the read-only files."""
         own = self._own(path)
         return self._local.open(own) if os.path.exists(own) else self._files.open(path)
 
@@ -68,7 +68,7 @@ class ScratchFiles:
             file.close()
 
     def put(self, path: str, data: bytes) -> bool:
-        """Refuse: whoever looks commits nothing."""
+        """Refuse: reading commits nothing."""
         del data
         raise self._refusal(path)
 
@@ -84,44 +84,44 @@ class ScratchFiles:
         self._local.unlink(self._own(path))
 
     def list(self, folder: str) -> list[str]:
-        """Return the names that are in a folder of the others."""
+        """Return the names in a folder of the read-only files."""
         return self._files.list(folder)
 
     def exists(self, path: str) -> bool:
-        """Tell whether a file is there."""
+        """Return whether a file exists."""
         return os.path.exists(self._own(path)) or self._files.exists(path)
 
     def sync_folder(self, folder: str) -> None:
-        """Do nothing: what is here need not survive."""
+        """Do nothing: scratch files need not survive."""
 
     def sync_files(self, paths: Collection[str]) -> None:
-        """Do nothing: what is here need not survive."""
+        """Do nothing: scratch files need not survive."""
 
     def _own(self, path: str) -> str:
         return os.path.join(self._folder, os.path.basename(path))
 
     def _refusal(self, path: str) -> StorageError:
-        return StorageError(f"{path}: a checkpoint that is looked at is not changed")
+        return StorageError(f"{path}: a checkpoint that is opened for reading cannot be changed")
 
 
 @dataclass(frozen=True)
 class SegmentTarget:
-    """Where the segments of a shard go that is changed, not only looked at."""
+    """Where the segments of a shard go if it is changed, not only read."""
 
     files: Files
-    #: that of the first segment
+    #: ordinal of the first segment
     ordinal: int
-    #: tells the segments from those of all other attempts
+    #: distinguishes the segments from those of all other attempts
     attempt: str
 
 
 class ScratchShard:
-    """What operators are given: the log of a checkpoint, and an arena and segments of their own."""
+    """What operators work with: the log of a checkpoint, a scratch arena and new segments."""
 
     def __init__(
         self, target: SegmentTarget, folder: str, arena: Arena, budget: Budget, *, durable: bool
     ) -> None:
-        """Read segments from `folder`, and write there; sync them if they are to last."""
+        """Read segments from `folder` and write there; sync them if they must be durable."""
         self.arena = arena
         self.account = budget.account("buffers")
         self.files = target.files
@@ -133,7 +133,7 @@ class ScratchShard:
         self._attempt = target.attempt
         self._durable = durable
         self._open: dict[str, SegmentWriter] = {}
-        #: lifetime class and description of what was finished
+        #: lifetime class and description of finished segments
         self.sealed: list[tuple[str, SegmentInfo]] = []
 
     @property
@@ -142,13 +142,13 @@ class ScratchShard:
         return self._folder.removesuffix(f"/{SEGMENTS}")
 
     def learn(self, infos: Iterable[SegmentInfo]) -> None:
-        """Know the segments that are live, those of snapshots left out."""
+        """Add the live segments, except those of snapshots."""
         for info in sorted(infos, key=lambda each: each.ordinal):
             self._table.add(info)
             self.log.add(info)
 
     def segment(self, lifetime: str) -> SegmentWriter:
-        """Return the open segment of a lifetime class, made on first use."""
+        """Return the open segment of a lifetime class, created on first use."""
         if lifetime not in self._open:
             path = f"{self._folder}/{segment_name(self.next_ordinal, self._attempt)}"
             self._open[lifetime] = SegmentWriter(self.files, path, self.next_ordinal)
@@ -172,7 +172,7 @@ class ScratchShard:
         return SegmentReader(self.files, f"{self._folder}/{info.name}", info=info)
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close all open files."""
         for writer in self._open.values():
             writer.abandon()
         self.log.close()
@@ -187,9 +187,9 @@ def restorable(
     memory: int,
     target: SegmentTarget | None = None,
 ) -> Iterator[tuple[ScratchShard, list[PastVersion]]]:
-    """Open a shard in a temporary folder, with the history its state is restored from.
+    """Open a shard in a temporary folder, with the history that its state is restored from.
 
-    What is written goes to the target, or else to that folder.
+    Segments are written to the target, or else to that folder.
     """
     with tempfile.TemporaryDirectory(prefix="icestream-state-") as folder:
         budget = Budget(memory)
@@ -225,7 +225,7 @@ def _past(commit: Commit, shard: int) -> PastVersion:
 def restored_operator(
     kind: type[Kind], plan: Plan, space: ScratchShard, history: Sequence[PastVersion]
 ) -> Kind:
-    """Return the operator of a plan of a sole part, which is of some kind, in a restored shard."""
+    """Return the operator of a plan with a single part of some kind, in a restored shard."""
     operator = lower.operator(plan, space)
     assert isinstance(operator, kind)
     operator.restore(history)

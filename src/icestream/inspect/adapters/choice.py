@@ -13,9 +13,9 @@ from icestream.state.versions.commits import Commit
 
 
 def readable(legend: StateSchema, commit: Commit) -> StateAdapter:
-    """Return the adapter for a legend, as of a version; CheckpointError if there is none."""
+    """Return the adapter for a state schema at a version; CheckpointError if there is none."""
     if isinstance(legend, NoSchema):
-        msg = f"there is no state to read in this checkpoint: {legend.why}"
+        msg = f"this checkpoint has no state that can be read: {legend.why}"
         raise CheckpointError(msg)
     if isinstance(legend, DataflowSchema):
         return DataflowState(legend, commit)

@@ -1,15 +1,15 @@
-"""State of dataflows: rows by group in synopses, and rows of joins that defer results.
+"""State of dataflows: rows by group, and rows of joins that defer results.
 
-Idea: the stores of a shard are restored without the steps around them, so no code of the user runs.
-Groups come in the order of their identity, as many at a time as the store has room for. Rows of a
-join are those on the log that some result may still need; `resident` tells which were in memory.
+Idea: the stores of a shard are restored without the steps around them, so no user code runs. Groups
+are read in the order of their ids, as many at a time as the store has room for. Rows of a join are
+those on the log that some result may still need; `resident` marks those that were in memory.
 
 Invariants:
 1. Rows are those the query would read (`test_parity_rows_of_groups_beside_the_running_store`).
 2. One group is found by its key without reading others
    (`test_one_group_is_found_by_its_key_alone`).
 
-Limits: which groups were hot is no part of a checkpoint: all come back cold.
+Limits: a checkpoint does not record which groups were hot: all are restored cold.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ from icestream.state.keys import KeyCodec
 from icestream.state.rows import RowCodec
 from icestream.state.versions.commits import Commit
 
-#: columns of a join's rows before their payload: when they live, and where they were
+#: columns of a join's rows before their payload: their lifetimes and where they were
 _LIVES = (
     pa.field("__le", pa.int64(), nullable=False),
     pa.field("__re", pa.int64(), nullable=False),
     pa.field("__resident", pa.bool_(), nullable=False),
 )
-#: bytes of a record of a join, as far as reading cares
+#: size of records for the layout of a join; reading does not depend on it
 _RECORD_BYTES = 65536
 
 
 @dataclass(frozen=True)
 class StoredTable:
-    """A kind of rows by group, and the store that keeps it."""
+    """A kind of rows by group, and the store that contains it."""
 
     table: StateTable
     grouping: GroupingSchema
     options: StoreOptions
-    #: groupings of the component, the number of this one among them, and of the synopsis in it
+    #: groupings of the component, the number of this one, and of the table in it
     groupings: int
     scope: int
     place: int
@@ -69,7 +69,7 @@ class StoredTable:
 
 
 def stored(legend: DataflowSchema, commit: Commit, table: StateTable) -> StoredTable:
-    """Find the store of a table; DefinitionError if rows of a join are meant."""
+    """Find the store of a table; DefinitionError for rows of a join."""
     shards = len(commit.bases) // max(1, len(legend.components))
     component = legend.components[table.shards.start // shards]
     for scope, grouping in enumerate(component.groupings):
@@ -85,7 +85,7 @@ def stored(legend: DataflowSchema, commit: Commit, table: StateTable) -> StoredT
                     place,
                     component.lifetimes,
                 )
-    msg = f"rows of {table.operator} are those that its results wait for: they cannot be rewritten"
+    msg = f"rows of {table.operator} wait for further results: they cannot be rewritten"
     raise DefinitionError(msg)
 
 
@@ -93,7 +93,7 @@ class DataflowState:
     """The state of a dataflow."""
 
     def __init__(self, legend: DataflowSchema, commit: Commit) -> None:
-        """Know the components and their shards."""
+        """Read the components and their shards from the schema."""
         self._legend = legend
         self._shards = len(commit.bases) // max(1, len(legend.components))
         self.tables: Sequence[StateTable] = [
@@ -102,7 +102,7 @@ class DataflowState:
             for table in self._tables(number, component)
         ]
         self.notes: Sequence[str] = (
-            ("hot and cold are not told apart: a checkpoint has all groups on its log",)
+            ("hot and cold groups are not distinguished: a checkpoint has all groups on its log",)
             if any(not component.join for component in legend.components)
             else ()
         )
@@ -173,7 +173,7 @@ class DataflowState:
 def _identities(
     store: GroupStore, grouping: GroupingSchema, asked: ReadRequest
 ) -> Iterator[tuple[Ids, Ids]]:
-    """Yield the groups of a store, or the one that is asked for, in chunks that it can name."""
+    """Yield the groups of a store, or the requested one, in chunks that it can hold."""
     if asked.key is not None:
         yield KeyCodec(grouping.keys).identify(key_row(grouping.keys, asked.key))
         return
@@ -184,7 +184,7 @@ def _identities(
 
 
 def every_group(store: GroupStore) -> list[tuple[Ids, Ids]]:
-    """Return the groups of a store, in the order of their identities."""
+    """Return the groups of a store, in the order of their ids."""
     directory = store.directory
     entries = directory.entries(directory.every())
     entries = entries[np.lexsort(identities(entries)[::-1])]

@@ -1,11 +1,11 @@
 """Partial aggregates as columns that people can read and edit, and back.
 
-Idea: what windows keep of some events is a row of fields, each of one to four words. A field is
-shown as the number it is, or as its words where it carries an order.
+Idea: the state of windows over some events is a row of fields, each of one to four words. A field
+is shown as the number it represents, or as its words if it contains an order.
 
-Invariant: fields that are shown and taken back are the same fields, but for the low word of a float
-sum, which is below its last bit (`test_parity_fields_are_shown_and_taken_back`); of rows that were
-not edited that word is kept, too (`test_rows_that_nobody_edited_make_no_version`).
+Invariant: fields that are shown and converted back are the same fields, except for the low word of
+a float sum, which is below its last bit (`test_parity_fields_are_shown_and_taken_back`); in rows
+that were not edited that word is preserved, too (`test_rows_that_nobody_edited_make_no_version`).
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _EXTREMES = (words.MIN, words.MAX)
 
 @dataclass(frozen=True)
 class FieldColumns:
-    """The fields of a layout as columns; an entry is an identity and its fields."""
+    """The fields of a layout as columns; an entry consists of an id and its fields."""
 
     layout: Layout
-    #: types of the columns that fields are made of, and the user's names for them
+    #: types of the columns that fields are computed from, and the user's names for them
     types: Mapping[str, pa.DataType]
     named: Mapping[str, str]
 
     @classmethod
     def of(cls, layout: Layout, types: Mapping[str, pa.DataType], plan: Plan) -> FieldColumns:
-        """Show fields by the names that a plan has for its inputs."""
+        """Name fields by the names that a plan has for its inputs."""
         return cls(layout, types, dict(zip(plan.inputs.names, plan.expressions, strict=True)))
 
     @property
@@ -56,18 +56,18 @@ class FieldColumns:
         return [self._shown(each, entries) for each in self.layout.fields]
 
     def taken(self, rows: pa.RecordBatch) -> Table:
-        """Return the fields of rows as entries, without identities; InputError if one is empty."""
+        """Return the fields of rows as entries, without ids; InputError if one has no events."""
         out = np.zeros((rows.num_rows, self.layout.entry_width), dtype=np.int64)
         for each, place in zip(self.layout.fields, self.layout.places.tolist(), strict=True):
             count = words.WORDS[each.op]
             out[:, place : place + count] = self._words(each, rows.column(self._name(each)))
         if (out[:, self.layout.places[0]] < 1).any():
-            msg = "a row is of no events: leave it out, and its group is there no more"
+            msg = "a row has no events: delete the row to remove the group"
             raise InputError(msg)
         return out
 
     def keep_unedited(self, entries: Table, known: Table, places: Ints) -> None:
-        """Put the words that are kept where an entry shows the same; places of -1 are not known."""
+        """Restore the stored words where an entry shows the same; place -1 means unknown."""
         edited = np.flatnonzero(places >= 0)
         kept = known[places[edited]]
         for field, first in zip(self.layout.fields, self.layout.places.tolist(), strict=True):

@@ -1,12 +1,12 @@
-"""State of update streams: the keys that are known, and the newest values of those that wait.
+"""State of update streams: the known keys, and the newest values of those that wait.
 
 Idea: the queue of a shard is restored with the columns of its values and without the user's
-function, which is not asked for anything.
+function, which is never called.
 
 Invariant: the values are those that a restarted query would serve
 (`test_waiting_values_are_those_that_would_be_served`).
 
-Limits: of a key that does not wait the value is gone, and only its identity is known.
+Limits: a key that does not wait has no value any more; only its id is known.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from icestream.operators.protocol import PastVersion, Shard
 from icestream.plan.state_schema import UpdateSchema
 from icestream.state.versions.commits import Commit
 
-#: what is told of a key beside its value
+#: columns of a key besides its value
 _TOLD = (
     pa.field("__waits_since", pa.int64()),
     pa.field("__last_update", pa.int64(), nullable=False),
@@ -34,7 +34,7 @@ _TOLD = (
     pa.field("__mean_gap", pa.float64(), nullable=False),
 )
 _ROWS_AT_ONCE = 16_384
-#: the table of values that wait
+#: the table of waiting values
 WAITING = "waiting"
 
 
@@ -42,7 +42,7 @@ class UpdateState:
     """The waiting keys of an update stream."""
 
     def __init__(self, legend: UpdateSchema, commit: Commit) -> None:
-        """Know the columns of values."""
+        """Read the columns of values from the schema."""
         shards = range(len(commit.bases))
         keys = pa.schema([legend.payload.field(name) for name in legend.keys])
         self._payload, self._readers = legend.payload, legend.readers
@@ -86,5 +86,5 @@ class UpdateState:
 
 
 def _nothing(rows: Any) -> Any:
-    """Return rows as they are: nobody asks."""
+    """Return rows unchanged; never called."""
     return rows

@@ -1,6 +1,6 @@
-"""State of windows over update streams: groups with their newest window, and tuples that wait.
+"""State of windows over update streams: groups with their newest window, and waiting tuples.
 
-Invariant: the tuples are those that windows of a restarted query would be over
+Invariant: the tuples are those that the windows of a restarted query would contain
 (`test_tuples_of_update_windows_are_those_that_wait`).
 """
 
@@ -28,7 +28,7 @@ from icestream.plan.state_schema import UpdateSchema
 from icestream.state.queue.windows.snapshot import content_of
 from icestream.state.versions.commits import Commit
 
-#: what is told of a group; instants are microseconds
+#: columns of a group; instants are microseconds
 _TOLD = (
     pa.field("__state", pa.string(), nullable=False),
     pa.field("__waits_since", pa.int64()),
@@ -43,7 +43,7 @@ class UpdateWindowState:
     """The groups of windows over an update stream."""
 
     def __init__(self, legend: UpdateSchema, commit: Commit) -> None:
-        """Know the columns of groups and tuples."""
+        """Read the columns of groups and tuples from the schema."""
         assert legend.windowed is not None
         self._windowed: WindowedBy = legend.windowed
         self._front = legend.front
@@ -94,7 +94,7 @@ class UpdateWindowState:
         yield from self._arcs.read(operator.front, shard, asked)
 
     def _told(self, cells: np.ndarray[Any, Any]) -> list[pa.Array]:
-        """Return what is told of groups."""
+        """Return the columns of groups."""
         states, spec = cells[:, z.STATES], self._windowed.windows
         names = np.array(["done", "idle", "ready", "waiting"])
         waits, ready, idle = (states & each != 0 for each in (WAIT, READY, IDLE))
@@ -115,5 +115,5 @@ class UpdateWindowState:
 
 
 def _nothing(rows: Any) -> Any:
-    """Return rows as they are: nobody asks."""
+    """Return rows unchanged; never called."""
     return rows

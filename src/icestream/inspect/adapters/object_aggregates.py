@@ -1,11 +1,11 @@
-"""What windows with objects keep: states of each group and pane.
+"""State of windows with object aggregates: the states of each group and pane.
 
-Idea: the operator of a shard is restored and hands out the states of its panes: words of aggregates
-of fixed size as the columns of panes have them, and beside them the state of each object (a list of
-values with their times or counts, the bytes of a sketch) as the log has it. They are read only
-where they are asked for by name.
+Idea: the operator of a shard is restored and yields the states of its panes: aggregates of fixed
+size in the columns of panes, followed by the state of each object aggregate (a list of values with
+their times or counts, the bytes of a sketch) as the log stores it. They are read only if requested
+by name.
 
-Invariant: what is shown of a group and a pane is the state of its events, each pair once
+Invariant: the state shown for a group and a pane is that of its events, each pair once
 (`test_oracle_states_of_panes_are_those_of_their_events`).
 """
 
@@ -34,15 +34,15 @@ from icestream.state.versions.commits import Commit
 
 
 class ObjectAggregateState:
-    """The panes of a plan that has nothing but windows with objects."""
+    """The panes of a plan that has only windows with object aggregates."""
 
     def __init__(self, plan: Plan, spec: ObjectSpec, commit: Commit) -> None:
-        """Know the columns of the plan of a sole part."""
+        """Read the columns from a plan with a single part."""
         self.plan, self.spec = plan, spec
         self.states = States(spec)
         self.grid = Grid.of([spec.windows])
         self.fields = FieldColumns.of(self.states.layout, spec.types, plan)
-        #: columns with states of objects
+        #: columns with states of object aggregates
         self.objects = [
             pa.field(f"__state({aggregate.alias})", kind) for aggregate, kind in self.states.objects
         ]
@@ -59,7 +59,7 @@ class ObjectAggregateState:
         )
 
     def first(self, watermark: Micros) -> int | None:
-        """Return the first pane that some window still needs, None for all."""
+        """Return the first pane that some window still needs; None for all."""
         if watermark == MINUS_INFINITY:
             return None
         return self.spec.windows.on(self.grid).first_open(watermark)

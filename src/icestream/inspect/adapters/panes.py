@@ -1,13 +1,13 @@
-"""What windows on a grid keep: partial aggregates of each group and pane.
+"""State of windows on a grid: the partial aggregates of each group and pane.
 
-Idea: segments of such windows hold entries, by pane; snapshots and new keys tell whose they are. So
-panes are read off the log, and no window is closed. Panes that have left all windows are not shown.
-They are read only where they are asked for by name: the open windows are what most people look for.
+Idea: segments of such windows contain entries by pane; snapshots and new keys contain the keys of
+their groups. So panes are read from the log, and no window is closed. Panes that have left all
+windows are not shown. Panes are read only if requested by name: most people want the open windows.
 
-Invariant: what is shown of a group and a pane is what its events fold to, each pair once
+Invariant: the entry shown for a group and a pane is the fold of its events, each pair once
 (`test_oracle_panes_are_what_events_fold_to`).
 
-Cost: the entries of some panes at a time, and all keys of a shard.
+Cost: memory for the entries of some panes at a time, and for all keys of a shard.
 
 References: `docs/formats/log.md`.
 """
@@ -39,20 +39,20 @@ from icestream.state.identities import distinct, identities
 from icestream.state.log.ipc import read_table
 from icestream.state.versions.commits import BASE, Commit
 
-#: the column that tells a pane by its first instant
+#: column with the first instant of a pane
 PANE = "__pane"
-#: entries that are read together, about
+#: approximate number of entries that are read together
 _ROWS_AT_ONCE = 16_384
 
 
 def obstacle(plan: Plan, commit: Commit) -> str | None:
-    """Return why there are no panes to read, None if there are some."""
+    """Return why there are no panes to read; None if there are."""
     if lower.on_panes(plan) is None or len(parts_of(plan)) > 1:
-        return "only windows on a grid with aggregates of fixed size, and no others beside them"
+        return "panes exist only if all windows are on a grid with aggregates of fixed size"
     if str(commit.decisions.get("store", PANES)) != PANES:
-        return "the log of this query keeps raw events, not panes"
+        return "the log of this query stores raw events, not panes"
     if commit.decisions.get("composition"):
-        return "some windows of this query are made of the rows of others, not of panes"
+        return "some windows of this query are composed of the rows of others, not of panes"
     return None
 
 
@@ -60,7 +60,7 @@ class PaneState:
     """The panes of a plan."""
 
     def __init__(self, plan: Plan, commit: Commit) -> None:
-        """Know the fields; there must be no obstacle."""
+        """Read the fields from the plan; there must be no obstacle."""
         self.spec = lower.window_spec(plan)
         self.layout = self.spec.layout
         self.fields = FieldColumns.of(self.layout, self.spec.types, plan)
@@ -76,7 +76,7 @@ class PaneState:
         )
 
     def first(self, watermark: Micros) -> int | None:
-        """Return the first pane that some window still needs, None for all."""
+        """Return the first pane that some window still needs; None for all."""
         if watermark == MINUS_INFINITY:
             return None
         return min(course.first_open(watermark) for course in self.spec.courses)
@@ -117,7 +117,7 @@ class PaneState:
             yield sorted_run(panes, np.concatenate(ordered), self.layout)
 
     def _slices(self, space: ScratchShard) -> npt.NDArray[np.void]:
-        """Return what directories of segments tell of the slices of a shard."""
+        """Return the slices of a shard, from the directories of its segments."""
         found = []
         for info in space.log.segments.values():
             with closing(space.reader(info)) as reader:
@@ -142,17 +142,17 @@ def instants_of(rows: pa.RecordBatch) -> Ints:
 
 
 class LoggedKeys:
-    """The key columns of the groups of a shard, as its log tells them."""
+    """The key columns of the groups of a shard, as its log stores them."""
 
     def __init__(self, space: ScratchShard, history: Sequence[PastVersion], columns: int) -> None:
-        """Read the keys of the last snapshot and those that came after it."""
+        """Read the keys of the last snapshot and those logged after it."""
         self._columns = columns
         parts = list(self._parts(space, history)) if columns else []
         hi, lo = (
             np.concatenate([np.empty(0, np.uint64), *(each[half] for each in parts)])
             for half in range(2)
         )
-        #: each group once, and a row of its key
+        #: each group once, and its key as a row
         self._hi, self._lo, numbers = distinct(hi, lo)
         self._row = np.empty(len(self._hi), dtype=np.int64)
         self._row[numbers] = np.arange(len(numbers))
@@ -161,7 +161,7 @@ class LoggedKeys:
         self._keys = pa.concat_tables(tables) if tables else None
 
     def of(self, hi: Ids, lo: Ids) -> pa.Table:
-        """Return the keys of groups; ValueError if one is not known."""
+        """Return the keys of groups; ValueError if one is unknown."""
         if not self._columns:
             return pa.table({})
         places = places_among(hi, lo, self._hi, self._lo)
@@ -195,7 +195,7 @@ class LoggedKeys:
 
 
 def _whole_panes(slices: npt.NDArray[np.void]) -> Iterator[npt.NDArray[np.void]]:
-    """Cut slices, in the order of their panes, where panes end, into about so many rows."""
+    """Split slices, sorted by pane, between panes into parts of about equal numbers of rows."""
     begin = 0
     rows = np.cumsum(slices["rows"].astype(np.int64))
     while begin < len(slices):

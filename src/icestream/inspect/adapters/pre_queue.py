@@ -1,6 +1,6 @@
-"""State of the arcs before a queue of updates: rows that joins keep, times that unions know.
+"""State of the operators in front of a queue of updates: rows of joins, times of unions.
 
-Invariant: rows are those that a restarted query could still match
+Invariant: the rows are those that a restarted query could still match
 (`test_kept_rows_of_update_joins_are_those_that_can_match`).
 """
 
@@ -26,11 +26,11 @@ _LAST = pa.schema([pa.field("__last_update", pa.int64(), nullable=False)])
 
 
 class PreQueueState:
-    """What the arcs of a tree keep."""
+    """The state of the operators of a tree."""
 
     def __init__(self, front: PreQueueNode | None, keys: pa.Schema, shards: range) -> None:
-        """Know the tables: two for each join, one for each union."""
-        #: table, number of the arc and name of its array
+        """List the tables: two for each join, one for each union."""
+        #: table, number of the operator and name of its array
         self._tables: list[tuple[StateTable, int, str]] = []
         arcs = [] if front is None else [spec for spec, _ in PreQueueOperator(front).states()]
         for number, arc in enumerate(arcs):
@@ -46,7 +46,7 @@ class PreQueueState:
 
     @property
     def tables(self) -> Sequence[StateTable]:
-        """Return the tables that there are."""
+        """Return the available tables."""
         return tuple(table for table, _, _ in self._tables)
 
     def read(
@@ -73,7 +73,7 @@ class PreQueueState:
 def chosen(
     table: StateTable, shard: int, rows: pa.RecordBatch, hi: Ids, lo: Ids, asked: ReadRequest
 ) -> StateRows:
-    """Return rows, only those of one group if that is asked for."""
+    """Return rows; only those of one group if it is requested."""
     if asked.key is not None:
         one, two = KeyCodec(table.keys).identify(key_row(table.keys, asked.key))
         mine = np.flatnonzero((hi == one) & (lo == two))

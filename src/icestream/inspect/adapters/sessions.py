@@ -1,10 +1,9 @@
-"""What sessions keep: partial aggregates of each open session.
+"""State of sessions: the partial aggregates of each open session.
 
-Idea: the operator of a shard is restored and hands out its open sessions as they are, with their
-bounds and fields. As panes are, they are read only where they are asked for by name: what most
-people look for are the aggregates.
+Idea: the operator of a shard is restored and yields its open sessions unchanged, with their bounds
+and fields. Like panes, they are read only if requested by name: most people want the aggregates.
 
-Invariant: what is shown of a session is what its events fold to
+Invariant: the fields shown for a session are the fold of its events
 (`test_oracle_open_sessions_are_what_events_fold_to`).
 """
 
@@ -29,7 +28,7 @@ from icestream.state.identities import identities
 from icestream.state.versions.commits import Commit
 
 SESSIONS = "sessions"
-#: columns that tell the first event of a session, and when it ends if no other comes
+#: columns with the first event of a session, and its end if no further event arrives
 STARTS = "__start"
 ENDS = "__end"
 
@@ -38,7 +37,7 @@ class SessionState:
     """The open sessions of a plan that has nothing else."""
 
     def __init__(self, plan: Plan, spec: SessionSpec, commit: Commit) -> None:
-        """Know the fields of the plan of a sole part."""
+        """Read the fields from a plan with a single part."""
         self.plan, self.spec = plan, spec
         self.fields = FieldColumns.of(spec.layout, spec.types, plan)
         keys = plan.group_keys
@@ -80,7 +79,7 @@ class SessionState:
         return pa.RecordBatch.from_arrays(shown, schema=self.table.columns)
 
     def bounds(self, rows: pa.RecordBatch) -> tuple[Ints, Ints]:
-        """Return begin and end of the sessions of rows."""
+        """Return begin and end of the sessions in rows."""
         begins, ends = (
             np.asarray(rows.column(name).view(pa.int64()).to_numpy()) for name in (STARTS, ENDS)
         )
@@ -88,7 +87,7 @@ class SessionState:
 
 
 def entries_of(rows: Table) -> Table:
-    """Return rows of sessions as entries: identity and fields, without bounds."""
+    """Return rows of sessions as entries: id and fields, without bounds."""
     return np.concatenate([rows[:, :START], rows[:, SESSION_FIELDS:]], axis=1)
 
 

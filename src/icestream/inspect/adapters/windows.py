@@ -1,19 +1,19 @@
-"""State of windows of every kind: what they would show if they closed now.
+"""State of windows of every kind: the rows they would emit if they closed now.
 
-Idea: what windows keep (panes, sessions, trees of objects, tuples) says little by itself. The
-operator is restored, and its windows are closed one after the other as if the watermark had reached
-their end, in a scratch folder: the rows are the running aggregates of the open windows. Windows
-that move with events show the window of each group as it stands. Panes and partial aggregates of
-sessions are read where they are asked for (`panes`, `sessions`).
+Idea: the stored state of windows (panes, sessions, trees of object aggregates, tuples) is hard to
+read. So the operator is restored in a scratch folder and its windows are closed one after the
+other, as if the watermark had reached their end: the rows are the running aggregates of the open
+windows. Windows that move with events show the current window of each group. Panes and partial
+aggregates of sessions are read if requested (`panes`, `sessions`).
 
 Invariants:
-1. The rows are those a query emits that ends here
+1. The rows are those that a query emits if it ends here
    (`test_parity_open_windows_beside_a_query_that_ends_here`).
-2. No more than `WINDOWS` windows of a view are closed, those that end first
+2. At most `WINDOWS` windows of a view are closed, those that end first
    (`test_bounded_sliding_windows_show_the_first_that_end`).
 
-Limits: a window in which raw events are kept, not panes, is closed once: of those that slide, the
-first that ends.
+Limits: if the log stores raw events instead of panes, windows are closed only once: of sliding
+windows, the first that ends is shown.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from icestream.plan.windows.session import Session
 from icestream.runtime.work.windows.raw_event_reader import RawEventReader
 from icestream.state.versions.commits import Commit
 
-#: windows of a view that are shown, at most
+#: most windows of a view that are shown
 WINDOWS = 16
 
 
@@ -56,7 +56,7 @@ class WindowState:
     """The open windows of a plan."""
 
     def __init__(self, plan: Plan, commit: Commit) -> None:
-        """Know the views, and what the version decided."""
+        """Read the views from the plan, and the decisions of the version."""
         self._plan = plan = _showing_all(plan)
         self._store = str(commit.decisions.get("store", PANES))
         shards = range(len(commit.bases))
@@ -77,23 +77,23 @@ class WindowState:
         if self._kept is not None:
             self.tables = (*self.tables, self._kept.table)
             name = self._kept.table.name
-            self.notes += (f"what windows are made of is read as {name!r}, see --kept",)
+            self.notes += (f"the parts that windows consist of are read as {name!r}, see --kept",)
 
     def _hidden(self) -> Iterator[str]:
-        """Yield which views are not shown."""
+        """Yield a note for each view that is not shown."""
         if len(parts_of(self._plan)) > 1:
             for number, view in enumerate(self._plan.views):
                 if isinstance(view.windows, Frame):
                     yield (
-                        f"view {number} moves with events and runs beside windows of other kinds: "
+                        f"view {number} moves with events, alongside other kinds of windows: "
                         "its state cannot be read yet"
                     )
 
     def _left_out(self) -> Iterator[str]:
-        """Yield which windows are not shown."""
+        """Yield a note for windows that are not shown."""
         yield from (
             f"view {number} has up to {view.windows.range // view.windows.slide} windows open at "
-            f"once (they slide by {format_interval(view.windows.slide)}): the first "
+            f"once (they slide by {format_interval(view.windows.slide)}): only the first "
             f"{self._windows} that end are shown"
             for number, view in enumerate(self._plan.views)
             if isinstance(view.windows, Windows | Cumulative)
@@ -108,7 +108,7 @@ class WindowState:
         commit: Commit,
         asked: ReadRequest,
     ) -> Iterator[StateRows]:
-        """Restore a shard, close its windows and yield their rows; or yield what it keeps."""
+        """Restore a shard, close its windows and yield their rows, or yield its stored parts."""
         assert isinstance(space, ScratchShard)
         if self._kept is not None and self._kept.table in asked.tables:
             yield from self._kept.read(shard, space, history, commit, asked)
@@ -139,7 +139,7 @@ class WindowState:
     def _events(
         self, shard: int, space: ScratchShard, commit: Commit
     ) -> tuple[RawEventReader, int] | None:
-        """Return the raw events that fields without an inverse are folded from, where they are."""
+        """Return the raw events that fields without an inverse are folded from, if any."""
         folded = lower.on_panes(self._plan)
         if self._store == PANES or folded is None or lower.takes_back(folded):
             return None
@@ -154,7 +154,7 @@ class WindowState:
         return [n for n, view in views if isinstance(view.windows, Windows | Cumulative)]
 
     def _stages(self, watermark: Micros, end: Micros) -> Iterator[Micros]:
-        """Yield the watermarks to which windows are closed until each view has shown some."""
+        """Yield the watermarks at which windows are closed, until each view has shown some."""
         kinds = [self._plan.views[view].windows for view in self._grids]
         if len(kinds) < len(self._plan.views) or watermark == MINUS_INFINITY:
             yield end
@@ -184,7 +184,7 @@ class WindowState:
 
 
 def kept(plan: Plan, commit: Commit) -> PaneState | SessionState | ObjectAggregateState | None:
-    """Return what windows are made of, where that can be read."""
+    """Return the adapter of the parts that windows consist of, if these can be read."""
     if obstacle(plan, commit) is None:
         return PaneState(plan, commit)
     if (sole := lower.sole_part(plan)) is None:
@@ -196,7 +196,7 @@ def kept(plan: Plan, commit: Commit) -> PaneState | SessionState | ObjectAggrega
 
 
 class _NoInputs:
-    """A batch that brought nothing."""
+    """An empty batch."""
 
     def entries(self) -> Iterator[Table]:
         """Yield nothing."""
@@ -226,7 +226,7 @@ def _all_tumble(plan: Plan) -> bool:
 
 
 def _showing_all(plan: Plan) -> Plan:
-    """Return a plan whose views show all groups, where that does not change what they share."""
+    """Return a plan whose views show all groups, if that does not change what they share."""
     kinds = {(view.windows, view.mode) for view in plan.views}
     if len({windows for windows, _ in kinds}) < len(kinds):
         return plan
@@ -234,7 +234,7 @@ def _showing_all(plan: Plan) -> Plan:
 
 
 def _first(rows: pa.RecordBatch, seen: set[Any], most: int) -> pa.RecordBatch:
-    """Return the rows of windows that are among the first, of which some have been seen."""
+    """Return the rows of the first windows, given those that have been seen."""
     if not pa.types.is_struct(rows.schema.field(0).type) or rows.schema.field(0).name != "window":
         seen.add(None)
         return rows
@@ -247,7 +247,7 @@ def _first(rows: pa.RecordBatch, seen: set[Any], most: int) -> pa.RecordBatch:
 
 
 def _kind(view: View) -> str:
-    """Return what is kept for a view, as people name it."""
+    """Return a name for the state of a view."""
     if isinstance(view.windows, Frame):
         return "windows as they stand"
     return "open sessions" if isinstance(view.windows, Session) else "open windows"

@@ -1,1 +1,1 @@
-"""How edited rows become state: one module for each kind that can be written."""
+"""Turns edited rows into state: one module for each kind that can be written."""

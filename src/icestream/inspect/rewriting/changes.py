@@ -1,6 +1,7 @@
-"""What rewriting a shard is: rows in, segments and counts out.
+"""The interface of a rewrite of a shard: rows in, segments and counts out.
 
-Invariant: rows that nobody edited make no change (`test_rows_that_nobody_edited_make_no_version`).
+Invariant: rows that were not edited change nothing
+(`test_rows_that_nobody_edited_make_no_version`).
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from icestream.operators.protocol import PastVersion
 
 @dataclass(frozen=True)
 class ShardRewrite:
-    """What was changed in one shard; what was written is in the shard's `sealed`."""
+    """The changes of one shard; its segments are in the shard's `sealed`."""
 
-    #: groups whose rows differ now, and the rows that they have
+    #: number of groups whose rows changed, and of their rows
     groups: int
     rows: int
-    #: whether the version stands without those before it
+    #: whether the version can be restored without those before it
     snapshot: bool = False
-    #: ordinals of segments that nothing needs any more
+    #: ordinals of segments that are no longer needed
     released: tuple[int, ...] = ()
-    #: whether something waits now that may not have waited before
+    #: whether keys may wait now that did not wait before
     waits: bool = False
 
 
@@ -37,23 +38,23 @@ class Rewriter(ABC):
     """Writes the edited rows of one table."""
 
     def __init__(self, given: EditedRows, *, keep: bool) -> None:
-        """Write the given rows; groups that they do not name are kept, or dropped."""
+        """Write the given rows; groups without a row are kept or dropped."""
         self._given = given
         self._keep = keep
 
     def concerns(self, shard: int) -> bool:
-        """Tell whether something may change in a shard."""
+        """Return whether anything may change in a shard."""
         return not self._keep or self._given.has(shard)
 
     @abstractmethod
     def change(
         self, shard: int, space: ScratchShard, history: Sequence[PastVersion]
     ) -> ShardRewrite | None:
-        """Write what differs in a shard; None, and nothing written, if nothing does."""
+        """Write the differences of a shard; None, with nothing written, if there are none."""
 
 
 def differing(one: Ints, begins: Ints, two: Ints, others: Ints) -> npt.NDArray[np.bool_]:
-    """Tell which stretches of words are not the same, given where each begins and the last ends."""
+    """Return which runs of words differ, given the start of each and the end of the last."""
     sizes = np.diff(begins)
     differ: npt.NDArray[np.bool_] = sizes != np.diff(others)
     lengths = np.where(differ, 0, sizes)
@@ -65,7 +66,7 @@ def differing(one: Ints, begins: Ints, two: Ints, others: Ints) -> npt.NDArray[n
 
 
 def places_of(rows: Table, among: Table) -> Ints:
-    """Return where each row is among others, each of which is there once; -1 for nowhere."""
+    """Return the position of each row among others, which are unique; -1 if it is missing."""
     _, numbers = np.unique(np.concatenate([among, rows]), axis=0, return_inverse=True)
     place = np.full(len(numbers), -1, dtype=np.int64)
     place[numbers[: len(among)]] = np.arange(len(among))
@@ -73,7 +74,7 @@ def places_of(rows: Table, among: Table) -> Ints:
 
 
 def alone(one: Table, other: Table) -> Table:
-    """Return the rows that are in one of two tables and not in the other; in each there once."""
+    """Return the rows that are in one of two tables only; in each they are unique."""
     rows, counts = np.unique(np.concatenate([one, other]), axis=0, return_counts=True)
     found: Table = rows[counts == 1]
     return found

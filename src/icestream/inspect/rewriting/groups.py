@@ -1,12 +1,12 @@
-"""Rows by group, as a batch would write them.
+"""Rewrites rows by group, as a batch would write them.
 
-Idea: the store of a shard is restored; groups whose rows differ from those given are replaced in
+Idea: the store of a shard is restored; groups whose rows differ from the given ones are replaced in
 it, and it writes them to the log.
 
 Invariant: after a rewrite the state is what was given
 (`test_oracle_the_state_is_what_was_written`).
 
-Limits: timers keep their instants; a group that is new has none.
+Limits: timers keep their instants; new groups have none.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from icestream.state.rows import RowCodec
 
 
 class GroupRewriter(Rewriter):
-    """Writes rows of one synopsis."""
+    """Writes rows of one table of group state."""
 
     def __init__(self, table: StoredTable, given: EditedRows, *, keep: bool) -> None:
-        """Write the given rows; groups that they do not name are kept, or emptied."""
+        """Write the given rows; groups without a row are kept or emptied."""
         super().__init__(given, keep=keep)
         self._table = table
         self._codec = RowCodec(table.table.columns)
@@ -57,7 +57,7 @@ class GroupRewriter(Rewriter):
         return ShardRewrite(groups, rows)
 
     def _identities(self, store: GroupStore, shard: int) -> Iterator[tuple[Ids, Ids]]:
-        """Yield the groups to look at, each once, as many at a time as a chunk may name."""
+        """Yield the groups to compare, each once, as many at a time as a chunk may have."""
         hi, lo = self._given.groups(shard)
         if not self._keep:
             known = every_group(store)
@@ -69,7 +69,7 @@ class GroupRewriter(Rewriter):
             yield hi[begin : begin + most], lo[begin : begin + most]
 
     def _portion(self, store: GroupStore, slots: Slots) -> tuple[int, int]:
-        """Replace the groups of a portion that differ; return how many, and their rows."""
+        """Replace the differing groups of a portion; return the numbers of groups and rows."""
         number = self._table.place
         there = store.read(number, slots)
         owners, wanted = self._given.rows_of(*store.identities(slots))
@@ -85,11 +85,11 @@ class GroupRewriter(Rewriter):
 
 
 def _differing(codec: RowCodec, one: GroupRows, two: GroupRows, count: int) -> Ints:
-    """Return the numbers of groups whose rows differ, or come in another order."""
+    """Return the numbers of groups whose rows differ, or differ in order."""
     return np.flatnonzero(differing(*_words(codec, one, count), *_words(codec, two, count)))
 
 
 def _words(codec: RowCodec, rows: GroupRows, count: int) -> tuple[Ints, Ints]:
-    """Return the words of the rows and where those of each group begin."""
+    """Return the words of the rows, and the start of each group."""
     encoded = codec.encode(rows.rows)
     return encoded.words, encoded.offsets[np.searchsorted(rows.owners, np.arange(count + 1))]

@@ -1,17 +1,17 @@
-"""Values that wait, as updates that somebody sent.
+"""Rewrites waiting values as updates.
 
-Idea: the queue of a shard is restored. A row that differs from what waits arrives as an update of
-its key, at the time that it says; a key that is dropped leaves the queue as if it had been served.
+Idea: the queue of a shard is restored. A row that differs from the waiting value arrives as an
+update of its key, at the time in the row; a dropped key leaves the queue as if it had been served.
 Both are logged as a version of the query would log them.
 
 Invariants:
-1. A restarted query serves the values that were given, and no others
+1. A restarted query serves the given values, and no others
    (`test_oracle_rewritten_values_are_those_that_are_served`).
-2. An edit counts as an update: it cannot be older than the newest of its key
+2. An edit counts as an update: it cannot be older than the newest update of its key
    (`test_an_edited_value_is_not_older_than_what_its_key_had`).
 
-Limits: since when a key waits, and how often it was updated, follow from the updates and are not
-taken from the rows.
+Limits: how long a key has waited, and how often it was updated, follow from the updates and are not
+read from the rows.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from icestream.plan import state_schema
 from icestream.state.rows import RowCodec
 from icestream.state.snapshot_schedule import SnapshotSchedule
 
-#: the column that says when the value of a row came
+#: column with the time of a row's value
 LAST_UPDATE = "__last_update"
 _ROWS_AT_ONCE = 16_384
 
 
 class WaitingRewriter(Rewriter):
-    """Writes the values that wait for their turn."""
+    """Writes the waiting values."""
 
     def __init__(self, told: state_schema.UpdateSchema, given: EditedRows, *, keep: bool) -> None:
-        """Write the given rows; keys that they do not name go on waiting, or are dropped."""
+        """Write the given rows; keys without a row keep waiting or are dropped."""
         super().__init__(given, keep=keep)
         self._told = told
         self._codec = RowCodec(told.payload)
@@ -55,7 +55,7 @@ class WaitingRewriter(Rewriter):
     def change(
         self, shard: int, space: ScratchShard, history: Sequence[PastVersion]
     ) -> ShardRewrite | None:
-        """Let edited values arrive, and keys go that no row names."""
+        """Enqueue edited values, and drop keys without a row."""
         told, now = self._told, SystemClock().now()
         front = None if told.front is None else PreQueueOperator(told.front, space)
         waiting = WaitingKeys(told.payload, "inplace", space.arena, space.account, told.readers)
@@ -73,19 +73,19 @@ class WaitingRewriter(Rewriter):
         served = there.of_readers(gone)
         for reader, (hi, lo) in enumerate(served):
             waiting.take_out(reader, hi, lo, now)
-        # what the rows do not tell, as the importance of keys, is not known here: no snapshot
+        # no snapshot: what rows do not contain, such as the importance of keys, is unknown here
         SnapshotSchedule(space.arena.header).resume(0, 0)
         log.write(updates, served)
         given = 0 if updates is None else updates.rows.num_rows
         return ShardRewrite(groups, given, waits=given > 0)
 
     def _updates(self, shard: int, there: _There, waiting: WaitingKeys) -> NewestUpdates | None:
-        """Return the rows of a shard that differ from what waits; InputError if one cannot be."""
+        """Return the rows of a shard that differ from the waiting values; InputError if invalid."""
         hi, lo = self._given.groups(shard)
         owners, rows = self._given.rows_of(hi, lo)
         if len(owners) > len(hi):
             key = rows.select(self._told.keys).slice(_second(owners), 1).to_pylist()[0]
-            msg = f"two rows are of one key, {key}: only its newest value waits"
+            msg = f"two rows have the key {key}, but only its newest value waits"
             raise InputError(msg)
         last = np.asarray(rows.column(LAST_UPDATE).to_numpy())
         payload = rows.select(self._told.payload.names)
@@ -100,15 +100,15 @@ class WaitingRewriter(Rewriter):
             key = payload.select(self._told.keys).slice(int(stale[0]), 1).to_pylist()[0]
             at = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=int(last[stale[0]]))
             msg = (
-                f"the value of {key} is of {at.isoformat()}, and its key had a newer update: leave "
-                f"{LAST_UPDATE} as it was exported, or give a later time"
+                f"the value of {key} is of {at.isoformat()}, but its key had a newer update. "
+                f"Leave {LAST_UPDATE} as exported, or set a later time"
             )
             raise InputError(msg)
         return updates
 
 
 class _There:
-    """The keys that wait, in memory while a shard is rewritten."""
+    """The waiting keys, in memory while a shard is rewritten."""
 
     def __init__(self, waiting: WaitingKeys, codec: RowCodec, readers: int) -> None:
         self._codec = codec
@@ -124,11 +124,11 @@ class _There:
         self._hi: Ids = columns[0] if columns else empty
         self._lo: Ids = columns[1] if columns else empty
         self._last: Ints = columns[2] if columns else empty.view(np.int64)
-        #: list of each key for each reader, -1 where that one does not wait for it
+        #: list of each key for each reader, -1 if the key does not wait for that reader
         self._lists = columns[3:] or [empty.view(np.int64)] * readers
 
     def differ(self, hi: Ids, lo: Ids, last: Ints, payload: pa.RecordBatch) -> Mask:
-        """Tell which values are not what waits."""
+        """Return which values differ from the waiting ones."""
         places = places_among(hi, lo, self._hi, self._lo)
         other = places < 0
         same = np.flatnonzero(~other)
@@ -146,16 +146,16 @@ class _There:
         return np.zeros(len(self._hi), dtype=np.bool_)
 
     def unnamed(self, hi: Ids, lo: Ids) -> Mask:
-        """Tell which keys are not among those given."""
+        """Return which keys are not among those given."""
         chosen: Mask = places_among(self._hi, self._lo, hi, lo) < 0
         return chosen
 
     def of_readers(self, chosen: Mask) -> list[tuple[Ids, Ids]]:
-        """Return, for each reader, those of some keys that wait for it."""
+        """Return, for each reader, those of the chosen keys that wait for it."""
         each = [np.flatnonzero(chosen & (lists >= 0)) for lists in self._lists]
         return [(self._hi[mine], self._lo[mine]) for mine in each]
 
 
 def _second(owners: Ints) -> int:
-    """Return the first row whose owner has one already."""
+    """Return the first row whose owner already has a row."""
     return int(np.flatnonzero(np.diff(owners) == 0)[0]) + 1

@@ -1,16 +1,16 @@
-"""States of panes with objects, as if the events of open windows had been others.
+"""Rewrites states of panes with object aggregates, as if the open windows had had other events.
 
-Idea: the states that are to be there, each group and pane once, are written as one batch would
-write them, and a snapshot that lists them and nothing else.
+Idea: the wanted states, each group and pane once, are written as one batch would write them,
+together with a snapshot that lists only them.
 
 Invariants:
-1. A query goes on from rewritten states as one whose events were these
+1. A query continues from rewritten states as if its events had been these
    (`test_oracle_a_query_goes_on_from_rewritten_objects`).
-2. Rows that nobody edited change nothing (`test_rows_that_nobody_edited_make_no_version`).
-3. A state that no function can read is refused (`test_rows_that_can_be_no_states_are_refused`).
+2. Rows that were not edited change nothing (`test_rows_that_nobody_edited_make_no_version`).
+3. A state that its function cannot read is refused (`test_rows_that_can_be_no_states_are_refused`).
 
-Limits: the states of a shard are in memory while it is rewritten. That lists of values are in the
-order which their function keeps is up to whoever edits them.
+Limits: the states of a shard are in memory while it is rewritten. Whoever edits lists of values
+must keep them in the order that their function requires.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from icestream.state.keys import KeyCodec
 
 
 class ObjectRewriter(Rewriter):
-    """Writes the panes of windows with objects."""
+    """Writes the panes of windows with object aggregates."""
 
     def __init__(
         self, state: ObjectAggregateState, watermark: Micros, given: EditedRows, *, keep: bool
     ) -> None:
-        """Write the given rows; groups that they do not name keep their panes, or lose them."""
+        """Write the given rows; groups without a row keep their panes or lose them."""
         super().__init__(given, keep=keep)
         self._state = state
         self._watermark = watermark
@@ -52,7 +52,7 @@ class ObjectRewriter(Rewriter):
     def change(
         self, shard: int, space: ScratchShard, history: Sequence[PastVersion]
     ) -> ShardRewrite | None:
-        """Write all panes of a shard, if some differ."""
+        """Write all panes of a shard if any differ."""
         before = tuple(space.log.segments)
         states = self._state.states
         operator = self._state.restored(space, history)
@@ -70,7 +70,7 @@ class ObjectRewriter(Rewriter):
         return ShardRewrite(groups, rows.num_rows, snapshot=True, released=before)
 
     def _taken(self, rows: pa.RecordBatch, hi: Ids, lo: Ids, there: _Panes) -> _Panes:
-        """Return rows as states, in which words that were not edited are as they are kept."""
+        """Return rows as states, with the stored words where they were not edited."""
         state, spec = self._state, self._state.spec
         panes = panes_of(rows, state.grid, state.first(self._watermark))
         entries = state.fields.taken(rows)
@@ -87,7 +87,7 @@ class ObjectRewriter(Rewriter):
             return _Panes.joined([(panes, batch)], state.states)
         except (ValueError, RuntimeError, pa.ArrowException) as error:
             names = ", ".join(each.name for each in state.objects)
-            msg = f"a state is none that its function can read; keep {names} as exported: {error}"
+            msg = f"the function of a state cannot read it; keep {names} as exported: {error}"
             raise InputError(msg) from error
 
 
@@ -101,7 +101,7 @@ class _Panes:
 
     @classmethod
     def joined(cls, parts: Sequence[tuple[Ints, pa.RecordBatch]], states: States) -> _Panes:
-        """Put states together, those of one group and pane combined."""
+        """Concatenate states, combining those of the same group and pane."""
         none = [pa.array([], field.type) for field in states.schema]
         empty = pa.RecordBatch.from_arrays(none, schema=states.schema)
         panes = np.concatenate([np.empty(0, dtype=np.int64), *(each for each, _ in parts)])
@@ -110,7 +110,7 @@ class _Panes:
 
     @property
     def entries(self) -> Table:
-        """Return identities and words."""
+        """Return ids and words."""
         return self.states.entries(self.rows)
 
     @property
@@ -119,12 +119,12 @@ class _Panes:
         return np.column_stack([self.panes, self.entries[:, :2]])
 
     def of_others(self, hi: Ids, lo: Ids) -> _Panes:
-        """Return the states of groups that are not given."""
+        """Return the states of groups other than those given."""
         rest = np.flatnonzero(places_among(*identities(self.entries), hi, lo) < 0)
         return _Panes(self.panes[rest], self.rows.take(pa.array(rest)), self.states)
 
     def groups_that_differ(self, other: _Panes) -> int:
-        """Count the groups of which some state is in one of both alone."""
+        """Count the groups with a state that only one of both has."""
         places = places_of(self.names, other.names)
         known = np.flatnonzero(places >= 0)
         mine = self.rows.take(pa.array(known)).to_pylist()

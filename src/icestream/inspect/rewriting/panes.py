@@ -1,16 +1,16 @@
-"""Panes of windows, as if the events of open windows had been others.
+"""Rewrites panes of windows, as if the open windows had had other events.
 
-Idea: an operator without past takes the panes that are to be there as one batch and moves to the
-watermark of the query. What it would emit was emitted long ago, and is dropped; what it keeps is
-what the query would keep. It ends with a snapshot, so that nothing before it is read again.
+Idea: an empty operator receives the wanted panes as one batch and advances to the watermark of the
+query. Rows that it would emit were emitted long ago and are dropped; its state is what the query
+would have. It ends with a snapshot, so that nothing before it is read again.
 
 Invariants:
-1. A query goes on from rewritten panes as one whose events were these
+1. A query continues from rewritten panes as if its events had been these
    (`test_oracle_a_query_goes_on_from_rewritten_panes`).
 2. Fields that were not edited keep every bit (`test_rows_that_nobody_edited_make_no_version`).
 
 Limits: the panes of a shard are in memory while it is rewritten. Windows in update mode are
-refused: what their last rows told is no part of panes.
+refused: panes do not contain their last rows.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from icestream.state.versions.commits import Commit
 
 
 def check(plan: Plan, commit: Commit) -> None:
-    """Refuse windows whose state panes do not tell."""
+    """Refuse windows whose state does not consist of panes."""
     why = obstacle(plan, commit)
     if why is None and any(view.mode == "update" for view in plan.views):
-        why = "in update mode, what the last windows told is kept too, and is no part of panes"
+        why = "in update mode the state includes the last rows of windows, which panes do not have"
     if why is not None:
         msg = (
-            f"these windows cannot be rewritten ({why}): build their state anew from history, see "
+            f"these windows cannot be rewritten ({why}): build their state again from history, see "
             "StreamWriter.bootstrap"
         )
         raise CheckpointError(msg)
@@ -59,7 +59,7 @@ class PaneRewriter(Rewriter):
     """Writes the panes of windows on a grid."""
 
     def __init__(self, plan: Plan, commit: Commit, given: EditedRows, *, keep: bool) -> None:
-        """Write the given rows; groups that they do not name keep their panes, or lose them."""
+        """Write the given rows; groups without a row keep their panes or lose them."""
         super().__init__(given, keep=keep)
         self._plan = plan
         self._commit = commit
@@ -68,7 +68,7 @@ class PaneRewriter(Rewriter):
     def change(
         self, shard: int, space: ScratchShard, history: Sequence[PastVersion]
     ) -> ShardRewrite | None:
-        """Write all panes of a shard, if some differ."""
+        """Write all panes of a shard if any differ."""
         state, watermark = self._state, self._commit.watermark
         before = tuple(space.log.segments)
         there = _Panes.joined(list(state.entries(space, watermark)), state)
@@ -93,7 +93,7 @@ class PaneRewriter(Rewriter):
         return ShardRewrite(groups, rows.num_rows, snapshot=True, released=before)
 
     def _taken(self, rows: pa.RecordBatch, hi: Ids, lo: Ids, there: _Panes) -> _Panes:
-        """Return rows as entries, in which fields that were not edited are as they are kept."""
+        """Return rows as entries, with the stored fields where they were not edited."""
         state = self._state
         panes = panes_of(rows, state.spec.grid, state.first(self._commit.watermark))
         entries = state.fields.taken(rows)
@@ -104,7 +104,7 @@ class PaneRewriter(Rewriter):
 
 
 def panes_of(rows: pa.RecordBatch, grid: Grid, first: int | None) -> Ints:
-    """Return the pane of each row; InputError for an instant where none that is needed begins."""
+    """Return the pane of each row; InputError for an instant where no needed pane begins."""
     instants = instants_of(rows)
     panes = grid.panes_of(instants)
     wrong = panes * grid.pane + grid.origin != instants
@@ -113,7 +113,7 @@ def panes_of(rows: pa.RecordBatch, grid: Grid, first: int | None) -> Ints:
     if wrong.any():
         row = rows.slice(int(np.flatnonzero(wrong)[0]), 1).to_pylist()[0]
         msg = (
-            f"no pane that open windows need begins as in the row {row}: panes begin where the "
+            f"no pane of an open window begins as in the row {row}: panes begin where the "
             "export shows them"
         )
         raise InputError(msg)
@@ -129,7 +129,7 @@ class _Panes:
 
     @classmethod
     def joined(cls, parts: Sequence[tuple[Ints, Table]], state: PaneState) -> _Panes:
-        """Put entries together."""
+        """Concatenate entries."""
         none = np.empty((0, state.layout.entry_width), dtype=np.int64)
         panes = np.concatenate([np.empty(0, dtype=np.int64), *(each for each, _ in parts)])
         entries = np.concatenate([none, *(each for _, each in parts)])
@@ -141,25 +141,25 @@ class _Panes:
         return self.panes, self.entries
 
     def of_others(self, hi: Ids, lo: Ids) -> _Panes:
-        """Return the entries of groups that are not given."""
+        """Return the entries of groups other than those given."""
         rest = places_among(*identities(self.entries), hi, lo) < 0
         return _Panes(self.panes[rest], self.entries[rest])
 
     def groups_that_differ(self, other: _Panes) -> int:
-        """Count the groups of which some entry is in one of both alone."""
+        """Count the groups with an entry that only one of both has."""
         differ = alone(*(np.column_stack(each.arrays) for each in (self, other)))
         return len(distinct(*identities(differ[:, 1:]))[0])
 
 
 @dataclass(frozen=True)
 class _Batch:
-    """Panes as a batch brings them."""
+    """Panes in the form of a batch."""
 
     taken: _Panes
     keys: pa.Table
 
     def entries(self) -> Iterator[Table]:
-        """Yield entries, each row led by its pane."""
+        """Yield entries, each row starting with its pane."""
         yield np.column_stack(self.taken.arrays)
 
     def leaving(self, family: int) -> Iterator[Table]:
@@ -168,7 +168,7 @@ class _Batch:
         yield from ()
 
     def tuples(self) -> Iterator[pa.RecordBatch]:
-        """Yield nothing: events are folded already."""
+        """Yield nothing: events are already folded."""
         yield from ()
 
     def groups(self) -> Iterator[pa.Table]:
@@ -178,12 +178,12 @@ class _Batch:
 
 
 def _keyed(keys: pa.Table, state: PaneState) -> pa.Table:
-    """Return keys under their own names and with their own types."""
+    """Return keys with their own names and types."""
     return keys.rename_columns(state.spec.keys.names).cast(state.spec.keys)
 
 
 def _keys(wanted: _Panes, parts: Sequence[tuple[Ids, Ids, pa.Table]]) -> pa.Table:
-    """Return identity, latest pane and key of each group."""
+    """Return id, latest pane and key of each group."""
     hi, lo, numbers = distinct(*identities(wanted.entries))
     last = np.full(len(hi), np.iinfo(np.int64).min)
     np.maximum.at(last, numbers, wanted.panes)

@@ -1,10 +1,10 @@
-"""Open sessions, as if the events of groups had been others.
+"""Rewrites open sessions, as if the events of groups had been others.
 
-Idea: the sessions that are to be there are put in order, those of a group that touch are united as
-sessions always are, and a snapshot of them is written, so that nothing before it is read again.
+Idea: the wanted sessions are sorted, touching sessions of a group are merged as always, and a
+snapshot of them is written, so that nothing before it is read again.
 
 Invariants:
-1. A query goes on from rewritten sessions as one whose events were these
+1. A query continues from rewritten sessions as if its events had been these
    (`test_oracle_a_query_goes_on_from_rewritten_sessions`).
 2. Fields that were not edited keep every bit (`test_rows_that_nobody_edited_make_no_version`).
 3. A session that has ended, or is shorter than the gap, is refused
@@ -45,7 +45,7 @@ class SessionRewriter(Rewriter):
     def __init__(
         self, state: SessionState, watermark: Micros, given: EditedRows, *, keep: bool
     ) -> None:
-        """Write the given rows; groups that they do not name keep their sessions, or lose them."""
+        """Write the given rows; groups without a row keep their sessions or lose them."""
         super().__init__(given, keep=keep)
         self._state = state
         self._watermark = watermark
@@ -53,7 +53,7 @@ class SessionRewriter(Rewriter):
     def change(
         self, shard: int, space: ScratchShard, history: Sequence[PastVersion]
     ) -> ShardRewrite | None:
-        """Write all sessions of a shard, if some differ."""
+        """Write all sessions of a shard if any differ."""
         spec = self._state.spec
         none = Sessions.none(spec)
         operator = self._state.restored(space, history)
@@ -74,7 +74,7 @@ class SessionRewriter(Rewriter):
         return ShardRewrite(groups, rows.num_rows, snapshot=True)
 
     def _taken(self, rows: pa.RecordBatch, hi: Ids, lo: Ids, there: Sessions) -> Sessions:
-        """Return rows as sessions, in which fields that were not edited are as they are kept."""
+        """Return rows as sessions, with the stored fields where they were not edited."""
         state, spec = self._state, self._state.spec
         entries = state.fields.taken(rows)
         out = np.empty((rows.num_rows, spec.width), dtype=np.int64)
@@ -88,15 +88,15 @@ class SessionRewriter(Rewriter):
         return Sessions(out, KeyCodec(spec.keys).canonical(keys))
 
     def _bounds(self, rows: pa.RecordBatch) -> tuple[Ints, Ints]:
-        """Return begin and end of sessions; InputError for what can be no open session."""
+        """Return begin and end of sessions; InputError if one cannot be an open session."""
         begins, ends = self._state.bounds(rows)
         gap = self._state.spec.session.gap
         wrong = np.flatnonzero((ends <= self._watermark) | (ends - begins < gap))
         if len(wrong):
             row = rows.slice(int(wrong[0]), 1).to_pylist()[0]
             msg = (
-                f"no open session is as in the row {row}: it ends {format_interval(gap)} after its "
-                "last event, and the watermark has not reached that"
+                f"the row {row} is not an open session: it ends {format_interval(gap)} after its "
+                "last event, and the watermark must not have reached its end"
             )
             raise InputError(msg)
         return begins, ends

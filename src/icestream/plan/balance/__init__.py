@@ -1,1 +1,1 @@
-"""Where shards run and in how many tasks, decided by measured load."""
+"""Which task runs which shard (`rebalancing`) and how many tasks run (`sizing`), by load."""

@@ -1,30 +1,30 @@
-"""Where units of state go so that tasks are loaded alike: which to move, and which not to.
+"""Where units of state go so that tasks have equal loads: which to move, and which not to.
 
 Idea: tasks are sorted by their measured load, and the most loaded gives a unit to the least
 loaded, the second most to the second least, and so on, as long as that is necessary and variance
-falls. A unit suits if it is smaller than the gap between the two; of those, the one nearest to half
-of the gap is moved, which is the biggest that does not turn the two around, or, if that evens
-things out more, the smallest that does. Where units are too big for that, two change places. A unit
-that is too hot for any balance keeps its task to itself; a hot key of an aggregate that can be
-merged is split.
+falls. A unit is suitable if it is smaller than the gap between the two; of those, the one nearest
+to half of the gap is moved: the largest that does not reverse the order of the two or, if that
+balances better, the smallest that does. If units are too large for that, two are exchanged. A unit
+that is too hot for any balance gets a task of its own; a hot key of an aggregate that can be merged
+is split.
 
-    24 24 24 24 | 14 14 14 14 14    96 and 70: one unit of 24 would turn them around, to 72 and 94;
-    14 24 24 24 | 24 14 14 14 14    changed for one of 14 it leaves 86 and 80
+    24 24 24 24 | 14 14 14 14 14    96 and 70: moving a 24 would reverse them, to 72 and 94;
+    14 24 24 24 | 24 14 14 14 14    exchanging it for a 14 gives 86 and 80
 
 Invariants:
 1. Variance never rises (`test_rebalancing_never_raises_variance`,
    `test_isolating_never_raises_variance`).
-2. Never more moves than allowed, each of a unit that has load, and the same for the same input
-   (`test_bounded_moves`).
-3. What is still out of tolerance cannot be helped by moving one unit of the most loaded task, or
-   by changing it for one of the least loaded
+2. There are never more moves than allowed, each moves a unit with load, and equal inputs give equal
+   moves (`test_bounded_moves`).
+3. If a task remains out of tolerance, no move of one unit of the most loaded task helps, and no
+   exchange of it for one of the least loaded
    (`test_oracle_no_move_of_the_most_loaded_task_is_left`).
-4. For another number of tasks, no more is moved than any way to that balance has to, but for a
-   unit per task (`test_oracle_spreading_moves_little_more_than_it_must`).
+4. For another number of tasks, no more is moved than any way to that balance must move, except for
+   one unit per task (`test_oracle_spreading_moves_little_more_than_it_must`).
 
-Cost: a move sorts the tasks and looks at the units of two: O(S log S + units log units).
+Cost: a move sorts the tasks and scans the units of two: O(S log S + units log units).
 
-References: Shah et al. (2003), as summed up by Madsen, Zhou, Su (2016), section 3.2; splitting of
+References: Shah et al. (2003), as summarised by Madsen, Zhou, Su (2016), section 3.2; splitting of
 hot keys: Nasir et al. (2015).
 """
 
@@ -36,11 +36,11 @@ from collections.abc import Sequence
 
 from icestream.core.errors import DefinitionError
 
-#: what a task may have more than the mean before units leave it, as part of the mean
+#: load of a task above the mean, as a fraction of it, that is tolerated
 TOLERANCE = 0.15
-#: a shard without load is placed as if it had this part of the mean, or all would go to one task
+#: fraction of the mean that a shard without load counts, so that one task does not get them all
 _LEAST_WEIGHT = 1e-3
-#: what rounding may add to a load, as part of it
+#: rounding error of a load, as a fraction of it
 _ROUNDING = 1e-9
 
 
@@ -60,14 +60,14 @@ def rebalanced(
     tolerance: float = TOLERANCE,
     most_moves: int,
 ) -> tuple[int, ...]:
-    """Return a task for each shard, with the load of tasks more even than it is.
+    """Return a task for each shard, with more equal loads of the tasks.
 
     Args:
-        loads: what each shard was measured to cost.
-        task_of: the task that each shard is on.
+        loads: the measured cost of each shard.
+        task_of: the current task of each shard.
         tasks: the number of tasks.
-        tolerance: a task may have this part more than the mean before units leave it.
-        most_moves: shards that may be moved at most.
+        tolerance: load of a task above the mean, as a fraction of it, that is tolerated.
+        most_moves: the most shards to move.
     """
     _check(loads, task_of, tasks)
     placed = list(task_of)
@@ -114,8 +114,8 @@ def spread(
 ) -> tuple[int, ...]:
     """Return a task for each shard after the number of tasks has changed.
 
-    Shards of tasks that are no more must move; beside them only what loads a task above the
-    tolerance moves. Without `task_of` all shards are placed anew.
+    Shards of removed tasks must move; of the others, only those that load a task above the
+    tolerance. Without `task_of` all shards are placed from scratch.
     """
     if task_of is None:
         task_of = [tasks] * len(loads)
@@ -135,7 +135,7 @@ def spread(
             leaving.append(shard)
     leaving += [shard for shard, where in enumerate(placed) if where >= tasks]
     for shard in sorted(leaving, key=lambda shard: (-weights[shard], shard)):
-        # at home if it is the lightest place anyway
+        # stay in place if that is the lightest task anyway
         home = placed[shard]
         least = min(range(tasks), key=lambda task: (sums[task], task != home, task))
         placed[shard] = least
@@ -146,7 +146,7 @@ def spread(
 def hot_shards(
     loads: Sequence[float], tasks: int, *, tolerance: float = TOLERANCE
 ) -> tuple[int, ...]:
-    """Return the shards that alone load a task above the tolerance, the hottest first."""
+    """Return the shards that alone load a task above the tolerance, hottest first."""
     ceiling = sum(loads) / tasks * (1 + tolerance)
     hot = [shard for shard, load in enumerate(loads) if load > ceiling]
     return tuple(sorted(hot, key=lambda shard: (-loads[shard], shard)))
@@ -162,8 +162,8 @@ def isolated(
 ) -> tuple[int, ...]:
     """Return a task for each shard, with other shards moved away from those that are too hot.
 
-    The hot shard stays: its neighbours are lighter. The heaviest go first, each to the least
-    loaded task, as long as variance falls.
+    The hot shard stays, because its neighbours are lighter. The heaviest neighbours go first, each
+    to the least loaded task, as long as variance falls.
     """
     _check(loads, task_of, tasks)
     placed = list(task_of)
@@ -197,14 +197,14 @@ def key_parts(
     tolerance: float = TOLERANCE,
     merging: float = 0.0,
 ) -> tuple[int, ...]:
-    """Return over how many tasks each key of a mergeable aggregate is split; 1 is not at all.
+    """Return into how many parts, on as many tasks, each key of a mergeable aggregate is split.
 
     Args:
-        loads: what the hottest keys were measured to cost.
+        loads: the measured costs of the hottest keys.
         tasks: the number of tasks.
-        total: the load of all keys, also those not given; their sum if not given.
-        tolerance: a key that loads a task less than this above the mean is left whole.
-        merging: what one more part costs to keep and to consolidate, in the unit of loads.
+        total: the load of all keys, including those not given; by default the sum.
+        tolerance: a key that loads a task less than this above the mean is not split.
+        merging: the cost of storing and consolidating one more part, in the unit of loads.
     """
     mean = (sum(loads) if total is None else total) / tasks
     parts = []
@@ -212,14 +212,14 @@ def key_parts(
         count = 1
         if load > mean * (1 + tolerance):
             fitting = range(2, min(tasks, math.ceil(load / mean)) + 1)
-            # the load that is left on the busiest task, and what all the parts cost
+            # the remaining load of the busiest task, and the cost of all parts
             count = min((1, *fitting), key=lambda many: load / many + merging * (many - 1))
         parts.append(count)
     return tuple(parts)
 
 
 def _suitable(loads: Sequence[float], shards: Sequence[int], gap: float) -> int | None:
-    """Return the shard that evens out a gap most, if one lets variance fall."""
+    """Return the shard that reduces a gap most, if one reduces variance."""
     able = [shard for shard in shards if _falls(loads[shard], gap)]
     return min(
         able, key=lambda shard: (abs(loads[shard] - gap / 2), -loads[shard], shard), default=None
@@ -229,7 +229,7 @@ def _suitable(loads: Sequence[float], shards: Sequence[int], gap: float) -> int 
 def _enough(
     loads: Sequence[float], shard: int | None, most: float, least: float, ceiling: float
 ) -> bool:
-    """Tell whether moving a shard leaves neither of two tasks out of tolerance."""
+    """Return whether moving a shard leaves both tasks within tolerance."""
     return shard is not None and max(most - loads[shard], least + loads[shard]) <= ceiling
 
 
@@ -240,7 +240,7 @@ def _changed(
     gap: float,
     alone: int | None,
 ) -> tuple[int | None, int | None]:
-    """Return what evens out a gap most: a shard alone, or one that changes places with another."""
+    """Return what reduces a gap most: a shard alone, or one exchanged for another."""
     best = math.inf if alone is None else abs(loads[alone] - gap / 2)
     chosen: tuple[int | None, int | None] = alone, None
     ordered = sorted(others, key=lambda shard: (loads[shard], shard))
@@ -255,12 +255,12 @@ def _changed(
 
 
 def _falls(load: float, gap: float) -> bool:
-    """Tell whether moving a load across a gap lets variance fall, not by rounding only."""
+    """Return whether moving a load across a gap reduces variance by more than rounding."""
     return 0 < load < gap * (1 - _ROUNDING)
 
 
 def _shed(weights: Sequence[float], shards: Sequence[int], excess: float) -> list[int]:
-    """Return shards to give up so that an excess is gone, and little more than it."""
+    """Return shards to give up so that an excess is removed, and little more."""
     shed = []
     left = sorted(shards, key=lambda shard: (-weights[shard], shard))
     for shard in list(left):
@@ -269,7 +269,7 @@ def _shed(weights: Sequence[float], shards: Sequence[int], excess: float) -> lis
             left.remove(shard)
             excess -= weights[shard]
     if excess > 0 and len(left) > 1:
-        # all that is left is larger: the smallest of it does
+        # all others are larger: take the smallest
         shed.append(left[-1])
     return shed
 

@@ -1,21 +1,21 @@
-"""How many tasks a query runs in: between bounds, by what its shards were measured to take.
+"""How many tasks a query runs in: between bounds, by the measured work of its shards.
 
-Idea: a task has *room* for so much work in a batch: what a batch may take, less what it takes
-beside the work of shards. Where batches follow one another at once, it is what makes a task worth
-its start. The number of tasks wanted is the work over the room, but no more than there are cores,
-and no more than the hottest shard, which cannot be cut, leaves something to do.
+Idea: a task has *room* for a certain amount of work in a batch: the time that a batch may take,
+less what it needs besides the work of shards. If batches follow each other at once, it is the work
+that makes starting a task worthwhile. The wanted number of tasks is the work over the room, limited
+by the number of cores and by the hottest shard, which cannot be divided.
 
     interval 2 s, at most 0.7 of it; 0.4 s to read and commit: room for 1.0 s in a task
     shards take 3.1 s together, the hottest 0.9 s: 4 tasks
 
-More tasks are taken when two batches in a row want them, fewer when eight in a row would do with
-fewer that are filled by less.
+Tasks are added when two consecutive batches want more, and removed when eight consecutive batches
+would fit into fewer, even if those are filled less.
 
 Invariants:
 1. The number stays within its bounds (`test_bounded_tasks_stay_within_their_bounds`).
-2. A steady load settles, whatever it is: nothing changes any more
+2. Under any steady load the number settles and stays
    (`test_a_steady_load_settles`).
-3. One odd batch changes nothing (`test_one_odd_batch_changes_nothing`).
+3. A single odd batch changes nothing (`test_one_odd_batch_changes_nothing`).
 
 Cost: O(shards + tasks).
 
@@ -31,71 +31,71 @@ from dataclasses import dataclass
 from icestream.core.errors import DefinitionError
 from icestream.plan.balance.rebalancing import totals
 
-#: seconds of work in a batch that are worth a task
+#: seconds of work in a batch that make a task worthwhile
 WORTH = 0.2
-#: part of the interval between triggers that a batch should take at most
+#: largest fraction of the interval between triggers that a batch should take
 FILLED = 0.7
-#: part of its room that a task should use after there are fewer
+#: fraction of its room that a task should use after tasks were removed
 KEPT = 0.7
-#: batches in a row that must want more tasks, and fewer
+#: consecutive batches that must want more tasks, and fewer
 GROW_AFTER, SHRINK_AFTER = 2, 8
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """The fewest and the most tasks of a query; both are the same where their number is fixed."""
+    """The minimum and maximum number of tasks of a query; equal if the number is fixed."""
 
     least: int
     most: int
 
     def __post_init__(self) -> None:
-        """Refuse bounds that nothing is between."""
+        """Refuse empty bounds."""
         if not 1 <= self.least <= self.most:
             msg = (
-                f"a query runs in at least 1 task, and in no fewer at most than at least; got "
-                f"{self.least} to {self.most}"
+                f"max tasks must be >= min tasks, and min tasks >= 1; got {self.least} to "
+                f"{self.most}"
             )
             raise DefinitionError(msg)
 
     @property
     def fixed(self) -> bool:
-        """Tell whether there is nothing to choose."""
+        """Return whether there is nothing to choose."""
         return self.least == self.most
 
     def nearest(self, tasks: int) -> int:
-        """Return the number of tasks within the bounds that is nearest to one."""
+        """Return the number of tasks within the bounds that is closest to the given one."""
         return max(self.least, min(tasks, self.most))
 
 
 @dataclass(frozen=True)
 class Sizing:
-    """How many tasks there are, why, and since when others are wanted."""
+    """The number of tasks, the reason, and for how long another number has been wanted."""
 
     tasks: int
     why: str = "the start"
-    #: batches in a row that wanted more tasks, and fewer
+    #: consecutive batches that wanted more tasks, and fewer
     more: int = 0
     fewer: int = 0
 
 
 @dataclass(frozen=True)
 class BatchMeasurements:
-    """What the batches before took."""
+    """Measurements of the previous batches."""
 
     #: seconds of each shard in a batch
     loads: Sequence[float]
     #: the task of each shard
     task_of: Sequence[int]
-    #: seconds of the whole batch; None where nobody measured it
+    #: seconds of the whole batch; None if it was not measured
     batch: float | None
-    #: seconds from trigger to trigger; None where batches follow one another at once
+    #: seconds from trigger to trigger; None if batches follow each other at once
     interval: float | None
     #: tasks that can run at the same time
     cores: int
 
 
 def sized(before: Sizing, bounds: Bounds, measured: BatchMeasurements) -> Sizing:
-    """Return how many tasks the next batch is run in."""
+    """Return the number of tasks of the next batch."""
     now = bounds.nearest(before.tasks)
     if now != before.tasks or bounds.fixed:
         return Sizing(now, f"the bounds are {bounds.least} to {bounds.most}")
@@ -127,7 +127,7 @@ def room_of(measured: BatchMeasurements) -> float:
 
 
 def wanted_tasks(measured: BatchMeasurements, room: float) -> int:
-    """Return the fewest tasks that hold the work, as far as more of them help."""
+    """Return the smallest number of tasks that fits the work, if more of them help."""
     work, hottest = sum(measured.loads), max(measured.loads)
     if work <= 0:
         return 1

@@ -1,1 +1,1 @@
-"""Plans over events with lifetimes: graphs of nodes and the dataflows they become."""
+"""Plans over events with lifetimes: graphs of nodes (`queries`) and the `dataflow` they become."""

@@ -1,12 +1,12 @@
 """Dataflows: grouped sub-queries over events with lifetimes, as components with edges between them.
 
-Idea: a dataflow is a graph of steps cut into components where the partitioning changes. Inside a
-component all steps of a shard work on the same key groups; an *edge* carries changes from a source
-or a component to another one, by the identity of its key columns. Components are numbered so that
-edges lead forward, and a version runs them in that order.
+Idea: a dataflow is a graph of steps, divided into components where the partitioning changes. Inside
+a component all steps of a shard work on the same key groups; an *edge* carries changes from a
+source or a component to another one, partitioned by the ids of its key columns. Components are
+numbered so that edges lead forward, and a version runs them in that order.
 
 Invariants:
-1. Dataflows that compute something else describe themselves otherwise
+1. Dataflows that compute something else have other descriptions
    (`test_every_step_shows_in_the_description`).
 2. Edges lead from sources or earlier components to later ones
    (`test_edges_lead_forward`).
@@ -45,16 +45,16 @@ from icestream.plan.nodes.spilling import Spilling
 
 @dataclass(frozen=True)
 class Edge:
-    """A way that changes take between two components, or from a source."""
+    """A path of changes between two components, or from a source."""
 
-    #: number of the source, or None where a component sends
+    #: number of the sending source; None if a component sends
     source: int | None
-    #: number of the component that sends, or None where a source does
+    #: number of the sending component; None if a source sends
     origin: int | None
     target: int
     keys: tuple[str, ...]
     payload: pa.Schema
-    #: what is done to the changes of a source before they are sent
+    #: maps that are applied to the changes of a source before they are sent
     maps: tuple[Callable[[pa.RecordBatch], pa.RecordBatch], ...] = ()
     texts: tuple[str, ...] = ()
     #: whether both ends are partitioned by the same values, so that changes stay in their shard
@@ -63,10 +63,10 @@ class Edge:
 
 @dataclass(frozen=True)
 class Output:
-    """Rows that a dataflow hands out."""
+    """Rows that a dataflow delivers."""
 
     payload: pa.Schema
-    #: `append`: events that are final; `update`: changes; `complete`: all that is alive
+    #: `append`: final events; `update`: changes; `complete`: all events that are alive
     mode: str
 
 
@@ -81,16 +81,16 @@ class Dataflow:
     edges: tuple[Edge, ...]
     views: tuple[Output, ...]
     time: pa.DataType
-    #: how long after the last event something may still happen
+    #: how long after the last event something may still be emitted
     reach: Micros = 0
     late: str = "drop"
     key_groups: int = KEY_GROUPS
     cold: ColdOptions = field(default_factory=ColdOptions)
-    #: how joins that defer results give up memory; None if there are none
+    #: how joins that defer results spill; None if there are none
     spilling: Spilling | None = None
-    #: names of the operators of each component, where they have some
+    #: names of the operators of each component, if they have names
     names: tuple[tuple[str, ...], ...] = ()
-    #: whether components run together as measured rates ask for
+    #: whether measured rates decide which components run together
     measured: bool = False
 
     @property
@@ -119,7 +119,7 @@ class Dataflow:
 
     @cached_property
     def specs(self) -> tuple[ComponentSpec, ...]:
-        """Return what each component runs."""
+        """Return the spec of each component."""
         rows = tuple(LifetimeRows(view.payload, self.time, view.mode) for view in self.views)
         spilling = self.spilling
         traced = () if spilling is None else (spilling.partitions, spilling.sample)
@@ -127,7 +127,7 @@ class Dataflow:
 
     @cached_property
     def depths(self) -> tuple[int, ...]:
-        """Return how many components changes pass, at most, before they come to each."""
+        """Return the largest number of components that changes pass before they reach each."""
         depths = [0] * len(self.components)
         for target in range(len(depths)):
             origins = [e.origin for e in self.edges if e.target == target and e.origin is not None]
@@ -136,7 +136,7 @@ class Dataflow:
 
     @cached_property
     def graph(self) -> Graph:
-        """Return the components as fusion sees them: those on an aligned edge can run together."""
+        """Return the components for fusion: those on an aligned edge can run together."""
         links = (
             Link(edge.origin, edge.target, 0.0, int(edge.aligned))
             for edge in self.edges
@@ -154,11 +154,11 @@ class Dataflow:
         }
 
     def late_before(self, watermark: Micros) -> Micros:
-        """Return the instant before which an event comes too late."""
+        """Return the instant before which events are late."""
         return watermark
 
     def settled_by(self, latest: Micros) -> Micros:
-        """Return the watermark that settles all that an event at `latest` can still cause."""
+        """Return the watermark that settles all effects of an event at `latest`."""
         return latest + self.reach + 1
 
     def watermark(self, before: Micros, seen: tuple[Micros | None, ...]) -> Micros:
@@ -226,12 +226,12 @@ def in_order(
 
 
 def source_column(source: int, place: int) -> str:
-    """Return the name under which a column of a source travels to ingest."""
+    """Return the name of a column of a source in ingest."""
     return f"s{source}_{place}"
 
 
 def described(step: Step) -> str:
-    """Return a step as people read it."""
+    """Return a step as text; it is part of the stored description."""
     after = f" of {', '.join(map(str, step.inputs))}" if step.inputs else ""
     match step:
         case Receive():

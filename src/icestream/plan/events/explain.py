@@ -1,4 +1,4 @@
-"""Dataflows in words: components, what enters and leaves them, and the groups they keep."""
+"""Dataflows as text: components, their inputs and outputs, and the groups in their state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from icestream.plan.nodes.spilling import WRITTEN, Spilling
 
 
 def explained_dataflow(plan: Dataflow, progress: Mapping[str, Any] | None = None) -> str:
-    """Return a dataflow as text for people; joins by what a progress report says they hold."""
+    """Return a dataflow as text; joins use the sizes of a progress report."""
     told = progress["icestream"].get("joins", ()) if progress is not None else ()
     streams = {each["join"]: each["streams"] for each in told}
     lines = [f"{'source':>16}  {_source(plan, number)}" for number in range(len(plan.sources))]
@@ -46,7 +46,7 @@ def explained_dataflow(plan: Dataflow, progress: Mapping[str, Any] | None = None
 
 
 def _why_flat(join: MultiJoinSpec, streams: Sequence[Mapping[str, int]] | None) -> str:
-    """Say why the streams of a join meet at once, by what that keeps and what others would."""
+    """Return why the streams of a join meet at once, with the state of this and other plans."""
     if streams is None or not all(each["rows"] for each in streams):
         why = join_plans(assumed(join.inputs)).why
         sizes = f"assumed for {ASSUMED_ROWS:,} rows and {ASSUMED_KEYS:,} keys of each stream"
@@ -59,7 +59,7 @@ def _why_flat(join: MultiJoinSpec, streams: Sequence[Mapping[str, int]] | None) 
 
 
 def _spilling(spilling: Spilling) -> list[str]:
-    """Say when joins give up memory, and what."""
+    """Return when joins spill, and what."""
     order = "as written" if spilling.order == WRITTEN else "by what they are expected to keep"
     return [
         f"{'order':>16}  joins {order}",

@@ -1,10 +1,10 @@
-"""Which aggregates need to say only what is final.
+"""Which aggregates may wait until their results are final.
 
-Idea: in append mode an answer is a row once nothing can revise it. Where nothing but changes of
-columns lies between an aggregate and the rows, the aggregate itself may wait; what anyone else
-looks at, another operator or a view that shows revisions, has to be told at once.
+Idea: in append mode a result becomes a row once nothing can revise it. If only maps of columns lie
+between an aggregate and the rows, the aggregate itself may wait; any other consumer, an operator or
+a view that shows revisions, needs its changes at once.
 
-Invariant: an aggregate waits exactly if all that is made of it are rows in append mode
+Invariant: an aggregate waits exactly if it is used only for rows in append mode
 (`test_aggregates_wait_where_only_final_rows_are_made_of_them`).
 """
 
@@ -34,7 +34,7 @@ def told_once(outputs: Iterable[tuple[Node, str]]) -> list[Applied]:
 
 
 def is_final(node: Node, waiting: Iterable[Applied]) -> bool:
-    """Tell whether the events of a node are never taken back, if some aggregates wait."""
+    """Return whether the events of a node are never retracted if some aggregates wait."""
     match node:
         case Mapped() | Left():
             return is_final(node.before, waiting)

@@ -1,15 +1,15 @@
 """Which columns of its sources a query over events reads.
 
-Idea: a projection of an ungrouped stream reads the columns it names and nothing behind it sees any
-other, so what it does not name need not be read from the source. Conditions and lifetimes between
-source and projection add the columns that they look at. A stream that enters a group, is a result
-or is changed in any other way without a projection before is needed as a whole.
+Idea: a projection of an ungrouped stream reads the columns that it names, and nothing after it sees
+any other, so the others need not be read from the source. Conditions and lifetimes between source
+and projection add the columns that they read. A stream is needed completely if it enters a group,
+is a result or is changed in any other way without a projection before that.
 
 Invariants:
-1. A column that a map, an operator or a result sees is needed
+1. A column that a map, an operator or a result reads is needed
    (`test_a_stream_without_a_projection_is_needed_as_a_whole`,
    `test_conditions_before_a_projection_count`).
-2. A source has a column, or its rows could not be counted
+2. At least one column of a source is needed, because its rows must be counted
    (`test_a_source_of_which_nothing_is_needed_keeps_a_column`).
 """
 
@@ -56,7 +56,7 @@ def needed_columns(node: Node) -> dict[int, pa.Schema]:
 
 
 def _before(node: Node, needed: Needed) -> Iterator[tuple[Node, Needed]]:
-    """Yield the nodes that a node takes events of, with what it needs of them."""
+    """Yield the inputs of a node, with the columns it needs of them."""
     match node:
         case Mapped(change=Projecting() as change):
             yield node.before, frozenset(change.projection.columns)
@@ -73,5 +73,5 @@ def _before(node: Node, needed: Needed) -> Iterator[tuple[Node, Needed]]:
 
 
 def _chosen(schema: pa.Schema, names: set[str]) -> pa.Schema:
-    """Return some fields in their order, the first one if there would be none."""
+    """Return some fields in their order; the first one if there would be none."""
     return pa.schema([each for each in schema if each.name in names] or [schema.field(0)])

@@ -1,16 +1,15 @@
 """Queries over events with lifetimes, as users compose them, and the dataflow they become.
 
-Idea: what users write is a graph of nodes; a node inside a group belongs to a *scope*, which is one
-use of `groupApply` (or of a join, which groups both sides by its keys). Compiling walks the graph
-once: every outermost scope becomes a component, with an edge for each stream that enters it; a
-scope inside another becomes a grouping of the same component. A join that may defer results is a
-component of its own. What is done to ungrouped streams happens where they come from, before they
-are sent.
+Idea: users compose a graph of nodes; a node inside a group belongs to a *scope*, which is one use
+of `groupApply` (or of a join, which groups both sides by its keys). Compiling walks the graph once:
+every outermost scope becomes a component, with an edge for each stream that enters it; a scope
+inside another becomes a grouping of the same component. A join that may defer results is a separate
+component. Maps of ungrouped streams run at their source, before the rows are sent.
 
 Invariants:
 1. A node that is used twice is computed once (`test_a_node_that_is_used_twice_is_one_step`).
 2. Components are numbered so that edges lead forward (`test_edges_lead_forward`).
-3. In append mode answers of aggregates are told once or held until they are final
+3. In append mode aggregates emit each result once, or hold it until it is final
    (`test_aggregates_wait_where_only_final_rows_are_made_of_them`).
 """
 
@@ -68,7 +67,7 @@ def compiled(
 ) -> Dataflow:
     """Return the dataflow that computes some nodes, each with its output mode.
 
-    `numbers` are those of the sources by the tags that nodes know them by.
+    `numbers` maps the tags of sources to their numbers.
     """
     tree = join_tree([node for node, _ in outputs])
     modes = [mode for _, mode in outputs]
@@ -103,14 +102,14 @@ class _Place:
 
 
 class _Building:
-    """A dataflow in the making."""
+    """A dataflow under construction."""
 
     def __init__(
         self, numbers: Mapping[int, int], tree: JoinTree, told_once: Sequence[Applied]
     ) -> None:
         self._numbers = numbers
         self._tree = tree
-        #: aggregates that say only what is final
+        #: aggregates that emit only final results
         self._told_once = told_once
         self.components: list[list[Step]] = []
         self.edges: list[Edge] = []
@@ -120,25 +119,25 @@ class _Building:
         #: groupings of each component, and that of each scope inside another
         self._groupings: list[int] = []
         self._inner: dict[int, int] = {}
-        #: nodes that were looked at are kept, so that their ids are theirs
+        #: nodes that were visited, kept so that their ids stay unique
         self._seen: list[object] = []
 
     def emit(self, node: Node, payload: pa.Schema, mode: str, view: int) -> None:
-        """Let the events of a node, without hidden columns, be the rows of a view."""
+        """Make the events of a node, without hidden columns, the rows of a view."""
         self._traced(node, stored=False)
         if mode == "complete" and not _is_aggregate(node):
             msg = (
-                "output mode 'complete' is for aggregates: what agg(...) says of every group, with "
-                "columns computed from it; use 'update' for what changed, or 'append' for events "
-                "that are final"
+                "output mode 'complete' is for aggregates: the results of agg(...) of every group, "
+                "with columns computed from them; use 'update' for changes, or 'append' for final "
+                "events"
             )
             raise DefinitionError(msg)
         for place in self._ungrouped(shown_only(node, payload)):
             component, step = place.component, place.step
             if component is None:
                 msg = (
-                    "some of these events come straight from a source, where Spark itself does all "
-                    "that can be done: group them with groupApply(...), or join them"
+                    "some of these events come straight from a source, where Spark itself can do "
+                    "all the work: group them with groupApply(...), or join them"
                 )
                 raise DefinitionError(msg)
             if mode == "append" and not is_final(node, self._told_once):
@@ -180,11 +179,11 @@ class _Building:
                 return (_Place(node.payload, component, self._grouped(node.before, component)),)
             case Joined():
                 return (self._joined(node),)
-        msg = f"{type(node).__name__} belongs to a group"
+        msg = f"{type(node).__name__} is only allowed inside a group"
         raise AssertionError(msg)
 
     def _joined(self, node: Joined) -> _Place:
-        """Give a join a component of its own."""
+        """Create the component of a join."""
         component = self._new_component()
         steps = []
         for each, keys in zip(node.inputs, node.keys, strict=True):
@@ -203,7 +202,7 @@ class _Building:
         return _Place(node.payload, component, step)
 
     def _traced(self, node: Node, *, stored: bool) -> None:
-        """Trace the rows of a node to the partitions they come from, where they leave."""
+        """Trace the rows of a node, where they leave, to the partitions they come from."""
         lineages = self._tree.lineage(node)
         places = self._ungrouped(node)
         if lineages:
@@ -255,19 +254,19 @@ class _Building:
                 grouping = self._new_grouping(component)
                 back = Regroup((before,), node.payload, grouping, node.scope.keys)
                 return self._add(component, back)
-        msg = f"{type(node).__name__} stands outside all groups"
+        msg = f"{type(node).__name__} is only allowed outside all groups"
         raise AssertionError(msg)
 
     def _operator(self, node: Applied) -> tuple[LifetimeOperator, str]:
-        """Return the operator of a node, which waits if it may, and what it is called."""
+        """Return the operator of a node, which waits if it may, and its text."""
         operator = node.operator
         if isinstance(operator, LifetimeAggregate) and any(node is n for n in self._told_once):
             grows = all(each.grows for each in node.inputs)
             return operator.told_once(grows=grows), f"{node.text}, told once"
         if isinstance(operator, LifetimeAggregate) and operator.only_final is not None:
             msg = (
-                f"{operator.only_final} over lifetimes is told once, when it is final: use output "
-                "mode 'append', and nothing but where(...), select(...) and union(...) behind it"
+                f"{operator.only_final} over lifetimes is emitted once, when it is final: use "
+                "output mode 'append', and only where(...), select(...) and union(...) after it"
             )
             raise DefinitionError(msg)
         return operator, node.text
@@ -289,14 +288,14 @@ class _Building:
         keys: tuple[str, ...],
         payload: pa.Schema,
     ) -> int:
-        """Lead the events of some places into a component; return the step that has them all."""
+        """Send the events of some places to a component; return the step that has them all."""
         received = tuple(self._received(place, component, keys) for place in places)
         if len(received) == 1:
             return received[0]
         return self._add(component, Merge(received, payload, 0))
 
     def _received(self, place: _Place, component: int, keys: tuple[str, ...]) -> int:
-        """Lead the events of a place into a component; return the step that receives them."""
+        """Send the events of a place to a component; return the step that receives them."""
         number = len(self.edges)
         source = place.source if place.component is None else None
         self.edges.append(
@@ -308,7 +307,7 @@ class _Building:
         return self._add(component, Receive(number, place.payload))
 
     def _together(self, nodes: tuple[Node, ...], component: int) -> tuple[tuple[int, ...], int]:
-        """Return the steps of nodes in one grouping, and which it is."""
+        """Return the steps of nodes in one grouping, and that grouping."""
         steps = tuple(self._grouped(each, component) for each in nodes)
         groupings = {self._of(component, step) for step in steps}
         if len(groupings) == 1:
@@ -359,7 +358,7 @@ class _Building:
 
 
 def _is_aggregate(node: Node) -> bool:
-    """Tell whether events are the answers of aggregates, maybe with other columns."""
+    """Return whether events are results of aggregates, possibly with other columns."""
     match node:
         case Mapped() | Left():
             return _is_aggregate(node.before)

@@ -1,23 +1,23 @@
 """Which operators share a component, so that rows between them need no exchange.
 
-Idea: greedy. Of all edges between two components that may be partitioned alike, the one with the
-highest score is fused, until none is left. The score is the measured rate of the edge, or, where
-nothing was measured, the number of tracks that the two components have in common, since those leave
-most room for fusing more.
+Idea: a greedy algorithm. Of all edges between two components that may be partitioned alike, the one
+with the highest score is fused, until none is left. The score is the measured rate of the edge or,
+if nothing was measured, the number of tracks that the two components have in common, because these
+leave most room for further fusion.
 
 Invariants:
 1. Every operator is in one component; the operators of a component have a track in common; and
-   components do not wait for each other in a circle (`test_every_fusion_is_valid`).
-2. Fusing by rates is the printed algorithm, with circles left out
+   components do not wait for each other in a cycle (`test_every_fusion_is_valid`).
+2. Fusing by rates is the printed algorithm, without cycles
    (`test_oracle_fusing_by_rates_is_the_printed_algorithm`).
-3. No other edge could be fused in the end (`test_nothing_is_left_to_fuse`).
-4. No partition into components communicates less than the optimum of trying all, which small jobs
-   are held against (`test_oracle_the_optimum_is_a_bound`).
+3. In the end no other edge can be fused (`test_nothing_is_left_to_fuse`).
+4. On small jobs, no result communicates less than the optimum of an exhaustive search
+   (`test_oracle_the_optimum_is_a_bound`).
 
-Cost: O(E log E) for rates plus a search for circles per fused edge; O(pairs of components) per
-fused edge for common tracks.
+Cost: O(E log E) for rates plus a search for cycles per fused edge; O(pairs of components) per fused
+edge for common tracks.
 
-Limits: an operator without partition attributes is alone: all its rows meet in one place.
+Limits: an operator without partition attributes is alone: all its rows go to one place.
 
 References: Madsen, Zhou, Su (2016), section 4.4.1, algorithm 1, and section 7.6.
 """
@@ -35,7 +35,7 @@ Components = tuple[tuple[int, ...], ...]
 
 
 def alone(graph: Graph) -> Components:
-    """Return every operator as a component of its own."""
+    """Return every operator as its own component."""
     return tuple((number,) for number in range(len(graph.operators)))
 
 
@@ -50,10 +50,10 @@ def fused_by_rates(
 
     Args:
         graph: the job.
-        start: components to begin with; every operator alone if not given.
-        least: edges with lower rates, and with none at all, are not fused.
-        circles: whether components may wait for each other in a circle, as rows can travel in a
-            system without batches.
+        start: components to start with; by default every operator alone.
+        least: edges with lower rates, or without rates, are not fused.
+        circles: whether components may wait for each other in a cycle, as in a system without
+            batches.
     """
     parts = GrowingComponents(graph, start)
     edges = sorted(graph.edges, key=lambda edge: (-edge.rate, edge.origin))
@@ -76,7 +76,7 @@ def fused_by_rates(
 
 
 def fused_by_attributes(graph: Graph, *, circles: bool = False) -> Components:
-    """Fuse the components that have most tracks in common, without any measured rates."""
+    """Fuse the components with the most tracks in common, without measured rates."""
     parts = GrowingComponents(graph)
     going = True
     while going:
@@ -95,7 +95,7 @@ def fused_by_attributes(graph: Graph, *, circles: bool = False) -> Components:
 
 
 def fused_by_hand(graph: Graph, together: Iterable[Iterable[int]]) -> Components:
-    """Return the components that a user asks for; operators that are not named are alone."""
+    """Return the components that a user requests; operators that are not named are alone."""
     asked: list[tuple[int, ...]] = [tuple(sorted(set(each))) for each in together]
     named = {number for each in asked for number in each}
     rest: list[tuple[int, ...]] = [
@@ -110,7 +110,7 @@ def fused_by_hand(graph: Graph, together: Iterable[Iterable[int]]) -> Components
 
 
 def violations(graph: Graph, components: Components, *, circles: bool = False) -> list[str]:
-    """Return what is wrong with components; nothing if they are valid."""
+    """Return what is wrong with components; empty if they are valid."""
     found = []
     members = sorted(number for each in components for number in each)
     if members != list(range(len(graph.operators))):
@@ -122,12 +122,12 @@ def violations(graph: Graph, components: Components, *, circles: bool = False) -
         if len(each) > 1 and not graph.common(each)
     ]
     if not circles and waits_in_circle(graph, components):
-        found.append("components wait for each other in a circle")
+        found.append("components wait for each other in a cycle")
     return found
 
 
 def waits_in_circle(graph: Graph, components: Components) -> bool:
-    """Tell whether rows can leave a component and come back to it."""
+    """Return whether rows can leave a component and come back to it."""
     of = place_of(components)
     between = {(of[edge.origin], of[edge.target]) for edge in graph.edges}
     return cyclic(len(components), ((one, other) for one, other in between if one != other))
@@ -147,10 +147,10 @@ def components_at(places: Mapping[int, int]) -> Components:
 
 
 class GrowingComponents:
-    """Components while they grow, each known by the number of one of its operators."""
+    """Growing components, each identified by the number of one of its operators."""
 
     def __init__(self, graph: Graph, start: Components | None = None) -> None:
-        """Begin with components; with every operator alone if there are none."""
+        """Start with components; by default with every operator alone."""
         count = len(graph.operators)
         #: the component of each operator
         self.of = list(range(count))
@@ -171,20 +171,20 @@ class GrowingComponents:
                 self.join(self.of[each[0]], self.of[number])
 
     def components(self) -> Components:
-        """Return them in order."""
+        """Return the components in order."""
         return tuple(sorted(tuple(sorted(each)) for each in self._members.values()))
 
     def common(self, one: int, other: int) -> int:
-        """Return the tracks that two components could be partitioned by together."""
+        """Return the tracks by which two components could be partitioned together."""
         between = self._between.get((min(one, other), max(one, other)), -1)
         return self._tracks[one] & self._tracks[other] & between
 
     def circle(self, one: int, other: int) -> bool:
-        """Tell whether fusing two would let rows leave the component and come back."""
+        """Return whether rows could leave the fusion of two components and come back."""
         return self._leads(one, other) or self._leads(other, one)
 
     def _leads(self, one: int, other: int) -> bool:
-        """Tell whether a way leads from one to another through a third."""
+        """Return whether a path leads from one to another through a third."""
         target = 1 << other
         seen = ahead = self.following[one] & ~target
         while ahead:

@@ -1,23 +1,23 @@
-"""Jobs as pure data: operators, the attributes they may be partitioned by, and where those go.
+"""Jobs as pure data: operators, the attributes they may be partitioned by, and their copies.
 
 Idea: operators that are partitioned by the same values can run side by side without an exchange.
-Names do not tell: an attribute may be renamed, or computed anew under the old name. So attributes
+Names are not enough: an attribute may be renamed, or recomputed under the same name. So attributes
 are followed: inputs and outputs that are copies of each other form a *track*. A component may be
 partitioned by the tracks that every operator of it may be partitioned by and that every edge inside
-it carries unchanged, which makes the routed value that of every operator down to the last one.
+it carries unchanged; then the routed value is the same at every operator.
 
     edge x -> y carries user as id      operator y copies id to who       track: x.user, y.id, y.who
 
 Invariants:
 1. Rows that were routed by a track's value at the component's input have that value in the track's
    attribute at every operator of it (`test_oracle_rows_meet_where_tracks_say`).
-2. An operator has one input attribute of a track at most
+2. An operator has at most one input attribute of a track
    (`test_an_operator_has_one_attribute_of_a_track`).
-3. Properties follow from the kind (`test_kinds_have_the_properties_of_the_table`).
+3. The kind determines the properties (`test_kinds_have_the_properties_of_the_table`).
 
 Cost: one union per attribute and edge.
 
-Limits: a second copy of an attribute inside one operator is not followed: the first one is.
+Limits: a second copy of an attribute inside one operator is not followed; the first one is.
 
 References: Madsen, Zhou, Su (2016), sections 4.3 and 4.4 and table 1.
 """
@@ -34,7 +34,7 @@ from icestream.core.times import Micros
 
 
 class OperatorKind(StrEnum):
-    """What an operator is."""
+    """The kind of an operator."""
 
     MAP = "map"
     COMPUTE = "compute"
@@ -42,7 +42,7 @@ class OperatorKind(StrEnum):
     BUILT_IN = "built-in"
 
 
-#: stateful, flexible
+#: whether each kind is stateful, and flexible
 _PROPERTIES = {
     OperatorKind.MAP: (False, True),
     OperatorKind.COMPUTE: (True, True),
@@ -52,41 +52,43 @@ _PROPERTIES = {
 
 @dataclass(frozen=True)
 class GraphOperator:
-    """One operator: what it reads and writes, and by which inputs it may be partitioned."""
+    """One operator: its inputs and outputs, and the inputs by which it may be partitioned."""
 
     name: str
     kind: OperatorKind
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    #: inputs by any of which rows may be partitioned; none: all rows must meet in one place
+    #: inputs by any of which rows may be partitioned; none: all rows must go to one place
     partition: frozenset[str]
     #: outputs that are copies of inputs: output -> input
     unchanged: Mapping[str, str] = field(default_factory=dict)
     #: length of the longest window, 0 without windows
     longest: Micros = 0
-    #: properties of a built-in operator; those of the other kinds follow from the kind
+    #: properties of a built-in operator; for other kinds the kind determines them
     keeps_state: bool = True
     any_partition: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse attributes that are not there."""
+        """Refuse unknown attributes."""
         missing = self.partition.union(self.unchanged.values()) - set(self.inputs)
         if missing:
-            msg = f"{self.name}: {sorted(missing)} are no inputs; its inputs are {self.inputs}"
+            msg = f"{self.name}: {sorted(missing)} are not inputs; its inputs are {self.inputs}"
             raise DefinitionError(msg)
         unwritten = self.unchanged.keys() - set(self.outputs)
         if unwritten:
-            msg = f"{self.name}: {sorted(unwritten)} are no outputs; its outputs are {self.outputs}"
+            msg = (
+                f"{self.name}: {sorted(unwritten)} are not outputs; its outputs are {self.outputs}"
+            )
             raise DefinitionError(msg)
 
     @property
     def stateful(self) -> bool:
-        """Tell whether state must be kept from row to row; what is only buffered is sent again."""
+        """Return whether state is needed from row to row; data that is only buffered is resent."""
         return _PROPERTIES[self.kind][0] if self.kind in _PROPERTIES else self.keeps_state
 
     @property
     def flexible(self) -> bool:
-        """Tell whether the partitioner may change while state stays where it is."""
+        """Return whether the partitioner may change without moving state."""
         return _PROPERTIES[self.kind][1] if self.kind in _PROPERTIES else self.any_partition
 
 
@@ -96,7 +98,7 @@ class GraphEdge:
 
     origin: int
     target: int
-    #: rows per second, as measured
+    #: measured rows per second
     rate: float = 0.0
     #: inputs of the target by the outputs that they come from; None: by equal names
     carries: Mapping[str, str] | None = None
@@ -110,11 +112,11 @@ class Job:
     edges: tuple[GraphEdge, ...]
 
     def __post_init__(self) -> None:
-        """Refuse edges that lead nowhere, carry nothing known, or lead back."""
+        """Refuse edges with unknown ends or attributes, and cycles."""
         for edge in self.edges:
             count = len(self.operators)
             if not (0 <= edge.origin < count and 0 <= edge.target < count):
-                msg = f"{edge} names an operator that is not there; there are {count}"
+                msg = f"{edge} names an unknown operator; there are {count}"
                 raise DefinitionError(msg)
             origin, target = self.operators[edge.origin], self.operators[edge.target]
             for given, taken in (edge.carries or {}).items():
@@ -122,7 +124,7 @@ class Job:
                     msg = f"{origin.name} -> {target.name} cannot carry {given} as {taken}"
                     raise DefinitionError(msg)
         if cyclic(len(self.operators), ((edge.origin, edge.target) for edge in self.edges)):
-            msg = "the edges of a job must not lead in a circle; cut the circle"
+            msg = "the edges of a job must not form a cycle; remove one of them"
             raise DefinitionError(msg)
 
     def carried(self, edge: GraphEdge) -> dict[str, str]:
@@ -139,7 +141,7 @@ class Job:
 
     @cached_property
     def graph(self) -> Graph:
-        """Return what fusion looks at: tracks instead of attributes."""
+        """Return the job for fusion: tracks instead of attributes."""
         tracks = self.tracks
         edges = []
         for edge in self.edges:
@@ -162,11 +164,11 @@ class Job:
         return frozenset(name for name in names if tracks >> self.tracks[number, name] & 1)
 
     def flexible(self, component: Iterable[int]) -> bool:
-        """Tell whether a component holds flexible operators only."""
+        """Return whether a component has only flexible operators."""
         return all(self.operators[number].flexible for number in component)
 
     def stateful(self, component: Iterable[int]) -> bool:
-        """Tell whether a component holds a stateful operator."""
+        """Return whether a component has a stateful operator."""
         return any(self.operators[number].stateful for number in component)
 
     @cached_property
@@ -191,7 +193,7 @@ class Link:
     origin: int
     target: int
     rate: float
-    #: set of tracks that it carries unchanged from what its origin is partitioned by
+    #: tracks that it carries unchanged from the partitioning of its origin
     tracks: int
 
 
@@ -216,7 +218,7 @@ class Graph:
 
 
 def cyclic(count: int, edges: Iterable[tuple[int, int]]) -> bool:
-    """Tell whether edges between so many nodes lead in a circle."""
+    """Return whether edges between `count` nodes form a cycle."""
     following: list[list[int]] = [[] for _ in range(count)]
     waiting = [0] * count
     for origin, target in edges:
@@ -232,12 +234,12 @@ def cyclic(count: int, edges: Iterable[tuple[int, int]]) -> bool:
 
 
 def _written(name: str) -> str:
-    """Return the name of an output, apart from inputs of the same name."""
+    """Return the name of an output, distinct from inputs of the same name."""
     return f"{name}>"
 
 
 class _Unions:
-    """Inputs and outputs that are copies of each other."""
+    """Unions of inputs and outputs that are copies of each other."""
 
     def __init__(self, operators: Sequence[GraphOperator]) -> None:
         self._parents: dict[tuple[int, str], tuple[int, str]] = {}
@@ -256,14 +258,14 @@ class _Unions:
         self._inputs[node] = inputs
 
     def root(self, node: tuple[int, str]) -> tuple[int, str]:
-        """Return what stands for the union that a node is in."""
+        """Return the representative of the union that contains a node."""
         while self._parents[node] != node:
             self._parents[node] = self._parents[self._parents[node]]
             node = self._parents[node]
         return node
 
     def join(self, one: tuple[int, str], other: tuple[int, str]) -> None:
-        """Unite two, unless an operator would then have two inputs in the union."""
+        """Merge two unions, unless an operator would then have two inputs in one."""
         one, other = self.root(one), self.root(other)
         if one == other or self._inputs[one].keys() & self._inputs[other].keys():
             return

@@ -1,19 +1,19 @@
-"""Changing components while a job runs, as measured rates change.
+"""Changes components while a job runs, as measured rates change.
 
-Idea: `adapted` decides for each key group apart. Inside a component, whose operators share key
-groups, the two ends of an edge run together for key groups that pass many rows. For the others they
-run apart, so that these can be spread over more shards. The bound for parting is lower than the one
-for joining, which keeps it from wavering.
+Idea: `adapted` decides for each key group separately. Inside a component, whose operators share key
+groups, the two ends of an edge run together for key groups that pass many rows, and separately for
+the others, which can then be spread over more shards. The bound for parting is lower than the one
+for joining, which prevents oscillation.
 
 Invariants:
-1. Key groups run together inside valid components only, and without circles
+1. Key groups run together only inside valid components, and without cycles
    (`test_key_groups_run_together_inside_valid_components`).
 2. Equal rates change nothing a second time (`test_equal_rates_change_nothing`).
 3. Between the two bounds nothing changes (`test_between_the_bounds_nothing_changes`).
 
-Cost: one decision for all key groups whose edges are alike.
+Cost: one decision for all key groups with equal edges.
 
-Limits: an operator of another partitioning cannot join for some key groups: it has others.
+Limits: an operator with another partitioning cannot join for some key groups: it has others.
 
 References: Madsen, Zhou, Su (2016), section 8 (future work).
 """
@@ -37,7 +37,7 @@ from icestream.plan.fuse.operator_graph import Graph
 
 @dataclass(frozen=True)
 class PartialFusion:
-    """Components, and which key groups of them run the two ends of an edge together."""
+    """Components, and the key groups for which the two ends of an edge run together."""
 
     components: Components
     #: key groups by the number of the edge
@@ -52,14 +52,14 @@ def adapted(
     join_from: float,
     part_below: float,
 ) -> PartialFusion:
-    """Decide what runs together once rates have been measured by edge and key group.
+    """Decide what runs together, from rates measured by edge and key group.
 
     Args:
-        graph: the job; its own rates are not looked at.
+        graph: the job; its own rates are ignored.
         before: what ran together until now.
         rates: rows per second of each edge, for each key group.
-        join_from: from this rate on, a key group's two ends of an edge run together.
-        part_below: those that run together part when their rate has fallen below this.
+        join_from: from this rate on, the two ends of an edge run together for a key group.
+        part_below: below this rate they run separately again.
     """
     if not 0 <= part_below <= join_from:
         msg = f"part_below ({part_below}) must be at least 0 and at most join_from ({join_from})"
@@ -93,7 +93,7 @@ def adapted(
 
 
 def _together(graph: Graph, edges: Sequence[int], ran: Collection[int]) -> list[int]:
-    """Return the edges of a key group, given by falling rate, that can run together."""
+    """Return the edges of a key group, in descending order of rate, that can run together."""
     rates = [0.0] * len(graph.edges)
     for place, at in enumerate(edges):
         rates[at] = float(len(edges) - place)
@@ -102,7 +102,7 @@ def _together(graph: Graph, edges: Sequence[int], ran: Collection[int]) -> list[
 
 
 def _grown(graph: Graph, ran: Collection[int], rates: Sequence[float]) -> Components:
-    """Fuse by rates, beginning with what ran together and still has rows to pass."""
+    """Fuse by rates, starting with edges that ran together and still have rows to pass."""
     of = {number: number for number in range(len(graph.operators))}
     for at in ran:
         if rates[at] > 0:

@@ -1,16 +1,17 @@
 """Which components of a running query share a task, from one version to the next.
 
-Idea: the state of a component is its own, so that components which are partitioned alike can run in
-one task in one version and apart in the next, without anything being moved: inside a task changes
-are handed over in memory, otherwise they go through the exchange. That is chosen for each shard,
-which is a set of key groups, by the user or by the rows measured on each edge, with one bound for
-joining and a lower one for parting. The choice for the next version is part of the commit.
+Idea: each component has its own state, so components that are partitioned alike can share a task in
+one version and run separately in the next, without moving anything: inside a task changes are
+passed in memory, otherwise through the exchange. The user decides this, or the rows measured on
+each edge do, for each shard, which is a set of key groups, with one bound for joining and a lower
+one for parting. The commit contains the decision for the next version.
 
 Invariants:
-1. Components that share a task are partitioned alike and do not wait for others in a circle
+1. Components that share a task are partitioned alike and do not wait for others in a cycle
    (`test_what_runs_together_is_valid`).
-2. Rows between the two bounds change nothing (`test_rows_between_the_bounds_change_nothing`).
-3. A choice reads back from its JSON (`test_a_choice_reads_back`).
+2. Row counts between the two bounds change nothing
+   (`test_rows_between_the_bounds_change_nothing`).
+3. A decision reads back from its JSON (`test_a_choice_reads_back`).
 
 References: Madsen, Zhou, Su (2016), section 8 (future work).
 """
@@ -26,10 +27,10 @@ from icestream.plan.fuse.fusion import Components, fused_by_hand, place_of
 from icestream.plan.fuse.operator_graph import Graph
 from icestream.plan.fuse.refusion import PartialFusion, adapted
 
-#: rows of a version on an edge, in a shard, from which on its ends run together, and part below
+#: rows of a version on an edge, in a shard, from which its ends join, and below which they part
 JOIN_FROM = 2_048.0
 PART_BELOW = 256.0
-#: weight of the last version in the rows that are remembered
+#: weight of the last version in the smoothed rows
 LATEST = 0.5
 
 #: names of operators that run together, or `auto`, or `none`
@@ -38,24 +39,24 @@ Together = str | Sequence[Sequence[str]]
 
 @dataclass(frozen=True)
 class RunningFusion:
-    """The components that share tasks, and what was measured; by edge between components."""
+    """The components that share tasks, and the measurements, by edge between components."""
 
-    #: whether measured rows decide
+    #: whether measurements decide
     measured: bool
     #: shards in which the two ends of each edge run together
     together: tuple[frozenset[int], ...]
-    #: rows of a version, smoothed, in each shard
+    #: smoothed rows of a version, in each shard
     rows: tuple[tuple[float, ...], ...]
 
     @classmethod
     def begin(cls, graph: Graph, shards: int) -> RunningFusion:
-        """Return that every component runs by itself."""
+        """Return the initial fusion: every component runs by itself."""
         edges = len(graph.edges)
         return cls(False, (frozenset(),) * edges, ((0.0,) * shards,) * edges)
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> RunningFusion:
-        """Read what `to_json` wrote."""
+        """Return what `to_json` wrote."""
         return cls(
             fields["measured"],
             tuple(map(frozenset, fields["together"])),
@@ -63,7 +64,7 @@ class RunningFusion:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return what a commit keeps."""
+        """Return the form that a commit stores."""
         return {
             "measured": self.measured,
             "together": list(map(sorted, self.together)),
@@ -73,11 +74,11 @@ class RunningFusion:
     def chosen(
         self, graph: Graph, together: Together, names: Sequence[Sequence[str]], shards: int
     ) -> RunningFusion:
-        """Return what a user asks for, from the next version on.
+        """Return the fusion that a user requests, from the next version on.
 
         Args:
             graph: the components.
-            together: `auto`: as measured; `none`; or lists of names of operators.
+            together: `auto`: by measurements; `none`; or lists of names of operators.
             names: the operators of each component.
             shards: the shards of a component.
         """
@@ -100,7 +101,7 @@ class RunningFusion:
         return replace(self, measured=False, together=asked)
 
     def after(self, graph: Graph, rows: Sequence[Sequence[int]]) -> RunningFusion:
-        """Return what follows from a version with so many rows on each edge, by shard."""
+        """Return the next fusion, given the rows of a version on each edge, by shard."""
         smoothed = tuple(
             tuple(old + LATEST * (new - old) for old, new in zip(before, now, strict=True))
             for before, now in zip(self.rows, rows, strict=True)
@@ -126,10 +127,10 @@ class RunningFusion:
         return tuple(map(tuple, members.values()))
 
     def waves(self, graph: Graph, shards: int) -> list[list[tuple[tuple[int, ...], int]]]:
-        """Return groups and their shards, those that run at the same time together.
+        """Return groups and their shards, in waves of those that run at the same time.
 
-        Each comes after those that send to it: on an edge between components that are partitioned
-        alike these are of the same shard, on others of all.
+        Each comes after those that send to it: between components that are partitioned alike these
+        are the same shard, otherwise all shards.
         """
         waiting = [(group, shard) for shard in range(shards) for group in self.groups(graph, shard)]
         done: set[tuple[int, int]] = set()
@@ -145,7 +146,7 @@ class RunningFusion:
                     for sender in ((shard,) if edge.tracks else range(shards))
                 )
             ]
-            assert wave, "components that share tasks wait for each other in a circle"
+            assert wave, "components that share tasks wait for each other in a cycle"
             found.append(sorted(wave))
             done |= {(component, shard) for group, shard in wave for component in group}
             waiting = [each for each in waiting if each not in wave]

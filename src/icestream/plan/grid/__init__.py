@@ -1,1 +1,1 @@
-"""Plans of windows: what is kept, what is shared, what it costs."""
+"""Plans of windows: their parts, their storage plan (`cost`) and how windows share (`compose`)."""

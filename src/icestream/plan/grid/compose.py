@@ -1,9 +1,10 @@
-"""Windows made of other windows' complete results instead of panes, wherever that is less work.
+"""Composes windows of the complete results of other windows instead of panes, if that is cheaper.
 
-Idea: a complete window is a partial result of every larger window it lies in. A window is made
-anew, from tiles that fill its range, or by sliding, from tiles that fill what enters and what
-leaves. Tiles are panes, other windows, or factor windows that nobody asked for, chosen by shortest
-paths; which windows are kept for others is tried in full if they are few, else by improvement.
+Idea: a complete window is a partial result of every larger window that contains it. A window is
+either computed from scratch, from tiles that fill its range, or by sliding, from tiles that fill
+what enters and what leaves. Tiles are panes, other windows, or factor windows that are not in the
+query, chosen by shortest paths. Which windows are kept for others is found by an exhaustive search
+if they are few, else by local improvement.
 
     10 min   [0        )[10       )[20       )        15 min = 10 + 5, then 5 + 10, in turn
      5 min   [0  )[5  )[10  )[15  )[20  )[25  )       20 min = 10 + 10
@@ -15,24 +16,24 @@ are equal. Mixed tilings need none of this: they differ from start to start and 
 the least common multiple of the slides.
 
 Invariants:
-1. Executing a composition gives what folding every window from panes gives
+1. Executing a composition gives the same as folding every window from panes
    (`test_oracle_composed_windows_equal_folded_ones`).
 2. No tiling has fewer rows than the chosen one (`test_oracle_tilings_are_the_cheapest`), and few
    windows are composed at the least cost (`test_oracle_few_windows_are_composed_at_least_cost`).
 3. `tiles_of` is exact (`test_oracle_one_upstream_tiles_exactly_when_the_condition_says_so`).
 4. A composition never costs more than panes alone (`test_composing_never_costs_more_than_panes`).
 
-Cost, in rows consolidated per second of event time: anew, the tiles of the range; by sliding, tiles
-that enter and that leave, or, if a field has no inverse, three times the panes of a slide, since it
-must leave by what it turned over. `keeping` is paid for every row kept for others. So composition
-pays for windows that overlap little, over panes much shorter than their slides; a window that
-overlaps much slides, and gains only where its slide is as long as other windows.
+Cost, in rows consolidated per second of event time: from scratch, the tiles of the range; by
+sliding, the tiles that enter and leave or, if a field has no inverse, three times the panes of a
+slide, because of the two stacks. `keeping` is paid for every row that is kept for others. So
+composition pays for windows that overlap little, over panes much shorter than their slides; a
+window that overlaps much slides, and gains only if its slide is as long as other windows.
 
 Limits: factor windows tumble, at greatest common divisors of ranges, slides and offsets. Tiles do
-not overlap, also where minima alone would allow it. Inputs whose starts meet a window's too rarely
-(more than `PLACES` to look at) are left out, and `exact` says so. Cumulative windows are made of
-panes; the operator makes sliding ones of panes, too (`sliding=False`). Where slides do not divide
-ranges, factors at other lengths could save some percent more.
+not overlap, even if there are only minima, which would allow it. Inputs whose starts meet a
+window's too rarely (more than `PLACES` to search) are ignored, and `exact` is then False.
+Cumulative windows are made of panes; so are sliding ones in the operator (`sliding=False`). If
+slides do not divide ranges, factors at other lengths could save some percent more.
 
 References: Madsen, Zhou, Su (2016), sections 4.2 and 6.1; factor windows (Wu et al., 2022).
 """
@@ -52,13 +53,13 @@ from icestream.core.units import format_interval
 from icestream.plan.grid.cost import SECOND, KeyCounts
 from icestream.plan.windows.grid import Grid, Windows
 
-#: windows that may or may not be kept are tried in all combinations up to this many
+#: up to this many optional windows, all combinations are tried
 EXACT = 10
-#: if that looks at no more places than these
+#: if that searches no more places than these
 EXACT_PLACES = 500_000
-#: starts times tiles that are looked at for one window; shared out if optional windows are many
+#: starts times tiles that are searched for one window; divided among many optional windows
 PLACES = 5_000
-#: factor windows that are considered
+#: most factor windows that are considered
 FACTORS = 24
 
 Method = Literal["anew", "slide"]
@@ -66,7 +67,7 @@ Method = Literal["anew", "slide"]
 
 @dataclass(frozen=True, slots=True)
 class TileRun:
-    """So many neighbouring tiles: windows of one kind, or panes if there is no source."""
+    """A number of adjacent tiles: windows of one kind, or panes if there is no source."""
 
     source: Windows | None
     count: int
@@ -74,7 +75,7 @@ class TileRun:
 
 @dataclass(frozen=True, slots=True)
 class TileSteps:
-    """What is added before a window is emitted, from its first instant on, and taken out after.
+    """The tiles that are added before a window is emitted, and those that are removed after.
 
     Tiles follow each other without gaps: `add` fills the window, or what enters it, up to its end;
     `remove` begins at the window's start.
@@ -86,11 +87,11 @@ class TileSteps:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How the windows of one kind are made."""
+    """How the windows of one kind are computed."""
 
     window: Windows
     method: Method
-    #: for the windows that start at offset + i * slide: the one at i modulo the number of makings
+    #: steps of the windows that start at offset + i * slide: those at i modulo their number
     makings: tuple[TileSteps, ...]
     #: rows consolidated per second of event time
     rows: float
@@ -104,46 +105,46 @@ class Recipe:
         return frozenset(part.source for part in parts if part.source is not None)
 
     def explain(self) -> str:
-        """Return the recipe in words."""
+        """Return the recipe as text."""
         ways = list(dict.fromkeys(_written(each) for each in self.makings))
         told = "; in turn with ".join(ways[:3]) + ("; ..." if len(ways) > 3 else "")
-        how = "anew from" if self.method == "anew" else "sliding,"
+        how = "computed from" if self.method == "anew" else "sliding,"
         return f"{_name(self.window)}{'' if self.wanted else ' (factor)'}: {how} {told}"
 
 
 @dataclass(frozen=True)
 class Composition:
-    """How a set of windows is made; inputs come before the windows that are made of them."""
+    """How a set of windows is computed; inputs come before the windows composed of them."""
 
     grid: Grid
     recipes: tuple[Recipe, ...]
-    #: rows per second of event time: as composed (kept rows included), with every window anew from
-    #: panes, with every window sliding over panes
+    #: rows per second of event time: composed (including kept rows), with every window from scratch
+    #: from panes, with every window sliding over panes
     rows: float
     rows_anew: float
     rows_sliding: float
-    #: whether everything was looked at: no other choice costs less
+    #: whether the search was complete, so that no other choice costs less
     exact: bool
 
     @cached_property
     def kept(self) -> frozenset[Windows]:
-        """Return the windows whose rows must be kept for others."""
+        """Return the windows whose rows are kept for others."""
         return frozenset(chain.from_iterable(recipe.inputs for recipe in self.recipes))
 
     def explain(self) -> str:
-        """Return the composition in words."""
+        """Return the composition as text."""
         hour = 3600
         lines = [
             f"panes of {format_interval(self.grid.pane)}; {self.rows * hour:,.0f} rows an hour, "
-            f"{self.rows_anew * hour:,.0f} with each window anew from panes, "
+            f"{self.rows_anew * hour:,.0f} with each window computed from panes, "
             f"{self.rows_sliding * hour:,.0f} sliding over panes"
-            + ("" if self.exact else "; not everything was tried")
+            + ("" if self.exact else "; the search was not complete")
         ]
         return "\n".join(lines + [f"  {recipe.explain()}" for recipe in self.recipes])
 
 
 def tiles_of(upstream: Windows, window: Windows) -> int | None:
-    """Return how many windows of `upstream` alone fill every one of `window`, if they do."""
+    """Return how many windows of `upstream` alone fill every one of `window`, or None."""
     aligned = (
         window.slide % upstream.slide == 0 == (window.offset - upstream.offset) % upstream.slide
     )
@@ -153,7 +154,7 @@ def tiles_of(upstream: Windows, window: Windows) -> int | None:
 
 
 def factor_windows(windows: Sequence[Windows], grid: Grid) -> tuple[Windows, ...]:
-    """Return tumbling windows that nobody asked for and several windows could be made of."""
+    """Return tumbling windows outside the query that several windows could be composed of."""
     found = {(math.gcd(w.range, w.slide), w.offset % math.gcd(w.range, w.slide)) for w in windows}
     fresh = set(found)
     while fresh and len(found) < FACTORS:
@@ -175,17 +176,17 @@ def compose(
     keeping: float = 0.0,
     sliding: bool = True,
 ) -> Composition:
-    """Choose how a set of windows is made from panes and from each other.
+    """Choose how a set of windows is computed from panes and from each other.
 
     Args:
-        windows: the windows that are asked for.
+        windows: the windows of the query.
         keys: rows of panes and windows by their length; call again when they have changed.
-        grid: the panes there are; if not given, the longest that all windows are made of.
+        grid: the panes; by default the longest that all windows consist of.
         invertible: whether every field can be subtracted.
-        factors: whether to consider windows that nobody asked for.
-        keeping: what keeping a row for others costs, in rows consolidated; 1 if it is written.
-        sliding: whether windows that overlap may be made of others; if not they are made of panes
-            and are tiles only.
+        factors: whether to consider windows outside the query.
+        keeping: the cost of keeping a row for others, in rows consolidated; 1 if it is written.
+        sliding: whether overlapping windows may be composed of others; otherwise they are made of
+            panes and are only tiles.
     """
     wanted = sorted(set(windows), key=_rank)
     if not wanted:
@@ -225,12 +226,12 @@ def compose(
 # -- one window ----------------------------------------------------------------------------------
 
 
-#: rows and tiles up to an instant, then the last tile: its source and where it starts
+#: rows and tiles up to an instant, then the last tile: its source and its start
 _Reached = tuple[float, int, Windows | None, Micros]
 
 
 class _Kitchen:
-    """The cheapest recipe of a window for each set of windows that are kept; all in panes."""
+    """The cheapest recipe of a window for each set of kept windows; all in panes."""
 
     def __init__(
         self, grid: Grid, keys: KeyCounts, invertible: bool, places: int, *, sliding: bool
@@ -241,27 +242,27 @@ class _Kitchen:
         self._invertible = invertible
         self._pane_rows = keys.rows(grid.pane)
         self._limit = places
-        #: whether an input was not looked at because of that limit
+        #: whether an input was ignored because of that limit
         self.left_out = False
         self._known: dict[tuple[Windows, frozenset[Windows]], Recipe] = {}
 
     def produced(self, window: Windows) -> float:
-        """Return the rows per second that the windows of a kind have."""
+        """Return the rows per second of the windows of a kind."""
         return self._keys.rows(window.range) * SECOND / window.slide
 
     def from_panes(self, window: Windows, method: Method) -> float:
-        """Return the rows per second that a window is made of without other windows."""
+        """Return the rows per second that a window consolidates without other windows."""
         reads = 2 if self._invertible else 3
         length = window.range if method == "anew" else reads * window.slide
         return length // self._grid.pane * self._pane_rows * SECOND / window.slide
 
     def places(self, wanted: Sequence[Windows], optional: Sequence[Windows]) -> int:
-        """Return about how many tiles are looked at to make every window once."""
+        """Return the approximate number of tiles that are searched to compute every window once."""
         everything = frozenset(wanted).union(optional)
         return sum(self._inputs(w, everything)[1] for w in everything)
 
     def recipe(self, window: Windows, kept: frozenset[Windows]) -> Recipe:
-        """Return the cheapest way to make a window from panes and kept windows."""
+        """Return the cheapest way to compute a window from panes and kept windows."""
         inputs, _ = self._inputs(window, kept)
         key = (window, frozenset(inputs))
         if key not in self._known:
@@ -272,7 +273,7 @@ class _Kitchen:
         return self._known[key]
 
     def _inputs(self, window: Windows, kept: frozenset[Windows]) -> tuple[list[Windows], int]:
-        """Return the kept windows that can be tiles, and the places to look at."""
+        """Return the kept windows that can be tiles, and the places to search."""
         made = self._sliding or window.tumbles
         able = [w for w in kept if _rank(w) < _rank(window)] if made else []
         able.sort(key=lambda w: (math.lcm(w.slide, window.slide), -w.slide, _rank(w)))
@@ -354,7 +355,7 @@ _Cost = Callable[[frozenset[Windows]], float]
 def _try_all(
     optional: Sequence[Windows], always: frozenset[Windows], cost: _Cost
 ) -> frozenset[Windows]:
-    """Return the cheapest combination; of equals the one with fewest windows."""
+    """Return the cheapest combination; among equals the one with the fewest windows."""
     sizes = range(len(optional) + 1)
     every = (always.union(some) for size in sizes for some in combinations(optional, size))
     return min(every, key=cost)
@@ -363,7 +364,7 @@ def _try_all(
 def _improve(
     optional: Sequence[Windows], always: frozenset[Windows], cost: _Cost
 ) -> frozenset[Windows]:
-    """Add or drop one window as long as that helps, from none and from all of them."""
+    """Add or drop one window while that helps, starting from none and from all of them."""
     reached = []
     for kept in (always, always.union(optional)):
         current, rows = kept, cost(kept)
@@ -391,7 +392,7 @@ def _fitting(grid: Grid | None, wanted: Sequence[Windows]) -> Grid:
 
 
 def _needed(wanted: Sequence[Windows], recipes: Sequence[Recipe]) -> tuple[Recipe, ...]:
-    """Return the recipes of wanted windows and of those they are made of, inputs first."""
+    """Return the recipes of wanted windows and of those they are composed of, inputs first."""
     by_window = {recipe.window: recipe for recipe in recipes}
     needed: set[Windows] = set()
     waiting = list(wanted)
@@ -407,11 +408,11 @@ def _needed(wanted: Sequence[Windows], recipes: Sequence[Recipe]) -> tuple[Recip
     )
 
 
-# -- words and numbers ---------------------------------------------------------------------------
+# -- text and numbers ---------------------------------------------------------------------------
 
 
 def _rank(window: Windows) -> tuple[int, int, int]:
-    """Return the order in which windows can be made: a tile comes before what it is a tile of."""
+    """Return the order in which windows can be computed: tiles before the windows they fill."""
     return window.range, window.slide, window.offset
 
 
@@ -422,7 +423,7 @@ def _common(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
 
 
 def _shortened(makings: list[TileSteps]) -> tuple[TileSteps, ...]:
-    """Return the shortest sequence whose repetition this is."""
+    """Return the shortest sequence that this one repeats."""
     count = len(makings)
     for length in range(1, count + 1):
         if count % length == 0 and makings == makings[:length] * (count // length):

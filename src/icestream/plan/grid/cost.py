@@ -1,28 +1,28 @@
-"""The choice between keeping tuples and keeping panes, by the bytes that each would take.
+"""The choice between storing tuples and storing panes, by the bytes that each would take.
 
-Idea: windows need the past again when it leaves them. One plan keeps the events themselves
-(`tuples`), the other keeps one entry per group and pane (`panes`). Both sums use the same few
-measured numbers, and the smaller one is chosen.
+Idea: windows need the past again when it leaves them. One plan stores the events themselves
+(`tuples`), the other stores one entry per group and pane (`panes`). Both are computed from the same
+few measurements, and the smaller is chosen.
 
     panes    g * (s' + panes * entry) + G * s      panes = range / pane
     tuples   events * tuple + G * s                events = rate * range, or rows
 
-A query set over one stream keeps tuples, or panes of the common length, for its largest range once
-(tuples once for all groupings, panes an entry for each), and running rows for every window. A group
-has one row with all fields in it. Added is what the log keeps to rebuild a shard: all that versions
-wrote since the last snapshot.
+A query set over one stream stores tuples, or panes of the common length, for its largest range once
+(tuples once for all groupings, panes one entry for each), and running rows for every window. A
+group has one row with all its fields. What the log stores to rebuild a shard is added: everything
+that versions wrote since the last snapshot.
 
 Invariants:
-1. The printed example comes out (`test_the_printed_example_comes_out_at_17_and_8_gigabytes`).
+1. The printed example is reproduced (`test_the_printed_example_comes_out_at_17_and_8_gigabytes`).
 2. Neither estimate falls when a range, a rate or a count grows
    (`test_more_of_anything_never_costs_less`).
-3. More ranges inside the largest add running rows and no log
+3. Further ranges within the largest add running rows and no log
    (`test_ranges_inside_the_largest_add_rows_and_no_log`).
-4. Fields without an inverse take tuples only where the bytes saved outweigh those read again
+4. Fields without an inverse use tuples only if the saved bytes outweigh those read again
    (`test_folding_again_must_save_more_than_it_reads`).
 
-Limits: groups in a window longer than anything measured are taken to be those seen so far, a lower
-bound, and the estimate says so; both plans need the same running rows, so it does not change the
+Limits: for a window longer than anything measured, the groups seen so far are used, a lower bound,
+and the estimate states this; both plans need the same running rows, so it does not affect the
 choice. Processor time is not estimated; `python -m bench plan-choice` measures it.
 
 References: Mendes, Bizarro, Marques (2013), formulas 2.1, 2.2, 3.1 and 3.2.
@@ -52,32 +52,32 @@ from icestream.plan.windows.grid import Cumulative, Grid, Windows
 
 Plan = Literal["tuples", "panes"]
 
-#: microseconds of a second
+#: microseconds per second
 SECOND: Micros = 1_000_000
 
 
-# -- what was measured ---------------------------------------------------------------------------
+# -- measurements --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class KeyCounts:
-    """How many groups stretches of the stream hold, by their length."""
+    """The number of groups in a stretch of the stream, by its length."""
 
-    #: (length, groups), lengths ascending, in microseconds or in rows as the windows are
+    #: (length, groups), lengths ascending, in microseconds or rows, like the windows
     points: tuple[tuple[int, float], ...]
 
     def __post_init__(self) -> None:
-        """Refuse measurements out of order."""
+        """Refuse measurements that are not sorted."""
         lengths = [length for length, _ in self.points]
         if not lengths or lengths[0] <= 0 or lengths != sorted(set(lengths)):
             msg = f"key counts need ascending lengths above zero; got {self.points}: sort them"
             raise DefinitionError(msg)
 
     def rows(self, length: int) -> float:
-        """Return the groups of a stretch, between two measurements by their power law.
+        """Return the groups of a stretch, interpolated by a power law between measurements.
 
-        Outside of what was measured it is the nearest measurement: an upper bound for a shorter
-        stretch, a lower bound for a longer one.
+        Outside the measurements it is the nearest one: an upper bound for a shorter stretch, a
+        lower bound for a longer one.
         """
         lengths = [point for point, _ in self.points]
         at = bisect_left(lengths, length)
@@ -89,10 +89,10 @@ class KeyCounts:
         return float(few * (many / few) ** (math.log(length / low) / math.log(high / low)))
 
     def extended(self, length: int, events: float) -> KeyCounts:
-        """Add the groups that a longer stretch would have, if all groups were equally likely.
+        """Add the groups that a longer stretch would have if all groups were equally likely.
 
         `events` are those of the longest stretch measured, counted once for each grouping. Of so
-        many, drawn from G groups, G * (1 - exp(-events / G)) groups are met: that gives G.
+        many, drawn from G groups, G * (1 - exp(-events / G)) groups occur: that determines G.
         """
         last, seen = self.points[-1]
         if length <= last or seen <= 0:
@@ -105,38 +105,38 @@ class KeyCounts:
         return KeyCounts((*self.points, (length, max(seen, min(_met(more, high), more)))))
 
     def beyond(self, length: int) -> bool:
-        """Tell whether a stretch is longer than any that was measured."""
+        """Return whether a stretch is longer than any that was measured."""
         return length > self.points[-1][0]
 
 
-#: groups so many times the events are as good as without end
+#: with this many times as many groups as events, the number of groups counts as infinite
 _MANY = 1_000.0
 
 
 def _met(events: float, groups: float) -> float:
-    """Return how many of so many equally likely groups have one of the events, on average."""
+    """Return the expected number of equally likely groups that have an event."""
     return -groups * math.expm1(-events / groups)
 
 
 @dataclass(frozen=True)
 class WindowStatistics:
-    """What a stream was measured to be."""
+    """The measurements of a stream."""
 
     #: events per second of event time
     rate: float
-    #: bytes of a tuple as it is kept
+    #: bytes of a stored tuple
     tuple_bytes: float
     #: groups by length of the stretch, all groupings together: g at a pane, G at a range
     keys: KeyCounts
     #: bytes of an entry, and of a group's running row, with all their fields
     entry_bytes: float
     group_bytes: float
-    #: whether all fields can be subtracted; else entries are read once more, and tuples by every
-    #: shard, twice for each kind of window that slides
+    #: whether all fields can be subtracted; otherwise entries are read once more, and tuples by
+    #: every shard, twice for each kind of sliding window
     invertible: bool = True
     shards: int = 1
-    #: length of what a version brings, in microseconds or in rows; 0 to leave out what is kept to
-    #: rebuild a shard
+    #: length of a version's input, in microseconds or rows; 0 to ignore what is stored to rebuild
+    #: a shard
     version: float = 0.0
 
 
@@ -145,7 +145,7 @@ class WindowStatistics:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What one plan would take."""
+    """The cost of one plan."""
 
     plan: Plan
     space: SpaceEstimate
@@ -154,7 +154,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class PlanChoice:
-    """A plan and why."""
+    """A plan and the reason."""
 
     plan: Plan
     reason: str
@@ -166,11 +166,11 @@ class PlanComparison:
 
     panes: Estimate
     tuples: Estimate
-    #: what a pane is as tuples and as entries, in words
+    #: a pane as tuples and as entries, as text
     pane: str
-    #: whether what leaves can be subtracted, without which tuples are folded again by every shard
+    #: whether what leaves can be subtracted; otherwise every shard folds tuples again
     invertible: bool
-    #: whether a window is longer than any stretch whose groups were counted
+    #: whether a window is longer than any stretch with counted groups
     lower_bound: bool
 
     def __getitem__(self, plan: Plan) -> Estimate:
@@ -181,8 +181,8 @@ class PlanComparison:
     def smaller(self) -> Plan:
         """Return the plan that takes less; panes if both take the same.
 
-        Where tuples are folded again, bytes that wait are weighed with bytes that move: what is
-        saved of one may not be lost to the other.
+        If tuples are folded again, stored bytes are weighed against bytes that move: what is saved
+        of one must not be lost to the other.
         """
         panes, tuples = (
             each.space.total * (1.0 if self.invertible else each.traffic.bytes)
@@ -191,9 +191,9 @@ class PlanComparison:
         return "panes" if panes <= tuples else "tuples"
 
     def choose(self, forced: str | None = None) -> PlanChoice:
-        """Return the smaller plan, or the one that the user insists on."""
+        """Return the smaller plan, or the user's choice."""
         if forced is not None and forced not in ("panes", "tuples"):
-            msg = f"the option plan is 'panes' or 'tuples'; got {forced!r}"
+            msg = f"the option plan must be 'panes' or 'tuples'; got {forced!r}"
             raise DefinitionError(msg)
         sizes = {name: _size(self[name].space.total) for name in _PLANS}
         least = "at least " if self.lower_bound else ""
@@ -203,11 +203,11 @@ class PlanComparison:
         else:
             plan = "tuples"
         if forced is not None:
-            why = f"the option plan says so: {both}"
+            why = f"the option plan requires it: {both}"
         elif not self.invertible:
             moved = {name: f"{_size(self[name].traffic.bytes)}/s" for name in _PLANS}
             why = (
-                f"an aggregate cannot be subtracted, so that tuples are read again: {both}, moving "
+                f"an aggregate cannot be subtracted, so tuples are read again: {both}, moving "
                 f"{moved['panes']} and {moved['tuples']}: {self.pane}"
             )
         else:
@@ -215,7 +215,7 @@ class PlanComparison:
         return PlanChoice(plan, f"{plan} because {why}")
 
     def table(self, forced: str | None = None) -> str:
-        """Return both plans and the choice, for people."""
+        """Return both plans and the choice, as text."""
         lines = [("plan", "log", "memory", "requests/s", "bytes/s")]
         for name in _PLANS:
             each = self[name]
@@ -235,7 +235,9 @@ class PlanComparison:
         ]
         text.append(f"chosen: {self.choose(forced).reason}")
         if self.lower_bound:
-            text.append("a window is longer than what was seen: its groups are those seen so far")
+            text.append(
+                "a window is longer than anything measured: its groups are those seen so far"
+            )
         return "\n".join(text)
 
 
@@ -244,7 +246,7 @@ class WindowShape:
     """A set of windows, in units of time or in rows."""
 
     ranges: Sequence[int]
-    #: how many of them overlap, so that what leaves is read
+    #: how many of them overlap, so that what leaves them must be read
     sliding: int
     pane: int
     events_per_unit: float
@@ -313,10 +315,10 @@ _PLANS: tuple[Plan, Plan] = ("panes", "tuples")
 def _rebuilding(
     shape: WindowShape, stats: WindowStatistics, snapshot: float
 ) -> dict[Plan, SpaceEstimate]:
-    """Return what the log keeps to rebuild a shard: a snapshot, and what versions wrote since.
+    """Return what the log stores to rebuild a shard: a snapshot, and what versions wrote since.
 
-    Panes are among what waits anyway, only longer; of tuples it is their entries, too, those that
-    enter and, where they are subtracted, those that leave.
+    Panes are stored anyway, only longer; tuples also need their entries: those that enter and, if
+    they are subtracted, those that leave.
     """
     if stats.version <= 0:
         return {"panes": SpaceEstimate(0, 0), "tuples": SpaceEstimate(0, 0)}
@@ -329,7 +331,7 @@ def _rebuilding(
 
 
 def _moved(shape: WindowShape, stats: WindowStatistics) -> dict[Plan, TrafficEstimate]:
-    """Return what moves: entries in and out of windows; tuples, and the entries made of them."""
+    """Return the traffic: entries in and out of windows; tuples, and the entries made of them."""
     windows, sliding = len(shape.ranges), shape.sliding
     length = shape.pane * shape.events_per_unit
     entries = stats.keys.rows(shape.pane) * stats.rate / length if length else 0.0

@@ -1,15 +1,15 @@
-"""The parts of a plan: views that one operator computes, side by side with those of others.
+"""The parts of a plan: views that one operator computes, alongside the operators of other views.
 
-Idea: views on a grid whose aggregates fit words are one part, fed with entries. Every other kind of
-view is fed with the events themselves; such views are one part where windows, keys and groupings
-are equal, whatever they compute. Windows that move with events need not even be equal: what they
-keep is the events. A part is a plan of its own over the columns it needs, so that whoever runs it
-need not know that there are others.
+Idea: views on a grid whose aggregates have a fixed size are one part, which receives entries. Every
+other kind of view receives the events themselves; such views are one part if their windows, keys
+and groupings are equal, whatever they compute. Windows that move with events need not even be
+equal: their state is the events. A part is itself a plan over the columns it needs, so that its
+operator need not know about other parts.
 
 Invariants:
-1. A view is in exactly one part, and its rows come back under its number and with its columns
+1. A view is in exactly one part, and its rows return under its number and with its columns
    (`test_every_view_is_in_one_part`).
-2. A plan that one operator can run as it is, is its only part
+2. A plan that one operator can run unchanged is its only part
    (`test_a_plan_of_one_part_is_itself`).
 """
 
@@ -34,19 +34,19 @@ from icestream.plan.windows.grid import Cumulative, Windows
 class PlanPart:
     """Views that one operator computes."""
 
-    #: the views alone, over the columns they need; of events, one view for all of equal windows
+    #: the views alone, over the columns they need; for events, one view for all of equal windows
     plan: Plan
     #: numbers of the views in the whole plan, with the columns of their rows
     views: tuple[tuple[int, pa.Schema], ...]
     #: columns of the events of the whole plan that it needs
     columns: tuple[str, ...]
-    #: whether its operator is fed with entries, not with events
+    #: whether its operator receives entries instead of events
     folded: bool
-    #: of events: whose rows of the plan alone each view shows, and which columns of them
+    #: for events: the rows of the part's plan that each view shows, and which of their columns
     shown: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
     def events(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the events of the whole plan as this part reads them."""
+        """Return the events of the whole plan in the form that this part reads."""
         if tuple(batch.schema.names) == self.columns:
             return batch
         chosen = [batch.column(name) for name in self.columns]
@@ -54,17 +54,17 @@ class PlanPart:
 
     @property
     def framed(self) -> bool:
-        """Tell whether its windows move with events."""
+        """Return whether its windows move with events."""
         return isinstance(self.plan.views[0].windows, Frame)
 
     @property
     def windows(self) -> int:
-        """Return how many kinds of windows need memory of their own."""
+        """Return the number of kinds of windows that need separate memory."""
         return 1 if self.folded else len(self.plan.views)
 
     @property
     def rows(self) -> ViewRows:
-        """Return what turns rows of the operator into rows of the views of the whole plan."""
+        """Return the conversion from the operator's rows to rows of the whole plan's views."""
         return ViewRows(self.views, self.shown, numbered=self.framed)
 
 
@@ -84,7 +84,7 @@ def parts_of(plan: Plan) -> tuple[PlanPart, ...]:
 
 
 def needs_order(plan: Plan) -> bool:
-    """Tell whether rows depend on the order in which events of equal time arrive."""
+    """Return whether rows depend on the order in which events of equal time arrive."""
     return any(
         not _on_panes(plan, view)
         or any(
@@ -108,7 +108,7 @@ def _of_entries(plan: Plan, numbers: tuple[int, ...]) -> PlanPart:
 
 
 def _of_events(plan: Plan, numbers: tuple[int, ...]) -> PlanPart:
-    """Return the part of views that are alike; those of equal windows are united in one."""
+    """Return the part of similar views; those with equal windows are merged into one."""
     places = plan.views[numbers[0]].keys
     equal: dict[Any, list[int]] = {}
     for number in numbers:
@@ -138,7 +138,7 @@ def _part(
     *,
     folded: bool,
 ) -> PlanPart:
-    """Return a part over some keys and the inputs that its aggregates take."""
+    """Return a part over some keys and the inputs of its aggregates."""
     taken = {name for view in views for each in view.aggregates for name in each.columns}
     inputs = [place for place, field in enumerate(plan.inputs) if field.name in taken]
     own = replace(
@@ -157,7 +157,7 @@ def _part(
 
 
 def _placed(view: View, places: tuple[int, ...]) -> View:
-    """Return a view over keys at other places."""
+    """Return a view over keys at other positions."""
     at = {place: own for own, place in enumerate(places)}
     return replace(
         view,
@@ -169,7 +169,7 @@ def _placed(view: View, places: tuple[int, ...]) -> View:
 def _united(views: list[View]) -> tuple[tuple[Aggregate, ...], list[Any]]:
     """Return the aggregates of views, each once, and where each view finds its own.
 
-    They get names of their own: views may use one name for different things.
+    They get unique names, because views may use one name for different things.
     """
     found: dict[Aggregate, int] = {}
     columns = [

@@ -1,8 +1,8 @@
-"""The formulas: bytes that wait and bytes that move, with tuples and with panes.
+"""The formulas for stored bytes and moved bytes, with tuples and with panes.
 
-Idea: pure arithmetic over counts and sizes; `cost` puts in what was measured, for a set of windows.
+Idea: pure arithmetic over counts and sizes; `cost` applies it to measurements of a set of windows.
 
-Invariant: the printed examples come out
+Invariant: the printed examples are reproduced
 (`test_the_printed_example_comes_out_at_17_and_8_gigabytes`,
 `test_the_printed_traffic_comes_out`).
 
@@ -27,12 +27,12 @@ class SpaceEstimate:
     memory: float
 
     def __add__(self, other: SpaceEstimate) -> SpaceEstimate:
-        """Return what two parts take."""
+        """Return the sum of two parts."""
         return SpaceEstimate(self.log + other.log, self.memory + other.memory)
 
     @property
     def total(self) -> float:
-        """Return both together."""
+        """Return the sum of both."""
         return self.log + self.memory
 
 
@@ -44,7 +44,7 @@ class TrafficEstimate:
     bytes: float
 
     def __add__(self, other: TrafficEstimate) -> TrafficEstimate:
-        """Return both together."""
+        """Return the sum of both."""
         return TrafficEstimate(self.requests + other.requests, self.bytes + other.bytes)
 
 
@@ -81,9 +81,9 @@ def traffic(
 
 
 def versions_kept(snapshot: float, logged: float) -> float:
-    """Return how many versions the log keeps to rebuild a shard, on average.
+    """Return how many versions the log stores to rebuild a shard, on average.
 
-    Those since the last snapshot, which is taken when what they logged is as much as it is.
+    These are the versions since the last snapshot, which is taken once they logged its size.
     """
     if logged <= 0:
         return 0.0

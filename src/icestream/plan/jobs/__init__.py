@@ -1,1 +1,1 @@
-"""Plans of map, compute and consolidate: operators, windows, fusion."""
+"""Plans of map, compute and consolidate: the graph (`building`), `windows`, fusion (`fused`)."""

@@ -1,8 +1,8 @@
-"""Streams of tuples that are put together operator by operator.
+"""Streams of tuples that are composed operator by operator.
 
-Idea: what users write and what tests write is the same graph; this makes its nodes, one method for
-each operator, and refuses what cannot work. The API has the same methods, and adds where tuples
-come from and where they go.
+Idea: users and tests write the same graph; this module creates its nodes, with one method for each
+operator, and refuses what cannot work. The API has the same methods, and adds where tuples come
+from and where they go.
 
 References: Madsen, Zhou, Su (2016), sections 4.1, 4.2 and figure 5.
 """
@@ -37,13 +37,13 @@ from icestream.sql.ddl import schema_of
 Schema: TypeAlias = pa.Schema | str
 Function = Callable[..., Any]
 
-#: when compute tells something
+#: when compute emits something
 EMITS: tuple[str, ...] = ("window", "tuple")
 
 
 @dataclass(frozen=True)
 class JobWindow:
-    """Windows by start, length and frequency, and where tuples over a border count.
+    """Windows by start, length and frequency, and the rule for tuples that cross a border.
 
     Examples:
         >>> ice.JobWindow("1 hour", every="10 minutes").windows.slide
@@ -69,7 +69,7 @@ Window = JobWindow | str | Micros
 
 @dataclass(frozen=True)
 class _Open:
-    """A compute whose windows are those that a consolidate asks for."""
+    """A compute whose windows a later consolidate determines."""
 
     inputs: tuple[JobNode, ...]
     fold: FoldFunction
@@ -77,7 +77,7 @@ class _Open:
 
 
 class JobOperators(ABC):
-    """What can be done with tuples: one method for each kind of operator."""
+    """The operations on tuples: one method for each kind of operator."""
 
     @property
     @abstractmethod
@@ -86,7 +86,7 @@ class JobOperators(ABC):
 
     @abstractmethod
     def _then(self, stream: JobStream) -> Self:
-        """Return the same with other tuples."""
+        """Return the same kind of object with other tuples."""
 
     def map(
         self,
@@ -104,15 +104,15 @@ class JobOperators(ABC):
             function: takes a tuple as a dict, with `ts1` and `ts2` in microseconds, and returns a
                 dict of new attributes, several of them, or None. With `vectorised` it takes an
                 Arrow batch of tuples and returns arrays by name, one value for each tuple, or with
-                an array `row` that tells of which tuple each value is. `ts1` and `ts2` may be
-                returned, too: a map may move tuples to later times.
-            output: the new attributes, as `"rate double"` or an Arrow schema; found out by trying
-                unless given.
-            keeps: attributes that are copied; unless given, all that the function does not make.
-                What is copied is known to be unchanged, so the job can be partitioned by it.
-            partition: attributes by which tuples may be partitioned; all unless given.
+                an array `row` that contains the tuple of each value. It may also return `ts1` and
+                `ts2`: a map may move tuples to later times.
+            output: the new attributes, as `"rate double"` or an Arrow schema; by default found out
+                by trying.
+            keeps: attributes that are copied; by default all that the function does not make. The
+                job can be partitioned by them, because copies are known to be unchanged.
+            partition: attributes by which tuples may be partitioned; by default all.
             vectorised: whether the function takes many tuples at once.
-            name: what to call the operator; the name of the function unless given.
+            name: the name of the operator; by default that of the function.
 
         Examples:
             >>> ice.job(calls).map(
@@ -155,23 +155,23 @@ class JobOperators(ABC):
     ) -> Self:
         """Build the state of each key and window from its tuples.
 
-        A window is told when it is complete: a tuple with the key, the state, and the window as its
-        time span. Without `window` the operator must be followed by `consolidate`, which says which
-        windows there are.
+        A window is emitted when it is complete: a tuple with the key, the state, and the window as
+        its time span. Without `window` the operator must be followed by `consolidate`, which
+        determines the windows.
 
         Args:
             function: takes the state and a tuple, both dicts, and returns the new state, or changes
-                the state it is given. With `vectorised` it takes the states of many keys and
-                windows as arrays by name, and their tuples (`TupleBatch`), and returns arrays.
-            key: attributes that say which tuples belong together; none, `()`, for all tuples.
-            state: columns of the state, as `"n long, total double"`; by `initial` unless given.
-            initial: the state before the first tuple; zeros unless given.
+                the given state. With `vectorised` it takes the states of many keys and windows as
+                arrays by name, and their tuples (`TupleBatch`), and returns arrays.
+            key: attributes that group the tuples; `()` puts all tuples into one group.
+            state: columns of the state, as `"n long, total double"`; by default those of `initial`.
+            initial: the state before the first tuple; by default zeros.
             window: a length such as `"10 minutes"`, a `JobWindow`, or several of these.
-            emit: `window` tells complete windows; `tuple` answers each tuple at once: the function
+            emit: `window` emits complete windows; `tuple` answers each tuple at once: the function
                 then returns a pair of state and answer.
-            output: attributes of answers beside the key; unless given tuples go on as they are.
+            output: attributes of answers besides the key; by default tuples pass unchanged.
             vectorised: whether the function takes many keys at once.
-            name: what to call the operator; the name of the function unless given.
+            name: the name of the operator; by default that of the function.
 
         Examples:
             >>> ice.job(calls).compute(
@@ -184,7 +184,7 @@ class JobOperators(ABC):
         """
         inputs, name = self._stream.inputs, name or _name_of(function)
         if state is None and not initial:
-            msg = f"{name} does not say what its state is: give state='n long' or initial={{...}}"
+            msg = f"the state of {name} is not defined: give state='n long' or initial={{...}}"
             raise DefinitionError(msg)
         columns = state_columns(initial or {}) if state is None else schema_of(state)
         if emit not in EMITS:
@@ -192,7 +192,7 @@ class JobOperators(ABC):
             raise DefinitionError(msg)
         eager = emit == "tuple"
         if output is not None and not eager:
-            msg = f"{name} tells its state; output=... is for emit='tuple'. Use map(...) after it"
+            msg = f"{name} emits its state; output=... is for emit='tuple'. Use map(...) after it"
             raise DefinitionError(msg)
         answers = None if output is None else schema_of(output)
         start = initial_of(columns, initial)
@@ -222,14 +222,14 @@ class JobOperators(ABC):
                 one. With `vectorised` it takes those of many as a `TupleBatch` and returns arrays
                 with a value for each key and window.
             windows: the windows to make: lengths or `JobWindow`s.
-            key: attributes that say which partials belong together, all of the partials' own
-                unless given; `()` for all partials.
+            key: attributes that group the partials, by default all of their own key; `()` puts all
+                partials into one group.
             output: what the function returns, if it is not a partial result again.
-            sharing: `partials` lets windows share partial results, `each` computes each by itself;
+            sharing: `partials` lets windows share partial results, `each` computes each separately;
                 `auto` chooses by cost.
-            statistics: what is known of the tuples, to choose by.
+            statistics: measurements of the tuples, for that choice.
             vectorised: whether the function takes many keys at once.
-            name: what to call the operator; the name of the function unless given.
+            name: the name of the operator; by default that of the function.
 
         Examples:
             >>> counted = ice.job(calls).compute(
@@ -280,20 +280,20 @@ class JobStream(JobOperators):
     """Tuples of one or more operators or sources."""
 
     nodes: tuple[JobNode, ...]
-    #: a compute that waits to hear its windows
+    #: a compute whose windows are not yet known
     open: _Open | None = None
 
     @property
     def node(self) -> JobNode:
-        """Return the operator whose tuples these are, if it is one."""
+        """Return the operator that makes these tuples, if there is exactly one."""
         if self.open is not None:
             msg = (
-                f"{self.open.fold.name} never tells its state: give it window=..., follow it by "
+                f"{self.open.fold.name} never emits its state: give it window=..., follow it by "
                 "consolidate(...), or let it answer each tuple with emit='tuple'"
             )
             raise DefinitionError(msg)
         if len(self.nodes) != 1:
-            msg = "tuples of several operators are no result: map or compute them together first"
+            msg = "tuples of several operators are not a result: map or compute them together first"
             raise DefinitionError(msg)
         return self.nodes[0]
 
@@ -303,7 +303,7 @@ class JobStream(JobOperators):
         return self.inputs[0].payload
 
     def union(self, *others: JobStream) -> JobStream:
-        """Take the tuples of several streams; their columns must agree."""
+        """Return the tuples of several streams; their columns must agree."""
         nodes = tuple(node for each in (self, *others) for node in each.inputs)
         for node in nodes[1:]:
             if not node.payload.equals(nodes[0].payload):
@@ -329,7 +329,7 @@ def _spans(given: Window | Sequence[Window]) -> WindowSpans:
     found = [each if isinstance(each, JobWindow) else JobWindow(each) for each in several]
     rules = {each.spanning for each in found}
     if len(rules) != 1:
-        msg = f"the windows of an operator have one rule for spanning; got {sorted(rules)}"
+        msg = f"the windows of an operator must have one rule for spanning; got {sorted(rules)}"
         raise DefinitionError(msg)
     return WindowSpans(tuple(each.windows for each in found), rules.pop())
 

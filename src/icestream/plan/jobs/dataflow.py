@@ -1,11 +1,11 @@
 """The dataflow of a job: components of steps, and edges between them.
 
-Idea: walking from the results back, every operator becomes a step of its component; tuples that
-come from another component or from a source are received over an edge, by the attributes that the
-component is partitioned by. Inside, they are grouped anew only where an operator has another key.
+Idea: walking back from the results, every operator becomes a step of its component; tuples from
+another component or from a source are received over an edge, partitioned by the attributes of the
+component. Inside, they are regrouped only if an operator has another key.
 
 Invariants:
-1. A stream that several operators of a component take crosses the exchange once
+1. A stream that several operators of a component use crosses the exchange once
    (`test_a_stream_crosses_an_exchange_once`).
 2. Edges lead forward (`test_parity_any_fusion_gives_equal_results`).
 """
@@ -50,7 +50,7 @@ def compiled_job(
     columns: tuple[pa.Schema, ...],
     time: pa.DataType,
 ) -> Dataflow:
-    """Return the dataflow of a job; `numbers` are those of the sources by their tags."""
+    """Return the dataflow of a job; `numbers` maps the tags of sources to their numbers."""
     building = _Building(plan, numbers)
     for view, node in enumerate(plan.outputs):
         building.emit(node, view)
@@ -83,7 +83,7 @@ class WithAll:
 
 @dataclass(frozen=True)
 class WithoutAll:
-    """Takes it out again."""
+    """Removes it again."""
 
     def __call__(self, changes: pa.RecordBatch) -> pa.RecordBatch:
         """Return tuples without it."""
@@ -97,7 +97,7 @@ class _Place:
     payload: pa.Schema
     component: int | None = None
     step: int = 0
-    #: columns that the identity of tuples is made of; None if they have changed
+    #: columns that the ids of tuples are computed from; None if they have changed
     identity: tuple[str, ...] | None = None
     source: int = 0
     maps: tuple[Change, ...] = ()
@@ -105,26 +105,26 @@ class _Place:
 
 
 class _Building:
-    """A dataflow in the making."""
+    """A dataflow under construction."""
 
     def __init__(self, plan: JobPlan, numbers: Mapping[int, int]) -> None:
         self._plan = plan
         self._sources = numbers
         self._number = {id(node): at for at, node in enumerate(plan.operators)}
         self.components: dict[int, list[Step]] = {}
-        #: groupings of each component by the columns of their identity
+        #: groupings of each component by the columns of their ids
         self._groupings: dict[int, dict[tuple[str, ...], int]] = {}
         self.edges: list[Edge] = []
         self._places: dict[int, _Place] = {}
         self._received: dict[tuple[int, int, tuple[str, ...]], _Place] = {}
 
     def emit(self, node: JobNode, view: int) -> None:
-        """Let the tuples of a node be the rows of a view."""
+        """Make the tuples of a node the rows of a view."""
         place = self._place(node)
         if place.component is None:
             msg = (
-                f"{node.name} only maps tuples of a source, which Spark does itself: end the job "
-                "with compute or consolidate, or maps behind them"
+                f"{node.name} only maps tuples of a source, which Spark itself can do: end the job "
+                "with compute or consolidate, or with maps after them"
             )
             raise DefinitionError(msg)
         step = Emit((place.step,), node.payload, self._of(place), view)
@@ -148,7 +148,7 @@ class _Building:
         return self._stateful(node, component)
 
     def _on_the_way(self, node: MapNode) -> _Place:
-        """Map tuples where they come from."""
+        """Map tuples at their source."""
         if len(node.inputs) > 1:
             msg = f"{node.name} maps a union: put union(...) after map(...)"
             raise DefinitionError(msg)
@@ -172,7 +172,7 @@ class _Building:
         )
 
     def _stateful(self, node: JobNode, component: int) -> _Place:
-        """Let tuples meet by the key of an operator with state."""
+        """Group tuples by the key of an operator with state."""
         keys = node.key or (ALL,)
         places = [self._grouped(node, each, component, keys) for each in node.inputs]
         operator, result = _operator(node, places[0].payload)
@@ -189,7 +189,7 @@ class _Building:
     def _grouped(
         self, node: JobNode, before: JobNode, component: int, keys: tuple[str, ...]
     ) -> _Place:
-        """Return the tuples of an input under the identity of some columns."""
+        """Return the tuples of an input with the ids of some columns."""
         place = self._inside(node, before, component)
         grouping = self._groupings[component].setdefault(keys, len(self._groupings[component]))
         if place.identity == keys and self._of(place) == grouping:
@@ -198,7 +198,7 @@ class _Building:
         return replace(place, step=step, identity=keys)
 
     def _inside(self, node: JobNode, before: JobNode, component: int) -> _Place:
-        """Return the tuples of an input inside a component, over an exchange if need be."""
+        """Return the tuples of an input inside a component, over an exchange if necessary."""
         place = self._place(before)
         if place.component == component:
             return place
@@ -211,7 +211,7 @@ class _Building:
         return self._received[known]
 
     def _aligned(self, before: JobNode, origin: int, target: int) -> bool:
-        """Tell whether two components, with maps between them, are partitioned by equal values."""
+        """Return whether two components, with maps between, are partitioned by equal values."""
         plan = self._plan
         both = {*plan.components[origin], *plan.components[target]}
         while plan.place[self._number[id(before)]] != origin:
@@ -279,7 +279,7 @@ def _operator(node: JobNode, payload: pa.Schema) -> tuple[LifetimeOperator, pa.S
 
 
 def _text(node: JobNode) -> str:
-    """Return an operator as people and checkpoints read it."""
+    """Return an operator as text; it is part of the stored description."""
     columns = ", ".join(f"{each.name} {each.type}" for each in node.payload)
     match node:
         case MapNode():

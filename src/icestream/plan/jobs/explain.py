@@ -1,9 +1,9 @@
-"""Jobs in words and as a drawing: components, what is in them, and the exchanges between them.
+"""Jobs as text and as a drawing: components, their operators, and the exchanges between them.
 
-Idea: operators stand in columns by how many others their tuples have passed; a component is a frame
-around its operators, an exchange a thick line with the attributes that it partitions by.
+Idea: operators are in columns by the number of operators before them; a component is a frame around
+its operators, an exchange is a thick line with the attributes it partitions by.
 
-Invariant: every operator is drawn once, every exchange of the dataflow too
+Invariant: every operator and every exchange of the dataflow is drawn once
 (`test_drawings_have_every_operator_and_exchange`).
 """
 
@@ -20,7 +20,7 @@ _EDGE = 24
 
 
 def explained_job(plan: JobPlan) -> str:
-    """Return a job as text for people."""
+    """Return a job as text."""
     lines = []
     for number, members in enumerate(plan.components):
         lines.append(_heading(plan, number))
@@ -93,7 +93,7 @@ def _entering(plan: JobPlan, number: int) -> Iterator[str]:
 
 
 def _crosses(plan: JobPlan, before: JobNode, node: JobNode) -> bool:
-    """Tell whether tuples between two operators are exchanged."""
+    """Return whether tuples between two operators are exchanged."""
     here = _component(plan, node)
     if not plan.has_tasks(here):
         return False
@@ -115,7 +115,7 @@ def _all_nodes(plan: JobPlan) -> list[JobNode]:
 
 
 def _places(plan: JobPlan) -> dict[int, tuple[int, int]]:
-    """Return where each node is drawn."""
+    """Return the position of each node in the drawing."""
     depths: dict[int, int] = {}
     used: dict[int, int] = {}
     places = {}

@@ -1,13 +1,13 @@
-"""Jobs of map, compute and consolidate: which operators run side by side.
+"""Jobs of map, compute and consolidate: which operators share a component.
 
-Idea: operators that may be partitioned alike are fused into components; what is between two
-components, and between a source and a component, is an exchange. Attributes are followed through
-the job, so that operators share a component only if the values they are partitioned by come to them
-unchanged. A component of maps alone needs no exchange: it runs where its tuples come from.
+Idea: operators that may be partitioned alike are fused into components; between two components, and
+between a source and a component, there is an exchange. Attributes are followed through the job, so
+that operators share a component only if the values they are partitioned by reach them unchanged. A
+component of maps alone needs no exchange: it runs where its tuples come from.
 
 Invariants:
 1. Fused or not, results are equal (`test_parity_any_fusion_gives_equal_results`).
-2. Operators are fused only where their partition attributes come to them unchanged
+2. Operators are fused only if their partition attributes reach them unchanged
    (`test_an_attribute_that_is_computed_anew_is_not_common`).
 3. What would be fused from the start can be fused and parted while a measured job runs
    (`test_a_measured_job_can_run_as_it_would_be_fused`).
@@ -29,20 +29,20 @@ from icestream.plan.fuse import fusion
 from icestream.plan.fuse import operator_graph as og
 from icestream.plan.nodes.jobs import ComputeNode, ConsolidateNode, JobNode, MapNode, TupleSource
 
-#: names of operators that a user fuses, or how to choose
+#: names of operators to fuse, or how to choose
 Fuse = str | Sequence[Sequence[str]]
-#: tuples per second by the names of the operators they go from and to
+#: tuples per second by the names of the sending and the receiving operator
 Rates = Mapping[tuple[str, str], float]
 
 
 @dataclass(frozen=True)
 class JobPlan:
-    """Operators, the components they are fused into, and the results that are told."""
+    """Operators, the components they are fused into, and the operators with results."""
 
     outputs: tuple[JobNode, ...]
     components: fusion.Components
     rates: Rates
-    #: whether components run together as measured, while the job runs
+    #: whether measurements decide which components run together, while the job runs
     measured: bool = False
 
     @cached_property
@@ -52,7 +52,7 @@ class JobPlan:
 
     @cached_property
     def job(self) -> og.Job:
-        """Return the job as fusion sees it."""
+        """Return the job in the form that fusion uses."""
         return fusion_job(self.operators, self.rates)
 
     @cached_property
@@ -61,10 +61,10 @@ class JobPlan:
         return fusion.place_of(self.components)
 
     def tracks(self, component: int) -> int:
-        """Return what a component is partitioned by.
+        """Return the tracks that a component is partitioned by.
 
-        Components that may run together while the job runs are partitioned as they would be if
-        they were fused from the start.
+        Components that may run together while the job runs are partitioned as if they had been
+        fused from the start.
         """
         graph, alike = self.job.graph, self.components[component]
         if self.measured:
@@ -76,7 +76,7 @@ class JobPlan:
         return _fused(self.job.graph, self.rates)
 
     def attributes(self, component: int, operator: int) -> tuple[str, ...]:
-        """Return what a component is partitioned by, as one of its operators calls it."""
+        """Return the attributes that a component is partitioned by, as named by an operator."""
         tracks = self.tracks(component)
         found: list[str] = []
         for track in range(tracks.bit_length()):
@@ -85,7 +85,7 @@ class JobPlan:
         return tuple(found)
 
     def has_tasks(self, component: int) -> bool:
-        """Tell whether a component is more than maps, which run where their tuples come from."""
+        """Return whether a component has more than maps, which run where their tuples come from."""
         members = self.components[component]
         return not all(isinstance(self.operators[number], MapNode) for number in members)
 
@@ -98,15 +98,15 @@ def planned_job(
     Args:
         outputs: the operators whose tuples are results.
         fuse: `auto`: by rates if there are any, else by common attributes; `none`; `measured`:
-            every operator by itself, to run together as rows are measured; or lists of names of
-            operators that are to be together.
+            every operator by itself, fused and parted by measurements; or lists of names of
+            operators to fuse.
         rates: tuples per second between operators, by their names.
     """
     operators = operators_of(outputs)
     names = [each.name for each in operators]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        msg = f"several operators are called {twice}: give each a name of its own with name=..."
+        msg = f"several operators are called {twice}: give each a unique name with name=..."
         raise DefinitionError(msg)
     known = {(before.name, each.name) for each in operators for before in each.inputs}
     unknown = sorted(set(rates or {}) - known)
@@ -145,7 +145,7 @@ def operators_of(outputs: Iterable[JobNode]) -> tuple[JobNode, ...]:
 
 
 def fusion_job(operators: Sequence[JobNode], rates: Rates) -> og.Job:
-    """Return operators and edges as fusion sees them."""
+    """Return operators and edges in the form that fusion uses."""
     place = {id(node): number for number, node in enumerate(operators)}
     edges = [
         og.GraphEdge(place[id(before)], number, rates.get((before.name, node.name), 0.0))

@@ -1,13 +1,13 @@
-"""How the windows of a job are made: once for each, or of partials that windows share.
+"""How the windows of a job are computed: each separately, or from partials that windows share.
 
-Idea: a tuple that is in W windows can be folded W times, or once, into a partial that W windows are
-merged of. The first costs W calls for a tuple, the second one call and the merging of rows, which
-the composition of windows from each other makes few. Both are counted in rows a second.
+Idea: a tuple that is in W windows can be folded W times, or once, into a partial from which W
+windows are merged. The first costs W calls per tuple, the second one call and the merging of rows,
+which composing windows of each other keeps few. Both are counted in rows per second.
 
     each      rate x W
     partials  rate + rows merged
 
-Invariant: whatever is chosen, results are equal
+Invariant: results do not depend on the choice
 (`test_parity_partials_and_each_give_equal_results`).
 
 References: Madsen, Zhou, Su (2016), sections 4.2 and 6.1.
@@ -30,7 +30,7 @@ SHARING = ("auto", "partials", "each")
 
 @dataclass(frozen=True)
 class JobStatistics:
-    """What is known of the tuples that windows are made of.
+    """Measurements of the tuples in windows.
 
     Examples:
         >>> ice.JobStatistics(rate=50_000).rate
@@ -39,13 +39,13 @@ class JobStatistics:
 
     #: tuples per second of event time
     rate: float = 1000.0
-    #: keys by length of a stretch
+    #: number of keys by length of a stretch
     keys: KeyCounts = field(default_factory=lambda: KeyCounts(((1, 100.0),)))
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """How windows are made."""
+    """How windows are computed."""
 
     #: windows that compute folds tuples into
     folded: tuple[Windows, ...]
@@ -61,14 +61,14 @@ def chosen_windows(
     composable: bool = True,
     divisible: bool = True,
 ) -> Chosen:
-    """Choose what is folded and how windows are made of it.
+    """Choose what is folded and how windows are composed of it.
 
     Args:
-        windows: the windows that are asked for.
-        statistics: what is known of the tuples.
+        windows: the windows of the query.
+        statistics: measurements of the tuples.
         sharing: `partials`, `each`, or `auto` to choose by cost.
         composable: whether merged windows can be merged again.
-        divisible: whether a tuple counts in one partial only; if not, each window is folded.
+        divisible: whether a tuple counts in only one partial; if not, each window is folded.
     """
     if sharing not in SHARING:
         msg = f"sharing must be one of {', '.join(SHARING)}; got {sharing!r}"
@@ -95,7 +95,7 @@ def tilings_of(
     *,
     composable: bool = True,
 ) -> tuple[tuple[SpanTiling, ...], float]:
-    """Return how windows are made of partials that are windows themselves, and rows a second."""
+    """Return how windows are composed of partials that are windows, and the rows per second."""
     if composable and len(given) == 1 and given[0].tumbles:
         return _composed(windows, given[0], keys)
     tilings: list[SpanTiling] = []
@@ -136,7 +136,7 @@ def _tiles(recipe: Recipe, composition: Composition) -> tuple[tuple[tuple[int, i
 
 
 def _placed(making: TileSteps, pane: int) -> tuple[tuple[int, int], ...]:
-    """Return length and place of every tile of a window."""
+    """Return length and position of every tile of a window."""
     placed, at = [], 0
     for part in making.add:
         length = pane if part.source is None else part.source.range
@@ -149,7 +149,7 @@ def _placed(making: TileSteps, pane: int) -> tuple[tuple[int, int], ...]:
 def _uniform(
     window: Windows, options: Sequence[Windows], keys: KeyCounts
 ) -> tuple[SpanTiling, float]:
-    """Return the cheapest way to fill a window by windows of one kind."""
+    """Return the cheapest way to fill a window with windows of one kind."""
     ways = [
         (count * keys.rows(each.range), each.range, count)
         for each in options
@@ -167,5 +167,5 @@ def _unfilled(windows: Sequence[Windows], given: Sequence[Windows]) -> Definitio
     told = ", ".join(named(each) for each in given)
     return DefinitionError(
         f"windows of {asked} cannot be filled by partials of {told}: choose partials whose length "
-        "divides length and frequency of every window"
+        "divides the length and the frequency of every window"
     )

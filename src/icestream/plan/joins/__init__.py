@@ -1,1 +1,1 @@
-"""Plans of joins: their tree, their order, their cost, what spills."""
+"""Plans of joins: definition (`multi_join`), `tree`, `order` and `cost`."""

@@ -1,10 +1,10 @@
-"""What a join of several streams by one key costs: as one flat join, or as a tree of binary joins.
+"""The cost of a join of several streams by one key: as one flat join, or as a tree of binary joins.
 
-Idea: streams that share a key can meet in one operator, which keeps the streams and nothing else,
-or two at a time, where results on the way are kept too but are not made again for each row that
-comes later. With rates and distinct keys both are expected numbers: bytes that are kept, and rows
-that are looked at. Bytes decide, as memory is what spills; if both plans keep about the same, work
-does.
+Idea: streams that share a key can meet in one operator, whose state is only the streams, or two at
+a time; then intermediate results are stored too, but are not computed again for each later row.
+From rates and distinct keys follow expected numbers for both: stored bytes, and rows that are
+probed. Bytes decide, because memory is what spills; if both plans store about the same, the work
+decides.
 
 Invariants:
 1. The best tree is at least as good as any tree of binary joins
@@ -15,8 +15,8 @@ Invariants:
 
 Cost: 3**n steps for n streams, n at most `MOST`; more streams are joined flat without a search.
 
-Limits: keys are taken to be spread evenly and, of two streams, the smaller set of keys to be part
-of the larger one; a skewed stream makes more results than expected, in both plans alike.
+Limits: keys are assumed to be uniform and, of two streams, the smaller set of keys to be part of
+the larger one; a skewed stream makes more results than expected, in both plans alike.
 
 References: distinct counts under containment of value sets are textbook; flat joins that probe and
 keep no intermediate results: Viglas, Naughton, Burger (2003).
@@ -35,12 +35,12 @@ from icestream.core.units import format_bytes
 
 #: streams for which trees are searched
 MOST = 12
-#: bytes of a row that is kept beside its payload
+#: bytes of a stored row besides its payload
 HEAD_BYTES = 32
-#: plans whose state differs by less than this part keep about the same
+#: plans whose state differs by less than this fraction store about the same
 ALIKE = 0.1
 
-#: rows and keys of each stream, where nothing was measured
+#: rows and keys of each stream, if nothing was measured
 ASSUMED_ROWS = 1_000_000
 ASSUMED_KEYS = 100_000
 
@@ -49,41 +49,41 @@ FLAT, TREE = "flat", "tree"
 
 @dataclass(frozen=True)
 class StreamStatistics:
-    """What is expected of one stream while its rows are kept."""
+    """The expectations for one stream while its rows are stored."""
 
     name: str
-    #: rows that are kept at once: those of a window, or of the stream so far
+    #: rows that are stored at once: those of a window, or of the stream so far
     rows: float
-    #: different keys among them
+    #: distinct keys among them
     keys: float
     #: bytes of the payload of a row
     row_bytes: float
 
     def __post_init__(self) -> None:
-        """Refuse numbers that cannot be."""
+        """Refuse impossible numbers."""
         if self.rows < 0 or self.row_bytes < 0 or not 0 <= self.keys <= max(self.rows, 0):
             msg = (
-                f"statistics of {self.name!r} make no sense: rows and bytes cannot be negative, "
-                f"nor keys more than rows; got {self}"
+                f"statistics of {self.name!r} are invalid: rows and bytes must not be negative, "
+                f"and there cannot be more keys than rows; got {self}"
             )
             raise DefinitionError(msg)
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a plan is expected to take."""
+    """The expected cost of a plan."""
 
     #: how streams meet: "(a, b, c)" or "((a, b), c)"
     text: str
-    #: bytes of the streams, and of results on the way, that are kept
+    #: stored bytes of the streams, and of intermediate results
     inputs: float
     between: float
-    #: rows that are looked at or made on the way, until all rows have come
+    #: rows that are probed or made on the way, until all rows have arrived
     work: float
 
     @property
     def state(self) -> float:
-        """Return all bytes that are kept."""
+        """Return all stored bytes."""
         return self.inputs + self.between
 
 
@@ -110,7 +110,7 @@ class JoinPlans:
 
     @property
     def why(self) -> str:
-        """Say what was chosen and why, for people."""
+        """Return what was chosen and why, as text."""
         count = len(self.streams)
         if self.tree is None and count == 2:
             return "flat: two streams are one join"
@@ -118,17 +118,17 @@ class JoinPlans:
             return f"flat: {count} streams are too many to compare trees of joins"
         flat, tree = self.flat, self.tree
         sizes = (
-            f"one join of {count} keeps {_size(flat.state)}; joined as {tree.text} it keeps "
-            f"{_size(tree.state)}, {_size(tree.between)} of that results on the way"
+            f"one join of {count} stores {_size(flat.state)}; joined as {tree.text} it stores "
+            f"{_size(tree.state)}, {_size(tree.between)} of that intermediate results"
         )
-        work = f"rows looked at: {flat.work:,.0f} flat, {tree.work:,.0f} as a tree"
+        work = f"rows probed: {flat.work:,.0f} flat, {tree.work:,.0f} as a tree"
         if abs(tree.state - flat.state) > ALIKE * max(flat.state, tree.state):
             return f"{self.chosen}: {sizes} ({work})"
-        return f"{self.chosen}: both keep about the same and it looks at less; {sizes} ({work})"
+        return f"{self.chosen}: both store about the same and it probes less; {sizes} ({work})"
 
 
 def assumed(payloads: Sequence[pa.Schema]) -> list[StreamStatistics]:
-    """Return what is expected of streams of which nothing was measured but their columns."""
+    """Return the expectations for streams of which only the columns are known."""
     return [
         StreamStatistics(f"stream {port}", ASSUMED_ROWS, ASSUMED_KEYS, row_bytes(payload))
         for port, payload in enumerate(payloads)
@@ -138,7 +138,7 @@ def assumed(payloads: Sequence[pa.Schema]) -> list[StreamStatistics]:
 def measured(
     payloads: Sequence[pa.Schema], sizes: Sequence[tuple[int, int]]
 ) -> list[StreamStatistics]:
-    """Return what is expected of streams with so many rows and keys, each."""
+    """Return the expectations for streams with the given numbers of rows and keys."""
     return [
         StreamStatistics(f"stream {port}", rows, keys, row_bytes(payload))
         for port, (payload, (rows, keys)) in enumerate(zip(payloads, sizes, strict=True))
@@ -146,14 +146,14 @@ def measured(
 
 
 def row_bytes(payload: pa.Schema) -> int:
-    """Return the bytes of a row, text taken to be as long as two numbers."""
+    """Return the bytes of a row, assuming that text is as long as two numbers."""
     return sum(8 if pa.types.is_primitive(each.type) else 16 for each in payload)
 
 
 def join_plans(streams: Sequence[StreamStatistics]) -> JoinPlans:
     """Compare a flat join of streams that share a key with the best tree of binary joins."""
     if len(streams) < 2:
-        msg = f"a join takes at least two streams; got {len(streams)}"
+        msg = f"a join needs at least two streams; got {len(streams)}"
         raise DefinitionError(msg)
     named = tuple(streams)
     inputs = sum(each.rows * (each.row_bytes + HEAD_BYTES) for each in named)
@@ -164,7 +164,7 @@ def join_plans(streams: Sequence[StreamStatistics]) -> JoinPlans:
 
 
 def results_of(streams: Sequence[StreamStatistics]) -> float:
-    """Return the expected results of joining streams: rows of all, for each key that all have."""
+    """Return the expected results of joining streams: for each key that all have, rows of all."""
     if any(each.keys == 0 for each in streams):
         return 0.0
     common = min(each.keys for each in streams)
@@ -177,10 +177,10 @@ def results_of(streams: Sequence[StreamStatistics]) -> float:
 
 
 def _flat_work(streams: tuple[StreamStatistics, ...]) -> float:
-    """Return the rows that a flat join looks at: each row that comes goes along all other streams.
+    """Return the rows that a flat join probes: each new row is matched with all other streams.
 
-    It meets the streams with the fewest rows of a key first. A row that comes on average when half
-    of the others are there finds, of j others, 1 / (j + 1) of the combinations there will be.
+    It probes the streams with the fewest rows per key first. A row arrives on average when half of
+    the others are there and finds, of j others, 1 / (j + 1) of the final combinations.
     """
     work = 0.0
     for mine in streams:
@@ -195,9 +195,9 @@ def _flat_work(streams: tuple[StreamStatistics, ...]) -> float:
 
 
 def _best_tree(streams: tuple[StreamStatistics, ...], inputs: float) -> Cost:
-    """Return the tree that keeps the fewest bytes on the way, and of those does the least work."""
+    """Return the tree with the fewest intermediate bytes, and of those the least work."""
     whole = (1 << len(streams)) - 1
-    #: bytes kept by the joins below and at a set of streams, work, text
+    #: bytes stored by the joins below and at a set of streams, work, text
     best: dict[int, tuple[float, float, str]] = {
         1 << place: (0.0, 0.0, each.name) for place, each in enumerate(streams)
     }
@@ -229,7 +229,7 @@ def _best_tree(streams: tuple[StreamStatistics, ...], inputs: float) -> Cost:
 
 
 def _kept(inside: list[StreamStatistics], rows: float) -> float:
-    """Return the bytes of the results of some streams where the next join keeps them."""
+    """Return the bytes of the results of some streams as stored by the next join."""
     if len(inside) == 1:
         return 0.0
     return rows * (sum(each.row_bytes for each in inside) + HEAD_BYTES)

@@ -1,12 +1,12 @@
 """Joins of any number of streams, as users define them.
 
 Idea: a join names columns with equal values, by one name that all streams have or by a name for
-each stream. Equal values are shown once where their columns share a name. Joins on other columns
-are other joins, whose results are streams again: a tree.
+each stream. Join columns with the same name appear once in the result. Joins on other columns are
+separate joins, whose results are streams again: a tree.
 
 Invariants:
 1. A null equals nothing (`test_a_null_in_a_key_joins_nothing`).
-2. What may come after the watermark has passed it meets nothing that waits for the watermark
+2. Results that may come after the watermark never reach an operator that waits for the watermark
    (`test_what_needs_the_watermark_is_refused_after_a_join_that_defers`).
 """
 
@@ -25,7 +25,7 @@ from icestream.sql.expressions.compile import Predicate
 
 #: a column that all streams have, or a column of each stream
 Equal = str | Sequence[str]
-#: how the names of columns begin that travel beside those of users
+#: prefix of hidden columns, which are sent along with those of users
 HIDDEN = "__join"
 
 
@@ -54,18 +54,18 @@ def joined(
 
 
 def refuse_after_joins(nodes: Sequence[Node], what: str) -> None:
-    """Refuse something that needs the watermark after a join that makes some results later."""
+    """Refuse an operator that needs the watermark after a join that defers results."""
     if any(isinstance(each, Joined) for node in nodes for each in upstream(node)):
         msg = (
-            f"{what} needs to know up to when events are complete, and it comes after a join with "
-            "onPressure='defer', which makes some of its results later. Give that join "
-            "onPressure='fetch', or look at the rows that this query writes"
+            f"{what} needs to know up to when events are complete, but it comes after a join with "
+            "onPressure='defer', which emits some results later. Give that join "
+            "onPressure='fetch', or read the rows that this query writes with another query"
         )
         raise DefinitionError(msg)
 
 
 def told(node: Joined) -> str:
-    """Return a join as people read it."""
+    """Return a join as text; it is part of the stored description."""
     equal = ", ".join(
         names[0] if len(set(names)) == 1 else " = ".join(names)
         for names in zip(*node.keys, strict=True)
@@ -92,7 +92,7 @@ def _keys(nodes: Sequence[Node], on: str | Sequence[Equal]) -> tuple[tuple[str, 
         kinds = [node.payload.field(name).type for node, name in zip(nodes, row, strict=True)]
         if any(kind != kinds[0] for kind in kinds):
             told = ", ".join(f"{name} {kind}" for name, kind in zip(row, kinds, strict=True))
-            msg = f"columns of a join must have one type; got {told}: cast them with select(...)"
+            msg = f"columns of a join must have the same type; got {told}: cast them in select(...)"
             raise DefinitionError(msg)
     keys = tuple(zip(*rows, strict=True))
     for node, names in zip(nodes, keys, strict=True):
@@ -107,7 +107,7 @@ def _nothing(node: Node) -> pa.RecordBatch:
 
 
 def _without_nulls(node: Node, names: tuple[str, ...]) -> Node:
-    """Keep the events that have a value in all key columns."""
+    """Keep the events that have values in all key columns."""
     shown = _key_names(node) if isinstance(node, Joined) else set()
     missing = [name for name in names if node.payload.field(name).nullable and name not in shown]
     if not missing:
@@ -133,7 +133,7 @@ def _key_names(node: Joined) -> set[str]:
 def _columns(
     inputs: Sequence[Node], keys: tuple[tuple[str, ...], ...]
 ) -> tuple[tuple[int, str, str], ...]:
-    """Return the columns of combinations: all, but equal values under one name once."""
+    """Return the columns of combinations: all, but join columns with the same name once."""
     columns: list[tuple[int, str, str]] = []
     of: dict[str, int | None] = {}
     for port, node in enumerate(inputs):

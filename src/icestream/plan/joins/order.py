@@ -1,23 +1,23 @@
-"""The order of joins: which streams of a tree of joins meet first, chosen by what is kept.
+"""The order of joins: which streams of a tree of joins meet first, chosen by the expected state.
 
-Idea: joins of joins, with nothing but conditions between them, say which columns of which streams
-are equal; any tree of joins that compares all of them makes the same rows. Results that a further
-join takes are kept by it, those of the last join by nobody, so what a tree keeps depends on who
-meets last. The tree that is expected to keep the fewest bytes is searched, and taken if it keeps
-clearly less than the one that was written. Joins by one key in a row count as one flat join.
+Idea: joins of joins, with only conditions between them, define which columns of which streams are
+equal; any tree of joins that compares all of them makes the same rows. Results that another join
+reads are stored by it, those of the last join are not, so the state of a tree depends on which
+streams meet last. The tree with the fewest expected bytes is searched, and used if it stores
+clearly less than the one that was written. Successive joins by one key count as one flat join.
 
 Invariants:
 1. The order changes no row and no column (`test_oracle_joins_in_any_order_give_the_same_rows`,
    `test_oracle_random_trees_with_spills_restarts_and_clean_up_anywhere`).
-2. No tree is expected to keep less than the one found
+2. No tree is expected to store less than the one found
    (`test_oracle_no_order_is_expected_to_keep_less`).
-3. Results on the way carry what is needed behind them and no more
+3. Intermediate results carry the columns that are needed after them, and no others
    (`test_results_on_the_way_carry_what_is_needed_behind_them`).
 
-Cost: 3**n steps for n streams, n at most `MOST`; joins of more stay as they were written.
+Cost: 3**n steps for n streams, n at most `MOST`; joins of more streams stay as written.
 
-Limits: a projection or another lifetime between two joins keeps them in their order, and so do
-streams that share the name of a column.
+Limits: a projection or another lifetime between two joins fixes their order, and so do streams with
+a column of the same name.
 
 References: dynamic programming over sets of streams is textbook (Selinger et al., 1979).
 """
@@ -37,7 +37,7 @@ from icestream.plan.nodes.events import Joined, Mapped, Node
 from icestream.plan.nodes.spilling import WRITTEN
 from icestream.sql.expressions.compile import Predicate
 
-#: streams whose order is searched
+#: most streams whose order is searched
 MOST = 8
 
 _Condition = TypeVar("_Condition")
@@ -48,22 +48,22 @@ Keys = frozenset[Equals]
 
 @dataclass(frozen=True)
 class Tree:
-    """Streams that meet two at a time: a place in the list of streams, or two trees and a key."""
+    """Streams that meet two at a time: a position in the list, or two trees and a key."""
 
     streams: frozenset[int]
     key: Keys = frozenset()
     parts: tuple[Tree, ...] = ()
-    #: bytes that joins keep of results on the way, and rows made on the way
+    #: bytes of intermediate results that joins store, and rows made on the way
     kept: float = 0.0
     work: float = 0.0
 
 
 @dataclass
 class _Cluster:
-    """Joins of joins with nothing but conditions between them."""
+    """Joins of joins with only conditions between them."""
 
     root: Joined
-    #: how many nodes take the events of each, by id
+    #: how many nodes read the events of each, by id
     uses: Counter[int]
     streams: list[Node] = field(default_factory=list)
     #: columns that are compared
@@ -75,7 +75,7 @@ class _Cluster:
     plain: bool = True
 
     def gather(self, node: Node) -> Tree:
-        """Take joins apart into streams and conditions; return who meets whom as it was written."""
+        """Take joins apart into streams and conditions; return the tree as written."""
         match node:
             case Mapped(change=Filtering() as change) if self._is_between(node):
                 self.filters[node] = frozenset(change.predicate.columns)
@@ -95,13 +95,13 @@ class _Cluster:
 
     @property
     def owners(self) -> dict[str, int]:
-        """Return the stream that each column is of."""
+        """Return the stream of each column."""
         names = enumerate(self.streams)
         return {name: place for place, each in names for name in each.payload.names}
 
     @property
     def is_free(self) -> bool:
-        """Tell whether the order can be chosen: names tell columns apart, as keys tell streams."""
+        """Return whether the order can be chosen: column names and their streams are unique."""
         owners = self.owners
         return (
             self.plain
@@ -126,10 +126,10 @@ def reordered(
     needed: frozenset[str] | None,
     make: Callable[[Node], Node],
 ) -> Node | None:
-    """Return joins in the order that is expected to keep the least; None to leave them as they are.
+    """Return joins in the order with the least expected state; None to leave them unchanged.
 
-    `uses` tells how many nodes take the events of each node, by id; `needed` are the columns that
-    are looked at behind the joins, None for all; `make` tells what becomes of a stream.
+    `uses` is the number of nodes that read the events of each node, by id; `needed` are the columns
+    that are read after the joins, None for all; `make` transforms a stream.
     """
     if root.spilling.order == WRITTEN:
         return None
@@ -146,7 +146,7 @@ def reordered(
 
 
 def _equal(classes: list[set[str]], names: set[str]) -> None:
-    """Note that columns are equal, and whatever is equal to one of them."""
+    """Record that columns are equal, and everything equal to one of them."""
     same = [each for each in classes if each & names]
     classes[:] = [each for each in classes if not each & names]
     classes.append(names.union(*same))
@@ -156,13 +156,13 @@ def _equal(classes: list[set[str]], names: set[str]) -> None:
 
 
 class _Search:
-    """Finds the tree that is expected to keep the least."""
+    """Finds the tree with the least expected state."""
 
     def __init__(self, cluster: _Cluster) -> None:
         self._streams = cluster.streams
         self.classes = [frozenset(each) for each in cluster.equals]
         owners = cluster.owners
-        #: columns that are compared of each stream
+        #: compared columns of each stream
         self._keys = [
             frozenset(each for each in self.classes if any(owners[n] == place for n in each))
             for place in range(len(self._streams))
@@ -188,7 +188,7 @@ class _Search:
         return min(found[frozenset(range(count))].values(), key=_rank, default=None)
 
     def cost(self, tree: Tree) -> Tree:
-        """Return a tree with what it costs."""
+        """Return a tree with its cost."""
         if not tree.parts:
             return tree
         left, right = (self.cost(part) for part in tree.parts)
@@ -223,7 +223,7 @@ class _Search:
 
 
 def _splits(group: frozenset[int]) -> Iterator[tuple[frozenset[int], frozenset[int]]]:
-    """Yield all ways to cut streams in two, the first of them in the first part."""
+    """Yield all ways to divide streams in two, with the first stream in the first part."""
     first, *others = sorted(group)
     for number in range((1 << len(others)) - 1):
         left = frozenset(
@@ -240,7 +240,7 @@ def _rank(tree: Tree | None) -> tuple[float, float]:
 
 
 class _Building:
-    """Makes nodes of a tree."""
+    """Makes the nodes of a tree."""
 
     def __init__(self, cluster: _Cluster, needed: frozenset[str] | None) -> None:
         root = cluster.root
@@ -251,13 +251,13 @@ class _Building:
         self._wheres = dict(cluster.wheres)
         self._filters = dict(cluster.filters)
         self._shown = [n for n in root.payload.names if needed is None or n in needed]
-        #: columns that are looked at on the way, or that no equal one can stand for
+        #: columns that are read on the way, or that no equal column can replace
         self._own = frozenset[str]().union(*self._wheres.values(), *self._filters.values()) | {
             name for name in self._shown if not self._stand_ins(name)
         }
 
     def node(self, tree: Tree) -> Node:
-        """Return the results of a tree, less those that filters of its streams drop."""
+        """Return the results of a tree, with the filters of its streams applied."""
         made: Node = self._join(tree) if tree.parts else self._streams[min(tree.streams)]
         for each in self._due(self._filters, tree):
             del self._filters[each]
@@ -284,7 +284,7 @@ class _Building:
         )
 
     def _carried(self, tree: Tree) -> list[str]:
-        """Return the columns of a join: those needed behind it, one of each that is compared."""
+        """Return the columns of a join: those needed after it, and one of each compared value."""
         inside = [name for name, place in self._owners.items() if place in tree.streams]
         firsts = {
             next(name for name in inside if name in each)
@@ -296,7 +296,7 @@ class _Building:
         return list(dict.fromkeys([*self._shown, *carried])) if is_last else carried
 
     def _column(self, name: str, tree: Tree, inputs: tuple[Node, ...]) -> tuple[int, str, str]:
-        """Return where a column comes from: itself, or one that equals it."""
+        """Return the origin of a column: itself, or one that equals it."""
         owner = self._owners[name]
         port = next(port for port, each in enumerate(tree.parts) if owner in each.streams)
         known = inputs[port].payload.names
@@ -308,7 +308,7 @@ class _Building:
         return next((each for each in self._equals if exact and name in each), set())
 
     def _due(self, conditions: Mapping[_Condition, frozenset[str]], tree: Tree) -> list[_Condition]:
-        """Return the conditions that see all they read in the results of a tree."""
+        """Return the conditions whose columns are all in the results of a tree."""
         return [
             each
             for each, read in conditions.items()

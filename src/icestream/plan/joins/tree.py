@@ -1,15 +1,16 @@
-"""The joins of a plan before it is compiled: flattened where they share a key, rows made traceable.
+"""The joins of a plan before it is compiled: flattened if they share a key, rows made traceable.
 
-Idea: a join of a join's results by that join's own key is one join of more streams, without state
-for results between the two. What remains is a tree. To tell which partitions of which joins a row
-comes from, it must carry the key of every join behind it: a projection that drops one keeps it
-under a hidden name, which later joins pass on and results do not show. Joins are merged where
-`cost` expects the flat join to cost less, of streams of which only the columns are known yet.
+Idea: a join of a join's results by the same key is one join of more streams, without state for
+intermediate results. The rest is a tree. To attribute a row to partitions of joins, the row must
+carry the key of every join before it: a projection that drops such a key keeps it under a hidden
+name, which later joins pass on and results do not show. Joins are merged if `joins.cost` expects
+the flat join to cost less; at that time only the columns of the streams are known.
 
 Invariants:
 1. Flattening changes no result (`test_oracle_flat_and_nested_joins_agree`).
 2. A hidden column is in no result (`test_hidden_columns_are_not_in_results`).
-3. A join is numbered after those whose results it takes (`test_joins_are_numbered_leaves_first`).
+3. A join has a higher number than those whose results it reads
+   (`test_joins_are_numbered_leaves_first`).
 
 Limits: rows of a union are not traced further back; a join whose results are used twice is not
 merged into another.
@@ -49,16 +50,16 @@ Lineages = tuple[Lineage, ...]
 
 @dataclass
 class JoinTree:
-    """The nodes of some outputs, with joins that are numbered and rows that can be traced."""
+    """The nodes of some outputs, with numbered joins and traceable rows."""
 
     outputs: tuple[Node, ...]
-    #: of each join, by the id of its node
+    #: number of each join, by the id of its node
     numbers: dict[int, int] = field(default_factory=dict)
     #: keys of joins that the rows of a node carry, by its id
     lineages: dict[int, Lineages] = field(default_factory=dict)
-    #: what all joins say about memory
+    #: the spilling options of all joins
     spilling: Spilling | None = None
-    #: nodes that are kept, so that their ids are theirs
+    #: nodes that are kept, so that their ids stay unique
     made: list[Node] = field(default_factory=list)
 
     def lineage(self, node: Node) -> Lineages:
@@ -78,12 +79,12 @@ def join_tree(outputs: Sequence[Node]) -> JoinTree:
 
 
 def _uses(last: Node) -> Counter[int]:
-    """Return how many nodes take the events of each, by id."""
+    """Return how many nodes read the events of each, by id."""
     return Counter(id(each) for node in upstream(last) for each in before(node))
 
 
 def _rebuilt(node: Node, make: Callable[[Node], Node]) -> Node:
-    """Return a node over what became of those it takes events of."""
+    """Return a node with transformed inputs."""
     match node:
         case Mapped() | Entered() | Left():
             made = make(node.before)
@@ -101,7 +102,7 @@ def _rebuilt(node: Node, make: Callable[[Node], Node]) -> Node:
 
 
 def _ordered(last: Node) -> Node:
-    """Return a node over joins in an order of their own."""
+    """Return a node over reordered joins."""
     uses = _uses(last)
     known: dict[int, Node] = {}
 
@@ -119,7 +120,7 @@ def _in_order(
     uses: Counter[int],
     made: Callable[..., Node],
 ) -> Node:
-    """Return a node of whose columns some are needed behind it, None for all."""
+    """Return a node, given which of its columns are needed after it; None for all."""
     match node:
         case Joined():
             found = reordered(node, uses, needed, made)
@@ -146,11 +147,11 @@ def _flattened(node: Node, uses: Counter[int], known: dict[int, Node]) -> Node:
 
 
 def _merged(outer: Joined, alone: Sequence[bool]) -> Joined:
-    """Take the inputs of joins by the same key instead of their results."""
+    """Replace results of joins by the same key with the inputs of those joins."""
     inputs: list[Node] = []
     keys: list[tuple[str, ...]] = []
     conditions: list[str] = []
-    #: where the columns of each input of the outer join come from
+    #: origin of the columns of each input of the outer join
     origins: list[dict[str, tuple[int, str]]] = []
     for port, node in enumerate(outer.inputs):
         first = len(inputs)
@@ -175,7 +176,7 @@ def _merged(outer: Joined, alone: Sequence[bool]) -> Joined:
 
 
 def _same_key(node: Node, outer: Joined, port: int) -> list[int] | None:
-    """Return where the key columns of a join are among those of the one before it, if they are."""
+    """Return the positions of a join's key columns among those of the join before it, or None."""
     if not isinstance(node, Joined) or node.spilling != outer.spilling:
         return None
     places = {
@@ -187,7 +188,7 @@ def _same_key(node: Node, outer: Joined, port: int) -> list[int] | None:
     return order if sorted(order) == list(range(len(node.keys[0]))) else None
 
 
-# -- rows that tell where they come from ----------------------------------------------------
+# -- rows that can be traced ----------------------------------------------------------------
 
 
 def _traceable(outputs: Sequence[Node]) -> JoinTree:
@@ -207,7 +208,7 @@ def _traceable(outputs: Sequence[Node]) -> JoinTree:
 
 
 def _carrying(node: Node, made: Callable[[Node], Node], tree: JoinTree) -> tuple[Node, Lineages]:
-    """Return a node whose rows carry the keys of joins behind them, and under which names."""
+    """Return a node whose rows carry the keys of joins before them, and their names."""
     match node:
         case Joined():
             return _carried_join(node, made, tree)
@@ -269,7 +270,7 @@ def _carried_join(
     tree.numbers[id(result)] = number
     if tree.spilling not in (None, node.spilling):
         msg = (
-            f"the joins of a query spill by one rule, and these say {tree.spilling} and "
+            f"the joins of a query share one spilling rule, but these have {tree.spilling} and "
             f"{node.spilling}: give all of them the same strategy, threshold, amount and partitions"
         )
         raise DefinitionError(msg)
@@ -278,7 +279,7 @@ def _carried_join(
 
 
 def _names_shown(node: Joined) -> dict[tuple[int, str], str]:
-    """Return under which name a join shows each column of its inputs, or one equal to it."""
+    """Return the name under which a join shows each column of its inputs, or one equal to it."""
     names = {(port, name): shown for port, name, shown in node.columns}
     for place in range(len(node.keys[0])):
         equal = [(port, keys[place]) for port, keys in enumerate(node.keys)]
@@ -289,7 +290,7 @@ def _names_shown(node: Joined) -> dict[tuple[int, str], str]:
 
 
 def _wider(projection: Projection, source: Node, lineages: Lineages) -> tuple[Projection, Lineages]:
-    """Let a projection pass on the columns that rows are traced by, hidden if need be."""
+    """Let a projection pass on the columns for tracing, hidden if necessary."""
     items, fields, found = list(projection.items), list(projection.schema), []
     for lineage in lineages:
         names = []

@@ -1,1 +1,1 @@
-"""What users compose, as pure data: queries over windows, events, updates and jobs."""
+"""Queries as pure data: over windows (`queries`), `events`, `updates` and `jobs`; `spilling`."""

@@ -1,7 +1,7 @@
-"""What users compose of events with lifetimes: a graph of nodes, pure data.
+"""Queries over events with lifetimes, as a graph of nodes: pure data.
 
-Idea: a node yields events. One inside a group belongs to a *scope*, which is one use of
-`groupApply`; all others stand outside. `events.compiled` turns such a graph into a dataflow.
+Idea: a node yields events. A node inside a group belongs to a *scope*, which is one use of
+`groupApply`; all others are outside. `plan.events.queries` turns such a graph into a dataflow.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from icestream.plan.nodes.spilling import Spilling
 
 @dataclass(frozen=True, eq=False)
 class Scope:
-    """One use of a grouping: the columns that tell its groups apart, those around it included."""
+    """One use of a grouping: the columns that identify its groups, including outer scopes."""
 
     keys: tuple[str, ...]
     outer: Scope | None = None
@@ -26,26 +26,26 @@ class Scope:
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """Something that yields events."""
+    """A source of events."""
 
     payload: pa.Schema
     scope: Scope | None = None
-    #: whether events are only ever added
+    #: whether events are only added, never retracted
     grows: bool = True
-    #: how much later than its last event something may still happen
+    #: how long after its last event it may still emit something
     reach: Micros = 0
 
 
 @dataclass(frozen=True, eq=False)
 class FromSource(Node):
-    """The events of a source, known by a tag."""
+    """The events of a source, identified by a tag."""
 
     source: int = 0
 
 
 @dataclass(frozen=True, eq=False)
 class Mapped(Node):
-    """Each batch on its own: a filter, a projection, other lifetimes."""
+    """A function of single batches: a filter, a projection, other lifetimes."""
 
     before: Node = field(kw_only=True)
     change: Callable[[pa.RecordBatch], pa.RecordBatch] = field(kw_only=True)
@@ -68,7 +68,7 @@ class Entered(Node):
 
 @dataclass(frozen=True, eq=False)
 class Applied(Node):
-    """An operator with state by group."""
+    """An operator with state per group."""
 
     inputs: tuple[Node, ...] = field(kw_only=True)
     operator: LifetimeOperator = field(kw_only=True)
@@ -84,20 +84,20 @@ class Left(Node):
 
 @dataclass(frozen=True, eq=False)
 class Joined(Node):
-    """The combinations of one event of each input that have equal keys and an instant in common."""
+    """The combinations of one event of each input with equal keys and overlapping lifetimes."""
 
     inputs: tuple[Node, ...] = field(kw_only=True)
-    #: columns with equal values, of each input
+    #: join columns of each input
     keys: tuple[tuple[str, ...], ...] = field(kw_only=True)
     #: columns of the combinations: number of the input, name there, name here
     columns: tuple[tuple[int, str, str], ...] = field(kw_only=True)
-    #: what a combination must fulfil beside, in SQL over its columns
+    #: further condition on combinations, in SQL over their columns
     where: str | None = field(kw_only=True, default=None)
     spilling: Spilling = field(kw_only=True)
 
 
 def upstream(node: Node) -> Iterator[Node]:
-    """Yield a node and all that it is made of, each once."""
+    """Yield a node and all nodes that it depends on, each once."""
     seen: set[int] = set()
     waiting = [node]
     while waiting:
@@ -109,7 +109,7 @@ def upstream(node: Node) -> Iterator[Node]:
 
 
 def before(node: Node) -> tuple[Node, ...]:
-    """Return the nodes whose events a node takes."""
+    """Return the inputs of a node."""
     match node:
         case Mapped() | Entered() | Left():
             return (node.before,)

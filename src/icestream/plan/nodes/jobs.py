@@ -1,8 +1,8 @@
 """Jobs as users compose them: a graph of map, compute and consolidate, pure data.
 
-Idea: a node yields tuples: attributes of a key, a value, and a time span. It knows how far behind
-the watermark its tuples may come, and which windows their spans are, so that whatever takes them
-knows when a window of its own is complete and which partials fill it.
+Idea: a node yields tuples: key attributes, a value, and a time span. It knows how far its tuples
+may lag behind the watermark, and which windows their spans are, so that the next operator knows
+when one of its windows is complete and which partials fill it.
 
 Invariant: `lag` and `settles` are bounds (`test_oracle_no_tuple_comes_after_its_window_was_told`).
 
@@ -27,19 +27,19 @@ from icestream.plan.windows.grid import Windows
 
 @dataclass(frozen=True, eq=False)
 class JobNode:
-    """Something that yields tuples."""
+    """A source of tuples."""
 
     name: str
     payload: pa.Schema
-    #: attributes that say which tuples belong together
+    #: attributes that group the tuples
     key: tuple[str, ...] = ()
     inputs: tuple[JobNode, ...] = field(default=(), repr=False)
     lag: Lag = field(default_factory=Lag)
     #: how much later than the last event tuples may end
     reach: Micros = 0
-    #: how much later than the last event the watermark must be for everything to be told
+    #: how far the watermark must be past the last event for everything to be emitted
     settles: Micros = 0
-    #: windows that the spans of tuples are; None if they may be any span
+    #: windows that the spans of tuples are; None if spans are arbitrary
     windows: tuple[Windows, ...] | None = None
 
     @property
@@ -50,14 +50,14 @@ class JobNode:
 
 @dataclass(frozen=True, eq=False)
 class TupleSource(JobNode):
-    """The events of a source, known by a tag; each spans one instant."""
+    """The events of a source, identified by a tag; each spans one instant."""
 
     source: int = 0
 
 
 @dataclass(frozen=True, eq=False)
 class MapNode(JobNode):
-    """Each tuple on its own."""
+    """A function of single tuples."""
 
     change: MapTuples = field(kw_only=True)
     #: attributes by which its tuples may be partitioned; None for all
@@ -65,7 +65,7 @@ class MapNode(JobNode):
 
     @property
     def unchanged(self) -> tuple[str, ...]:
-        """Return the columns that are kept."""
+        """Return the columns that are copied."""
         return tuple(self.change.kept.names)
 
 
@@ -74,21 +74,21 @@ class ComputeNode(JobNode):
     """State by key and window."""
 
     fold: FoldFunction = field(kw_only=True)
-    #: None for one state of a key, for ever
+    #: None for one state per key, forever
     spans: WindowSpans | None = field(kw_only=True)
-    #: how far the watermark must be after a window's end
+    #: how far the watermark must be past a window's end
     waits: Micros = field(kw_only=True)
 
     @property
     def unchanged(self) -> tuple[str, ...]:
-        """Return the key, or all columns where tuples are sent on as they are."""
+        """Return the key, or all columns if tuples are passed on unchanged."""
         as_they_are = self.fold.eager and self.fold.answers is None
         return tuple(self.payload.names) if as_they_are else self.key
 
 
 @dataclass(frozen=True, eq=False)
 class ConsolidateNode(JobNode):
-    """Windows by key, of partials."""
+    """Windows by key, made of partials."""
 
     merge: MergeFunction = field(kw_only=True)
     values: pa.Schema = field(kw_only=True)
@@ -113,7 +113,7 @@ def source_node(payload: pa.Schema, tag: int = 0, name: str = "source") -> Tuple
 def map_node(
     inputs: tuple[JobNode, ...], change: MapTuples, partition: tuple[str, ...] | None
 ) -> MapNode:
-    """Return what a function makes of each tuple."""
+    """Return the results of a function of each tuple."""
     _refuse_names(change.result)
     names = set(inputs[0].payload.names)
     missing = sorted(set(partition or ()) - names)
@@ -149,7 +149,7 @@ def compute_node(
         if spans is not None and spans.overlaps:
             msg = (
                 f"{fold.name} answers each tuple, so a tuple must be in one window: give one "
-                "window without overlap, or let it tell complete windows"
+                "window without overlap, or let it emit complete windows"
             )
             raise DefinitionError(msg)
         result = payload if fold.answers is None else pa.schema([*keys, *fold.answers])
@@ -157,7 +157,7 @@ def compute_node(
     else:
         if spans is None:
             msg = (
-                f"{fold.name} never tells its state: give it window=..., follow it by "
+                f"{fold.name} never emits its state: give it window=..., follow it by "
                 "consolidate(...), or let it answer each tuple with emit='tuple'"
             )
             raise DefinitionError(msg)
@@ -180,7 +180,7 @@ def consolidate_node(
     tilings: tuple[SpanTiling, ...],
     because: str = "",
 ) -> ConsolidateNode:
-    """Return complete windows of partials."""
+    """Return complete windows made of partials."""
     before = _windows_of(inputs)
     assert before is not None
     keys = _fields(inputs[0].payload, key, merge.name)
@@ -198,7 +198,7 @@ def consolidate_node(
 
 
 def partial_windows(inputs: tuple[JobNode, ...], name: str) -> tuple[Windows, ...]:
-    """Return the windows that partials span, or say what is missing."""
+    """Return the windows that partials span; raise an error if they span none."""
     found = _windows_of(inputs)
     if found is None:
         msg = (
@@ -233,7 +233,7 @@ def _fields(payload: pa.Schema, key: tuple[str, ...], name: str) -> pa.Schema:
 def _refuse_names(payload: pa.Schema) -> None:
     taken = [name for name in payload.names if name in {TS1, TS2} or name.startswith("__")]
     if taken:
-        msg = f"{taken} name what every tuple has, or begin with two underscores: rename them"
+        msg = f"{taken} are reserved, or begin with two underscores: rename them"
         raise DefinitionError(msg)
 
 

@@ -1,13 +1,13 @@
-"""Logical plans: pure data, equal when they compute the same.
+"""Logical plans: pure data, equal if they compute the same.
 
-Idea: a plan says what to compute and nothing of how: the events of some sources, and one or more
-*views* of them, each a kind of window with groupings and aggregates. Views share the events, their
-columns and whatever state they can. A plan describes itself as JSON, which is kept in the
-checkpoint; a query that comes back with another plan is told what differs.
+Idea: a plan defines what to compute, not how: the events of some sources, and one or more *views*
+of them, each a kind of window with groupings and aggregates. Views share the events, their columns
+and whatever state they can. A plan describes itself as JSON, which the checkpoint stores; a query
+that restarts with another plan is refused with the differences.
 
 Invariants:
-1. Plans that compute something else describe themselves otherwise, also where only the order of
-   keys or inputs differs (`test_every_part_of_a_plan_shows_in_its_description`).
+1. Plans that compute something else have other descriptions, even if only the order of keys or
+   inputs differs (`test_every_part_of_a_plan_shows_in_its_description`).
 2. The watermark is in whole milliseconds if the slack is, and never goes back
    (`test_the_watermark_never_goes_back`).
 """
@@ -27,25 +27,25 @@ from icestream.core.units import format_interval
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.object_aggregates.functions import result_type
 
-#: key groups of a checkpoint unless the user says otherwise
+#: default number of key groups of a checkpoint
 KEY_GROUPS = 256
 
-#: names of the columns every batch begins with
+#: names of the first columns of every batch
 TIME = "time"
 SOURCE = "source"
-#: name of the key column that tells grouping sets apart
+#: name of the key column that identifies grouping sets
 GROUPING_ID = "grouping_id"
 
 
 class WindowKind(Protocol):
-    """How a view cuts the stream into windows."""
+    """How a view divides the stream into windows."""
 
     def describe(self) -> dict[str, str]:
         """Return the windows for people and for checkpoints."""
         ...
 
     def late_before(self, watermark: Micros) -> Micros:
-        """Return the instant before which no event is in a window still open."""
+        """Return the instant before which no event is in an open window."""
         ...
 
     def settled_by(self, latest: Micros) -> Micros:
@@ -62,14 +62,14 @@ class Source:
     """One input stream."""
 
     name: str
-    #: how far behind the latest event an event may come
+    #: how far an event may lag behind the latest one
     slack: Micros
-    #: `error` or `drop`: what to do with events that have no time
+    #: `error` or `drop`: what happens to events without a time
     nulls: str = "error"
 
 
 class Computation(Protocol):
-    """What a query computes, as whoever runs it sees it: a plan of windows or a dataflow."""
+    """What a query computes, as the runtime sees it: a plan of windows or a dataflow."""
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -98,12 +98,12 @@ class Computation(Protocol):
 
     @property
     def late(self) -> str:
-        """Return what happens to events that come too late: `drop` or `keep`."""
+        """Return what happens to late events: `drop` or `keep`."""
         ...
 
     @property
     def views(self) -> tuple[Any, ...]:
-        """Return the queries whose rows are handed out."""
+        """Return the queries whose rows are delivered."""
         ...
 
     @property
@@ -116,11 +116,11 @@ class Computation(Protocol):
         ...
 
     def late_before(self, watermark: Micros) -> Micros:
-        """Return the instant before which an event comes too late."""
+        """Return the instant before which events are late."""
         ...
 
     def settled_by(self, latest: Micros) -> Micros:
-        """Return the watermark that settles all that an event at `latest` can cause."""
+        """Return the watermark that settles all effects of an event at `latest`."""
         ...
 
     def watermark(self, before: Micros, seen: tuple[Micros | None, ...]) -> Micros:
@@ -142,13 +142,13 @@ class View:
     groupings: tuple[tuple[int, ...], ...]
     #: key columns that the rows show, by position
     keys: tuple[int, ...]
-    #: whether rows tell their grouping
+    #: whether rows contain their grouping id
     tells_grouping: bool = False
-    #: `append`: every row of a window that closes; `update`: rows of groups that changed
+    #: `append`: all rows of a closing window; `update`: rows of groups that changed
     mode: str = "append"
 
     def grouping_id(self, grouping: tuple[int, ...]) -> int:
-        """Return the number by which the rows tell a grouping, as Spark's `grouping_id()`."""
+        """Return the number of a grouping in the rows, as Spark's `grouping_id()`."""
         return grouping_id(grouping, self.keys)
 
 
@@ -161,15 +161,15 @@ class Plan:
     keys: pa.Schema
     #: input columns of the aggregates, called x0, x1, ...
     inputs: pa.Schema
-    #: what each input column is, as the user wrote it
+    #: the expression of each input column, as the user wrote it
     expressions: tuple[str, ...]
     views: tuple[View, ...]
-    #: type of the time column, which the window's start and end have too
+    #: type of the time column, and of the window's start and end
     time: pa.DataType
-    #: `drop` or `keep`: what happens to events whose every window has closed
+    #: `drop` or `keep`: what happens to events whose windows have all closed
     late: str = "drop"
     key_groups: int = KEY_GROUPS
-    #: `panes` or `tuples`: what the log keeps of windows on a grid; `auto` to choose by size
+    #: `panes` or `tuples`: what the log stores for windows on a grid; `auto` to choose by size
     store: str = "auto"
 
     @classmethod
@@ -183,7 +183,7 @@ class Plan:
         mode: str = "append",
         **shared: Any,
     ) -> Plan:
-        """Return a plan of one view, which groups by all keys or by sets of them."""
+        """Return a plan with one view, which groups by all keys or by sets of them."""
         places = tuple(range(len(keys)))
         view = View(
             windows, aggregates, grouping_sets or (places,), places, grouping_sets is not None, mode
@@ -197,24 +197,24 @@ class Plan:
 
     @cached_property
     def one_grouping(self) -> bool:
-        """Tell whether every view groups by all keys and none tells its grouping."""
+        """Return whether every view groups by all keys and none shows its grouping."""
         told = any(view.tells_grouping for view in self.views)
         return not told and self.groupings == (tuple(range(len(self.keys))),)
 
     def grouping_id(self, grouping: tuple[int, ...]) -> int:
-        """Return the number by which groups of a grouping are told from those of others."""
+        """Return the number that distinguishes the groups of a grouping from those of others."""
         return grouping_id(grouping, tuple(range(len(self.keys))))
 
     @property
     def group_keys(self) -> pa.Schema:
-        """Return the columns that tell groups apart: the keys, and which grouping it is."""
+        """Return the columns that identify groups: the keys, and the grouping."""
         if self.one_grouping:
             return self.keys
         return self.keys.append(pa.field(GROUPING_ID, pa.int64(), nullable=False))
 
     @property
     def jobs(self) -> int:
-        """Return that one component does it all."""
+        """Return 1: there is one component."""
         return 1
 
     @property
@@ -258,7 +258,7 @@ class Plan:
     def describe(self) -> dict[str, Any]:
         """Return the plan as JSON, for the checkpoint and for people.
 
-        What the log keeps may change, and the output mode of a plan of one view: they are left out.
+        It omits what may change: what the log stores, and the output mode of a plan with one view.
         """
         return {
             "sources": [
@@ -294,7 +294,7 @@ def watermark_of(
 ) -> Micros:
     """Return the watermark once the sources have reached `seen`.
 
-    Whole milliseconds, as Spark keeps it. A source without events holds it.
+    It has whole milliseconds, as in Spark. A source without events holds it back.
     """
     reached = [
         MINUS_INFINITY if latest is None else latest // 1000 * 1000 - source.slack
@@ -304,13 +304,13 @@ def watermark_of(
 
 
 def grouping_id(grouping: tuple[int, ...], keys: tuple[int, ...]) -> int:
-    """Return a bit, first key highest, for each key left out of a grouping."""
+    """Return a bit, first key highest, for each key that is not in a grouping."""
     last = len(keys) - 1
     return sum(1 << (last - i) for i, key in enumerate(keys) if key not in grouping)
 
 
 def check_same_plan(root: str, kept: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint of another plan, naming every difference."""
+    """Refuse a checkpoint of another plan, with every difference."""
     theirs, ours = _flat(kept), _flat(wanted)
     differences = [
         f"{name}: the checkpoint has {theirs.get(name)!r}, the query has {ours.get(name)!r}"
@@ -321,13 +321,13 @@ def check_same_plan(root: str, kept: Mapping[str, Any], wanted: Mapping[str, Any
         msg = (
             f"the checkpoint at {root} belongs to another query. "
             + "; ".join(differences)
-            + ". Give this query a checkpoint location of its own, or change it back"
+            + ". Give this query its own checkpoint location, or undo the change"
         )
         raise CheckpointError(msg)
 
 
 def _flat(described: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a description with the parts of its views under names of their own."""
+    """Return a description with the parts of its views as separate entries."""
     views = described["views"]
     facts = {name: value for name, value in described.items() if name != "views"}
     for number, view in enumerate(views):

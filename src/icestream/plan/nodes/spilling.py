@@ -1,4 +1,4 @@
-"""What a query says about joins whose state does not fit: when they spill, how much, and what."""
+"""Options of joins whose state does not fit into memory: when they spill, how much, and what."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from icestream.core.errors import DefinitionError
 from icestream.operators.multi_join.spill_strategies import GLOBAL_OUTPUT_AHEAD, STRATEGIES
 from icestream.plan.nodes.queries import KEY_GROUPS
 
-#: key groups that a plan has at least, so that shards share the load
+#: minimum number of key groups of a plan, so that shards share the load
 LEAST_GROUPS = 32
-#: how the order in which streams meet is chosen: by what joins keep, or as they were written
+#: how the join order is chosen: by the expected state, or as written
 CHEAPEST, WRITTEN = "cheapest", "written"
 ORDERS = (CHEAPEST, WRITTEN)
 
 
 class SpillingOptions(TypedDict, total=False):
-    """What a join may say about spilling."""
+    """The options of a join for spilling."""
 
     strategy: str
     threshold: float
@@ -30,22 +30,22 @@ class SpillingOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Spilling:
-    """How the joins of a plan give up memory."""
+    """How the joins of a plan spill."""
 
     strategy: str = GLOBAL_OUTPUT_AHEAD
-    #: part of the memory that resident rows may take before some are spilled
+    #: fraction of the memory that resident rows may fill before some are spilled
     threshold: float = 0.8
-    #: part of the resident rows that is spilled at once
+    #: fraction of the resident rows that is spilled at once
     amount: float = 0.3
     #: partition groups of each join
     partitions: int = KEY_GROUPS
-    #: part of the rows that are traced to the partitions they come from
+    #: fraction of the rows that are traced to the partitions they come from
     sample: float = 0.1
-    #: `cheapest` to let streams meet in the order that keeps the least, or as it was `written`
+    #: `cheapest` for the join order with the least expected state, or `written`
     order: str = CHEAPEST
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense."""
+        """Refuse invalid options."""
         if self.strategy not in STRATEGIES:
             msg = f"strategy must be one of {', '.join(STRATEGIES)}; got {self.strategy!r}"
             raise DefinitionError(msg)
@@ -55,7 +55,7 @@ class Spilling:
         for name in ("threshold", "amount", "sample"):
             value = getattr(self, name)
             if not 0 < value <= 1:
-                msg = f"{name} is a part of a whole, above 0 and at most 1; got {value}"
+                msg = f"{name} must be a fraction above 0 and at most 1; got {value}"
                 raise DefinitionError(msg)
         if self.key_groups < LEAST_GROUPS:
             msg = (
@@ -66,17 +66,17 @@ class Spilling:
 
     @property
     def key_groups(self) -> int:
-        """Return the key groups of the plan: each is cut into partitions of equal width."""
+        """Return the key groups of the plan: each is divided into partitions of equal width."""
         most = range(min(self.partitions, KEY_GROUPS), 0, -1)
         return next((groups for groups in most if self.partitions % groups == 0), 0)
 
     def describe(self) -> dict[str, Any]:
-        """Return what state depends on, as JSON for the checkpoint; the rest may change later."""
+        """Return the options that state depends on, as JSON; the others may change later."""
         return {"partitions": self.partitions}
 
 
 def defers(on_pressure: str, options: Mapping[str, object]) -> bool:
-    """Tell whether the results of a join may come later, or say what is wrong."""
+    """Return whether a join may defer results; raise an error if an option is invalid."""
     if on_pressure not in ("defer", "fetch"):
         msg = f"onPressure must be 'defer' or 'fetch'; got {on_pressure!r}"
         raise DefinitionError(msg)
@@ -90,8 +90,8 @@ def defers(on_pressure: str, options: Mapping[str, object]) -> bool:
         raise DefinitionError(msg)
     if options and on_pressure == "fetch":
         msg = (
-            f"{', '.join(map(repr, sorted(options)))} belongs to a join with onPressure='defer': "
-            "leave it out, or say that"
+            f"{', '.join(map(repr, sorted(options)))} is only for joins with onPressure='defer': "
+            "leave it out, or set onPressure='defer'"
         )
         raise DefinitionError(msg)
     return on_pressure == "defer"

@@ -1,13 +1,13 @@
 """Update streams: the newest value of each key, expensive steps, and the time they may take.
 
-Idea: a plan says which columns tell keys apart, in which order waiting keys are served, what is
-done to the newest value of a key, and how long a batch may last. Steps share one queue. A step may
-also be done to every event, which is what an append stream is; both kinds go side by side.
+Idea: a plan defines the key columns, the order in which waiting keys are served, the steps that
+process the newest value of a key, and how long a batch may last. Steps share one queue. A step may
+also process every event, as in an append stream; both kinds run side by side.
 
 Invariants:
-1. Plans that compute something else describe themselves otherwise; schedule and time may change
+1. Plans that compute something else have other descriptions; schedule and time may change
    between two runs of a query (`test_every_part_of_an_update_plan_shows_in_its_description`).
-2. No event comes too late for all; a key that goes back in time is told by its own updates
+2. No event is late for all keys; the key's own updates decide whether one goes back in time
    (`test_an_update_that_is_older_than_what_was_taken_is_dropped_and_counted`).
 """
 
@@ -29,7 +29,7 @@ from icestream.operators.latest.step import UpdateStep
 from icestream.operators.latest.window_serving import WindowedBy
 from icestream.plan.nodes.queries import KEY_GROUPS, SOURCE, TIME, Source
 
-#: when only the newest of a key is processed: always, or by load
+#: when only the newest update of a key is processed: always, or under load
 ALWAYS = "always"
 LOAD = "load"
 SCHEDULES = ("index", "linecutting", "inplace", "fifo")
@@ -37,16 +37,16 @@ SCHEDULES = ("index", "linecutting", "inplace", "fifo")
 
 @dataclass(frozen=True)
 class Latest:
-    """Update semantics: of the updates of a key the newest counts."""
+    """Update semantics: only the newest update of a key counts."""
 
-    #: columns that tell keys apart; none where every event is an update of the one before
+    #: key columns; none if every event updates the previous one
     keys: tuple[str, ...]
     schedule: str = "index"
-    #: column that says what a key's staleness counts
+    #: column with the weight of a key's staleness
     importance: str | None = None
-    #: microseconds without news after which a key is forgotten
+    #: microseconds without an update after which a key is forgotten
     forget: Micros | None = None
-    #: `always` the newest only, or all events as long as the `load` allows that
+    #: `always` only the newest update; `load` all events while the load allows it
     under: str = ALWAYS
 
     def __post_init__(self) -> None:
@@ -61,7 +61,7 @@ class Latest:
             msg = f"under must be {ALWAYS!r} or {LOAD!r}; got {self.under!r}"
             raise DefinitionError(msg)
         if self.forget is not None and self.forget <= 0:
-            msg = "forgetAfter must be a positive interval: keys without news for so long leave"
+            msg = "forgetAfter must be a positive interval, after which idle keys are forgotten"
             raise DefinitionError(msg)
 
 
@@ -74,38 +74,38 @@ class Updates:
     columns: pa.Schema
     time: pa.DataType
     steps: tuple[UpdateStep, ...]
-    #: None where all steps are done to every event, in the batch that brings it
+    #: None if all steps process every event, in its own batch
     latest: Latest | None
-    #: how long the step may take in a batch; None for what the interval leaves
+    #: how long the steps may take in a batch; None for what the interval leaves
     budget: Micros | None = None
-    #: time between two batches; None if batches follow each other without one
+    #: time between two batches; None if batches follow each other at once
     interval: Micros | None = None
-    #: trust in each source, 0 for most, where update streams are merged
+    #: rank of each source in a union, 0 for the most trusted
     ranks: tuple[int, ...] | None = None
-    #: what is done to the sources before their updates wait; nothing, or a union by trust, if None
+    #: operators in front of the queue; None for none, or for a union by trust
     front: PreQueueNode | None = None
-    #: windows that are updates
+    #: windows whose newest is the update of a key
     windowed: WindowedBy | None = None
     late: str = "drop"
     key_groups: int = KEY_GROUPS
-    #: who tells the time to the shards
+    #: clock of the shards
     clock: Clock = field(default_factory=SystemClock, compare=False)
 
     @property
     def switches(self) -> bool:
-        """Tell whether all events are processed as long as the load allows that."""
+        """Return whether all events are processed while the load allows it."""
         return self.latest is not None and self.latest.under == LOAD
 
     @property
     def travels(self) -> pa.Schema:
-        """Return the columns of the values that go to the shards."""
+        """Return the columns of the values that are sent to the shards."""
         if self.ranks is None and self.front is None:
             return self.columns
         return self.columns.append(pa.field(ORIGIN, pa.int32()))
 
     @property
     def waits(self) -> pa.Schema:
-        """Return the columns of the values that wait."""
+        """Return the columns of the waiting values."""
         return self.travels if self.front is None else self.front.stream.schema
 
     @property
@@ -125,7 +125,7 @@ class Updates:
 
     @property
     def jobs(self) -> int:
-        """Return that one component does it all."""
+        """Return 1: there is one component."""
         return 1
 
     @property
@@ -144,15 +144,15 @@ class Updates:
         return view.result
 
     def late_before(self, watermark: Micros) -> Micros:
-        """Return an instant before all events."""
+        """Return an instant before all events: none is late."""
         return watermark
 
     def settled_by(self, latest: Micros) -> Micros:
-        """Return the beginning of time: no time of events settles anything."""
+        """Return the earliest instant: event times settle nothing."""
         return MINUS_INFINITY
 
     def watermark(self, before: Micros, seen: tuple[Micros | None, ...]) -> Micros:
-        """Return the watermark, which stays where it is."""
+        """Return the watermark, which never moves."""
         return before
 
     def describe(self) -> dict[str, Any]:
@@ -178,7 +178,7 @@ class Updates:
         }
 
     def _more(self) -> dict[str, Any]:
-        """Return what only some plans have."""
+        """Return fields that only some plans have."""
         found: dict[str, Any] = {}
         if self.ranks is not None:
             found["union"] = list(self.ranks)
@@ -198,5 +198,5 @@ class Updates:
 
 
 def column(place: int) -> str:
-    """Return the name under which a column of the events travels to ingest."""
+    """Return the name of a column of the events in ingest."""
     return f"c{place}"

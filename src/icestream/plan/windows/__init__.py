@@ -1,1 +1,1 @@
-"""Windows and lifetimes as pure data and arithmetic: grids, frames, sessions."""
+"""Windows and lifetimes as pure data and arithmetic: `grid`, `frame`, `session`, `lifetimes`."""

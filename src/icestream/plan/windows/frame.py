@@ -1,15 +1,15 @@
 """Frames: windows that move with events, in the order of (time, arrival), as pure data.
 
-Idea: a frame says how far back a window reaches (`range` of time or `rows`), when it is looked at
-(`slide`) and whose events it counts (`partition`). Without a slide there is a row for every event,
-over the window that ends with it: what SQL calls `RANGE/ROWS BETWEEN ... PRECEDING AND CURRENT
-ROW`. `range` is half open, (t - range, t], and events of equal time are ordered by arrival.
+Idea: a frame defines how far back a window reaches (`range` of time or `rows`), when it is computed
+(`slide`) and which events it counts (`partition`). Without a slide there is a row for every event,
+over the window that ends with it: in SQL, `RANGE/ROWS BETWEEN ... PRECEDING AND CURRENT ROW`.
+`range` is half open, (t - range, t], and events of equal time are ordered by arrival.
 
     rows 3, partition "key"          events   a1 b1 a2 a3 b2 a4
     slide None                       rows     a:1 b:1 a:12 a:123 b:12 a:234
     slide RowsSlide(2)               rows             a:12           b:12 a:234
 
-Invariant: a frame that is built has a meaning (`test_frames_without_meaning_are_refused`).
+Invariant: every frame that can be built is valid (`test_frames_without_meaning_are_refused`).
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.core.units import format_interval
 
-#: the key column that tells grouping sets apart
+#: the key column that identifies grouping sets
 GROUPING_ID = "grouping_id"
 
-#: whose events are counted, and left behind, by a frame
+#: whose events a frame counts
 PARTITIONS = ("key", "stream")
 
 
 @dataclass(frozen=True, slots=True)
 class RowsSlide:
-    """Look at the window at every so many events."""
+    """Compute the window at every `rows`-th event."""
 
     rows: int
 
@@ -48,7 +48,7 @@ class Frame:
 
     #: how far back the window reaches, in microseconds; None if it reaches back `rows`
     range: Micros | None = None
-    #: how many events the window has at most; None if it reaches back `range`
+    #: maximum number of events of the window; None if it reaches back `range`
     rows: int | None = None
     #: None: a row for every event; microseconds: rows at every multiple (with `rows` only)
     slide: Micros | RowsSlide | None = None
@@ -56,7 +56,7 @@ class Frame:
     partition: str = "key"
 
     def __post_init__(self) -> None:
-        """Refuse frames without a meaning."""
+        """Refuse invalid frames."""
         if (self.range is None) == (self.rows is None):
             msg = "a frame reaches back either a range of time or a number of rows; give one"
             raise DefinitionError(msg)
@@ -64,7 +64,7 @@ class Frame:
             msg = f"a frame must reach back a positive range or number of rows; got {self.reach}"
             raise DefinitionError(msg)
         if self.partition not in PARTITIONS:
-            msg = f"a frame counts by 'key' or by 'stream'; got {self.partition!r}"
+            msg = f"a frame counts events by 'key' or by 'stream'; got {self.partition!r}"
             raise DefinitionError(msg)
         if isinstance(self.slide, int):
             if self.range is not None:
@@ -81,11 +81,11 @@ class Frame:
 
     @property
     def in_one_shard(self) -> bool:
-        """Tell whether events of all groups are counted together, so that one shard sees all."""
+        """Return whether events of all groups are counted together, so that one shard sees all."""
         return self.partition == "stream" and (self.rows is not None or self.slide is not None)
 
     def late_before(self, watermark: Micros) -> Micros:
-        """Return the instant before which events come too late: their place in order is passed."""
+        """Return the instant before which events are late: their place in the order has passed."""
         return watermark
 
     def settled_by(self, latest: Micros) -> Micros:
@@ -95,7 +95,7 @@ class Frame:
         return latest + 1
 
     def heading(self, time: pa.DataType) -> pa.Field:
-        """Return the first column of the result rows: the instant they are of."""
+        """Return the first column of the result rows: their instant."""
         return pa.field("time", time)
 
     def describe(self) -> dict[str, str]:
@@ -109,6 +109,6 @@ class Frame:
         return {"kind": "frame", "reach": reach, "slide": slide, "partition": self.partition}
 
     def due(self, time: Micros) -> Micros:
-        """Return the first instant of a slide of time that sees an event."""
+        """Return the first instant of a time slide that includes an event."""
         assert isinstance(self.slide, int)
         return (time // self.slide + 1) * self.slide

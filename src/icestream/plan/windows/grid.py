@@ -1,9 +1,9 @@
-"""Windows cut into panes: which pane an instant is in, which windows a pane is in.
+"""Windows divided into panes: the pane of an instant, the windows of a pane.
 
 Idea: a pane is the greatest common divisor of all ranges and slides that share it, so every window
 is a whole number of panes and every instant is in one. Windows start at multiples of their slide
-plus their offset, as those of Spark's `window()` do. A `WindowSequence` says in which order the
-windows of one kind are emitted and which panes enter and leave between two of them.
+plus their offset, like those of Spark's `window()`. A `WindowSequence` defines in which order the
+windows of one kind are emitted, and which panes enter and leave between two of them.
 
     offset 0, range 3 panes, slide 2 panes        cumulative, size 3 panes, step 1 pane
     panes     0 1 2 3 4 5 6                       panes     0 1 2 3 4 5
@@ -12,12 +12,12 @@ windows of one kind are emitted and which panes enter and leave between two of t
                       [4 . .)                               [0 . .)
                                                                   [3)
 Invariants:
-1. First and last window of a pane, and the first open one, are those found by looking at every
-   start (`test_oracle_windows_of_an_instant`, `test_oracle_first_window_that_is_open`).
-2. A course emits every window that holds a pane with events once, in the order of their ends
+1. The first and last window of a pane, and the first open window, equal those of an exhaustive
+   search (`test_oracle_windows_of_an_instant`, `test_oracle_first_window_that_is_open`).
+2. A sequence emits every window that has a pane with events once, in the order of their ends
    (`test_oracle_a_course_emits_every_window_with_events`).
 
-Cost: the number of panes in a window matters to nothing but the size of the directory.
+Cost: the number of panes in a window affects only the size of the directory.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _OnGrid:
         return window_column("window", time)
 
     def _alone(self) -> WindowSequence:
-        """Return the order of these windows over panes of their own."""
+        """Return the sequence of these windows over their own panes."""
         assert isinstance(self, Windows | Cumulative)
         return self.on(Grid.of([self]))
 
@@ -79,20 +79,20 @@ class Windows(_OnGrid):
             raise DefinitionError(msg)
         if self.slide > self.range:
             msg = (
-                f"a window must not slide further than it reaches: slide "
+                f"a window must not slide further than its range: slide "
                 f"{format_interval(self.slide)} > range {format_interval(self.range)}; events "
-                "between windows would be in none. Use a longer range or a shorter slide"
+                "between windows would be lost. Use a longer range or a shorter slide"
             )
             raise DefinitionError(msg)
         _check_offset(self.offset, self.slide, "slide")
 
     @property
     def tumbles(self) -> bool:
-        """Tell whether no two windows overlap."""
+        """Return whether no two windows overlap."""
         return self.slide == self.range
 
     def on(self, grid: Grid) -> WindowSequence:
-        """Return the order of these windows over the panes of a grid."""
+        """Return the sequence of these windows over the panes of a grid."""
         return Sliding(
             grid,
             self.range // grid.pane,
@@ -112,14 +112,14 @@ class Windows(_OnGrid):
 
 @dataclass(frozen=True)
 class Cumulative(_OnGrid):
-    """Windows that grow by a step until they have their full size, then start anew."""
+    """Windows that grow by a step up to their full size, then start again."""
 
     size: Micros
     step: Micros
     offset: Micros = 0
 
     def __post_init__(self) -> None:
-        """Refuse steps that do not fill the size."""
+        """Refuse steps that do not divide the size."""
         if self.step <= 0:
             msg = f"a cumulative window's step must be positive; got {format_interval(self.step)}"
             raise DefinitionError(msg)
@@ -133,7 +133,7 @@ class Cumulative(_OnGrid):
 
     @property
     def range(self) -> Micros:
-        """Return the longest that a window reaches."""
+        """Return the length of the longest window."""
         return self.size
 
     @property
@@ -142,7 +142,7 @@ class Cumulative(_OnGrid):
         return self.step
 
     def on(self, grid: Grid) -> WindowSequence:
-        """Return the order of these windows over the panes of a grid."""
+        """Return the sequence of these windows over the panes of a grid."""
         return Cumulating(
             grid,
             self.size // grid.pane,
@@ -161,7 +161,7 @@ class Cumulative(_OnGrid):
 
 
 def window_column(name: str, time: pa.DataType) -> pa.Field:
-    """Return a column with start and end of a window."""
+    """Return a column with the start and end of a window."""
     return pa.field(name, pa.struct([pa.field("start", time), pa.field("end", time)]))
 
 
@@ -176,14 +176,14 @@ def _check_offset(offset: Micros, length: Micros, what: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Panes of one length from an origin on, in both directions."""
+    """Panes of one length from an origin, in both directions."""
 
     pane: Micros
     origin: Micros = 0
 
     @classmethod
     def of(cls, windows: Iterable[Windows | Cumulative]) -> Grid:
-        """Return the longest panes that all the given windows are made of."""
+        """Return the longest panes that all the given windows consist of."""
         kinds = list(windows)
         origin = kinds[0].offset
         lengths = [(each.range, each.slide, each.offset - origin) for each in kinds]
@@ -195,7 +195,7 @@ class Grid:
         return panes
 
     def instant(self, pane: int) -> Micros:
-        """Return when a pane begins."""
+        """Return the start of a pane."""
         return pane * self.pane + self.origin
 
     def passed(self, watermark: Micros) -> int:
@@ -222,22 +222,22 @@ class WindowSequence(Protocol):
 
     @property
     def tumbles(self) -> bool:
-        """Tell whether all panes of a window leave together."""
+        """Return whether all panes of a window leave together."""
         ...
 
     def next(self, start: int, done: int, first: int) -> WindowStep:
-        """Return the first window that holds pane `first` or a later one.
+        """Return the first window that contains pane `first` or a later one.
 
         It starts at `start` at the earliest and ends after `done`.
         """
         ...
 
     def last_end(self, pane: int) -> int:
-        """Return the pane at which the latest window that holds `pane` ends."""
+        """Return the pane at which the latest window that contains `pane` ends."""
         ...
 
     def first_end(self, pane: int) -> int:
-        """Return the pane at which the earliest window that holds `pane` ends."""
+        """Return the pane at which the earliest window that contains `pane` ends."""
         ...
 
     def first_open(self, watermark: Micros) -> int:
@@ -256,7 +256,7 @@ class Sliding:
 
     @property
     def tumbles(self) -> bool:
-        """Tell whether no two windows share a pane."""
+        """Return whether no two windows share a pane."""
         return self.slide == self.range
 
     def next(self, start: int, done: int, first: int) -> WindowStep:
@@ -265,15 +265,15 @@ class Sliding:
         return WindowStep(chosen, chosen + self.range, chosen + self.slide)
 
     def first_start(self, pane: int) -> int:
-        """Return the first pane of the earliest window that holds `pane`."""
+        """Return the first pane of the earliest window that contains `pane`."""
         return self._start_before(pane - self.range) + self.slide
 
     def last_end(self, pane: int) -> int:
-        """Return the end of the latest window that holds `pane`."""
+        """Return the end of the latest window that contains `pane`."""
         return self._start_before(pane) + self.range
 
     def first_end(self, pane: int) -> int:
-        """Return the end of the earliest window that holds `pane`."""
+        """Return the end of the earliest window that contains `pane`."""
         return self.first_start(pane) + self.range
 
     def first_open(self, watermark: Micros) -> int:
@@ -287,7 +287,7 @@ class Sliding:
 
 @dataclass(frozen=True, slots=True)
 class Cumulating:
-    """Windows with one start that end `step` panes apart, until they are `size` panes long."""
+    """Windows with one start whose ends are `step` panes apart, up to `size` panes."""
 
     grid: Grid
     size: int
@@ -296,25 +296,25 @@ class Cumulating:
 
     @property
     def tumbles(self) -> bool:
-        """Say that all panes leave with the window of full size."""
+        """Return True: all panes leave with the window of full size."""
         return True
 
     def next(self, start: int, done: int, first: int) -> WindowStep:
-        """Return the first window after the one that ended at `done` to hold a pane with events."""
+        """Return the first window that ends after `done` and contains a pane with events."""
         chosen = max(start, self._start(first))
         end = max(self.first_end(first), self.first_end(done))
         return WindowStep(chosen, end, end if end == chosen + self.size else chosen)
 
     def last_end(self, pane: int) -> int:
-        """Return the end of the window of full size that holds `pane`."""
+        """Return the end of the window of full size that contains `pane`."""
         return self._start(pane) + self.size
 
     def first_end(self, pane: int) -> int:
-        """Return the end of the shortest window that holds `pane`."""
+        """Return the end of the shortest window that contains `pane`."""
         return (pane - self.phase) // self.step * self.step + self.step + self.phase
 
     def first_open(self, watermark: Micros) -> int:
-        """Return the start of the windows that the watermark is in."""
+        """Return the start of the windows that contain the watermark."""
         return self._start(self.grid.passed(watermark))
 
     def _start(self, pane: int) -> int:

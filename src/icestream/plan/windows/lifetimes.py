@@ -1,11 +1,11 @@
-"""Lifetimes as pure data: how long an event counts, given when it began and ended.
+"""Lifetimes as pure data: how long an event counts, given its start and end.
 
-Idea: how long an event counts is a property of its lifetime, so a window over events is another
-lifetime for the same events and nothing else. Each kind maps starts and ends to others.
+Idea: how long an event counts is a property of its lifetime, so a window over events only gives the
+same events other lifetimes. Each kind maps starts and ends to others.
 
 Invariants:
-1. Events get the lifetimes that the slow version gives them (`test_oracle_altered_lifetimes`).
-2. Nothing runs past INFINITY (`test_lifetimes_end_at_infinity_at_the_latest`).
+1. Events get the lifetimes of the reference version (`test_oracle_altered_lifetimes`).
+2. No lifetime exceeds INFINITY (`test_lifetimes_end_at_infinity_at_the_latest`).
 
 References: AlterLifetime of temporal stream algebras; hopping windows as quantised lifetimes.
 """
@@ -27,7 +27,7 @@ class Lifetime(ABC):
 
     @abstractmethod
     def bounds(self, starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
-        """Return other starts and ends for events; a lifetime that ends at its start is empty."""
+        """Return the new starts and ends of events; a lifetime that ends at its start is empty."""
 
 
 @dataclass(frozen=True)
@@ -41,16 +41,16 @@ class WindowLifetime(Lifetime):
         _check_length("duration", self.duration)
 
     def bounds(self, starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
-        """End events a duration after their start."""
+        """End events the duration after their start."""
         return starts, _plus(starts, self.duration)
 
 
 @dataclass(frozen=True)
 class Forever(Lifetime):
-    """Events live on."""
+    """Events live forever."""
 
     def bounds(self, starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
-        """End no event."""
+        """Remove the end of all events."""
         return starts, np.full(len(starts), INFINITY)
 
 
@@ -72,19 +72,19 @@ class Shifted(Lifetime):
     def __post_init__(self) -> None:
         """Refuse to shift into the past."""
         if self.by < 0:
-            msg = f"lifetimes cannot be shifted by {self.by}, into the past; shift the others"
+            msg = f"lifetimes cannot be shifted into the past, by {self.by}; shift the other stream"
             raise DefinitionError(msg)
 
     def bounds(self, starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
-        """Begin and end events later."""
+        """Move starts and ends to later instants."""
         return _plus(starts, self.by), _plus(ends, self.by)
 
 
 @dataclass(frozen=True)
 class Hopping(Lifetime):
-    """Events live from the first instant on a grid at which a window holds them to the last.
+    """Events live from the first instant of a grid at which a window contains them to the last.
 
-    The window at an instant t of the grid holds what was alive past t - range, up to t.
+    The window at an instant t of the grid contains what was alive after t - range, up to t.
     """
 
     range: Micros
@@ -96,19 +96,19 @@ class Hopping(Lifetime):
         _check_length("slide", self.slide)
 
     def bounds(self, starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
-        """Begin and end events on the grid."""
+        """Move starts and ends to the grid."""
         last = _up(_plus(ends - 1, self.range), self.slide)
         return _up(starts, self.slide), np.where(ends == INFINITY, INFINITY, last)
 
 
 def _plus(instants: Ints, length: Micros) -> Ints:
-    """Add a length, stopping at INFINITY."""
+    """Add a length, limited to INFINITY."""
     latest = INFINITY - length
     return np.where(instants > latest, INFINITY, np.minimum(instants, latest) + length)
 
 
 def _up(instants: Ints, slide: Micros) -> Ints:
-    """Round up to a multiple, stopping at INFINITY."""
+    """Round up to a multiple, limited to INFINITY."""
     missing = (slide - instants % slide) % slide
     over = instants > INFINITY - missing
     return np.where(over, INFINITY, instants + np.where(over, 0, missing))

@@ -18,7 +18,7 @@ class Session:
     gap: Micros
 
     def __post_init__(self) -> None:
-        """Refuse a gap that would make sessions without extent."""
+        """Refuse a gap that is not positive."""
         if self.gap <= 0:
             msg = f"a session's gap must be positive; got {format_interval(self.gap)}"
             raise DefinitionError(msg)
@@ -28,11 +28,11 @@ class Session:
         return {"kind": "session", "gap": format_interval(self.gap)}
 
     def late_before(self, watermark: Micros) -> Micros:
-        """Return the instant before which an event's own session has ended at the watermark."""
+        """Return the instant before which the session of an event has ended at the watermark."""
         return MINUS_INFINITY if watermark == MINUS_INFINITY else watermark - self.gap + 1
 
     def settled_by(self, latest: Micros) -> Micros:
-        """Return the end of the session of an event at `latest`, if none comes after it."""
+        """Return the end of the session of an event at `latest`, if no event follows."""
         return latest + self.gap
 
     def heading(self, time: pa.DataType) -> pa.Field:

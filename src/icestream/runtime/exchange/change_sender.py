@@ -1,10 +1,10 @@
-"""Changes on their way to another component: cut by shard, collected, written as a parcel.
+"""Sending changes to another component: divided by shard, collected, written as a parcel.
 
-Idea: a shard of a component sends to the shards of later ones what an ingest task sends to those of
-the first, in a parcel of the same form; the shards of component c are numbered after those of the
-components before it.
+Idea: a shard of a component sends parcels to the shards of later components in the form that ingest
+tasks use for the first. The shards of component c are numbered after those of the components before
+it.
 
-Invariant: what a shard receives depends on the changes sent and their order alone
+Invariant: what a shard receives depends only on the changes that were sent and their order
 (`test_the_same_changes_make_the_same_parcel`).
 """
 
@@ -24,40 +24,40 @@ from icestream.operators.folding.sorted_runs import slice_bounds
 from icestream.runtime.exchange.parcels import ExchangeWriter
 from icestream.state.files import Files
 
-#: rows that are collected for each shard, on average, before they are cut and written
+#: rows per shard, on average, that are collected before they are divided and written
 ENOUGH_ROWS = 16_384
 
 
 @dataclass(frozen=True)
 class ChangeTargets:
-    """Where the changes of a task go."""
+    """The destinations of a task's changes."""
 
     files: Files
     folder: str
     routes: tuple[int, ...]
     #: shards of a component
     shards: int
-    #: component that each edge leads to
+    #: component at the end of each edge
     targets: tuple[int, ...]
 
 
 @dataclass
 class Routing:
-    """Cuts changes by the shard that they go to."""
+    """Divides changes by destination shard."""
 
     sends: ChangeTargets
     #: rows by key group
     load: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:
-        """Have seen nothing yet."""
+        """Start with no rows."""
         self.load = np.zeros(len(self.sends.routes), dtype=np.int64)
         self._routes = np.array(self.sends.routes, dtype=np.int64)
 
     def cut(self, edge: int, changes: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield the part of each shard that has one, in the order of groups.
 
-        Where shards own ranges of identities, which is usual, parts are slices of one sort.
+        If shards own ranges of ids, which is usual, the parts are slices of one sort.
         """
         if not changes.num_rows:
             return
@@ -77,7 +77,7 @@ class ChangeSender:
     """Fills one parcel."""
 
     def __init__(self, sends: ChangeTargets, name: str) -> None:
-        """Write to a file of this name, made with the first change."""
+        """Write to a file of this name, created with the first change."""
         self._sends = sends
         self._routing = Routing(sends)
         self._path = f"{sends.folder}/{name}.parcel"
@@ -95,7 +95,7 @@ class ChangeSender:
             self._write(edge)
 
     def finish(self) -> str | None:
-        """Close the parcel and return its path; None if there was nothing to send."""
+        """Close the parcel and return its path; None if nothing was sent."""
         for edge in sorted(self._waiting):
             self._write(edge)
         if self._out is None:

@@ -1,9 +1,9 @@
-"""The exchange between ingest and shards: files that all can read, or blobs through the shuffle.
+"""The exchange between ingest and shards: files on a shared disk, or blobs through the shuffle.
 
 Idea: both carry the same bytes, one *parcel* per split and shard or one per split, in the segment
 format with its checksums. Tables of entries and keys are records; `group` is the shard, `operator`
-the part of the plan that they are for. The shards of a task read parcels off one *shelf*, which
-opens each of them once and knows which records are whose.
+the part of the plan that receives them. The shards of a task share one `ParcelReader`, which opens
+each parcel once and finds the records of each shard.
 
 Invariants:
 1. A shard reads its records by split and position, whatever the order of arrival
@@ -39,59 +39,59 @@ from icestream.state.versions.commits import RESULTS, SEGMENTS
 KEYS = 0
 TUPLES = 1
 ENTRIES = 2
-#: entries that leave the windows of family f are of the kind LEAVING + f
+#: entries that leave the windows of family f have the kind LEAVING + f
 LEAVING = 3
 #: states of hot groups
 STATES = (1 << 15) - 1
-#: changes on edge e of a dataflow are of the kind CHANGES + e
+#: changes on edge e of a dataflow have the kind CHANGES + e
 CHANGES = 1 << 15
 
 #: bytes of entries in one record
 RECORD_BYTES = 1 << 20
 #: rows of keys in one record
 RECORD_KEYS = 16_384
-#: parcels that a shelf keeps open
+#: parcels that a reader keeps open
 MOST_OPEN = 128
 
 
 @dataclass
 class SplitReport:
-    """What a split tells the driver."""
+    """What a split reports to the driver."""
 
     rows: int = 0
     late: int = 0
     without_time: int = 0
     entries: int = 0
-    #: how many of the entries are events themselves, sent to parts of the plan that need them
+    #: number of entries that are events, sent to parts of the plan that need raw events
     sent: int = 0
-    #: events of hot groups that became states before they were sent
+    #: events of hot groups that were folded into states before sending
     lifted: int = 0
-    #: groups met, those met again after the table was full twice
+    #: groups found; a group is counted again if it reappears after the table was flushed
     groups: int = 0
     #: latest event time by source number
     seen: dict[int, Micros] = field(default_factory=dict)
     #: entries by key group
     load: dict[int, int] = field(default_factory=dict)
-    #: blocks of kept events that were read, their bytes, and for how many kinds of windows in all
+    #: stored event blocks that were read, their bytes, and the total of window kinds they were for
     blocks: int = 0
     block_bytes: int = 0
     block_uses: int = 0
-    #: the earliest time of events that count; of their pane, where Spark has folded them
+    #: earliest time of accepted events; if Spark folded them, of their pane
     begins: Micros = INFINITY
 
 
 @dataclass(frozen=True)
 class Sent:
-    """What a split wrote beside its parcel, for good."""
+    """Durable files that a split wrote in addition to its parcel."""
 
     #: events that came too late
     late: SegmentInfo | None
-    #: the segment in which its events are kept
+    #: the segment that stores its events
     kept: SegmentInfo | None
 
 
 class ExchangeWriter:
-    """Collects what one split sends to all shards, in one file; what must last goes to others."""
+    """Collects what one split sends to all shards in one file; durable data goes to others."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class ExchangeWriter:
         name: str,
         codec: str | None = None,
     ) -> None:
-        """Write to `path`; late events and events to keep to the checkpoint in `root`."""
+        """Write to `path`; late and stored events go to the checkpoint in `root`."""
         self._log_files = log_files
         self._root = root
         self._name = name
@@ -112,14 +112,14 @@ class ExchangeWriter:
         self._writer = SegmentWriter(files, path, 0)
 
     def entries(self, shard: int, table: Table, kind: int = ENTRIES, part: int = 0) -> None:
-        """Send entries, each row led by its pane, for a part of the plan."""
+        """Send entries, each row starting with its pane, to a part of the plan."""
         step = max(1, RECORD_BYTES // (8 * table.shape[1]))
         for first in range(0, len(table), step):
             rows = table[first : first + step]
             self._writer.append(rows, operator=part, synopsis=kind, group=shard, rows=len(rows))
 
     def keys(self, shard: int, keys: pa.Table, part: int = 0) -> None:
-        """Send keys of groups with their identity, for a part of the plan."""
+        """Send keys of groups with their ids, to a part of the plan."""
         for first in range(0, keys.num_rows, RECORD_KEYS):
             rows = keys.slice(first, RECORD_KEYS)
             self._writer.append(
@@ -127,19 +127,19 @@ class ExchangeWriter:
             )
 
     def tuples(self, shard: int, events: pa.RecordBatch, part: int = 0) -> None:
-        """Send raw events, for a part of the plan."""
+        """Send raw events to a part of the plan."""
         self._writer.append(
             write_table(events), operator=part, synopsis=TUPLES, group=shard, rows=events.num_rows
         )
 
     def states(self, shard: int, states: pa.RecordBatch, part: int = 0) -> None:
-        """Send states, each row led by its pane, for a part of the plan."""
+        """Send states, each row starting with its pane, to a part of the plan."""
         self._writer.append(
             write_table(states), operator=part, synopsis=STATES, group=shard, rows=states.num_rows
         )
 
     def changes(self, shard: int, edge: int, changes: pa.RecordBatch) -> None:
-        """Send changes on an edge: records in the order of groups, which tell their range."""
+        """Send changes on an edge: records in the order of groups, each with its range."""
         ordered = by_group(changes)
         step = max(1, RECORD_BYTES // 4 * ordered.num_rows // max(1, ordered.nbytes))
         for start in range(0, ordered.num_rows, step):
@@ -155,20 +155,20 @@ class ExchangeWriter:
             )
 
     def late(self, events: pa.RecordBatch) -> None:
-        """Keep events that came too late."""
+        """Store events that arrived too late."""
         if self._late is None:
             path = f"{self._root}/{RESULTS}/{self._name}-late.rows"
             self._late = SegmentWriter(self._log_files, path, 0)
         self._late.append(write_table(events), rows=events.num_rows)
 
     def keep(self, ordinal: int) -> SegmentWriter:
-        """Open the segment in which the events of the split are kept."""
+        """Open the segment that stores the events of the split."""
         path = f"{self._root}/{SEGMENTS}/{segment_name(ordinal, new_attempt(epoch_of(self._name)))}"
         self._kept = SegmentWriter(self._log_files, path, ordinal, codec=self._codec)
         return self._kept
 
     def finish(self) -> Sent:
-        """Close the parcel; what must last is synced, the parcel need not survive."""
+        """Close the parcel; durable files are synced, the parcel need not survive."""
         self._writer.finish(sync=False)
         late = None if self._late is None else self._late.finish()
         if self._kept is not None and self._kept.records == 0:
@@ -177,7 +177,7 @@ class ExchangeWriter:
         return Sent(late, None if self._kept is None else self._kept.finish())
 
     def abandon(self) -> None:
-        """Leave nothing behind."""
+        """Remove everything that was written."""
         for writer in (self._writer, self._late, self._kept):
             if writer is not None:
                 writer.abandon()
@@ -185,7 +185,7 @@ class ExchangeWriter:
 
 @dataclass(frozen=True)
 class _Directory:
-    """What some parcels have, in the order of shards and kinds, then of parcels."""
+    """The directory of some parcels, sorted by shard and kind, then by parcel."""
 
     rows: npt.NDArray[np.void]
     shards: npt.NDArray[np.int64]
@@ -194,7 +194,7 @@ class _Directory:
     parcels: npt.NDArray[np.int64]
 
     def find(self, shard: int, kind: int) -> Iterator[tuple[int, npt.NDArray[np.void]]]:
-        """Yield the parcels that have records of a kind for a shard, with their rows."""
+        """Yield the parcels with records of a kind for a shard, and the rows of those records."""
         first, last = np.searchsorted(self.shards, (shard, shard + 1)).tolist()
         begin, end = (first + np.searchsorted(self.kinds[first:last], (kind, kind + 1))).tolist()
         cuts = np.flatnonzero(np.diff(self.parcels[begin:end])) + 1 + begin
@@ -214,12 +214,12 @@ class ParcelReader:
     def records(
         self, shard: int, part: int, synopsis: int
     ) -> Iterator[tuple[SegmentReader, npt.NDArray[np.void]]]:
-        """Yield the parcels that have such records for a shard, with the directory of them."""
+        """Yield the parcels with records of a kind for a shard, and their directory rows."""
         for number, rows in self._directory.find(shard, _kind(part, synopsis)):
             yield self._reader(number), rows
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close all open files."""
         while self._open:
             self._open.popitem()[1].close()
 
@@ -252,13 +252,13 @@ class Parcels:
 
     shelf: ParcelReader
     shard: int
-    #: words of an entry with its pane
+    #: words of an entry, including its pane
     width: int
-    #: the part of the plan they are for
+    #: the part of the plan that receives them
     part: int = 0
 
     def entries(self) -> Iterator[Table]:
-        """Yield tables of entries, each row led by its pane."""
+        """Yield tables of entries, each row starting with its pane."""
         for payload in self._payloads(ENTRIES):
             yield np.frombuffer(payload, dtype=np.int64).reshape(-1, self.width)
 
@@ -278,18 +278,18 @@ class Parcels:
             yield read_batch(payload)
 
     def states(self) -> Iterator[pa.RecordBatch]:
-        """Yield states of hot groups, each row led by its pane."""
+        """Yield states of hot groups, each row starting with its pane."""
         for payload in self._payloads(STATES):
             yield read_batch(payload)
 
     def ranges(self, edge: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
-        """Return first identity and bytes of each record of changes."""
+        """Return the first id and the bytes of each record of changes."""
         found = [mine for _, mine in self._records(CHANGES + edge)]
         rows = np.concatenate(found) if found else np.empty(0, dtype=ENTRY_DTYPE)
         return rows["back"].astype(np.uint64), rows["length"].astype(np.int64)
 
     def changes(self, edge: int, first: int, last: int) -> Iterator[pa.RecordBatch]:
-        """Yield the changes on an edge from one identity up to another."""
+        """Yield the changes on an edge within a range of ids."""
         for reader, rows in self._records(CHANGES + edge):
             greatest = rows["expiry"].astype(np.uint64) ^ np.uint64(1 << 63)
             meets = (greatest >= np.uint64(first)) & (rows["back"] <= np.uint64(last - 1))
@@ -304,5 +304,5 @@ class Parcels:
                 yield record.payload
 
     def _records(self, synopsis: int) -> Iterator[tuple[SegmentReader, npt.NDArray[np.void]]]:
-        """Yield every parcel that has such records for this shard, with the directory of them."""
+        """Yield every parcel with such records for this shard, and their directory rows."""
         return self.shelf.records(self.shard, self.part, synopsis)

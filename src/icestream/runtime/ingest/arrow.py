@@ -1,10 +1,11 @@
 """Arrow files (the IPC file format), which Spark itself cannot read.
 
-Idea: Spark lists them as binary files, of which only the path is taken. A function of ours turns
-paths into rows where Spark must have rows; elsewhere tasks read the files where they would read
-that function's rows. Both use this reader. Uncompressed columns are used where the file is mapped.
+Idea: Spark lists them as binary files and reads only their paths. If Spark needs rows, a function
+of this module turns paths into rows; otherwise tasks recognise that function in the plan and read
+the files themselves. Both use this reader. Uncompressed columns are used in place, from the mapped
+file.
 
-Invariant: record batch i of n is read with the piece that byte i/n of the file is in, so each is
+Invariant: record batch i of n is read with the piece that contains byte i/n of the file, so each is
 read once (`test_pieces_of_an_arrow_file_share_its_batches_without_overlap`).
 """
 
@@ -20,7 +21,7 @@ from icestream.core.errors import InputError
 from icestream.runtime.ingest.file_splits import FileSplit
 from icestream.runtime.ingest.reader import BATCH_ROWS
 
-#: name of the function that makes rows of paths, by which a plan is recognised
+#: name of the function that turns paths into rows, by which a plan is recognised
 ARROW_ROWS = "icestream_arrow_rows"
 
 Batches = Iterator[pa.RecordBatch]
@@ -56,10 +57,10 @@ def rows_of_paths(schema: pa.Schema) -> Callable[[Batches], Batches]:
 
 
 def _local(uri: str) -> str:
-    """Return the path of a local file, of which Spark writes the address without escapes."""
+    """Return the path of a local file from an address of Spark's, which has no escapes."""
     scheme, _, path = uri.rpartition(":")
     if scheme not in ("", "file"):
-        msg = f"{uri}: Arrow files are read from local or mounted disks only; mount the folder"
+        msg = f"{uri}: Arrow files can only be read from local or mounted disks; mount the folder"
         raise InputError(msg)
     return "/" + path.lstrip("/")
 
@@ -69,15 +70,15 @@ def _opened(path: str, mapped: pa.MemoryMappedFile, wanted: pa.Schema) -> ipc.Re
         schema = ipc.open_file(mapped).schema
         missing = [name for name in wanted.names if schema.get_field_index(name) < 0]
         if missing:
-            msg = f"{path} has the columns {schema.names}, and not {missing}"
+            msg = f"{path} has the columns {schema.names}, but not {missing}"
             raise InputError(msg)
         places = [schema.get_field_index(name) for name in wanted.names]
         chosen = ipc.IpcReadOptions(included_fields=sorted(places), use_threads=False)
         return ipc.open_file(mapped, options=chosen)
     except pa.ArrowInvalid as error:
         msg = (
-            f"{path} is no Arrow file: {error}. Write it with pyarrow.ipc.new_file, and move it "
-            "into the folder of the stream once it is complete"
+            f"{path} is not an Arrow file: {error}. Write it with pyarrow.ipc.new_file, and move "
+            "it into the folder of the stream once it is complete"
         )
         raise InputError(msg) from None
 
@@ -90,7 +91,7 @@ def _typed(path: str, batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatc
             arrays.append(array if array.type == column.type else array.cast(column.type))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             msg = (
-                f"{path}: column {column.name!r} is {array.type} and cannot be taken as "
+                f"{path}: column {column.name!r} is {array.type} and cannot be converted to "
                 f"{column.type}: {error}. Give the stream the type that the files have"
             )
             raise InputError(msg) from None

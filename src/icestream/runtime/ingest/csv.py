@@ -1,16 +1,16 @@
-"""CSV files, as far as pyarrow and Spark read them alike.
+"""CSV files that pyarrow and Spark read alike.
 
-Idea: text that both parsers take means the same to both, but for a few forms, and those are looked
-for: quotes and escapes, blanks around values, numbers in hexadecimal, floats that are not finite,
-zones in the middle of a time. A block in which one is found, or that pyarrow refuses, is Spark's.
+Idea: text that both parsers accept means the same to both, except for a few forms, which are
+detected: quotes and escapes, blanks around values, hexadecimal numbers, floats that are not finite,
+time zones in the middle of a time. Spark reads the blocks that contain one or that pyarrow refuses.
 
 Invariants:
-1. What is read here, Spark reads alike (`test_oracle_awkward_text_is_read_as_spark_reads_it`).
-2. A line is read with the piece that its first byte is in
+1. Text that is read here, Spark reads alike (`test_oracle_awkward_text_is_read_as_spark_reads_it`).
+2. A line is read with the piece that contains its first byte
    (`test_pieces_of_a_csv_file_share_its_lines_without_overlap`).
 
-Limits: no decimals; times without a zone only where the session is in UTC, since pyarrow's and
-Java's rules of other zones may differ.
+Limits: no decimals; times without a zone only if the session is in UTC, because the rules of
+pyarrow and Java for other zones may differ.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from pyarrow import csv
 from icestream.runtime.ingest.file_splits import FileSplit
 from icestream.runtime.ingest.reader import UnlikeSpark
 
-#: bytes that are parsed at once, and bytes looked at for the end of a line
+#: bytes that are parsed at once, and bytes that are searched for the end of a line
 BLOCK_BYTES = 4 << 20
 LINE_BYTES = 64 << 10
 
-#: bytes that mean something else, or nothing, to one of the parsers
+#: bytes that one of the parsers interprets differently or not at all
 _AWKWARD = (b'"', b"\\", b"\0", b"0x", b"0X", b"\xef\xbb\xbf")
-#: options of the stream that choose files, or that leave text as it is
+#: options of the stream that select files, or that do not change the text
 _NEUTRAL = {
     *("path", "header", "sep", "delimiter", "nullvalue", "mode", "inferschema"),
     *("maxfilespertrigger", "maxbytespertrigger", "latestfirst", "maxfileage", "maxcachedfiles"),
     *("discardcachedinputratio", "filenameonly", "cleansource", "sourcearchivedir"),
     *("recursivefilelookup", "pathglobfilter", "modifiedbefore", "modifiedafter"),
 }
-#: endings of files that Spark unpacks
+#: extensions of files that Spark decompresses
 _PACKED = (".gz", ".bz2", ".deflate", ".lz4", ".snappy", ".zst", ".xz")
 _UTC = ("UTC", "Etc/UTC", "Z", "GMT", "+00:00", "Etc/GMT", "UCT", "Zulu")
-#: letters of the shortest time that ends in Z and that Spark takes
+#: characters of the shortest time ending in Z that Spark accepts
 _ZONED_LETTERS = len("2020-01-01T00:00:00Z")
 
 
@@ -56,7 +56,7 @@ class CsvReader:
     names: tuple[str, ...]
     header: bool
     separator: str
-    #: text that means null, beside no text
+    #: text that means null, in addition to empty text
     null: str
     #: whether times without a zone are in UTC
     utc: bool
@@ -65,7 +65,7 @@ class CsvReader:
     def of(
         cls, names: tuple[str, ...], options: Mapping[str, str], conf: Mapping[str, str]
     ) -> CsvReader | None:
-        """Return the reader for a stream's options and the session's settings, if there is one."""
+        """Return the reader for a stream's options and the session's settings, or None."""
         chosen = {key.lower(): value for key, value in options.items()}
         separator = chosen.get("sep", chosen.get("delimiter", ","))
         plain = (
@@ -109,7 +109,7 @@ class CsvReader:
             yield from table.to_batches()
 
     def _check(self, block: bytes) -> None:
-        """Refuse text that the two parsers may take differently."""
+        """Refuse text that the two parsers may interpret differently."""
         awkward = [text for text in _AWKWARD if text in block]
         if awkward:
             msg = f"it has {awkward[0]!r}"
@@ -122,7 +122,7 @@ class CsvReader:
             raise pa.ArrowInvalid(msg)
 
     def _parsed(self, block: pa.Buffer, wanted: pa.Schema, zoned: bool) -> tuple[pa.Table, bool]:
-        """Return the columns of a block, and whether its times tell their zone."""
+        """Return the columns of a block, and whether its times have a zone."""
         if block.size == 0:
             return wanted.empty_table(), zoned
         try:
@@ -157,7 +157,7 @@ class CsvReader:
 
 
 def blocks(piece: FileSplit) -> Iterator[bytes]:
-    """Yield the lines that begin in a piece, many at a time."""
+    """Yield the lines that start in a piece, many at a time."""
     file = os.open(piece.path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         at, end = _line_from(file, piece.start), _line_from(file, piece.end)
@@ -177,7 +177,7 @@ def blocks(piece: FileSplit) -> Iterator[bytes]:
 
 
 def _line_from(file: int, place: int) -> int:
-    """Return where the first line begins that begins at a place or after it."""
+    """Return the start of the first line that starts at a place or after it."""
     if place == 0:
         return 0
     at = place - 1
@@ -190,7 +190,7 @@ def _line_from(file: int, place: int) -> int:
 
 
 def _without_first_line(block: bytes) -> pa.Buffer:
-    """Leave the header out: the first line that is not blank."""
+    """Drop the header: the first line that is not blank."""
     at = 0
     while at < len(block):
         end = block.find(b"\n", at)
@@ -203,7 +203,7 @@ def _without_first_line(block: bytes) -> pa.Buffer:
 
 
 def _blanks_at_ends(block: bytes, separator: str) -> bool:
-    """Tell whether a blank begins or ends a value; a tab may be the separator."""
+    """Return whether a value starts or ends with a blank; a tab may be the separator."""
     for blank in (b" ", b"\t"):
         if blank != separator.encode() and blank in block:
             letters = np.frombuffer(block, dtype=np.uint8)
@@ -235,14 +235,14 @@ def _is_instant(kind: pa.DataType) -> bool:
 
 
 def _text_type(kind: pa.DataType, zoned: bool) -> pa.DataType:
-    """Return the type that a column is parsed to."""
+    """Return the type as which a column is parsed."""
     if _is_instant(kind):
         return pa.string() if zoned else pa.timestamp("us")
     return kind
 
 
 def _value(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """Return a parsed column in its type, or refuse what the two parsers see differently."""
+    """Return a parsed column in its type, or refuse it where the two parsers differ."""
     if pa.types.is_floating(kind):
         if not pc.all(pc.is_finite(column), min_count=0).as_py():
             msg = "a float is not finite"

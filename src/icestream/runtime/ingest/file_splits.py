@@ -1,14 +1,14 @@
-"""The files of a batch, and how the tasks share them.
+"""The files of a batch, and how they are divided among the tasks.
 
-Idea: Spark's scan of a batch says which bytes of which files it would read. Its own shares are
-uneven when files are large beside them, so the bytes are laid end to end, in the order of the
-source's log (`order`), and cut into equal shares. A cut inside a file makes two pieces; each format
-has a rule that gives every row to exactly one of them.
+Idea: Spark's scan of a batch lists which bytes of which files it would read. Its own shares are
+uneven if files are large relative to them, so the bytes are laid end to end, in the order of the
+source's log (`order`), and cut into equal shares. A cut inside a file makes two pieces; a rule of
+each format assigns every row to exactly one of them.
 
 Invariants:
-1. Shares hold the bytes of all pieces, each once, in order, and differ in size by one byte at most
+1. Shares contain the bytes of all pieces, each once, in order, and differ by at most one byte
    (`test_shares_hold_all_bytes_once_and_are_even`).
-2. Files in partition folders and on other file systems are left to Spark
+2. Spark reads files in partition folders and on other file systems
    (`test_partition_folders_are_left_to_spark`).
 """
 
@@ -23,9 +23,9 @@ from pyspark.sql import DataFrame
 from icestream.runtime.ingest.order import place_of
 from icestream.runtime.ingest.scans import scans_of
 
-#: bytes below which another task costs more than it saves
+#: with fewer bytes, another task costs more than it saves
 LEAST_SHARE = 2 << 20
-#: bytes that one task reads at most, so that one that fails or is slow is not half of the batch
+#: most bytes that one task reads, so that a failed or slow task is not half of the batch
 MOST_SHARE = 64 << 20
 
 
@@ -43,17 +43,17 @@ class FileSplit:
         return self.start + self.length
 
     def holds(self, place: int) -> bool:
-        """Tell whether a byte of the file is in the piece."""
+        """Return whether a byte of the file is in the piece."""
         return self.start <= place < self.end
 
 
 def pieces_of(
     batch: DataFrame, owners: Sequence[Callable[[str], bool]], places: Mapping[str, int]
 ) -> list[FileSplit] | None:
-    """Return what Spark's own scans of the batch would read; None if they are not plain ones.
+    """Return what Spark's own scans of the batch would read; None if they are not plain scans.
 
-    `owners` tell for each source whether a file is its own: each source has one scan, or none if
-    nothing came. Pieces come in the order of the files' places.
+    The functions in `owners` return whether a file belongs to a source: each source has one scan,
+    or none if it has no new files. Pieces are in the order of the files' places.
     """
     found: list[tuple[tuple[int, int, str], FileSplit]] = []
     owned: list[int] = []
@@ -75,7 +75,7 @@ def pieces_of(
 
 
 def local_path(uri: str) -> str:
-    """Return the path of a local file without partition folders, or nothing."""
+    """Return the path of a local file without partition folders, or an empty string."""
     parts = urlsplit(uri)
     path = unquote(parts.path)
     plain = parts.scheme in ("", "file") and "=" not in path.rsplit("/", 1)[0]
@@ -83,7 +83,7 @@ def local_path(uri: str) -> str:
 
 
 def shared_out(pieces: Sequence[FileSplit], workers: int) -> list[list[FileSplit]]:
-    """Cut pieces into even shares: as many as there are workers, or a multiple of that."""
+    """Cut pieces into equal shares: one per worker, or a multiple of that."""
     total = sum(piece.length for piece in pieces)
     rounds = -(-total // (workers * MOST_SHARE))
     count = max(1, min(workers * rounds, total // LEAST_SHARE))

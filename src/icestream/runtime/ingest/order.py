@@ -1,21 +1,21 @@
 """The order of the files of a batch: that of the log of their source.
 
-Idea: Spark's file source notes the files of every batch in its log, by default those changed first
-before the others. A scan of them is planned by size, so neither the partitions of a batch nor the
-files in one of them are in that order. Here every piece of a file has a *place* in it. Where tasks
-read the files, pieces are shared out by place. Where rows come from the JVM, each carries a hash of
-file and first byte of its piece, and a task cuts what it gets wherever that changes.
+Idea: Spark's file source records the files of every batch in its log, by default in the order of
+their modification. A scan of them is planned by size, so neither the partitions of a batch nor the
+files in a partition are in that order. Here every piece of a file has a *place* in it. If tasks
+read the files, pieces are divided by place. If rows come from the JVM, each carries a hash of the
+file and the first byte of its piece, and a task splits its input wherever the hash changes.
 
 Invariants:
-1. The order of events does not depend on how many files a batch has, nor on who reads them
+1. The order of events does not depend on the number of files of a batch, nor on who reads them
    (`test_oracle_ties_go_by_the_log_of_files_however_they_are_read`).
 2. Rows of a piece stay together and in their order (`test_rows_are_cut_where_the_piece_changes`).
 
-Kafka orders the rows of a partition only: those of a batch come by topic, partition and offset
-(`test_partitions_of_kafka_come_by_topic_partition_and_offset`), those of a later batch after them.
+Kafka orders only the rows of a partition: those of a batch are ordered by topic, partition and
+offset (`test_partitions_of_kafka_come_by_topic_partition_and_offset`), and later batches follow.
 
-Limits: after a shuffle in the query of the user, and behind `mapInArrow` and its like, no row tells
-its file; such rows, and those of other sources, are in the order of Spark's partitions.
+Limits: after a shuffle in the user's query, and after `mapInArrow` and the like, rows do not carry
+their file; such rows, and those of other sources, are in the order of Spark's partitions.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from pyspark.sql import functions as sf
 
 from icestream.runtime.ingest.scans import items, kafka_ranges, rdd_of, scans_of
 
-#: column with the hash of the piece that a row is in
+#: column with the hash of the piece of a row
 PIECE = "__piece"
-#: nodes of a plan that leave the rows of a file together and in order
+#: nodes of a plan that keep the rows of a file together and in order
 _NARROW = frozenset(
     {"Project", "Filter", "Generate", "SubqueryAlias", "EventTimeWatermark", "StreamingRelation"}
 )
-#: Spark's seed of hashes, and the name of the query of a thread
+#: Spark's seed of hashes, and the local property with the query of a thread
 _SEED = 42
 _QUERY = "sql.streaming.queryId"
 _BETWEEN = "\0"
 
 
 def piece_columns(frames: Sequence[DataFrame]) -> list[Column] | None:
-    """Return for each frame the column that tells the piece of a row; None if none has any."""
+    """Return for each frame the column with the piece of a row; None if no frame has one."""
     found = [_piece_column(frame) for frame in frames]
     if not any(each is not None for each in found):
         return None
@@ -69,13 +69,13 @@ def _piece_column(frame: DataFrame) -> Column | None:
 
 
 def _nodes(plan: Any) -> Iterator[bool]:
-    """Yield of each node whether it is narrow."""
+    """Yield for each node whether it is narrow."""
     yield plan.getClass().getSimpleName() in _NARROW
     yield from chain.from_iterable(_nodes(each) for each in items(plan.children()))
 
 
 def listed_files(spark: SparkSession) -> dict[str, int]:
-    """Return the places of the files of the batch under way; nothing if Spark does not tell."""
+    """Return the places of the files of the current batch; empty if Spark does not report them."""
     query = spark.sparkContext.getLocalProperty(_QUERY)
     running = None if query is None else spark.streams.get(query)
     execution = None if running is None else running._jsq.streamingQuery().lastExecution()
@@ -89,13 +89,13 @@ def listed_files(spark: SparkSession) -> dict[str, int]:
 
 
 def place_of(uri: str, modified: int, places: Mapping[str, int]) -> tuple[int, int, str]:
-    """Return what sorts files: the place in the log; where it is unknown, time and path."""
+    """Return the sort key of a file: its place in the log or, if unknown, time and path."""
     path = _plain(unquote(uri))
     return places.get(path, len(places)), modified, path
 
 
 def _plain(path: str) -> str:
-    """Return a path with one slash where a local one may have three."""
+    """Return a path with one slash where a local path may have three."""
     return "file:/" + path[5:].lstrip("/") if path.startswith("file:/") else path
 
 
@@ -103,14 +103,14 @@ class FilePlaces:
     """The place of each piece of a batch, by the hash that its rows carry."""
 
     def __init__(self, hashes: Mapping[int, int], splits: Sequence[int] = ()) -> None:
-        """Take places from 0 on; what has no hash comes behind. `splits` has those of splits."""
+        """Number places from 0; rows without a hash come last. `splits` has places of splits."""
         self._hashes = hashes
         self._splits = splits
         self._behind = 1 + max(hashes.values(), default=-1)
 
     @classmethod
     def of(cls, batch: DataFrame, spark: SparkSession) -> FilePlaces | None:
-        """Return the places of a batch whose rows tell their piece, or that is one of Kafka."""
+        """Return the places of a batch whose rows carry their piece, or of a Kafka batch."""
         if PIECE not in batch.columns:
             ranges = None if (rdd := rdd_of(batch)) is None else kafka_ranges(rdd)
             return None if ranges is None else cls({}, _ranks(ranges))
@@ -165,7 +165,7 @@ def piece_hash(uri: str, start: int) -> int:
 def _runs(
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[tuple[int | None, pa.RecordBatch]]:
-    """Yield rows that carry one hash, without it."""
+    """Yield runs of rows with the same hash, without the hash."""
     for batch in batches:
         marks = batch.column(PIECE)
         at = batch.schema.get_field_index(PIECE)
@@ -186,7 +186,7 @@ def _while(
     runs: Iterator[tuple[int | None, pa.RecordBatch]],
     after: list[tuple[int | None, pa.RecordBatch]],
 ) -> Iterator[pa.RecordBatch]:
-    """Yield rows while they carry a hash; leave the first others in `after`."""
+    """Yield rows while they carry a hash; put the first others into `after`."""
     yield rows
     for other, more in runs:
         if other != mark:

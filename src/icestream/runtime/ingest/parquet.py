@@ -1,12 +1,12 @@
-"""Parquet files, read as Spark's reader does.
+"""Parquet files, read as Spark reads them.
 
 Invariants:
-1. A row group is read with the piece that its middle is in, the rule of Parquet's own readers, so
-   each is read once (`test_pieces_of_a_file_share_its_row_groups_without_overlap`).
-2. Timestamps of 96 bits that Spark wrote are the same instants
+1. A row group is read with the piece that contains its middle, the rule of Parquet's own readers,
+   so each is read once (`test_pieces_of_a_file_share_its_row_groups_without_overlap`).
+2. 96-bit timestamps that Spark wrote are read as the same instants
    (`test_oracle_files_that_spark_wrote_are_read_alike`).
 
-Limits: columns stored in another type than the stream has are left to Spark.
+Limits: Spark reads columns that are stored in another type than the stream has.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import pyarrow.parquet as pq
 from icestream.runtime.ingest.file_splits import FileSplit
 from icestream.runtime.ingest.reader import BATCH_ROWS, UnlikeSpark
 
-#: marks of files whose dates or 96-bit instants are in another calendar
+#: metadata keys of files whose dates or 96-bit timestamps use another calendar
 _OLD_CALENDARS = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
-#: mark of the Spark that wrote a file; others may mean another calendar or zone by 96 bits
+#: metadata key of the Spark that wrote a file; others may use another calendar or zone in 96 bits
 _SPARK = b"org.apache.spark.version"
 
 
@@ -42,7 +42,7 @@ class ParquetReader:
 def _check(path: str, file: Any, wanted: pa.Schema) -> None:
     marks = file.metadata.metadata or {}
     if any(mark in marks for mark in _OLD_CALENDARS):
-        msg = f"{path}: dates in the calendar of older Sparks"
+        msg = f"{path}: dates in the calendar of older versions of Spark"
         raise UnlikeSpark(msg)
     stored = file.schema_arrow
     for column in wanted:
@@ -73,7 +73,7 @@ def _is_sparks_int96(file: Any, name: str) -> bool:
 
 
 def row_groups(file: Any, piece: FileSplit) -> list[int]:
-    """Return the row groups whose middle lies in the piece."""
+    """Return the row groups whose middle is in the piece."""
     chosen = []
     for number in range(file.metadata.num_row_groups):
         group = file.metadata.row_group(number)
@@ -93,5 +93,5 @@ def _typed(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
 
 
 def _instants(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Give timestamps the unit that is wanted; those of 96 bits have no zone and are in UTC."""
+    """Convert timestamps to a unit; those of 96 bits have no zone and are in UTC."""
     return array if array.type == kind else array.cast(kind)

@@ -1,7 +1,7 @@
-"""What every reader of a file format does, and what becomes of its columns.
+"""What all readers of file formats share, and the shape that ingest expects.
 
-Idea: a reader yields the columns that are wanted of one piece, in the types that are wanted; their
-names are the file's. Here they are put in the order and under the names that ingest expects.
+Idea: a reader yields the requested columns of one piece in the requested types, under the names of
+the file. This module puts them in the order and under the names that ingest expects.
 
 Invariant: columns that the query does not use are not decoded
 (`test_columns_that_are_not_used_are_not_read`).
@@ -25,36 +25,36 @@ BATCH_ROWS = 196_608
 
 
 class UnlikeSpark(IcestreamError):
-    """A file must be read by Spark, because we would not read it as Spark does."""
+    """Spark must read a file, because our reader might read it differently."""
 
 
 class FormatReader(Protocol):
     """Reads pieces of files of one format."""
 
     def batches(self, piece: FileSplit, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Yield the wanted columns of a piece; `UnlikeSpark` where that may differ from Spark."""
+        """Yield columns of a piece; raise `UnlikeSpark` if the result may differ from Spark's."""
         ...
 
 
 @dataclass(frozen=True)
 class FileSource:
-    """A stream of files that tasks can read, and the file column behind each column of it."""
+    """A stream of files that tasks can read, and the file column behind each of its columns."""
 
     reader: FormatReader
     columns: Mapping[str, str]
-    #: among the sources of the query, and where its files are; any folder for the only one
+    #: its number among the sources of the query, and the folder of its files; empty if alone
     number: int = 0
     folder: str = ""
 
     def has(self, path: str) -> bool:
-        """Tell whether a file is one of its own."""
+        """Return whether a file belongs to it."""
         return not self.folder or path.startswith(f"{self.folder}/")
 
 
 def read(
     pieces: Sequence[FileSplit], sources: Sequence[FileSource], schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the events of some pieces; `UnlikeSpark` if that cannot be done."""
+    """Yield the events of some pieces; raise `UnlikeSpark` if Spark must read them."""
     for piece in pieces:
         source = next(each for each in sources if each.has(piece.path))
         names = source.columns
@@ -64,7 +64,7 @@ def read(
 
 
 def _shaped(batch: pa.RecordBatch, source: FileSource, schema: pa.Schema) -> pa.RecordBatch:
-    """Name the columns as ingest does, with the number of the source; those of others are null."""
+    """Name the columns as ingest does, with the source number; columns of others are null."""
     arrays = [
         batch.column(source.columns[field.name])
         if field.name in source.columns

@@ -1,4 +1,4 @@
-"""What every ingest task does: read the time of events, refuse events without one, count."""
+"""What every ingest task does: read the times of events, refuse events without one, count."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ class IngestTask(Protocol):
 
     @property
     def plan(self) -> Computation:
-        """Return the plan whose events these are."""
+        """Return the plan that the events are for."""
         ...
 
     @property
     def version(self) -> int:
-        """Return the version in the making."""
+        """Return the version that is being made."""
         ...
 
     def run(
         self, batches: Iterable[pa.RecordBatch], out: ExchangeWriter, split: int = 0
     ) -> SplitReport:
-        """Do it."""
+        """Read one split."""
         ...
 
 
@@ -41,7 +41,7 @@ class RereadTask(Protocol):
 
     @property
     def version(self) -> int:
-        """Return the version in the making."""
+        """Return the version that is being made."""
         ...
 
     @property
@@ -50,22 +50,22 @@ class RereadTask(Protocol):
         ...
 
     def run(self, part: int, parts: int, out: ExchangeWriter) -> SplitReport:
-        """Read one of so many parts of the segments into `out`."""
+        """Read one of `parts` parts of the segments into `out`."""
         ...
 
 
 class EventTimeCheck:
-    """Looks at the times of events: notes the latest, sorts out those without one and the late."""
+    """Checks the times of events: records the latest, separates late events and those without."""
 
     def __init__(self, plan: Computation, watermark: Micros, out: ExchangeWriter) -> None:
-        """Judge events by the watermark before the batch."""
+        """Compare events with the watermark before the batch."""
         self.report = SplitReport()
         self._plan = plan
         self._late_before = plan.late_before(watermark)
         self._out = out
 
     def admit(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Ints]:
-        """Return the events that count, with their times."""
+        """Return the accepted events, with their times."""
         self.report.rows += batch.num_rows
         missing = batch.column(TIME).null_count
         if missing:
@@ -86,7 +86,7 @@ class EventTimeCheck:
         return batch, times
 
     def refuse_without_time(self, events: int, batch: pa.RecordBatch) -> None:
-        """Count events without a time, or refuse them where their source asks for it."""
+        """Count events without a time, or refuse them if their source is strict."""
         self.report.without_time += events
         sources = self._plan.sources
         numbers = batch.column(SOURCE).unique().to_pylist()
@@ -95,12 +95,12 @@ class EventTimeCheck:
             msg = (
                 f"{events} events of {sources[strict[0]].name} have no time (the time column is "
                 "null). Filter them out before ice.stream(...), or pass nulls='drop' to it to "
-                "leave them out and count them"
+                "ignore and count them"
             )
             raise InputError(msg)
 
     def check_times(self, times: Ints, sources: pa.Array) -> None:
-        """Refuse times so far away that the ends of windows would not fit 64 bits."""
+        """Refuse times so distant that the ends of windows would not fit into 64 bits."""
         if int(times.min()) >= -FURTHEST and int(times.max()) <= FURTHEST:
             return
         row = int(np.flatnonzero((times < -FURTHEST) | (times > FURTHEST))[0])
@@ -108,13 +108,12 @@ class EventTimeCheck:
         msg = (
             f"an event of {name} has the time {time:,} microseconds since 1970, about the year "
             f"{1970 + time // YEAR}: times must be within {FURTHEST // YEAR:,} years of 1970. "
-            "Perhaps its unit is not what it was taken for. Mend it, or filter it out, before "
-            "ice.stream(...)"
+            "Its unit may be wrong. Correct it, or filter the event out, before ice.stream(...)"
         )
         raise InputError(msg)
 
     def note_times(self, times: Ints, sources: pa.Array) -> None:
-        """Remember the latest time of each source."""
+        """Record the latest time of each source."""
         seen = self.report.seen
         if len(self._plan.sources) == 1:
             latest = int(times.max())
@@ -126,13 +125,13 @@ class EventTimeCheck:
             seen[number] = max(seen.get(number, latest), latest)
 
     def finish(self, entries: int, load: Ints) -> SplitReport:
-        """Return the report, with what was sent."""
+        """Return the report, with the number of entries that were sent."""
         count_entries(self.report, entries, load)
         return self.report
 
 
 def count_entries(report: SplitReport, entries: int, load: Ints) -> None:
-    """Add what a part was sent to a report."""
+    """Add the entries that a part of the plan was sent to a report."""
     report.entries += entries
     for group in np.flatnonzero(load).tolist():
         report.load[group] = report.load.get(group, 0) + int(load[group])

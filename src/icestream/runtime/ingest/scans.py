@@ -21,7 +21,7 @@ class ScannedFile:
 
 
 def rdd_of(batch: DataFrame) -> Any | None:
-    """Return the rows of a micro-batch as Spark planned them; None of another frame."""
+    """Return the rows of a micro-batch as Spark planned them; None for any other frame."""
     plan = batch._jdf.queryExecution().logical()
     while plan.getClass().getSimpleName() != "LogicalRDD":
         if plan.children().size() != 1:
@@ -31,7 +31,7 @@ def rdd_of(batch: DataFrame) -> Any | None:
 
 
 def scans_of(batch: DataFrame) -> list[list[ScannedFile]]:
-    """Return the files of each scan that a batch is made of."""
+    """Return the files of each scan of a batch."""
     found: list[list[ScannedFile]] = []
     rdd = rdd_of(batch)
     waiting = [] if rdd is None else [rdd]
@@ -46,7 +46,7 @@ def scans_of(batch: DataFrame) -> list[list[ScannedFile]]:
 def kafka_ranges(rdd: Any) -> list[tuple[str, int, int]] | None:
     """Return topic, partition and first offset of each of Spark's partitions of a Kafka batch.
 
-    None for what is not one plain scan of Kafka.
+    None if it is not one plain scan of Kafka.
     """
     while rdd.getClass().getSimpleName() != "DataSourceRDD":
         below = list(items(rdd.dependencies()))

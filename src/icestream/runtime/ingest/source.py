@@ -1,7 +1,7 @@
 """Which streams of files the tasks can read themselves.
 
-Idea: the analysed plan of a stream is a scan of files with projections above. If every projection
-only chooses and renames columns, each column of the stream is a column of the files.
+Idea: the analysed plan of a stream is a scan of files with projections above it. If every
+projection only selects and renames columns, each column of the stream is a column of the files.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SETTINGS = (
 def sources_of(events: DataFrame) -> tuple[FileSource, ...] | None:
     """Return how to read the files behind the events of some sources; None if Spark must.
 
-    Several sources are told apart by the folders that their files are in.
+    Several sources are distinguished by the folders of their files.
     """
     parts = list(_united(events._jdf.queryExecution().analyzed()))
     if len(parts) == 1:
@@ -58,7 +58,7 @@ def source_of(events: DataFrame) -> FileSource | None:
 
 
 def _source(plan: Any, spark: SparkSession, *, alone: bool) -> FileSource | None:
-    """Return how to read the files of one source, whose rows have no columns of others if alone."""
+    """Return how to read the files of one source; if alone, rows have no columns of others."""
     found = _resolve(plan, spark)
     if found is None:
         return None
@@ -86,7 +86,7 @@ def _united(plan: Any) -> Iterator[Any]:
 
 
 def _constants(plan: Any) -> dict[str, Any]:
-    """Return the values of columns that are the same in all rows."""
+    """Return the values of columns that are constant."""
     found: dict[str, Any] = {}
     for expression in items(plan.projectList()) if _is(plan, "Project") else ():
         inner = expression.child() if _is(expression, "Alias") else expression
@@ -98,7 +98,7 @@ def _constants(plan: Any) -> dict[str, Any]:
 
 
 def _folder(plan: Any) -> str | None:
-    """Return the one local folder that a stream of files reads, if it is one."""
+    """Return the one local folder that a stream of files reads; None if it reads anything else."""
     leaves = list(items(plan.collectLeaves()))
     if len(leaves) != 1 or not _is(leaves[0], "StreamingRelation"):
         return None

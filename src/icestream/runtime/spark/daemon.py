@@ -1,9 +1,9 @@
-"""The process that Spark forks Python workers from, with the kernels loaded before the first fork.
+"""The process from which Spark forks Python workers; it loads the kernels before the first fork.
 
-Idea: a worker that is forked from here shares compiled kernels, pyarrow and numpy with all others
-instead of loading them again. Memory that a worker frees stays with it: the arrays of a batch would
-be mapped, cleared and given back again and again. A worker that Spark has let go of ends without a
-word. Set through `spark.python.daemon.module`.
+Idea: forked workers share compiled kernels, pyarrow and numpy instead of loading them again. A
+worker keeps memory that it frees; otherwise the arrays of every batch would be mapped, cleared and
+returned again. A worker that Spark no longer needs exits silently. Set through
+`spark.python.daemon.module`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyspark import daemon
 
 from icestream.runtime.spark import warm_up
 
-#: parameters of malloc: the least block that is mapped by itself, and the most free memory kept
+#: parameters of malloc: the smallest block that is mapped separately, and the most free memory kept
 _MMAP_THRESHOLD = -3
 _TRIM_THRESHOLD = -1
 
@@ -31,7 +31,7 @@ def keep_freed_memory() -> None:
 
 
 def ending_quietly(worker: Callable[..., int]) -> Callable[..., int]:
-    """Return a worker that ends, instead of printing where, when nobody listens any more."""
+    """Return a worker that exits, without a traceback, when its connection is closed."""
 
     def run(*args: Any) -> int:
         try:
@@ -46,7 +46,7 @@ if __name__ == "__main__":
     daemon.worker = ending_quietly(daemon.worker)
     keep_freed_memory()
     warm_up.kernels()
-    # a worker collects garbage after every task: what is loaded here is never garbage
+    # a worker collects garbage after every task; freeze what is loaded here, it is never garbage
     gc.collect()
     gc.freeze()
     daemon.manager()

@@ -1,24 +1,24 @@
-"""Result files as the Parquet files that Spark's file sink would write, without its job.
+"""Writes result files as the Parquet files that Spark's file sink would write, without a job.
 
-Idea: where the driver is the only executor, handing rows to the JVM to have them written costs more
-than computing them did. The driver writes the same table itself, a file for each result file, and
-enters the files in the log of finished batches of Spark's file sink, through Spark's own class,
-which reads, compacts and tidies that log. What a reader sees is the table that Spark would write.
+Idea: if the driver is the only executor, passing rows to the JVM for writing costs more than
+computing them. The driver writes the same table itself, one file per result file, and registers the
+files in the log of Spark's file sink through Spark's own class, which reads, compacts and cleans
+that log. Readers see the table that Spark would have written.
 
 Invariants:
-1. Types, how they are stored, and the schema kept beside them are those Spark writes; where they
-   would not be, `ParquetFiles.of` gives none
+1. Types, encodings and stored schema are those that Spark writes; where they would differ,
+   `ParquetFiles.of` returns None
    (`test_oracle_direct_files_have_the_schema_spark_writes`,
    `test_what_only_spark_can_write_is_left_to_spark`).
-2. A version is entered once, after its files are durable
+2. A version is registered once, after its files are durable
    (`test_crash_files_that_were_not_entered_are_not_seen`).
-3. Spark goes on with the log where we stopped, and we where Spark did
+3. Spark can continue the log where we stopped, and we where Spark stopped
    (`test_spark_and_direct_writing_take_turns`).
 
-Cost: a thread per result file; memory of a row group each.
+Cost: a thread per result file, each with the memory of a row group.
 
-Limits: files of an attempt that died before it entered them stay in the folder, unseen by Spark, as
-those of Spark's own attempts do.
+Limits: files of an attempt that failed before it registered them stay in the folder, invisible to
+Spark, as do those of Spark's own failed attempts.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from pyspark.sql.types import (
 from icestream.core.errors import StorageError
 from icestream.state.files import LocalFiles
 
-#: codecs as Spark calls them, and as pyarrow does
+#: codecs by the names of Spark, with the names of pyarrow
 _CODECS = {
     "none": "none",
     "uncompressed": "none",
@@ -67,7 +67,7 @@ _CODECS = {
 }
 _CODEC = "spark.sql.parquet.compression.codec"
 _INSTANTS = "spark.sql.parquet.outputTimestampType"
-#: settings that change what Spark writes, each with the value that we write by
+#: settings that change what Spark writes, each with the value that we support
 _AS_WE_DO = {
     "spark.sql.files.maxRecordsPerFile": "0",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
@@ -100,9 +100,9 @@ class ParquetFiles:
     folder: str
     codec: str
     schema: pa.Schema
-    #: what Spark keeps beside the schema
+    #: the schema that Spark stores in the metadata
     marks: Mapping[str, str]
-    #: whether instants are stored in 96 bits
+    #: whether timestamps are stored in 96 bits
     int96: bool
     #: columns that are worth a dictionary: all but floats
     repeated: tuple[str, ...]
@@ -112,7 +112,7 @@ class ParquetFiles:
     def of(
         cls, spark: SparkSession, path: str, options: Mapping[str, str], rows: StructType
     ) -> ParquetFiles | None:
-        """Return the folder as a writer of such rows; None where only Spark can write it."""
+        """Return a writer of such rows to the folder; None if only Spark can write it."""
         chosen = {key.lower(): value for key, value in options.items() if key.lower() != "path"}
         codec = chosen.pop("compression", str(spark.conf.get(_CODEC))).lower()
         kinds = list(_leaves(rows))
@@ -139,11 +139,11 @@ class ParquetFiles:
         return cls(log.folder, codec, schema, marks, int96, repeated, log)
 
     def write(self, results: Sequence[Iterable[pa.Table]], version: int) -> None:
-        """Write the rows of a version, a file for each result file, unless it was written."""
+        """Write the rows of a version, one file per result file, unless it was written before."""
         latest = self.log.latest
         if version <= latest:
             return
-        # a reader needs one file at least to know the columns
+        # a reader needs at least one file to find the columns
         parts = results or ([[]] if latest < 0 else [])
         with ThreadPoolExecutor(max(1, len(parts))) as pool:
             paths = list(pool.map(self._write_one, parts, range(len(parts))))
@@ -174,10 +174,10 @@ class ParquetFiles:
 
 
 class SinkLog:
-    """Spark's log of the files that finished batches wrote."""
+    """Spark's log of the files that completed batches wrote."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
-        """Open or make the log of a folder."""
+        """Open or create the log of a folder."""
         session, jvm = spark._jsparkSession, cast("Any", spark._jvm)
         self._gateway: Any = spark.sparkContext._gateway
         self._path = jvm.org.apache.hadoop.fs.Path
@@ -186,7 +186,7 @@ class SinkLog:
         self._disk = given.getFileSystem(hadoop)
         whole = self._disk.makeQualified(given)
         uri = whole.toUri()
-        #: the folder on the local disk; None where it is elsewhere
+        #: the folder on the local disk; None if it is elsewhere
         self.folder = str(uri.getPath()) if uri.getScheme() == "file" else None
         #: whether Hadoop's settings change how Parquet is written
         self.customised = not hadoop.getPropsWithPrefix("parquet.").isEmpty()
@@ -200,34 +200,34 @@ class SinkLog:
 
     @property
     def latest(self) -> int:
-        """Return the last batch that finished, or -1."""
+        """Return the last completed batch, or -1."""
         found = self._log.getLatestBatchId()
         return int(found.get()) if found.isDefined() else -1
 
     def fill(self, latest: int, batch: int) -> None:
-        """Enter batches without files between two, as a log with gaps cannot be read.
+        """Register empty batches for missing numbers, because a log with gaps cannot be read.
 
-        There are some where a query began with history, or wrote elsewhere before.
+        Numbers are missing if a query started with history, or wrote elsewhere before.
         """
         for missing in range(latest + 1, batch):
             self.enter(missing, ())
 
     def enter(self, batch: int, paths: Sequence[str]) -> None:
-        """Enter a batch with its files."""
+        """Register a batch with its files."""
         entries = self._gateway.new_array(self._entry, len(paths))
         for number, path in enumerate(paths):
             status = self._disk.getFileStatus(self._path(f"file://{path}"))
             entries[number] = self._entry.apply(status)
         if not self._log.add(batch, entries):
             msg = (
-                f"batch {batch} was entered in the log of {self.folder} by another query while "
-                "this one wrote it; let one query write to a folder"
+                f"another query wrote batch {batch} to the log of {self.folder} at the same time: "
+                "only one query may write to a folder"
             )
             raise StorageError(msg)
 
 
 def is_alone(spark: SparkSession) -> bool:
-    """Tell whether the driver is the only executor."""
+    """Return whether the driver is the only executor."""
     master = str(spark.sparkContext.master)
     return master.startswith("local") and not master.startswith("local-cluster")
 
@@ -251,7 +251,7 @@ def _fields(kind: DataType) -> Iterable[StructField]:
 
 
 def _leaves(kind: DataType) -> Iterable[DataType]:
-    """Yield the types that a type is made of."""
+    """Yield the leaf types of a type."""
     if isinstance(kind, ArrayType):
         yield from _leaves(kind.elementType)
     elif isinstance(kind, StructType):

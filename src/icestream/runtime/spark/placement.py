@@ -1,28 +1,28 @@
-"""Keeping shards where their arenas are.
+"""Keeps shards on the executors that have their arenas.
 
-Idea: a *handle* is a cached partition per task with nothing in it; Spark runs a task on a cached
-partition where that is cached. Blobs that come through a shuffle are united with the handles,
-partition by partition. Handles are spread anew when executors have come while others hold several;
-tasks are then given handles on the executors that have run them, as far as these go.
+Idea: a *handle* is an empty cached partition per task; Spark runs a task on a cached partition
+where it is cached. Blobs that come through a shuffle are united with the handles, partition by
+partition. Handles are redistributed when new executors have none while others have several; tasks
+then get handles on the executors that ran them before, if there are enough of these.
 
 Invariants:
-1. A shard is run where it was run before, also when its blobs come through a shuffle
+1. A shard runs where it ran before, even if its blobs come through a shuffle
    (`test_shards_return_to_their_arenas`).
 2. Lost handles cost a rebuild of their shards and nothing else
    (`test_crash_cached_handles_are_lost`).
-3. A shard that has moved away leaves no arena behind for longer than a version
-   (`test_a_host_keeps_the_arenas_of_its_shards_only`); what other tasks make meanwhile stays
-   (`test_a_host_leaves_arenas_alone_that_come_while_it_is_tidied`).
-4. Handles that a new executor came too late for, for all or for its part, are spread again, a few
+3. A shard that has moved away leaves its arena behind for at most one version
+   (`test_a_host_keeps_the_arenas_of_its_shards_only`); arenas that other tasks create meanwhile
+   stay (`test_a_host_leaves_arenas_alone_that_come_while_it_is_tidied`).
+4. If a new executor joined too late to get its part of the handles, they are redistributed, a few
    times at most (`test_bounded_handles_are_spread_until_all_executors_have_one`,
    `test_bounded_handles_are_spread_until_executors_have_as_many`).
-5. When they are, no more tasks leave an executor that lives than its handles are too few
+5. A redistribution moves a task off a live executor only if the executor has too few handles
    (`test_tasks_keep_their_executors_when_handles_are_spread`).
 
-Limits: Spark weighs places by host; executors on one host share the disk with the arenas. What an
-attempt that died held on a host other than the driver's goes with the next run of the query.
+Limits: Spark chooses places by host; executors on one host share the disk with the arenas. Files of
+a failed attempt on a host other than the driver's are removed by the next run of the query.
 
-References: Spark's `PartitionerAwareUnionRDD` prefers the place that most parents of a partition
+References: Spark's `PartitionerAwareUnionRDD` prefers the location that most parents of a partition
 prefer. A shuffle can name a host only once, so handles are united twice.
 """
 
@@ -41,17 +41,17 @@ from pyspark.sql import SparkSession
 from icestream.runtime.version.run_folders import remove_other_runs
 from icestream.state.arena import discard, is_working
 
-#: seconds that making a handle takes, so that no executor makes all of them
+#: seconds that creating a handle takes, so that no executor creates all of them
 _SPREADING = 0.05
-#: times that handles are spread over the same executors: one that is known may not yet take tasks
+#: attempts to distribute handles over the same executors: a new one may not accept tasks yet
 _TRIES = 3
 
 
 @dataclass(frozen=True)
 class TaskSlots:
-    """Handles that tasks are run on."""
+    """The handles on which tasks run."""
 
-    #: as many partitions as tasks; their items do not matter
+    #: as many partitions as tasks; their items are ignored
     handles: RDD[Any]
     #: the partition of each task
     partitions: tuple[int, ...]
@@ -66,21 +66,21 @@ class CachedPartitions:
     """One cached partition per task."""
 
     def __init__(self, spark: SparkSession) -> None:
-        """Hold none yet."""
+        """Start without handles."""
         self._context = spark.sparkContext
         self._seats: TaskSlots | None = None
         self._known: frozenset[str] = frozenset()
-        #: times that handles were spread over those
+        #: times that handles were distributed over these executors
         self._tries = 0
-        #: executors that the tasks were last run on, and how many tasks the one with most had
+        #: number of executors of the last tasks, and the largest number of tasks on one of them
         self._used = self._most = 0
-        #: the executor that each task was last run on
+        #: the executor that last ran each task
         self._homes: dict[int, str] = {}
 
     def get(self, tasks: int) -> TaskSlots:
-        """Return handles to run so many tasks on."""
+        """Return handles for a number of tasks."""
         processes = self._processes()
-        # one of them is the driver, which runs tasks only if it is alone
+        # one of them is the driver, which runs tasks only if there is no other
         executors = max(1, len(processes) - 1)
         if processes != self._known:
             self._known, self._tries = processes, 0
@@ -99,13 +99,13 @@ class CachedPartitions:
         return seats
 
     def note(self, executors: Mapping[int, str]) -> None:
-        """Take in where the tasks of a version were run."""
+        """Record where the tasks of a version ran."""
         crowds = Counter(executors.values())
         self._used, self._most = len(crowds), max(crowds.values())
         self._homes |= executors
 
     def _spread(self, tasks: int, *, alone: bool) -> tuple[RDD[Any], Sequence[str]]:
-        """Return new handles, and the executors that have them; one that is alone has all."""
+        """Return new handles, and their executors; a single executor has all."""
         empty: list[tuple[int, Any]] = []
         handles = self._context.parallelize(empty, 1).partitionBy(tasks, _itself)
         handles.persist(StorageLevel.MEMORY_ONLY)
@@ -123,11 +123,11 @@ class CachedPartitions:
 
 
 def seated(homes: Sequence[str | None], held: Sequence[str]) -> tuple[int, ...]:
-    """Return a partition for each task: one on its home while there is one, else what is left.
+    """Return a partition for each task: one on its last executor if possible, else any other.
 
     Args:
-        homes: the executor that each task was last run on; None where it was on none.
-        held: the executor that has each partition.
+        homes: the executor that last ran each task; None if there is none.
+        held: the executor of each partition.
     """
     free: dict[str, list[int]] = {}
     for partition in reversed(range(len(held))):
@@ -138,20 +138,20 @@ def seated(homes: Sequence[str | None], held: Sequence[str]) -> tuple[int, ...]:
 
 
 def here() -> str:
-    """Return a name of the executor that runs this task: all its workers have one parent."""
+    """Return a name of the executor that runs this task: the common parent of its workers."""
     return f"{os.uname().nodename}/{os.getppid()}"
 
 
 def tidy_host(arenas: str, version: int, named: Collection[str | None]) -> None:
-    """Remove from this host what tasks of `version` cannot want: other runs and unnamed arenas."""
+    """Remove from this host what tasks of `version` do not need: other runs, unnamed arenas."""
     remove_other_runs(os.path.dirname(arenas))
-    # an arena that comes now is not among them: other tasks of this host are at work
+    # the list excludes arenas that are created from now on: other tasks of this host are running
     unnamed = set(_names(arenas)) - set(named)
     discard(arenas, (each for each in unnamed if not _is_in_use(each, version)))
 
 
 def _is_in_use(arena: str, version: int) -> bool:
-    """Tell whether a task of a version works in an arena, or has made it."""
+    """Return whether a task of a version uses an arena, or has created it."""
     return is_working(arena) or f".v{version}." in arena
 
 

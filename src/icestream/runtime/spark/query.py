@@ -1,15 +1,14 @@
-"""A running query: Spark's handle, with what Icestream adds to it.
+"""A running query: Spark's handle, extended by Icestream.
 
 Idea: Spark owns sources, offsets and triggers and calls `_batch` for every micro-batch. The driver
-computes and commits it; then its rows go to the sink. Whatever fails is raised to the caller as
-the error it was.
+computes and commits it; then its rows go to the sink. Errors are raised to the caller unchanged.
 
 Invariants:
-1. `stop()` lets a batch that is being committed finish (`test_stop_waits_for_the_batch_under_way`),
-   also when a callback asks for it (`test_a_callback_may_stop_its_query`).
-2. A version of maintenance that was committed but perhaps not delivered is delivered at the next
+1. `stop()` waits for a batch that is being committed (`test_stop_waits_for_the_batch_under_way`),
+   even if a callback calls it (`test_a_callback_may_stop_its_query`).
+2. A maintenance version that was committed but perhaps not delivered is delivered at the next
    start (`test_crash_a_flush_that_was_committed_is_delivered_after_restart`).
-3. No version is made while the rows of the one before may not have reached the sink
+3. No version is made while the rows of the previous one may not have reached the sink
    (`test_crash_clean_ups_on_demand_that_fail_while_the_query_goes_on`,
    `test_crash_a_clean_up_comes_after_the_batch_that_missed_its_sink`).
 """
@@ -39,7 +38,7 @@ from icestream.plan.fuse.running_fusion import Together
 from icestream.runtime.driver import Delivery, Driver
 from icestream.runtime.version.history import QueryHistory
 
-#: batches in a row without work, and seconds between two looks at their number
+#: consecutive batches without work, and seconds between two checks of their number
 _SURELY_CALM = 2
 _LOOK_AGAIN = 0.02
 
@@ -58,8 +57,8 @@ class Query:
     def __init__(
         self, driver: Driver[DataFrame], deliver: Deliver, history: QueryHistory, *, flush: bool
     ) -> None:
-        """Prepare; `start` begins."""
-        #: the address of the page that shows the query; None without `option("ui", True)`
+        """Prepare the query; `start` runs it."""
+        #: the address of the query's dashboard; None without `option("ui", True)`
         self.uiWebUrl: str | None = None
         self._history = history
         self._driver = driver
@@ -67,21 +66,21 @@ class Query:
         self._flush = flush
         self._busy = threading.Lock()
         self._stopping = False
-        #: the thread that is in a batch or a flush
+        #: the thread that runs a batch or a flush
         self._worker: int | None = None
         self._error: BaseException | None = None
         self._progress: deque[dict[str, Any]] = deque(maxlen=100)
         self._ended = threading.Event()
         #: whether a batch of this run, and so all that Spark knows of, has reached the sink
         self._begun = False
-        #: whether something failed since, perhaps between a commit and the sink
+        #: whether something has failed since, perhaps between a commit and the sink
         self._unsure = False
-        #: batches in a row that brought nothing and left nothing waiting
+        #: consecutive batches that brought nothing and left nothing waiting
         self._calm = 0
         self._spark_query: StreamingQuery | None = None
 
     def start(self, begin: Callable[[Callable[[DataFrame, int], None]], StreamingQuery]) -> Query:
-        """Deliver what the last run may have left, then let Spark call for every batch."""
+        """Deliver what the last run may not have delivered, then let Spark run batches."""
         for commit in self._driver.maintained():
             self._deliver(self._driver.redeliver(commit))
         self._history.start()
@@ -125,7 +124,7 @@ class Query:
 
     @property
     def isActive(self) -> bool:
-        """Tell whether the query still runs, its last flush included.
+        """Return whether the query is still running, its last flush included.
 
         Examples:
             >>> query.isActive
@@ -135,7 +134,7 @@ class Query:
 
     @property
     def status(self) -> dict[str, Any]:
-        """Return what the query is doing.
+        """Return the current activity of the query.
 
         Examples:
             >>> sorted(query.status)
@@ -166,9 +165,9 @@ class Query:
         return [_with_trigger(each, triggers.get(each["batchId"])) for each in self._progress]
 
     def awaitTermination(self, timeout: float | None = None) -> bool | None:
-        """Wait until the query ends; raise what made it fail.
+        """Wait until the query ends; raise the error if it failed.
 
-        With a timeout in seconds, tell whether it ended in that time.
+        With a timeout in seconds, return whether it ended in that time.
 
         Examples:
             >>> query.awaitTermination(timeout=0.1)
@@ -180,7 +179,7 @@ class Query:
         return None if timeout is None else ended
 
     def processAllAvailable(self) -> None:
-        """Wait until all data that is there has been processed, and nothing waits any more.
+        """Wait until all available data has been processed, and no work is pending.
 
         Examples:
             >>> query.processAllAvailable()
@@ -197,7 +196,7 @@ class Query:
             raise
 
     def stop(self) -> None:
-        """Stop after the batch under way; a callback inside it does not wait for that.
+        """Stop after the current batch; a callback inside the batch does not wait for it.
 
         Examples:
             >>> short = (
@@ -216,12 +215,12 @@ class Query:
         self._ended.wait()
 
     def rescale(self, parallelism: int, most: int | None = None) -> None:
-        """Let so many tasks run the query's shards, from the next batch on.
+        """Set the number of tasks that run the query's shards, from the next batch on.
 
-        With two numbers, as many between them as the load asks for, batch by batch.
-        All state stays where it is: shards change tasks, their arenas are claimed where they lie
-        or, on another machine's disk, rebuilt from the log. There are no more tasks than shards,
-        whose number `writeStream.shards(...)` fixes for a checkpoint.
+        With two numbers, the load of each batch decides how many tasks run between them.
+        All state stays where it is: shards change tasks, and their arenas are used in place or, on
+        another machine's disk, rebuilt from the log. There cannot be more tasks than shards, whose
+        number `writeStream.shards(...)` fixes for a checkpoint.
 
         Examples:
             >>> query.rescale(1)
@@ -230,16 +229,15 @@ class Query:
         self._driver.rescale(parallelism if most is None else (parallelism, most))
 
     def fuse(self, together: Together) -> None:
-        """Let operators of a job run in one task, from the next batch on, and all others apart.
+        """Run some operators of a job in one task from the next batch on, all others separately.
 
-        Inside a task tuples are handed over in memory; between tasks they are written and read. All
-        state stays where it is. Operators that are fused must be partitioned by the same
-        attributes, and be components of their own when the job starts: `fused("none")` or
-        `fused("measured")`.
+        Inside a task tuples are passed in memory; between tasks they are written and read. All
+        state stays where it is. Fused operators must be partitioned by the same attributes, and
+        must be separate components when the job starts: `fused("none")` or `fused("measured")`.
 
         Args:
             together: lists of names of operators; `none`; or `auto`, which fuses operators while
-                many tuples go from one to the other.
+                many tuples flow between them.
 
         Examples:
             >>> counted = ice.job(calls).compute(
@@ -256,9 +254,9 @@ class Query:
         self._driver.fuse(together)
 
     def cleanUp(self) -> None:
-        """Let joins with `onPressure="defer"` make all results they owe, after the batch under way.
+        """Let joins with `onPressure="defer"` emit all deferred results, after the current batch.
 
-        These go to the sink as a version of their own. Does nothing where nothing is owed.
+        These go to the sink as a version of their own. Does nothing if no results are deferred.
 
         Examples:
             >>> query.cleanUp()
@@ -270,7 +268,7 @@ class Query:
                 self._hand_out(delivery)
 
     def exception(self) -> BaseException | None:
-        """Return what made the query fail, or None.
+        """Return the error that made the query fail, or None.
 
         Examples:
             >>> query.exception() is None
@@ -279,7 +277,7 @@ class Query:
         return self._error
 
     def explain(self, extended: bool = False) -> None:
-        """Print what the log was estimated to take and takes, and Spark's plan of the sources.
+        """Print the estimated and actual size of the log, and Spark's plan of the sources.
 
         Examples:
             >>> query.explain()
@@ -298,19 +296,19 @@ class Query:
     @property
     def _query(self) -> StreamingQuery:
         if self._spark_query is None:
-            msg = "the query was not started"
+            msg = "the query has not been started"
             raise RuntimeError(msg)
         return self._spark_query
 
     def _batch(self, batch: DataFrame, number: int) -> None:
         with self._at_work():
             if self._stopping:
-                msg = "the query is stopping; this batch comes again at the next start"
+                msg = "the query is stopping; this batch will run again at the next start"
                 raise IcestreamError(msg)
             try:
                 if self._driver.paced:
                     self._driver.trigger = self._last_trigger()
-                # Spark comes again with a batch that it does not know to have reached the sink
+                # Spark repeats a batch unless it knows that the batch reached the sink
                 self._settle(sure=True)
                 deliveries = self._driver.batch(number, batch)
                 for delivery in deliveries:
@@ -322,8 +320,8 @@ class Query:
                 raise
 
     def _await_calm(self) -> None:
-        """Wait for a batch that began from now on, brought nothing and left nothing waiting."""
-        # the batch under way may have begun before: two in a row are sure
+        """Wait for a batch that starts from now on, brings nothing and leaves nothing waiting."""
+        # the current batch may have started earlier: wait for two in a row
         self._calm = 0
         while self._calm < _SURELY_CALM and not self._ended.wait(_LOOK_AGAIN):
             pass
@@ -343,7 +341,7 @@ class Query:
                 self._worker = None
 
     def _settle(self, *, sure: bool) -> None:
-        """Hand the last version out again unless its rows are sure to have reached the sink."""
+        """Deliver the last version again unless its rows are certain to have reached the sink."""
         if self._unsure or not sure:
             for delivery in self._driver.last_again():
                 self._deliver(delivery)
@@ -363,7 +361,7 @@ class Query:
             self._history.progress(self._progress[-1])
 
     def _last_trigger(self) -> tuple[int, float] | None:
-        """Return the last batch and the seconds Spark counts for it."""
+        """Return the last batch and the seconds that Spark reports for it."""
         last = None if self._spark_query is None else self._spark_query.lastProgress
         took = None if last is None else last["durationMs"].get("triggerExecution")
         return None if last is None or took is None else (last["batchId"], took / 1000)
@@ -410,13 +408,13 @@ class Query:
 
 
 def _told(failure: StreamingQueryException) -> Exception:
-    """Return what failed inside of Spark, as what to do about it where that is known."""
+    """Return the error of a failed Spark query, with advice where there is some."""
     if "sources in the checkpoint offsets" not in str(failure):
         return failure
     msg = (
-        "the checkpoint began with another number of sources. A ticker is one of them, which the "
-        "option 'ticker' and latestBy with trigger(processingTime=...) bring along: start the "
-        "query with the kind of trigger it began with, or with a new checkpoint"
+        "the checkpoint was started with another number of sources. A ticker is one of them: the "
+        "option 'ticker' adds it, and so does latestBy with trigger(processingTime=...). Start the "
+        "query with the kind of trigger it was started with, or with a new checkpoint"
     )
     told = CheckpointError(msg)
     told.__cause__ = failure
@@ -424,7 +422,7 @@ def _told(failure: StreamingQueryException) -> Exception:
 
 
 def _with_trigger(progress: dict[str, Any], spark: dict[str, int] | None) -> dict[str, Any]:
-    """Count what Spark spends around a version, once Spark has told it."""
+    """Add the time that Spark spends around a version, once Spark has reported it."""
     if spark is None or "triggerExecution" not in spark:
         return progress
     phases = {**spark, **progress["durationMs"], "triggerExecution": spark["triggerExecution"]}

@@ -1,22 +1,21 @@
-"""Checkpoints on HDFS, S3, GCS or any storage that Spark and Arrow both reach.
+"""Checkpoints on HDFS, S3, GCS or any storage that both Spark and Arrow can access.
 
 Idea: tasks read and write segments and results through `pyarrow.fs`; a file there is durable once
-it is closed. The one thing Arrow cannot do, creating a file only if it does not exist, is needed by
-commits alone, and those are made by the driver: Spark's checkpoint file manager does it, as it
-does for Spark's own commits.
+it is closed. Arrow cannot create a file only if it does not exist. Only commits need this, and the
+driver makes them with Spark's checkpoint file manager, as Spark does for its own commits.
 
 Invariants:
-1. `put` creates a file whole or not at all, and never replaces one
-   (`test_a_second_put_of_one_path_is_refused`); of several that race for a name one wins
-   (`test_one_of_several_puts_wins`). What it answers is what is there: the file is read back, so an
-   answer that was lost, or a close that failed unnoticed, is no commit that is there or not
+1. `put` creates a complete file or none, and never replaces one
+   (`test_a_second_put_of_one_path_is_refused`); if several race for a name, one wins
+   (`test_one_of_several_puts_wins`). It reads the file back and returns what is there, so that a
+   lost answer, or a close that failed unnoticed, leaves no doubt about a commit
    (`test_put_reads_back_what_became_of_it`).
 2. Everything but `put` works in a task without a JVM (`test_tasks_need_no_jvm`).
 
-Limits: how exclusive `put` is depends on the storage, as for Spark's own checkpoints. Local files
-are linked and HDFS renames without replacing, so one of two wins. Object stores have no such rename
-(`EXCLUSIVE` lists those that do): there two that create a file in the same moment may both believe
-to have won, which a warning says once.
+Limits: whether `put` is exclusive depends on the storage, as for Spark's own checkpoints. Local
+files are linked and HDFS renames without replacing, so one of two wins. Object stores have no such
+rename (`EXCLUSIVE` lists the storages that do): two programs that create a file at the same moment
+may both believe that they have won; a warning is issued once.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ from pyspark.sql import SparkSession
 from icestream.core.errors import DefinitionError, StorageError
 from icestream.state.files import LocalFiles, NewFile, OpenFile, folder_of
 
-#: names that Hadoop gives storages which Arrow knows by another
+#: schemes of Hadoop that have another name in Arrow
 _ARROW_SCHEMES = {"s3a": "s3", "s3n": "s3", "wasbs": "abfs", "abfss": "abfs"}
-#: storages on which creating a file fails if another did it first, whatever the moment
+#: storages on which creating a file fails if another program created it first, at any moment
 EXCLUSIVE = frozenset({"file", "hdfs", "viewfs"})
 
 _LOG = logging.getLogger(__name__)
@@ -48,7 +47,7 @@ class RemoteFiles:
     """Files named by URIs."""
 
     def create(self, path: str) -> NewFile:
-        """Start a new file; it is there, whole, once it is closed."""
+        """Create a file; it appears, complete, once it is closed."""
         system, place = _find(path)
         with _refusals(path):
             system.create_dir(folder_of(place), recursive=True)
@@ -68,7 +67,7 @@ class RemoteFiles:
             file.close()
 
     def put(self, path: str, data: bytes) -> bool:
-        """Create a file with this content, on the driver; False if it exists with another."""
+        """Create a file with this content, on the driver; False if another one exists."""
         if _is_local(path):
             return LocalFiles().put(_find(path)[1], data)
         if urlsplit(path).scheme not in EXCLUSIVE:
@@ -93,7 +92,7 @@ class RemoteFiles:
         return False if self.exists(path) else _created(self, path, data, create)
 
     def rename(self, source: str, target: str) -> None:
-        """Give a file another name on the same storage."""
+        """Rename a file on the same storage."""
         system, place = _find(source)
         system.move(place, _find(target)[1])
 
@@ -110,7 +109,7 @@ class RemoteFiles:
         return sorted(info.base_name for info in found if not info.base_name.startswith("."))
 
     def exists(self, path: str) -> bool:
-        """Tell whether a file or folder is there."""
+        """Return whether a file or folder exists."""
         system, place = _find(path)
         return bool(system.get_file_info(place).type != pafs.FileType.NotFound)
 
@@ -122,7 +121,7 @@ class RemoteFiles:
 
 
 def _created(files: RemoteFiles, path: str, data: bytes, create: Callable[[], None]) -> bool:
-    """Create a file and tell from what is there then whether it was us."""
+    """Create a file and return, from what is there afterwards, whether it is ours."""
     failure: Py4JJavaError | None = None
     try:
         create()
@@ -131,21 +130,21 @@ def _created(files: RemoteFiles, path: str, data: bytes, create: Callable[[], No
     try:
         return files.read(path) == data
     except FileNotFoundError:
-        reason = "its storage took it and does not have it" if failure is None else failure
+        reason = "its storage accepted it but does not have it" if failure is None else failure
         raise _refused(path, getattr(reason, "java_exception", reason)) from failure
 
 
 def _is_local(path: str) -> bool:
-    """Tell whether this process can link files there."""
+    """Return whether this process can link files there."""
     return urlsplit(path).scheme == "file"
 
 
 @lru_cache(maxsize=16)
 def _warn_of(scheme: str) -> None:
-    """Say once that a storage cannot create exclusively."""
+    """Warn once that a storage cannot create files exclusively."""
     _LOG.warning(
         "%s:// cannot create a file exclusively through Spark: two programs that open one "
-        "checkpoint in the same moment may both believe to own it. Start one at a time",
+        "checkpoint at the same moment may both believe that they own it. Start one at a time",
         scheme,
     )
 
@@ -187,7 +186,7 @@ class _RemoteOpenFile:
 
 @contextmanager
 def _refusals(path: str) -> Iterator[None]:
-    """Turn what the storage refuses into an error that says what to do."""
+    """Turn errors of the storage into errors with advice."""
     try:
         yield
     except (FileNotFoundError, FileExistsError):
@@ -206,7 +205,7 @@ def _system(scheme: str, host: str) -> Any:
     try:
         return pafs.FileSystem.from_uri(f"{known}://{host}/")[0]
     except pa.ArrowInvalid as error:
-        msg = f"checkpoints cannot be kept on {scheme}://{host}: {error}. Choose another location"
+        msg = f"checkpoints cannot be stored on {scheme}://{host}: {error}. Choose another location"
         raise DefinitionError(msg) from None
 
 

@@ -1,4 +1,4 @@
-"""A Spark session with what Icestream likes to have set, and nothing the user set changed.
+"""A Spark session with the settings that Icestream recommends; the user's settings stay.
 
 Idea: every setting is a default. `local_session` starts Spark on this machine; `settings()` is the
 same list for a cluster's own configuration.
@@ -16,10 +16,10 @@ from pyspark.sql import SparkSession
 
 from icestream.core.errors import IcestreamError
 
-#: what PySpark calls it
+#: PySpark's error class if Java does not start
 _NO_JAVA = "JAVA_GATEWAY_EXITED"
 _DEFAULTS = {
-    # small jobs with known numbers of tasks: re-planning costs more than it finds
+    # small jobs with known numbers of tasks: re-planning costs more than it saves
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
     "spark.python.unix.domain.socket.enabled": "true",
@@ -50,13 +50,13 @@ def local_session(
     memory: str = "2g",
     conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Start Spark on this machine, or return the session that runs.
+    """Start Spark on this machine, or return the running session.
 
     Args:
-        app_name: shown in Spark's own pages.
+        app_name: the name in Spark's own pages.
         cores: tasks that run at once; all cores of the machine by default.
         memory: heap of the one Java process.
-        conf: settings that win over the recommended ones.
+        conf: settings that override the recommended ones.
 
     Examples:
         >>> spark = ice.local_session(cores=2, conf={"spark.sql.session.timeZone": "UTC"})

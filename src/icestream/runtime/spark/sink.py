@@ -1,20 +1,20 @@
 """Where results go: Spark's own writers, a callback, or a table.
 
-Idea: a sink is handed the result files of a committed version as a DataFrame, never recomputed
-rows. File formats go through Spark's own file sink with its log of finished batches, numbered by
-our versions, so a version that is delivered twice is written once; Parquet is written without the
-JVM where that gives the same (`ParquetFiles`). Other sinks are wrapped in `DeliveryMarks`, which
-marks what was delivered.
+Idea: a sink receives the result files of a committed version as a DataFrame, never recomputed rows.
+File formats go through Spark's own file sink with its log of completed batches, numbered by our
+versions, so a version that is delivered twice is written once; Parquet is written without the JVM
+if the result is the same (`ParquetFiles`). Other sinks are wrapped in `DeliveryMarks`, which
+records delivered versions.
 
 Invariants:
-1. Versions are delivered in order, none left out (`test_versions_reach_the_sink_without_gaps`).
+1. Versions are delivered in order, without gaps (`test_versions_reach_the_sink_without_gaps`).
 2. Delivering a version again changes nothing in a file sink
    (`test_crash_a_version_delivered_again_is_written_once`).
-3. A stop and a restart show no sink a version twice
+3. After a stop and a restart no sink sees a version twice
    (`test_a_callback_sees_a_version_once_across_restarts`).
 
-Limits: a crash between delivery and its mark shows a callback, a table or a format without such a
-log the version a second time; callbacks are given its number to tell.
+Limits: after a crash between a delivery and its mark, a callback, a table or a format without such
+a log sees the version a second time; callbacks get its number to detect this.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ Callback = Callable[[DataFrame, int], None]
 
 
 class Sink(Protocol):
-    """Takes the rows of one version after the other."""
+    """Receives the rows of one version after the other."""
 
     @property
     def every_version(self) -> bool:
-        """Tell whether versions without rows must be delivered too."""
+        """Return whether versions without rows must be delivered too."""
         ...
 
     @property
     def repeatable(self) -> bool:
-        """Tell whether a version may be delivered again without harm."""
+        """Return whether a version may be delivered again without harm."""
         ...
 
     def deliver(self, rows: DataFrame, version: int) -> None:
@@ -58,20 +58,20 @@ class Sink(Protocol):
 
 
 def no_rows(spark: SparkSession, schema: StructType) -> DataFrame:
-    """Return an empty DataFrame that costs no task to look at."""
+    """Return an empty DataFrame that runs no task when it is read."""
     session = spark._jsparkSession
     kind = session.parseDataType(schema.json())
     return DataFrame(session.createDataFrame(jvm_of(spark).java.util.ArrayList(), kind), spark)
 
 
 def as_they_are(rows: DataFrame) -> DataFrame:
-    """Change nothing about the rows of a version."""
+    """Return the rows of a version unchanged."""
     return rows
 
 
 @dataclass(frozen=True)
 class ResultRows:
-    """The rows of a version: result files, and what the user does to their rows."""
+    """The rows of a version: result files, and the user's projection of them."""
 
     spark: SparkSession
     files: Files
@@ -113,13 +113,13 @@ def hand_out(sink: Sink, rows: ResultRows, delivery: Delivery) -> None:
 
 
 def once(sink: Sink, files: Files, root: str, view: int = 0) -> Sink:
-    """Keep the sink of a view from seeing a version again, as far as that is known."""
+    """Keep the sink of a view from seeing a version again, except after a crash."""
     return sink if sink.repeatable else DeliveryMarks(sink, files, f"{root}/delivered/{view}")
 
 
 @dataclass(frozen=True)
 class DeliveryMarks:
-    """Marks versions that were delivered and leaves them out when they come again."""
+    """Records delivered versions and skips them when they come again."""
 
     sink: Sink
     files: Files
@@ -128,11 +128,11 @@ class DeliveryMarks:
 
     @property
     def every_version(self) -> bool:
-        """Be told of what the sink must be told of."""
+        """Return what the sink needs."""
         return self.sink.every_version
 
     def deliver(self, rows: DataFrame, version: int) -> None:
-        """Deliver and mark, unless marked."""
+        """Deliver and record a version, unless it is recorded."""
         marks = self.files.list(self.folder)
         mark = f"{version:012d}"
         if mark in marks:
@@ -144,7 +144,7 @@ class DeliveryMarks:
 
 
 class FileSink:
-    """Spark's file sink: exactly once, by its log of finished batches, which has no gaps."""
+    """Spark's file sink: exactly once, through its log of completed batches, which has no gaps."""
 
     every_version = True
     repeatable = True
@@ -158,7 +158,7 @@ class FileSink:
         options: Mapping[str, str],
         schema: StructType,
     ) -> None:
-        """Open or make the folder `path` for rows of a schema."""
+        """Open or create the folder `path` for rows of a schema."""
         jvm, gateway = jvm_of(spark), gateway_of(spark)
         session = spark._jsparkSession
         given = jvm.org.apache.hadoop.fs.Path(path)
@@ -194,7 +194,7 @@ class FileSink:
         self._sink.addBatch(version, rows._jdf)
 
     def writes(self, rows: ResultRows) -> bool:
-        """Tell whether these rows can be written without a job of Spark."""
+        """Return whether these rows can be written without a Spark job."""
         return self._direct is not None and (rows.shape is as_they_are or not rows.paths)
 
     def write(self, rows: ResultRows, version: int) -> None:
@@ -205,7 +205,7 @@ class FileSink:
 
 @dataclass(frozen=True)
 class CallbackSink:
-    """Hands every version to a function of the user."""
+    """Passes every version to a function of the user."""
 
     callback: Callback
     every_version: bool = True
@@ -228,7 +228,7 @@ class TableSink:
     repeatable: bool = False
 
     def create(self, spark: SparkSession, schema: StructType) -> None:
-        """Make an empty table if there is none."""
+        """Create an empty table if there is none."""
         if not spark.catalog.tableExists(self.table):
             self.deliver(no_rows(spark, schema), -1)
 
@@ -244,7 +244,7 @@ class TableSink:
 
 @dataclass(frozen=True)
 class WriterSink:
-    """Any other batch writer of Spark; Delta is told the version, so that it writes it once."""
+    """Any other batch writer of Spark; Delta gets the version, so that it writes it once."""
 
     kind: str
     identity: str
@@ -262,7 +262,7 @@ class WriterSink:
 
 @dataclass(frozen=True)
 class ConsoleSink:
-    """Prints the rows of every version that has some."""
+    """Prints the rows of every version that has any."""
 
     rows: int
     truncate: bool
@@ -276,20 +276,20 @@ class ConsoleSink:
 
 
 class MemorySink:
-    """Collects all rows in a temporary view, for looking at small results."""
+    """Collects all rows in a temporary view, for viewing small results."""
 
     every_version = False
     repeatable = True
 
     def __init__(self, spark: SparkSession, name: str, schema: StructType) -> None:
-        """Make an empty view."""
+        """Create an empty view."""
         self._name = name
         self._rows = no_rows(spark, schema)
         self._delivered = -1
         self._rows.createOrReplaceTempView(name)
 
     def deliver(self, rows: DataFrame, version: int) -> None:
-        """Add the rows unless they are there."""
+        """Add the rows unless they were added before."""
         if version <= self._delivered:
             return
         self._rows = self._rows.union(rows.localCheckpoint())
@@ -298,7 +298,7 @@ class MemorySink:
 
 
 class NoSink:
-    """Forgets the rows; for measuring."""
+    """Discards the rows; for measuring."""
 
     every_version = False
     repeatable = True
@@ -317,7 +317,7 @@ def make_sink(
     partition_by: Sequence[str],
     options: Mapping[str, str],
 ) -> Sink:
-    """Return the sink of a format, or say what is missing."""
+    """Return the sink of a format; raise an error if an option is missing."""
     if kind in FILE_FORMATS:
         if "path" not in options:
             msg = f"format {kind!r} needs .option('path', ...) or .start(path)"

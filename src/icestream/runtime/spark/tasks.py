@@ -1,14 +1,14 @@
 """Running the tasks of a version as Spark jobs.
 
-Idea: ingest is a `mapInArrow` over the micro-batch that returns reports only; shards are run by one
-RDD job on handles, so that they come back to the executor that has their arenas. What ingest wrote
-reaches the shards as files on a disk that all executors share, or, where they share none, as blobs
-through Spark's shuffle. Shards of several components hand on to one another without Spark, so there
-the files are in the checkpoint's storage.
+Idea: ingest is a `mapInArrow` over the micro-batch that returns only reports; one RDD job on
+handles runs the shards, so that they return to the executor of their arenas. The parcels of ingest
+reach the shards as files on a disk that all executors share or, if there is none, as blobs through
+Spark's shuffle. Shards of several components send to each other without Spark; then the files are
+in the checkpoint's storage.
 
 Invariants:
-1. Rows never come back to the driver, only reports.
-2. An error in a task reaches the caller as the error it was
+1. The driver receives reports, never rows.
+2. An error in a task reaches the caller unchanged
    (`test_bad_input_in_a_task_is_the_error_the_user_sees`).
 3. All exchanges give the same rows (`test_oracle_rows_equal_those_of_sparks_batch_engine`,
    `test_oracle_components_hand_on_through_the_checkpoints_storage`).
@@ -50,14 +50,14 @@ _REPORT = pa.schema([("report", pa.binary())])
 _PARCEL = pa.schema(
     [("shard", pa.int32()), ("split", pa.int32()), ("report", pa.binary()), ("blob", pa.binary())]
 )
-#: shard number of the row that carries a split's report and no blob
+#: shard number of the row with a split's report and without a blob
 _NO_SHARD = -1
-#: places in the order of parcels: those of a second job come after those of the first
+#: places in the order of parcels: those of a second job follow the first
 _PLACES = 1 << PLACE_BITS
 
 
 class FileExchangeExecutor:
-    """Runs tasks that hand on files: on a disk that all share, or in the checkpoint's storage."""
+    """Runs tasks that exchange files: on a shared disk, or in the checkpoint's storage."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class FileExchangeExecutor:
         *,
         in_storage: bool = False,
     ) -> None:
-        """With `sources`, tasks read the files of a batch themselves."""
+        """Create the executor; with `sources`, tasks read the files of a batch themselves."""
         self.parcel_files = files if in_storage else LocalFiles()
         self.epoch = 0
         self._hosts_apart = in_storage
@@ -83,7 +83,7 @@ class FileExchangeExecutor:
 
     @property
     def parallel(self) -> int:
-        """Return how many cores there are for tasks."""
+        """Return the number of cores for tasks."""
         return self._spark.sparkContext.defaultParallelism
 
     def ingest(self, ingest: IngestTask, batch: DataFrame, folder: str) -> list[Parcel]:
@@ -97,7 +97,7 @@ class FileExchangeExecutor:
     def _from_files(
         self, ingest: IngestTask, batch: DataFrame, parcels: _Parcelling
     ) -> list[tuple[int, Parcel]] | None:
-        """Let the tasks read the files of the batch; None where only Spark can."""
+        """Let the tasks read the files of the batch; None if only Spark can."""
         sources, schema = self._sources, ingest.plan.batch_schema
         if sources is None:
             return None
@@ -123,7 +123,7 @@ class FileExchangeExecutor:
     def _from_rows(
         self, ingest: IngestTask, batch: DataFrame, parcels: _Parcelling
     ) -> list[tuple[int, Parcel]]:
-        """Take the rows of the batch from the JVM, folded there where that pays."""
+        """Take the rows of the batch from the JVM, folded there if that pays."""
         source, task = self._prefold.choose(ingest, batch)
         places = FilePlaces.of(source, self._spark)
 
@@ -143,7 +143,7 @@ class FileExchangeExecutor:
         )
 
     def reread(self, task: RereadTask, folder: str) -> list[Parcel]:
-        """Read the log, a part of its segments in each task."""
+        """Read the log; each task reads a part of its segments."""
         parcels = self._parcelling(task.version, folder)
         context = self._spark.sparkContext
         parts = min(context.defaultParallelism, len(task.segments))
@@ -156,7 +156,7 @@ class FileExchangeExecutor:
         return [parcel for _, parcel in sorted(map(_unpacked, done), key=lambda each: each[0])]
 
     def run(self, tasks: Sequence[ShardTask]) -> list[ShardReport]:
-        """Run shards together where the handle of their place is."""
+        """Run the shards of each task on its handle."""
         seats, apart = self._handles.get(_places(tasks)), self._hosts_apart
         crews = _crews(tasks, seats)
 
@@ -184,11 +184,11 @@ class _Parcelling:
     parcel_files: Files
 
     def fold(self, split: int, batches: Iterator[pa.RecordBatch], task: IngestTask) -> _Outcome:
-        """Fold a split; return its number and parcel, or what went wrong."""
+        """Fold a split; return its number and parcel, or the error."""
         return self._filled(split, lambda out: task.run(batches, out, split))
 
     def reread(self, part: int, parts: int, task: RereadTask) -> _Outcome:
-        """Read one of so many parts of the log."""
+        """Read one of `parts` parts of the log."""
         return self._filled(part, lambda out: task.run(part, parts, out))
 
     def _filled(self, number: int, fill: Callable[[ExchangeWriter], SplitReport]) -> _Outcome:
@@ -208,7 +208,7 @@ class _Parcelling:
 
 
 class ShuffleExchangeExecutor:
-    """Runs tasks on executors that share nothing but the checkpoint's storage."""
+    """Runs tasks on executors that share only the checkpoint's storage."""
 
     parcel_files: Files = LocalFiles()
 
@@ -219,7 +219,7 @@ class ShuffleExchangeExecutor:
         root: str,
         codec: str | None = None,
     ) -> None:
-        """Keep no blobs yet."""
+        """Start without blobs."""
         self.epoch = 0
         self._spark = spark
         self._files = files
@@ -227,16 +227,16 @@ class ShuffleExchangeExecutor:
         self._codec = codec
         self._handles = CachedPartitions(spark)
         self._prefold = Prefold()
-        #: blobs that executors keep for the tasks that run next
+        #: blobs that executors store for the tasks that run next
         self._parcels: list[DataFrame] = []
 
     @property
     def parallel(self) -> int:
-        """Return how many cores there are for tasks."""
+        """Return the number of cores for tasks."""
         return self._spark.sparkContext.defaultParallelism
 
     def ingest(self, ingest: IngestTask, batch: DataFrame, folder: str) -> list[Parcel]:
-        """Fold the micro-batch into one blob per split and shard, kept by the executors."""
+        """Fold the micro-batch into one blob per split and shard, stored on the executors."""
         self._forget()
         source, task = self._prefold.choose(ingest, batch)
         places = FilePlaces.of(source, self._spark)
@@ -271,7 +271,7 @@ class ShuffleExchangeExecutor:
             [_Parcelling, int, Iterator[pa.RecordBatch]], Iterator[tuple[int, _Outcome]]
         ],
     ) -> list[Parcel]:
-        """Let tasks fold their part of a source and keep the blobs; return the parcels' reports."""
+        """Let tasks fold their part of a source and store blobs; return the parcels' reports."""
         files, root, codec, wave = self._files, self._root, self._codec, len(self._parcels)
         epoch = self.epoch
 
@@ -293,7 +293,7 @@ class ShuffleExchangeExecutor:
         return [parcel for _, parcel in done]
 
     def run(self, tasks: Sequence[ShardTask]) -> list[ShardReport]:
-        """Bring the blobs of each shard to its place and run it there."""
+        """Send the blobs of each shard to its place and run it there."""
         sends = tasks[0].sends
         if sends is not None and any(sends.targets):
             msg = (
@@ -322,7 +322,7 @@ class ShuffleExchangeExecutor:
             self._forget()
 
     def _blobs(self, partitions: Sequence[int], seats: TaskSlots) -> RDD[Any]:
-        """Return the partitions with their blobs, given the one of each shard."""
+        """Return the partitions with their blobs, given the partition of each shard."""
         if not self._parcels:
             return seats.handles
         blobs = reduce(DataFrame.unionAll, self._parcels)
@@ -331,7 +331,7 @@ class ShuffleExchangeExecutor:
         return seats.beside(parts)
 
     def _forget(self) -> None:
-        """Let the executors drop the blobs they keep."""
+        """Let the executors drop their blobs."""
         for blobs in self._parcels:
             blobs.unpersist()
         self._parcels = []
@@ -342,7 +342,7 @@ _PARCEL_DDL = "shard int, split int, report binary, blob binary"
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What a task came to: a value, or the error the user should see."""
+    """The result of a task: a value, or the error that the user should see."""
 
     value: Any
     error: IcestreamError | None
@@ -356,14 +356,14 @@ def _tried(run: Callable[[], Any]) -> _Outcome:
 
 
 def _exhaust(values: Iterable[Any]) -> None:
-    """Read all input: Spark ends a Python worker that leaves some unread."""
+    """Read all input: Spark kills a Python worker that leaves some unread."""
     deque(values, maxlen=0)
 
 
 def _placed_rows(
     places: FilePlaces | None, split: int, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
-    """Yield the parts of a split with their places: its pieces of files, or the split itself."""
+    """Yield the parts of a split with their places: its pieces of files, or the whole split."""
     if places is None:
         yield split, batches
     else:
@@ -382,12 +382,12 @@ def _packed(schema: pa.Schema, *columns: list[Any]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-#: numbers of tasks that ran together, the executor that ran them, and what came of them
+#: numbers of tasks that ran together, the executor that ran them, and their result
 _Done = tuple[list[int], str, bytes]
 
 
 def _places(tasks: Sequence[ShardTask]) -> int:
-    """Return how many places tasks run at."""
+    """Return the number of places at which tasks run."""
     return 1 + max(task.place for task in tasks)
 
 
@@ -402,7 +402,7 @@ def _crews(tasks: Sequence[ShardTask], seats: TaskSlots) -> list[list[int]]:
 def _placed(
     handles: CachedPartitions, tasks: Sequence[ShardTask], done: list[_Done]
 ) -> list[ShardReport]:
-    """Return the reports in the order of the tasks; handles and reports hear who ran them."""
+    """Return the reports in the order of the tasks; record the executors in handles and reports."""
     handles.note({tasks[number].place: executor for crew, executor, _ in done for number in crew})
     found: dict[int, ShardReport] = {}
     for crew, executor, data in sorted(done, key=lambda each: each[0]):
@@ -414,7 +414,7 @@ def _placed(
 
 
 def cut(path: str) -> Iterator[tuple[int, bytes]]:
-    """Yield each shard with a parcel of its own, made of its records in a split's parcel."""
+    """Yield each shard with its own parcel, made of its records in a split's parcel."""
     reader = SegmentReader(LocalFiles(), path)
     groups = reader.directory["group"]
     for shard in np.unique(groups).tolist():

@@ -1,4 +1,4 @@
-"""Runs the kernels of windows on a grid once, so that workers forked later find them compiled."""
+"""Runs the kernels of windows on a grid once, so that forked workers have them compiled."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SECOND = 1_000_000
 
 
 def kernels() -> None:
-    """Compute a small query that touches every one of them."""
+    """Run a small query that uses every kernel."""
     inputs = pa.schema([("x0", pa.float64()), ("x1", pa.int64()), ("x2", pa.int32())])
     plan = Plan.of(
         sources=(Source("warm-up", 0),),

@@ -1,20 +1,20 @@
-"""The history of a query: what it was, the progress of every version, and how it ended.
+"""The history of a query: its description, the progress of every version, and how it ended.
 
-Idea: one line of JSON for each event in the life of a query, appended to a file in the checkpoint.
-Whoever looks, while the query runs or long after, reads that file and asks nobody. A file that has
-grown beyond a size becomes the older half and a new one begins, so a history is bounded. A link in
-the user's own folder tells where the histories are, for who does not name a checkpoint.
+Idea: each event in the life of a query is one line of JSON, appended to a file in the checkpoint.
+Readers, while the query runs or later, need only that file. A file that exceeds a size becomes the
+older half and a new one begins, so a history is bounded. Links in a folder of the user point to the
+histories, so that readers need not name a checkpoint.
 
 Invariants:
-1. A history never stops its query: a disk that refuses ends the history, not the query
+1. A history never stops its query: an error of the disk ends the history, not the query
    (`test_crash_a_disk_that_refuses_ends_the_history_only`).
 2. Both halves together stay within a bound (`test_bounded_a_history_forgets_its_oldest_half`).
 3. Only the user can read it (`test_a_history_is_private`).
 
-Cost: one write of some kilobytes per version, not synced: the last lines may be lost with the
-machine, which the commits are not.
+Cost: one write of some kilobytes per version, not synced: if the machine crashes, the last lines
+may be lost, but no commit is.
 
-Limits: a checkpoint that is no local folder has its history in the user's folder on the driver.
+Limits: if the checkpoint is not on a local disk, its history is in the user's folder on the driver.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ import xxhash
 
 from icestream.core.process import lives, this_process
 
-#: bytes after which a file becomes the older half
+#: bytes at which a file becomes the older half
 HALF_BYTES = 8 << 20
-#: links to histories that are kept, the newest
+#: number of links to histories, the newest
 LINKS = 200
 
 HISTORY = "history"
@@ -42,7 +42,7 @@ NEWER = "progress.jsonl"
 OLDER = "progress.older.jsonl"
 
 START, PROGRESS, END = "start", "progress", "end"
-#: the beginning of a line that tells of a run's first or last moment
+#: start of a line about the start or the end of a run
 _EDGE = re.compile(rb'"kind": ?"(start|end)"')
 _EDGE_BYTES = 64
 
@@ -53,7 +53,7 @@ class QueryHistory:
     def __init__(
         self, checkpoint: str, about: Mapping[str, Any], half_bytes: int = HALF_BYTES
     ) -> None:
-        """Write beside the state in `checkpoint`, with what the query is: name, plan, shards."""
+        """Write next to the state in `checkpoint`; `about` has name, plan and shards."""
         self._checkpoint = checkpoint
         self._about = about
         self._folder = history_folder(checkpoint)
@@ -62,7 +62,7 @@ class QueryHistory:
         self._broken = False
 
     def start(self) -> None:
-        """Say that a run begins."""
+        """Record that a run starts."""
         self._start = {
             "kind": START,
             "timestamp": _now(),
@@ -75,11 +75,11 @@ class QueryHistory:
             _link(self._checkpoint)
 
     def progress(self, progress: Mapping[str, Any]) -> None:
-        """Note a version."""
+        """Record a version."""
         self._append({"kind": PROGRESS, **progress})
 
     def end(self, error: BaseException | None) -> None:
-        """Say that the run is over, and why if it failed."""
+        """Record that the run has ended, with the error if it failed."""
         told = None if error is None else f"{type(error).__name__}: {error}"
         self._append({"kind": END, "timestamp": _now(), "error": told})
 
@@ -100,7 +100,7 @@ class QueryHistory:
             self._broken = True
 
     def _write(self, path: Path, line: bytes) -> None:
-        """Append a line; one that a crash cut off before it is closed first."""
+        """Append a line; first end a line that a crash cut off."""
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             size = os.fstat(handle).st_size
@@ -111,14 +111,14 @@ class QueryHistory:
 
 
 def history_folder(checkpoint: str) -> Path:
-    """Return where the history of a checkpoint is."""
+    """Return the folder of a checkpoint's history."""
     if "://" in checkpoint:
         return _user_folder() / HISTORY / xxhash.xxh3_64_hexdigest(checkpoint.encode())
     return Path(checkpoint) / HISTORY
 
 
 def known_checkpoints(most: int = 20) -> list[str]:
-    """Return the checkpoints of this user's last queries whose histories are there."""
+    """Return the checkpoints of this user's last queries whose histories exist."""
     found = []
     for link in _links()[:most]:
         with contextlib.suppress(OSError, UnicodeDecodeError):
@@ -129,7 +129,7 @@ def known_checkpoints(most: int = 20) -> list[str]:
 
 
 def running(checkpoint: str) -> bool:
-    """Tell whether the last run of a checkpoint's query goes on, as far as this host can tell."""
+    """Return whether the query of a checkpoint is still running, if this host can tell."""
     process: Any = None
     for name in (OLDER, NEWER):
         with contextlib.suppress(OSError), (history_folder(checkpoint) / name).open("rb") as lines:
@@ -169,5 +169,5 @@ def _now() -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a number of numpy as one of Python."""
+    """Convert a numpy number to a Python number."""
     return value.item() if hasattr(value, "item") else str(value)

@@ -1,28 +1,28 @@
-"""A lease makes a second start polite: it is refused while the first program is alive.
+"""A lease on a checkpoint: a second start is refused while the first program is alive.
 
-Idea: the owner of a checkpoint renews an empty file every five seconds whose name tells its epoch
-and the time. Whoever wants to start looks for the lease of the present owner. It is over when it
-was not renewed for 20 seconds, at once when it was released or when its process, on this host, is
-gone. Where the owner is on another host and the clocks leave doubt, the newcomer waits until it
-sees a renewal, which means that the owner is alive, or until 20 seconds have passed.
+Idea: every five seconds the owner of a checkpoint renews an empty file whose name contains its
+epoch and the time. A program that starts looks for the lease of the current owner, which expires 20
+seconds after its last renewal, or at once when it was released or when its process, on this host,
+is gone. If the owner is on another host and the clocks leave doubt, the new program waits until it
+sees a renewal, so the owner is alive, or until 20 seconds have passed.
 
-Nothing depends on it: two programs that both start take the checkpoint one after the other, and
-the first fails at its next commit (`icestream.state.versions.ownership`).
+Correctness does not depend on it: if two programs start, they take the checkpoint one after the
+other, and the first fails at its next commit (`icestream.state.versions.ownership`).
 
 Invariants:
 1. Only the owner of an epoch writes files of its epoch, so there is one writer
    (`test_a_lease_has_one_file_of_its_owner`).
 2. A start is refused while the owner is alive
-   (`test_a_second_start_is_refused_while_the_first_lives`) and never for longer than 20 seconds
-   after its end (`test_a_lease_is_over_after_twenty_seconds`,
-   `test_a_dead_process_on_this_host_holds_no_lease`), also where clocks differ
+   (`test_a_second_start_is_refused_while_the_first_lives`) and for at most 20 seconds after its
+   end (`test_a_lease_is_over_after_twenty_seconds`,
+   `test_a_dead_process_on_this_host_holds_no_lease`), even if clocks differ
    (`test_clocks_that_differ_refuse_nobody`).
-3. A disk that refuses a renewal does not stop the query
+3. An error of the disk at a renewal does not stop the query
    (`test_a_lease_that_cannot_be_renewed_stops_nobody`).
 
-Cost: a file created, one removed every five seconds; a start lists one folder.
+Cost: one file created and one removed every five seconds; a start lists one folder.
 
-Limits: two programs that start within the same moment see no lease of each other.
+Limits: two programs that start at the same moment do not see each other's lease.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from icestream.state.versions.commits import VersionStore
 from icestream.state.versions.ownership import Takeover
 
 LEASE = "lease"
-#: seconds between renewals, and after the last one until a lease is over
+#: seconds between renewals, and from the last renewal until a lease expires
 RENEWED_EVERY = 5.0
 OVER_AFTER = 20.0
 
-#: seconds between two looks at another's lease
+#: seconds between two checks of another program's lease
 _LOOK_AGAIN = 0.5
 _NAME = re.compile(r"([0-9]{8})-([0-9]{1,20})")
 
@@ -61,7 +61,7 @@ class Lease:
         clock: Clock | None = None,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        """Hold nothing yet."""
+        """Start without a lease."""
         self._files = files
         self._folder = f"{root}/{LEASE}"
         self._store = VersionStore(files, root)
@@ -84,14 +84,14 @@ class Lease:
             return
         if (alive and age >= 0) or self._is_renewed(holder.epoch, renewed):
             msg = (
-                f"a query runs on this checkpoint: {holder.owner} has it, and renewed its lease "
-                f"{max(0, round(age))} seconds ago. Stop it, or end it and take its place with "
-                ".option('takeOver', True): it then fails at its next commit"
+                f"a query runs on this checkpoint: {holder.owner} owns it, and renewed its lease "
+                f"{max(0, round(age))} seconds ago. Stop it, or take the checkpoint over with "
+                ".option('takeOver', True): the other query then fails at its next commit"
             )
             raise CheckpointError(msg)
 
     def hold(self, epoch: int, every: float | None = RENEWED_EVERY) -> None:
-        """Begin the lease of an epoch that was taken, and renew it from now on."""
+        """Start the lease of an epoch that was taken, and keep renewing it."""
         self._epoch = epoch
         with contextlib.suppress(StorageError):
             for name in self._files.list(self._folder):
@@ -106,7 +106,7 @@ class Lease:
             renewing.start()
 
     def renew(self) -> None:
-        """Say that this program is alive."""
+        """Renew the lease."""
         with self._writing:
             if self._epoch is None or self._ended.is_set():
                 return
@@ -138,12 +138,12 @@ class Lease:
             return None
 
     def _renewed(self, epoch: int) -> Micros | None:
-        """Return when the owner of an epoch renewed its lease; None if it holds none."""
+        """Return when the owner of an epoch renewed its lease; None if it has none."""
         found = map(_NAME.fullmatch, self._files.list(self._folder))
         return max((int(each[2]) for each in found if each and int(each[1]) == epoch), default=None)
 
     def _is_renewed(self, epoch: int, seen: Micros) -> bool:
-        """Wait until a lease is renewed, or surely over; tell which."""
+        """Wait until a lease is renewed or has certainly expired; return whether it was renewed."""
         until = self._clock.monotonic() + OVER_AFTER
         while self._clock.monotonic() < until:
             self._sleep(_LOOK_AGAIN)

@@ -1,4 +1,4 @@
-"""What is told about a version that was made: Spark's fields, and those of this package."""
+"""The progress report of a version: Spark's fields, and those of this package."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from icestream.state.versions.commits import Commit, LiveSegment
 
 
 class Timer:
-    """Milliseconds of each phase of a version."""
+    """Measures the milliseconds of each phase of a version."""
 
     def __init__(self, clock: Clock) -> None:
-        """Start now."""
+        """Start the first phase."""
         self._now = clock.monotonic
         self._started = self._last = clock.monotonic()
         self.milliseconds: dict[str, int] = {}
 
     def note(self, phase: str) -> None:
-        """Say that a phase is over."""
+        """Record that a phase has ended."""
         now = self._now()
         self.milliseconds[phase] = round(1000 * (now - self._last))
         self.milliseconds["triggerExecution"] = round(1000 * (now - self._started))

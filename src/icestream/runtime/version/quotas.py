@@ -1,22 +1,22 @@
-"""How the memory of a version is handed to the shards of its components.
+"""Divides the memory of a version among the shards of its components.
 
-Idea: a shard can give memory back, but only by spilling, so each is given at least what it holds
-and a stated minimum to work with. What is left goes where state has grown lately, as it will most
-likely grow there again; a part of it goes to all alike, because a shard that never had room shows
+Idea: a shard can return memory only by spilling, so each gets at least what it holds and a stated
+minimum to work with. Free memory goes to shards whose state has grown lately, because they will
+most likely grow again; a part of it goes to all equally, because a shard that never had room shows
 no growth.
 
 Invariants:
 1. Quotas add up to the budget exactly (`test_oracle_quotas_keep_their_promises`).
 2. No shard gets less than it holds, nor less than the minimum
    (`test_oracle_quotas_keep_their_promises`).
-3. Of two shards that hold alike, the one that grew more gets no less
+3. Of two shards that hold the same, the one that grew more gets no less
    (`test_growth_is_rewarded`).
-4. The same holders get the same quotas in whatever order they are given
+4. The same shards get the same quotas in whatever order they are given
    (`test_quotas_do_not_depend_on_the_order_of_holders`).
 
 Cost: O(n log n) for n shards, in integers.
 
-Limits: if what is held and the minima exceed the budget, there is no such split: BudgetError. A
+Limits: if the held bytes and the minima exceed the budget, there is no such split: BudgetError. A
 version that spills first should therefore report what it holds after the spill.
 """
 
@@ -32,24 +32,24 @@ from icestream.core.units import format_bytes
 #: a component and one of its shards
 Place = tuple[int, int]
 
-#: part of the free memory that goes to all places alike
+#: part of the free memory that goes to all places equally
 ALIKE = Fraction(1, 4)
 
 
 @dataclass(frozen=True)
 class ShardMemory:
-    """What a shard of a component holds, and how fast that grew."""
+    """What a shard of a component holds, and its growth."""
 
     #: bytes held at the end of the last version
     held: int
-    #: bytes that it grew by lately, before anything was spilled; shrinking counts as nothing
+    #: bytes of recent growth, before anything was spilled; shrinking counts as 0
     growth: int = 0
 
 
 def quotas(budget: int, holdings: Mapping[Place, ShardMemory], least: int) -> dict[Place, int]:
     """Return the bytes that each place may hold in the next version; they add up to the budget.
 
-    `least` is what any place needs to take in a chunk.
+    `least` is what any place needs to process a chunk.
     """
     if not holdings:
         return {}
@@ -73,9 +73,9 @@ def quotas(budget: int, holdings: Mapping[Place, ShardMemory], least: int) -> di
 
 
 def _split(amount: int, weights: Mapping[Place, int]) -> dict[Place, int]:
-    """Split an amount by weights into whole bytes that add up to it; of equals, the first get more.
+    """Split an amount by weights into whole bytes that add up to it; among equals, the first win.
 
-    Every place gets its exact share rounded down, then those whose share was cut most get a byte.
+    Every place gets its exact share rounded down; the largest remainders then get a byte each.
     """
     whole = sum(weights.values())
     parts = {place: divmod(amount * weight, whole) for place, weight in weights.items()}

@@ -1,17 +1,18 @@
-"""The versions of a checkpoint that can be restored, and the files that nothing else names.
+"""The versions of a checkpoint that can be restored, and the removal of files that they do not use.
 
-Idea: a version is kept with its live segments until `keep` younger ones exist. Files named by a
-version that left, and by no other, go at once; every 16th version the folders are listed for what
+Idea: a version is retained with its live segments until `keep` newer ones exist. Files that only a
+dropped version names are removed at once; every 16th version lists the folders for files that
 failed attempts left behind.
 
 Invariants:
-1. The folders hold what kept versions name, and nothing else
+1. The folders contain what retained versions name, and nothing else
    (`test_nothing_is_left_behind_that_no_version_names`).
-2. Nothing is removed that a newer owner wrote, nor anything at all by who has lost the checkpoint
-   (`test_a_sweep_leaves_files_of_newer_epochs_alone`, `test_the_loser_deletes_nothing`): what was
-   there before the takeover, and names of epochs up to the own, are all that is ever looked at.
+2. Files that a newer owner wrote are never removed, and a program that has lost the checkpoint
+   removes nothing (`test_a_sweep_leaves_files_of_newer_epochs_alone`,
+   `test_the_loser_deletes_nothing`): only files from before the takeover, and names of epochs up to
+   its own, are ever considered.
 
-Cost: a version is read once; a listing of the folders in one of 16.
+Cost: a version is read once; every 16th version lists the folders.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from icestream.state.versions.commits import (
     last_listing,
 )
 
-#: versions between two looks for files that no version names
+#: versions between two searches for files that no version names
 SWEEP_EVERY = 16
 
 
@@ -37,20 +38,20 @@ class VersionRetention:
     """The last versions of one checkpoint."""
 
     def __init__(self, store: VersionStore, files: Files, root: str, keep: int) -> None:
-        """Know nothing until `resume`."""
+        """Start empty; `resume` reads the checkpoint."""
         self._store = store
         self._files = files
         self._root = root
         self._keep = keep
         self.last: Commit | None = None
-        #: segments that hold state of the last version
+        #: segments with state of the last version
         self.live: tuple[LiveSegment, ...] = ()
-        #: versions that can be restored, with their live segments, as far as they were read
+        #: versions that can be restored, with their live segments, if they have been read
         self._kept: dict[int, tuple[Commit, tuple[LiveSegment, ...]]] = {}
         self._named: set[str] = set()
 
     def stored(self) -> list[str]:
-        """Return the files that versions may name, as they are now."""
+        """Return the existing files that versions may name."""
         return [
             f"{self._root}/{folder}/{name}"
             for folder in (SEGMENTS, RESULTS)
@@ -58,9 +59,9 @@ class VersionRetention:
         ]
 
     def resume(self, left: Collection[str] | None = None) -> None:
-        """Stand where the checkpoint stands and remove what no version names.
+        """Read the position of the checkpoint and remove what no version names.
 
-        After a takeover, of the files `left` by the owners before, listed before it.
+        After a takeover, only the files `left` by earlier owners, listed before it, are removed.
         """
         self._store.check_owner()
         self._kept.clear()
@@ -70,12 +71,12 @@ class VersionRetention:
         self._sweep(left)
 
     def add(self, commit: Commit, live: tuple[LiveSegment, ...]) -> None:
-        """Hear that a version is committed."""
+        """Add a committed version."""
         self.last, self.live = commit, live
         self._kept[commit.version] = commit, live
 
     def tidy(self) -> None:
-        """Remove what the versions that are kept no longer name."""
+        """Remove what the retained versions no longer name."""
         last = self.last
         if last is None:
             return
@@ -108,7 +109,7 @@ class VersionRetention:
         return self._kept[version]
 
     def _names(self, last: Commit) -> set[str]:
-        """Return the paths that the kept versions name."""
+        """Return the paths that the retained versions name."""
         versions = range(self._oldest(last), last.version + 1)
         commits = [self._restorable(version)[0] for version in versions]
         segments = {each.info.name for each in self._restorable(versions[0])[1]}
@@ -119,7 +120,7 @@ class VersionRetention:
         }
 
     def _sweep(self, left: Collection[str] | None = None) -> None:
-        """Remove what failed attempts left, and attempts that lost and are still writing."""
+        """Remove files of failed attempts, and of losing attempts that are still writing."""
         if left is None:
             own = self._store.epoch
             left = [path for path in self.stored() if epoch_of(path.rpartition("/")[2]) <= own]

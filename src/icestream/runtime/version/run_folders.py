@@ -1,9 +1,9 @@
-"""Folders of runs on local disks: arenas and exchange files of one run of a query each.
+"""Folders of runs on local disks, each with the arenas and exchange files of one run of a query.
 
-Idea: the name of a run's folder begins with its epoch. A run removes those of runs before it, which
-nobody trusts any more, and leaves alone the folder of a run that took the checkpoint over: whoever
-lost and still works must not disturb it. Epochs begin anew with a new checkpoint at the same
-location; so a folder of a later epoch in which nothing has happened for long goes too.
+Idea: the name of a run's folder begins with its epoch. A run removes the folders of earlier runs,
+which are never trusted again, and keeps the folder of a run that took the checkpoint over: a losing
+run that still works must not disturb it. Epochs start again with a new checkpoint at the same
+location, so a folder of a later epoch without activity for a long time is removed too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import shutil
 import time
 import uuid
 
-#: seconds after which a folder of a later epoch is taken for one of an earlier checkpoint
+#: seconds after which a folder of a later epoch counts as one of an earlier checkpoint
 _LONG = 3600.0
 _NAME = re.compile(r"([0-9]{8})-[0-9a-f]{12}")
 
@@ -26,7 +26,7 @@ def new_run(local: str, epoch: int) -> str:
 
 
 def remove_other_runs(run: str) -> None:
-    """Remove the folders beside that of a run, those of runs after it left out."""
+    """Remove the folders of other runs next to that of a run, except those of later runs."""
     local, own = os.path.split(run)
     with contextlib.suppress(FileNotFoundError):
         for other in os.listdir(local):

@@ -1,25 +1,25 @@
-"""Which task runs which shard: the part of a query that may change at every batch.
+"""Which task runs which shard: the assignment that may change at every batch.
 
 Idea: a *shard* is the unit of state: some key groups, an arena, segments of the log. A *task* runs
-one or more shards, one after the other. How many tasks there are and which shards each of them runs
-is decided anew for every version from what the one before took, and recorded with it. A shard that
-changes its task takes nothing along: its arena is claimed where it lies, or, where the disk is
-another one, rebuilt from the markers that the commit names.
+one or more shards, one after the other. Every version decides how many tasks there are and which
+shards each of them runs, from what the previous version took, and records it. A shard that changes
+its task moves no data: its arena is used in place or, on another disk, rebuilt from the markers
+that the commit names.
 
 Invariants:
-1. Rows do not depend on who runs what
+1. Rows do not depend on which task runs which shard
    (`test_oracle_rescaling_at_any_batch_changes_no_row`, for every kind of query).
 2. A change of the number of tasks, or of loads, moves little more load than it must
    (`test_oracle_spreading_moves_little_more_than_it_must`).
-3. How many tasks there are follows the load between bounds, and says why
+3. The number of tasks follows the load between bounds, with the reason
    (`test_oracle_tasks_follow_the_load_between_bounds`).
-4. A query that did not say how many shards it has can grow to eight tasks if it has 64 MB for each
-   of its components (`test_a_query_that_says_nothing_can_grow_to_eight_tasks`).
+4. A query with the default number of shards can grow to eight tasks if it has 64 MB for each of
+   its components (`test_a_query_that_says_nothing_can_grow_to_eight_tasks`).
 
-Cost: a list of as many numbers as shards in every commit.
+Cost: a list with one number per shard in every commit.
 
-Limits: there are no more tasks than shards, whose number is fixed when the checkpoint is made: by
-its user, or by `spare_shards`.
+Limits: there cannot be more tasks than shards. Their number is fixed when the checkpoint is
+created, by the user or by `spare_shards`.
 
 References: key groups and their rebalancing (Shah et al., Flux, 2003; Madsen et al., 2016).
 """
@@ -34,30 +34,30 @@ from icestream.plan.balance.rebalancing import isolated, rebalanced, spread
 from icestream.plan.balance.sizing import BatchMeasurements, Bounds, Sizing, sized
 from icestream.runtime.version.task import ShardReport
 
-#: shards of a query that did not say how many, in each component: so many where each has what a few
-#: large groups take, more where memory is roomy, so many at most in all components together
+#: default shards per component: `SPARE` if each gets `ENOUGH` bytes, for a few large groups; more
+#: if each gets `ROOMY` bytes, up to `MOST_SPARE` in all components together
 SPARE = 8
 ENOUGH = 8 << 20
 MOST_SPARE = 16
 ROOMY = 64 << 20
-#: on many cores the most in a component are so many for each
+#: or, on many cores, up to this many per core in each component
 SPARE_PER_CORE = 4
-#: weight of the last version in what a shard is expected to take
+#: weight of the last version in the expected load of a shard
 _SMOOTHING = 0.5
-#: seconds of all shards together below which evening out is not worth it
+#: seconds of all shards together below which rebalancing does not pay
 _WORTH = 0.2
-#: shards that change tasks between two versions, at most
+#: most shards that change tasks between two versions
 _MOVES = 4
 
 
 def spare_shards(memory: int, components: int, least: int, *, tasks: int, cores: int) -> int:
-    """Return how many shards a query has that did not say it: room to grow.
+    """Return the default number of shards of a query, with room to grow.
 
     Args:
         memory: bytes of the query.
-        components: components that it has, each with as many shards.
+        components: number of its components, each with this many shards.
         least: bytes that one shard of all components needs.
-        tasks: the most tasks that it begins with.
+        tasks: the most tasks that it starts with.
         cores: tasks that can run at the same time.
     """
     most = max(MOST_SPARE // components, SPARE_PER_CORE * cores, SPARE)
@@ -66,12 +66,12 @@ def spare_shards(memory: int, components: int, least: int, *, tasks: int, cores:
 
 
 def task_bounds(parallelism: int | tuple[int, int], shards: int) -> Bounds:
-    """Return the bounds of a number of tasks; refuse those that shards cannot be shared out to."""
+    """Return the bounds of the number of tasks; refuse bounds beyond the number of shards."""
     least, most = (parallelism, parallelism) if isinstance(parallelism, int) else parallelism
     if not 1 <= least <= most <= shards:
         msg = (
-            f"a query with {shards} shards runs in 1 to {shards} tasks; got {parallelism}. Start "
-            f"a new checkpoint with .shards({max(least, most, 1)}) for more"
+            f"a query with {shards} shards runs in 1 to {shards} tasks; got {parallelism}. For "
+            f"more, start a new checkpoint with .shards({max(least, most, 1)})"
         )
         raise DefinitionError(msg)
     return Bounds(least, most)
@@ -85,13 +85,13 @@ def next_sizing(
     interval: float | None,
     cores: int,
 ) -> Sizing:
-    """Return how many tasks the next version has, given what was told of the last.
+    """Return the number of tasks of the next version, given the report of the last.
 
     Args:
         before: what `told` returned.
-        bounds: the fewest and the most.
-        batch: seconds of the last batch, all of it; None where they are not known.
-        interval: seconds from trigger to trigger; None where batches follow one another at once.
+        bounds: the minimum and the maximum.
+        batch: seconds of the whole last batch; None if unknown.
+        interval: seconds from trigger to trigger; None if batches follow each other at once.
         cores: tasks that can run at the same time.
     """
     if bounds.fixed:
@@ -108,7 +108,7 @@ def next_sizing(
 def placed(
     before: Mapping[str, Any] | None, shards: int, parallelism: int, *, rebalance: bool
 ) -> tuple[int, ...]:
-    """Return the task of each shard for the next version, given what was told of the last."""
+    """Return the task of each shard for the next version, given the report of the last."""
     if before is None:
         return tuple(shard * parallelism // shards for shard in range(shards))
     tasks, loads = tuple(before["tasks"]), before["loads"]
@@ -127,7 +127,7 @@ def told(
     sizing: Sizing,
     reports: Sequence[ShardReport],
 ) -> dict[str, Any]:
-    """Return what a version tells the next one of its tasks and of what its shards took."""
+    """Return the tasks of a version and the loads of its shards, for the next version."""
     shards = len(placement)
     took = [0.0] * shards
     for report in reports:
@@ -148,7 +148,7 @@ def told(
 
 
 def placement_facts(decided: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the progress report tells of tasks."""
+    """Return the part of the progress report about tasks."""
     return {
         "parallelism": decided["parallelism"],
         "parallelismBecause": decided["why"],

@@ -1,13 +1,13 @@
-"""What the progress report tells of single shards and operators.
+"""The parts of the progress report about single shards and operators.
 
-Idea: the driver knows what every shard reported and which segments are live; added up by component
-that is what each operator holds in memory and on disk, left as it is it shows where load is. Lists
-have a place for each shard, numbered through all components, so a report stays short.
+Idea: the driver has the report of every shard and knows which segments are live. Sums by component
+show what each operator holds in memory and on disk; the single values show where the load is. Lists
+have one element per shard, numbered across all components, so a report stays short.
 
 Invariants:
-1. The bytes of all operators, in memory and on disk, are those the report tells in all
+1. The bytes of all operators, in memory and on disk, add up to the totals of the report
    (`test_oracle_operators_add_up_to_the_whole`).
-2. What key groups were sent is all that was sent
+2. The entries of all key groups add up to the entries that were sent
    (`test_oracle_key_groups_add_up_to_what_was_sent`).
 """
 
@@ -53,10 +53,10 @@ def shard_facts(
 
 
 def key_group_facts(loads: Iterable[Mapping[int, int]], routes: Sequence[int]) -> dict[str, Any]:
-    """Return what a batch sent to each key group, and the shards that own them.
+    """Return the entries that a batch sent to each key group, and the owning shards.
 
     Args:
-        loads: entries by key group, of every split of the batch.
+        loads: entries by key group, for every split of the batch.
         routes: the shard of each key group.
     """
     entries = [0] * len(routes)
@@ -65,7 +65,7 @@ def key_group_facts(loads: Iterable[Mapping[int, int]], routes: Sequence[int]) -
             entries[group] += count
     if not any(entries):
         return {}
-    # key groups of a shard mostly follow one another: a shard, and how many
+    # key groups of a shard are mostly contiguous: store runs of a shard and a length
     owners = [[shard, len(list(run))] for shard, run in groupby(routes)]
     return {"keyGroups": {"entries": entries, "owners": owners}}
 

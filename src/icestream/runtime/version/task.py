@@ -1,15 +1,15 @@
-"""One task of a component: open a version of a shard, take a batch, move the watermark, write.
+"""One task of a component: open a version of a shard, process a batch, move the watermark, write.
 
 Idea: everything durable is written under names of this attempt; the commit decides which attempt
-counts. The arena of the version before is claimed by rename; if it is gone the shard is rebuilt
-from the log, so a failed or repeated attempt costs time and nothing else. Shards of components
-that are fused run in one task, each on its own state; what one sends the next takes at once. Shards
-that run one after the other in a task are synced together, at its end.
+counts. The arena of the previous version is claimed by renaming it; if it is gone, the shard is
+rebuilt from the log, so a failed or repeated attempt costs only time. Shards of fused components
+run in one task, each on its own state; what one sends, the next processes at once. Shards that run
+one after the other in a task are synced together, at its end.
 
 Invariants:
 1. An attempt changes no file that another attempt or version can see, except by claiming an arena
    (`test_crash_every_step_of_a_run`).
-2. The quota holds for arena, tables and buffers together, also while rebuilding
+2. The quota bounds arena, tables and buffers together, even while rebuilding
    (`test_bounded_state_of_ten_times_the_budget`).
 3. All files that reports name are durable when `run_all` returns
    (`test_crash_every_step_of_a_run`, `test_a_rehearsal_notices_what_was_not_synced`).
@@ -47,7 +47,7 @@ from icestream.state.versions.commits import RESULTS, SEGMENTS, Commit, VersionS
 
 @dataclass
 class ShardReport:
-    """What a shard tells the driver: names of what it wrote, and numbers."""
+    """What a shard reports to the driver: the names of its files, and numbers."""
 
     shard: int
     arena: str
@@ -57,16 +57,16 @@ class ShardReport:
     rows: list[int]
     snapshot: bool
     rebuilt: bool
-    #: ordinals of segments that are needed no more, before their expiry
+    #: ordinals of segments that are no longer needed, before their expiry
     released: tuple[int, ...] = ()
     #: the parcel of changes for other components
     parcel: str | None = None
     statistics: dict[str, Any] = field(default_factory=dict)
-    #: reports of the shards that ran inside this one, which tells the seconds of all
+    #: reports of the shards fused with this one, whose seconds include theirs
     others: tuple[ShardReport, ...] = ()
 
     def written(self, root: str) -> Iterator[str]:
-        """Yield the paths of all files that are to last, in the checkpoint at `root`."""
+        """Yield the paths of all durable files, in the checkpoint at `root`."""
         for _, info in self.segments:
             yield f"{root}/{SEGMENTS}/{info.name}"
         if self.result is not None:
@@ -93,17 +93,17 @@ class ShardWork(Protocol):
         ...
 
     def inputs(self, shelf: ParcelReader, shard: int) -> Any:
-        """Return what the exchange brought, as the operator takes it."""
+        """Return the data from the exchange, in the form the operator expects."""
         ...
 
     def emitted(self, rows: Iterator[Any]) -> Iterator[Emitted]:
-        """Return what the operator emits as rows of views and changes for other shards."""
+        """Return the operator's output as rows of views and changes for other shards."""
         ...
 
 
 @dataclass(frozen=True)
 class ShardTask:
-    """What one shard is told to do in a version."""
+    """What one shard has to do in a version."""
 
     work: ShardWork
     files: Files
@@ -111,34 +111,34 @@ class ShardTask:
     #: folder of arenas on the local disk
     arenas: str
     shard: int
-    #: number of the task that runs it, maybe with others
+    #: number of the task that runs it, possibly with others
     place: int
     version: int
     watermark: Micros
     first_ordinal: int
     #: bytes this shard may hold
     quota: int
-    #: arena that the version before names; None if there is no version before
+    #: arena that the previous version names; None if there is no previous version
     arena: str | None
     #: parcels of this batch, and where they are
     parcels: tuple[str, ...]
     parcel_files: Files
-    #: arenas that the version before names, of all shards
+    #: arenas that the previous version names, of all shards
     named: tuple[str, ...] = ()
     codec: str | None = None
-    #: the epoch of the driver, which the names of all files tell
+    #: the epoch of the driver, which is part of the names of all files
     epoch: int = 0
     #: where changes for other components go; None if there are none
     sends: ChangeTargets | None = None
-    #: shards of other components, each after those that send to it, that run inside this one
+    #: fused shards of other components, each after those that send to it, which run in this one
     fused: tuple[ShardTask, ...] = ()
-    #: number, among this one and those fused with it, of the shard that each edge inside leads to
+    #: for each edge inside the fusion, the place of its target among these shards
     hands: Mapping[int, int] = field(default_factory=dict)
 
     def run(self, shelf: ParcelReader) -> ShardReport:
-        """Do it, together with the shards of other components that are fused with this one.
+        """Run this shard, together with the shards of other components that are fused with it.
 
-        What is written is durable only once it is synced.
+        Files are durable only once they are synced.
         """
         started = time.thread_time()
         opened: list[OpenShard] = []
@@ -158,7 +158,7 @@ class ShardTask:
     def _hand_on(
         self, origin: OpenShard, view: int, batch: pa.RecordBatch, opened: Sequence[OpenShard]
     ) -> None:
-        """Write what a shard emits, or let the fused one that it is for take it at once."""
+        """Write what a shard emits, or pass it to the fused shard that it is for."""
         target = self.hands.get(-1 - view)
         origin.count(view, batch)
         if target is None:
@@ -172,7 +172,7 @@ class ShardTask:
         return VersionStore(self.files, self.root)
 
     def open_arena(self, budget: Budget) -> tuple[Arena, bool]:
-        """Return the arena of the version before, or an empty one that is to be rebuilt."""
+        """Return the arena of the previous version, or an empty one that must be rebuilt."""
         account = budget.account("groups")
         if self.arena is not None:
             try:
@@ -184,20 +184,20 @@ class ShardTask:
         return Arena.create(self.arenas, account), self.arena is not None
 
     def restore(self, operator: Operator, space: ShardSpace) -> None:
-        """Bring the state of the version before into an empty arena."""
+        """Restore the state of the previous version into an empty arena."""
         space.learn(self._store.live(self.version - 1), self.shard)
         with sensible(self._store.path(self.version - 1)):
             operator.restore(self._history())
 
     def _history(self) -> list[PastVersion]:
-        """Return the versions since the snapshot this shard's state is rebuilt from."""
+        """Return the versions since the snapshot that this shard is rebuilt from."""
         last = self._store.load(self.version - 1)
         first = max(1, last.bases[self.shard])
         return [_past(self._store.load(v), self.shard) for v in range(first, self.version)]
 
 
 def run_all(tasks: Sequence[ShardTask]) -> list[ShardReport]:
-    """Run shards of one query one after the other, then make durable what all of them wrote."""
+    """Run shards of one query one after the other, then make all their files durable."""
     reports: list[ShardReport] = []
     for paths, alike in groupby(tasks, key=lambda task: task.parcels):
         with closing(ParcelReader(tasks[0].parcel_files, paths)) as shelf:
@@ -209,10 +209,10 @@ def run_all(tasks: Sequence[ShardTask]) -> list[ShardReport]:
 
 
 class OpenShard:
-    """A shard at work: its arena, its operator, and the files that it writes."""
+    """A running shard: its arena, its operator, and the files that it writes."""
 
     def __init__(self, task: ShardTask, shelf: ParcelReader) -> None:
-        """Open the version before and take in what the exchange brought."""
+        """Open the previous version and process the data from the exchange."""
         self._task = task
         self._attempt = new_attempt(task.epoch)
         self._budget = Budget(task.quota)
@@ -237,12 +237,12 @@ class OpenShard:
         self._sending = None if task.sends is None else ChangeSender(task.sends, self._attempt)
 
     def emitted(self) -> Iterator[Emitted]:
-        """Yield what the shard says up to the watermark."""
+        """Yield what the shard emits up to the watermark."""
         rows = self._operator.on_watermark(self._task.watermark)
         return self._inside(self._task.work.emitted(rows))
 
     def take(self, edge: int, changes: pa.RecordBatch) -> Iterator[Emitted]:
-        """Yield what the shard says of changes that a shard fused with it hands over."""
+        """Yield what the shard emits for changes from a shard fused with it."""
         assert isinstance(self._operator, Fusible)
         return self._inside(self._operator.take(edge, changes))
 
@@ -267,7 +267,7 @@ class OpenShard:
         self._writer.append(write_table(batch), synopsis=view, rows=batch.num_rows)
 
     def finish(self, seconds: float, others: tuple[ShardReport, ...] = ()) -> ShardReport:
-        """Close all files, release the arena, and tell what there is now."""
+        """Close all files, release the arena, and return the report."""
         task, operator, space = self._task, self._operator, self._space
         result = None if self._writer is None else self._writer.finish(sync=False)
         parcel = None if self._sending is None else self._sending.finish()
@@ -299,12 +299,12 @@ class OpenShard:
         return report
 
     def discard(self) -> None:
-        """Leave no arena behind, after a failure; one that was released is swept unless named."""
+        """Remove the arena after a failure; a released one is swept unless a commit names it."""
         if not self._released:
             self._arena.discard()
 
     def _inside(self, emitted: Iterator[Emitted]) -> Iterator[Emitted]:
-        """Yield what there is; say who holds what if there is no room for it."""
+        """Yield what is emitted; if memory runs out, add the holders of memory to the error."""
         try:
             yield from emitted
         except Refused as refused:
@@ -312,7 +312,7 @@ class OpenShard:
 
 
 class ShardSpace:
-    """The shard's log, segments in the making and arena: what operators are given."""
+    """What operators work with: the shard's log, its open segments and its arena."""
 
     def __init__(self, task: ShardTask, budget: Budget, arena: Arena, attempt: str) -> None:
         """Open the log of a shard."""
@@ -320,14 +320,14 @@ class ShardSpace:
         self.account = budget.account("buffers")
         self.table = SegmentTable(arena)
         self.log = Log(task.files, f"{task.root}/{SEGMENTS}", self.table)
-        #: lifetime class and description of the segments this attempt finished
+        #: lifetime class and description of the segments that this attempt finished
         self.sealed: list[tuple[str, SegmentInfo]] = []
         self._task = task
         self._attempt = attempt
         self._open: dict[str, SegmentWriter] = {}
 
     def segment(self, lifetime: str) -> SegmentWriter:
-        """Return the open segment of a lifetime class, made on first use."""
+        """Return the open segment of a lifetime class, created on first use."""
         if lifetime not in self._open:
             ordinal = self._task.first_ordinal + self._task.work.lifetimes.index(lifetime)
             path = self._path(segment_name(ordinal, self._attempt))
@@ -354,14 +354,14 @@ class ShardSpace:
         return SegmentReader(self._task.files, self._path(info.name), info=info)
 
     def learn(self, live: Iterable[Any], shard: int) -> None:
-        """Fill the table of an empty arena with the segments of a shard."""
+        """Fill the segment table of an empty arena with the segments of a shard."""
         mine = [s.info for s in live if s.shard == shard and not is_base(s.lifetime)]
         for info in sorted(mine, key=lambda each: each.ordinal):
             self.table.add(info)
             self.log.add(info)
 
     def close(self) -> None:
-        """Close what is open for reading."""
+        """Close all open readers."""
         self.log.close()
         self.account.close()
 

@@ -1,8 +1,8 @@
-"""What the driver asks of a plan while it makes a version.
+"""What a plan contributes to a version that the driver makes.
 
-Idea: making a version is the same for all queries (ingest, watermark, shards, commit); what ingest
-runs, what the shards run and what is decided on the way depends on the plan. A `Work` knows that,
-`WindowWork` for windows, `UpdatesWork` for update queues, `DataflowWork` for grouped sub-queries.
+Idea: every query makes versions in the same steps (ingest, watermark, shards, commit). What ingest
+and the shards run, and what is decided on the way, depends on the plan. A `Work` defines that:
+`WindowWork` for windows, `DataflowWork` for grouped sub-queries, `UpdatesWork` for update streams.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Batch_contra = TypeVar("Batch_contra", contravariant=True)
 
 @dataclass(frozen=True)
 class Parcel:
-    """What one split brought: its place in the exchange, what it wrote for good, its report."""
+    """The output of one split: its parcel in the exchange, its durable files, its report."""
 
     path: str
     sent: Sent
@@ -39,16 +39,16 @@ class Executor(Protocol[Batch_contra]):
 
     #: where parcels are written and read
     parcel_files: Files
-    #: the epoch that the names of files which last tell
+    #: the epoch that is part of the names of durable files
     epoch: int
 
     @property
     def parallel(self) -> int:
-        """Return how many tasks run at the same time."""
+        """Return the number of tasks that run at the same time."""
         ...
 
     def ingest(self, ingest: IngestTask, batch: Batch_contra, folder: str) -> list[Parcel]:
-        """Fold a batch into parcels, one per split, in an order that does not depend on timing."""
+        """Fold a batch into parcels, one per split, in an order independent of timing."""
         ...
 
     def reread(self, task: RereadTask, folder: str) -> list[Parcel]:
@@ -62,7 +62,7 @@ class Executor(Protocol[Batch_contra]):
 
 @dataclass(frozen=True)
 class VersionContext:
-    """A version in the making, as the driver hands it to the work."""
+    """A version that is being made, as the driver passes it to the work."""
 
     version: int
     before: Commit | None
@@ -77,53 +77,53 @@ class VersionContext:
     shards: int
     #: folder of this version's parcels
     folder: str
-    #: tells the time that a phase took
+    #: measures the time of a phase
     note: Callable[[str], None]
-    #: makes a task, given what depends on the work
+    #: creates a task, given what depends on the work
     task: Callable[..., ShardTask]
     #: number of tasks, and the task that runs each shard of a component
     sizing: Sizing
     placement: tuple[int, ...]
-    #: whether everything that remains is to be done, at the end of the input
+    #: whether all pending work must be done, at the end of the input
     flushing: bool = False
-    #: when the rows of the version before had reached the sink
+    #: when the rows of the previous version reached the sink
     delivered: Micros | None = None
-    #: the last batch and the seconds it took, as whoever calls for batches measured it
+    #: the last batch and the seconds it took, as measured by the caller
     trigger: tuple[int, float] | None = None
-    #: whether nothing comes after this version any more
+    #: whether this is the last version
     last: bool = False
-    #: operators that a user asks to run together from this version on; None: as before
+    #: operators that the user wants to fuse from this version on; None: as before
     fuse: Together | None = None
 
     def waves(self, parallel: int) -> int:
-        """Return how many shards follow one another where so many tasks run at a time."""
+        """Return how many shards run one after the other, given the tasks that run in parallel."""
         crews = Counter(self.placement)
         return max(crews.values()) * -(-len(crews) // parallel)
 
 
 @dataclass(frozen=True)
 class VersionResult:
-    """What the work did for a version."""
+    """What the work returns for a version."""
 
     reports: list[ShardReport]
     decisions: Mapping[str, Any]
-    #: parcels whose kept events belong to the version
+    #: parcels whose stored events belong to the version
     kept: Sequence[Parcel] = ()
-    #: what the progress report tells beside
+    #: further fields of the progress report
     facts: Mapping[str, Any] = field(default_factory=dict)
-    #: what log and rows were estimated to take, where that can be held against what they do
+    #: estimated sizes of log and rows, where they can be compared with the actual ones
     expected: SpaceEstimate | None = None
 
 
 class Work(Protocol):
-    """What one kind of plan asks of a version."""
+    """What one kind of plan does in a version."""
 
     def ordinals(self, shards: int) -> int:
-        """Return how many ordinals the shards of a version take."""
+        """Return how many ordinals the shards of a version use."""
         ...
 
     def ingest(self, making: VersionContext) -> IngestTask:
-        """Return what every ingest task runs."""
+        """Return the task that every split runs."""
         ...
 
     def run(
@@ -139,5 +139,5 @@ class Work(Protocol):
 
 
 def total(parcels: Sequence[Parcel], name: str) -> int:
-    """Return the sum of a number over the reports of parcels."""
+    """Return the sum of a field over the reports of parcels."""
     return sum(getattr(parcel.report, name) for parcel in parcels)

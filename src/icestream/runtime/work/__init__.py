@@ -1,1 +1,1 @@
-"""What each kind of plan adds to a version: windows, dataflows, update streams."""
+"""What each kind of plan adds to a version: `windows`, `dataflow` and `latest` (update streams)."""

@@ -1,13 +1,13 @@
-"""Aggregate calls: the names they have in SQL and the functions they stand for.
+"""Aggregate calls: their names in SQL and the functions of the fluent API they denote.
 
-Idea: a call is read into the name of a function of the fluent API, the expressions it looks at and
-the literals it was given. What SQL writes around a call is turned into those: `FILTER (WHERE c)`
-into `CASE WHEN c THEN x END`, which aggregates skip where it is null, and `percentile_cont(p)
-WITHIN GROUP (ORDER BY x)` into `percentile(x, p)`.
+Idea: a call is read into the name of a function of the fluent API, its input expressions and its
+literals. SQL syntax around a call is rewritten: `FILTER (WHERE c)` to `CASE WHEN c THEN x END`,
+whose nulls aggregates skip, and `percentile_cont(p) WITHIN GROUP (ORDER BY x)` to
+`percentile(x, p)`.
 
 Invariants:
-1. Each name stands for the function of the same meaning (`test_names_stand_for_functions`).
-2. What a filter leaves out is not seen (`test_a_filter_becomes_a_conditional_argument`).
+1. Each name denotes the function of the same meaning (`test_names_stand_for_functions`).
+2. Events that a filter excludes are ignored (`test_a_filter_becomes_a_conditional_argument`).
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from icestream.sql.statements.text import Text
 class AggregateCall:
     """An aggregate of a statement."""
 
-    #: name of the function in the fluent API, or of the user's
+    #: name of the function in the fluent API, or of the user's function
     function: str
     #: expressions over the columns of an event; none for whole events
     arguments: tuple[str, ...]
-    #: literals that follow them
+    #: literals after the expressions
     parameters: tuple[Any, ...] = ()
-    #: whether the user brought the function
+    #: whether it is the user's own function
     is_users: bool = False
     place: TextSpan = field(default=TextSpan(0, 1), compare=False, repr=False)
 
@@ -42,12 +42,12 @@ class AggregateCall:
 @dataclass(frozen=True)
 class _Signature:
     function: str
-    #: columns it looks at
+    #: number of input columns
     columns: int = 1
-    #: literals it needs, and takes, after them
+    #: numbers of literals after them: required, and allowed
     needs: int = 0
     takes: int = 0
-    #: how it is called
+    #: usage, for messages
     usage: str = ""
 
 
@@ -98,7 +98,7 @@ SIGNATURES: dict[str, _Signature] = {
 #: all names of aggregates
 NAMES = frozenset({*SIGNATURES, "count", "percentile_cont", "grouping", "grouping_id"})
 
-#: aggregates of Spark that have no counterpart here, and what to write instead
+#: aggregates of Spark without a counterpart here, and what to write instead
 ABSENT: dict[str, str] = {
     **dict.fromkeys(
         (
@@ -107,7 +107,7 @@ ABSENT: dict[str, str] = {
             "regr_avgx", "regr_avgy", "regr_count", "regr_intercept", "regr_r2",
             "regr_slope", "regr_sxx", "regr_sxy", "regr_syy", "skewness",
         ),
-        "bring it as a function of your own: ice.sql(..., functions={...})",
+        "pass it as a function of your own: ice.sql(..., functions={...})",
     ),
     "listagg": "use array_join(collect_list(x), ',')",
     "string_agg": "use array_join(collect_list(x), ',')",
@@ -116,13 +116,13 @@ ABSENT: dict[str, str] = {
     "try_sum": "use sum(x)",
 }  # fmt: skip
 
-#: turns an expression over the columns of an event into text, refusing what is none
+#: turns an expression over the columns of an event into text, or refuses it
 Writer = Callable[[exp.Expr], str]
 
 
 @dataclass(frozen=True)
 class _Parts:
-    """A call with what is written around it."""
+    """A call with the SQL syntax around it."""
 
     name: str
     arguments: list[exp.Expr]
@@ -146,13 +146,13 @@ class CallReader:
     """Reads the aggregate calls of one statement."""
 
     def __init__(self, text: Text, users: frozenset[str], write: Writer) -> None:
-        """Know the lower-case names of the user's own functions."""
+        """Take the lower-case names of the user's own functions."""
         self._text = text
         self._users = users
         self._write = write
 
     def is_aggregate(self, node: exp.Expr) -> bool:
-        """Tell whether a node calls an aggregate."""
+        """Return whether a node calls an aggregate."""
         name = called(node)
         return name is not None and (
             name in self._users or name in SIGNATURES or name in _SPECIAL or name in ABSENT
@@ -164,7 +164,7 @@ class CallReader:
         if parts.name in self._users:
             return self._users_call(parts)
         if parts.name in ABSENT:
-            raise self._error(parts, f"there is no {parts.name} here: {ABSENT[parts.name]}")
+            raise self._error(parts, f"{parts.name} is not supported: {ABSENT[parts.name]}")
         self._check_surroundings(parts)
         if parts.name == "count":
             return self._count(parts)
@@ -213,7 +213,7 @@ class CallReader:
 
     def _users_call(self, parts: _Parts) -> AggregateCall:
         if parts.condition is not None or parts.distinct or parts.order is not None:
-            raise self._error(parts, f"{parts.name} is your own: write CASE WHEN inside instead")
+            raise self._error(parts, f"{parts.name} is your own: write CASE WHEN inside its call")
         columns = [each for each in parts.arguments if not isinstance(each, exp.Star)]
         texts = tuple(self._write(each) for each in columns)
         return AggregateCall(parts.name, texts, (), True, self._text.place_of(parts.node))
@@ -254,21 +254,21 @@ class CallReader:
         return _Parts(name, arguments, node, condition, order, skips_nulls, distinct)
 
     def _check_surroundings(self, parts: _Parts) -> None:
-        """Refuse what is written around a call that has no meaning for it."""
+        """Refuse syntax around a call that has no meaning for it."""
         if parts.distinct and parts.name != "count":
             raise self._error(
-                parts, "DISTINCT goes with COUNT only; collect_set(x) gives the distinct values"
+                parts, "DISTINCT is for COUNT only; collect_set(x) returns the distinct values"
             )
         if parts.order is not None and parts.name != "percentile_cont":
-            raise self._error(parts, "WITHIN GROUP goes with percentile_cont only")
+            raise self._error(parts, "WITHIN GROUP is for percentile_cont only")
         if any(isinstance(each, exp.Order) for each in parts.arguments):
             raise self._error(
-                parts, "values are taken in the order of the stream: remove ORDER BY, or sort the "
+                parts, "values come in the order of the stream: remove ORDER BY, or sort the "
                 "result, for example sort_array(collect_list(x))"
             )  # fmt: skip
         signature = SIGNATURES.get(parts.name)
         if parts.skips_nulls and (signature is None or signature.function not in _ORDERED):
-            raise self._error(parts, "IGNORE NULLS goes with first and last; others skip nulls")
+            raise self._error(parts, "IGNORE NULLS is for first and last only; others skip nulls")
 
     def _columns(self, parts: _Parts, count: int, usage: str) -> list[exp.Expr]:
         if len(parts.arguments) != count:
@@ -279,16 +279,16 @@ class CallReader:
         """Return the value of a literal: a number, text, true or false, or an array of those."""
         value = _value(node)
         if value is None:
-            raise self._text.error(node, f"{name} needs a literal here, and this is none")
+            raise self._text.error(node, f"{name} needs a literal here")
         return value
 
     def _error(self, parts: _Parts, message: str) -> DefinitionError:
         return self._text.error(parts.node, message)
 
 
-#: calls that are read in a way of their own
+#: calls with a reader of their own
 _SPECIAL = ("count", "percentile_cont")
-#: functions that see nulls unless they are told to skip them
+#: functions that do not skip nulls by default
 _ORDERED = ("first", "last")
 
 
@@ -320,7 +320,7 @@ def _number(text: str) -> int | float:
 
 
 def _from_above(fraction: Any) -> Any:
-    """Return the fraction that, counted from below, is where this one is from above."""
+    """Return the fraction from the low end for a fraction from the high end."""
     if isinstance(fraction, tuple):
         return tuple(_from_above(each) for each in fraction)
     return float(1 - Decimal(str(fraction)))

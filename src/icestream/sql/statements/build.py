@@ -1,9 +1,9 @@
 """Statements become queries: each part of a description is one call of the fluent API.
 
-Idea: nothing is decided here. The plan of a statement is the plan of the calls one would write by
-hand (`test_oracle_a_statement_is_the_query_written_by_hand`), so a query may be changed from one
-form to the other and keep its checkpoint. What Spark or the fluent API refuses is told at the place
-of the text that it is about.
+Idea: nothing is decided here. The plan of a statement is the plan of the calls that one would write
+by hand (`test_oracle_a_statement_is_the_query_written_by_hand`), so a query may be rewritten from
+one form to the other and keep its checkpoint. Errors of Spark or of the fluent API are reported at
+their place in the text.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ from icestream.sql.statements.windows import (
 def sql(
     text: str, /, *, functions: Mapping[str, UserAggregate] | None = None, **streams: Stream
 ) -> Any:
-    """Make queries of CQL statements.
+    """Make queries from CQL statements.
 
         ice.sql("SELECT avg(waitTime) FROM calls [RANGE 1 HOUR SLIDE 1 SECOND]", calls=stream)
 
     Args:
         text: one statement, or several with `;` between them.
-        functions: aggregates of your own, under the names the text calls them by.
-        streams: the streams, under the names the text gives them.
+        functions: user-defined aggregates, by the names the text uses.
+        streams: the streams, by the names the text uses.
 
     Returns:
-        The `Result` of the statement; of several statements, the list of their results.
+        The `Result` of the statement; for several statements, the list of their results.
 
     Raises:
-        DefinitionError: showing the place in the text, and what to write instead.
+        DefinitionError: it shows the place in the text, and what to write instead.
 
     Examples:
         >>> statement = "SELECT COUNT(*) AS n FROM calls [RANGE 1 HOUR SLIDE 1 MINUTE]"
@@ -69,7 +69,7 @@ def sql(
 
 
 def build(statement: Description, stream: Stream, own: Mapping[str, UserAggregate]) -> Result:
-    """Ask the fluent API for what a statement says."""
+    """Make the calls of the fluent API that a statement describes."""
     text = statement.text
     if statement.where is not None:
         with _told_at(text, statement.where.place):
@@ -87,7 +87,7 @@ def build(statement: Description, stream: Stream, own: Mapping[str, UserAggregat
 
 
 def windowed_stream(stream: Stream, window: Window) -> Windowed:
-    """Look at a stream through a window."""
+    """Apply a window to a stream."""
     if isinstance(window, RangeWindow):
         if window.slide is None:
             return stream.window(window.range, slide="event")
@@ -114,7 +114,7 @@ def _check(streams: Mapping[str, object], functions: Mapping[str, object]) -> No
     for name, stream in streams.items():
         if not isinstance(stream, Stream):
             msg = (
-                f"{name} must be a stream; got {type(stream).__name__}. Make one of a streaming "
+                f"{name} must be a stream; got {type(stream).__name__}. Make one from a streaming "
                 f"DataFrame: {name}=ice.stream(df, time=...)"
             )
             raise DefinitionError(msg)
@@ -148,7 +148,7 @@ def _aggregate(
 def _aggregated(
     statement: Description, windowed: Windowed, aggregates: Mapping[str, AggregateExpression]
 ) -> Result:
-    """Group and aggregate; if that is refused, find the part that is to blame."""
+    """Group and aggregate; if that fails, find the part that caused it."""
     text = statement.text
     keys = [_named(text, key) for key in statement.keys]
     if statement.sets is None:
@@ -168,7 +168,7 @@ def _aggregated(
 
 
 def _selected(statement: Description, result: Result) -> Result:
-    """Choose the columns; if that is refused, find the one that is to blame."""
+    """Select the columns; if that fails, find the one that caused it."""
     as_they_are = [(each.expression.strip("`"), each.name) for each in statement.columns]
     if as_they_are == [(name, name) for name in result.columns]:
         return result
@@ -189,7 +189,7 @@ def _named(text: Text, each: Named) -> Column:
 
 @contextmanager
 def _told_at(text: Text, place: TextSpan) -> Iterator[None]:
-    """Tell errors about a part of the text with its place."""
+    """Report errors about a part of the text with its place."""
     try:
         yield
     except (DefinitionError, AnalysisException) as error:

@@ -1,8 +1,8 @@
-"""The SQL of expressions: Spark's, read by sqlglot and written back with the same meaning.
+"""The SQL of expressions: Spark's, parsed by sqlglot and written back with the same meaning.
 
-Idea: sqlglot turns functions it knows into its own notions and spells those for a dialect; on the
-way `to_char(x, '99.9')` loses its format and `instr(a, b, 1, 2)` its occurrence. Here no function
-is known, so each call is written back as it was read; only Spark decides what it means.
+Idea: sqlglot maps functions that it knows to its own concepts and writes those in a dialect; this
+loses the format of `to_char(x, '99.9')` and the occurrence of `instr(a, b, 1, 2)`. This dialect
+knows no function, so each call is written back as it was read, and only Spark interprets it.
 
 Invariants:
 1. A call keeps its name and all its arguments (`test_functions_are_written_as_they_were_read`).
@@ -17,14 +17,14 @@ from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.parsers.spark import SparkParser
 
-#: what looks like a call and has words between its arguments, as in CAST(x AS INT)
+#: looks like a call but has keywords between its arguments, as in CAST(x AS INT)
 _WITH_WORDS_INSIDE = (
     "CAST", "EXTRACT", "OVERLAY", "POSITION", "SUBSTR", "SUBSTRING", "TRIM", "TRY_CAST",
 )  # fmt: skip
 
 
 class _Parser(SparkParser):
-    """Spark's grammar without the functions sqlglot would translate."""
+    """Spark's grammar without the functions that sqlglot would translate."""
 
     FUNCTIONS: ClassVar[dict[str, Callable[..., Any]]] = {}
     FUNCTION_PARSERS: ClassVar[dict[str, Callable[..., Any]]] = {
@@ -33,13 +33,13 @@ class _Parser(SparkParser):
 
 
 class Cql(Spark):
-    """Spark's SQL in which all functions are left to Spark."""
+    """Spark's SQL with all functions left to Spark."""
 
     Parser = _Parser
 
 
 def written(node: exp.Expr) -> str:
-    """Return an expression as Spark reads it; the same text for the same calls in any case."""
+    """Return an expression as Spark parses it; the text does not depend on the case of calls."""
     return node.sql(dialect=Cql, comments=False, normalize_functions="lower")
 
 

@@ -1,11 +1,11 @@
-"""GROUP BY: keys, and the sets of keys to group by at once.
+"""GROUP BY: the keys, and the sets of keys to group by at once.
 
-Idea: each element of the clause stands for one or more sets of keys: a column for the set of
-itself, ROLLUP for its prefixes, CUBE for its subsets, GROUPING SETS for those listed. The sets of
-the clause are the unions of one set per element, as in SQL.
+Idea: each element of the clause denotes one or more sets of keys: a column its own set, ROLLUP its
+prefixes, CUBE its subsets, GROUPING SETS those listed. The sets of the clause are the unions of one
+set per element, as in SQL.
 
 Invariants:
-1. The sets are Spark's (`test_grouping_sets_are_expanded`).
+1. The sets are those of Spark (`test_grouping_sets_are_expanded`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sqlglot import exp
 from icestream.sql.statements.dialect import written
 from icestream.sql.statements.text import Text
 
-#: the keys that an element of the clause stands for: one, or none for columns of the window
+#: the keys that an element of the clause denotes: one, or none for columns of the window
 Resolve = Callable[[exp.Expr], Sequence[exp.Expr]]
 Set = tuple[str, ...]
 
@@ -26,12 +26,12 @@ Set = tuple[str, ...]
 def read_grouping(
     group: exp.Group | None, resolve: Resolve, text: Text
 ) -> tuple[list[exp.Expr], tuple[tuple[int, ...], ...] | None]:
-    """Return the keys, each once, and the sets of them by position; no sets for a plain list."""
+    """Return the keys, each once, and their sets by position; no sets for a plain list."""
     if group is None:
         return [], None
     reader = _Reader(resolve)
     elements = group.expressions
-    # WITH ROLLUP and WITH CUBE are about all elements
+    # WITH ROLLUP and WITH CUBE apply to all elements
     suffixes = [*(group.args.get("rollup") or ()), *(group.args.get("cube") or ())]
     if suffixes:
         elements = [type(suffixes[0])(expressions=elements)]
@@ -42,7 +42,7 @@ def read_grouping(
     if len(set(places)) < len(places):
         raise text.error(
             text.keyword("GROUP") or text.place,
-            "GROUP BY asks for the same set of columns twice: leave one out",
+            "GROUP BY contains the same set of columns twice: leave one out",
         )
     is_plain = not any(isinstance(each, _SETS) for each in elements)
     return list(reader.keys.values()), None if is_plain else places
@@ -60,11 +60,11 @@ class _Reader:
 
     def __init__(self, resolve: Resolve) -> None:
         self._resolve = resolve
-        #: keys by the way they are written, in the order they came
+        #: keys by their text, in order of appearance
         self.keys: dict[str, exp.Expr] = {}
 
     def sets(self, element: exp.Expr) -> list[Set]:
-        """Return the sets an element stands for."""
+        """Return the sets that an element denotes."""
         if isinstance(element, exp.Rollup):
             units = [self._unit(each) for each in element.expressions]
             return [_union(units[:length]) for length in range(len(units), -1, -1)]
@@ -80,7 +80,7 @@ class _Reader:
         return [self._unit(element)]
 
     def _unit(self, element: exp.Expr) -> Set:
-        """Return the keys of an element that is one column or a list of them in parentheses."""
+        """Return the keys of an element: one column, or a list of them in parentheses."""
         if isinstance(element, exp.Tuple):
             return _union([self._unit(each) for each in element.expressions])
         keys = self._resolve(element.unnest())

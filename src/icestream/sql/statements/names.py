@@ -1,10 +1,10 @@
 """Names in a statement: the columns of the stream and the functions of Spark.
 
-Idea: before anything is compared, columns are written as the stream spells them and without the
-stream's name in front. Then two expressions are the same if they are written alike.
+Idea: columns are first rewritten to the spelling of the stream, without the stream's name as a
+qualifier. Then two expressions are the same if their texts are equal.
 
 Invariants:
-1. A name that is not known is told with the known one closest to it
+1. An error about an unknown name suggests the closest known name
    (`test_unknown_names_come_with_a_guess`).
 2. Case and the stream's name make no difference (`test_columns_are_the_same_in_any_case`).
 """
@@ -26,15 +26,15 @@ from icestream.sql.statements.text import Text
 
 @dataclass(frozen=True)
 class NameScope:
-    """What a text may speak of."""
+    """The names that a text may use."""
 
     #: columns of each stream
     streams: Mapping[str, Sequence[str]]
     #: names of the user's own aggregates
     functions: Collection[str] = ()
-    #: well-known functions of Spark, to guess from
+    #: well-known functions of Spark, for suggestions
     scalars: Collection[str] = ()
-    #: tells whether Spark has a function
+    #: returns whether Spark has a function
     exists: Callable[[str], bool] = lambda name: True
 
 
@@ -45,7 +45,7 @@ class Names:
     text: Text
     scope: NameScope
     stream: str
-    #: what the statement calls the stream
+    #: the statement's names for the stream
     callings: tuple[str, ...]
 
     @property
@@ -54,17 +54,17 @@ class Names:
         return self.scope.streams[self.stream]
 
     def spelling(self, name: str) -> str | None:
-        """Return a column as the stream spells it; exactly so, or in another case."""
+        """Return a column in the stream's spelling: an exact match, or one in another case."""
         if name in self.columns:
             return name
         return next((each for each in self.columns if each.lower() == name.lower()), None)
 
     def as_written(self, spelling: str) -> str:
-        """Return a column of the stream as expressions have it."""
+        """Return a column of the stream as expressions contain it."""
         return written(self.tidy(exp.column(spelling)))
 
     def tidy(self, tree: exp.Expr) -> exp.Expr:
-        """Return a tree in which columns of the stream are written in one way."""
+        """Return a tree in which columns of the stream have one spelling."""
         return tree.transform(self._tidied)
 
     def _tidied(self, node: exp.Expr) -> exp.Expr:
@@ -86,7 +86,7 @@ class Names:
             name = called(node)
             if self._is_aggregate(name):
                 raise self.text.error(
-                    node, f"{name} is an aggregate and cannot stand here: aggregates are computed "
+                    node, f"{name} is an aggregate, not allowed here: aggregates are computed "
                     "over windows, and conditions on them go into HAVING"
                 )  # fmt: skip
             if isinstance(node, exp.Column) and self.spelling(node.parts[0].name) is None:
@@ -94,20 +94,18 @@ class Names:
         return written(tree)
 
     def check_form(self, node: exp.Expr) -> None:
-        """Refuse what no expression of a statement may contain."""
+        """Refuse what is not allowed in any expression of a statement."""
         if isinstance(node, exp.Window):
             raise self.text.error(
-                node, "OVER is not used: the window stands in brackets after the stream's name"
+                node, "OVER is not supported: write the window in brackets after the stream's name"
             )
         if isinstance(node, exp.Query):
             raise self.text.error(
-                node, "queries inside queries are not supported: start the inner one, write its "
-                "rows to a table and read that as a stream"
+                node, "nested queries are not supported: start the inner one, write its rows to a "
+                "table and read that as a stream"
             )  # fmt: skip
         if isinstance(node, exp.Star) or isinstance(node.this, exp.Star):
-            raise self.text.error(
-                node, "* stands for no columns here: name the keys and aggregates you want"
-            )
+            raise self.text.error(node, "* is not supported: name the keys and aggregates you want")
         if isinstance(node, exp.DataType) and node.is_type("time"):
             raise self.text.error(
                 node, "the type TIME cannot be used here: use strings or timestamps"
@@ -130,14 +128,14 @@ class Names:
     def unknown_column(
         self, where: exp.Expr | TextSpan, name: str, others: Collection[str] = ()
     ) -> DefinitionError:
-        """Return the error for a column that is not there."""
+        """Return the error for an unknown column."""
         known = [*self.columns, *others]
         hint = guess(name, known) or "."
         return self.text.error(where, f"there is no column {name!r}{hint} The columns are {known}")
 
 
 def _quoted_where_needed(part: exp.Expr, spelling: str | None = None) -> exp.Expr:
-    """Return an identifier in the one form that all of its spellings have."""
+    """Return an identifier in the canonical form of all its spellings."""
     name = part.name if spelling is None else spelling
     plain = (
         re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) and name.upper() not in Cql.Tokenizer.KEYWORDS
@@ -149,7 +147,7 @@ def _quoted_where_needed(part: exp.Expr, spelling: str | None = None) -> exp.Exp
 
 
 def _path(parts: Sequence[exp.Expr]) -> exp.Expr:
-    """Return a column, or a field inside of one."""
+    """Return a column, or a field inside one."""
     path: exp.Expr = exp.Column(this=parts[0])
     for part in parts[1:]:
         path = exp.Dot(this=path, expression=part)

@@ -2,7 +2,7 @@
 
 Idea: the brackets after the stream's name are not SQL. They are found among the tokens, blanked out
 of the text that sqlglot parses, and read by `windows`. Clauses that have no meaning on a stream, or
-that Icestream has in another form, are refused here with what to write instead.
+that Icestream expresses differently, are refused here with what to write instead.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from icestream.sql.statements.text import Text, with_depth
 from icestream.sql.statements.windows import Window, parse_window
 
 _TWO_STREAMS = (
-    "a statement reads one stream: union streams of one kind with a.union(b), and join others "
-    "in Spark before ice.stream"
+    "a statement reads one stream: combine streams with the same columns with a.union(b), and join "
+    "others in Spark before ice.stream"
 )
-_ON_A_TABLE = "write the rows to a table and do it where you read them"
-#: arguments of sqlglot's SELECT: the words they begin with, and what to do instead
+_ON_A_TABLE = "write the rows to a table and do it when you read them"
+#: arguments of sqlglot's SELECT: the keywords they start with, and what to do instead
 _REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
-    "with": (("WITH",), "WITH is not supported: write each statement for itself, apart by ';'"),
+    "with": (("WITH",), "WITH is not supported: write separate statements with ';' between them"),
     "hint": (("SELECT",), "hints have no effect here: remove them"),
     "distinct": (
-        ("DISTINCT",), "rows of a window are distinct already: name the columns in GROUP BY"
+        ("DISTINCT",), "the rows of a window are already distinct: name the columns in GROUP BY"
     ),
     "joins": (("JOIN", "CROSS", "LEFT", "RIGHT", "FULL", "INNER", ","), _TWO_STREAMS),
     "laterals": (("LATERAL",), "LATERAL is not supported: explode in Spark before ice.stream"),
     "qualify": (("QUALIFY",), "QUALIFY is not supported: conditions on rows go into HAVING"),
-    "windows": (("WINDOW",), "the window stands in brackets after the stream's name"),
-    "order": (("ORDER",), f"rows of a stream come window by window, unordered: {_ON_A_TABLE}"),
-    "sort": (("SORT",), f"rows of a stream come window by window, unordered: {_ON_A_TABLE}"),
+    "windows": (("WINDOW",), "write the window in brackets after the stream's name"),
+    "order": (("ORDER",), f"rows are emitted window by window, without an order: {_ON_A_TABLE}"),
+    "sort": (("SORT",), f"rows are emitted window by window, without an order: {_ON_A_TABLE}"),
     "cluster": (("CLUSTER",), "CLUSTER BY is not supported: use writeStream.partitionBy(...)"),
     "distribute": (
         ("DISTRIBUTE",), "DISTRIBUTE BY is not supported: use writeStream.partitionBy(...)"
     ),
     "limit": (
         ("LIMIT",),
-        "a stream does not end, so LIMIT has nothing to count: use HAVING, or approx_top_k for "
-        "the most frequent values",
+        "a stream does not end, so LIMIT has no meaning: use HAVING, or approx_top_k for the most "
+        "frequent values",
     ),
     "offset": (("OFFSET",), f"OFFSET is not supported: {_ON_A_TABLE}"),
 }  # fmt: skip
@@ -59,7 +59,7 @@ class SelectItem:
 
     expression: exp.Expr
     alias: str | None
-    #: with the alias
+    #: its place, including the alias
     place: TextSpan
 
 
@@ -68,13 +68,13 @@ class StatementShape:
     """The parts of a statement."""
 
     tree: exp.Select
-    #: the stream as it was given
+    #: the name of the stream as given
     stream: str
-    #: what the statement calls it, in lower case
+    #: the statement's names for it, in lower case
     callings: tuple[str, ...]
     window: Window
     window_place: TextSpan
-    #: where the columns of PARTITION BY stand
+    #: places of the columns of PARTITION BY
     partition_places: tuple[TextSpan, ...]
     items: tuple[SelectItem, ...]
 
@@ -106,7 +106,7 @@ def read_shape(text: Text, streams: Sequence[str]) -> StatementShape:
 
 
 def _brackets(text: Text) -> list[TextSpan]:
-    """Find the insides of the brackets between FROM and the clause after it."""
+    """Find the contents of the brackets between FROM and the next clause."""
     places: list[TextSpan] = []
     opened: Token | None = None
     before: Token | None = None
@@ -128,18 +128,18 @@ def _brackets(text: Text) -> list[TextSpan]:
 
 
 def _checked(text: Text, tree: exp.Expr) -> exp.Select:
-    """Return the tree if it is a SELECT without clauses that are not done."""
+    """Return the tree if it is a SELECT without unsupported clauses."""
     if isinstance(tree, exp.SetOperation):
         raise text.error(
             text.keyword("UNION", "INTERSECT", "EXCEPT", "MINUS") or text.place,
-            "statements are not combined: union the streams with a.union(b), or write the rows of "
-            "both statements to one table",
+            "statements cannot be combined: union the streams with a.union(b), or write the rows "
+            "of both statements to one table",
         )
     if not isinstance(tree, exp.Select) or text.tokens[0].token_type is not TokenType.SELECT:
         first = text.tokens[0]
         if first.token_type is TokenType.WITH:
             raise text.error(first, _REFUSED["with"][1])
-        raise text.error(first, "a statement begins with SELECT and only reads")
+        raise text.error(first, "a statement must be a SELECT")
     for argument, (words, message) in _REFUSED.items():
         if tree.args.get(argument) or tree.args.get(f"{argument}_"):
             raise text.error(text.keyword(*words) or text.place, message)
@@ -149,16 +149,16 @@ def _checked(text: Text, tree: exp.Expr) -> exp.Select:
 def _table(text: Text, select: exp.Select) -> exp.Table:
     clause = select.args.get("from_") or select.args.get("from")
     if clause is None:
-        raise text.error(text.place, "the statement reads no stream: add FROM and its name")
+        raise text.error(text.place, "the statement reads no stream: add FROM and a name")
     table = clause.this
     if not isinstance(table, exp.Table) or not isinstance(table.this, exp.Identifier):
         raise text.error(
-            table, "FROM is followed by the name of a stream; queries inside queries and table "
+                table, "FROM is followed by the name of a stream; nested queries and table "
             "functions are not supported"
         )  # fmt: skip
     for argument in ("sample", "pivots", "joins", "laterals", "version", "when"):
         if table.args.get(argument):
-            raise text.error(table.this, "nothing but a window may follow the stream's name")
+            raise text.error(table.this, "only a window may follow the stream's name")
     return table
 
 
@@ -177,11 +177,11 @@ def _stream(text: Text, table: exp.Table, streams: Sequence[str]) -> str:
 def _unknown_stream(name: str, streams: Sequence[str]) -> str:
     if not streams:
         return f"no streams were given: ice.sql(text, {name}=stream)"
-    return f"there is no stream {name!r}{guess(name, streams) or '.'} Given are {list(streams)}"
+    return f"there is no stream {name!r}{guess(name, streams) or '.'} Given: {list(streams)}"
 
 
 def _items(text: Text, select: exp.Select) -> tuple[SelectItem, ...]:
-    """Pair the expressions of the SELECT list with the places where they are written."""
+    """Pair the expressions of the SELECT list with their places in the text."""
     runs: list[list[Token]] = [[]]
     for token, depth in with_depth(text.tokens[1:]):
         if depth == 0 and token.token_type is TokenType.FROM and not _is_distinct_from(runs[-1]):
@@ -206,7 +206,7 @@ def _is_distinct_from(run: Sequence[Token]) -> bool:
 def _misplaced_comma(text: Text, runs: Sequence[Sequence[Token]]) -> DefinitionError:
     empty = next((i for i, run in enumerate(runs) if not run), 0)
     place = text.keyword(",") if empty == 0 else _behind(runs[empty - 1][-1])
-    return text.error(place or text.place, "there is nothing to select beside this comma")
+    return text.error(place or text.place, "an expression is missing next to this comma")
 
 
 def _behind(token: Token) -> TextSpan:

@@ -1,13 +1,13 @@
-"""A statement as pure data: what it asks for, in the words of the fluent API.
+"""A statement as pure data, in the terms of the fluent API.
 
-Idea: every expression of a statement belongs to one of two places. What stands in WHERE, GROUP BY
-and inside of aggregates is about one event and goes to Spark as it is. What stands in SELECT and
-HAVING is about a group of a window: there, keys and aggregates are replaced by the columns that
+Idea: every expression of a statement is evaluated in one of two places. Expressions in WHERE, GROUP
+BY and inside aggregates are about one event and go to Spark unchanged. Expressions in SELECT and
+HAVING are about a group of a window: there, keys and aggregates are replaced by the columns that
 hold them, and the rest is arithmetic over the result rows.
 
 Invariants:
 1. An aggregate that appears several times is computed once (`test_aggregates_are_computed_once`).
-2. What is not done is refused, with what to do instead (`test_what_is_not_done_is_refused`).
+2. Unsupported syntax is refused, with what to do instead (`test_what_is_not_done_is_refused`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Named:
 
 @dataclass(frozen=True)
 class Condition:
-    """An expression that is true or not."""
+    """A Boolean expression."""
 
     expression: str
     place: TextSpan = field(default=TextSpan(0, 1), compare=False, repr=False)
@@ -48,7 +48,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class Description:
-    """What a statement asks for."""
+    """What a statement computes."""
 
     stream: str
     window: Window
@@ -64,7 +64,7 @@ class Description:
     #: columns of the final rows, over keys, aggregates and the window
     columns: tuple[Named, ...]
     text: Text = field(compare=False, repr=False)
-    #: where the window stands
+    #: place of the window in the text
     window_place: TextSpan = field(default=TextSpan(0, 1), compare=False, repr=False)
 
 
@@ -83,18 +83,18 @@ class _Reader:
         self._heading = heading(self._shape.window)
         users = frozenset(name.lower() for name in scope.functions)
         self._calls = CallReader(text, users, self._names.event_expression)
-        #: the SELECT list without aliases, columns in one spelling
+        #: the SELECT list without aliases, with columns in one spelling
         self._items = [self._names.tidy(item.expression) for item in self._shape.items]
         self._titles = [self._title(place) for place in range(len(self._items))]
         self._taken = {self._heading, "grouping_id"}
-        #: names of key columns, by how the keys are written
+        #: names of key columns, by the text of the keys
         self._keys: dict[str, str] = {}
         self._has_sets = False
         self._aggregates: dict[str, AggregateCall] = {}
         self._tells_window = False
 
     def statement(self) -> Description:
-        """Return what the statement asks for."""
+        """Return the description of the statement."""
         tree, items = self._shape.tree, self._shape.items
         where = self._where()
         keys, sets = self._grouping()
@@ -124,14 +124,14 @@ class _Reader:
     # -- clauses ---------------------------------------------------------------------------
 
     def _title(self, place: int) -> str:
-        """Return the name of a column: its alias, the column's own, or the words as written."""
+        """Return the name of a column: its alias, the column's own name, or its text."""
         item, node = self._shape.items[place], self._items[place]
         if item.alias:
             return item.alias
         return _own_name(node) or self._text.slice(item.place)
 
     def _window(self, keys: tuple[Named, ...], sets: object) -> Window:
-        """Return the window, columns of PARTITION BY spelled as the stream spells them."""
+        """Return the window, with the columns of PARTITION BY in the stream's spelling."""
         window, places = self._shape.window, self._shape.partition_places
         if not isinstance(window, RowsWindow) or not places:
             return window
@@ -145,8 +145,8 @@ class _Reader:
         if sets is not None or sorted(key.expression for key in keys) != partition:
             raise self._text.error(
                 TextSpan(places[0].start, places[-1].end),
-                "events are counted by the columns of PARTITION BY, and results are computed by "
-                f"them too: write GROUP BY {', '.join(spelled)}",
+                "PARTITION BY counts events per partition, so results must be grouped alike: "
+                f"write GROUP BY {', '.join(spelled)}",
             )
         return replace(window, partition_by=tuple(spelled))
 
@@ -185,7 +185,7 @@ class _Reader:
         return tuple(keys), sets
 
     def _resolved_keys(self, node: exp.Expr) -> list[exp.Expr]:
-        """Return the key an element of GROUP BY means; none if the window tells it anyway."""
+        """Return the key that an element of GROUP BY means; none for columns of the window."""
         if isinstance(node, exp.Literal) and not node.is_string:
             node = self._item_at(node)
         node = self._names.tidy(node)
@@ -215,7 +215,7 @@ class _Reader:
         return written(tree.transform(lambda node: self._held(node, aliases or {})))
 
     def _held(self, node: exp.Expr, aliases: Mapping[str, exp.Expr]) -> exp.Expr:
-        """Return the column that holds what a node means, or the node to look inside."""
+        """Return the column that holds the value of a node, or the node itself to descend into."""
         key = self._keys.get(written(node)) if not isinstance(node, exp.Literal) else None
         if key is not None:
             return column(key)
@@ -236,7 +236,7 @@ class _Reader:
         raise self._ungrouped(node)
 
     def _aggregate(self, node: exp.Expr) -> str:
-        """Return the name of the column that holds an aggregate, computing it if none does."""
+        """Return the name of the column that holds an aggregate, adding it if there is none."""
         call = self._calls.read(node)
         for name, other in self._aggregates.items():
             if call == other:
@@ -247,7 +247,7 @@ class _Reader:
         return name
 
     def _window_column(self, node: exp.Column) -> exp.Expr | None:
-        """Return what a name says of the window, if it does."""
+        """Return the expression for a column of the window, or None."""
         names = [part.name.lower() for part in node.parts]
         if names == [self._heading]:
             return column(self._heading)
@@ -262,16 +262,16 @@ class _Reader:
         return Named(self._heading, written(column(self._heading)), self._shape.window_place)
 
     def _grouping_function(self, node: exp.Expr) -> exp.Expr:
-        """Return what tells the grouping of a row, or whether it leaves a key out."""
+        """Return the expression for the grouping of a row, or for whether it omits a key."""
         name = called(node)
         if not self._has_sets:
-            raise self._text.error(node, f"{name} goes with GROUPING SETS, ROLLUP or CUBE")
+            raise self._text.error(node, f"{name} needs GROUPING SETS, ROLLUP or CUBE")
         if name == "grouping_id":
             return column("grouping_id")
         keys = list(self._keys)
         asked = [written(each) for each in node.expressions]
         if len(asked) != 1 or asked[0] not in keys:
-            raise self._text.error(node, f"grouping is called with one of the keys: {keys}")
+            raise self._text.error(node, f"grouping must be called with one of the keys: {keys}")
         bit = len(keys) - 1 - keys.index(asked[0])
         text = f"CAST(shiftright(`grouping_id`, {bit}) & 1 AS TINYINT)"
         return sqlglot.parse_one(text, dialect=Cql)
@@ -281,7 +281,7 @@ class _Reader:
         if self._names.spelling(name) is not None:
             return self._text.error(
                 node,
-                f"{name!r} has many values in a group: add it to GROUP BY, or choose one, for "
+                f"{name!r} has many values in a group: add it to GROUP BY, or aggregate it, for "
                 f"example max({name}) or last({name})",
             )
         if name.lower() in _WINDOW_NAMES:
@@ -291,7 +291,7 @@ class _Reader:
     # -- names -----------------------------------------------------------------------------
 
     def _free_name(self, wanted: str, text: str) -> str:
-        """Return a name for a column of the result rows that no other has."""
+        """Return an unused name for a column of the result rows."""
         number = 1
         name = wanted or text
         while name.lower() in self._taken:
@@ -301,18 +301,18 @@ class _Reader:
         return name
 
     def _title_of(self, text: str) -> str:
-        """Return the name under which an expression is selected as it is; nothing if it is not."""
+        """Return the name under which an expression itself is selected; empty if it is not."""
         pairs = zip(self._titles, self._items, strict=True)
         return next((title for title, item in pairs if written(item) == text), "")
 
     def _is_key(self, node: exp.Expr) -> bool:
-        """Tell whether GROUP BY ALL groups by an item: one over columns of events alone."""
+        """Return whether GROUP BY ALL groups by an item, one over columns of events alone."""
         names = [each.parts[0].name for each in node.find_all(exp.Column)]
         is_of_events = bool(names) and all(self._names.spelling(name) for name in names)
         return is_of_events and not any(self._calls.is_aggregate(each) for each in node.walk())
 
     def _count_at_least(self, keys: tuple[Named, ...]) -> None:
-        """Let a statement without aggregates show the groups there are."""
+        """Add a count to a statement without aggregates, so that it returns its groups."""
         if not keys:
             raise self._text.error(
                 self._shape.items[0].place,
@@ -325,17 +325,18 @@ class _Reader:
         for each in columns:
             if each.name.lower() in seen:
                 raise self._text.error(
-                    each.place, f"another column is called {each.name!r} too: name this one with AS"
+                    each.place,
+                    f"another column is also called {each.name!r}: rename it with AS",
                 )
             seen.add(each.name.lower())
 
 
-#: what windows of some kind tell of themselves
+#: columns that windows of some kind have
 _WINDOW_NAMES = ("window", "session_window", "window_start", "window_end", "time")
 
 
 def _own_name(node: exp.Expr) -> str:
-    """Return the name of a column or of a field; nothing for other expressions."""
+    """Return the name of a column or of a field; empty for other expressions."""
     if isinstance(node, exp.Dot):
         return str(node.expression.name)
     return str(node.name) if isinstance(node, exp.Column) else ""

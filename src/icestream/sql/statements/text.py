@@ -1,11 +1,11 @@
 """The text of statements, and errors that point into it.
 
-Idea: a text is cut into tokens once; a statement is a run of them, up to a semicolon. Positions are
-always those of the whole text, because what a statement does not parse is blanked and not cut out.
-An error points at a place and gives the number of its line.
+Idea: a text is split into tokens once; a statement is a run of tokens, up to a semicolon. Positions
+are always those of the whole text, because parts that a statement does not parse are blanked
+instead of cut out. An error points at a place and gives its line number.
 
 Invariants:
-1. An error shows the words it is about, where they are in the whole text
+1. An error shows the words in question with their place in the whole text
    (`test_errors_give_the_line_in_the_whole_text`).
 2. Semicolons and brackets in strings and comments separate nothing
    (`test_strings_and_comments_are_not_read_as_syntax`).
@@ -47,7 +47,7 @@ class Text:
         return error_at(self.whole, self.place_of(where), message, numbered=True)
 
     def place_of(self, where: TextSpan | exp.Expr | Token) -> TextSpan:
-        """Return where something stands; of a call that is its name."""
+        """Return the place of something; for a call, the place of its name."""
         if isinstance(where, TextSpan):
             return where
         if isinstance(where, Token):
@@ -59,11 +59,11 @@ class Text:
         return TextSpan(min(spans).start, max(span.end for span in spans))
 
     def slice(self, place: TextSpan) -> str:
-        """Return what is written at a place, on one line."""
+        """Return the text at a place, on one line."""
         return " ".join(self.whole[place.start : place.end].split())
 
     def keyword(self, *words: str) -> TextSpan | None:
-        """Return the place of the first of the words outside of all parentheses."""
+        """Return the place of the first of the words outside all parentheses."""
         for token, depth in with_depth(self.tokens):
             is_word = token.token_type not in (TokenType.STRING, TokenType.IDENTIFIER)
             if depth == 0 and is_word and token.text.upper().split(" ")[0] in words:
@@ -83,11 +83,11 @@ class Text:
         except ParseError as error:
             raise self._misread(error) from None
         if not trees:
-            raise self.error(self.place, "this is no statement; begin with SELECT")
+            raise self.error(self.place, "this is not a statement; start with SELECT")
         return trees[0]
 
     def _misread(self, error: ParseError) -> DefinitionError:
-        """Return the parser's complaint, at its place."""
+        """Return the parser's error, at its place."""
         told = error.errors[0]
         word = told.get("highlight") or ""
         line_start = 0
@@ -101,7 +101,7 @@ class Text:
 
 
 def with_depth(tokens: Iterable[Token]) -> Iterable[tuple[Token, int]]:
-    """Return tokens with the number of parentheses and brackets around each."""
+    """Return tokens with their nesting depth in parentheses and brackets."""
     depth = 0
     for token in tokens:
         if token.token_type in (TokenType.R_PAREN, TokenType.R_BRACKET):
@@ -112,13 +112,13 @@ def with_depth(tokens: Iterable[Token]) -> Iterable[tuple[Token, int]]:
 
 
 def statements(whole: str) -> list[Text]:
-    """Cut a text into its statements."""
+    """Split a text into its statements."""
     try:
         tokens = Cql().tokenize(whole)
     except TokenError:
         opened = next((m for m in _CLOSED_OR_OPEN.finditer(whole) if m["open"]), None)
         start, end = opened.span() if opened else (0, 1)
-        message = "this is opened and never closed"
+        message = "this is opened but never closed"
         raise error_at(whole, TextSpan(start, end), message, numbered=True) from None
     texts: list[Text] = []
     run: list[Token] = []

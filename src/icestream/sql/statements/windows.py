@@ -1,7 +1,7 @@
 """The window of a stream: `[RANGE 1 HOUR SLIDE 1 SECOND]` and the other clauses in brackets.
 
-Idea: the clause is a small language of its own, read by a small parser of its own into pure data;
-what surrounds it is SQL and read elsewhere.
+Idea: the clause is a small language with its own parser, which reads it into pure data; the SQL
+around it is read elsewhere.
 
     window    = RANGE interval [SLIDE (interval | number ROWS)]
               | [PARTITION BY column, ...] ROWS number [SLIDE (number [ROWS] | interval)]
@@ -10,9 +10,9 @@ what surrounds it is SQL and read elsewhere.
 
 Invariants:
 1. Without SLIDE there is a result per event (`test_without_a_slide_every_event_gives_a_result`).
-2. Any interval reads as `core.units` reads it (`test_intervals_read_as_everywhere_else`).
+2. Intervals are parsed as by `core.units` (`test_intervals_read_as_everywhere_else`).
 
-Limits: windows that never forget (UNBOUNDED) and those of an instant (NOW) are refused.
+Limits: windows without an end (UNBOUNDED) and windows of an instant (NOW) are refused.
 
 References: A. Arasu, S. Babu, J. Widom. The CQL continuous query language, VLDB Journal 2006.
 """
@@ -36,7 +36,7 @@ class RowSlide:
     count: int
 
 
-#: a slide in time, in events, or none: a result per event
+#: a slide in time or in events; None for a result per event
 Slide = Micros | RowSlide | None
 
 
@@ -59,7 +59,7 @@ class RowsWindow:
 
 @dataclass(frozen=True)
 class CumulativeWindow:
-    """Windows that grow by `step` until they have `size`, then begin anew."""
+    """Windows that grow by `step` up to `size`, then start again."""
 
     size: Micros
     step: Micros
@@ -67,7 +67,7 @@ class CumulativeWindow:
 
 @dataclass(frozen=True)
 class SessionWindow:
-    """Runs of events that follow each other in less than `gap`."""
+    """Runs of events less than `gap` apart."""
 
     gap: Micros
 
@@ -94,11 +94,11 @@ _KINDS = ("RANGE", "ROWS", "PARTITION BY", "TUMBLE", "CUMULATE", "SESSION")
 _EXAMPLE = "write for example [RANGE 1 HOUR SLIDE 1 MINUTE] or [ROWS 100]"
 _INSTEAD = {
     "UNBOUNDED": (
-        "a window that forgets nothing never closes: give it a length, for example [RANGE 7 DAYS] "
-        "or [CUMULATE 1 DAY STEP 1 MINUTE] for totals since midnight"
+        "an unbounded window never closes: give it a length, for example [RANGE 7 DAYS] or "
+        "[CUMULATE 1 DAY STEP 1 MINUTE] for totals since midnight"
     ),
     "NOW": (
-        "a window of one instant holds one event: [ROWS 1] gives a result for each event, and "
+        "a window of one instant contains one event: [ROWS 1] returns a result per event, and "
         "stream.where or withColumn need no window at all"
     ),
     "HOP": "hopping windows are written [RANGE size SLIDE step]",
@@ -114,12 +114,12 @@ class _Lexeme:
     place: TextSpan
 
     def says(self, *words: str) -> bool:
-        """Tell whether this is one of the words."""
+        """Return whether this is one of the words."""
         return self.kind == "word" and self.text.upper() in words
 
 
 def parse_window(text: Text, place: TextSpan) -> tuple[Window, tuple[TextSpan, ...]]:
-    """Read the clause between brackets at a place; also tell where its partition columns are."""
+    """Parse the clause in brackets at a place; also return the places of partition columns."""
     return _Parser(text, place).window()
 
 
@@ -143,7 +143,7 @@ class _Parser:
 
     @property
     def _seen(self) -> _Lexeme:
-        """Return the next lexeme; at the end, an empty one just behind the last."""
+        """Return the next lexeme; at the end, an empty one just after the last."""
         return self._ahead(0)
 
     def _ahead(self, count: int) -> _Lexeme:
@@ -172,7 +172,7 @@ class _Parser:
         return self._text.error(lexeme.place, message)
 
     def _since(self, start: int) -> TextSpan:
-        """Return the place of the lexemes taken since the one of that number."""
+        """Return the place of the lexemes consumed since a given one."""
         return TextSpan(self._lexemes[start].place.start, self._lexemes[self._next - 1].place.end)
 
     # -- grammar ---------------------------------------------------------------------------
@@ -182,7 +182,7 @@ class _Parser:
         if self._seen.kind != "end":
             word = self._seen.text
             hint = guess(word, ("SLIDE", "STEP", "ROWS"))
-            raise self._wrong(self._seen, f"the window ends before {word!r}{hint}")
+            raise self._wrong(self._seen, f"unexpected {word!r} after the end of the window{hint}")
         return window, places
 
     def _kind(self) -> tuple[Window, tuple[TextSpan, ...]]:
@@ -251,9 +251,9 @@ class _Parser:
             self._take()
         if self._seen.says("RANGE"):
             raise self._wrong(
-                self._seen, "only ROWS are counted per partition; for a RANGE, GROUP BY does it"
+                self._seen, "PARTITION BY is for ROWS only; for a RANGE, use GROUP BY"
             )
-        self._expect(("ROWS", "ROW"), "PARTITION BY columns are followed by ROWS and a number")
+        self._expect(("ROWS", "ROW"), "PARTITION BY must be followed by ROWS and a number")
         return self._rows(tuple(names)), tuple(places)
 
     def _cumulative(self) -> CumulativeWindow:
@@ -264,18 +264,18 @@ class _Parser:
         if size % step:
             raise self._text.error(
                 self._since(start),
-                f"the step must divide the size, {format_interval(size)}, without rest",
+                f"the step must divide the size, {format_interval(size)}, evenly",
             )
         return CumulativeWindow(size, step)
 
     def _slide(self, *, bare_rows: bool) -> Slide:
-        """Read what follows SLIDE; a number without a unit is one of rows if `bare_rows`."""
+        """Read the slide after SLIDE; a number without a unit counts rows if `bare_rows`."""
         number, unit = self._seen, self._ahead(1)
         if number.kind == "number" and (unit.says("ROWS", "ROW") or unit.kind == "end"):
             if unit.kind == "end" and not bare_rows:
                 raise self._wrong(
                     self._seen,
-                    f"SLIDE {number.text} of what? Write SLIDE {number.text} SECONDS or "
+                    f"SLIDE {number.text} needs a unit: write SLIDE {number.text} SECONDS or "
                     f"SLIDE {number.text} ROWS",
                 )
             count = self._count("SLIDE")
@@ -291,7 +291,7 @@ class _Parser:
         return int(number.text)
 
     def _interval(self, after: str) -> Micros:
-        """Read an interval and compute it as everywhere else."""
+        """Read an interval with the rules of `core.units`."""
         for word in ("UNBOUNDED", "NOW"):
             if self._seen.says(word):
                 raise self._wrong(self._seen, _INSTEAD[word])
@@ -313,13 +313,14 @@ class _Parser:
         except DefinitionError as error:
             raise self._text.error(place, str(error)) from None
         if length <= 0:
-            raise self._text.error(place, f"{after} must be longer than nothing")
+            raise self._text.error(place, f"{after} must be positive")
         return length
 
     def _no_unit(self, after: str, number: _Lexeme) -> DefinitionError:
         rows = f"; a number of events is written [ROWS {number.text}]" if after == "RANGE" else ""
         return self._text.error(
-            number.place, f"{number.text} of what? Write {number.text} SECONDS or MINUTES{rows}"
+            number.place,
+            f"{number.text} needs a unit: write {number.text} SECONDS or MINUTES{rows}",
         )
 
 

@@ -229,7 +229,7 @@ def test_times_near_the_ends_of_64_bits_are_refused_by_name(
         good = events(plan, *((0, 0, 1) for _ in times))
         return good.set_column(0, plan.batch_schema.field(0), pa.array(times).cast(plan.time))
 
-    with pytest.raises(InputError, match=rf"{time:,} microseconds.*filter it out"):
+    with pytest.raises(InputError, match=rf"{time:,} microseconds.*filter the event out"):
         open_query(plan, f"{tmp_path}/bad").feed([[at(0, time)]])
     query = open_query(plan, f"{tmp_path}/good")
     found = [*rows_of(query.feed([[at(-(2**62), 2**62)]])), *rows_of(query.flush())]

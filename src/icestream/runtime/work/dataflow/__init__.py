@@ -1,1 +1,1 @@
-"""A version of a dataflow: components in order, parcels between them, memory and spills."""
+"""A version of a dataflow: components in order, parcels between them, memory and spilling."""

@@ -1,4 +1,4 @@
-"""Ingest of a dataflow: events of each source as changes, sent on the edges that begin at it."""
+"""Ingest of a dataflow: the events of each source as changes, sent on the edges from it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from icestream.runtime.ingest.reception import EventTimeCheck
 
 @dataclass(frozen=True)
 class DataflowIngest:
-    """What every ingest task of a version of a dataflow is told."""
+    """The task of every split of a version of a dataflow."""
 
     plan: Dataflow
     version: int
@@ -54,7 +54,7 @@ class DataflowIngest:
     def _by_source(
         self, events: pa.RecordBatch, times: Ints
     ) -> Iterator[tuple[int, pa.RecordBatch, Ints]]:
-        """Yield the events of each source that has some."""
+        """Yield the events of each source that has any."""
         if len(self.plan.sources) == 1:
             yield 0, events, times
             return
@@ -87,7 +87,7 @@ class DataflowIngest:
 
 
 def _points(payload: pa.RecordBatch, instants: Ints) -> pa.RecordBatch:
-    """Return events without a duration, not yet of any group."""
+    """Return point events that do not belong to a group yet."""
     ones = np.ones(len(instants), dtype=np.int64)
     nobody = np.zeros(len(instants), dtype=np.uint64)
     return changes_of(payload, instants, instants + 1, ones, nobody, nobody)

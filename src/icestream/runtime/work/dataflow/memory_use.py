@@ -1,13 +1,13 @@
-"""What the components of a dataflow hold in memory, and where more of it would help.
+"""How much memory the components of a dataflow hold, and where more would help.
 
-Idea: an array of an arena does not shrink, so a shard keeps what it took; what nobody has taken yet
-goes where it is missing. A shard shows that by growing, or, where it cannot, by reading groups that
-had to leave. Both fade by half in each version, so that one odd batch does not decide.
+Idea: an array of an arena does not shrink, so a shard keeps the memory it took; free memory goes
+where it is missing. A shard shows that by growing or, if it cannot grow, by reading evicted groups
+back. Both measures halve with each version, so that a single odd batch does not decide.
 
 Invariants:
-1. No shard is said to hold more than it was given, so what all hold fits into what all were given
+1. No shard counts as holding more than its quota, so the total fits into the budget
    (`test_nobody_holds_more_than_was_given`).
-2. Who reads groups back asks for as many bytes (`test_who_reads_groups_back_asks_for_more`).
+2. A shard that reads groups back requests those bytes (`test_who_reads_groups_back_asks_for_more`).
 
 Cost: O(shards of components).
 """
@@ -24,17 +24,17 @@ from icestream.runtime.version.task import ShardReport
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """What shards hold and miss after a version."""
+    """What shards hold and need after a version."""
 
     of: Mapping[int, ShardMemory] = field(default_factory=dict)
-    #: bytes that each shard had read from the log since its arena was made
+    #: bytes that each shard has read from the log since its arena was created
     read: Mapping[int, int] = field(default_factory=dict)
 
     @classmethod
     def after(
         cls, before: MemoryUse, reports: Sequence[ShardReport], given: Sequence[int]
     ) -> MemoryUse:
-        """Tell from the reports of a version; `given` are the quotas of all shards in it."""
+        """Compute it from the reports of a version; `given` are the quotas of all shards."""
         of, read = {}, {}
         for report in reports:
             if "needed_bytes" not in report.statistics:
@@ -48,7 +48,7 @@ class MemoryUse:
         return cls(of, read)
 
     def to_json(self) -> dict[str, list[int]]:
-        """Return a JSON object; its keys are text."""
+        """Return a JSON object; its keys are strings."""
         return {str(s): [each.held, each.growth, self.read[s]] for s, each in self.of.items()}
 
     @classmethod

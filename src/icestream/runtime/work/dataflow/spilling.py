@@ -1,15 +1,15 @@
-"""Which partitions of which joins leave memory in the next version: decided between two versions.
+"""Decides between two versions which partitions of which joins are spilled in the next version.
 
-Idea: shards report what they hold and what the rows that left them were traced to; all reports of
-a version together are the plan's statistics. If joins fill more than the threshold of the room they
-have together, the strategy chooses partitions of all of them at once. What was decided, and what
-the decision was made of, is part of the commit: a version that is made again makes the same.
+Idea: shards report what they hold and from which partitions the output rows came; all reports of a
+version together are the plan's statistics. If joins fill more than the threshold of their common
+memory, the strategy chooses partitions of all of them at once. The commit records the decision and
+its inputs, so that a version that is made again decides the same.
 
 Invariants:
-1. What is counted for a partition describes its resident generation
+1. The counts of a partition describe its resident generation
    (`test_counts_begin_anew_when_a_partition_is_spilled`).
-2. Below the threshold nothing is chosen; above it, at least the amount, and at least the rows that
-   are above (`test_partitions_are_chosen_when_the_threshold_is_passed`,
+2. Below the threshold nothing is chosen; above it, at least the amount, and at least the excess
+   (`test_partitions_are_chosen_when_the_threshold_is_passed`,
    `test_at_least_what_is_above_the_threshold_leaves`).
 
 Cost: two numbers for each partition of each join in every commit.
@@ -31,13 +31,13 @@ from icestream.plan.nodes.spilling import Spilling
 from icestream.runtime.version.quotas import ShardMemory
 from icestream.runtime.version.task import ShardReport
 
-#: partitions that an idle version cleans up, at most
+#: most partitions that an idle version cleans up
 IDLE_PARTITIONS = 32
 
 
 @dataclass(frozen=True)
 class JoinStatistics:
-    """What all shards together tell of a join, by partition."""
+    """What all shards together report of a join, by partition."""
 
     sizes: Ints
     outputs: Ints
@@ -45,32 +45,32 @@ class JoinStatistics:
     owing: npt.NDArray[np.bool_]
     #: whether a resident generation ended in this version
     ended: npt.NDArray[np.bool_]
-    #: resident rows of each of its streams, and how many keys they have
+    #: resident rows of each of its streams, and the number of their keys
     rows: Ints
     keys: Ints
-    #: bytes of memory that its shards hold, and those there is room for
+    #: bytes of memory that its shards hold, and their limit
     held: int
     room: int
-    #: for people
+    #: description, for reports
     told: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class JoinDecisions:
-    """What the joins of a plan are told next, and what that was made of."""
+    """The instructions for the joins of a plan, and the statistics behind them."""
 
-    #: partitions that leave memory, by join
+    #: partitions to spill, by join
     spill: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-    #: partitions that owe results, by join
+    #: partitions with deferred results, by join
     owing: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-    #: results traced to the resident generation of each partition, and bytes kept because of it
+    #: results attributed to the resident generation of each partition, and bytes kept because of it
     results: Mapping[int, Floats] = field(default_factory=dict)
     kept: Mapping[int, Floats] = field(default_factory=dict)
-    #: memory of each shard of each join, numbered through, and by how much it grew
+    #: memory of each shard of each join, numbered across joins, and its growth
     holdings: Mapping[int, ShardMemory] = field(default_factory=dict)
-    #: times that partitions were chosen to leave
+    #: number of times that partitions were chosen
     spills: int = 0
-    #: whether the stream is over and all state discarded
+    #: whether the stream has ended and all state was discarded
     over: bool = False
 
     def to_json(self) -> dict[str, Any]:
@@ -99,7 +99,7 @@ class JoinDecisions:
         )
 
     def idle(self) -> dict[int, tuple[int, ...]]:
-        """Return the partitions to clean up while nothing comes: a few, leaves first."""
+        """Return the partitions to clean up while nothing arrives: a few, leaves first."""
         for join in sorted(self.owing):
             if self.owing[join]:
                 return {join: self.owing[join][:IDLE_PARTITIONS]}
@@ -107,7 +107,7 @@ class JoinDecisions:
 
 
 def facts_of(reports: Sequence[ShardReport]) -> dict[int, JoinStatistics]:
-    """Add up what the shards report of each join."""
+    """Add up the reports of the shards for each join."""
     by_join: dict[int, list[Mapping[str, Any]]] = {}
     for report in reports:
         told = report.statistics.get("join")
@@ -125,7 +125,7 @@ def decided(
     *,
     over: bool = False,
 ) -> JoinDecisions:
-    """Return what the joins are told in the next version."""
+    """Return the instructions for the joins in the next version."""
     facts = facts_of(reports)
     results = _counted("results", before.results, reports, facts)
     kept = _counted("kept", before.kept, reports, facts)
@@ -151,7 +151,7 @@ def decided(
 def _holdings(
     before: Mapping[int, ShardMemory], reports: Sequence[ShardReport]
 ) -> dict[int, ShardMemory]:
-    """Return the memory of each shard of a join, and how fast it grew."""
+    """Return the memory of each shard of a join, and its growth."""
     holdings = {}
     for report in reports:
         join = report.statistics.get("join")
@@ -164,7 +164,7 @@ def _holdings(
 
 
 def joins_told(reports: Sequence[ShardReport], news: JoinDecisions) -> dict[str, Any]:
-    """Return what the progress report tells of joins."""
+    """Return the part of the progress report about joins."""
     facts = facts_of(reports)
     return {
         "bytesLogged": sum(info.bytes for report in reports for _, info in report.segments),
@@ -216,7 +216,7 @@ def _counted(
     reports: Sequence[ShardReport],
     facts: Mapping[int, JoinStatistics],
 ) -> dict[int, Floats]:
-    """Add what this version counted to what was counted for generations that are resident yet."""
+    """Add the counts of this version to those of generations that are still resident."""
     counts = {}
     for join, each in facts.items():
         count = np.array(before.get(join, np.zeros(len(each.sizes))))
@@ -233,7 +233,7 @@ def _counted(
 def _statistics(
     facts: Mapping[int, JoinStatistics], outputs: Mapping[int, Any], kept: Mapping[int, Floats]
 ) -> PartitionStatistics:
-    """Return a row for each partition of a join that has something in memory."""
+    """Return a row for each partition of a join that has state in memory."""
     rows = {join: np.flatnonzero(each.sizes) for join, each in facts.items()}
     return PartitionStatistics(
         join=np.concatenate([np.full(len(rows[join]), join, dtype=np.int64) for join in facts]),

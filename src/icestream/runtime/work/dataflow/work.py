@@ -1,20 +1,20 @@
 """Dataflows: one job per depth of components, in order, with parcels between them.
 
-Idea: the shards of all components are numbered through, so that segments, arenas and snapshots of a
-version are those of one list of shards. What a component sends is read by later ones in the same
-version, at the same watermark; components that do not send to each other are one job, and those
-that are fused for a version are one task, which hands changes over in memory. Joins that
-defer results are told what leaves memory before a version, and clean up, leaves first, in versions
-in which nothing comes: all of them at the end, a few partitions otherwise.
+Idea: the shards of all components are numbered in one sequence, so that segments, arenas and
+snapshots of a version are those of one list of shards. Later components read what a component sends
+in the same version, at the same watermark. Components that do not send to each other are one job;
+components that are fused for a version are one task, which passes changes in memory. Joins that
+defer results get instructions to spill before a version. They clean up, leaves first, in versions
+without new events: completely at the end, a few partitions otherwise.
 
 Invariants:
-1. A version is the work of all components or of none
+1. A version contains the work of all components or of none
    (`test_crash_between_two_components_leaves_nothing`).
-2. Quotas add up to the budget at most, and memory goes to components that miss some
+2. Quotas add up to at most the budget, and memory goes to components that need it
    (`test_bounded_memory_goes_to_components_that_miss_some`).
-3. Whatever runs together, version by version, results are equal
+3. Results do not depend on which components are fused in which version
    (`test_parity_fusions_that_flip_give_equal_results`).
-4. A join that owes results holds the watermark of those after it
+4. A join with deferred results holds back the watermark of the components after it
    (`test_a_join_that_owes_results_holds_the_watermark_of_the_next`).
 """
 
@@ -46,7 +46,7 @@ from icestream.state.files import Files, LocalFiles
 from icestream.state.groups.cold.targets import SubQueryLoad, Targets, targets
 from icestream.state.groups.store import HEAP
 
-#: least bytes of one shard of a component, and of each grouping in it that keeps something
+#: minimum bytes of one shard of a component, and of each grouping in it with state
 LEAST_QUOTA = 16 * SLICE_BYTES
 LEAST_SHARE = 8 * SLICE_BYTES
 
@@ -57,10 +57,10 @@ class ComponentShard:
 
     plan: Dataflow
     component: int
-    #: bytes that each store is told to give up
+    #: bytes that each store must evict
     targets: Mapping[str, int]
     version: int
-    #: what a join that may defer results is told to do
+    #: instructions for a join that may defer results
     orders: JoinInstructions = field(default_factory=JoinInstructions)
 
     @property
@@ -83,11 +83,11 @@ class ComponentShard:
         return ComponentOperator(spec, space, stores, self.version)
 
     def inputs(self, shelf: ParcelReader, shard: int) -> Parcels:
-        """Return the changes that came on edges."""
+        """Return the changes that arrived on edges."""
         return Parcels(shelf, shard, 0)
 
     def emitted(self, rows: Iterator[Any]) -> Iterator[Emitted]:
-        """Return rows and changes as they are."""
+        """Return rows and changes unchanged."""
         return rows
 
 
@@ -101,7 +101,7 @@ class DataflowWork:
     """Versions of a dataflow."""
 
     def __init__(self, plan: Dataflow, shards: int, budget: int) -> None:
-        """Refuse a budget that the components have no room in."""
+        """Refuse a budget that is too small for the components."""
         self._plan = plan
         quota = least_quota(plan)
         #: bytes that any shard of a component needs
@@ -116,11 +116,11 @@ class DataflowWork:
             raise DefinitionError(msg)
 
     def ordinals(self, shards: int) -> int:
-        """Return how many ordinals the shards of a version take."""
+        """Return how many ordinals the shards of a version use."""
         return shards * sum(len(spec.lifetimes) for spec in self._plan.specs)
 
     def ingest(self, making: VersionContext) -> DataflowIngest:
-        """Return what every ingest task runs."""
+        """Return the task that every split runs."""
         return DataflowIngest(
             self._plan, making.version, making.watermark, self._sends(making, LocalFiles())
         )
@@ -133,14 +133,14 @@ class DataflowWork:
         seen: tuple[Micros | None, ...],
         reached: Micros,
     ) -> VersionResult:
-        """Run the components, those of equal depth together."""
+        """Run the components; those of equal depth run together."""
         paths = [parcel.path for parcel in parcels if parcel.report.entries]
         reports: list[ShardReport] = []
         told = self._told(making)
         clean_up = self._clean_up(making, told, idle=not paths)
         shares = self._quotas(making, told)
         fusion = self._fusion(making)
-        #: up to which instant the changes that leave each component are complete
+        #: instant up to which the output of each component is complete
         complete: dict[int, Micros] = {}
         for wave in fusion.waves(self._plan.graph, making.shards):
             tasks: dict[int, list[ShardTask]] = {}
@@ -169,7 +169,7 @@ class DataflowWork:
         return self._made(making, reports, told, shares, fusion)
 
     def _together(self, group: tuple[int, ...], tasks: Sequence[ShardTask]) -> ShardTask:
-        """Return the task of a shard in which the components of a group hand changes over."""
+        """Return the task of a shard in which the components of a group pass changes on."""
         hands = {
             number: group.index(edge.target)
             for number, edge in enumerate(self._plan.edges)
@@ -178,7 +178,7 @@ class DataflowWork:
         return replace(tasks[0], fused=tuple(tasks[1:]), hands=hands)
 
     def _fusion(self, making: VersionContext) -> RunningFusion:
-        """Return which components run together in a version."""
+        """Return which components are fused in a version."""
         graph, before = self._plan.graph, making.before
         fusion = RunningFusion.begin(graph, making.shards)
         if before is not None and "fusion" in before.decisions:
@@ -221,17 +221,17 @@ class DataflowWork:
         ]
 
     def _quotas(self, making: VersionContext, told: JoinDecisions) -> list[int]:
-        """Return the bytes of each shard of each component: joins share theirs, so do all others.
+        """Return the bytes of each shard of each component; joins share theirs, and so do others.
 
-        Nothing is known before the first version, which is given half of the memory: what is taken
-        once does not come back.
+        The first version, without measurements, divides only half of the memory: what a shard has
+        taken it does not return.
         """
         shards, count = making.shards, making.shards * self._plan.jobs
         alike, least = making.budget // count, self._least
         first = making.before is None and self._plan.jobs > 1
         chosen = [max(least, alike // 2) if first else alike] * count
         known = _holdings(making).of
-        # with less memory than before, those who do not fit come back cold
+        # with less memory than before, shards that do not fit restart cold
         if sum(max(least, alike // 2, each.held) for each in known.values()) > len(known) * alike:
             known = {}
         for holdings, spare in ((told.holdings, alike // 4), (known, alike // 2)):
@@ -249,7 +249,7 @@ class DataflowWork:
         shares: Sequence[int],
         fusion: RunningFusion,
     ) -> VersionResult:
-        """Return what the shards did, and what they are told next."""
+        """Return the results of the shards, and their next instructions."""
         targets = self._targets(reports, making.budget)
         holdings = MemoryUse.after(_holdings(making), reports, shares)
         rows = self._rows(reports, making.shards)
@@ -271,7 +271,7 @@ class DataflowWork:
         return VersionResult(reports, decisions, (), facts)
 
     def _rows(self, reports: Sequence[ShardReport], shards: int) -> list[list[int]]:
-        """Return the changes that each shard sent on each edge between components."""
+        """Return the number of changes that each shard sent on each edge between components."""
         return [
             [
                 reports[edge.origin * shards + shard].statistics["sent"].get(number, 0)
@@ -282,7 +282,7 @@ class DataflowWork:
         ]
 
     def _fused(self, fusion: RunningFusion) -> dict[str, Any]:
-        """Return which operators ran together, by name and by component, where they have names."""
+        """Return which operators are fused, by name and by component, if they have names."""
         if not self._plan.names:
             return {}
         names = self._plan.names
@@ -295,7 +295,7 @@ class DataflowWork:
     # -- joins that defer results ----------------------------------------------------------
 
     def _told(self, making: VersionContext) -> JoinDecisions:
-        """Return what the version before decided."""
+        """Return the decisions of the previous version."""
         before = making.before
         if before is None or self._plan.spilling is None:
             return JoinDecisions()
@@ -304,7 +304,7 @@ class DataflowWork:
     def _clean_up(
         self, making: VersionContext, told: JoinDecisions, *, idle: bool
     ) -> Mapping[int, tuple[int, ...]] | None:
-        """Return the partitions of each join that make what they owe; None for all of all."""
+        """Return the partitions of each join that emit deferred results; None for all."""
         if making.flushing:
             return None
         return told.idle() if idle and not any(told.spill.values()) else {}
@@ -328,12 +328,12 @@ class DataflowWork:
         )
 
     def _complete(self, component: int, complete: Mapping[int, Micros], reached: Micros) -> Micros:
-        """Return up to which instant the changes that come to a component are complete."""
+        """Return the instant up to which the input of a component is complete."""
         origins = [e.origin for e in self._plan.edges if e.target == component]
         return min((complete[each] for each in origins if each is not None), default=reached)
 
     def _targets(self, reports: Sequence[ShardReport], budget: int) -> Targets:
-        """Return what the stores of all shards must give up in the next version."""
+        """Return how much the stores of all shards must evict in the next version."""
         loads = [
             replace(SubQueryLoad.from_json(each), shard=report.shard)
             for report in reports
@@ -354,13 +354,13 @@ class DataflowWork:
 
 
 def _holdings(making: VersionContext) -> MemoryUse:
-    """Return what the version before said of memory."""
+    """Return what the previous version recorded about memory."""
     before = making.before
     return MemoryUse() if before is None else MemoryUse.from_json(before.decisions["holdings"])
 
 
 def _facts(reports: Sequence[ShardReport]) -> dict[str, Any]:
-    """Return what the shards tell of cold state, added up."""
+    """Return the statistics of cold state, summed over the shards."""
     sums: dict[str, int] = {}
     for report in reports:
         for name, count in report.statistics.get("cold", {}).items():

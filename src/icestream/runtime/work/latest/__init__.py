@@ -1,1 +1,1 @@
-"""A version of an update stream: the newest values taken, as many served as there is time for."""
+"""A version of an update stream: accept the newest values, serve as many keys as time allows."""

@@ -1,10 +1,10 @@
 """Ingest of update streams: each split sends the newest value of each key, and nothing else.
 
-Idea: updates that others supersede in the same split end here. For steps over every event all of
-them are sent, spread evenly over the shards; for joins and windows all of them, by key.
+Idea: updates that are superseded in the same split end here. For steps over every event all events
+are sent, spread evenly over the shards; for joins and windows all of them, by key.
 
 Invariants:
-1. What travels is one row per key and split (`test_superseded_updates_do_not_travel`).
+1. Each split sends one row per key (`test_superseded_updates_do_not_travel`).
 2. The same split makes the same parcel (`test_the_same_updates_make_the_same_parcel`).
 """
 
@@ -27,23 +27,23 @@ from icestream.plan.nodes.updates import Updates, column
 from icestream.runtime.exchange.parcels import ExchangeWriter, SplitReport
 from icestream.runtime.ingest.reception import EventTimeCheck
 
-#: what is sent: the newest of each key, and every event
+#: kinds of records: the newest update of each key, and every event
 NEWEST, EVERY = range(2)
 #: rows of one record
 RECORD_ROWS = 16_384
-#: an odd number with well-mixed bits: its multiples are spread over all shards
+#: an odd number with well-mixed bits, whose multiples are spread over all shards
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True)
 class UpdatesIngest:
-    """What every ingest task of a version is told."""
+    """The task of every split of a version."""
 
     plan: Updates
     version: int
     watermark: int
     routes: tuple[int, ...]
-    #: whether updates that others supersede are sent too
+    #: whether superseded updates are sent too
     whole: bool = False
 
     def run(
@@ -69,12 +69,12 @@ class _Sending:
         self._load = np.zeros(len(self._routes), dtype=np.int64)
         ranks = ingest.plan.ranks
         self._folder = UpdateCoalescer(None if ranks is None else np.array(ranks, dtype=np.int64))
-        #: number of the next event, for those that go to any shard
+        #: number of the next event, for events that may go to any shard
         self._next = split << 40
         self._sent = 0
 
     def take(self, batch: pa.RecordBatch) -> None:
-        """Take in one batch of events."""
+        """Process one batch of events."""
         events, times = self._reception.admit(batch)
         if not events.num_rows:
             return
@@ -90,7 +90,7 @@ class _Sending:
                 self._folder.take(updates)
 
     def finish(self) -> SplitReport:
-        """Send what was kept and return the report of the split."""
+        """Send what was collected and return the report of the split."""
         updates = self._folder.finish()
         if updates is not None:
             self._send(updates, NEWEST)

@@ -1,14 +1,14 @@
-"""Update streams: how long the shards may serve in a version, and what is told of it.
+"""Update streams: how long the shards may serve in a version, and the report about it.
 
-Idea: a batch should last as long as the interval between two batches, no more. Everything in it
-that is not serving (reading, exchange, log, commit, sink, Spark's own work) is measured from batch
-to batch; what it is likely to take is left out of the interval, and the rest is for serving. Where
-several tasks share a core, each gets its part of that.
+Idea: a batch should last as long as the interval between two batches, no longer. Whatever is not
+serving (reading, exchange, log, commit, sink, Spark's own work) is measured; its expected time is
+subtracted from the interval, and the rest is for serving. Tasks that share a core divide that time
+among them.
 
 Invariants:
-1. While keys wait a version is made also of a batch without events
+1. While keys wait, even a batch without events makes a version
    (`test_waiting_keys_are_served_on_idle_ticks`).
-2. At the end of the input everything that waits is served
+2. At the end of the input all waiting keys are served
    (`test_a_flush_serves_everything_that_waits`).
 """
 
@@ -31,35 +31,35 @@ from icestream.runtime.exchange.parcels import ParcelReader, Parcels
 from icestream.runtime.version.work import Executor, Parcel, VersionContext, VersionResult, total
 from icestream.runtime.work.latest.ingest import EVERY, NEWEST, UpdatesIngest
 
-#: part of the interval that is taken for other work before any was measured
+#: part of the interval reserved for other work before it has been measured
 FIRST_GUESS = 0.4
-#: batches that say what to expect, and how many of them may have taken longer
+#: batches from which the expected time is computed, and how many of them may have taken longer
 BATCHES = 8
 LONGER = 1
-#: intervals of work that a batch may bring before only the newest of it is processed
+#: intervals of work in a batch beyond which only the newest updates are processed
 LONGEST = 4
-#: part of the interval that is always for serving
+#: part of the interval that is always reserved for serving
 LEAST = 0.1
 
 
 @dataclass
 class Overhead:
-    """What a batch is likely to spend on everything but reading and serving, in seconds.
+    """The seconds that a batch is expected to spend on everything but reading and serving.
 
-    The first batch does not count: much is done only once.
+    The first batch is ignored: it includes work that is done only once.
     """
 
     _warm: bool = False
     _spent: deque[float] = field(default_factory=lambda: deque(maxlen=BATCHES))
 
     def learn(self, seconds: float) -> None:
-        """Count what one batch spent."""
+        """Add the seconds of one batch."""
         if self._warm:
             self._spent.append(seconds)
         self._warm = True
 
     def expected(self, interval: float) -> float:
-        """Return what to leave free."""
+        """Return the seconds to reserve."""
         if not self._spent:
             return FIRST_GUESS * interval
         ranked = sorted(self._spent, reverse=True)
@@ -73,9 +73,9 @@ class UpdatesShard:
     plan: Updates
     #: microseconds for serving
     budget: Micros
-    #: when the rows of the version before reached the application; None if there were none
+    #: when the rows of the previous version reached the application; None if there were none
     delivered: Micros | None
-    #: whether all events are processed, and not only the newest of each key
+    #: whether all events are processed, not only the newest of each key
     whole: bool = False
 
     @property
@@ -85,7 +85,7 @@ class UpdatesShard:
 
     @property
     def views(self) -> int:
-        """Return how many steps there are."""
+        """Return the number of steps."""
         return len(self.plan.steps)
 
     def operator(self, space: Shard) -> Operator:
@@ -123,12 +123,12 @@ class UpdatesShard:
         return NewestOperator(ServingOperator(spec, space), every)
 
     def inputs(self, shelf: ParcelReader, shard: int) -> UpdateInputs:
-        """Return the updates that came."""
+        """Return the updates that arrived."""
         newest, every = (Parcels(shelf, shard, 0, kind) for kind in (NEWEST, EVERY))
         return UpdateInputs(newest, every)
 
     def emitted(self, rows: Iterator[Any]) -> Iterator[Emitted]:
-        """Return the rows as they are."""
+        """Return the rows unchanged."""
         return rows
 
 
@@ -136,23 +136,23 @@ class UpdatesWork:
     """Versions of an update stream."""
 
     def __init__(self, plan: Updates) -> None:
-        """Know nothing of what batches cost."""
+        """Start without measurements."""
         self._plan = plan
         self._overhead = Overhead()
         self._began = 0.0
-        #: seconds that the version before spent on reading and serving
+        #: seconds that the previous version spent on reading and serving
         self._known = 0.0
-        #: whether all events are processed, and what speaks against that
+        #: switches between processing all events and only the newest
         self._switch = ModeSwitch()
-        #: seconds that an event takes, as far as that is known
+        #: seconds that an event takes, if known
         self._each = 0.0
 
     def ordinals(self, shards: int) -> int:
-        """Return how many ordinals the shards of a version take."""
+        """Return how many ordinals the shards of a version use."""
         return shards * len(LIFETIMES)
 
     def ingest(self, making: VersionContext) -> UpdatesIngest:
-        """Return what every ingest task runs."""
+        """Return the task that every split runs."""
         before = making.before
         if making.trigger is not None and before is not None and before.batch == making.trigger[0]:
             self._overhead.learn(max(0.0, making.trigger[1] - self._known))
@@ -171,7 +171,7 @@ class UpdatesWork:
         seen: tuple[Micros | None, ...],
         reached: Micros,
     ) -> VersionResult:
-        """Let the shards serve for as long as there is time."""
+        """Let the shards serve while there is time."""
         reading = 0.0 if making.flushing else self._plan.clock.monotonic() - self._began
         budget = self._budget(making, executor.parallel, reading)
         whole = self._decide(making, total(parcels, "rows"))
@@ -204,7 +204,7 @@ class UpdatesWork:
         return VersionResult(reports, decisions, (), {"updates": shown})
 
     def _decide(self, making: VersionContext, rows: int) -> bool:
-        """Tell whether all events of a batch are processed, by the time they will take."""
+        """Return whether all events of a batch are processed, from the time they will take."""
         plan = self._plan
         if not plan.switches:
             return False

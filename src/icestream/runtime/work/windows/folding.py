@@ -1,15 +1,15 @@
-"""What a task that reads events sends to the shards: entries folded from them, or the events.
+"""What a task that reads events sends to the shards: folded entries, or the events themselves.
 
-Idea: an `EntryFolder` turns events into entries, one per (group, pane), and sends each to the shard
-that owns its key group; a `TupleSender` sends the events themselves. Both serve every grouping of
-the plan from one pass over the batch. Of a *hot* group, which has a good part of a batch, a
-`TupleSender` makes states of the events first, if the aggregates allow it: so its work is split
-over all tasks that read, and its shard only combines.
+Idea: an `EntryFolder` folds events into entries, one per (group, pane), and sends each to the shard
+that owns its key group; a `TupleSender` sends the events themselves. Both handle every grouping of
+the plan in one pass over the batch. If a group is *hot*, with a large part of a batch, a
+`TupleSender` first folds its events into states, if the aggregates allow it: so its work is divided
+among all reading tasks, and its shard only combines.
 
 Invariants:
-1. What a shard receives depends on the events of the split and their order alone
+1. What a shard receives depends only on the events of the split and their order
    (`test_the_same_split_makes_the_same_parcel`).
-2. Whether a group is hot, in which batch, does not show in the rows
+2. Rows do not depend on which groups are hot in which batch
    (`test_oracle_hot_groups_are_split_and_consolidated`).
 
 Cost: one pass over the events per field and grouping; memory of one `EntryTable` and one batch.
@@ -36,18 +36,18 @@ from icestream.plan.windows.grid import Grid
 from icestream.runtime.exchange.parcels import ENTRIES, ExchangeWriter
 from icestream.state.keys import KeyCodec
 
-#: bytes of the table that entries are folded in before they are handed on, at most and at least
+#: maximum and minimum bytes of the table in which entries are folded before they are sent
 TABLE_BYTES = 8 << 20
 LEAST_TABLE_BYTES = 1 << 20
 #: rows of events sent in one record
 TUPLE_ROWS = 16_384
-#: a group is hot if it has this part of a batch, and so many events of it
+#: a group is hot if it has this part of a batch, and at least this many events
 HOT_SHARE = 1 / 16
 HOT_ROWS = 2_048
-#: of so many events one is looked at to find hot groups
+#: one of this many events is sampled to find hot groups
 SAMPLED = 16
 
-#: column of states before those of the state itself
+#: column that precedes those of the state
 PANE = "pane"
 
 
@@ -65,9 +65,9 @@ class EntryFolder:
         partial: bool = False,
         part: int = 0,
     ) -> None:
-        """Fold into a table of so many bytes; `partial` rows are aggregates already.
+        """Fold into a table of this many bytes; `partial` rows are already aggregated.
 
-        `part` is what the plan is among those that are sent together.
+        `part` is the number of the plan among the parts that are sent together.
         """
         self.layout = window_spec(plan).layout
         self.entries = 0
@@ -83,13 +83,13 @@ class EntryFolder:
         self._routes = np.array(routes, dtype=np.int64)
 
     def take(self, batch: pa.RecordBatch, panes: Ints, columns: Mapping[str, InputColumn]) -> None:
-        """Fold one batch, given the pane of each row and the inputs."""
+        """Fold one batch, given the pane and the inputs of each row."""
         for keys in groupings(self._plan, batch, self._plan.group_keys):
             for run in self._table.fold(keys, panes, columns):
                 self._send(run)
 
     def finish(self) -> None:
-        """Send what is left."""
+        """Send the remaining entries."""
         self._send(self._table.take())
 
     def _send(self, run: EntryRun) -> None:
@@ -123,7 +123,7 @@ class TupleSender:
     def __init__(
         self, plan: Plan, routes: tuple[int, ...], out: ExchangeWriter, part: int = 0
     ) -> None:
-        """Send by the routes of a version; `part` is as in `EntryFolder`."""
+        """Send by the routes of a version; for `part` see `EntryFolder`."""
         self.entries = 0
         #: events of hot groups
         self.lifted = 0
@@ -174,7 +174,7 @@ class TupleSender:
             self._out.tuples(shard, mine.slice(first, TUPLE_ROWS), self._part)
 
     def _lift(self, shard: int, events: pa.RecordBatch, chosen: Ints) -> None:
-        """Send what events of a hot group come to."""
+        """Send the states of the events of a hot group."""
         assert self._lifting is not None
         states, grid = self._lifting
         self.lifted += len(chosen)
@@ -189,7 +189,7 @@ class TupleSender:
 
 
 def hot_groups(hi: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Return the identities that a good part of the events have, by a sample of them."""
+    """Return the ids that have a large part of the events, estimated from a sample."""
     if len(hi) < HOT_ROWS:
         return hi[:0]
     found, counts = np.unique(hi[::SAMPLED], return_counts=True)
@@ -197,7 +197,7 @@ def hot_groups(hi: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 def groupings(plan: Plan, batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield the keys of a batch once per grouping; keys that are not in it are null."""
+    """Yield the keys of a batch once per grouping; keys outside the grouping are null."""
     rows = batch.num_rows
     columns = [batch.column(f"k{place}") for place in range(len(plan.keys))]
     if plan.one_grouping:

@@ -1,15 +1,15 @@
-"""Ingest: one task per input split reads events and sends to the shards what they need of them.
+"""Ingest: one task per input split reads events and sends to the shards what they need.
 
-Idea: events are folded into entries where they are read, so what travels is one row per (group,
-pane) and not one per event; parts of the plan that need the events themselves get them. A batch is
-read once, whatever the parts. The task also tells the driver what only it can see: the latest time
+Idea: events are folded into entries where they are read, so that one row per (group, pane) is sent
+instead of one per event; parts of the plan that need the events themselves get them. A batch is
+read once for all parts. The task also reports to the driver what only it can see: the latest time
 of each source, and rows per key group.
 
 Invariants:
-1. An event is late when every window it is in has closed by the watermark before the batch; never
-   by the batch's own events (`test_late_events_are_judged_by_the_watermark_before_the_batch`).
-   A part of the plan gets the events that are in one of its own windows still open.
-2. The exchange file depends on the events of the split and their order alone
+1. An event is late if every window it is in has closed by the watermark before the batch, whatever
+   the batch contains (`test_late_events_are_judged_by_the_watermark_before_the_batch`).
+   A part of the plan gets the events that are in one of its own open windows.
+2. The exchange file depends only on the events of the split and their order
    (`test_the_same_split_makes_the_same_parcel`).
 """
 
@@ -32,7 +32,7 @@ from icestream.runtime.ingest.reception import EventTimeCheck, count_entries
 from icestream.runtime.work.windows.folding import TABLE_BYTES, EntryFolder, TupleSender
 from icestream.runtime.work.windows.raw_events import TupleWriter
 
-#: columns of rows that Spark has folded, beside source, keys and partial aggregates
+#: columns of rows folded by Spark, besides source, keys and partial aggregates
 PANE = "pane"
 EVENTS = "events"
 LATEST = "latest"
@@ -40,7 +40,7 @@ LATEST = "latest"
 
 @dataclass(frozen=True)
 class Ingest:
-    """What every ingest task of a version is told."""
+    """The task of every split of a version."""
 
     plan: Plan
     version: int
@@ -48,13 +48,13 @@ class Ingest:
     routes: tuple[int, ...]
     #: bytes of the table of one task
     table_bytes: int = TABLE_BYTES
-    #: ordinal of the segment in which the first split keeps its events; None to keep none
+    #: ordinal of the segment that stores the events of the first split; None to store none
     kept_ordinal: int | None = None
 
     def run(
         self, batches: Iterable[pa.RecordBatch], out: ExchangeWriter, split: int = 0
     ) -> SplitReport:
-        """Read the events of one split and send what they come to into `out`."""
+        """Read the events of one split and send the result to `out`."""
         reception = EventTimeCheck(self.plan, self.watermark, out)
         parts = [
             (_Folding if part.folded else _Sending)(self, number, part, out, split)
@@ -78,12 +78,12 @@ class FoldedIngest:
 
     @property
     def plan(self) -> Plan:
-        """Return the plan whose events these are."""
+        """Return the plan that the events are for."""
         return self.ingest.plan
 
     @property
     def version(self) -> int:
-        """Return the version in the making."""
+        """Return the version that is being made."""
         return self.ingest.version
 
     def run(
@@ -100,14 +100,14 @@ class FoldedIngest:
 
 
 class _Part:
-    """What one part of the plan gets of a split."""
+    """What one part of the plan gets from a split."""
 
     def __init__(self, ingest: Ingest, part: PlanPart) -> None:
         self._events = part.events
         self._late_before = part.plan.late_before(ingest.watermark)
 
     def _open(self, batch: pa.RecordBatch, times: Ints) -> tuple[pa.RecordBatch, Ints]:
-        """Return the events that are in a window of this part still open, as it reads them."""
+        """Return the events in open windows of this part, in the form that it reads."""
         batch = self._events(batch)
         if int(times.min()) >= self._late_before:
             return batch, times
@@ -116,7 +116,7 @@ class _Part:
 
 
 class _Sending(_Part):
-    """Events travel."""
+    """Sends events."""
 
     def __init__(
         self, ingest: Ingest, number: int, part: PlanPart, out: ExchangeWriter, split: int
@@ -138,7 +138,7 @@ class _Sending(_Part):
 
 
 class _Folding(_Part):
-    """Events are folded."""
+    """Folds events."""
 
     def __init__(
         self,
@@ -179,11 +179,11 @@ class _Folding(_Part):
             self._kept.append(batch, times, first)
 
     def take_folded(self, batch: pa.RecordBatch, reception: EventTimeCheck) -> None:
-        """Fold one batch of rows that stand for several events each."""
+        """Fold one batch of rows that each represent several events."""
         report = reception.report
         events = np.asarray(batch.column(EVENTS).to_numpy())
         report.rows += int(events.sum())
-        # the latest time of a pane stands for all of them
+        # the latest time of a pane represents all of them
         timed = batch.filter(batch.column(LATEST).is_valid())
         if timed.num_rows:
             latest = np.asarray(timed.column(LATEST).to_numpy())
@@ -211,7 +211,7 @@ class _Folding(_Part):
         self._begins = min(self._begins, self._grid.instant(int(panes.min())))
 
     def finish(self, report: SplitReport) -> None:
-        """Send what is left and report it."""
+        """Send and report the remaining entries."""
         self._folder.finish()
         report.groups = self._folder.groups
         report.begins = self._begins

@@ -1,8 +1,8 @@
-"""Folding by Spark SQL before rows leave the JVM, where that pays.
+"""Folding by Spark SQL before rows leave the JVM, if that pays.
 
-Idea: sending a row from the JVM to Python costs more than folding it. When many events share a
-(group, pane), `groupBy(keys, pane)` in Spark SQL sends one row for all of them. Whether it pays is
-measured: events per entry of the batches so far.
+Idea: sending a row from the JVM to Python costs more than folding it. If many events share a
+(group, pane), `groupBy(keys, pane)` in Spark SQL sends one row for all of them. Whether that pays
+is measured, as events per entry of the batches so far.
 
 Invariants:
 1. Rows folded by Spark give the same entries as events do, bit for bit
@@ -11,8 +11,8 @@ Invariants:
    (`test_oracle_spark_folds_times_without_a_zone_alike_in_every_zone`).
 3. The choice is made from past batches and changes no result.
 
-Limits: sums of floats and moments (Spark's sums round), decimals, grouping sets, late events that
-are kept, and functions of pairs or of the order of events are folded in Python.
+Limits: Python folds sums of floats and moments (Spark's sums round), decimals, grouping sets, late
+events that are stored, and functions of pairs or of the order of events.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _PARTIALS = {
     "min": ("min({x})",),
     "max": ("max({x})",),
 }
-#: Spark takes -0.0 and 0.0 for one value; this finds out which zeros a float column has
+#: Spark treats -0.0 and 0.0 as one value; these find out which zeros a float column has
 _ZEROS = {
     "min": "bool_or({x} = 0 and cast({x} as string) = '-0.0')",
     "max": "bool_or({x} = 0 and cast({x} as string) = '0.0')",
@@ -54,20 +54,20 @@ _ZEROS = {
 #: microseconds of the time column with a zone, and of one without, whose wall time is UTC
 _MICROS = f"unix_micros({TIME})"
 _WALL_MICROS = f"({TIME} - timestamp_ntz'1970-01-01 00:00:00') div interval '0.000001' second"
-#: where it is on, the difference of two times is of another type
+#: with this setting, the difference of two times has another type
 _LEGACY_INTERVALS = "spark.sql.legacy.interval.enabled"
 
 
 @dataclass
 class Prefold:
-    """Chooses where events are folded, by what the last batch had to show."""
+    """Chooses where events are folded, from measurements of the last batch."""
 
-    #: events per entry in the last batch that had any, and its events
+    #: events per entry in the last batch with events, and its number of events
     ratio: float = 0.0
     events: int = 0
 
     def choose(self, ingest: IngestTask, batch: DataFrame) -> tuple[DataFrame, IngestTask]:
-        """Return what the ingest tasks read and what they run."""
+        """Return what the ingest tasks read, and the task itself."""
         worth_it = self.ratio >= WORTH_IT and self.events >= LEAST_EVENTS
         if not isinstance(ingest, Ingest) or not worth_it:
             return batch, ingest
@@ -80,7 +80,7 @@ class Prefold:
         return fold(ingest, batch), FoldedIngest(ingest)
 
     def learn(self, reports: Sequence[SplitReport]) -> None:
-        """Note how many events shared an entry."""
+        """Record how many events shared an entry."""
         entries = sum(report.entries for report in reports)
         if entries:
             self.events = sum(report.rows for report in reports)
@@ -88,7 +88,7 @@ class Prefold:
 
 
 def can_fold(plan: Plan) -> bool:
-    """Tell whether Spark SQL can fold this plan's events."""
+    """Return whether Spark SQL can fold this plan's events."""
     decimals = any(pa.types.is_decimal(field.type) for field in plan.inputs)
     if takes_tuples(plan) or not plan.one_grouping or plan.late != "drop" or decimals:
         return False
@@ -103,7 +103,7 @@ def fold(ingest: Ingest, batch: DataFrame) -> DataFrame:
     grid = spec.grid
     micros = _MICROS if plan.time.tz else _WALL_MICROS
     since = f"try_subtract({micros}, {grid.origin}L)" if grid.origin else micros
-    # a time whose pane does not fit 64 bits has none; whoever reads the row refuses it
+    # a time whose pane does not fit into 64 bits has no pane; the reader of the row refuses it
     pane = f"try_subtract({since}, pmod({since}, {grid.pane}L)) div {grid.pane}L"
     parts = [
         sf.count(sf.lit(1)).alias(EVENTS),
@@ -116,7 +116,7 @@ def fold(ingest: Ingest, batch: DataFrame) -> DataFrame:
     ]
     keys = [sf.col(f"k{i}") for i in range(len(plan.keys))]
     folded = batch.groupBy(sf.col(SOURCE), sf.expr(pane).alias(PANE), *keys).agg(*parts)
-    # a session may have hundreds of shuffle partitions; each would be a task here
+    # a session may have hundreds of shuffle partitions, each of which would be a task here
     return folded.coalesce(batch.sparkSession.sparkContext.defaultParallelism)
 
 

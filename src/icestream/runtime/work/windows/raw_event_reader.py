@@ -1,14 +1,14 @@
-"""Kept events, read by a shard that needs them again for fields without an inverse.
+"""Stored events, read by a shard that must fold them again for fields without an inverse.
 
-Idea: the commits name the segments of raw events and the version that added each; a shard reads
-the blocks of a span of time, in the order of arrival, and folds the events of its own groups. What
-came after a version is left out, so that a version that is replayed sees what it saw.
+Idea: the commits name the segments of raw events and the version that added each. A shard reads the
+blocks of a time span in the order of arrival and folds the events of its own groups. Events that
+arrived after a version are ignored, so that a replay of the version sees the same events.
 
-Invariant: blocks are read ahead, no more than a pool at a time, and each is counted
+Invariant: blocks are read ahead, at most one pool at a time, and each is counted
 (`test_bounded_events_that_are_folded_again_come_through_the_pool`).
 
-Cost: every shard reads all blocks of a span and identifies their groups. The commits are read once
-in a task, when it first asks for events.
+Cost: every shard reads all blocks of a span and computes the ids of their groups. A task reads the
+commits once, when it first needs events.
 """
 
 from __future__ import annotations
@@ -43,23 +43,23 @@ from icestream.state.versions.commits import EVENTS, SEGMENTS, LiveSegment, Vers
 
 @dataclass(frozen=True)
 class RawEventReader:
-    """The kept events of one shard."""
+    """The stored events of one shard."""
 
     plan: Plan
     routes: tuple[int, ...]
     files: Files
     root: str
-    #: the version in the making, and what was kept for it
+    #: the version that is being made, and the segments stored for it
     version: int
     fresh: tuple[LiveSegment, ...]
     shard: int
-    #: blocks that were read, their bytes, and for how many spans
+    #: blocks that were read, their bytes, and the number of spans
     read: Counter[str] = field(default_factory=Counter, compare=False)
 
     def fold(
         self, panes: tuple[int, int], his: tuple[int, int], capacity: int, version: int
     ) -> tuple[Ints, Table] | None:
-        """Fold the events of panes and of groups between two hi; None if they are too many."""
+        """Fold events of some panes and a range of id_high; None if there are too many."""
         spec = window_spec(self.plan)
         codec = KeyCodec(self.plan.group_keys)
         table = EntryTable(spec.layout, codec, capacity)
@@ -82,7 +82,7 @@ class RawEventReader:
     def _mine(
         self, codec: KeyCodec, keys: pa.RecordBatch, his: tuple[int, int]
     ) -> npt.NDArray[np.bool_]:
-        """Tell which keys are of this shard and between two hi."""
+        """Return which keys belong to this shard and to a range of id_high."""
         hi, _ = codec.identify(keys)
         shards = np.empty(len(hi), dtype=np.int64)
         load = np.zeros(self.plan.key_groups, dtype=np.int64)
@@ -92,7 +92,7 @@ class RawEventReader:
         return mine
 
     def _events(self, first: Micros, end: Micros, version: int) -> Iterator[pa.RecordBatch]:
-        """Yield the events of a span that a version knows, with the number of their arrival."""
+        """Yield the events of a span that a version sees, with their arrival numbers."""
         pool = len(window_spec(self.plan).families) + 1
         with closing(read_ahead(self._blocks(first, end, version), pool)) as blocks:
             for known_since, record, batch in blocks:
@@ -107,7 +107,7 @@ class RawEventReader:
                     yield numbered.take(pa.array(inside))
 
     def _blocks(self, first: Micros, end: Micros, version: int) -> Generator[_Block]:
-        """Read the blocks that may have events of a span, as far as a version knows them."""
+        """Read the blocks that may have events of a span, among those that a version sees."""
         least = settled_from(self.plan, first)
         for segment in self._segments:
             begins, info = segment.begins, segment.info
@@ -122,11 +122,11 @@ class RawEventReader:
 
     @cached_property
     def _segments(self) -> tuple[LiveSegment, ...]:
-        """Return the segments of events, as the last version and the current one have them."""
+        """Return the segments of events of the last version and of the current one."""
         before = self.version - 1
         live = VersionStore(self.files, self.root).live(before) if before else ()
         return (*(each for each in live if each.lifetime == EVENTS), *self.fresh)
 
 
-#: a block with the version that kept it, and its events
+#: a block with the version that stored it, and its events
 _Block = tuple[int, Record, pa.RecordBatch]

@@ -1,25 +1,24 @@
-"""Raw events on the log: kept once for all groupings and windows, read again when they leave.
+"""Raw events on the log: stored once for all groupings and windows, read again when they leave.
 
-Idea: the task that reads a split writes the columns the query needs to one segment, in blocks of
-about 64 KB with their earliest time. Nothing reads them until they leave a window; then
-`ExpiredEventFold` finds the blocks of the spans that leave and folds their events into entries once
-more, which the shards take out of the running rows. A thread reads blocks ahead into a pool of one
-more than there are kinds of windows; a block that leaves several of them is read once for all.
+Idea: the task that reads a split writes the columns that the query needs to one segment, in blocks
+of about 64 KB with their earliest time. Nothing reads them until they leave a window; then
+`ExpiredEventFold` finds the blocks of the spans that leave and folds their events into entries
+again, which the shards subtract from the running rows. A thread reads blocks ahead into a pool with
+one block per kind of window and one more; a block that leaves several of them is read once for all.
 
 Invariants:
-1. A span of time gives the events that were kept for it, each once
+1. A time span yields the events that were stored for it, each once
    (`test_oracle_both_stores_emit_the_same_rows`).
-2. The memory of a task is the pool, a share of one table of entries for each kind of window, and
-   the events that are folded at once, whatever the spans
-   (`test_bounded_leaving_reads_block_by_block`).
-3. Blocks are read that may have events of a span, each once
+2. A task uses the pool, a share of one table of entries per kind of window, and the events that are
+   folded at once, however long the spans are (`test_bounded_leaving_reads_block_by_block`).
+3. Blocks that may have events of a span are read, each once
    (`test_bounded_a_block_that_leaves_several_windows_is_read_once`).
 
-Cost: each event is written once, and read once for each kind of window, or once for all that it
+Cost: each event is written once and read once per kind of window, or once for all kinds that it
 leaves in the same version.
 
 References: the one-window plan and its repository, and one repository for several windows with a
-pool of a block for each and one more (Mendes et al., 2013, sections 2.2, 3 and 4).
+pool of one block for each and one more (Mendes et al., 2013, sections 2.2, 3 and 4).
 """
 
 from __future__ import annotations
@@ -48,16 +47,16 @@ from icestream.state.read_ahead import read_ahead
 from icestream.state.validation import sensible
 from icestream.state.versions.commits import SEGMENTS
 
-#: bytes of events in one block, about
+#: approximate bytes of events in one block
 BLOCK_BYTES = 65536
-#: events that are folded at once, of all kinds of windows
+#: events that are folded at once, over all kinds of windows
 FOLD_ROWS = 65536
-#: bytes of the table of entries of one kind of window, at least
+#: minimum bytes of the table of entries of one kind of window
 LEAST_SHARE = 1 << 18
 
 
 class TupleWriter:
-    """Keeps the events of one split."""
+    """Stores the events of one split."""
 
     def __init__(self, writer: SegmentWriter, plan: Plan) -> None:
         """Append to a segment."""
@@ -66,7 +65,7 @@ class TupleWriter:
         self._names = [*(f"k{place}" for place in range(len(plan.keys))), *plan.inputs.names]
 
     def append(self, batch: pa.RecordBatch, times: Ints, arrival: int = 0) -> None:
-        """Keep the events of a batch, with their times in microseconds and the first's arrival."""
+        """Store the events of a batch; `arrival` is the arrival number of the first."""
         events = pa.RecordBatch.from_arrays(
             [pa.array(times), *(batch.column(name) for name in self._names)],
             names=[TIME, *self._names],
@@ -85,21 +84,21 @@ class TupleWriter:
 
 @dataclass(frozen=True)
 class ExpiredEventFold:
-    """Folds the events that leave windows; what every task of that job is told."""
+    """Folds the events that leave windows; the task of every part of that job."""
 
     plan: Plan
     version: int
     routes: tuple[int, ...]
     files: Files
     root: str
-    #: for each family of windows, the span of time that leaves them
+    #: for each family of windows, the time span that leaves them
     spans: tuple[tuple[Micros, Micros], ...]
-    #: segments that hold events of those spans
+    #: segments with events of those spans
     segments: tuple[SegmentInfo, ...]
     table_bytes: int = TABLE_BYTES
 
     def run(self, part: int, parts: int, out: ExchangeWriter) -> SplitReport:
-        """Fold one of so many parts of the events into `out`."""
+        """Fold one of `parts` parts of the events into `out`."""
         report = SplitReport()
         families = [n for n, (first, end) in enumerate(self.spans) if first < end]
         folds = {family: self._fold(family, len(families), out) for family in families}
@@ -116,7 +115,7 @@ class ExpiredEventFold:
         return report
 
     def _fold(self, family: int, families: int, out: ExchangeWriter) -> _Fold:
-        """Return what folds the events of a family's span, with its share of the memory."""
+        """Return the fold of a family's span, with its share of the memory."""
         table_bytes = max(LEAST_SHARE, self.table_bytes // families)
         folder = EntryFolder(self.plan, self.routes, table_bytes, out, kind=LEAVING + family)
         return _Fold(self.plan, folder, self.spans[family], max(1, FOLD_ROWS // families))
@@ -124,7 +123,7 @@ class ExpiredEventFold:
     def _blocks(
         self, segments: Sequence[SegmentInfo], folds: Mapping[int, _Fold]
     ) -> Generator[_Block]:
-        """Read the blocks that have events of some span; each with whom it is for."""
+        """Read the blocks with events of any span; yield each with the folds that need it."""
         for info in segments:
             path = f"{self.root}/{SEGMENTS}/{info.name}"
             with (
@@ -144,7 +143,7 @@ class ExpiredEventFold:
                     yield len(record.payload), read_batch(record.payload), chosen
 
     def _meets(self, family: int, blocks: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
-        """Tell which blocks may have events of a family's span."""
+        """Return which blocks may have events of a family's span."""
         first, end = self.spans[family]
         found: npt.NDArray[np.bool_] = (blocks["group"] < end) & (
             blocks["expiry"] >= settled_from(self.plan, first)
@@ -153,12 +152,12 @@ class ExpiredEventFold:
 
 
 def settled_from(plan: Plan, first: Micros) -> Micros:
-    """Return the least expiry of blocks and segments that have events at `first` or later."""
+    """Return the earliest expiry of blocks and segments with events at `first` or later."""
     return first if first == MINUS_INFINITY else plan.settled_by(first)
 
 
 class _Fold:
-    """Folds the events of one span, so many at once that a pass over each field is worth it."""
+    """Folds the events of one span, enough at once to make a pass over each field pay."""
 
     def __init__(
         self, plan: Plan, folder: EntryFolder, span: tuple[Micros, Micros], rows: int
@@ -176,13 +175,13 @@ class _Fold:
         times = block.column(TIME).to_numpy()
         inside = np.flatnonzero((times >= first) & (times < end))
         if len(inside):
-            # a copy, so that the block can leave the pool
+            # copy, so that the block can leave the pool
             self._waiting.append(block.take(pa.array(inside)))
             if sum(each.num_rows for each in self._waiting) >= self._rows:
                 self._fold()
 
     def finish(self) -> int:
-        """Fold what is left; return how many entries there were."""
+        """Fold the remaining events; return the number of entries."""
         if self._waiting:
             self._fold()
         self._folder.finish()
@@ -194,5 +193,5 @@ class _Fold:
         self._folder.take(batch, self._grid.panes_of(batch.column(TIME).to_numpy()), columns)
 
 
-#: bytes of a block, its events, and who folds them
+#: bytes of a block, its events, and the folds that need them
 _Block = tuple[int, pa.RecordBatch, list[_Fold]]

@@ -1,4 +1,4 @@
-"""Windows of one shard, as a task runs them."""
+"""The windows of one shard, as a task runs them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from icestream.runtime.exchange.parcels import ParcelReader, Parcels
 
 @dataclass(frozen=True)
 class WindowShard:
-    """Windows of one shard."""
+    """The windows of one shard."""
 
     plan: Plan
-    #: what the log keeps of windows on a grid
+    #: what the log stores for windows on a grid
     store: str = PANES
-    #: windows that are made of others
+    #: windows that are composed of shorter ones
     tiled: tuple[Tiled, ...] = ()
-    #: events that are kept, for fields that are folded again; with the version in the making
+    #: reader of stored events, for fields that are folded again
     events: tuple[RawEvents, int] | None = None
     #: the latest event, if the version closes every window that has one
     flushed: Micros | None = None
@@ -46,7 +46,7 @@ class WindowShard:
         return lower.operator(self.plan, space, self.store, self.tiled, self.events, self.flushed)
 
     def inputs(self, shelf: ParcelReader, shard: int) -> Any:
-        """Return entries or tuples for each part of the plan; for the only one if there is one."""
+        """Return entries or tuples for each part of the plan; a single part gets its own."""
         found = [
             Parcels(shelf, shard, _entry_width(part), number)
             for number, part in enumerate(parts_of(self.plan))
@@ -59,5 +59,5 @@ class WindowShard:
 
 
 def _entry_width(part: PlanPart) -> int:
-    """Return the words of an entry with its pane, where a part is fed with entries."""
+    """Return the words of an entry with its pane; 0 if a part does not take entries."""
     return lower.window_spec(part.plan).layout.entry_width + 1 if part.folded else 0

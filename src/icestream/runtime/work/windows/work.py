@@ -1,8 +1,8 @@
-"""Windows: what the log keeps of them, which are made of others, and the tasks that compute them.
+"""Windows: what the log stores for them, which are composed of others, and the tasks to run.
 
-Idea: what depends on the data is decided by what batches show, and kept in the commit: once,
-whether the log keeps panes or raw events; until some are, which windows are made of others.
-Where it keeps raw events, those that leave a window are folded by tasks of their own.
+Idea: measurements of batches decide what depends on the data, and the commit records it: once,
+whether the log stores panes or raw events; until there are some, which windows are composed of
+others. If the log stores raw events, a separate job folds those that leave a window.
 
 Invariant: a version that is computed again decides the same
 (`test_the_choice_of_a_store_is_kept_in_the_commit`).
@@ -41,9 +41,9 @@ from icestream.state.versions.commits import (
     latest_of,
 )
 
-#: versions after which it is asked again which windows are made of others
+#: versions between two attempts to find windows that are composed of others
 COMPOSED_EVERY = 16
-#: bytes of a group in memory beside its row: index and key, about
+#: approximate bytes of a group in memory besides its row: index and key
 GROUP_OVERHEAD = 24
 
 
@@ -53,17 +53,17 @@ class WindowWork:
     def __init__(self, plan: Plan, files: Files, root: str) -> None:
         """Work on the checkpoint at `root`."""
         self._plan = plan
-        #: the part of the plan whose windows are on panes
+        #: the part of the plan with windows on a grid
         self._panes = lower.on_panes(plan)
         self._files = files
         self._root = root
 
     def ordinals(self, shards: int) -> int:
-        """Return how many ordinals the shards of a version take."""
+        """Return how many ordinals the shards of a version use."""
         return shards * len(lower.lifetimes(self._plan))
 
     def ingest(self, making: VersionContext) -> Ingest:
-        """Return what every ingest task runs."""
+        """Return the task that every split runs."""
         kept = None
         if self._store(making.before) != PANES:
             kept = making.first_ordinal + self.ordinals(making.shards)
@@ -80,7 +80,7 @@ class WindowWork:
         seen: tuple[Micros | None, ...],
         reached: Micros,
     ) -> VersionResult:
-        """Decide what is still open, fold what leaves, and run the shards."""
+        """Decide what is still open, fold the events that leave, and run the shards."""
         before, store = making.before, self._store(making.before)
         estimate = self._estimate(making, parcels, seen) if store == AUTO else None
         if store == AUTO:
@@ -133,7 +133,7 @@ class WindowWork:
         return VersionResult(reports, decisions, kept, facts, self._expected(said, store, reached))
 
     def _remove(self, kept: Sequence[Parcel]) -> None:
-        """Remove events that were kept to measure them, and are not to be kept."""
+        """Remove events that were stored only for measuring."""
         for parcel in kept:
             assert parcel.sent.kept is not None
             self._files.unlink(f"{self._root}/{SEGMENTS}/{parcel.sent.kept.name}")
@@ -141,7 +141,7 @@ class WindowWork:
     def _expected(
         self, said: dict[str, Any] | None, store: str, reached: Micros
     ) -> SpaceEstimate | None:
-        """Return what the log and the rows were estimated to take, once windows are full."""
+        """Return the estimated sizes of log and rows, once windows are full."""
         if said is None or store == AUTO or self._panes is None:
             return None
         longest = max(each.range for each in lower.window_spec(self._panes).windows)
@@ -150,7 +150,7 @@ class WindowWork:
     def _again(
         self, making: VersionContext, parcels: Sequence[Parcel]
     ) -> Callable[[int], RawEventReader] | None:
-        """Return how a shard reads kept events again; None if no field needs it."""
+        """Return a shard's reader of stored events; None if no field needs it."""
         if self._panes is None or lower.takes_back(self._panes):
             return None
         fresh = tuple(
@@ -206,7 +206,7 @@ class WindowWork:
         return executor.reread(leaving, making.folder)
 
     def _store(self, before: Commit | None) -> str:
-        """Return what the log keeps of windows on a grid, or that it is to be chosen."""
+        """Return what the log stores for windows on a grid, or that it is yet to be chosen."""
         if before is not None:
             chosen: str = before.decisions["store"]
             return chosen
@@ -215,7 +215,7 @@ class WindowWork:
     def _estimate(
         self, making: VersionContext, parcels: Sequence[Parcel], seen: tuple[Micros | None, ...]
     ) -> PlanComparison | None:
-        """Compare what the log would keep by what the first events showed; None without any."""
+        """Compare both storage plans by the first events; None without events."""
         kept = [parcel for parcel in parcels if parcel.sent.kept is not None]
         if not kept:
             return None
@@ -247,9 +247,9 @@ class WindowWork:
         parcels: Sequence[Parcel],
         seen: tuple[Micros | None, ...],
     ) -> list[Any] | None:
-        """Return which windows are made of others, by the first events; None until there are any.
+        """Return which windows are composed of others, by the first events; None without events.
 
-        As long as none is, it is asked again every so many versions, of the events of that version.
+        While there are none, it is computed again at intervals, from the events of that version.
         """
         before = making.before
         present: list[Any] | None = before.decisions["composition"] if before else None
@@ -266,7 +266,7 @@ class WindowWork:
     def _measured(
         self, panes: Plan, parcels: Sequence[Parcel], seen: tuple[Micros | None, ...]
     ) -> tuple[Micros, cost.KeyCounts]:
-        """Return the time that a batch spans, and its groups in a pane and in all of it."""
+        """Return the time span of a batch, and its groups per pane and in total."""
         pane = lower.window_spec(panes).grid.pane
         begins = min(parcel.report.begins for parcel in parcels)
         span = max(max(each for each in seen if each is not None) - begins + 1, pane)
@@ -285,12 +285,12 @@ def _table_bytes(making: VersionContext) -> int:
 
 
 def _sum(reports: Sequence[ShardReport], name: str) -> int:
-    """Return the sum of a number over the shards that tell it."""
+    """Return the sum of a statistic over the shards that report it."""
     return sum(report.statistics.get(name, 0) for report in reports)
 
 
 def _said(comparison: PlanComparison, since: Micros) -> dict[str, Any]:
-    """Return what either store was estimated to take, and since when there are events.
+    """Return the estimates of both storage plans, and since when there are events.
 
     Bytes on the log and in memory, then requests and bytes per second.
     """
