@@ -53,7 +53,7 @@ _NO_ROWS = "holds no rows of its groups"
 class Extents:
     """Extents to be written, sorted by id, one of each group."""
 
-    #: columns as in `kernels.extents`
+    #: columns as in `kernels.groups.extents`
     headers: Ints
     #: words, and where those of each extent begin; its header has their number
     words: Ints
