@@ -1,7 +1,8 @@
 """`python -m bench`: progress while it runs, then a table of figures and one of bars.
 
 Invariants:
-1. The exit code is 0 only if every bar holds (`test_the_exit_code_tells_whether_every_bar_holds`).
+1. The exit code is 0 only if every bar holds
+   (`test_the_exit_code_reports_whether_every_bar_holds`).
 2. The JSON file contains what the tables show (`test_the_json_file_holds_the_report`).
 """
 

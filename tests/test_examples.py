@@ -39,8 +39,8 @@ def run(*arguments: str, cwd: Path) -> str:
 def test_every_example_is_told_of_and_tested() -> None:
     programs = {path.name for path in EXAMPLES.glob("*.py")}
     assert programs == set(FINDS)
-    told = (ROOT / "docs" / "examples.md").read_text()
-    assert all(f"`{name}`" in told for name in [*programs, NOTEBOOK.name])
+    reported = (ROOT / "docs" / "examples.md").read_text()
+    assert all(f"`{name}`" in reported for name in [*programs, NOTEBOOK.name])
 
 
 @pytest.mark.slow
@@ -49,8 +49,8 @@ def test_every_example_is_told_of_and_tested() -> None:
 def test_oracle_an_example_finds_what_its_events_hold(program: str, tmp_path: Path) -> None:
     if program in NEEDS:
         pytest.importorskip(NEEDS[program])
-    told = run(str(EXAMPLES / program), str(tmp_path / "home"), cwd=tmp_path)
-    assert told.strip().splitlines()[-1].endswith(FINDS[program])
+    reported = run(str(EXAMPLES / program), str(tmp_path / "home"), cwd=tmp_path)
+    assert reported.strip().splitlines()[-1].endswith(FINDS[program])
 
 
 @pytest.mark.slow

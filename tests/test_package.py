@@ -10,14 +10,14 @@ from typing import Any
 import icestream as ice
 
 
-def told(program: str) -> Any:
+def reported(program: str) -> Any:
     """Return what a fresh process prints, as JSON."""
     command = [sys.executable, "-c", f"import json\nimport icestream as ice\n{program}"]
     return json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
 
 
 def test_dir_lists_the_api() -> None:
-    names = told("import icestream.core.times\nprint(json.dumps(dir(ice)))")
+    names = reported("import icestream.core.times\nprint(json.dumps(dir(ice)))")
     public = [name for name in names if not name.startswith("__")]
     assert public == sorted([*ice.__all__, "core"])
     assert {"__doc__", "__file__", "__name__"} <= set(names)
@@ -30,4 +30,4 @@ def test_every_name_of_the_api_is_there() -> None:
 
 def test_sql_is_the_function_whatever_is_imported() -> None:
     program = "import icestream.sql.ddl\nprint(json.dumps([ice.sql.__name__, callable(ice.sql)]))"
-    assert told(program) == ["sql", True]
+    assert reported(program) == ["sql", True]

@@ -118,12 +118,12 @@ def waiting_updates() -> ice.UpdateQueue:
 @pytest.mark.spark
 def test_the_examples_run_and_print_what_is_shown(given: dict[str, Any], tmp_path: Path) -> None:
     parser, runner = doctest.DocTestParser(), doctest.DocTestRunner(optionflags=FLAGS)
-    told = io.StringIO()
+    reported = io.StringIO()
     # in the order of names, but state is read from a checkpoint that StreamWriter.start makes
     for name, text in sorted(public(), key=lambda each: (each[0] == "read_state", each[0])):
         code = FOLDER.sub(lambda found: repr(str(tmp_path / found[1])), text)
         example = parser.get_doctest(
             code, {**given, "updates": waiting_updates()}, name, None, None
         )
-        runner.run(example, out=told.write)
-    assert not told.getvalue()
+        runner.run(example, out=reported.write)
+    assert not reported.getvalue()

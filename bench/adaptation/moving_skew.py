@@ -188,9 +188,11 @@ def keys_by_group(case: Case) -> list[npt.NDArray[np.int64]]:
     """Return the keys of each key group."""
     keys = np.arange(case.groups * case.keys_per_group)
     schema = pa.schema([("key", pa.int64())])
-    hi, _ = KeyCodec(schema).identify(pa.RecordBatch.from_arrays([pa.array(keys)], schema=schema))
+    id_high, _ = KeyCodec(schema).identify(
+        pa.RecordBatch.from_arrays([pa.array(keys)], schema=schema)
+    )
     groups, many = np.empty(len(keys), dtype=np.int64), case.groups
-    routes_of(hi, many, np.arange(many), groups, np.zeros(many, dtype=np.int64))
+    routes_of(id_high, many, np.arange(many), groups, np.zeros(many, dtype=np.int64))
     return [keys[groups == group] for group in range(many)]
 
 

@@ -40,7 +40,7 @@ from examples.recommender.workload import EVENT_SCHEMA, RatingWorkload
 from icestream.core.arrays import Ids, Ints
 from icestream.operators.dataflow.stores import ColdOptions
 from icestream.operators.lifetimes.changes import RE
-from icestream.operators.lifetimes.stored_rows import kept
+from icestream.operators.lifetimes.stored_rows import live_events_synopsis
 from icestream.plan.events.dataflow import Dataflow
 from icestream.state.groups.options import Durability, StoreOptions
 from icestream.state.groups.spec import GroupRows, Synopsis
@@ -58,7 +58,7 @@ UPDATED = (0, 10, 25, 50, 75, 100)
 RECORDS = (4_096, 65_536, 1 << 20)
 
 RATED = pa.schema([("item", pa.int64()), ("rating", pa.float64())])
-SYNOPSIS = kept("right", RATED)
+SYNOPSIS = live_events_synopsis("right", RATED)
 
 
 # -- clean groups --------------------------------------------------------------------------
@@ -208,16 +208,16 @@ def _leaving(
     shutil.rmtree(place, ignore_errors=True)
     space = GroupSpace(str(place), (SYNOPSIS,), options, quota=scale.quota)
     dice = np.random.default_rng(1)
-    hi, lo = _identities(scale.users)
+    id_high, id_low = _identities(scale.users)
     owners = np.sort(dice.integers(0, scale.users, scale.ratings))
     with space.version(1) as store:
-        slots = store.locate(hi, lo)
+        slots = store.locate(id_high, id_low)
         store.append(0, slots[owners], _rated(owners))
         store.evict(slots)
     runs, rows = [], scale.ratings
     for percent in UPDATED:
         with space.version() as store:
-            slots = store.locate(hi, lo)
+            slots = store.locate(id_high, id_low)
             found = sum(store.read(0, some).rows.num_rows for some in store.portions(slots))
             chosen = dice.permutation(scale.users)[: scale.users * percent // 100]
             store.append(0, slots[chosen], _rated(chosen))
@@ -320,7 +320,7 @@ def _passing(
     synopsis = SYNOPSIS if expires else Synopsis("right", SYNOPSIS.schema)
     options = StoreOptions(record_bytes=record_bytes)
     space = GroupSpace(str(place), (synopsis,), options, quota=scale.quota)
-    hi, lo = _identities(scale.groups)
+    id_high, id_low = _identities(scale.groups)
     logs, begun = [], (time.perf_counter(), time.process_time())
     found = (0, 0)
     for version in range(scale.versions):
@@ -334,7 +334,7 @@ def _passing(
         )
         with space.version(version + 1) as store:
             store.begin(version)
-            slots = store.locate(hi[touched], lo[touched])
+            slots = store.locate(id_high[touched], id_low[touched])
             counts = _kept(store, slots, place_of, new, version if not expires else None)
         found = (found[0] + counts[0], found[1] + counts[1])
         logs.append(space.log_bytes)

@@ -123,8 +123,8 @@ def _values(tuples: int, ratio: int, high: npt.NDArray[np.bool_]) -> list[Ints]:
     ratios = ratio * np.where(high, HIGH, LOW)
     wanted = np.maximum(1, np.round(tuples / PARTITIONS / ratios)).astype(np.int64)
     candidates = np.arange(2 * PARTITIONS * int(wanted.max()) + 1000)
-    hi, _ = identified(pa.record_batch({"v": candidates}), ("v",))
-    homes = partitions_of(hi, PARTITIONS)
+    id_high, _ = identified(pa.record_batch({"v": candidates}), ("v",))
+    homes = partitions_of(id_high, PARTITIONS)
     order = np.argsort(homes, kind="stable")
     ends = np.cumsum(np.bincount(homes, minlength=PARTITIONS))
     return [

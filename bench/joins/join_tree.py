@@ -234,13 +234,13 @@ def _specs() -> Iterator[MultiJoinSpec]:
 
 def _arrived(payload: pa.RecordBatch, key: str) -> pa.RecordBatch:
     """Return rows that never expire as changes, with the id of a key."""
-    hi, lo = identified(payload, (key,))
+    id_high, id_low = identified(payload, (key,))
     count = payload.num_rows
     return changes_of(
         payload,
         np.zeros(count, dtype=np.int64),
         np.full(count, INFINITY),
         np.ones(count, dtype=np.int64),
-        hi,
-        lo,
+        id_high,
+        id_low,
     )

@@ -115,12 +115,12 @@ class AppendQueue(QueueReader):
         return int(self._facts.view[k.ENTRIES])
 
     def enqueue(
-        self, hi: Identity | None, lo: Identity | None, arrived: Ints, rows: pa.RecordBatch
+        self, id_high: Identity | None, id_low: Identity | None, arrived: Ints, rows: pa.RecordBatch
     ) -> None:
         """Let updates arrive, in this order; `UpdateQueue.enqueue` explains the rest."""
-        if hi is None or lo is None:
-            hi = lo = np.zeros(rows.num_rows, dtype=np.uint64)
-        slots, encoded = self.cells.place(hi, lo, arrived, rows, self._reserve)
+        if id_high is None or id_low is None:
+            id_high = id_low = np.zeros(rows.num_rows, dtype=np.uint64)
+        slots, encoded = self.cells.place(id_high, id_low, arrived, rows, self._reserve)
         store, reader = self.cells.kernel, self.order.kernel
         k.append_batch(store, reader, self.line, slots, arrived, encoded.words, encoded.offsets)
 
@@ -155,8 +155,8 @@ class AppendQueue(QueueReader):
         out = np.empty(int(offsets[-1]), dtype=np.int64)
         k.copy_entries(self.cells.kernel, entries, offsets, out)
         rows = self.cells.codec.decode(out, len(entries))
-        hi, lo = self.cells.identities(words[heads + k.CELL])
-        return Dequeued(hi, lo, words[heads + k.BEGUN], words[heads + k.AT], rows)
+        id_high, id_low = self.cells.identities(words[heads + k.CELL])
+        return Dequeued(id_high, id_low, words[heads + k.BEGUN], words[heads + k.AT], rows)
 
     def _reserve(self, slots: Ints, offsets: Ints) -> None:
         """Make room for an entry of every update."""

@@ -21,14 +21,14 @@ import numpy as np
 
 from icestream.core.arrays import Ints
 from icestream.kernels.compile import lean_kernel
-from icestream.kernels.hashing import mix_hi
+from icestream.kernels.hashing import mix_high
 from icestream.kernels.queue.order import (
     DROPPED,
     FLYING,
     LACKS,
     NEXT,
     PREVIOUS,
-    QUEUE_BOOK,
+    QUEUE_STALENESS,
     SINCE,
     ReaderArrays,
 )
@@ -73,7 +73,7 @@ def is_shed(line: LineArrays) -> bool:
         return False
     facts = line.facts
     facts[DRAWS] += 1
-    return bool(mix_hi(np.uint64(facts[SEED] + facts[DRAWS])) * _UNIT < line.shedding[0])
+    return bool(mix_high(np.uint64(facts[SEED] + facts[DRAWS])) * _UNIT < line.shedding[0])
 
 
 @lean_kernel
@@ -136,7 +136,7 @@ def leave_one(store: CellArrays, reader: ReaderArrays, line: LineArrays, now: in
     if facts[HEAD] == 0:
         facts[TAIL] = 0
     facts[ENTRIES] -= 1
-    settle(keys, reader.reals, reader.queue_profile, cell, QUEUE_BOOK, keys[cell, SINCE], now)
+    settle(keys, reader.reals, reader.queue_profile, cell, QUEUE_STALENESS, keys[cell, SINCE], now)
     following = words[head + OF_KEY]
     keys[cell, NEXT] = following
     if following:

@@ -29,8 +29,8 @@ from icestream.state.queue.reader import Dequeued
 class UpdateArrivals:
     """Updates from a source."""
 
-    hi: Identity
-    lo: Identity
+    id_high: Identity
+    id_low: Identity
     arrived: Ints
     rows: pa.RecordBatch
 
@@ -53,18 +53,18 @@ class Continuous:
 
     def push(self, arrivals: UpdateArrivals) -> None:
         """Accept updates from a source that pushes."""
-        self.queue.enqueue(arrivals.hi, arrivals.lo, arrivals.arrived, arrivals.rows)
+        self.queue.enqueue(arrivals.id_high, arrivals.id_low, arrivals.arrived, arrivals.rows)
 
     def results(self) -> Iterator[Dequeued]:
         """Process the waiting updates in the order of the schedule; yield results."""
         while len(self.queue):
             served = self.queue.dequeue(self._size, self._clock())
             rows = self._query(served.rows)
-            yield Dequeued(served.hi, served.lo, served.since, served.arrived, rows)
+            yield Dequeued(served.id_high, served.id_low, served.since, served.arrived, rows)
 
     def deliver(self, result: Dequeued) -> None:
         """Record that the application has a result."""
-        self.queue.delivered(result.hi, result.lo, self._clock())
+        self.queue.delivered(result.id_high, result.id_low, self._clock())
 
 
 def push_push(
@@ -98,7 +98,7 @@ class Pulled:
     def work(self) -> None:
         """Process the waiting updates, and store the results."""
         for result in self._work.results():
-            self._kept.enqueue(result.hi, result.lo, result.arrived, result.rows)
+            self._kept.enqueue(result.id_high, result.id_low, result.arrived, result.rows)
 
     def take(self, count: int, now: Micros) -> Dequeued:
         """Return up to `count` new results to the application; they are then delivered."""

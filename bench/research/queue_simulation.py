@@ -131,10 +131,10 @@ def simulate(
     queue = _queue(schedule, workload, costs, seed)
     number = np.arange(workload.key_count, dtype=np.uint64)
     # ids spread over the directory like hashes
-    hi, lo = number, number * np.uint64(0x9E3779B97F4A7C15)
-    cells = queue.cells.register(hi, lo)
+    id_high, id_low = number, number * np.uint64(0x9E3779B97F4A7C15)
+    cells = queue.cells.register(id_high, id_low)
     weights = 1.0 if importance is None else np.asarray(importance, np.float64)
-    queue.weigh(hi, lo, importance=weights, cost=costs / costs.mean())
+    queue.weigh(id_high, id_low, importance=weights, cost=costs / costs.mean())
     if rates is not None:
         _tell_rates(queue, cells, rates)
     queue.measure_from(0)
@@ -151,7 +151,7 @@ def simulate(
     report = queue.staleness(end)
     key_of = np.empty(len(cells), dtype=np.int64)
     key_of[cells] = np.arange(len(cells))
-    in_queue, in_application = queue.staleness_of(hi, lo, end)
+    in_queue, in_application = queue.staleness_of(id_high, id_low, end)
     return Outcome(
         schedule,
         report.queue,

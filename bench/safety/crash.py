@@ -100,34 +100,34 @@ class CrashFindings:
 def run_part(case: Case, part: int) -> CrashFindings:
     """Try every point whose number is `part` modulo the parts of the case."""
     with staged(tight=case.tight), tempfile.TemporaryDirectory() as folder:
-        rehearsal = CrashRuns(case.script, folder)
-        steps = rehearsal.undisturbed().steps
+        runs = CrashRuns(case.script, folder)
+        steps = runs.undisturbed().steps
         mine = range(part, steps + 1, case.parts)
         found = CrashFindings(versions=len(case.script.actions))
         if case.what == CRASH:
-            rehearsal.crash_everywhere(lambda step: step in mine)
+            runs.crash_everywhere(lambda step: step in mine)
         elif case.what == REFUSE:
             for step in mine:
                 if step:
-                    rehearsal.refuse(step, restart=step // case.parts % 2 == 1)
+                    runs.refuse(step, restart=step // case.parts % 2 == 1)
         else:
-            rot = BitFlips(rehearsal, STOPPED)
-            _flip_all(rot, part, case.parts)
-            found.flips = rot.outcomes
-            found.failures += rot.undetected
-            rehearsal.points = sum(outcomes.total() for outcomes in rot.outcomes.values())
-        found.points = rehearsal.points
-        found.failures += rehearsal.differences
+            flips = BitFlips(runs, STOPPED)
+            _flip_all(flips, part, case.parts)
+            found.flips = flips.outcomes
+            found.failures += flips.undetected
+            runs.points = sum(outcomes.total() for outcomes in flips.outcomes.values())
+        found.points = runs.points
+        found.failures += runs.differences
         return found
 
 
-def _flip_all(rot: BitFlips, part: int, parts: int) -> None:
+def _flip_all(flips: BitFlips, part: int, parts: int) -> None:
     """Flip a bit of every byte whose place is `part` modulo `parts`."""
-    for kind, path in rot.durable_files().items():
-        rot.flip_durable(kind, path, range(part, rot.size(path), parts))
-    rot.flip_parcel(range(part, rot.parcel_size(), parts))
-    for name in rot.arena_files()[part::parts]:
-        rot.flip_arena(name, range(0, rot.arena_size(name), ARENA_STRIDE))
+    for kind, path in flips.durable_files().items():
+        flips.flip_durable(kind, path, range(part, flips.size(path), parts))
+    flips.flip_parcel(range(part, flips.parcel_size(), parts))
+    for name in flips.arena_files()[part::parts]:
+        flips.flip_arena(name, range(0, flips.arena_size(name), ARENA_STRIDE))
 
 
 def measure(size: Size, progress: ProgressLog) -> Measurement:

@@ -141,7 +141,7 @@ def _plans(roots: dict[str, str]) -> Iterator[FuzzTarget]:
 
     def feed(data: bytes) -> None:
         opened = Checkpoint(root, ChangedFiles({f"{root}/{PLAN}": data}))
-        _ = opened.plan, opened.legend
+        _ = opened.plan, opened.state_schema
 
     yield FuzzTarget("plans", partial(_bytes, samples), feed, thousands=50)
     yield FuzzTarget(

@@ -45,7 +45,7 @@ def targets(state: str, root: str) -> Iterator[VerifyTarget]:
     """Yield one file of each kind in a checkpoint."""
     checkpoint = Checkpoint(root)
     last = checkpoint.commit()
-    yield VerifyTarget("plan", f"{root}/{PLAN}", lambda at: (at.store.plan(), at.legend))
+    yield VerifyTarget("plan", f"{root}/{PLAN}", lambda at: (at.store.plan(), at.state_schema))
     for number in (checkpoint.versions[0], last.version):
         what = "commit with a listing" if number == 1 else "commit"
         path = checkpoint.store.path(number)

@@ -48,7 +48,7 @@ def rows_of(numbers: Ints) -> pa.RecordBatch:
 def spilled(schedule: str, batches: int, little: int = LITTLE) -> dict[str, Any]:
     """Return rates of both queues in processor time, and their ratio."""
     with TemporaryDirectory() as folder:
-        fits = _residence(folder, schedule, little).most
+        fits = _eviction(folder, schedule, little).most
     keys = TIMES * fits
     few, all_of_them = (_operations(schedule, batches, budget, keys) for budget in (little, PLENTY))
     return {
@@ -62,7 +62,7 @@ def spilled(schedule: str, batches: int, little: int = LITTLE) -> dict[str, Any]
     }
 
 
-def _residence(folder: str, schedule: str, budget: int) -> KeyEviction:
+def _eviction(folder: str, schedule: str, budget: int) -> KeyEviction:
     account = Budget(budget).account("queue")
     arena = Arena.create(folder, account)
     queue = SharedQueue(SCHEMA, arrays=arena)
@@ -76,19 +76,19 @@ def _operations(schedule: str, batches: int, budget: int, keys: int) -> tuple[fl
     known = identities(keys)
     spent, dequeued, clock = np.zeros(2), 0, 0
     with TemporaryDirectory() as folder:
-        queue = _residence(folder, schedule, budget)
+        queue = _eviction(folder, schedule, budget)
         first = [known[begin : begin + BATCH] for begin in range(0, keys, BATCH)]
         drawn = [known[dice.integers(0, keys, BATCH)] for _ in range(batches)]
-        for number, hi in enumerate((*first, *drawn)):
-            arrived = clock + np.arange(len(hi))
-            clock += len(hi)
+        for number, id_high in enumerate((*first, *drawn)):
+            arrived = clock + np.arange(len(id_high))
+            clock += len(id_high)
             rows = rows_of(arrived)
             times = [time.process_time()]
-            for piece in queue.pieces(len(hi)):
+            for piece in queue.pieces(len(id_high)):
                 some = rows.slice(piece.start, piece.stop - piece.start)
-                queue.enqueue(hi[piece], hi[piece], arrived[piece], some)
+                queue.enqueue(id_high[piece], id_high[piece], arrived[piece], some)
             times.append(time.process_time())
-            served = queue.dequeue(0, len(hi) // 2, clock)
+            served = queue.dequeue(0, len(id_high) // 2, clock)
             times.append(time.process_time())
             if number >= len(first):
                 spent += np.diff(times)

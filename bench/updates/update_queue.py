@@ -121,12 +121,12 @@ def operations(schedule: str, batches: int, keys: int = KEYS) -> dict[str, Any]:
     #: seconds of enqueues and of dequeues, wall clock and processor
     spent = np.zeros((2, 2))
     for number in range(-max(4, batches // 4), batches):
-        hi = known[dice.integers(0, keys, BATCH)]
+        id_high = known[dice.integers(0, keys, BATCH)]
         arrived = clock + np.arange(BATCH)
         clock += BATCH
         rows = rows_of(arrived)
         times = [_clocks()]
-        queue.enqueue(hi, hi, arrived, rows)
+        queue.enqueue(id_high, id_high, arrived, rows)
         times.append(_clocks())
         served = queue.dequeue(BATCH // 2, clock)
         times.append(_clocks())
@@ -160,9 +160,9 @@ def usage(skew: float, rate: int, *, naive: bool, results: int = RESULTS) -> dic
     per_turn = rate // SERVED
     taken, effective, pages = [], [], []
     for number in range(results):
-        hi = known[dice.choice(WATCHED, per_turn, p=weights / weights.sum())]
+        id_high = known[dice.choice(WATCHED, per_turn, p=weights / weights.sum())]
         arrived = number * turn + np.arange(per_turn) * turn // per_turn
-        queue.enqueue(hi, hi, arrived, rows_of(arrived))
+        queue.enqueue(id_high, id_high, arrived, rows_of(arrived))
         queue.dequeue(1, (number + 1) * turn)
         taken.append(queue.pages.used)
         pages.append(queue.pages.pages)
@@ -183,9 +183,9 @@ def bursts(*, naive: bool, keys: int = 20_000, steps: int = 240) -> list[int]:
     for step in range(steps):
         is_burst = step % (steps // 3) < steps // 12
         count = 2_000 if is_burst else 50
-        hi = known[dice.integers(0, keys, count)]
+        id_high = known[dice.integers(0, keys, count)]
         arrived = np.full(count, step * SECOND)
-        queue.enqueue(hi, hi, arrived, rows_of(arrived))
+        queue.enqueue(id_high, id_high, arrived, rows_of(arrived))
         queue.dequeue(500, step * SECOND)
         counts.append(queue.pages.pages)
     queue.dequeue(len(queue), steps * SECOND)

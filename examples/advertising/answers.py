@@ -7,7 +7,7 @@ scored. The offline model is computed for some times over all events, and must a
 Invariants:
 1. Changes add up to what is valid at a time (`test_oracle_changes_add_up`).
 2. A missing bot, a wrong weight and a missing score are reported
-   (`test_what_is_wrong_is_told`).
+   (`test_what_is_wrong_is_reported`).
 
 Cost: rows that do not cancel out are held in memory, and grouped again with each file of results;
 the check makes an offline model for each refresh that it checks.

@@ -10,7 +10,7 @@ Invariants:
 1. The results shown at the end follow from the events
    (`test_oracle_the_demo_ends_with_what_the_offline_model_says`).
 2. A difference is reported, and no file is left behind unless requested
-   (`test_a_difference_is_told_and_no_file_is_left_behind`).
+   (`test_a_difference_is_reported_and_no_file_is_left_behind`).
 
 Limits: the number of users is chosen so that the stream is about eight hours long.
 

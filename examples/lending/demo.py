@@ -8,7 +8,7 @@ load. At the end every row is compared with DuckDB.
 
 Invariants:
 1. The results at the end of the demo are those of all loans
-   (`test_oracle_the_demo_tells_what_duckdb_computes`).
+   (`test_oracle_the_demo_reports_what_duckdb_computes`).
 
 References: Madsen, Zhou, Su (2016), section 2.
 """

@@ -9,7 +9,7 @@ Invariants:
 1. Changes add up to the answers of every time
    (`test_oracle_changes_add_up_to_the_answers_of_an_instant`).
 2. An answer with a wrong item, a wrong score or a missing item is reported
-   (`test_answers_that_are_wrong_are_told`).
+   (`test_answers_that_are_wrong_are_reported`).
 
 Cost: a few Python objects for each row that was not retracted; for demos and tests.
 """

@@ -191,18 +191,18 @@ def plan(
         msg = "give a statement, a file with a statement, a program, or --checkpoint"
         raise typer.BadParameter(msg)
     use_this_python()
-    told: dict[str, Any] = {}
+    report: dict[str, Any] = {}
     plans = {} if query is None else planned(query, columns, time)
     if query is not None:
-        told = what_if(plans, StreamLoad(rate, keys, pane_keys, event_bytes), memory)
+        report = what_if(plans, StreamLoad(rate, keys, pane_keys, event_bytes), memory)
     if checkpoint is not None:
         runs = past_runs(checkpoint, *plans.values() if len(plans) == 1 else ())
-        told["pastRuns"] = [{**asdict(each), "ratio": each.ratio} for each in runs]
+        report["pastRuns"] = [{**asdict(each), "ratio": each.ratio} for each in runs]
     if as_json:
-        typer.echo(json.dumps(told, indent=2))
+        typer.echo(json.dumps(report, indent=2))
         return
     if query is not None:
-        typer.echo(plan_text(told))
+        typer.echo(plan_text(report))
     if checkpoint is not None:
         typer.echo(past_text(runs))
 

@@ -101,14 +101,14 @@ def test_oracle_history_leaves_the_state_that_streaming_it_leaves(
     assert len(state(whole)) > 5
 
 
-def test_history_that_closes_windows_tells_no_rows(spark: SparkSession, tmp_path: Path) -> None:
+def test_history_that_closes_windows_reports_no_rows(spark: SparkSession, tmp_path: Path) -> None:
     older, newer = write(tmp_path / "1", 0, 100, 1), write(tmp_path / "2", 100, 200, 2)
     history = spark.read.schema(SCHEMA).parquet(str(older))
     placed(sliding(history), tmp_path).bootstrap()
-    told: list[Any] = []
+    reported: list[Any] = []
 
     def keep(rows: DataFrame, version: int) -> None:
-        told.extend(rows.collect())
+        reported.extend(rows.collect())
 
     stream = spark.readStream.schema(SCHEMA).parquet(str(newer))
     writer = placed(sliding(stream), tmp_path).option("flush", True).foreachBatch(keep)
@@ -122,7 +122,7 @@ def test_history_that_closes_windows_tells_no_rows(spark: SparkSession, tmp_path
         .toDF("window", "key", "n", "most")
         .collect()
     }
-    found = {(row.window.end, row.key): (row.n, row.most) for row in told}
+    found = {(row.window.end, row.key): (row.n, row.most) for row in reported}
     closed = min(end for end, _ in found)
     assert found == {at: value for at, value in batch.items() if at[0] >= closed}
     assert closed > min(end for end, _ in batch)

@@ -35,39 +35,39 @@ def query_of(events: Events, home: Path) -> LocalQuery:
     return LocalQuery(plan, Settings(str(home / "checkpoint"), str(home / "local"), 64 << 20))
 
 
-def told_by(query: LocalQuery, *rows: Row) -> list[Change]:
+def reported_by(query: LocalQuery, *rows: Row) -> list[Change]:
     time, user, what, since = zip(*rows, strict=True)
     source = np.zeros(len(rows), dtype=np.int32)
     columns = [time, source, user, what, since]
     schema = query.plan.batch_schema
     arrays = [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)]
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
-    told = query.feed([[batch]])
-    lifetime = told.column("lifetime").combine_chunks()
+    reported = query.feed([[batch]])
+    lifetime = reported.column("lifetime").combine_chunks()
     start, end = (lifetime.field(name).cast(pa.int64()) for name in ("start", "end"))
-    told_columns: list[pa.Array] = [
+    reported_columns: list[pa.Array] = [
         start,
         end.fill_null(NEVER),
-        told.column("change"),
-        told.column("user"),
+        reported.column("change"),
+        reported.column("user"),
     ]
-    return sorted(zip(*(each.to_pylist() for each in told_columns), strict=True))
+    return sorted(zip(*(each.to_pylist() for each in reported_columns), strict=True))
 
 
 def test_an_event_is_there_from_its_start_and_ends_when_told(tmp_path: Path) -> None:
     query = query_of(visits(), tmp_path)
-    begun = told_by(query, (10, 1, "in", None), (11, 2, "in", None), (12, 3, "by", None))
+    begun = reported_by(query, (10, 1, "in", None), (11, 2, "in", None), (12, 3, "by", None))
     assert begun == [(10, NEVER, 1, 1), (11, NEVER, 1, 2), (12, 13, 1, 3)]
-    ended = told_by(query, (15, 1, "out", 10), (16, 1, "in", None))
+    ended = reported_by(query, (15, 1, "out", 10), (16, 1, "in", None))
     assert ended == [(10, 15, 1, 1), (10, NEVER, -1, 1), (16, NEVER, 1, 1)]
     query.close()
 
 
-def test_an_end_without_a_start_is_told(tmp_path: Path) -> None:
+def test_an_end_without_a_start_is_reported(tmp_path: Path) -> None:
     query = query_of(visits(), tmp_path)
-    told_by(query, (10_000, 1, "in", None))
+    reported_by(query, (10_000, 1, "in", None))
     with pytest.raises(InputError, match="end edges have no start"):
-        told_by(query, (15_000, 1, "out", 9_000))
+        reported_by(query, (15_000, 1, "out", 9_000))
     query.close()
 
 

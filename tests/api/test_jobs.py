@@ -77,7 +77,7 @@ def test_oracle_several_results_of_a_job_are_one_query(spark: SparkSession, tmp_
             found = expected.setdefault((key, start, start + length * MINUTE), [0, 0.0])
             found[0] += 1
             found[1] += 2 * row["amount"]
-    told: dict[Any, list[float]] = {}
+    reported: dict[Any, list[float]] = {}
     for name in ("areas", "everyone"):
         rows = pq.read_table(tmp_path / name)
         span = rows["lifetime"].combine_chunks()
@@ -87,11 +87,11 @@ def test_oracle_several_results_of_a_job_are_one_query(spark: SparkSession, tmp_
             for edge in ("start", "end")
         ]
         values = zip(rows["n"].to_pylist(), rows["total"].to_pylist(), strict=True)
-        told |= dict(zip(zip(keys, *edges, strict=True), map(list, values), strict=True))
-    assert told == expected
+        reported |= dict(zip(zip(keys, *edges, strict=True), map(list, values), strict=True))
+    assert reported == expected
 
 
-def _told(path: Path) -> list[tuple[Any, ...]]:
+def _reported(path: Path) -> list[tuple[Any, ...]]:
     rows = pq.read_table(path)
     return sorted(tuple(map(str, row.values())) for row in rows.to_pylist())
 
@@ -136,8 +136,8 @@ def test_parity_fusions_that_flip_on_spark_give_equal_results(
                 query.stop()
                 query = writer.start()
         query.stop()
-    assert _told(tmp_path / "flipping" / "out") == _told(tmp_path / "fixed" / "out")
-    assert _told(tmp_path / "fixed" / "out")
+    assert _reported(tmp_path / "flipping" / "out") == _reported(tmp_path / "fixed" / "out")
+    assert _reported(tmp_path / "fixed" / "out")
     assert [["add", "merge"]] in fused
     assert [["add"], ["merge"]] in fused
 

@@ -233,8 +233,8 @@ def owing(query: ice.Query) -> int:
 
 def cleaned(query: ice.Query) -> int:
     """Return the versions in which joins made what they owed."""
-    told = [progress["icestream"]["joins"] for progress in query.recentProgress]
-    return sum(any(join["lateRows"] for join in joins) for joins in told)
+    reported = [progress["icestream"]["joins"] for progress in query.recentProgress]
+    return sum(any(join["lateRows"] for join in joins) for joins in reported)
 
 
 @pytest.mark.slow

@@ -97,11 +97,11 @@ def test_oracle_a_tree_that_spills_all_the_time(
     writer = writer_of(world.tree(**TIGHT), tmp_path, shards).option("flush", "true")
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
-    told = [progress["icestream"] for progress in query.recentProgress]
-    assert told[-1]["spills"] > 0
-    assert told[-1]["joins"][0]["lateRows"] > 0
-    assert any(each["bytesSpilled"] for each in told)
-    assert all(each["bytesLogged"] for each in told[:-1])
+    reported = [progress["icestream"] for progress in query.recentProgress]
+    assert reported[-1]["spills"] > 0
+    assert reported[-1]["joins"][0]["lateRows"] > 0
+    assert any(each["bytesSpilled"] for each in reported)
+    assert all(each["bytesLogged"] for each in reported[:-1])
     assert written(spark, tmp_path) == answer()
 
 
@@ -136,19 +136,19 @@ def test_columns_are_the_same_whatever_happens_on_pressure(world: World) -> None
     assert ice.join(*three, on=on, where="a < b").columns == deferring.columns
 
 
-def test_explain_tells_joins_and_what_leaves_memory(
+def test_explain_reports_joins_and_what_leaves_memory(
     spark: SparkSession, world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tree = world.tree(onPressure="defer")
     tree.explain()
-    told = capsys.readouterr().out
-    assert "assumed for 1,000,000 rows" in told
+    reported = capsys.readouterr().out
+    assert "assumed for 1,000,000 rows" in reported
     query = writer_of(tree, tmp_path).trigger(availableNow=True).start()
     query.awaitTermination()
     tree.explain(query.lastProgress)
     assert "measured for what is in memory: 1" in capsys.readouterr().out
-    assert "join 3 streams by a1 = b1 = c1, join 0" in told
-    assert "by global_output_ahead, of 256 partitions of each join" in told
+    assert "join 3 streams by a1 = b1 = c1, join 0" in reported
+    assert "by global_output_ahead, of 256 partitions of each join" in reported
 
 
 Definition = Callable[[Events, Events, Events], Any]

@@ -105,11 +105,11 @@ def test_updates_on_spark_tell_the_groups_that_changed(spark: SparkSession, tmp_
         .start()
     )
     query.awaitTermination()
-    told = [
+    reported = [
         (int(row["window"]["end"].timestamp()), row["key"], row["count"])
         for row in spark.table("updates").toLocalIterator()
     ]
-    assert sorted(told) == [
+    assert sorted(reported) == [
         (5, "a", 1),
         (5, "b", 1),
         (10, "a", 2),

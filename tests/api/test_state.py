@@ -172,7 +172,7 @@ def test_a_restarted_query_serves_rewritten_values_that_waited(
         writing = writing.format("parquet").option("path", out).memory("64 MB")
         return writing.option("checkpointLocation", checkpoint)
 
-    def told() -> dict[str, int]:
+    def reported() -> dict[str, int]:
         return {row.shop: row.price for row in spark.read.parquet(out).collect()}
 
     query = writer().trigger(processingTime="100 milliseconds").start()
@@ -180,7 +180,7 @@ def test_a_restarted_query_serves_rewritten_values_that_waited(
     while not query.recentProgress and time.monotonic() < deadline:
         time.sleep(0.1)
     query.stop()
-    before = told()
+    before = reported()
     waiting = ice.read_state(spark, checkpoint, kept="waiting")
     left = sorted(row.shop for row in waiting.collect())
     assert len(left) > 2
@@ -199,5 +199,5 @@ def test_a_restarted_query_serves_rewritten_values_that_waited(
     query.processAllAvailable()
     query.stop()
     expected = {shop: place for place, shop in enumerate(shops) if shop != left[0]}
-    assert told() == expected | {left[1]: 1000}
+    assert reported() == expected | {left[1]: 1000}
     assert spark.read.parquet(out).count() == len(expected)

@@ -174,11 +174,11 @@ def test_rows_may_be_selected_and_filtered(windows: Windowed) -> None:
     assert result.schema.simpleString() == "struct<start:timestamp,name:string>"
 
 
-def test_explain_tells_what_is_computed(
+def test_explain_reports_what_is_computed(
     windows: Windowed, capsys: pytest.CaptureFixture[str]
 ) -> None:
     windows.groupBy("name").agg(ice.sum("n")).explain()
-    told = capsys.readouterr().out
-    assert "sum(x0) as sum(n)" in told
-    assert "5 per window and 1 per slide" in told
-    assert "bytes per group and pane" in told
+    reported = capsys.readouterr().out
+    assert "sum(x0) as sum(n)" in reported
+    assert "5 per window and 1 per slide" in reported
+    assert "bytes per group and pane" in reported

@@ -38,8 +38,8 @@ def test_a_second_start_is_refused_or_takes_over(spark: SparkSession, tmp_path: 
     feed = Feed(spark, f"{tmp_path}/in", events(0, 1, 2, 3))
     first = writer(feed, tmp_path).queryName("first").start()
     first.processAllAvailable()
-    told = rf"query 'first' of .* \(process {os.getpid()} on .*takeOver"
-    with pytest.raises(CheckpointError, match=told):
+    reported = rf"query 'first' of .* \(process {os.getpid()} on .*takeOver"
+    with pytest.raises(CheckpointError, match=reported):
         writer(feed, tmp_path).start()
     assert first.exception() is None
     second = writer(feed, tmp_path).option("takeOver", True).start()

@@ -136,7 +136,7 @@ def test_the_json_file_holds_the_report(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize(("measured", "code"), [(0.9, command.HELD), (0.7, command.MISSED)])
-def test_the_exit_code_tells_whether_every_bar_holds(
+def test_the_exit_code_reports_whether_every_bar_holds(
     measured: float, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measurement = Measurement({}, (Bar.at_least("flatness", 0.8, measured),))

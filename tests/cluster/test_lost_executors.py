@@ -108,8 +108,8 @@ def test_crash_a_task_fails_after_its_work(
 ) -> None:
     scene.patch.setattr(retention, "SWEEP_EVERY", 1)
     mark = tmp_path / "struck"
-    mishap: dict[str, Any] = {job: FailAfter(3, 0, str(mark))}
-    assert scene.run(spark, exchange, **mishap) == undisturbed
+    fault: dict[str, Any] = {job: FailAfter(3, 0, str(mark))}
+    assert scene.run(spark, exchange, **fault) == undisturbed
     assert mark.exists()
     assert scene.late(spark, scene.runs) == expected["late"]
     assert scene.unnamed() == set()

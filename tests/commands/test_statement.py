@@ -62,8 +62,8 @@ def test_a_checkpoint_goes_on_where_it_stopped(
     ask(orders, checkpoint=kept)
     write(orders, "b", 25)
     ask(orders, checkpoint=kept)
-    told = [line.split("\t")[1:] for line in capsys.readouterr().out.splitlines()]
-    assert told == [["shop", "n"], ["Oslo", "1"], ["shop", "n"], ["Oslo", "2"]]
+    reported = [line.split("\t")[1:] for line in capsys.readouterr().out.splitlines()]
+    assert reported == [["shop", "n"], ["Oslo", "1"], ["shop", "n"], ["Oslo", "2"]]
 
 
 @pytest.mark.spark

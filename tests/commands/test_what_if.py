@@ -20,11 +20,15 @@ STATEMENT = "SELECT shop, COUNT(*) AS n FROM orders [RANGE 24 HOURS SLIDE 10 SEC
 
 
 def progress(store: str, estimated: int, log: int) -> dict[str, Any]:
-    told = {"store": store, "estimatedBytes": {"panes": estimated, "tuples": 9}, "logBytes": log}
-    return {"icestream": told}
+    reported = {
+        "store": store,
+        "estimatedBytes": {"panes": estimated, "tuples": 9},
+        "logBytes": log,
+    }
+    return {"icestream": reported}
 
 
-def test_past_runs_tell_how_far_off_the_estimate_was(tmp_path: Path) -> None:
+def test_past_runs_report_how_far_off_the_estimate_was(tmp_path: Path) -> None:
     history = QueryHistory(str(tmp_path), {})
     for logs in ([50, 150], [], [200]):
         history.start()
@@ -49,8 +53,12 @@ def test_a_run_without_an_estimate_is_held_against_the_forecast(tmp_path: Path) 
     history = QueryHistory(str(tmp_path), {})
     history.start()
     for second in (0, 10, 20):
-        told = {"latestEventTime": f"2026-03-01T12:00:{second:02d}Z", "groups": 6, "logBytes": 5000}
-        history.progress({"numInputRows": 400, "icestream": told})
+        reported = {
+            "latestEventTime": f"2026-03-01T12:00:{second:02d}Z",
+            "groups": 6,
+            "logBytes": 5000,
+        }
+        history.progress({"numInputRows": 400, "icestream": reported})
     plan = self_join()
     [run] = past_runs(str(tmp_path), plan)
     wanted = sum(each.disk for each in forecast(plan, StreamLoad(rate=40, keys=6)))
@@ -84,15 +92,15 @@ def test_a_statement_needs_its_columns_and_its_time() -> None:
 
 @pytest.mark.spark
 def test_a_statement_is_planned(spark: SparkSession, tmp_path: Path) -> None:
-    told = what_if(planned(STATEMENT, COLUMNS, None), StreamLoad(1000, 80_000), "1 MB")
-    [operator] = told["queries"]["statement"]
+    reported = what_if(planned(STATEMENT, COLUMNS, None), StreamLoad(1000, 80_000), "1 MB")
+    [operator] = reported["queries"]["statement"]
     assert operator["operator"] == "windows of 1 day"
     assert not operator["fits"]
-    assert "fits in 1.0 MB, the rest is read when needed" in plan_text(told)
+    assert "fits in 1.0 MB, the rest is read when needed" in plan_text(reported)
     file = tmp_path / "query.sql"
     file.write_text(STATEMENT)
     again = what_if(planned(str(file), COLUMNS, "at"), StreamLoad(1000, 80_000), "1 MB")
-    assert again == told
+    assert again == reported
     with pytest.raises(DefinitionError, match="--time"):
         planned(STATEMENT, "shop string", None)
 
@@ -118,8 +126,8 @@ if __name__ == "__main__":
     )
     plans = planned(str(program), None, None)
     assert sorted(plans) == ["hourly", "newest", "pairs"]
-    told = what_if(plans, StreamLoad(1000, 100), "64 MB")
-    assert all(each["fits"] for parts in told["queries"].values() for each in parts)
+    reported = what_if(plans, StreamLoad(1000, 100), "64 MB")
+    assert all(each["fits"] for parts in reported["queries"].values() for each in parts)
     program.write_text("nothing = 1")
     with pytest.raises(DefinitionError, match="no results to plan"):
         planned(str(program), None, None)

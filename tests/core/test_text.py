@@ -22,8 +22,8 @@ def test_errors_point_at_the_place() -> None:
 
 
 def test_a_mark_stays_on_its_line() -> None:
-    told = str(error_at("ab\ncd", TextSpan(1, 5), "wrong")).splitlines()
-    assert told == ["wrong", "  ab", "   ^"]
+    message = str(error_at("ab\ncd", TextSpan(1, 5), "wrong")).splitlines()
+    assert message == ["wrong", "  ab", "   ^"]
 
 
 def test_a_place_outside_of_the_text_is_shown_at_its_ends() -> None:

@@ -225,8 +225,8 @@ def test_components_that_share_a_task_say_so(tmp_path: Path, tab: Tab) -> None:
             shown = tab.open(page)
             shown.wait_for_selector("#panel-plan .box")
             notes = shown.eval_on_selector_all(".box-note", "all => all.map(e => e.textContent)")
-            told = [note for note in notes if "one task with" in note]
-            assert len(told) == (2 if len(together) == 1 else 0)
+            reported = [note for note in notes if "one task with" in note]
+            assert len(reported) == (2 if len(together) == 1 else 0)
             tab.tab.goto("about:blank")
     assert tab.said == []
 
@@ -235,9 +235,9 @@ def test_values_show_where_the_pointer_is_in_all_charts(page: DashboardServer, t
     shown = tab.open(page, "windows")
     shown.wait_for_selector("#panel-memory svg .cross", state="attached")
     shown.hover("#panel-memory svg.chart")
-    told = shown.inner_text("#tip")
-    assert re.search(r"version [23]\d", told)
-    assert re.search(r"held\s+[\d.]+ MB", told)
+    reported = shown.inner_text("#tip")
+    assert re.search(r"version [23]\d", reported)
+    assert re.search(r"held\s+[\d.]+ MB", reported)
     at = [
         shown.eval_on_selector(f"#panel-{name} .cross", "e => e.getAttribute('visibility')")
         for name in ("memory", "rate", "log")
@@ -287,11 +287,11 @@ def test_three_queries_that_run_are_followed_at_once(tmp_path: Path, tab: Tab) -
     histories = {
         kind: QueryHistory(str(tmp_path / kind), {"name": kind, "shards": 4}) for kind in kinds
     }
-    told = {kind: reports(kind, 40) for kind in kinds}
+    reported = {kind: reports(kind, 40) for kind in kinds}
     for kind in kinds:
         histories[kind].start()
         for _ in range(3):
-            histories[kind].progress(next(told[kind]))
+            histories[kind].progress(next(reported[kind]))
     with DashboardServer(QueryList([str(tmp_path)])) as page:
         shown = tab.open(page)
         shown.wait_for_selector("#link:text-is('3 running')")
@@ -300,7 +300,7 @@ def test_three_queries_that_run_are_followed_at_once(tmp_path: Path, tab: Tab) -
             shown.click(f"#queries button:has-text('{kind}')")
             shown.wait_for_selector(f"#name:text-is('{kind}')")
             shown.wait_for_selector("#about:has-text('3 versions')")
-            histories[kind].progress(next(told[kind]))
+            histories[kind].progress(next(reported[kind]))
             shown.wait_for_selector("#about:has-text('4 versions')", timeout=4000)
         histories["groups"].end(RuntimeError("the disk is full"))
         shown.click("#queries button:has-text('groups')")

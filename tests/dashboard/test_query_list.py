@@ -41,9 +41,9 @@ def test_a_query_runs_until_its_history_ends(tmp_path: Path) -> None:
 
 def test_a_query_that_failed_says_why(tmp_path: Path) -> None:
     started(tmp_path).end(ValueError("no such column"))
-    told = watched(tmp_path).summary()
-    assert told["state"] == "failed"
-    assert told["error"] == "ValueError: no such column"
+    reported = watched(tmp_path).summary()
+    assert reported["state"] == "failed"
+    assert reported["error"] == "ValueError: no such column"
 
 
 def test_a_query_whose_process_is_gone_is_lost(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_lines_that_lie_about_their_kind_do_no_harm(tmp_path: Path) -> None:
     ]
     text = "".join(json.dumps(each) + "\n" for each in odd)
     (tmp_path / "history" / NEWER).write_text(text)
-    told = watched(tmp_path).detail()
-    assert told["plan"] is None
-    assert told["name"] == "5"
-    assert len(told["records"]) == 1
+    reported = watched(tmp_path).detail()
+    assert reported["plan"] is None
+    assert reported["name"] == "5"
+    assert len(reported["records"]) == 1

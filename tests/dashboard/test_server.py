@@ -55,7 +55,7 @@ def test_a_token_that_is_nearly_right_is_refused(page: DashboardServer) -> None:
         assert ask(page, "api/queries", token=wrong)[0] == 403
 
 
-def test_the_root_tells_nothing(page: DashboardServer) -> None:
+def test_the_root_reports_nothing(page: DashboardServer) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", page.port, timeout=10)
     connection.request("GET", "/")
     assert connection.getresponse().status == 403

@@ -99,13 +99,13 @@ def test_a_temporary_folder_is_removed_and_a_kept_one_is_not(tmp_path: Path) -> 
 
 
 def test_the_page_of_a_demo_outlives_its_folder() -> None:
-    told = io.StringIO()
-    with demo_folder(None, Console(file=told, width=40)) as folder:
+    reported = io.StringIO()
+    with demo_folder(None, Console(file=reported, width=40)) as folder:
         history = QueryHistory(str(folder / "checkpoint"), {"name": "outliving"})
         history.start()
         history.end(None)
     page = shared_page(str(folder))
     assert not folder.exists()
-    assert page.url in told.getvalue()
+    assert page.url in reported.getvalue()
     [query] = [each for each in page.library.queries() if each["name"] == "outliving"]
     assert query["state"] == "ended"

@@ -45,7 +45,7 @@ HARMLESS = "harmless"
 class BitFlips:
     """Flips bits of a crash run that stopped before an action."""
 
-    rehearsal: CrashRuns
+    runs: CrashRuns
     #: actions done before the bits flip
     stopped: int
     #: outcomes of the flips, by kind of file
@@ -55,9 +55,9 @@ class BitFlips:
 
     def __post_init__(self) -> None:
         """Run up to the point where bits flip."""
-        self._local = os.path.join(self.rehearsal.folder, "rotting")
+        self._local = os.path.join(self.runs.folder, "rotting")
         self._disk = SimulatedDisk()
-        process = Process(self.rehearsal.script, self._disk, self._local)
+        process = Process(self.runs.script, self._disk, self._local)
         for action in range(self.stopped):
             process.act(action)
 
@@ -95,9 +95,9 @@ class BitFlips:
         """Flip one bit of the first parcel of the next batch, between ingest and the shards."""
         for place in places:
             disk = self._disk.after_crash("keep")
-            story = f"byte {place} of a parcel"
-            with _rotting_exchange(disk, place):
-                self._judge("parcel", story, ".parcel", partial(self._feed_twice, disk))
+            scenario = f"byte {place} of a parcel"
+            with _flipping_exchange(disk, place):
+                self._judge("parcel", scenario, ".parcel", partial(self._feed_twice, disk))
 
     def arena_files(self) -> list[str]:
         """Return the files of all arenas that the stopped process left."""
@@ -110,7 +110,7 @@ class BitFlips:
     def flip_arena(self, name: str, places: Iterable[int]) -> None:
         """Flip one bit of an arena's file, then start a new process."""
         for place in places:
-            local = self.rehearsal.local()
+            local = self.runs.local()
             shutil.copytree(self._local, local)
             with open(os.path.join(local, name), "r+b") as file:
                 file.seek(place)
@@ -127,42 +127,42 @@ class BitFlips:
     def parcel_size(self) -> int:
         """Return the bytes of the first parcel of the next batch."""
         disk = self._disk.after_crash("keep")
-        process = Process(self.rehearsal.script, disk, self.rehearsal.local())
+        process = Process(self.runs.script, disk, self.runs.local())
         process.act(self.stopped)
         before = self._disk.files()
         (first, *_) = (p for p in disk.files() if p.endswith(".parcel") and p not in before)
         return len(disk.files()[first])
 
     def _carry_on(
-        self, kind: str, story: str, name: str, disk: SimulatedDisk, local: str | None = None
+        self, kind: str, scenario: str, name: str, disk: SimulatedDisk, local: str | None = None
     ) -> None:
-        differences = self.rehearsal.differences
+        differences = self.runs.differences
         before = len(differences)
-        recover = self.rehearsal.recover
-        self._judge(kind, story, name, lambda: recover(disk, self.stopped, story, local))
+        recover = self.runs.recover
+        self._judge(kind, scenario, name, lambda: recover(disk, self.stopped, scenario, local))
         self.undetected += differences[before:]
         del differences[before:]
 
     def _feed_twice(self, disk: SimulatedDisk) -> None:
         """Feed a batch, and once more; the second time nothing is flipped."""
-        process = Process(self.rehearsal.script, disk, self.rehearsal.local())
+        process = Process(self.runs.script, disk, self.runs.local())
         try:
             process.act(self.stopped)
         finally:
-            if process.act(self.stopped) != self.rehearsal.expected[self.stopped]:
+            if process.act(self.stopped) != self.runs.expected[self.stopped]:
                 self.undetected.append("a batch fed again after damage in its parcel differs")
 
-    def _judge(self, kind: str, story: str, name: str, attempt: Callable[[], None]) -> None:
+    def _judge(self, kind: str, scenario: str, name: str, attempt: Callable[[], None]) -> None:
         try:
             attempt()
             outcome = HARMLESS
         except IcestreamError as error:
             outcome = NOTICED
             if name not in str(error):
-                self.undetected.append(f"{story}: the error does not name the file: {error}")
+                self.undetected.append(f"{scenario}: the error does not name the file: {error}")
         except Exception as error:
             outcome = type(error).__name__
-            self.undetected.append(f"{story}: {error!r}")
+            self.undetected.append(f"{scenario}: {error!r}")
         self.outcomes.setdefault(kind, Counter())[outcome] += 1
 
     def _kind_of_base(self, segment: LiveSegment) -> str:
@@ -171,7 +171,7 @@ class BitFlips:
 
 
 @contextmanager
-def _rotting_exchange(disk: SimulatedDisk, place: int) -> Iterator[None]:
+def _flipping_exchange(disk: SimulatedDisk, place: int) -> Iterator[None]:
     """Flip one bit of the first parcel that is written, before it is read."""
     plain = LocalExecutor.ingest
     waiting = [place]

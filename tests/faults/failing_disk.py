@@ -6,7 +6,7 @@ It is plain data, so it can be sent to tasks like the real one; each process has
 numbers.
 
 Invariants:
-1. A refusal is the `StorageError` that a full disk gives (`test_a_full_disk_is_told_as_one`).
+1. A refusal is the `StorageError` that a full disk gives (`test_a_full_disk_is_reported_as_one`).
 """
 
 from __future__ import annotations

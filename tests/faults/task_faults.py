@@ -93,19 +93,19 @@ class Linger:
 class FaultyShardTask(ShardTask):
     """A shard's task with a fault."""
 
-    mishap: TaskFault | None = None
+    fault: TaskFault | None = None
     #: every executor has its own folder of arenas, as on separate hosts
     apart: bool = False
 
-    def run(self, shelf: ParcelReader) -> ShardReport:
+    def run(self, reader: ParcelReader) -> ShardReport:
         """Run the task, or fail."""
         task = self
         if self.apart:
             task = replace(self, arenas=os.path.join(self.arenas, f"apart-{os.getppid()}"))
-        work = partial(super(FaultyShardTask, task).run, shelf)
-        if self.mishap is None or not _strikes(self.mishap, self.version, self.shard):
+        work = partial(super(FaultyShardTask, task).run, reader)
+        if self.fault is None or not _applies(self.fault, self.version, self.shard):
             return work()
-        report: ShardReport = self.mishap(work)
+        report: ShardReport = self.fault(work)
         return report
 
 
@@ -113,7 +113,7 @@ class FaultyShardTask(ShardTask):
 class FaultyIngest(Ingest):
     """The ingest of a version with a fault in one split."""
 
-    mishap: TaskFault | None = None
+    fault: TaskFault | None = None
 
     def run(
         self, batches: Iterable[pa.RecordBatch], out: ExchangeWriter, split: int = 0
@@ -128,8 +128,8 @@ class FaultyIngest(Ingest):
             out.finish()
 
         place = _context().partitionId()
-        if self.mishap is not None and _strikes(self.mishap, self.version, place):
-            self.mishap(written)
+        if self.fault is not None and _applies(self.fault, self.version, place):
+            self.fault(written)
         return work()
 
 
@@ -169,7 +169,7 @@ class FaultyExecutor:
 
     def ingest(self, ingest: IngestTask, batch: DataFrame, folder: str) -> list[Parcel]:
         """Fold a batch."""
-        struck = FaultyIngest(**_fields(ingest), mishap=self._ingest)
+        struck = FaultyIngest(**_fields(ingest), fault=self._ingest)
         return self.executor.ingest(struck, batch, folder)
 
     def run(self, tasks: Sequence[ShardTask]) -> list[ShardReport]:
@@ -177,14 +177,14 @@ class FaultyExecutor:
         self._before_shards(tasks[0].version)
         return self.executor.run(
             [
-                FaultyShardTask(**_fields(task), mishap=self._shard, apart=self._apart)
+                FaultyShardTask(**_fields(task), fault=self._shard, apart=self._apart)
                 for task in tasks
             ]
         )
 
 
-def _strikes(mishap: TaskFault, version: int, place: int) -> bool:
-    struck = (mishap.version, mishap.place) == (version, place)
+def _applies(fault: TaskFault, version: int, place: int) -> bool:
+    struck = (fault.version, fault.place) == (version, place)
     return struck and _context().attemptNumber() == 0
 
 

@@ -9,7 +9,7 @@ from icestream.core.errors import StorageError
 from tests.faults.failing_disk import FailingDisk
 
 
-def test_a_full_disk_is_told_as_one(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_as_one(tmp_path: Path) -> None:
     full = pickle.loads(pickle.dumps(FailingDisk(full=1.0)))
     with pytest.raises(StorageError, match="the disk is full; free space on it, then restart"):
         full.put(str(tmp_path / "file"), b"data")

@@ -31,7 +31,7 @@ def said(*words: str, code: int = 0) -> str:
     return result.output
 
 
-def told(*words: str, code: int = 0) -> Any:
+def reported(*words: str, code: int = 0) -> Any:
     return json.loads(said(*words, "--json", code=code))
 
 
@@ -44,38 +44,38 @@ def damaged(folder: Path) -> str:
     return root
 
 
-def test_show_tells_plan_versions_segments_and_sizes(windows: str) -> None:
-    shown = told("show", windows)
+def test_show_reports_plan_versions_segments_and_sizes(windows: str) -> None:
+    shown = reported("show", windows)
     assert shown["version"] == 5
     assert shown["plan"]["views"][0]["range"] == "20 seconds"
     assert {each["lifetime"] for each in shown["segments"]} == {"panes", "base"}
     (state,) = shown["state"]
     assert (state["operator"], state["groups"]) == ("view 0", 6)
-    assert "state" not in told("show", windows, "--quick")
+    assert "state" not in reported("show", windows, "--quick")
     text = said("show", windows)
     for part in ("versions    1-5", "watermark   1970-01-01", "view 0", "panes", '"range"'):
         assert part in text
 
 
 def test_groups_are_listed_with_their_keys(pairs: str) -> None:
-    listed = told("groups", pairs, "--limit", "4")
+    listed = reported("groups", pairs, "--limit", "4")
     assert len(listed) == 4
     assert set(listed[0]["key"]) == {"user"}
     assert '{"user": ' in said("groups", pairs, "--kept", "0: left")
 
 
 def test_get_prints_one_group(windows: str, pairs: str) -> None:
-    rows = told("get", windows, "--key", "key=3")
+    rows = reported("get", windows, "--key", "key=3")
     assert {row["row"]["key"] for row in rows} == {3}
-    kept = {row["kept"] for row in told("get", pairs, "--key", "user=3")}
+    kept = {row["kept"] for row in reported("get", pairs, "--key", "user=3")}
     assert {"0: left", "1: right"} <= kept
     assert "open windows" in said("get", windows, "--key", "key=3", "--version", "4")
     assert said("get", windows, "--key", "key=99").startswith("view 0, open windows")
-    assert told("get", windows, "--key", "key=99") == []
+    assert reported("get", windows, "--key", "key=99") == []
 
 
 def test_diff_prints_what_came_and_went(windows: str) -> None:
-    changes = told("diff", windows, "4", "5")
+    changes = reported("diff", windows, "4", "5")
     assert {each["change"] for each in changes["changes"]} == {-1, 1}
     text = said("diff", windows, "4", "5", "--limit", "2")
     assert text.splitlines()[-1] == "more than 2 rows differ"
@@ -84,7 +84,7 @@ def test_diff_prints_what_came_and_went(windows: str) -> None:
 
 def test_export_writes_a_private_file(windows: str, pairs: str, tmp_path: Path) -> None:
     one, many = tmp_path / "one.parquet", tmp_path / "many.parquet"
-    written = told("export", windows, "--to", str(one))
+    written = reported("export", windows, "--to", str(one))
     table = pq.read_table(one)
     assert written["rows"] == table.num_rows > 0
     assert table.schema.names[:4] == ["__shard", "__group", "window", "key"]
@@ -109,7 +109,7 @@ def test_rewrite_takes_what_export_wrote(tmp_path: Path) -> None:
     assert said("rewrite", root, "--from", str(file), *kept) == "no row differs from version 5\n"
     rows = pq.read_table(file)
     pq.write_table(rows.slice(0, 1), tmp_path / "one.parquet")
-    done = told("rewrite", root, "--from", str(tmp_path / "one.parquet"), *kept)
+    done = reported("rewrite", root, "--from", str(tmp_path / "one.parquet"), *kept)
     assert (done["version"], done["rows"]) == (6, 1)
     assert said("rewrite", root, "--from", str(file), *kept).startswith("version 7: ")
     assert said("diff", root, "5", "7", *kept) == "0 rows differ\n"
@@ -124,7 +124,7 @@ def test_each_outcome_has_its_exit_code(windows: str, tmp_path: Path) -> None:
     assert "not a checkpoint of Icestream" in said("show", str(tmp_path), code=2)
     root = damaged(tmp_path / "damaged")
     assert "DAMAGED" in said("verify", root, code=1)
-    assert not told("verify", root, code=1)["fine"]
+    assert not reported("verify", root, code=1)["fine"]
     assert "did you mean" in said("groups", windows, "--operator", "view 9", code=1)
 
 
@@ -136,7 +136,7 @@ def test_repair_asks_before_it_changes_anything(windows: str, tmp_path: Path) ->
         assert part in text
     said("verify", root, code=1)
     copy = str(tmp_path / "copy")
-    assert told("repair", root, "--to", copy)["version"] == 4
+    assert reported("repair", root, "--to", copy)["version"] == 4
     assert "already exists" in said("repair", root, "--to", copy, code=1)
     assert "give one of them" in said("repair", root, "--to", copy, "--yes", code=1)
     said("verify", copy)
@@ -154,8 +154,8 @@ def test_every_command_prints_json(windows: str, tmp_path: Path) -> None:
         ("verify", windows),
         ("repair", windows),
     ):
-        assert told(*words) is not None
+        assert reported(*words) is not None
 
 
-def test_a_key_without_a_value_is_told(windows: str) -> None:
+def test_a_key_without_a_value_is_reported(windows: str) -> None:
     assert "name=value" in said("get", windows, "--key", "key", code=1)

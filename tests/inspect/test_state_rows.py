@@ -23,7 +23,7 @@ from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.latest.pre_queue import PreQueueOperator
 from icestream.operators.latest.saved_arrays import table_of
 from icestream.plan.nodes.updates import Updates
-from icestream.plan.state_schema import NoSchema, legend_of, read, written
+from icestream.plan.state_schema import NoSchema, read, state_schema_of, written
 from tests.fixtures.checkpoints import KINDS, events, make, opened
 from tests.fixtures.plans import open_query, window_plan
 
@@ -278,7 +278,7 @@ def test_another_folder_is_no_checkpoint(tmp_path: Path) -> None:
         Checkpoint(str(tmp_path))
 
 
-def test_versions_and_tables_that_are_not_there_are_told(tmp_path: Path) -> None:
+def test_versions_and_tables_that_are_not_there_are_reported(tmp_path: Path) -> None:
     root = make("windows", str(tmp_path))
     with pytest.raises(CheckpointError, match=r"has the versions 1, 2, 3, 4, 5, but not 9"):
         read_all(Reading(root, version=9))
@@ -291,9 +291,9 @@ def test_versions_and_tables_that_are_not_there_are_told(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_legend_reads_back_as_it_was_written(kind: str) -> None:
-    legend = legend_of(KINDS[kind].plan())
-    assert read(json.loads(json.dumps(written(legend)))) == legend
+def test_a_state_schema_reads_back_as_it_was_written(kind: str) -> None:
+    state_schema = state_schema_of(KINDS[kind].plan())
+    assert read(json.loads(json.dumps(written(state_schema)))) == state_schema
 
 
 @pytest.mark.parametrize(
@@ -311,7 +311,7 @@ def test_a_legend_reads_back_as_it_was_written(kind: str) -> None:
         "Plan",
     ],
 )
-def test_a_legend_names_only_classes_of_the_list(value: Any) -> None:
+def test_a_state_schema_names_only_classes_of_the_list(value: Any) -> None:
     with pytest.raises(ValueError, match="state schema"):
         read(value)
 
@@ -319,10 +319,10 @@ def test_a_legend_names_only_classes_of_the_list(value: Any) -> None:
 def test_states_that_are_pickled_are_not_read() -> None:
     aggregate = Aggregate("user", "value", "longest", parameters=("anything",))
     plan = window_plan("10 seconds", aggregates=[aggregate])
-    legend = legend_of(plan)
-    assert isinstance(legend, NoSchema)
-    assert "pickled" in legend.why
-    assert read(written(legend)) == legend
+    state_schema = state_schema_of(plan)
+    assert isinstance(state_schema, NoSchema)
+    assert "pickled" in state_schema.why
+    assert read(written(state_schema)) == state_schema
 
 
 def test_looking_takes_nothing_over(tmp_path: Path) -> None:

@@ -26,8 +26,8 @@ words = st.integers(-(2**63), 2**63 - 1)
 def columns(
     drawn: list[tuple[int, int, int]],
 ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
-    hi, lo, pane = zip(*drawn, strict=True) if drawn else ((), (), ())
-    return np.array(hi, np.uint64), np.array(lo, np.uint64), np.array(pane, np.int64)
+    id_high, id_low, pane = zip(*drawn, strict=True) if drawn else ((), (), ())
+    return np.array(id_high, np.uint64), np.array(id_low, np.uint64), np.array(pane, np.int64)
 
 
 @given(keys)
@@ -35,19 +35,29 @@ def columns(
 def test_parity_events_share_an_entry_exactly_when_group_and_pane_agree(
     drawn: list[tuple[int, int, int]],
 ) -> None:
-    hi, lo, pane = columns(drawn)
+    id_high, id_low, pane = columns(drawn)
     entries, panes = np.empty((256, 3), np.int64), np.empty(256, np.int64)
-    slots, opened = np.empty(len(hi), np.int64), np.empty(len(hi), np.int64)
+    slots, opened = np.empty(len(id_high), np.int64), np.empty(len(id_high), np.int64)
     identity = np.array([0, 0, 42])
     done, used, listed = fold.assign_entries(
-        hi, lo, pane, 0, np.zeros(512, np.int32), entries, panes, 0, identity, slots, opened
+        id_high,
+        id_low,
+        pane,
+        0,
+        np.zeros(512, np.int32),
+        entries,
+        panes,
+        0,
+        identity,
+        slots,
+        opened,
     )
-    expected, first = assign_entries_reference(hi, lo, pane)
-    assert (done, used, listed) == (len(hi), len(set(expected)), len(first))
+    expected, first = assign_entries_reference(id_high, id_low, pane)
+    assert (done, used, listed) == (len(id_high), len(set(expected)), len(first))
     assert slots.tolist() == expected
     assert opened[:listed].tolist() == first
     for at, event in enumerate(first):
-        assert entries[at].view(np.uint64).tolist() == [hi[event], lo[event], 42]
+        assert entries[at].view(np.uint64).tolist() == [id_high[event], id_low[event], 42]
         assert panes[at] == pane[event]
 
 
@@ -56,12 +66,12 @@ def test_parity_events_share_an_entry_exactly_when_group_and_pane_agree(
 def test_parity_a_full_table_stops_at_the_event_that_needs_a_new_entry(
     drawn: list[tuple[int, int, int]], capacity: int
 ) -> None:
-    hi, lo, pane = columns(drawn)
-    expected, _ = assign_entries_reference(hi, lo, pane)
-    slots, opened = np.empty(len(hi), np.int64), np.empty(len(hi), np.int64)
+    id_high, id_low, pane = columns(drawn)
+    expected, _ = assign_entries_reference(id_high, id_low, pane)
+    slots, opened = np.empty(len(id_high), np.int64), np.empty(len(id_high), np.int64)
     done, used, _ = fold.assign_entries(
-        hi,
-        lo,
+        id_high,
+        id_low,
         pane,
         0,
         np.zeros(16, np.int32),
@@ -81,18 +91,18 @@ def test_parity_a_full_table_stops_at_the_event_that_needs_a_new_entry(
 @given(keys)
 @settings(max_examples=60)
 def test_parity_new_keys(drawn: list[tuple[int, int, int]]) -> None:
-    hi, lo, pane = columns(drawn)
-    rows = np.arange(len(hi))
+    id_high, id_low, pane = columns(drawn)
+    rows = np.arange(len(id_high))
     seen, last = np.empty((128, 2), np.uint64), np.empty(128, np.int64)
-    fresh = np.empty(len(hi), np.int64)
+    fresh = np.empty(len(id_high), np.int64)
     used, found = fold.new_keys(
-        hi, lo, pane, rows, len(rows), np.zeros(256, np.int32), seen, last, 0, fresh
+        id_high, id_low, pane, rows, len(rows), np.zeros(256, np.int32), seen, last, 0, fresh
     )
-    first, latest = new_keys_reference(hi, lo, pane, rows.tolist())
+    first, latest = new_keys_reference(id_high, id_low, pane, rows.tolist())
     assert used == found == len(first)
     assert fresh[:found].tolist() == first
     assert last[:used].tolist() == latest
-    assert seen[:used].tolist() == [[hi[i], lo[i]] for i in first]
+    assert seen[:used].tolist() == [[id_high[i], id_low[i]] for i in first]
 
 
 values = st.lists(
@@ -256,9 +266,9 @@ def test_parity_order_floats(drawn: list[float]) -> None:
 @given(st.lists(st.integers(0, 2**64 - 1), max_size=40), st.integers(1, 300))
 @settings(max_examples=60)
 def test_parity_routes_of(drawn: list[int], key_groups: int) -> None:
-    hi = np.array(drawn, np.uint64)
+    id_high = np.array(drawn, np.uint64)
     route = np.arange(key_groups) * 7 % 5
-    out, load = np.empty(len(hi), np.int64), np.zeros(key_groups, np.int64)
-    fold.routes_of(hi, key_groups, route, out, load)
-    assert out.tolist() == routes_of_reference(hi, key_groups, route)
-    assert load.sum() == len(hi)
+    out, load = np.empty(len(id_high), np.int64), np.zeros(key_groups, np.int64)
+    fold.routes_of(id_high, key_groups, route, out, load)
+    assert out.tolist() == routes_of_reference(id_high, key_groups, route)
+    assert load.sum() == len(id_high)

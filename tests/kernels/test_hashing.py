@@ -24,7 +24,7 @@ Lanes = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]
 
 
 def start(rows: int) -> Lanes:
-    return np.full(rows, h.START_HI), np.full(rows, h.START_LO)
+    return np.full(rows, h.START_HIGH), np.full(rows, h.START_LOW)
 
 
 def masks(rows: int) -> st.SearchStrategy[Any]:
@@ -95,8 +95,8 @@ def test_bytes_are_read_to_their_end_and_not_further() -> None:
     np.testing.assert_array_equal(alone, inside)
 
 
-def unmix_hi(x: int) -> int:
-    """Undo `mix_hi`, step by step from the last."""
+def unmix_high(x: int) -> int:
+    """Undo `mix_high`, step by step from the last."""
     full = 2**64
     x ^= x >> 31 ^ x >> 62
     x = x * pow(0x94D049BB133111EB, -1, full) % full
@@ -106,21 +106,21 @@ def unmix_hi(x: int) -> int:
 
 
 @given(st.integers(0, 2**64 - 1))
-def test_hi_of_one_word_is_a_bijection(word: int) -> None:
-    hi, lo = start(1)
-    h.absorb_words(np.array([word], np.uint64), NO_MASK, hi, lo)
-    assert unmix_hi(int(hi[0])) ^ int(h.START_HI) == word
+def test_the_high_word_of_one_word_is_a_bijection(word: int) -> None:
+    id_high, id_low = start(1)
+    h.absorb_words(np.array([word], np.uint64), NO_MASK, id_high, id_low)
+    assert unmix_high(int(id_high[0])) ^ int(h.START_HIGH) == word
 
 
 def test_no_word_has_the_identity_of_null() -> None:
-    """The only word with the hi of null is known, because hi is a bijection; its lo differs."""
-    hi, lo = start(2)
-    h.absorb_words(np.zeros(2, np.int64), np.full(2, h.NULL, np.uint8), hi, lo)
-    twin = unmix_hi(int(hi[0])) ^ int(h.START_HI)
-    twin_hi, twin_lo = start(1)
-    h.absorb_words(np.array([twin], np.uint64), NO_MASK, twin_hi, twin_lo)
-    assert twin_hi[0] == hi[0]
-    assert twin_lo[0] != lo[0]
+    """Only one word has the id_high of null, as id_high is a bijection; its id_low differs."""
+    id_high, id_low = start(2)
+    h.absorb_words(np.zeros(2, np.int64), np.full(2, h.NULL, np.uint8), id_high, id_low)
+    twin = unmix_high(int(id_high[0])) ^ int(h.START_HIGH)
+    twin_id_high, twin_id_low = start(1)
+    h.absorb_words(np.array([twin], np.uint64), NO_MASK, twin_id_high, twin_id_low)
+    assert twin_id_high[0] == id_high[0]
+    assert twin_id_low[0] != id_low[0]
 
 
 KEYS: dict[str, npt.NDArray[np.int64]] = {
@@ -143,9 +143,9 @@ def test_key_groups_fill_evenly(kind: str, lane: int) -> None:
 
 
 def test_lanes_are_unrelated() -> None:
-    hi, lo = start(200_000)
-    h.absorb_words(np.arange(200_000), NO_MASK, hi, lo)
-    same = np.unpackbits((hi ^ lo).view(np.uint8)).mean()
+    id_high, id_low = start(200_000)
+    h.absorb_words(np.arange(200_000), NO_MASK, id_high, id_low)
+    same = np.unpackbits((id_high ^ id_low).view(np.uint8)).mean()
     assert abs(same - 0.5) < 0.001
 
 

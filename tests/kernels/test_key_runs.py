@@ -18,18 +18,18 @@ def test_parity_runs_of_keys_and_windows(
     drawn: list[tuple[int, int, int]], length: int, offset: int, in_order: bool
 ) -> None:
     rows = sorted(drawn) if in_order else drawn
-    hi, lo, times = ([row[place] for row in rows] for place in range(3))
+    id_high, id_low, times = ([row[place] for row in rows] for place in range(3))
     heads, starts = np.empty(len(rows), dtype=np.int64), np.empty(len(rows), dtype=np.int64)
     count = window_runs(
-        np.array(hi, dtype=np.uint64),
-        np.array(lo, dtype=np.uint64),
+        np.array(id_high, dtype=np.uint64),
+        np.array(id_low, dtype=np.uint64),
         np.array(times, dtype=np.int64),
         length,
         offset,
         heads,
         starts,
     )
-    expected = window_runs_reference(hi, lo, times, length, offset)
+    expected = window_runs_reference(id_high, id_low, times, length, offset)
     if expected is None:
         assert count == -1
     else:

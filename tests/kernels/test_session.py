@@ -23,12 +23,14 @@ WIDTH = 4 + sum(SIZES)
     gap=st.integers(1, 12),
 )
 def test_parity_fragments_of_random_events(events: list[tuple[int, int, int]], gap: int) -> None:
-    hi = np.array([event[0] for event in events], dtype=np.uint64)
-    lo = np.array([event[1] for event in events], dtype=np.uint64)
+    id_high = np.array([event[0] for event in events], dtype=np.uint64)
+    id_low = np.array([event[1] for event in events], dtype=np.uint64)
     time = np.array([event[2] for event in events], dtype=np.int64)
     slots, heads, last = (np.empty(len(events), dtype=np.int64) for _ in range(3))
-    count = cut_fragments(np.lexsort((time, lo, hi)), hi, lo, time, gap, slots, heads, last)
-    expected, spans = cut_fragments_reference(hi, lo, time, gap)
+    count = cut_fragments(
+        np.lexsort((time, id_low, id_high)), id_high, id_low, time, gap, slots, heads, last
+    )
+    expected, spans = cut_fragments_reference(id_high, id_low, time, gap)
     assert slots.tolist() == expected
     first = time[heads[:count]].tolist()
     assert list(zip(first, last[:count].tolist(), strict=True)) == spans

@@ -27,7 +27,7 @@ from icestream.kernels.words import (
 )
 from tests.oracles.kernels.words import combine_sorted_reference, merge_words_reference
 
-#: hi, lo, then one field of every operation
+#: id_high, id_low, then one field of every operation
 OPS = np.array([ADD_I64, ADD_I128, MIN, MAX, ADD_DD, LEAST_3, LEAST_4])
 PLACES = np.array([2, 3, 5, 6, 7, 9, 12])
 WIDTH = 16
@@ -41,12 +41,12 @@ amounts = st.integers(-(2**40), 2**40).map(lambda n: n / 1024)
 @st.composite
 def rows(draw: st.DrawFn) -> list[int]:
     """Draw a row; few identities, so that rows meet, whose upper bits often agree."""
-    hi = draw(st.sampled_from((0, 1, 2, -1, -2, 2**62, 2**62 + 1)))
-    lo = draw(st.sampled_from((0, -1, 7)))
+    id_high = draw(st.sampled_from((0, 1, 2, -1, -2, 2**62, 2**62 + 1)))
+    id_low = draw(st.sampled_from((0, -1, 7)))
     numbers = [draw(words) for _ in range(5)]
     amount = np.array([draw(amounts), 0.0]).view(np.int64).tolist()
     choices = [draw(ranks) for _ in range(7)]
-    return [hi, lo, *numbers, *amount, *choices]
+    return [id_high, id_low, *numbers, *amount, *choices]
 
 
 def table(drawn: list[list[int]]) -> npt.NDArray[np.int64]:

@@ -98,7 +98,7 @@ def lose_arenas(folder: Path) -> None:
         shutil.rmtree(folder / "local" / run / "arenas", ignore_errors=True)
 
 
-def told(query: LocalQuery, deliveries: Sequence[Delivery]) -> list[list[str]]:
+def reported(query: LocalQuery, deliveries: Sequence[Delivery]) -> list[list[str]]:
     return [rows(query.rows(deliveries, view)) for view in range(len(PLAN.views))]
 
 
@@ -122,11 +122,11 @@ def check(folder: Path, seed: int, *, restarts: bool, loses: bool, snapshot: int
                 query = open_query(PLAN, str(folder / "together"))
             if loses and number % 2:
                 lose_arenas(folder / "together")
-            together.append(told(query, query.driver.batch(query.next_batch, batch)))
+            together.append(reported(query, query.driver.batch(query.next_batch, batch)))
         assert query.driver.last is not None
         bases = query.driver.last.bases
         assert all(bases) == (snapshot == 2)
-        together.append(told(query, query.driver.flush()))
+        together.append(reported(query, query.driver.flush()))
     for number in range(len(PLAN.views)):
         expected = run_alone(PLAN, number, batches, folder / str(number))
         assert any(expected)

@@ -64,8 +64,8 @@ class ObviousFrames(ArrivalOracle):
             return
         for events, grouping in zip(self._events, self._view.groupings, strict=True):
             key = [_plain(event[f"k{i}"]) if i in grouping else None for i in self._view.keys]
-            told = [self._view.grouping_id(grouping)] if self._view.tells_grouping else []
-            events.append(_Event(time, self._arrived, (*key, *told), event))
+            ids = [self._view.grouping_id(grouping)] if self._view.tells_grouping else []
+            events.append(_Event(time, self._arrived, (*key, *ids), event))
 
     def _settle(self, watermark: Micros) -> list[Row]:
         self.watermark = watermark

@@ -31,9 +31,9 @@ class Spanning:
     ts2: Micros
 
 
-def told(node: JobNode, events: Mapping[int, Sequence[Spanning]]) -> list[Spanning]:
+def job_results(node: JobNode, events: Mapping[int, Sequence[Spanning]]) -> list[Spanning]:
     """Return all tuples of a node whose functions are in the form for rows."""
-    before = [each for source in node.inputs for each in told(source, events)]
+    before = [each for source in node.inputs for each in job_results(source, events)]
     match node:
         case TupleSource():
             return list(events[node.source])

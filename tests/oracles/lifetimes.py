@@ -68,8 +68,10 @@ def events_of(changes: pa.RecordBatch) -> list[tuple[Event, int]]:
     """Return changes as events with their diff, in order."""
     columns = [column.to_pylist() for column in changes.columns]
     found = []
-    for le, re, diff, hi, lo, *values in zip(*columns, strict=True):
-        found.append((Event((hi, lo), le, re, tuple(plain(value) for value in values)), diff))
+    for le, re, diff, id_high, id_low, *values in zip(*columns, strict=True):
+        found.append(
+            (Event((id_high, id_low), le, re, tuple(plain(value) for value in values)), diff)
+        )
     return found
 
 

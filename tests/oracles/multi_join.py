@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from icestream.operators.folding.fold import HI, LO
+from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN
 from icestream.operators.lifetimes.changes import DIFF, HEAD, LE, RE
 from icestream.operators.multi_join.spec import MultiJoinSpec
 from tests.oracles.lifetimes import Bag, Event, plain
@@ -32,7 +32,9 @@ def events_of(changes: Iterable[pa.RecordBatch]) -> Bag:
     for batch in changes:
         for row in batch.to_pylist():
             payload = tuple(plain(value) for name, value in row.items() if name not in names)
-            bag[Event((row[HI], row[LO]), row[LE], row[RE], payload)] += row[DIFF]
+            bag[Event((row[ID_HIGH_COLUMN], row[ID_LOW_COLUMN]), row[LE], row[RE], payload)] += row[
+                DIFF
+            ]
     return bag
 
 

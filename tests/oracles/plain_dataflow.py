@@ -62,10 +62,10 @@ class PlainStores:
         del grouping
         return sys.maxsize
 
-    def knows(self, grouping: int, hi: Ids, lo: Ids) -> Mask:
+    def knows(self, grouping: int, id_high: Ids, id_low: Ids) -> Mask:
         """Return which groups an operator knows."""
         made = [groups for (place, _), groups in self._made.items() if place == grouping]
-        known: Mask = np.logical_or.reduce([groups.knows(hi, lo) for groups in made])
+        known: Mask = np.logical_or.reduce([groups.knows(id_high, id_low) for groups in made])
         return known
 
     def rest(self) -> None:

@@ -39,10 +39,10 @@ class PlainGroups(Groups):
                         r for r in group[number] if r[synopsis.expiry] > self._watermark
                     ]
 
-    def locate(self, hi: Ids, lo: Ids) -> Slots:
+    def locate(self, id_high: Ids, id_low: Ids) -> Slots:
         """Return the slot of each group."""
         slots = []
-        for identity in zip(hi.tolist(), lo.tolist(), strict=True):
+        for identity in zip(id_high.tolist(), id_low.tolist(), strict=True):
             if identity not in self._slots:
                 self._slots[identity] = len(self._rows)
                 self._rows.append([[] for _ in self._synopses])
@@ -50,17 +50,17 @@ class PlainGroups(Groups):
             slots.append(self._slots[identity])
         return np.array(slots, dtype=np.int64)
 
-    def knows(self, hi: Ids, lo: Ids) -> npt.NDArray[np.bool_]:
+    def knows(self, id_high: Ids, id_low: Ids) -> npt.NDArray[np.bool_]:
         """Return which groups it knows."""
-        named = zip(hi.tolist(), lo.tolist(), strict=True)
+        named = zip(id_high.tolist(), id_low.tolist(), strict=True)
         return np.array([each in self._slots for each in named], dtype=np.bool_)
 
     def identities(self, slots: Slots) -> tuple[Ids, Ids]:
         """Return id_high and id_low of groups."""
         known = list(self._slots)
         pairs = [known[slot] for slot in slots.tolist()]
-        hi, lo = ([pair[part] for pair in pairs] for part in (0, 1))
-        return np.array(hi, dtype=np.uint64), np.array(lo, dtype=np.uint64)
+        id_high, id_low = ([pair[part] for pair in pairs] for part in (0, 1))
+        return np.array(id_high, dtype=np.uint64), np.array(id_low, dtype=np.uint64)
 
     def portions(self, slots: Slots, synopses: Sequence[int] = ()) -> Iterator[Slots]:
         """Yield a few groups at a time, to test that callers handle portions."""

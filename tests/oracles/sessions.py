@@ -64,8 +64,8 @@ class ObviousSessions(ArrivalOracle):
     def _keys(self, event: dict[str, Any]) -> Iterator[Row]:
         for grouping in self._view.groupings:
             key = [_plain(event[f"k{i}"]) if i in grouping else None for i in self._view.keys]
-            told = [self._view.grouping_id(grouping)] if self._view.tells_grouping else []
-            yield (*key, *told)
+            ids = [self._view.grouping_id(grouping)] if self._view.tells_grouping else []
+            yield (*key, *ids)
 
     def _settle(self, watermark: Micros) -> list[Row]:
         self.watermark = watermark

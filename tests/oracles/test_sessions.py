@@ -24,10 +24,10 @@ def feed(oracle: ObviousSessions, *events: tuple[int, int | None]) -> list[Row]:
         pa.array([key for _, key in events], pa.int64()),
         pa.array([None] * len(events), pa.float64()),
     ]
-    return told(oracle.feed([[pa.record_batch(columns, schema=PLAN.batch_schema)]]))
+    return reported(oracle.feed([[pa.record_batch(columns, schema=PLAN.batch_schema)]]))
 
 
-def told(rows: Sequence[Row]) -> list[Row]:
+def reported(rows: Sequence[Row]) -> list[Row]:
     return sorted((start // SECOND, end // SECOND, *rest) for start, end, *rest in rows)
 
 
@@ -40,7 +40,7 @@ def test_sessions_follow_sparks_rules() -> None:
     assert feed(oracle, (6, 1), (7, 2), (11, 1)) == []
     assert oracle.late == 1
     assert feed(oracle, (36, 3)) == [(0, 31, 1, 4), (7, 17, 2, 1)]
-    assert told(oracle.flush()) == [(36, 46, 3, 1)]
+    assert reported(oracle.flush()) == [(36, 46, 3, 1)]
 
 
 def test_a_flush_before_the_first_event_has_no_rows() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icestream.core.times import INFINITY
-from tests.fixtures import lifetime_events as stories
+from tests.fixtures import lifetime_events as scenarios
 from tests.oracles import lifetimes as oracle
 from tests.oracles.lifetimes import Bag, Event, Payload, at, bag_of, snapshots
 
@@ -51,7 +51,7 @@ def test_snapshots_forget_how_lifetimes_are_cut() -> None:
 
 
 def test_nan_is_one_value_and_changes_come_back_as_they_were() -> None:
-    schema = stories.port().schema
+    schema = scenarios.port().schema
     event = Event(G, 0, 1, ("a", None, oracle.plain(float("nan"))))
     changes = oracle.changes_from([(event, 1), (event, 2)], schema)
     assert bag_of(changes) == Counter({event: 3})
@@ -61,11 +61,11 @@ def test_nan_is_one_value_and_changes_come_back_as_they_were() -> None:
 
 @given(
     dice=st.randoms(),
-    kind=st.sampled_from([stories.ScenarioKind(), stories.ScenarioKind(cuts=True)]),
+    kind=st.sampled_from([scenarios.ScenarioKind(), scenarios.ScenarioKind(cuts=True)]),
 )
-def test_changes_leave_the_past_alone(dice: Random, kind: stories.ScenarioKind) -> None:
+def test_changes_leave_the_past_alone(dice: Random, kind: scenarios.ScenarioKind) -> None:
     before: Bag = Counter()
-    for batch in stories.story(dice, [stories.port()], kind):
+    for batch in scenarios.scenario(dice, [scenarios.port()], kind):
         after = Counter(before)
         for _, changes in batch.chunks:
             for event, diff in oracle.events_of(changes):
@@ -78,9 +78,9 @@ def test_changes_leave_the_past_alone(dice: Random, kind: stories.ScenarioKind) 
 
 @given(dice=st.randoms())
 def test_the_answer_at_an_instant_is_that_over_what_is_alive(dice: Random) -> None:
-    kind = stories.ScenarioKind(batches=2, cuts=True)
-    story = stories.story(dice, [stories.port(), stories.port()], kind)
-    chunks = [chunk for batch in story for chunk in batch.chunks]
+    kind = scenarios.ScenarioKind(batches=2, cuts=True)
+    scenario = scenarios.scenario(dice, [scenarios.port(), scenarios.port()], kind)
+    chunks = [chunk for batch in scenario for chunk in batch.chunks]
     left, right = (bag_of(*(c for at_port, c in chunks if at_port == port)) for port in (0, 1))
     joined, rest = oracle.join(left, right), oracle.difference(left, right)
     counts = oracle.aggregate(left, oracle.count())
@@ -100,11 +100,11 @@ def test_the_answer_at_an_instant_is_that_over_what_is_alive(dice: Random) -> No
         assert at(counts, instant) == {(group, (n,)): 1 for group, n in alive.items()}
 
 
-def test_a_story_told_twice_is_the_same() -> None:
+def test_a_scenario_drawn_twice_is_the_same() -> None:
     first, second = (
         [
             (batch.watermark, [(port, part.to_pylist()) for port, part in batch.chunks])
-            for batch in stories.story(Random(4), [stories.port()])
+            for batch in scenarios.scenario(Random(4), [scenarios.port()])
         ]
         for _ in range(2)
     )

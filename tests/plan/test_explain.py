@@ -29,11 +29,11 @@ def minutes_of(*lengths: int, store: str = "auto") -> Plan:
 def test_windows_made_of_windows_are_told_where_the_stream_was_measured() -> None:
     plan, steady = minutes_of(1, 5, 10, 15, 20), measured((MINUTE, 10.0))
     assert "computed from" not in explained(plan)
-    told = explained(plan, steady)
-    assert "20 minutes: computed from 2 x 10 minutes" in told
-    assert "15 minutes: computed from 1 x 10 minutes + 1 x 5 minutes; in turn with" in told
+    reported = explained(plan, steady)
+    assert "20 minutes: computed from 2 x 10 minutes" in reported
+    assert "15 minutes: computed from 1 x 10 minutes + 1 x 5 minutes; in turn with" in reported
     # 146 + 18 rows kept for others, of ten groups each
-    assert "1,640 rows an hour, 3,000 with each window computed from panes" in told
+    assert "1,640 rows an hour, 3,000 with each window computed from panes" in reported
 
 
 def test_windows_are_told_to_be_made_of_panes_where_that_is_as_good() -> None:
@@ -49,16 +49,18 @@ def test_events_are_told_to_be_kept_once_for_all_windows_that_move_with_them() -
     (view,) = alone.views
     longer = replace(view, windows=Frame(range=5 * MINUTE))
     assert "once for" not in explained(alone)
-    told = explained(replace(alone, views=(view, longer)))
-    assert "on the log for queries 0, 1  events, in the order of time, once for 2 windows" in told
+    reported = explained(replace(alone, views=(view, longer)))
+    assert (
+        "on the log for queries 0, 1  events, in the order of time, once for 2 windows" in reported
+    )
 
 
-def test_the_estimate_is_told_beside_what_was_logged() -> None:
-    told = {"store": "panes", "estimatedLogBytes": 4 << 20, "logBytes": 3 << 20}
-    assert estimate_and_log({**told, "logToEstimate": 0.75}) == (
+def test_the_estimate_is_reported_beside_what_was_logged() -> None:
+    reported = {"store": "panes", "estimatedLogBytes": 4 << 20, "logBytes": 3 << 20}
+    assert estimate_and_log({**reported, "logToEstimate": 0.75}) == (
         "log of panes: estimated 4.0 MB, logged 3.0 MB (0.75 times the estimate)"
     )
-    early = estimate_and_log({**told, "logToEstimate": None})
+    early = estimate_and_log({**reported, "logToEstimate": None})
     assert early is not None
     assert early.endswith("(the longest window is not full yet)")
     assert estimate_and_log({"store": "panes", "estimatedLogBytes": None}) is None

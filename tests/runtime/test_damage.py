@@ -16,11 +16,11 @@ from tests.faults.bit_flips import HARMLESS, NOTICED, BitFlips
 
 
 @pytest.fixture(scope="module")
-def rot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BitFlips]:
+def flips(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BitFlips]:
     with staged():
-        rehearsal = CrashRuns(FLIPPED, str(tmp_path_factory.mktemp("rot")))
-        rehearsal.undisturbed()
-        yield BitFlips(rehearsal, STOPPED)
+        runs = CrashRuns(FLIPPED, str(tmp_path_factory.mktemp("rot")))
+        runs.undisturbed()
+        yield BitFlips(runs, STOPPED)
 
 
 @pytest.mark.parametrize(
@@ -37,26 +37,26 @@ def rot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BitFlips]:
         "late events",
     ],
 )
-def test_damage_in_any_durable_file_is_noticed_and_named(rot: BitFlips, kind: str) -> None:
-    path = rot.durable_files()[kind]
-    rot.flip_durable(kind, path, range(3, rot.size(path), 23))
-    assert rot.undetected == []
-    assert set(rot.outcomes[kind]) == {NOTICED}
+def test_damage_in_any_durable_file_is_noticed_and_named(flips: BitFlips, kind: str) -> None:
+    path = flips.durable_files()[kind]
+    flips.flip_durable(kind, path, range(3, flips.size(path), 23))
+    assert flips.undetected == []
+    assert set(flips.outcomes[kind]) == {NOTICED}
 
 
-def test_damage_in_the_exchange_is_noticed_and_the_batch_can_be_fed_again(rot: BitFlips) -> None:
-    rot.flip_parcel(range(5, rot.parcel_size(), 67))
-    assert rot.undetected == []
-    assert set(rot.outcomes["parcel"]) == {NOTICED}
+def test_damage_in_the_exchange_is_noticed_and_the_batch_can_be_fed_again(flips: BitFlips) -> None:
+    flips.flip_parcel(range(5, flips.parcel_size(), 67))
+    assert flips.undetected == []
+    assert set(flips.outcomes["parcel"]) == {NOTICED}
 
 
-def test_damage_in_arenas_of_an_earlier_run_is_harmless(rot: BitFlips) -> None:
-    names = rot.arena_files()
+def test_damage_in_arenas_of_an_earlier_run_is_harmless(flips: BitFlips) -> None:
+    names = flips.arena_files()
     assert any("header" in name for name in names)
     for name in names[::3]:
-        rot.flip_arena(name, [rot.arena_size(name) // 2] if rot.arena_size(name) else [])
-    assert rot.undetected == []
-    assert set(rot.outcomes["arena"]) == {HARMLESS}
+        flips.flip_arena(name, [flips.arena_size(name) // 2] if flips.arena_size(name) else [])
+    assert flips.undetected == []
+    assert set(flips.outcomes["arena"]) == {HARMLESS}
 
 
 @pytest.mark.parametrize("folder", [SEGMENTS, RESULTS])
@@ -74,14 +74,14 @@ def test_a_missing_file_is_damage_that_is_named(tmp_path: Path, folder: str) -> 
             again.act(1) if folder == RESULTS else again.act(2)
 
 
-def test_an_undetected_flip_would_be_counted(rot: BitFlips) -> None:
-    before = list(rot.undetected)
-    expected = rot.rehearsal.expected
+def test_an_undetected_flip_would_be_counted(flips: BitFlips) -> None:
+    before = list(flips.undetected)
+    expected = flips.runs.expected
     kept = expected[-1]
     expected[-1] = ((), ())
     try:
-        rot.flip_arena(rot.arena_files()[0], [0])
+        flips.flip_arena(flips.arena_files()[0], [0])
     finally:
         expected[-1] = kept
-    assert len(rot.undetected) == len(before) + 1
-    rot.undetected[:] = before
+    assert len(flips.undetected) == len(before) + 1
+    flips.undetected[:] = before

@@ -23,24 +23,24 @@ SCRIPT = DataflowScript(batches=6, budget=8 << 20)
 
 def test_crash_every_step_of_a_run(tmp_path: Path) -> None:
     with small_sizes():
-        rehearsal = CrashRuns(SCRIPT, str(tmp_path))
-        disk = rehearsal.undisturbed()
-        assert any(rows for rows, _ in rehearsal.expected)
+        runs = CrashRuns(SCRIPT, str(tmp_path))
+        disk = runs.undisturbed()
+        assert any(rows for rows, _ in runs.expected)
         every = disk.steps // 24
-        rehearsal.crash_everywhere(lambda step: step % every == 0)
-    assert rehearsal.points >= 24
-    assert rehearsal.differences == []
+        runs.crash_everywhere(lambda step: step % every == 0)
+    assert runs.points >= 24
+    assert runs.differences == []
 
 
 @pytest.mark.parametrize("restart", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_full_disk_at_any_step_loses_nothing(tmp_path: Path, restart: bool) -> None:
     with small_sizes():
-        rehearsal = CrashRuns(DataflowScript(batches=4, budget=8 << 20), str(tmp_path))
-        disk = rehearsal.undisturbed()
+        runs = CrashRuns(DataflowScript(batches=4, budget=8 << 20), str(tmp_path))
+        disk = runs.undisturbed()
         for step in range(1 + restart, disk.steps + 1, disk.steps // 9):
-            rehearsal.refuse(step, restart=restart)
-    assert rehearsal.points >= 9
-    assert rehearsal.differences == []
+            runs.refuse(step, restart=restart)
+    assert runs.points >= 9
+    assert runs.differences == []
 
 
 class _Dies(Exception):
@@ -58,12 +58,12 @@ def test_crash_between_two_components_leaves_nothing(
         return run(self, tasks)
 
     with small_sizes():
-        rehearsal = CrashRuns(SCRIPT, str(tmp_path))
-        rehearsal.undisturbed()
+        runs = CrashRuns(SCRIPT, str(tmp_path))
+        runs.undisturbed()
         assert len(SCRIPT.plan.components) == 2
         disk = SimulatedDisk()
-        process = Process(SCRIPT, disk, rehearsal.local())
-        assert [process.act(action) for action in range(2)] == rehearsal.expected[:2]
+        process = Process(SCRIPT, disk, runs.local())
+        assert [process.act(action) for action in range(2)] == runs.expected[:2]
         before = set(disk.list(f"{ROOT}/{SEGMENTS}"))
         with monkeypatch.context() as patched:
             patched.setattr(LocalExecutor, "run", only_the_first)
@@ -71,10 +71,10 @@ def test_crash_between_two_components_leaves_nothing(
                 process.act(2)
         assert set(disk.list(f"{ROOT}/{SEGMENTS}")) > before
         assert VersionStore(disk, ROOT).versions()[-1] == 2
-        again = Process(SCRIPT, disk, rehearsal.local())
+        again = Process(SCRIPT, disk, runs.local())
         assert set(disk.list(f"{ROOT}/{SEGMENTS}")) == before
         found = [again.act(action) for action in range(2, len(SCRIPT.actions))]
-    assert found == rehearsal.expected[2:]
+    assert found == runs.expected[2:]
 
 
 def test_a_version_names_the_shards_of_all_components() -> None:
@@ -84,11 +84,11 @@ def test_a_version_names_the_shards_of_all_components() -> None:
 
 
 @pytest.fixture(scope="module")
-def rot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DataflowBitFlips]:
+def flips(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DataflowBitFlips]:
     with small_sizes(snapshot=3):
-        rehearsal = CrashRuns(SCRIPT, str(tmp_path_factory.mktemp("rot")))
-        rehearsal.undisturbed()
-        yield DataflowBitFlips(rehearsal, 5)
+        runs = CrashRuns(SCRIPT, str(tmp_path_factory.mktemp("rot")))
+        runs.undisturbed()
+        yield DataflowBitFlips(runs, 5)
 
 
 KINDS = (
@@ -104,22 +104,24 @@ KINDS = (
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_damage_in_any_durable_file_is_noticed_and_named(rot: DataflowBitFlips, kind: str) -> None:
-    path = rot.durable_files()[kind]
-    size = rot.size(path)
-    rot.flip_durable(kind, path, range(3, size, max(1, size // 6)))
-    assert rot.undetected == []
-    assert set(rot.outcomes[kind]) <= {NOTICED, HARMLESS}
-    assert rot.outcomes[kind][NOTICED] > 0
+def test_damage_in_any_durable_file_is_noticed_and_named(
+    flips: DataflowBitFlips, kind: str
+) -> None:
+    path = flips.durable_files()[kind]
+    size = flips.size(path)
+    flips.flip_durable(kind, path, range(3, size, max(1, size // 6)))
+    assert flips.undetected == []
+    assert set(flips.outcomes[kind]) <= {NOTICED, HARMLESS}
+    assert flips.outcomes[kind][NOTICED] > 0
 
 
 def test_damage_in_the_exchange_is_noticed_and_the_batch_can_be_fed_again(
-    rot: DataflowBitFlips,
+    flips: DataflowBitFlips,
 ) -> None:
-    size = rot.parcel_size()
-    rot.flip_parcel(range(5, size, size // 8))
-    assert rot.undetected == []
-    assert set(rot.outcomes["parcel"]) == {NOTICED}
+    size = flips.parcel_size()
+    flips.flip_parcel(range(5, size, size // 8))
+    assert flips.undetected == []
+    assert set(flips.outcomes["parcel"]) == {NOTICED}
 
 
 def test_a_missing_segment_is_damage_that_is_named(tmp_path: Path) -> None:

@@ -34,20 +34,20 @@ def test_bounded_memory_goes_to_components_that_miss_some(
     flow = plans.recommender()
     budget = 8 << 20
     query = open_dataflow(flow, tmp_path, budget=budget, shards=1)
-    told: list[list[int]] = []
+    reported: list[list[int]] = []
     for batch in batches_of(stream_of(flow, StreamShape(events=900, groups=40, batches=6), 1)):
         given.clear()
         (delivery,) = query.driver.batch(query.next_batch, batch)
-        told.append(list(given))
+        reported.append(list(given))
         assert sum(given) <= budget
         assert delivery.progress["icestream"]["peakMemoryBytes"] <= budget
     alike = budget // flow.jobs
-    assert set(told[0]) == {alike // 2}
+    assert set(reported[0]) == {alike // 2}
     last: Any = query.driver.last
     held = MemoryUse.from_json(last.decisions["holdings"]).of
     most = max(held, key=lambda shard: held[shard].held)
-    assert told[-1][most] > alike
-    assert min(told[-1]) >= alike // 2
+    assert reported[-1][most] > alike
+    assert min(reported[-1]) >= alike // 2
 
 
 def test_a_query_goes_on_with_less_memory(tmp_path: Path) -> None:
@@ -120,16 +120,16 @@ def test_bounded_final_aggregates_of_ten_times_the_budget(tmp_path: Path) -> Non
         # what is logged is the same, however much is there
         assert logged[-1] - logged[-2] < 1.2 * (logged[2] - logged[1]) < 400 * size
         tables.append(query.flush())
-    told = pa.concat_tables(tables)
-    assert sorted(zip(*_stretches(told), strict=True)) == sorted(
+    reported = pa.concat_tables(tables)
+    assert sorted(zip(*_stretches(reported), strict=True)) == sorted(
         _running_sums(user.tolist(), rating.tolist(), 1000 * SECOND)
     )
 
 
-def _stretches(told: pa.Table) -> list[list[Any]]:
-    lifetime = told.column("lifetime").combine_chunks()
+def _stretches(reported: pa.Table) -> list[list[Any]]:
+    lifetime = reported.column("lifetime").combine_chunks()
     edges = [lifetime.field(name).cast(pa.int64()).to_pylist() for name in ("start", "end")]
-    return [*edges, *(told.column(name).to_pylist() for name in ("user", "n", "total"))]
+    return [*edges, *(reported.column(name).to_pylist() for name in ("user", "n", "total"))]
 
 
 def _running_sums(

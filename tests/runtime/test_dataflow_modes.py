@@ -30,7 +30,7 @@ def windowed(mode: str) -> Dataflow:
     return dataflow(ratings.apply(["user"], lambda group: group.agg(*sums)), mode)
 
 
-def told(rows: pa.Table) -> Counter[tuple[Any, ...]]:
+def reported(rows: pa.Table) -> Counter[tuple[Any, ...]]:
     """Add up rows: (start, end, payload)."""
     found: Counter[tuple[Any, ...]] = Counter()
     start, end = (
@@ -49,15 +49,17 @@ def told(rows: pa.Table) -> Counter[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_oracle_complete_mode_tells_what_updates_add_up_to(tmp_path: Path, restarts: bool) -> None:
+def test_oracle_complete_mode_reports_what_updates_add_up_to(
+    tmp_path: Path, restarts: bool
+) -> None:
     flows = {mode: windowed(mode) for mode in ("update", "complete")}
     queries = {mode: open_dataflow(flow, tmp_path / mode) for mode, flow in flows.items()}
     items = stream_of(flows["update"], SHAPE, 3)
     so_far: Counter[tuple[Any, ...]] = Counter()
     current = 0
     for batch in batches_of(items):
-        so_far.update(told(queries["update"].feed(batch)))
-        found = told(queries["complete"].feed(batch))
+        so_far.update(reported(queries["update"].feed(batch)))
+        found = reported(queries["complete"].feed(batch))
         assert queries["complete"].driver.last is not None
         now = queries["complete"].driver.last.watermark
         alive = {row: n for row, n in so_far.items() if n and row[0] <= now < row[1]}
@@ -71,7 +73,7 @@ def test_oracle_complete_mode_tells_what_updates_add_up_to(tmp_path: Path, resta
 
 
 @pytest.mark.parametrize("make", [windowed, plans.revised_aggregate, plans.united])
-def test_oracle_append_mode_tells_once_what_updates_add_up_to(
+def test_oracle_append_mode_reports_once_what_updates_add_up_to(
     make: Callable[[str], Dataflow], tmp_path: Path
 ) -> None:
     bags: list[Bag] = []
@@ -143,7 +145,7 @@ def test_oracle_operators_that_forget_early_say_the_same(
     for folder in ("early", "late"):
         query, found = open_dataflow(flow, tmp_path / folder), Counter[tuple[Any, ...]]()
         for batch in batches_of(stream_of(flow, shape, 2)):
-            found.update(told(query.feed(batch)))
+            found.update(reported(query.feed(batch)))
         said.append(Counter({row: count for row, count in found.items() if count}))
         monkeypatch.setattr(ComponentOperator, "_changed", _never_last)
     assert said[0].keys() == said[1].keys()

@@ -46,7 +46,7 @@ def summed(flow: Dataflow, total: Bag, tables: list[pa.Table]) -> Bag:
 
 
 def check(
-    spark: SparkSession, flow: Dataflow, folder: Path, making: Making, *, in_storage: bool = False
+    spark: SparkSession, flow: Dataflow, folder: Path, context: Making, *, in_storage: bool = False
 ) -> None:
     """Compare what rows add up to after every batch; a new driver takes over in the middle."""
     files, slow = LocalFiles(), PlainDataflow(flow)
@@ -55,7 +55,7 @@ def check(
     )
 
     def opened() -> Driver[DataFrame]:
-        return Driver(flow, settings, files, making(spark, files, settings.root))
+        return Driver(flow, settings, files, context(spark, files, settings.root))
 
     driver = opened()
     found: Bag = Counter()
@@ -94,8 +94,8 @@ def test_oracle_one_component_through_sparks_shuffle(spark: SparkSession, tmp_pa
 def test_oracle_components_hand_on_through_the_checkpoints_storage(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    making = partial(FileExchangeExecutor, in_storage=True)
-    check(spark, plans.recommender(), tmp_path, making, in_storage=True)
+    context = partial(FileExchangeExecutor, in_storage=True)
+    check(spark, plans.recommender(), tmp_path, context, in_storage=True)
     assert list((tmp_path / "checkpoint" / "exchange").iterdir()) == []
 
 

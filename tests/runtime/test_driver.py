@@ -168,16 +168,18 @@ def test_settings_that_cannot_work_say_what_would() -> None:
         Settings("root", "local", budget=3 * LEAST_QUOTA - 1, shards=3)
 
 
-def test_progress_tells_rows_watermark_and_memory(tmp_path: Path) -> None:
+def test_progress_reports_rows_watermark_and_memory(tmp_path: Path) -> None:
     driver = query(SimulatedDisk(), tmp_path).driver
     (delivery,) = driver.batch(0, SCRIPT.inputs[0])
     progress = delivery.progress
-    told = progress["icestream"]
+    reported = progress["icestream"]
     assert progress["numInputRows"] == SCRIPT.events
-    assert told["watermark"] == delivery.commit.watermark
-    assert 0 < told["stateMemoryBytes"] <= told["peakMemoryBytes"] <= told["budgetBytes"]
-    assert told["logBytes"] == sum(each.info.bytes for each in delivery.commit.added)
-    assert told["rebuiltShards"] == []
+    assert reported["watermark"] == delivery.commit.watermark
+    assert (
+        0 < reported["stateMemoryBytes"] <= reported["peakMemoryBytes"] <= reported["budgetBytes"]
+    )
+    assert reported["logBytes"] == sum(each.info.bytes for each in delivery.commit.added)
+    assert reported["rebuiltShards"] == []
     assert {"ingest", "component", "commit", "tidy", "triggerExecution"} <= set(
         progress["durationMs"]
     )

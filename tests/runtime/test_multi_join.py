@@ -230,9 +230,9 @@ def test_oracle_spills_by_pressure_alone(
         for number, tables in enumerate(batches):
             (delivery,) = query.driver.batch(number, fed(case.flow, tables))
             found += counted(case.flow, 5, query.rows([delivery]))
-            told = delivery.progress["icestream"]
-            assert told["stateMemoryBytes"] <= told["budgetBytes"]
-            spills, logged = told["spills"], logged + told["bytesLogged"]
+            reported = delivery.progress["icestream"]
+            assert reported["stateMemoryBytes"] <= reported["budgetBytes"]
+            spills, logged = reported["spills"], logged + reported["bytesLogged"]
         early = found.total()
         found += counted(case.flow, 5, query.flush())
     assert spills > 0

@@ -17,36 +17,36 @@ SCRIPT = JoinScript(batches=6, events=16)
 @pytest.mark.slow
 def test_crash_any_step_of_a_run_with_spills_and_clean_ups(tmp_path: Path) -> None:
     with small_sizes(), spills_by_version():
-        rehearsal = CrashRuns(SCRIPT, str(tmp_path))
-        disk = rehearsal.undisturbed()
-        rows = [len(rows) for rows, _ in rehearsal.expected]
+        runs = CrashRuns(SCRIPT, str(tmp_path))
+        disk = runs.undisturbed()
+        rows = [len(rows) for rows, _ in runs.expected]
         # the flushes clean up: they emit what spills have kept back
         cleaned = [place for place, action in enumerate(SCRIPT.actions) if action is None]
         assert all(rows[place] for place in cleaned)
         last = VersionStore(disk, ROOT).load(len(SCRIPT.actions))
         assert not any(last.decisions["joins"]["owing"].values())
         every = disk.steps // 12
-        rehearsal.crash_everywhere(lambda step: step % every == 0)
-    assert rehearsal.points >= 12
-    assert rehearsal.differences == []
+        runs.crash_everywhere(lambda step: step % every == 0)
+    assert runs.points >= 12
+    assert runs.differences == []
 
 
 @pytest.mark.slow
 def test_crash_every_step_of_a_run_with_spills_and_clean_ups(tmp_path: Path) -> None:
     with small_sizes(), spills_by_version():
-        rehearsal = CrashRuns(SCRIPT, str(tmp_path))
-        disk = rehearsal.undisturbed()
-        rehearsal.crash_everywhere()
-    assert rehearsal.points == disk.steps
-    assert rehearsal.differences == []
+        runs = CrashRuns(SCRIPT, str(tmp_path))
+        disk = runs.undisturbed()
+        runs.crash_everywhere()
+    assert runs.points == disk.steps
+    assert runs.differences == []
 
 
 @pytest.mark.parametrize("restart", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_full_disk_at_any_step_of_a_clean_up_loses_nothing(tmp_path: Path, restart: bool) -> None:
     with small_sizes(), spills_by_version():
-        rehearsal = CrashRuns(JoinScript(batches=4, events=16), str(tmp_path))
-        disk = rehearsal.undisturbed()
+        runs = CrashRuns(JoinScript(batches=4, events=16), str(tmp_path))
+        disk = runs.undisturbed()
         for step in range(1 + restart, disk.steps + 1, disk.steps // 4):
-            rehearsal.refuse(step, restart=restart)
-    assert rehearsal.points >= 4
-    assert rehearsal.differences == []
+            runs.refuse(step, restart=restart)
+    assert runs.points >= 4
+    assert runs.differences == []

@@ -28,11 +28,11 @@ from tests.fixtures.update_streams import (
 )
 
 
-def story(seed: int, batches: int = 24, symbols: int = 40) -> list[list[list[Quote]]]:
+def scenario(seed: int, batches: int = 24, symbols: int = 40) -> list[list[list[Quote]]]:
     """Quotes of uneven rates in two splits, some out of order, some twice, some batches empty."""
     dice = random.Random(seed)
     price = 0
-    told = []
+    reported = []
     for batch in range(batches):
         splits: list[list[Quote]] = [[], []]
         for _ in range(dice.choice([0, 1, 40, 80])):
@@ -40,11 +40,11 @@ def story(seed: int, batches: int = 24, symbols: int = 40) -> list[list[list[Quo
             price += 1
             quote = (symbol, price, batch * SECOND + dice.randrange(-SECOND, SECOND))
             splits[dice.randrange(2)].append(quote)
-        told.append(splits)
-    return told
+        reported.append(splits)
+    return reported
 
 
-def told(delivery: Any) -> dict[str, Any]:
+def reported(delivery: Any) -> dict[str, Any]:
     """Return what a version says of its updates."""
     found: dict[str, Any] = delivery.progress["icestream"]["updates"]
     return found
@@ -61,7 +61,7 @@ def test_oracle_every_keys_newest_value_is_served(
     outdated = 0
     with staged():
         query = open_updates(plan, tmp_path)
-        for number, splits in enumerate(story(1)):
+        for number, splits in enumerate(scenario(1)):
             clock.at = (number + 1) * SECOND
             plain.arrive(splits)
             if restart:
@@ -69,8 +69,8 @@ def test_oracle_every_keys_newest_value_is_served(
             deliveries = query.driver.batch(number, splits_of(*splits))
             plain.serve(query.rows(deliveries))
             for delivery in deliveries:
-                outdated += told(delivery)["outdated"]
-                assert told(delivery)["waiting"] == len(plain.waiting)
+                outdated += reported(delivery)["outdated"]
+                assert reported(delivery)["waiting"] == len(plain.waiting)
         assert plain.waiting
         plain.serve(query.flush())
     assert not plain.waiting
@@ -83,7 +83,7 @@ def test_oracle_rescaling_at_any_batch_loses_no_value(tmp_path: Path) -> None:
     plain = PlainUpdates()
     with staged(), separate_disks():
         query = open_updates(plan, tmp_path, shards=8)
-        for number, splits in enumerate(story(5)):
+        for number, splits in enumerate(scenario(5)):
             clock.at = (number + 1) * SECOND
             rescale(query, number)
             plain.arrive(splits)
@@ -103,7 +103,7 @@ def test_oracle_a_restored_queue_goes_on_as_the_one_before(schedule: str, tmp_pa
         rows = []
         with staged():
             query = open_updates(plan, tmp_path / name, shards=1)
-            for number, splits in enumerate(story(2)):
+            for number, splits in enumerate(scenario(2)):
                 clock.at = (number + 1) * 10 * SECOND
                 if name == "restarted":
                     query = open_updates(plan, tmp_path / name, shards=1)
@@ -145,7 +145,7 @@ def test_superseded_updates_do_not_travel(tmp_path: Path) -> None:
     many: list[Quote] = [("a", n, n) for n in range(1000)]
     (delivery,) = query.driver.batch(0, splits_of(many, many))
     assert delivery.progress["icestream"]["entries"] == 2
-    assert told(delivery)["supersededInTransit"] == 1998
+    assert reported(delivery)["supersededInTransit"] == 1998
     assert query.rows([delivery]).column("price").to_pylist() == [999]
 
 
@@ -154,7 +154,7 @@ def test_an_update_that_is_older_than_what_was_taken_is_dropped_and_counted(tmp_
     assert query.feed(splits_of([("a", 1, 100)])).num_rows == 1
     (delivery,) = query.driver.batch(1, splits_of([("a", 2, 99)]))
     assert query.rows([delivery]).num_rows == 0
-    assert told(delivery)["outdated"] == 1
+    assert reported(delivery)["outdated"] == 1
     assert query.feed(splits_of([("a", 3, 100)])).column("price").to_pylist() == [3]
 
 
@@ -191,7 +191,7 @@ def test_without_a_schedule_every_event_is_served(tmp_path: Path) -> None:
     (delivery,) = query.driver.batch(0, splits_of(many))
     assert sorted(query.rows([delivery]).column("price").to_pylist()) == list(range(1000))
     assert clock.at == 1000 * 10_000
-    assert told(delivery)["served"] == 1000
+    assert reported(delivery)["served"] == 1000
     again = open_updates(quotes_plan(Costly(clock), schedule=None), tmp_path, ticker=False)
     assert again.feed(splits_of([("b", 1, 1)])).num_rows == 1
 
@@ -205,16 +205,18 @@ def test_staleness_is_that_of_the_definition(tmp_path: Path) -> None:
     query.feed(splits_of([("a", 1, 1 * SECOND)]))
     clock.at = 6 * SECOND
     (delivery,) = query.driver.batch(1, splits_of([("a", 2, 5 * SECOND)]))
-    whole = told(delivery)["totalStaleness"]
+    whole = reported(delivery)["totalStaleness"]
     assert whole["averageMs"] == pytest.approx(1000 * (9 / 2 + 4 / 2) / 6)
     assert whole["maxMs"] == 3000
-    assert told(delivery)["staleness"]["averageMs"] == pytest.approx(1000 * (4 / 2) / 3)
+    assert reported(delivery)["staleness"]["averageMs"] == pytest.approx(1000 * (4 / 2) / 3)
     # in the queue it waited from 1 s to 3 s, and from 5 s to 6 s
-    queued = told(delivery)["totalQueueStaleness"]
+    queued = reported(delivery)["totalQueueStaleness"]
     assert queued["averageMs"] == pytest.approx(1000 * (4 / 2 + 1 / 2) / 6, abs=0.001)
     assert queued["maxMs"] == 2000
     assert queued["ofKeys"]["maxMs"] == pytest.approx(queued["averageMs"], rel=0.1)
-    assert told(delivery)["queueStaleness"]["averageMs"] == pytest.approx(1000 / 2 / 3, abs=0.001)
+    assert reported(delivery)["queueStaleness"]["averageMs"] == pytest.approx(
+        1000 / 2 / 3, abs=0.001
+    )
 
 
 def test_bounded_a_version_logs_one_row_for_each_key(tmp_path: Path) -> None:
@@ -258,12 +260,12 @@ def test_overhead_is_what_all_but_one_of_the_last_batches_stayed_below() -> None
 
 def test_crash_every_step_of_a_run(tmp_path: Path) -> None:
     with staged():
-        rehearsal = CrashRuns(QuotesScript(batches=8, events=120, keys=80), str(tmp_path))
-        disk = rehearsal.undisturbed()
+        runs = CrashRuns(QuotesScript(batches=8, events=120, keys=80), str(tmp_path))
+        disk = runs.undisturbed()
         every = disk.steps // 24
-        rehearsal.crash_everywhere(lambda step: step % every == 0)
-    assert rehearsal.points >= 24
-    assert rehearsal.differences == []
+        runs.crash_everywhere(lambda step: step % every == 0)
+    assert runs.points >= 24
+    assert runs.differences == []
 
 
 @pytest.mark.parametrize("restart", [False, True])
@@ -276,7 +278,7 @@ def test_oracle_steps_share_a_queue_as_if_it_were_their_own(
     plain = [PlainUpdates(), PlainUpdates()]
     with staged():
         query = open_updates(plan, tmp_path)
-        for number, splits in enumerate(story(1)):
+        for number, splits in enumerate(scenario(1)):
             clock.at = (number + 1) * SECOND
             for each in plain:
                 each.arrive(splits)
@@ -287,7 +289,7 @@ def test_oracle_steps_share_a_queue_as_if_it_were_their_own(
                 each.serve(query.rows(deliveries, view))
             for delivery in deliveries:
                 waiting = set(plain[0].waiting) | set(plain[1].waiting)
-                assert told(delivery)["waiting"] == len(waiting)
+                assert reported(delivery)["waiting"] == len(waiting)
         assert len(plain[1].waiting) > len(plain[0].waiting)
         deliveries = query.driver.flush()
         for view, each in enumerate(plain):
@@ -304,7 +306,7 @@ def test_oracle_a_restored_queue_goes_on_for_every_step_that_shares_it(tmp_path:
         rows = []
         with staged():
             query = open_updates(plan, tmp_path / name, shards=1)
-            for number, splits in enumerate(story(2)):
+            for number, splits in enumerate(scenario(2)):
                 clock.at = (number + 1) * 10 * SECOND
                 if name == "restarted":
                     query = open_updates(plan, tmp_path / name, shards=1)
@@ -326,8 +328,8 @@ def test_steps_over_all_and_over_the_newest_side_by_side(tmp_path: Path) -> None
     assert sorted(query.rows([delivery], 0).column("price").to_pylist()) == list(range(50))
     # 50 ms went to every event, the rest of 105 ms to 5 of the newest
     assert query.rows([delivery], 1).column("price").to_pylist() == [40, 41, 42, 43, 44]
-    assert told(delivery)["waiting"] == 15
-    assert told(delivery)["supersededInTransit"] == 30
+    assert reported(delivery)["waiting"] == 15
+    assert reported(delivery)["supersededInTransit"] == 30
 
 
 def shared_plan(*steps: Costly, schedule: str = "inplace", budget: int | None = 205_000) -> Updates:
@@ -383,8 +385,8 @@ def test_bounded_keys_without_news_are_forgotten(restart: bool, tmp_path: Path) 
                 query = open_updates(plan, tmp_path, shards=1)
             fresh: list[Quote] = [(f"s{number}-{n}", n + 1, number * SECOND) for n in range(20)]
             (delivery,) = query.driver.batch(number, splits_of(fresh))
-            assert told(delivery)["served"] == 20
-            most = max(most, told(delivery)["keys"])
+            assert reported(delivery)["served"] == 20
+            most = max(most, reported(delivery)["keys"])
     assert 100 <= most <= 140
 
 
@@ -409,7 +411,7 @@ def test_all_events_are_processed_while_the_load_allows_it(restart: bool, tmp_pa
             number, splits_of(batch[: count // 2], batch[count // 2 :])
         )
         prices = query.rows([delivery]).column("price").to_pylist()
-        modes.append(told(delivery)["mode"])
+        modes.append(reported(delivery)["mode"])
         served.append(len(prices))
         assert set(prices) >= set(range(count - 4, count))
         if modes[-1] == "append" and served[-1] > 4:

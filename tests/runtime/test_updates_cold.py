@@ -33,18 +33,18 @@ LITTLE = 530 << 10
 SERVED = 150
 
 
-def story(batches: int, symbols: int, each: int) -> list[list[list[Quote]]]:
+def scenario(batches: int, symbols: int, each: int) -> list[list[list[Quote]]]:
     """Quotes of uneven rates in two splits, some out of order, some twice."""
     dice = random.Random(4)
-    told = []
+    reported = []
     for batch in range(batches):
         splits: list[list[Quote]] = [[], []]
         for price in range(each):
             symbol = f"symbol {int(symbols * dice.random() ** 1.5)}"
             at = batch * SECOND + dice.randrange(-SECOND // 4, SECOND)
             splits[dice.randrange(2)].append((symbol, batch * each + price, at))
-        told.append(splits)
-    return told
+        reported.append(splits)
+    return reported
 
 
 def served(
@@ -57,15 +57,15 @@ def served(
     found = []
     with staged(tight=True):
         query = open_updates(plan, folder, shards=1, budget=budget)
-        for number, splits in enumerate(story(14, 9000, 400)):
+        for number, splits in enumerate(scenario(14, 9000, 400)):
             clock.at = (number + 1) * SECOND
             if restart == "sometimes" and number % 3 == 2:
                 query = open_updates(plan, folder, shards=1, budget=budget)
             if restart == "sometimes" and number % 5 == 4:
                 shutil.rmtree(folder / "local")
             (delivery,) = query.driver.batch(number, splits_of(*splits))
-            told = delivery.progress["icestream"]["updates"]
-            found.append((query.rows([delivery]).to_pylist(), told))
+            reported = delivery.progress["icestream"]["updates"]
+            found.append((query.rows([delivery]).to_pylist(), reported))
     return found
 
 
@@ -121,7 +121,7 @@ def test_index_serves_every_key_with_a_small_budget(tmp_path: Path) -> None:
     plan = quotes_plan(Costly(clock, each=100), schedule="index", budget=SERVED * 100)
     plain = PlainUpdates()
     with staged(tight=True):
-        for number, splits in enumerate(story(10, 9000, 400)):
+        for number, splits in enumerate(scenario(10, 9000, 400)):
             query = open_updates(plan, tmp_path, shards=1, budget=1 << 20)
             clock.at = (number + 1) * SECOND
             plain.arrive(splits)
@@ -137,7 +137,7 @@ def test_oracle_rescaling_hands_over_keys_that_are_not_in_memory(tmp_path: Path)
     plain = PlainUpdates()
     with staged(tight=True), separate_disks():
         query = open_updates(plan, tmp_path, shards=8, budget=8 * LITTLE)
-        for number, splits in enumerate(story(6, 30_000, 2000)):
+        for number, splits in enumerate(scenario(6, 30_000, 2000)):
             clock.at = (number + 1) * SECOND
             rescale(query, number)
             plain.arrive(splits)
@@ -159,18 +159,18 @@ def test_bounded_ten_times_the_keys_that_fit(tmp_path: Path) -> None:
                 (f"symbol {number * 400 + n}", n, number * SECOND + n) for n in range(400)
             ]
             (delivery,) = query.driver.batch(number, splits_of(batch))
-    told = delivery.progress["icestream"]
-    assert told["updates"]["keys"] == 4800
-    assert told["updates"]["waiting"] == 12 * (400 - SERVED)
+    reported = delivery.progress["icestream"]
+    assert reported["updates"]["keys"] == 4800
+    assert reported["updates"]["waiting"] == 12 * (400 - SERVED)
 
 
 @pytest.mark.slow
 def test_crash_every_step_of_a_run_with_a_small_budget(tmp_path: Path) -> None:
     script = QuotesScript(batches=6, events=800, keys=3000, budget=2 * LITTLE)
     with staged(tight=True):
-        rehearsal = CrashRuns(script, str(tmp_path))
-        disk = rehearsal.undisturbed()
+        runs = CrashRuns(script, str(tmp_path))
+        disk = runs.undisturbed()
         every = disk.steps // 12
-        rehearsal.crash_everywhere(lambda step: step % every == 0)
-    assert rehearsal.points >= 12
-    assert rehearsal.differences == []
+        runs.crash_everywhere(lambda step: step % every == 0)
+    assert runs.points >= 12
+    assert runs.differences == []

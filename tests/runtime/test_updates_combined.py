@@ -47,14 +47,14 @@ from tests.fixtures.update_streams import (
 Told = tuple[str, int, int, int]
 
 
-def told(rows: Sequence[Told]) -> pa.RecordBatch:
+def reported(rows: Sequence[Told]) -> pa.RecordBatch:
     """Return rows of several sources as ingest reads them."""
     batch = quotes([row[:3] for row in rows])
     sources = pa.array([row[3] for row in rows], pa.int32())
     return batch.set_column(1, "source", sources)
 
 
-def story(seed: int, batches: int, *, grid: int) -> list[list[Told]]:
+def scenario(seed: int, batches: int, *, grid: int) -> list[list[Told]]:
     dice = random.Random(seed)
     return [
         [
@@ -91,9 +91,9 @@ def test_oracle_a_union_believes_its_source_of_truth(restart: bool, tmp_path: Pa
     stream = UpdateStream(QUOTES, ("symbol",), "ts")
     union = UpdateUnion([stream, stream], truth=[1])
     expected: dict[str, int] = {}
-    batches = story(3, 30, grid=10)
+    batches = scenario(3, 30, grid=10)
     for rows in batches:
-        sides = [told([row for row in rows if row[3] == s]) for s in (0, 1)]
+        sides = [reported([row for row in rows if row[3] == s]) for s in (0, 1)]
         inputs = {
             s: pa.RecordBatch.from_arrays(b.columns[2:], schema=QUOTES) for s, b in enumerate(sides)
         }
@@ -101,7 +101,7 @@ def test_oracle_a_union_believes_its_source_of_truth(restart: bool, tmp_path: Pa
             expected[row["symbol"]] = row["price"]
     found: dict[str, int] = {}
     times: dict[str, Any] = {}
-    parts = [[[told(rows[:5])], [told(rows[5:])]] for rows in batches]
+    parts = [[[reported(rows[:5])], [reported(rows[5:])]] for rows in batches]
     for made in rows_of(plan, tmp_path, parts, restart=restart):
         for row in made:
             assert row["symbol"] not in times or times[row["symbol"]] < row["ts"]
@@ -123,7 +123,7 @@ BOTH = pa.schema(
 
 def sides_of(rows: Sequence[Told]) -> pa.RecordBatch:
     """Return rows of two sides as ingest reads them: prices are bids or asks."""
-    batch = told(rows)
+    batch = reported(rows)
     prices = [[row[1] if row[3] == side else None for row in rows] for side in (0, 1)]
     columns = [*batch.columns[:4], *(pa.array(each, pa.int64()) for each in prices)]
     return pa.RecordBatch.from_arrays(columns, ["time", "source", "c0", "c1", "c2", "c3"])
@@ -151,7 +151,7 @@ def test_oracle_the_newest_match_of_every_key_is_served(
 
     plan = replace(plan, steps=(UpdateStep(slow, result, result, ("symbol",)),))
     plain = UpdateJoin(LEFT, RIGHT, within=60, condition=condition)
-    batches = story(4, 30, grid=7)
+    batches = scenario(4, 30, grid=7)
     expected: dict[str, Any] = {}
     for rows in batches:
         for port, stream in ((0, LEFT), (1, RIGHT)):
@@ -342,7 +342,7 @@ def tree_plan(front: PreQueueNode, clock: ManualClock) -> Updates:
 
 
 @pytest.mark.parametrize("name", TREES)
-def test_oracle_trees_of_arcs_beside_the_plain_answer(name: str, tmp_path: Path) -> None:
+def test_oracle_trees_before_the_queue_beside_the_plain_answer(name: str, tmp_path: Path) -> None:
     front, batches = TREES[name], three_inputs(5, 12)
     plan = tree_plan(front, ManualClock())
     parts = [[[as_travelling(rows, plan.columns)]] for rows in batches]

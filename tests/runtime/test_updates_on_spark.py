@@ -91,9 +91,9 @@ def test_waiting_keys_are_served_while_no_events_come_and_after_a_restart(
     feed.add(quotes(1000, 2000))
     again = start()
     _wait(lambda: seen.newest == expected(2000) and again.lastProgress is not None, again)
-    told = again.lastProgress["icestream"]["updates"]
-    assert told["keys"] == 50
-    assert told["totalStaleness"]["averageMs"] > 0
+    reported = again.lastProgress["icestream"]["updates"]
+    assert reported["keys"] == 50
+    assert reported["totalStaleness"]["averageMs"] > 0
     again.stop()
 
 

@@ -114,9 +114,9 @@ def rows_of(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
 
 
 def identities(batch: pa.RecordBatch) -> list[tuple[int, int]]:
-    hi, lo = KeyCodec(batch.schema).identify(batch)
-    assert hi.dtype == lo.dtype == np.uint64
-    return list(zip(hi.tolist(), lo.tolist(), strict=True))
+    id_high, id_low = KeyCodec(batch.schema).identify(batch)
+    assert id_high.dtype == id_low.dtype == np.uint64
+    return list(zip(id_high.tolist(), id_low.tolist(), strict=True))
 
 
 def one(kind: pa.DataType, values: list[Any] | npt.NDArray[Any]) -> pa.RecordBatch:
@@ -168,9 +168,9 @@ GOLDEN: list[tuple[pa.DataType, Any, int, int]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "value", "hi", "lo"), GOLDEN, ids=str)
-def test_golden_identities(kind: pa.DataType, value: object, hi: int, lo: int) -> None:
-    assert identities(one(kind, [value])) == [(hi, lo)]
+@pytest.mark.parametrize(("kind", "value", "id_high", "id_low"), GOLDEN, ids=str)
+def test_golden_identities(kind: pa.DataType, value: object, id_high: int, id_low: int) -> None:
+    assert identities(one(kind, [value])) == [(id_high, id_low)]
 
 
 def test_columns_are_combined_in_order() -> None:
@@ -226,8 +226,8 @@ def test_the_width_of_an_integer_does_not_change_its_identity() -> None:
 def test_a_key_without_columns_is_one_group(tmp_path: Path) -> None:
     codec = KeyCodec(pa.schema([]))
     batch = one(pa.int64(), [1, 2, 3])
-    hi, lo = codec.identify(batch)
-    assert len(set(hi.tolist())) == len(set(lo.tolist())) == 1
+    id_high, id_low = codec.identify(batch)
+    assert len(set(id_high.tolist())) == len(set(id_low.tolist())) == 1
     assert codec.canonical(batch).num_rows == 3
     keep, _, _ = store(codec, tmp_path)
     keep.put(np.arange(3), batch)
@@ -240,9 +240,9 @@ def test_key_columns_are_found_by_name_among_others() -> None:
         [pa.array([9]), pa.array(["x"]), pa.array([1])], names=["extra", "b", "a"]
     )
     codec = KeyCodec(pa.schema([("a", pa.int64()), ("b", pa.string())]))
-    hi, lo = codec.identify(batch)
+    id_high, id_low = codec.identify(batch)
     expected = pa.RecordBatch.from_arrays([pa.array([1]), pa.array(["x"])], names=["a", "b"])
-    assert list(zip(hi.tolist(), lo.tolist(), strict=True)) == identities(expected)
+    assert list(zip(id_high.tolist(), id_low.tolist(), strict=True)) == identities(expected)
     assert codec.canonical(batch).equals(expected)
 
 
@@ -258,8 +258,8 @@ def test_whether_a_field_may_be_null_is_not_part_of_its_type() -> None:
     strict = pa.struct([pa.field("x", pa.int64(), nullable=False)])
     loose = pa.struct([("x", pa.int64())])
     batch = one(strict, [{"x": 1}])
-    hi, _ = KeyCodec(pa.schema([("k", loose)])).identify(batch)
-    assert hi[0] == identities(batch)[0][0]
+    id_high, _ = KeyCodec(pa.schema([("k", loose)])).identify(batch)
+    assert id_high[0] == identities(batch)[0][0]
 
 
 VARIANT = pa.struct(
@@ -336,9 +336,9 @@ def test_oracle_take_returns_what_was_put(
         assert [[exact(v) for v in r] for r in rows_of(taken)] == [
             [exact(v) for v in r] for r in expected
         ]
-        hi, _ = codec.identify(taken)
+        id_high, _ = codec.identify(taken)
         again, _ = codec.identify(pa.RecordBatch.from_pylist(taken.to_pylist(), batch.schema))
-        assert hi.tolist() == again.tolist()
+        assert id_high.tolist() == again.tolist()
     arena.discard()
 
 

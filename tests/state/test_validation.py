@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from icestream.core.errors import BudgetError, DamageError
-from icestream.state.validation import sensible
+from icestream.state.validation import validated
 
 
 @pytest.mark.parametrize(
@@ -14,7 +14,7 @@ from icestream.state.validation import sensible
 def test_what_stumbles_over_records_blames_the_file(error: Exception) -> None:
     with (
         pytest.raises(DamageError, match="have valid checksums but invalid content") as blamed,
-        sensible("commit 7"),
+        validated("commit 7"),
     ):
         raise error
     assert blamed.value.path == "commit 7"
@@ -25,6 +25,6 @@ def test_what_stumbles_over_records_blames_the_file(error: Exception) -> None:
     "error", [BudgetError("full"), OSError(28, "no space"), MemoryError(), pa.ArrowMemoryError()]
 )
 def test_what_is_not_the_fault_of_records_passes(error: Exception) -> None:
-    with pytest.raises(type(error)) as passed, sensible("commit 7"):
+    with pytest.raises(type(error)) as passed, validated("commit 7"):
         raise error
     assert passed.value is error

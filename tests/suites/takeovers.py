@@ -109,14 +109,14 @@ class Contest:
 
     def hold(self, action: int, first_step: int, second_step: int) -> bool:
         """Let two drivers meet during an action; tell whether the first came to its step."""
-        story = f"action {action}, steps {first_step} and {second_step}"
+        scenario = f"action {action}, steps {first_step} and {second_step}"
         disk = SharedDisk()
         first = Process(self.script, disk, self._local("first"))
         for done in range(action):
-            self._compare(done, first.act(done), f"{story}, undisturbed")
+            self._compare(done, first.act(done), f"{scenario}, undisturbed")
         delivered: list[Delivered] = []
         one = Turn(lambda: delivered.append(_acted(first, action)))
-        two = Turn(lambda: self._live(disk, action, story))
+        two = Turn(lambda: self._live(disk, action, scenario))
         disk.turns = [one, two]
         one.run(first_step)
         met = not one.finished
@@ -124,52 +124,52 @@ class Contest:
         one.run()
         two.run()
         if delivered:
-            self._compare(action, delivered[0], f"{story}, by the first")
+            self._compare(action, delivered[0], f"{scenario}, by the first")
         elif not isinstance(one.error, TakenOver):
-            self.differences.append(f"{story}: the first failed with {one.error!r}")
+            self.differences.append(f"{scenario}: the first failed with {one.error!r}")
         if two.error is not None:
-            self.differences.append(f"{story}: the second failed with {two.error!r}")
-        self._judge(disk, first, story)
+            self.differences.append(f"{scenario}: the second failed with {two.error!r}")
+        self._judge(disk, first, scenario)
         self.held += 1
         return met
 
-    def _live(self, disk: SharedDisk, action: int, story: str) -> None:
+    def _live(self, disk: SharedDisk, action: int, scenario: str) -> None:
         """Open the checkpoint and go on to the end of the input, as Spark would."""
         second = Process(self.script, disk, self._local("second"))
         begin = second.done
         if begin == action + 1:
             self.survived += 1
-            self._compare(action, second.act(action), f"{story}, again")
+            self._compare(action, second.act(action), f"{scenario}, again")
         for at in range(begin, len(self.script.actions)):
-            self._compare(at, second.act(at), f"{story}, by the second")
+            self._compare(at, second.act(at), f"{scenario}, by the second")
 
-    def _judge(self, disk: SharedDisk, first: Process, story: str) -> None:
+    def _judge(self, disk: SharedDisk, first: Process, scenario: str) -> None:
         """Ask the first for more, then look at what is left."""
         disk.turns = []
         before = disk.files()
         for _ in range(2):
             try:
                 _acted(first, len(self.script.actions) - 1)
-                self.differences.append(f"{story}: the first was not told")
+                self.differences.append(f"{scenario}: the first was not told")
             except TakenOver:
                 pass
         gone = sorted(before.keys() - disk.files().keys())
         if gone:
-            self.differences.append(f"{story}: the first removed {gone}")
+            self.differences.append(f"{scenario}: the first removed {gone}")
         report = verify(Checkpoint(ROOT, disk), state=False)
-        self.differences += [f"{story}: {each}" for each in report.findings]
+        self.differences += [f"{scenario}: {each}" for each in report.findings]
         third = Process(self.script, disk, self._local("third"))
         last = len(self.script.actions) - 1
         if third.done != last + 1:
-            self.differences.append(f"{story}: the last version is {third.done}")
-        self._compare(last, third.act(last), f"{story}, opened again")
+            self.differences.append(f"{scenario}: the last version is {third.done}")
+        self._compare(last, third.act(last), f"{scenario}, opened again")
 
     def _local(self, name: str) -> str:
         return os.path.join(self.folder, "host" if self.together else name)
 
-    def _compare(self, action: int, found: Delivered, story: str) -> None:
+    def _compare(self, action: int, found: Delivered, scenario: str) -> None:
         if found != self.expected[action]:
-            self.differences.append(f"{story}: action {action} differs")
+            self.differences.append(f"{scenario}: action {action} differs")
 
 
 __all__ = ["Contest", "SharedDisk", "Turn"]

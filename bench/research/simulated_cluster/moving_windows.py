@@ -195,9 +195,9 @@ class MovingWindows:
 
     def _by_place(self, rows: pa.RecordBatch) -> dict[tuple[int, int], pa.RecordBatch]:
         """Return the rows of each key group for each node."""
-        hi, _ = self._codec.identify(self._keys(rows))
-        groups, many = np.empty(len(hi), dtype=np.int64), self.plan.key_groups
-        routes_of(hi, many, np.arange(many), groups, np.zeros(many, dtype=np.int64))
+        id_high, _ = self._codec.identify(self._keys(rows))
+        groups, many = np.empty(len(id_high), dtype=np.int64), self.plan.key_groups
+        routes_of(id_high, many, np.arange(many), groups, np.zeros(many, dtype=np.int64))
         order = np.argsort(groups, kind="stable")
         ordered = rows.take(pa.array(order))
         times = ordered.column(TIME).to_numpy()

@@ -333,9 +333,9 @@ class Events:
         if not node.grows:
             msg = "edges takes the rows of a stream, not results that may be retracted"
             raise DefinitionError(msg)
-        edging = EdgeRows.bind(node.payload, start, end, since)
-        told = self._mapped(edging, edging.schema(node.payload), edging.text)
-        return told._applied(Edges(node.payload, ()), "events of edges", grows=False)
+        edge_rows = EdgeRows.bind(node.payload, start, end, since)
+        changes = self._mapped(edge_rows, edge_rows.schema(node.payload), edge_rows.text)
+        return changes._applied(Edges(node.payload, ()), "events of edges", grows=False)
 
     # -- two streams -----------------------------------------------------------------------
 

@@ -130,8 +130,8 @@ def _view(frame: DataFrame, statement: Statement, keys: _Columns, inputs: _Colum
     names = [_name_in(frame, key) for key in statement.keys]
     answers = [answer_name(frame, each) for each in statement.aggregates]
     heading = statement.windows.heading(pa.timestamp("us")).name
-    told = [] if statement.sets is None else [GROUPING_ID]
-    check_names([heading, *names, *told, *answers])
+    grouping_columns = [] if statement.sets is None else [GROUPING_ID]
+    check_names([heading, *names, *grouping_columns, *answers])
     places = tuple(keys.place_of(key) for key in statement.keys)
     sets = statement.sets or (tuple(range(len(places))),)
     return View(

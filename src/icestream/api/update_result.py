@@ -113,7 +113,7 @@ def together(results: Sequence[object]) -> BuiltQuery[Updates]:
 
 def built(source: LatestBy, steps: Sequence[UpdateStep]) -> BuiltQuery[Updates]:
     """Return the events and the plan of some steps."""
-    parts, front = source._parts, source._front
+    parts, front = source._parts, source._pre_queue
     ranks = ranks_of(front) if source._windowed is None else None
     if ranks is not None:
         front = None

@@ -66,7 +66,7 @@ class LatestBy:
     _latest: Latest | None
     _budget: Micros | None = None
     #: operators in front of the queue; None if there are none
-    _front: PreQueueNode | None = None
+    _pre_queue: PreQueueNode | None = None
     _windowed: WindowedBy | None = None
 
     def where(self, condition: Column | str) -> LatestBy:
@@ -79,10 +79,10 @@ class LatestBy:
             >>> dear.apply(lambda rows: rows, "symbol string, price double").columns
             ['symbol', 'price']
         """
-        if self._front is None:
+        if self._pre_queue is None:
             return self._in_spark(lambda frame: frame.where(condition), "where")
         text = condition_of(self._frame, condition)
-        return self._behind(PreQueueFilter(self._front, text, self._zone))
+        return self._behind(PreQueueFilter(self._pre_queue, text, self._zone))
 
     filter = where
 
@@ -111,9 +111,9 @@ class LatestBy:
         """
         if self._is_pushed:
             return self._in_spark(lambda frame: frame.select(*cols), "select")
-        assert self._front is not None
+        assert self._pre_queue is not None
         texts = texts_of(self._frame, cols)
-        return self._behind(PreQueueMap(self._front, tuple(texts), self._zone))
+        return self._behind(PreQueueMap(self._pre_queue, tuple(texts), self._zone))
 
     def union(self, other: LatestBy, *, truth: str | Sequence[str]) -> LatestBy:
         """Return the updates of both streams; the time of a key never goes back.
@@ -241,15 +241,15 @@ class LatestBy:
     @property
     def _arcs(self) -> PreQueueNode:
         """Return the tree in front of the queue; without one, the rows as they arrive."""
-        if self._front is not None:
-            return self._front
+        if self._pre_queue is not None:
+            return self._pre_queue
         assert self._latest is not None
         return arriving(self._parts, self._latest.keys)
 
     @property
     def _is_pushed(self) -> bool:
         """Return whether Spark computes the columns, as for the parts of a union."""
-        return self._front is None or ranks_of(self._front) is not None
+        return self._pre_queue is None or ranks_of(self._pre_queue) is not None
 
     @property
     def _zone(self) -> str:
@@ -258,7 +258,7 @@ class LatestBy:
     @property
     def _frame(self) -> DataFrame:
         """Return an empty frame with the columns of the updates, for analysis by Spark."""
-        if self._front is None:
+        if self._pre_queue is None:
             return self._parts[0].frame
         return frame_of(self._parts[0].frame.sparkSession, self._columns)
 
@@ -270,19 +270,19 @@ class LatestBy:
             msg = f"the importance {importance!r} must stay a column; there are {columns.names}"
             raise DefinitionError(msg)
         columns_of(front)
-        return replace(self, _front=front)
+        return replace(self, _pre_queue=front)
 
     def _in_spark(self, change: Callable[[DataFrame], DataFrame], method: str) -> LatestBy:
         keys = () if self._latest is None else self._latest.keys
         parts = tuple(_changed(part, change, keys, method) for part in self._parts)
-        front = self._front
+        front = self._pre_queue
         if isinstance(front, PreQueueUnion):
             sources = [
                 arriving([parts[number] for number in numbers_of(arc)], keys, numbers_of(arc))
                 for arc in front.sources
             ]
             front = replace(front, sources=tuple(sources))
-        return replace(self, _parts=parts, _front=front)
+        return replace(self, _parts=parts, _pre_queue=front)
 
     def apply(self, function: ArrowFunction, schema: str | pa.Schema) -> UpdateResult:
         """Apply an expensive step to the newest rows of many keys at once.
@@ -341,7 +341,11 @@ class LatestBy:
     @property
     def _columns(self) -> pa.Schema:
         """Return the columns of the updates."""
-        return common_columns(self._parts) if self._front is None else self._front.stream.schema
+        return (
+            common_columns(self._parts)
+            if self._pre_queue is None
+            else self._pre_queue.stream.schema
+        )
 
     @property
     def _given(self) -> pa.Schema:

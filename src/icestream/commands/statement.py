@@ -125,8 +125,8 @@ def printing(columns: list[str], *, as_json: bool) -> Callable[[DataFrame, int],
     def show(rows: DataFrame, version: int) -> None:
         del version
         for row in rows.orderBy(*columns[:1]).toLocalIterator():
-            told = row.asDict(recursive=True)
-            line = json.dumps(told, default=plain) if as_json else "\t".join(map(cell, row))
+            values = row.asDict(recursive=True)
+            line = json.dumps(values, default=plain) if as_json else "\t".join(map(cell, row))
             print(*above, line, sep="\n", flush=True)
             above.clear()
 

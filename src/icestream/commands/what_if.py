@@ -9,7 +9,7 @@ Invariants:
 1. A program is imported, not executed as `__main__`
    (`test_a_program_is_planned_and_not_started`).
 2. The ratio is that of the last version of a run
-   (`test_past_runs_tell_how_far_off_the_estimate_was`).
+   (`test_past_runs_report_how_far_off_the_estimate_was`).
 3. Runs of any query can be compared with its forecast
    (`test_a_run_without_an_estimate_is_held_against_the_forecast`).
 
@@ -104,11 +104,11 @@ def what_if(
     """Return the forecasts of plans as JSON."""
     budget = None if memory is None else parse_bytes(memory)
     made = {name: forecast(plan, load) for name, plan in plans.items()}
-    queries = {name: [_told(each, budget) for each in parts] for name, parts in made.items()}
+    queries = {name: [_described(each, budget) for each in parts] for name, parts in made.items()}
     return {"load": asdict(load), "budget": budget, "queries": queries}
 
 
-def _told(each: Forecast, budget: int | None) -> dict[str, Any]:
+def _described(each: Forecast, budget: int | None) -> dict[str, Any]:
     return {
         "operator": each.operator,
         "memoryBytes": round(each.memory),
@@ -137,8 +137,8 @@ def past_runs(checkpoint: str, plan: Computation | None = None) -> list[PastRun]
             runs.append([])
             begins.append(str(event.get("timestamp")))
         elif event.get("kind") == PROGRESS and runs:
-            told = event.get("icestream") or {}
-            runs[-1].append({**told, "rows": event.get("numInputRows") or 0})
+            progress = event.get("icestream") or {}
+            runs[-1].append({**progress, "rows": event.get("numInputRows") or 0})
     found = (_past(begin, run, plan) for begin, run in zip(begins, runs, strict=True) if run)
     return [each for each in found if each is not None]
 
@@ -159,9 +159,9 @@ def _past(started: str, versions: list[dict[str, Any]], plan: Computation | None
 def _had(versions: list[dict[str, Any]]) -> StreamLoad | None:
     """Return the load of a run; None if its events give no rate."""
     seen = [
-        (datetime.fromisoformat(told["latestEventTime"]).timestamp(), told["rows"])
-        for told in versions
-        if isinstance(told.get("latestEventTime"), str)
+        (datetime.fromisoformat(progress["latestEventTime"]).timestamp(), progress["rows"])
+        for progress in versions
+        if isinstance(progress.get("latestEventTime"), str)
     ]
     if not seen or seen[-1][0] <= seen[0][0]:
         return None
@@ -169,16 +169,16 @@ def _had(versions: list[dict[str, Any]]) -> StreamLoad | None:
     return StreamLoad(rate, max(1, versions[-1].get("groups") or 1)) if rate else None
 
 
-def plan_text(told: Mapping[str, Any]) -> str:
+def plan_text(progress: Mapping[str, Any]) -> str:
     """Return forecasts as text."""
     lines = []
-    for name, operators in told["queries"].items():
+    for name, operators in progress["queries"].items():
         lines += [name]
         for each in operators:
             lines += [
                 f"  {each['operator']}",
                 f"    memory  {format_bytes(each['memoryBytes'])} with all groups in it"
-                + _fitting(each["memoryBytes"], told["budget"]),
+                + _fitting(each["memoryBytes"], progress["budget"]),
                 f"    disk    {format_bytes(each['diskBytes'])}",
                 f"    moves   {format_bytes(each['bytesPerSecond'])} in "
                 f"{each['requestsPerSecond']:,.1f} requests, per second of event time",

@@ -104,7 +104,7 @@ def exposition(queries: Iterable[WatchedQuery]) -> str:
             if isinstance(milliseconds, int | float)
         ],
     )
-    for of, told, text in (
+    for of, field, text in (
         ("staleness_seconds", "staleness", "of answers"),
         ("queue_staleness_seconds", "queueStaleness", "of updates in the queue"),
     ):
@@ -117,7 +117,7 @@ def exposition(queries: Iterable[WatchedQuery]) -> str:
                 (_labels(each, quantile=quantile), value / 1000)
                 for each in watched
                 for quantile, name in _STALENESS
-                if (value := _number(each.last, (*_OWN, "updates", told, name))) is not None
+                if (value := _number(each.last, (*_OWN, "updates", field, name))) is not None
             ],
         )
     _family(

@@ -57,11 +57,11 @@ def commands(reported: Callable[[Callable[..., None]], Callable[..., None]]) -> 
         help="Show and check the state of a checkpoint; only rewrite and repair change it.",
     )
     for command in (show, groups, get, diff, export, rewrite, verify, repair):
-        app.command(command.__name__)(reported(_checkpoints_told(command)))
+        app.command(command.__name__)(reported(_reported(command)))
     return app
 
 
-def _checkpoints_told(command: Callable[P, None]) -> Callable[P, None]:
+def _reported(command: Callable[P, None]) -> Callable[P, None]:
     """Make a command end with its own exit code if there is no checkpoint."""
 
     @functools.wraps(command)
@@ -86,24 +86,24 @@ def show(
 ) -> None:
     """Show plan, versions, segments and size of the state, and the last decisions."""
     reading = _reading(checkpoint, version, memory)
-    told = _overview(reading)
+    report = _overview(reading)
     if not quick:
-        told["state"] = [asdict(each) for each in reading.sizes()]
-        told["notes"] = list(reading.notes)
+        report["state"] = [asdict(each) for each in reading.sizes()]
+        report["notes"] = list(reading.notes)
     if as_json:
-        _print_json(told)
+        _print_json(report)
         return
-    typer.echo(f"checkpoint  {told['checkpoint']}")
-    typer.echo(f"versions    {_spans(told['versions'])}; can be read: {_spans(told['kept'])}")
+    typer.echo(f"checkpoint  {report['checkpoint']}")
+    typer.echo(f"versions    {_spans(report['versions'])}; can be read: {_spans(report['kept'])}")
     for name in ("version", "batch", "watermark", "shards", "totals", "decisions"):
-        typer.echo(f"{name:<11} {_shown(told[name])}")
+        typer.echo(f"{name:<11} {_shown(report[name])}")
     typer.echo("plan")
-    for line in json.dumps(told["plan"], indent=2, ensure_ascii=False).splitlines():
+    for line in json.dumps(report["plan"], indent=2, ensure_ascii=False).splitlines():
         typer.echo(f"  {line}")
-    _print_table(told["segments"], "segments")
+    _print_table(report["segments"], "segments")
     if not quick:
-        _print_table(told["state"], "state")
-        _print_notes(told["notes"])
+        _print_table(report["state"], "state")
+        _print_notes(report["notes"])
 
 
 def groups(

@@ -56,7 +56,7 @@ from icestream.plan.state_schema import DataflowSchema, UpdateSchema
 from icestream.runtime.version.history import running
 from icestream.runtime.version.lease import Lease
 from icestream.state.files import folder_of
-from icestream.state.validation import sensible
+from icestream.state.validation import validated
 from icestream.state.versions.attempts import new_attempt
 from icestream.state.versions.commits import REWRITTEN, SEGMENTS, Commit, LiveSegment, survivors
 from icestream.state.versions.idle import IdleBatches
@@ -99,7 +99,7 @@ def rewrite(reading: Reading, rows: pa.Table, *, others: str = "drop") -> Rewrit
             "rewritten. Go back with `icestream state repair` first, or export the last"
         )
         raise CheckpointError(msg)
-    if isinstance(at.legend, DataflowSchema) and at.legend.options.durability != "log":
+    if isinstance(at.state_schema, DataflowSchema) and at.state_schema.options.durability != "log":
         msg = "a query with durability 'evict' cannot be restored, so it cannot be rewritten"
         raise CheckpointError(msg)
     if len(reading.tables) != 1:
@@ -113,14 +113,18 @@ def rewrite(reading: Reading, rows: pa.Table, *, others: str = "drop") -> Rewrit
 
 def _rewriter(reading: Reading, table: StateTable, rows: pa.Table, *, keep: bool) -> Rewriter:
     """Return the rewriter of a table; raise an error if there is none."""
-    legend, commit = reading.checkpoint.legend, reading.commit
-    if isinstance(legend, DataflowSchema):
-        stores = stored(legend, commit, table)
+    state_schema, commit = reading.checkpoint.state_schema, reading.commit
+    if isinstance(state_schema, DataflowSchema):
+        stores = stored(state_schema, commit, table)
         return GroupRewriter(stores, edited(rows, table, commit), keep=keep)
-    if isinstance(legend, Plan):
-        return _window_rewriter(legend, commit, table, rows, keep=keep)
-    if isinstance(legend, UpdateSchema) and legend.windowed is None and table.name == WAITING:
-        return WaitingRewriter(legend, edited(rows, table, commit), keep=keep)
+    if isinstance(state_schema, Plan):
+        return _window_rewriter(state_schema, commit, table, rows, keep=keep)
+    if (
+        isinstance(state_schema, UpdateSchema)
+        and state_schema.windowed is None
+        and table.name == WAITING
+    ):
+        return WaitingRewriter(state_schema, edited(rows, table, commit), keep=keep)
     msg = f"rows of {table.operator!r}, {table.name!r}, are derived and cannot be rewritten"
     raise CheckpointError(msg)
 
@@ -168,12 +172,12 @@ class _Rewriting:
         self._attempt = new_attempt(taken.epoch)
         for shard in filter(self._rewriter.concerns, self._table.shards):
             self._shard(shard, version)
-        told = self._table
+        table = self._table
         if not self._changes:
-            return Rewrite(version - 1, told.operator, told.name, 0, 0, 0)
+            return Rewrite(version - 1, table.operator, table.name, 0, 0, 0)
         self._commit(version)
         size = sum(each.info.bytes for each in self._added)
-        return Rewrite(version, told.operator, told.name, self._groups, self._rows, size)
+        return Rewrite(version, table.operator, table.name, self._groups, self._rows, size)
 
     @property
     def _groups(self) -> int:
@@ -186,7 +190,7 @@ class _Rewriting:
     def _commit(self, version: int) -> None:
         before, store = self._reading.commit, self._at.store
         self._at.files.sync_folder(f"{self._at.root}/{SEGMENTS}")
-        told: Mapping[str, Any] = {
+        table: Mapping[str, Any] = {
             "operator": self._table.operator,
             "kept": self._table.name,
             "groups": self._groups,
@@ -209,11 +213,11 @@ class _Rewriting:
             bases=bases,
             horizon=before.watermark if min(bases) == version else before.horizon,
             next_ordinal=self._ordinal,
-            decisions={**before.decisions, **waits, "flush": True, REWRITTEN: told},
+            decisions={**before.decisions, **waits, "flush": True, REWRITTEN: table},
             live=None,
         )
         live = survivors(self._at.live(before.version), commit)
-        store.create(store.with_listing(commit, live))
+        store.create(store.with_manifest(commit, live))
 
     def _reached(self, before: Commit) -> int | None:
         """Return the last batch, including batches without events."""
@@ -227,7 +231,7 @@ class _Rewriting:
         commit, memory = self._reading.commit, self._reading.memory
         target = SegmentTarget(self._at.files, self._ordinal, self._attempt)
         with (
-            sensible(self._at.store.path(commit.version)),
+            validated(self._at.store.path(commit.version)),
             restorable(self._at, commit, shard, memory, target) as (space, history),
         ):
             change = self._rewriter.change(shard, space, history)

@@ -38,7 +38,7 @@ from icestream.inspect.access.row_text import GROUP, SHARD, as_text, plain
 from icestream.inspect.access.scratch_shard import MEMORY, restorable
 from icestream.inspect.adapters.choice import readable
 from icestream.state.files import Files
-from icestream.state.validation import sensible
+from icestream.state.validation import validated
 from icestream.state.versions.commits import Commit
 
 #: columns of rows of several tables
@@ -112,7 +112,7 @@ class Reading:
 
     @cached_property
     def _readable(self) -> StateAdapter:
-        return readable(self.checkpoint.legend, self.commit)
+        return readable(self.checkpoint.state_schema, self.commit)
 
     @property
     def notes(self) -> Sequence[str]:
@@ -151,7 +151,7 @@ class Reading:
         asked = ReadRequest(frozenset(self.tables), self.key)
         for shard in self.shards if shards is None else shards:
             with (
-                sensible(self.checkpoint.store.path(self.commit.version)),
+                validated(self.checkpoint.store.path(self.commit.version)),
                 restorable(self.checkpoint, self.commit, shard, self.memory) as (space, history),
             ):
                 for found in self._readable.read(shard, space, history, self.commit, asked):
@@ -221,8 +221,8 @@ def group_names(found: StateRows) -> list[str] | list[None]:
     """Return the id of each row's group, as 32 hexadecimal digits."""
     if found.identity is None:
         return [None] * found.rows.num_rows
-    hi, lo = (part.tolist() for part in found.identity)
-    return [f"{one:016x}{two:016x}" for one, two in zip(hi, lo, strict=True)]
+    id_high, id_low = (part.tolist() for part in found.identity)
+    return [f"{one:016x}{two:016x}" for one, two in zip(id_high, id_low, strict=True)]
 
 
 def _columns(found: StateRows, schema: pa.Schema) -> pa.RecordBatch:
@@ -262,12 +262,12 @@ def _counted(found: StateRows) -> pa.Table:
     columns["__key"] = pa.array([None] * count, pa.string())
     nested = [name for name, each in columns.items() if pa.types.is_nested(each.type)]
     if nested:
-        told = found.rows.select(nested).to_pylist()
-        columns["__key"] = pa.array([as_text(row) for row in told], pa.string())
+        values = found.rows.select(nested).to_pylist()
+        columns["__key"] = pa.array([as_text(row) for row in values], pa.string())
         for name in nested:
             del columns[name]
-    hi, lo = found.identity or (np.zeros(count, np.uint64),) * 2
-    columns |= {"__hi": hi, "__lo": lo, "__shard": np.full(count, found.shard)}
+    id_high, id_low = found.identity or (np.zeros(count, np.uint64),) * 2
+    columns |= {"__hi": id_high, "__lo": id_low, "__shard": np.full(count, found.shard)}
     size = found.rows.nbytes / max(1, count)
     columns |= {"__rows": np.ones(count, np.int64), "__bytes": np.full(count, size)}
     return _summed([pa.table(columns)])
@@ -302,10 +302,12 @@ def _with_key(group: Group, sums: Mapping[StateTable, pa.Table]) -> Group:
     """Return a group with its key from other rows of the group, if its own rows have none."""
     if group.key or group.group is None:
         return group
-    hi, lo = (int(part, 16) for part in (group.group[:16], group.group[16:]))
+    id_high, id_low = (int(part, 16) for part in (group.group[:16], group.group[16:]))
     for table, found in sums.items():
         if table.operator == group.operator and table.shown_keys:
-            same = pc.and_(pc.equal(found["__hi"], _id(hi)), pc.equal(found["__lo"], _id(lo)))
+            same = pc.and_(
+                pc.equal(found["__hi"], _id(id_high)), pc.equal(found["__lo"], _id(id_low))
+            )
             rows = found.filter(same)
             if rows.num_rows:
                 known = next(_listed(table, rows, 1))

@@ -159,7 +159,7 @@ class _Checking:
     def _plan(self) -> None:
         self._at.store.plan()
         with suppress(CheckpointError):
-            self._at.legend  # noqa: B018 - read, so that a damaged one is reported
+            self._at.state_schema  # noqa: B018 - read, so that a damaged one is reported
 
     def _commits(self) -> dict[int, Commit]:
         """Return the intact commits; a gap between them is a defect."""
@@ -281,8 +281,8 @@ def _repaired_to(checkpoint: Checkpoint) -> int:
 def _read_state(checkpoint: Checkpoint, report: VerifyReport, memory: int) -> None:
     """Restore and read the newest state."""
     try:
-        if isinstance(checkpoint.legend, NoSchema):
-            report.notes.append(f"the state was not read: {checkpoint.legend.why}")
+        if isinstance(checkpoint.state_schema, NoSchema):
+            report.notes.append(f"the state was not read: {checkpoint.state_schema.why}")
             return
         report.rows = sum(found.rows.num_rows for found in _rows(checkpoint, memory))
     except BudgetError as error:

@@ -31,8 +31,8 @@ ALL_VALID: Mask = np.zeros(0, dtype=np.bool_)
 
 @kernel
 def assign_entries(
-    hi: Ids,
-    lo: Ids,
+    id_high: Ids,
+    id_low: Ids,
     pane: Ints,
     first: int,
     index: Index,
@@ -50,9 +50,9 @@ def assign_entries(
     """
     mask = index.size - 1
     listed = 0
-    for i in range(first, hi.size):
-        h = hi[i]
-        low = lo[i]
+    for i in range(first, id_high.size):
+        h = id_high[i]
+        low = id_low[i]
         p = pane[i]
         place = (
             np.int64((low ^ (np.uint64(p) * np.uint64(0x9E3779B97F4A7C15))) >> np.uint64(20)) & mask
@@ -80,13 +80,13 @@ def assign_entries(
                 break
             place = (place + 1) & mask
         slots[i] = at
-    return hi.size, used, listed
+    return id_high.size, used, listed
 
 
 @kernel
 def new_keys(
-    hi: Ids,
-    lo: Ids,
+    id_high: Ids,
+    id_low: Ids,
     pane: Ints,
     rows: Ints,
     count: int,
@@ -104,19 +104,19 @@ def new_keys(
     found = 0
     for k in range(count):
         i = rows[k]
-        place = np.int64(lo[i] >> np.uint64(20)) & mask
+        place = np.int64(id_low[i] >> np.uint64(20)) & mask
         while True:
             at = index[place] - 1
             if at < 0:
                 index[place] = used + 1
-                seen[used, 0] = hi[i]
-                seen[used, 1] = lo[i]
+                seen[used, 0] = id_high[i]
+                seen[used, 1] = id_low[i]
                 last[used] = pane[i]
                 used += 1
                 fresh[found] = i
                 found += 1
                 break
-            if seen[at, 0] == hi[i] and seen[at, 1] == lo[i]:
+            if seen[at, 0] == id_high[i] and seen[at, 1] == id_low[i]:
                 last[at] = max(last[at], pane[i])
                 break
             place = (place + 1) & mask
@@ -324,9 +324,9 @@ def order_floats(bits: Ints, out: Ints) -> None:
 
 
 @kernel
-def routes_of(hi: Ids, key_groups: int, route: Ints, out: Ints, load: Ints) -> None:
+def routes_of(id_high: Ids, key_groups: int, route: Ints, out: Ints, load: Ints) -> None:
     """Look up the shard of every group and count entries per key group."""
-    for i in range(hi.size):
-        group = np.int64(((hi[i] >> np.uint64(32)) * np.uint64(key_groups)) >> np.uint64(32))
+    for i in range(id_high.size):
+        group = np.int64(((id_high[i] >> np.uint64(32)) * np.uint64(key_groups)) >> np.uint64(32))
         load[group] += 1
         out[i] = route[group]

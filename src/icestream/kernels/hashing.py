@@ -1,15 +1,16 @@
 """128-bit ids of rows, absorbed one column at a time.
 
 Idea: a row's id is two 64-bit lanes (id_high, id_low). Each column of the row becomes a sequence of
-*symbols*, and a symbol (a, b) is absorbed by `hi = mix_hi(hi ^ a)`, `lo = mix_lo(lo ^ b)`, two
-unrelated bijections. A 64-bit value w is the symbol (w, w); null and "a struct begins here" are
-symbols with a != b, which no value has. Bytes are their length followed by their 8-byte words.
+*symbols*, and a symbol (a, b) is absorbed by `id_high = mix_high(id_high ^ a)`, `id_low =
+mix_low(id_low ^ b)`, two unrelated bijections. A 64-bit value w is the symbol (w, w); null and "a
+struct begins here" are symbols with a != b, which no value has. Bytes are their length followed by
+their 8-byte words.
 
 Invariants:
     1. Different rows give different sequences of symbols: each column's sequence shows where it
        ends (`test_oracle_identities_are_equal_exactly_when_keys_are`).
     2. For one column of non-null words id_high is a bijection of the value
-       (`test_hi_of_one_word_is_a_bijection`), so such keys never collide.
+       (`test_the_high_word_of_one_word_is_a_bijection`), so such keys never collide.
     3. The values never change (`test_golden_identities`).
 
 Cost: per symbol two multiplications in each lane; no memory but the two lanes.
@@ -33,21 +34,21 @@ U64Array = npt.NDArray[np.uint64]
 ByteArray = npt.NDArray[np.uint8]
 
 #: initial value of both lanes: the id of a row without columns
-START_HI = np.uint64(0x243F6A8885A308D3)
-START_LO = np.uint64(0x13198A2E03707344)
+START_HIGH = np.uint64(0x243F6A8885A308D3)
+START_LOW = np.uint64(0x13198A2E03707344)
 
 #: values of a mask: inside a null struct, null, or a value; an empty mask is all values
 ABSENT, NULL, VALUE = 0, 1, 2
 
-_NULL_HI = np.uint64(0xA4093822299F31D0)
-_NULL_LO = np.uint64(0x082EFA98EC4E6C89)
-_STRUCT_HI = np.uint64(0x452821E638D01377)
-_STRUCT_LO = np.uint64(0xBE5466CF34E90C6C)
+_NULL_HIGH = np.uint64(0xA4093822299F31D0)
+_NULL_LOW = np.uint64(0x082EFA98EC4E6C89)
+_STRUCT_HIGH = np.uint64(0x452821E638D01377)
+_STRUCT_LOW = np.uint64(0xBE5466CF34E90C6C)
 
-_HI_1 = np.uint64(0xBF58476D1CE4E5B9)
-_HI_2 = np.uint64(0x94D049BB133111EB)
-_LO_1 = np.uint64(0xFF51AFD7ED558CCD)
-_LO_2 = np.uint64(0xC4CEB9FE1A85EC53)
+_HIGH_1 = np.uint64(0xBF58476D1CE4E5B9)
+_HIGH_2 = np.uint64(0x94D049BB133111EB)
+_LOW_1 = np.uint64(0xFF51AFD7ED558CCD)
+_LOW_2 = np.uint64(0xC4CEB9FE1A85EC53)
 
 _S1 = np.uint64(1)
 _S3 = np.uint64(3)
@@ -63,18 +64,18 @@ _FLOAT_NAN = np.uint64(0x7FF8000000000000)
 
 
 @kernel
-def mix_hi(x: np.uint64) -> np.uint64:
+def mix_high(x: np.uint64) -> np.uint64:
     """Permute 64 bits (upper lane)."""
-    x = (x ^ (x >> _S30)) * _HI_1
-    x = (x ^ (x >> _S27)) * _HI_2
+    x = (x ^ (x >> _S30)) * _HIGH_1
+    x = (x ^ (x >> _S27)) * _HIGH_2
     return x ^ (x >> _S31)
 
 
 @kernel
-def mix_lo(x: np.uint64) -> np.uint64:
+def mix_low(x: np.uint64) -> np.uint64:
     """Permute 64 bits (lower lane)."""
-    x = (x ^ (x >> _S33)) * _LO_1
-    x = (x ^ (x >> _S33)) * _LO_2
+    x = (x ^ (x >> _S33)) * _LOW_1
+    x = (x ^ (x >> _S33)) * _LOW_2
     return x ^ (x >> _S33)
 
 
@@ -97,66 +98,68 @@ def plain_floats(bits: U64Array, out: U64Array) -> None:
 
 
 @kernel
-def absorb_marks(mask: ByteArray, hi: U64Array, lo: U64Array) -> None:
+def absorb_marks(mask: ByteArray, id_high: U64Array, id_low: U64Array) -> None:
     """Absorb that a struct begins, or is null; if the mask is empty it begins in every row."""
-    for i in range(hi.size):
+    for i in range(id_high.size):
         kind = mask[i] if mask.size else VALUE
         if kind == VALUE:
-            hi[i] = mix_hi(hi[i] ^ _STRUCT_HI)
-            lo[i] = mix_lo(lo[i] ^ _STRUCT_LO)
+            id_high[i] = mix_high(id_high[i] ^ _STRUCT_HIGH)
+            id_low[i] = mix_low(id_low[i] ^ _STRUCT_LOW)
         elif kind == NULL:
-            hi[i] = mix_hi(hi[i] ^ _NULL_HI)
-            lo[i] = mix_lo(lo[i] ^ _NULL_LO)
+            id_high[i] = mix_high(id_high[i] ^ _NULL_HIGH)
+            id_low[i] = mix_low(id_low[i] ^ _NULL_LOW)
 
 
 @kernel
-def absorb_words(words: npt.NDArray[Any], mask: ByteArray, hi: U64Array, lo: U64Array) -> None:
+def absorb_words(
+    words: npt.NDArray[Any], mask: ByteArray, id_high: U64Array, id_low: U64Array
+) -> None:
     """Absorb one integer of any width per row, sign-extended."""
     if mask.size == 0:
-        for i in range(hi.size):
+        for i in range(id_high.size):
             word = np.uint64(words[i])
-            hi[i] = mix_hi(hi[i] ^ word)
-            lo[i] = mix_lo(lo[i] ^ word)
+            id_high[i] = mix_high(id_high[i] ^ word)
+            id_low[i] = mix_low(id_low[i] ^ word)
         return
-    for i in range(hi.size):
+    for i in range(id_high.size):
         if mask[i] == VALUE:
             word = np.uint64(words[i])
-            hi[i] = mix_hi(hi[i] ^ word)
-            lo[i] = mix_lo(lo[i] ^ word)
+            id_high[i] = mix_high(id_high[i] ^ word)
+            id_low[i] = mix_low(id_low[i] ^ word)
         elif mask[i] == NULL:
-            hi[i] = mix_hi(hi[i] ^ _NULL_HI)
-            lo[i] = mix_lo(lo[i] ^ _NULL_LO)
+            id_high[i] = mix_high(id_high[i] ^ _NULL_HIGH)
+            id_low[i] = mix_low(id_low[i] ^ _NULL_LOW)
 
 
 @kernel
-def absorb_floats(bits: U64Array, mask: ByteArray, hi: U64Array, lo: U64Array) -> None:
+def absorb_floats(bits: U64Array, mask: ByteArray, id_high: U64Array, id_low: U64Array) -> None:
     """Absorb one double per row, given by its bits: NaN is NaN, and -0.0 is 0.0."""
-    for i in range(hi.size):
+    for i in range(id_high.size):
         kind = mask[i] if mask.size else VALUE
         if kind == VALUE:
             word = plain_float(bits[i])
-            hi[i] = mix_hi(hi[i] ^ word)
-            lo[i] = mix_lo(lo[i] ^ word)
+            id_high[i] = mix_high(id_high[i] ^ word)
+            id_low[i] = mix_low(id_low[i] ^ word)
         elif kind == NULL:
-            hi[i] = mix_hi(hi[i] ^ _NULL_HI)
-            lo[i] = mix_lo(lo[i] ^ _NULL_LO)
+            id_high[i] = mix_high(id_high[i] ^ _NULL_HIGH)
+            id_low[i] = mix_low(id_low[i] ^ _NULL_LOW)
 
 
 @kernel
 def absorb_bytes(
-    offsets: npt.NDArray[Any], data: ByteArray, mask: ByteArray, hi: U64Array, lo: U64Array
+    offsets: npt.NDArray[Any], data: ByteArray, mask: ByteArray, id_high: U64Array, id_low: U64Array
 ) -> None:
     """Absorb `data[offsets[i]:offsets[i + 1]]` per row: its length, then its words, zero-padded."""
     end_of_data = np.uint64(data.size)
-    for i in range(hi.size):
+    for i in range(id_high.size):
         kind = mask[i] if mask.size else VALUE
         if kind == VALUE:
             at, end = np.uint64(offsets[i]), np.uint64(offsets[i + 1])
             length = end - at
-            high, low = mix_hi(hi[i] ^ length), mix_lo(lo[i] ^ length)
+            high, low = mix_high(id_high[i] ^ length), mix_low(id_low[i] ^ length)
             while at + _EIGHT <= end:
                 word = _load(data, at)
-                high, low = mix_hi(high ^ word), mix_lo(low ^ word)
+                high, low = mix_high(high ^ word), mix_low(low ^ word)
                 at += _EIGHT
             rest = end - at
             if rest != _ZERO:
@@ -167,11 +170,11 @@ def absorb_bytes(
                     for j in range(rest):
                         shift = np.uint64(j) << _S3
                         word |= np.uint64(data[at + np.uint64(j)]) << shift
-                high, low = mix_hi(high ^ word), mix_lo(low ^ word)
-            hi[i], lo[i] = high, low
+                high, low = mix_high(high ^ word), mix_low(low ^ word)
+            id_high[i], id_low[i] = high, low
         elif kind == NULL:
-            hi[i] = mix_hi(hi[i] ^ _NULL_HI)
-            lo[i] = mix_lo(lo[i] ^ _NULL_LO)
+            id_high[i] = mix_high(id_high[i] ^ _NULL_HIGH)
+            id_low[i] = mix_low(id_low[i] ^ _NULL_LOW)
 
 
 @kernel

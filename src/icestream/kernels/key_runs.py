@@ -23,7 +23,7 @@ from icestream.kernels.compile import kernel
 
 @kernel
 def window_runs(
-    hi: Ids, lo: Ids, times: Ints, length: int, offset: int, heads: Ints, starts: Ints
+    id_high: Ids, id_low: Ids, times: Ints, length: int, offset: int, heads: Ints, starts: Ints
 ) -> int:
     """Write the first tuple of each run and the start of its window; return how many there are.
 
@@ -32,7 +32,7 @@ def window_runs(
     count = 0
     end = np.int64(0)
     for i in range(times.size):
-        fresh = i == 0 or hi[i] != hi[i - 1] or lo[i] != lo[i - 1]
+        fresh = i == 0 or id_high[i] != id_high[i - 1] or id_low[i] != id_low[i - 1]
         time = times[i]
         if not fresh and time < times[i - 1]:
             return -1

@@ -10,19 +10,19 @@ from icestream.kernels.fold import Index
 
 
 @kernel
-def find(index: Index, rows: Table, hi: Ids, lo: Ids, slots: Slots) -> int:
+def find(index: Index, rows: Table, id_high: Ids, id_low: Ids, slots: Slots) -> int:
     """Fill `slots` with the row of each group, -1 where it has none; return how many have none."""
     mask = index.size - 1
     missing = 0
-    for i in range(hi.size):
-        place = np.int64(lo[i] >> np.uint64(20)) & mask
+    for i in range(id_high.size):
+        place = np.int64(id_low[i] >> np.uint64(20)) & mask
         slot = -1
         while True:
             at = index[place] - 1
             if at < 0:
                 missing += 1
                 break
-            if np.uint64(rows[at, 0]) == hi[i] and np.uint64(rows[at, 1]) == lo[i]:
+            if np.uint64(rows[at, 0]) == id_high[i] and np.uint64(rows[at, 1]) == id_low[i]:
                 slot = at
                 break
             place = (place + 1) & mask

@@ -25,7 +25,14 @@ from icestream.kernels.words import merge_field
 
 @kernel
 def cut_fragments(
-    order: Ints, hi: Ids, lo: Ids, time: Ints, gap: int, slots: Ints, heads: Ints, last: Ints
+    order: Ints,
+    id_high: Ids,
+    id_low: Ids,
+    time: Ints,
+    gap: int,
+    slots: Ints,
+    heads: Ints,
+    last: Ints,
 ) -> int:
     """Number the fragment of each event; `order` sorts them by (id_high, id_low, time).
 
@@ -37,7 +44,7 @@ def cut_fragments(
         i = order[k]
         if k > 0:
             j = order[k - 1]
-            if hi[i] == hi[j] and lo[i] == lo[j] and time[i] <= time[j] + gap:
+            if id_high[i] == id_high[j] and id_low[i] == id_low[j] and time[i] <= time[j] + gap:
                 slots[i] = count - 1
                 last[count - 1] = time[i]
                 continue

@@ -27,7 +27,7 @@ ADDRESS = 0
 COUNT = 1
 WIDTH = 2
 FENCES = 3
-HIS = 4
+HIGH_WORDS = 4
 RUN = 5
 
 #: maximum leading bits of ids used to sort them
@@ -35,16 +35,16 @@ MOST_BITS = 20
 
 
 @kernel
-def pages_before(fences: Table, first: int, pages: int, known: int, hi: np.uint64) -> int:
-    """Return how many pages of a run begin before `hi`; at least `known` of them do."""
+def pages_before(fences: Table, first: int, pages: int, known: int, id_high: np.uint64) -> int:
+    """Return how many pages of a run begin before `id_high`; at least `known` of them do."""
     step = 1
-    while known + step <= pages and np.uint64(fences[first + known + step - 1, 0]) < hi:
+    while known + step <= pages and np.uint64(fences[first + known + step - 1, 0]) < id_high:
         known += step
         step *= 2
     last = min(known + step - 1, pages)
     while known < last:
         middle = (known + last) >> 1
-        if np.uint64(fences[first + middle, 0]) < hi:
+        if np.uint64(fences[first + middle, 0]) < id_high:
             known = middle + 1
         else:
             last = middle
@@ -53,7 +53,7 @@ def pages_before(fences: Table, first: int, pages: int, known: int, hi: np.uint6
 
 @kernel
 def find_in_runs(
-    runs: Table, fences: Table, page: int, hi: Ids, lo: Ids, found: Mask, out: Table
+    runs: Table, fences: Table, page: int, id_high: Ids, id_low: Ids, found: Mask, out: Table
 ) -> None:
     """Fill in the entries of sorted ids that are not found yet and are in a run.
 
@@ -64,18 +64,21 @@ def find_in_runs(
     for r in range(runs.shape[0]):
         count, width, fence = runs[r, COUNT], runs[r, WIDTH], runs[r, FENCES]
         pages = (count + page - 1) // page
-        words, his = words_at(runs[r, ADDRESS], count * width), words_at(runs[r, HIS], count)
+        words, high_words = (
+            words_at(runs[r, ADDRESS], count * width),
+            words_at(runs[r, HIGH_WORDS], count),
+        )
         known = 0
         missing = 0
         for n in range(left.size):
             i = left[n]
-            known = pages_before(fences, fence, pages, known, hi[i])
+            known = pages_before(fences, fence, pages, known, id_high[i])
             end = known
             # pages may begin with the same id_high
-            while end < pages and np.uint64(fences[fence + end, 0]) == hi[i]:
+            while end < pages and np.uint64(fences[fence + end, 0]) == id_high[i]:
                 end += 1
             first, last = max(known - 1, 0) * page, min(end * page, count)
-            place = place_of(words, his, width, first, last, hi[i], lo[i])
+            place = place_of(words, high_words, width, first, last, id_high[i], id_low[i])
             if place < 0:
                 left[missing] = i
                 missing += 1
@@ -88,19 +91,25 @@ def find_in_runs(
 
 @kernel
 def place_of(
-    words: Ints, his: Ints, width: int, first: int, end: int, hi: np.uint64, lo: np.uint64
+    words: Ints,
+    high_words: Ints,
+    width: int,
+    first: int,
+    end: int,
+    id_high: np.uint64,
+    id_low: np.uint64,
 ) -> int:
     """Return which entry between two positions has an id; -1 if none has."""
     last = end
     while first < last:
         middle = (first + last) >> 1
-        high = np.uint64(his[middle])
-        if high < hi or (high == hi and np.uint64(words[middle * width + 1]) < lo):
+        high = np.uint64(high_words[middle])
+        if high < id_high or (high == id_high and np.uint64(words[middle * width + 1]) < id_low):
             first = middle + 1
         else:
             last = middle
-    is_there = first < end and np.uint64(his[first]) == hi
-    return first if is_there and np.uint64(words[first * width + 1]) == lo else -1
+    is_there = first < end and np.uint64(high_words[first]) == id_high
+    return first if is_there and np.uint64(words[first * width + 1]) == id_low else -1
 
 
 @kernel
@@ -151,32 +160,34 @@ def read_head(runs: Table, r: int, place: int, heads: Ids) -> None:
 
 
 @kernel
-def order_identities(hi: Ids, lo: Ids, order: Ints) -> bool:
+def order_identities(id_high: Ids, id_low: Ids, order: Ints) -> bool:
     """Fill in the stable sort order of ids; return whether it is valid: not if they are uneven.
 
     Their first bits give the approximate position of each; then an id after a greater one moves
     forward, a few places on average, or the attempt is given up.
     """
     bits = 1
-    while bits < MOST_BITS and 1 << bits < hi.size:
+    while bits < MOST_BITS and 1 << bits < id_high.size:
         bits += 1
     shift = np.uint64(64 - bits)
     ends = np.zeros((1 << bits) + 1, dtype=np.int64)
-    for i in range(hi.size):
-        ends[np.int64(hi[i] >> shift) + 1] += 1
+    for i in range(id_high.size):
+        ends[np.int64(id_high[i] >> shift) + 1] += 1
     for b in range(1, ends.size):
         ends[b] += ends[b - 1]
-    for i in range(hi.size):
-        bucket = np.int64(hi[i] >> shift)
+    for i in range(id_high.size):
+        bucket = np.int64(id_high[i] >> shift)
         order[ends[bucket]] = i
         ends[bucket] += 1
-    moves = 8 * hi.size
-    for i in range(1, hi.size):
+    moves = 8 * id_high.size
+    for i in range(1, id_high.size):
         at = order[i]
         j = i
         while j > 0:
             before = order[j - 1]
-            if hi[before] < hi[at] or (hi[before] == hi[at] and lo[before] <= lo[at]):
+            if id_high[before] < id_high[at] or (
+                id_high[before] == id_high[at] and id_low[before] <= id_low[at]
+            ):
                 break
             order[j] = before
             j -= 1

@@ -137,19 +137,19 @@ def combine_sorted(
     for k in range(order.size):
         j = order[k]
         pane = panes[j]
-        hi = np.uint64(rows[j, 0])
-        lo = np.uint64(rows[j, 1])
+        id_high = np.uint64(rows[j, 0])
+        id_low = np.uint64(rows[j, 1])
         at = count
         found = False
         while at > 0 and out_panes[at - 1] == pane:
             other = np.uint64(out[at - 1, 0])
-            if other < hi:
+            if other < id_high:
                 break
-            if other == hi:
-                other_lo = np.uint64(out[at - 1, 1])
-                if other_lo < lo:
+            if other == id_high:
+                other_id_low = np.uint64(out[at - 1, 1])
+                if other_id_low < id_low:
                     break
-                if other_lo == lo:
+                if other_id_low == id_low:
                     found = True
                     break
             at -= 1

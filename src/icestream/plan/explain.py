@@ -57,22 +57,22 @@ def explained(plan: Plan, statistics: cost.WindowStatistics | None = None) -> st
     return "\n".join(lines)
 
 
-def estimate_and_log(told: Mapping[str, Any]) -> str | None:
+def estimate_and_log(progress: Mapping[str, Any]) -> str | None:
     """Return the estimated and the actual size of the log, as text.
 
-    `told` is the part `icestream` of a version's progress. None if nothing was estimated: the plan
-    has no windows on a grid, the user chose the storage plan, or there were no events yet.
+    `progress` is the part `icestream` of a version's progress. None if nothing was estimated: the
+    plan has no windows on a grid, the user chose the storage plan, or there were no events yet.
     """
-    estimated = told.get("estimatedLogBytes")
+    estimated = progress.get("estimatedLogBytes")
     if estimated is None:
         return None
-    ratio = told.get("logToEstimate")
+    ratio = progress.get("logToEstimate")
     so_far = "the longest window is not full yet"
     if ratio is not None:
         so_far = f"{ratio:.2f} times the estimate"
     return (
-        f"log of {told['store']}: estimated {format_bytes(estimated)}, logged "
-        f"{format_bytes(told['logBytes'])} ({so_far})"
+        f"log of {progress['store']}: estimated {format_bytes(estimated)}, logged "
+        f"{format_bytes(progress['logBytes'])} ({so_far})"
     )
 
 

@@ -144,7 +144,7 @@ def _of_panes(plan: Plan, load: StreamLoad, store: str, event: float, key: float
         keys=cost.KeyCounts(tuple(points[pane == longest :])),
         entry_bytes=8 * spec.layout.entry_width,
         group_bytes=8 * max(each.group_width for each in spec.layouts),
-        invertible=spec.layout.front_words == 0,
+        invertible=spec.layout.suffix_words == 0,
     )
     compared = cost.estimate([view.windows for view in spec.views], statistics)
     chosen = compared.choose(None if store == lower.AUTO else store)

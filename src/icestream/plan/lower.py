@@ -78,7 +78,7 @@ def takes_tuples(plan: Plan) -> bool:
 def takes_back(plan: Plan) -> bool:
     """Return whether there are windows on panes, and whatever leaves them can be subtracted."""
     folded = on_panes(plan)
-    return folded is not None and window_spec(folded).layout.front_words == 0
+    return folded is not None and window_spec(folded).layout.suffix_words == 0
 
 
 def sole_part(plan: Plan) -> tuple[Plan, SessionSpec | ObjectSpec] | None:
@@ -146,7 +146,7 @@ def _composed(plan: Plan, keys: KeyCounts, *, factors: bool) -> Composition | No
         able,
         _extended(keys, max(each.range for each in able)),
         grid=spec.grid,
-        invertible=spec.layout.front_words == 0,
+        invertible=spec.layout.suffix_words == 0,
         factors=factors,
         keeping=KEEPING,
         sliding=False,
@@ -170,7 +170,7 @@ def tiled(chosen: Composition | None) -> tuple[Tiled, ...]:
     return tuple(
         Tiled(
             recipe.window,
-            tuple((part.source, part.count) for each in recipe.makings for part in each.add),
+            tuple((part.source, part.count) for each in recipe.steps for part in each.add),
         )
         for recipe in chosen.recipes
         if recipe.window.tumbles and (recipe.inputs or not recipe.wanted)

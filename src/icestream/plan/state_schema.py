@@ -6,9 +6,9 @@ groupings, the inputs of joins, the waiting values. It is written once, next to 
 that names classes of a small set; other names are refused, so reading runs no code.
 
 Invariants:
-1. A schema reads back as it was written (`test_a_legend_reads_back_as_it_was_written`).
+1. A schema reads back as it was written (`test_a_state_schema_reads_back_as_it_was_written`).
 2. Only the classes listed here are created, whatever the file contains
-   (`test_a_legend_names_only_classes_of_the_list`).
+   (`test_a_state_schema_names_only_classes_of_the_list`).
 
 Limits: a plan with a user-defined aggregate has no state schema, because the states of such
 aggregates are pickled: reading them would run code from the file.
@@ -145,7 +145,7 @@ class _Unspeakable(Exception):
     """A value that a state schema cannot contain."""
 
 
-def legend_of(plan: Computation) -> StateSchema:
+def state_schema_of(plan: Computation) -> StateSchema:
     """Return the state schema of a plan."""
     if isinstance(plan, Dataflow):
         return _groups(plan)
@@ -169,23 +169,23 @@ def legend_of(plan: Computation) -> StateSchema:
     return plan
 
 
-def written(legend: StateSchema) -> dict[str, Any]:
+def written(state_schema: StateSchema) -> dict[str, Any]:
     """Return a state schema as JSON; one that cannot be written gives the reason instead."""
     try:
-        value = _told(legend)
+        value = _encoded(state_schema)
     except _Unspeakable as unspeakable:
-        value = _told(NoSchema(f"its plan has {unspeakable}, which cannot be stored"))
+        value = _encoded(NoSchema(f"its plan has {unspeakable}, which cannot be stored"))
     assert isinstance(value, dict)
     return value
 
 
 def read(value: Any) -> StateSchema:
     """Return what `written` wrote; ValueError for anything else."""
-    legend = _made(value)
-    if not isinstance(legend, Plan | DataflowSchema | UpdateSchema | NoSchema):
+    state_schema = _decoded(value)
+    if not isinstance(state_schema, Plan | DataflowSchema | UpdateSchema | NoSchema):
         msg = "this is not a state schema"
         raise ValueError(msg)  # noqa: TRY004 - a file is wrong, not a program
-    return legend
+    return state_schema
 
 
 # -- the state of a dataflow ----------------------------------------------------------------
@@ -243,33 +243,33 @@ def _keys_of_grouping(plan: Dataflow, number: int, spec: ComponentSpec, grouping
 # -- JSON ----------------------------------------------------------------------------------
 
 
-def _told(value: Any) -> Any:
+def _encoded(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, tuple | list):
-        return [_told(each) for each in value]
+        return [_encoded(each) for each in value]
     if isinstance(value, pa.Schema):
         return {"$schema": base64.b64encode(value.serialize()).decode()}
     if isinstance(value, pa.DataType):
-        return {"$type": _told(pa.schema([pa.field("", value)]))["$schema"]}
+        return {"$type": _encoded(pa.schema([pa.field("", value)]))["$schema"]}
     if type(value) in _TAGS:
-        told = {field.name: _told(getattr(value, field.name)) for field in fields(value)}
-        return {"is": _TAGS[type(value)], **told}
+        encoded = {field.name: _encoded(getattr(value, field.name)) for field in fields(value)}
+        return {"is": _TAGS[type(value)], **encoded}
     raise _Unspeakable(repr(value)[:80])
 
 
-def _made(value: Any) -> Any:
+def _decoded(value: Any) -> Any:
     if isinstance(value, list):
-        return tuple(_made(each) for each in value)
+        return tuple(_decoded(each) for each in value)
     if not isinstance(value, dict):
         return value
     try:
         if "$schema" in value:
             return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(value["$schema"])))
         if "$type" in value:
-            return _made({"$schema": value["$type"]}).field(0).type
+            return _decoded({"$schema": value["$type"]}).field(0).type
         made = _CLASSES[value["is"]]
-        return made(**{name: _made(each) for name, each in value.items() if name != "is"})
+        return made(**{name: _decoded(each) for name, each in value.items() if name != "is"})
     except (
         LookupError,
         TypeError,

@@ -31,12 +31,12 @@ from icestream.plan.fuse.running_fusion import RunningFusion, Together
 from icestream.plan.grid.parts import parts_of
 from icestream.plan.nodes.queries import Computation, Plan, check_same_plan
 from icestream.plan.nodes.updates import Updates
-from icestream.plan.state_schema import legend_of, written
+from icestream.plan.state_schema import state_schema_of, written
 from icestream.runtime.version.lease import Lease
 from icestream.runtime.version.progress import Timer, progress_of
 from icestream.runtime.version.retention import VersionRetention
 from icestream.runtime.version.run_folders import new_run, remove_other_runs
-from icestream.runtime.version.scaling import next_sizing, placed, task_bounds, told
+from icestream.runtime.version.scaling import next_sizing, placed, placement_report, task_bounds
 from icestream.runtime.version.settings import LEAST_QUOTA, Settings
 from icestream.runtime.version.task import ShardReport, ShardTask
 from icestream.runtime.version.work import (
@@ -116,7 +116,7 @@ class Driver(Generic[Batch_contra]):
         own = plan.clock if isinstance(plan, Updates) else SystemClock()
         self._clock = clock or own
         self.store = VersionStore(files, settings.root)
-        remembered = self.store.remember_plan(plan.describe(), written(legend_of(plan)))
+        remembered = self.store.remember_plan(plan.describe(), written(state_schema_of(plan)))
         check_same_plan(settings.root, remembered, plan.describe())
         self._versions = VersionRetention(self.store, files, settings.root, settings.keep)
         self._idle = IdleBatches(files, settings.root)
@@ -295,12 +295,12 @@ class Driver(Generic[Batch_contra]):
         before, timer = self.last, Timer(self._clock)
         version = before.version + 1 if before else 1
         watermark = before.watermark if before else MINUS_INFINITY
-        making = self._making(version, watermark, timer, flushing=batch is None, last=last)
+        context = self._context(version, watermark, timer, flushing=batch is None, last=last)
         parcels: list[Parcel] = []
         try:
             if batch is not None:
-                ingest = self._work.ingest(making)
-                parcels = self._executor.ingest(ingest, batch, making.folder)
+                ingest = self._work.ingest(context)
+                parcels = self._executor.ingest(ingest, batch, context.folder)
             timer.note("ingest")
             idle = batch is not None and not total(parcels, "rows")
             if self._settings.ticker and idle and not _waits(before):
@@ -309,11 +309,11 @@ class Driver(Generic[Batch_contra]):
                 return None
             seen = self._seen(before, parcels)
             reached = max(self._plan.watermark(watermark, seen), flush)
-            made = self._work.run(making, self._executor, parcels, seen, reached)
+            made = self._work.run(context, self._executor, parcels, seen, reached)
             timer.note("component")
         finally:
-            self._remove_parcels(making.folder)
-        commit = self._commit(making, number, reached, seen, parcels, made)
+            self._remove_parcels(context.folder)
+        commit = self._commit(context, number, reached, seen, parcels, made)
         timer.note("commit")
         self.delivered()
         self._versions.tidy()
@@ -331,7 +331,7 @@ class Driver(Generic[Batch_contra]):
         )
         return self._delivery(commit, again=False, progress=progress)
 
-    def _making(
+    def _context(
         self, version: int, watermark: Micros, timer: Timer, *, flushing: bool, last: bool
     ) -> VersionContext:
         """Return the context of the version that is about to be made."""
@@ -340,15 +340,17 @@ class Driver(Generic[Batch_contra]):
         if settings.exchange_in_storage:
             folder = f"{settings.root}/{EXCHANGE}/{self.store.epoch:08d}"
         arenas = before.arenas if before else ()
-        told_before = before.decisions["placement"] if before else None
+        reported_before = before.decisions["placement"] if before else None
         sizing = next_sizing(
-            told_before,
+            reported_before,
             self._bounds,
             batch=None if self.trigger is None else self.trigger[1],
             interval=settings.interval,
             cores=self._executor.parallel,
         )
-        placement = placed(told_before, settings.shards, sizing.tasks, rebalance=settings.rebalance)
+        placement = placed(
+            reported_before, settings.shards, sizing.tasks, rebalance=settings.rebalance
+        )
 
         def task(*, shard: int, **rest: Any) -> ShardTask:
             return ShardTask(
@@ -400,21 +402,21 @@ class Driver(Generic[Batch_contra]):
 
     def _commit(
         self,
-        making: VersionContext,
+        context: VersionContext,
         number: int | None,
         watermark: Micros,
         seen: tuple[Micros | None, ...],
         parcels: Sequence[Parcel],
         made: VersionResult,
     ) -> Commit:
-        before, version, reports = self.last, making.version, made.reports
+        before, version, reports = self.last, context.version, made.reports
         shared = {
-            "flush": making.flushing,
+            "flush": context.flushing,
             "entries": total(parcels, "entries"),
-            "placement": told(
+            "placement": placement_report(
                 before.decisions["placement"] if before else None,
-                making.placement,
-                making.sizing,
+                context.placement,
+                context.sizing,
                 reports,
             ),
         }
@@ -427,7 +429,7 @@ class Driver(Generic[Batch_contra]):
             batch=number if number is not None else self._reached(before),
             watermark=watermark,
             seen=seen,
-            routes=making.routes,
+            routes=context.routes,
             arenas=tuple(report.arena for report in reports),
             added=tuple(
                 LiveSegment(report.shard, version, lifetime, info)
@@ -435,33 +437,35 @@ class Driver(Generic[Batch_contra]):
                 for lifetime, info in report.segments
             )
             + tuple(
-                LiveSegment(NO_SHARD, version, EVENTS, p.sent.kept, p.report.begins)
-                for p in made.kept
-                if p.sent.kept is not None
+                LiveSegment(NO_SHARD, version, EVENTS, p.sent.raw_events, p.report.begins)
+                for p in made.raw_events
+                if p.sent.raw_events is not None
             ),
             released=tuple(ordinal for report in reports for ordinal in report.released),
             results=tuple(
                 report.result
                 for report in reports
-                if report.result is not None and (number is not None or making.flushing)
+                if report.result is not None and (number is not None or context.flushing)
             ),
             late=tuple(p.sent.late for p in parcels if p.sent.late is not None),
             bases=bases,
             horizon=self._horizon(bases, watermark),
-            next_ordinal=self._next_ordinal(making, parcels),
+            next_ordinal=self._next_ordinal(context, parcels),
             decisions={**shared, **made.decisions},
             totals=self._totals(parcels, reports),
             epoch=self.store.epoch,
         )
         live = survivors(self._versions.live, commit)
-        self.store.create(self.store.with_listing(commit, live))
+        self.store.create(self.store.with_manifest(commit, live))
         self._versions.add(commit, live)
         return commit
 
-    def _next_ordinal(self, making: VersionContext, parcels: Sequence[Parcel]) -> int:
+    def _next_ordinal(self, context: VersionContext, parcels: Sequence[Parcel]) -> int:
         """Return the first ordinal that neither shards nor stored events use."""
-        free = making.first_ordinal + self._work.ordinals(making.shards) + len(parcels)
-        kept = [each.sent.kept.ordinal for each in parcels if each.sent.kept is not None]
+        free = context.first_ordinal + self._work.ordinals(context.shards) + len(parcels)
+        kept = [
+            each.sent.raw_events.ordinal for each in parcels if each.sent.raw_events is not None
+        ]
         return max(free, 1 + max(kept, default=0))
 
     def _horizon(self, bases: Sequence[int], watermark: Micros) -> Micros:

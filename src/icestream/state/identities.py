@@ -12,29 +12,31 @@ from icestream.kernels import sorted_run
 
 def identities(entries: Ints) -> tuple[Ids, Ids]:
     """Return id_high and id_low of entries."""
-    hi, lo = (np.ascontiguousarray(entries[:, column]).view(np.uint64) for column in (0, 1))
-    return hi, lo
-
-
-def in_order(hi: Ids, lo: Ids) -> Ints:
-    """Return the sort order of ids."""
-    order = np.empty(len(hi), dtype=np.int64)
-    is_ordered = sorted_run.order_identities(
-        np.ascontiguousarray(hi), np.ascontiguousarray(lo), order
+    id_high, id_low = (
+        np.ascontiguousarray(entries[:, column]).view(np.uint64) for column in (0, 1)
     )
-    return order if is_ordered else np.lexsort((lo, hi))
+    return id_high, id_low
 
 
-def distinct(hi: Ids, lo: Ids) -> tuple[Ids, Ids, Ints]:
+def in_order(id_high: Ids, id_low: Ids) -> Ints:
+    """Return the sort order of ids."""
+    order = np.empty(len(id_high), dtype=np.int64)
+    is_ordered = sorted_run.order_identities(
+        np.ascontiguousarray(id_high), np.ascontiguousarray(id_low), order
+    )
+    return order if is_ordered else np.lexsort((id_low, id_high))
+
+
+def distinct(id_high: Ids, id_low: Ids) -> tuple[Ids, Ids, Ints]:
     """Return the distinct ids, sorted, and for each id given its position among them.
 
     Ids that are sorted already, as the changes of a batch are, are not sorted again.
     """
     order: Any = slice(None)
-    rises, same = hi[1:] > hi[:-1], hi[1:] == hi[:-1]
-    if not (rises | (same & (lo[1:] >= lo[:-1]))).all():
-        order = in_order(hi, lo)
-    high, low = hi[order], lo[order]
+    rises, same = id_high[1:] > id_high[:-1], id_high[1:] == id_high[:-1]
+    if not (rises | (same & (id_low[1:] >= id_low[:-1]))).all():
+        order = in_order(id_high, id_low)
+    high, low = id_high[order], id_low[order]
     new = np.ones(len(high), dtype=np.bool_)
     new[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
     numbers = np.empty(len(high), dtype=np.int64)

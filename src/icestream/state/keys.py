@@ -74,11 +74,11 @@ class KeyCodec:
 
     def identify(self, batch: pa.RecordBatch) -> tuple[Identity, Identity]:
         """Return (id_high, id_low) of every row; InputError if the batch has another schema."""
-        hi = np.full(batch.num_rows, hashing.START_HI)
-        lo = np.full(batch.num_rows, hashing.START_LO)
+        id_high = np.full(batch.num_rows, hashing.START_HIGH)
+        id_low = np.full(batch.num_rows, hashing.START_LOW)
         for column in self.columns(batch):
-            _absorb(column, hi, lo)
-        return hi, lo
+            _absorb(column, id_high, id_low)
+        return id_high, id_low
 
     def canonical(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the key columns with one kind of NaN and -0.0 as 0.0, as Spark shows keys."""
@@ -291,23 +291,23 @@ class KeyStore:
         return KeyRows(valid, offsets.astype(kind, copy=False), data)
 
 
-def _absorb(column: KeyColumn, hi: Identity, lo: Identity) -> None:
+def _absorb(column: KeyColumn, id_high: Identity, id_low: Identity) -> None:
     kind, mask = column.node.kind, column.mask
     if kind is KeyLayout.INTEGER:
-        hashing.absorb_words(key_columns.integers(column), mask, hi, lo)
+        hashing.absorb_words(key_columns.integers(column), mask, id_high, id_low)
     elif kind is KeyLayout.BOOLEAN:
-        hashing.absorb_words(key_columns.booleans(column), mask, hi, lo)
+        hashing.absorb_words(key_columns.booleans(column), mask, id_high, id_low)
     elif kind is KeyLayout.FLOAT:
-        hashing.absorb_floats(key_columns.doubles(column), mask, hi, lo)
+        hashing.absorb_floats(key_columns.doubles(column), mask, id_high, id_low)
     elif kind is KeyLayout.BYTES:
-        hashing.absorb_bytes(*key_columns.ragged(column), mask, hi, lo)
+        hashing.absorb_bytes(*key_columns.ragged(column), mask, id_high, id_low)
     elif kind is KeyLayout.DECIMAL:
         lower, upper = np.ascontiguousarray(key_columns.decimals(column).T)
-        hashing.absorb_words(lower, mask, hi, lo)
+        hashing.absorb_words(lower, mask, id_high, id_low)
         if column.node.width == 2:
-            hashing.absorb_words(upper, _values_only(mask), hi, lo)
+            hashing.absorb_words(upper, _values_only(mask), id_high, id_low)
     else:
-        hashing.absorb_marks(mask, hi, lo)
+        hashing.absorb_marks(mask, id_high, id_low)
 
 
 def _values_only(mask: ByteArray) -> ByteArray:

@@ -3,7 +3,7 @@
 Idea: operators trust what they read back, because every byte was checked against a checksum. A
 file that a bug wrote, or that somebody signed again, passes; then some array or decoder deep inside
 fails with an error that does not help the user. Code that restores state therefore runs inside
-`sensible`, which names the damaged file instead.
+`validated`, which names the damaged file instead.
 
 Invariants:
 1. A restore of signed records raises only errors of Icestream, whatever they contain
@@ -30,7 +30,7 @@ _STUMBLES = (
 
 
 @contextmanager
-def sensible(path: str) -> Iterator[None]:
+def validated(path: str) -> Iterator[None]:
     """Attribute any error inside the block to a file, except errors of Icestream."""
     try:
         yield

@@ -9,7 +9,7 @@ Invariants:
 1. After a crash batches are fed as Spark feeds them: the one that was not delivered, and perhaps
    the one before, which must then be delivered unchanged.
 2. Rows are compared bit by bit, and a recovery that fails is a difference
-   (`test_a_rehearsal_notices_a_wrong_row`, `test_a_rehearsal_notices_what_was_not_synced`).
+   (`test_crash_runs_notice_a_wrong_row`, `test_crash_runs_notice_what_was_not_synced`).
 
 Cost: one recovery per crash point, of half the input on average.
 """
@@ -208,11 +208,11 @@ class CrashRuns:
             mode = MODES[step % len(MODES)]
             again = random.Random(step).randint(1, 60) if step % 9 < 3 else None
             left = disk.after_crash(mode, tear=step, crash_at=again)
-            story = f"crash before step {step} ({mode})"
+            scenario = f"crash before step {step} ({mode})"
             try:
-                self.recover(left, current, story)
+                self.recover(left, current, scenario)
             except IcestreamError as error:
-                self.differences.append(f"{story}: {error}")
+                self.differences.append(f"{scenario}: {error}")
             self.points += 1
             on_point(step)
 
@@ -223,7 +223,7 @@ class CrashRuns:
             self._compare(action, process.act(action), "a second undisturbed run")
 
     def recover(
-        self, disk: SimulatedDisk, action: int, story: str, local: str | None = None
+        self, disk: SimulatedDisk, action: int, scenario: str, local: str | None = None
     ) -> None:
         """Continue after a crash in `action` and compare what is delivered from there on."""
         local = local or self.local()
@@ -231,12 +231,12 @@ class CrashRuns:
         try:
             process = Process(self.script, disk, local)
             if at and process.done == at:
-                self._compare(at - 1, process.act(at - 1), f"{story}, delivered again")
+                self._compare(at - 1, process.act(at - 1), f"{scenario}, delivered again")
             for at in range(action, len(self.script.actions)):
-                self._compare(at, process.act(at), story)
+                self._compare(at, process.act(at), scenario)
         except Crash:
             left = disk.after_crash(MODES[disk.steps % len(MODES)], tear=disk.steps)
-            self.recover(left, at, f"{story}, then before step {disk.steps} of the recovery")
+            self.recover(left, at, f"{scenario}, then before step {disk.steps} of the recovery")
         finally:
             shutil.rmtree(local, ignore_errors=True)
 
@@ -247,7 +247,7 @@ class CrashRuns:
         """
         disk = SimulatedDisk(fail_at=step, tear=step)
         local = self.local()
-        story = f"disk full at step {step}, {'restarted' if restart else 'fed again'}"
+        scenario = f"disk full at step {step}, {'restarted' if restart else 'fed again'}"
         process: Process | None = None
         action = 0
         try:
@@ -258,20 +258,20 @@ class CrashRuns:
                 except StorageError as error:
                     _, path = disk.trace[step - 1]
                     if "free space" not in str(error) or path not in str(error):
-                        self.differences.append(f"{story}: the error does not help: {error}")
+                        self.differences.append(f"{scenario}: the error does not help: {error}")
                     if restart:
                         disk, process = disk.after_crash("keep"), None
                     continue
-                self._compare(action, found, story)
+                self._compare(action, found, scenario)
                 action += 1
             self.points += 1
         finally:
             shutil.rmtree(local, ignore_errors=True)
 
-    def _compare(self, action: int, found: Delivered, story: str) -> None:
+    def _compare(self, action: int, found: Delivered, scenario: str) -> None:
         if found != self.expected[action]:
             rows = [len(set(a) ^ set(b)) for a, b in zip(found, self.expected[action], strict=True)]
-            self.differences.append(f"{story}: action {action} differs in {rows} rows")
+            self.differences.append(f"{scenario}: action {action} differs in {rows} rows")
 
 
 class WatchedDisk(SimulatedDisk):

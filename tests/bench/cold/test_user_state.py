@@ -114,9 +114,13 @@ def test_oracle_both_forms_compute_the_totals(processor: Processor) -> None:
     for first in (0, 200, 400):
         times, keys, values = stream.columns(first, 200)
         events = pa.record_batch([pa.array(keys), pa.array(values)], schema=payload)
-        hi, lo = KeyCodec(pa.schema([payload.field("key")])).identify(events.select(["key"]))
+        id_high, id_low = KeyCodec(pa.schema([payload.field("key")])).identify(
+            events.select(["key"])
+        )
         groups.begin(0)
-        changes = changes_of(events, times, times + 1, np.ones(200, dtype=np.int64), hi, lo)
+        changes = changes_of(
+            events, times, times + 1, np.ones(200, dtype=np.int64), id_high, id_low
+        )
         for made in operator.on_changes(0, changes, groups, 0):
             for row in payload_of(made).to_pylist():
                 found[row["key"]] = row["n"], row["total"]

@@ -16,8 +16,8 @@ MEETING = (("a1", "b1", "c1"), ("c2", "d1"), ("d2", "e1"))
 def homes(
     values: np.ndarray[tuple[int], np.dtype[np.int64]],
 ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    hi, _ = identified(pa.record_batch({"v": values}), ("v",))
-    return partitions_of(hi, PARTITIONS)
+    id_high, _ = identified(pa.record_batch({"v": values}), ("v",))
+    return partitions_of(id_high, PARTITIONS)
 
 
 @pytest.mark.parametrize("ratios", SETTINGS)

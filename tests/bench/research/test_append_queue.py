@@ -37,7 +37,7 @@ def rows_of(numbers: list[int], schema: pa.Schema) -> pa.RecordBatch:
 
 
 def assert_same(served: Dequeued, expected: list[DequeuedUpdate], schema: pa.Schema) -> None:
-    assert served.hi.tolist() == [each.update.key for each in expected]
+    assert served.id_high.tolist() == [each.update.key for each in expected]
     assert served.since.tolist() == [each.since for each in expected]
     assert served.arrived.tolist() == [each.update.arrived for each in expected]
     numbers = [each.update.value for each in expected]
@@ -70,8 +70,10 @@ def play(
                 arrived.append(at)
                 numbers.append(number)
                 number += 1
-            hi = np.array(keys, dtype=np.uint64)
-            queue.enqueue(hi, hi, np.array(arrived, dtype=np.int64), rows_of(numbers, schema))
+            id_high = np.array(keys, dtype=np.uint64)
+            queue.enqueue(
+                id_high, id_high, np.array(arrived, dtype=np.int64), rows_of(numbers, schema)
+            )
         else:
             count, step = what
             clock += step
@@ -83,14 +85,20 @@ def play(
             else:
                 for served, expected in flying:
                     queue.delivered(
-                        served.hi, served.lo, clock, since=served.since, arrived=served.arrived
+                        served.id_high,
+                        served.id_low,
+                        clock,
+                        since=served.since,
+                        arrived=served.arrived,
                     )
                     for each in expected:
                         plain.deliver(each, clock)
                 flying.clear()
         assert len(queue) == len(plain)
     for served, expected in flying:
-        queue.delivered(served.hi, served.lo, clock, since=served.since, arrived=served.arrived)
+        queue.delivered(
+            served.id_high, served.id_low, clock, since=served.since, arrived=served.arrived
+        )
         for each in expected:
             plain.deliver(each, clock)
     return clock

@@ -41,7 +41,7 @@ class Application:
         self.has: dict[int, int] = {}
 
     def take(self, results: Dequeued) -> None:
-        pairs = zip(results.hi.tolist(), results.rows["square"].to_pylist(), strict=True)
+        pairs = zip(results.id_high.tolist(), results.rows["square"].to_pylist(), strict=True)
         self.has.update(pairs)
 
 
@@ -69,7 +69,7 @@ def test_every_model_ends_with_the_newest_results(model: str) -> None:
             application.take(take(9, 2000))
     newest: dict[int, int] = {}
     for arrivals in source():
-        newest.update(zip(arrivals.hi.tolist(), (arrivals.arrived**2).tolist(), strict=True))
+        newest.update(zip(arrivals.id_high.tolist(), (arrivals.arrived**2).tolist(), strict=True))
     assert application.has == newest
     staleness, _ = (work.queue.staleness(at).application for at in (3000, 4000))
     later = work.queue.staleness(4000).application

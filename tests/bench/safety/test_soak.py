@@ -31,7 +31,7 @@ def test_a_row_that_is_missing_or_there_twice_is_a_difference(tmp_path: Path) ->
     assert differences("call centre", [one], [other]) == (3, 2)
 
 
-def test_what_is_so_does_not_depend_on_how_it_is_told() -> None:
+def test_what_is_so_does_not_depend_on_how_it_is_reported() -> None:
     whole = _changes([(0, 10, 7, 1), (0, 5, 8, 1)])
     in_parts = _changes([(0, 4, 7, 1), (4, 10, 7, 1), (0, 9, 8, 1), (0, 9, 8, -1), (0, 5, 8, 1)])
     instants = instants_of(whole)

@@ -27,7 +27,7 @@ def test_every_bar_holds_on_a_small_run(measured: Measurement) -> None:
     assert [bar.name for bar in measured.bars if not bar.holds] == []
 
 
-def test_claims_that_do_not_hold_are_told(measured: Measurement) -> None:
+def test_claims_that_do_not_hold_are_reported(measured: Measurement) -> None:
     claims = measured.figures["claims"]
     assert not claims["ten keys, common time, in turn: EAGER is fresher than LAZY at every size"][
         "holds"

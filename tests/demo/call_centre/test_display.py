@@ -114,7 +114,7 @@ def test_a_window_that_is_not_full_says_so(status: CallCenterStatus) -> None:
     assert "the stream began 2 hours before" in text(kpi_table(status, most=5))
 
 
-def test_the_summary_tells_what_it_took(status: CallCenterStatus, report: Report) -> None:
+def test_the_summary_reports_what_it_took(status: CallCenterStatus, report: Report) -> None:
     status.absorb([report(0, 12_000_000)])
     status.running, status.elapsed = 8.0, 14.5
     shown = text(summary_table(status, kept="/data/kept"))

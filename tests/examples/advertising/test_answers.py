@@ -37,10 +37,10 @@ def test_oracle_changes_add_up() -> None:
     #   t             0  1  2  3  4  5 ...
     #   user 7 a bot     [--------)
     #   weight of 3, 8   [--) 0.5, then 0.7
-    told = AnswerTotals()
-    assert told.bots(2) == set()
-    assert told.requests() == []
-    told.take(
+    reported = AnswerTotals()
+    assert reported.bots(2) == set()
+    assert reported.requests() == []
+    reported.take(
         rows_of(
             [
                 (BOT, 7, 0, 0, 0.0, 1.0, 1, 3, 1),
@@ -49,8 +49,8 @@ def test_oracle_changes_add_up() -> None:
             ]
         )
     )
-    assert [told.bots(t) for t in range(5)] == [set(), {7}, {7}, set(), set()]
-    told.take(
+    assert [reported.bots(t) for t in range(5)] == [set(), {7}, {7}, set(), set()]
+    reported.take(
         rows_of(
             [
                 (BOT, 7, 0, 0, 0.0, 1.0, 1, 3, -1),
@@ -61,14 +61,14 @@ def test_oracle_changes_add_up() -> None:
             ]
         )
     )
-    assert [told.bots(t) for t in range(5)] == [set(), {7}, {7}, {7}, set()]
-    assert told.weights(0) == {}
-    assert told.weights(1) == {(3, 8): Weight(2.0, 0.5)}
-    assert told.weights(99) == {(3, 8): Weight(2.5, 0.7)}
-    assert told.requests() == [(2, 9)]
-    assert told.scores(9, 2) == {3: 0.25}
-    assert told.scores(8, 2) == {}
-    assert told.scores(9, 3) == {}
+    assert [reported.bots(t) for t in range(5)] == [set(), {7}, {7}, {7}, set()]
+    assert reported.weights(0) == {}
+    assert reported.weights(1) == {(3, 8): Weight(2.0, 0.5)}
+    assert reported.weights(99) == {(3, 8): Weight(2.5, 0.7)}
+    assert reported.requests() == [(2, 9)]
+    assert reported.scores(9, 2) == {3: 0.25}
+    assert reported.scores(8, 2) == {}
+    assert reported.scores(9, 3) == {}
 
 
 def right_rows(events: pa.Table, rules: Rules, asked: int, user: int, end: int) -> list[Row]:
@@ -99,16 +99,16 @@ def right_rows(events: pa.Table, rules: Rules, asked: int, user: int, end: int) 
     return rows
 
 
-def test_what_is_wrong_is_told() -> None:
+def test_what_is_wrong_is_reported() -> None:
     stream = AdEvents(users=300, ads=3, keywords=10, bots=1)
     rules, end = Rules(most_clicks=10), stream.begin + 4 * HOUR
     events = stream.between(stream.begin, end)
     right = right_rows(events, rules, end - HOUR // 2, 11, end)
 
     def verdict(rows: list[Row]) -> tuple[str, ...]:
-        told = AnswerTotals()
-        told.take(rows_of(rows))
-        found = checked(told, events, rules, HOUR, most=6)
+        reported = AnswerTotals()
+        reported.take(rows_of(rows))
+        found = checked(reported, events, rules, HOUR, most=6)
         assert (found.instants, found.answers) == (6, 1)
         assert found.numbers > 10
         return found.wrong

@@ -31,24 +31,24 @@ def test_oracle_the_demo_ends_with_what_the_offline_model_says(tmp_path: Path) -
 
     events = pq.read_table(home / "events")
     assert events.num_rows == 6_000
-    told = AnswerTotals()
-    told.take(pq.read_table(home / "results"))
-    verdict = checked(told, events, Rules(), HOUR, most=50)
+    reported = AnswerTotals()
+    reported.take(pq.read_table(home / "results"))
+    verdict = checked(reported, events, Rules(), HOUR, most=50)
     assert verdict.wrong == ()
     assert verdict.numbers > 500
     (bot,) = AdEvents(users=600, ads=4, keywords=20).bot_users().tolist()
     last = max(events["time"].cast("int64").to_pylist())
-    assert bot in told.bots(last)
+    assert bot in reported.bots(last)
     assert f"1: {bot}" in text
     assert "agrees" in text
-    asked, user = told.requests()[-1]
-    best = max(told.scores(user, asked).values())
+    asked, user = reported.requests()[-1]
+    best = max(reported.scores(user, asked).values())
     assert f"{best:.1%}" in next(line for line in text.splitlines() if f" {user} │" in line)
 
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_a_difference_is_told_and_no_file_is_left_behind(
+def test_a_difference_is_reported_and_no_file_is_left_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def differing(*_: object) -> AdVerdict:

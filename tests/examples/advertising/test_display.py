@@ -59,7 +59,7 @@ def test_oracle_scores_are_shown_best_first() -> None:
     assert "2: 50.0%  1: 12.5%" in line
 
 
-def test_the_page_and_the_line_tell_how_far_it_is() -> None:
+def test_the_page_and_the_line_report_how_far_it_is() -> None:
     line = plain_line(a_status())
     assert "400 of 1,000 events, 200 events/s, 2 bots found" in line
     assert "groups: 70 in memory, 30 on disk only" in line
@@ -69,7 +69,7 @@ def test_the_page_and_the_line_tell_how_far_it_is() -> None:
     assert "What speaks" not in drawn(live_page(AdvertisingStatus(10, "6 hours", "1 hour", {})))
 
 
-def test_the_summary_tells_what_the_offline_model_says() -> None:
+def test_the_summary_reports_what_the_offline_model_says() -> None:
     text = drawn(summary_table(a_status(), AdVerdict(20, 7, 99, ()), kept="there"))
     assert "2: 3, 17" in text
     assert "agrees: 99 numbers at 20 instants and in 7 answers" in text

@@ -12,7 +12,7 @@ from icestream.core.errors import DefinitionError
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_oracle_the_demo_tells_what_duckdb_computes(
+def test_oracle_the_demo_reports_what_duckdb_computes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Every row of four results, while tasks come and go."""
@@ -28,7 +28,7 @@ def test_oracle_the_demo_tells_what_duckdb_computes(
     assert (home / "job.svg").read_text().startswith("<svg")
 
 
-def test_what_happens_between_two_reports_is_told() -> None:
+def test_what_happens_between_two_reports_is_reported() -> None:
     apart = {"fused": [["a"], ["b"], ["c"]], "parallelism": 2, "movedShards": 0}
     two = {"fused": [["a", "b"], ["c"]], "parallelism": 2, "movedShards": 1}
     three = {"fused": [["a", "b", "c"]], "parallelism": 4, "movedShards": 2}

@@ -107,7 +107,7 @@ def test_the_line_shows_the_same_without_a_terminal(status: MarketStatus) -> Non
     assert "every 1 second: 750,000 of 1,000,000 trades" in line
 
 
-def test_the_summary_tells_what_it_took(status: MarketStatus) -> None:
+def test_the_summary_reports_what_it_took(status: MarketStatus) -> None:
     status.written, status.elapsed = 1_000_000, 14.5
     shown = text(summary_table(status, kept="/data/kept"))
     assert cells(shown, "every trade")[1:3] == ["499,900", "0.12 M events/s"]

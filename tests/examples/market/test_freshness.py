@@ -18,12 +18,12 @@ class _Query:
 
 def _report(version: int) -> dict[str, Any]:
     stale = {"averageMs": 1500.0, "p50Ms": 1000.0, "p99Ms": 4000.0, "maxMs": 5000.0}
-    told = {"served": 70, "waiting": 30, "staleness": stale}
+    reported = {"served": 70, "waiting": 30, "staleness": stale}
     return {
         "version": version,
         "numInputRows": 900,
         "durationMs": {"triggerExecution": 950},
-        "icestream": {"updates": told},
+        "icestream": {"updates": reported},
     }
 
 

@@ -45,10 +45,10 @@ def test_oracle_changes_add_up_to_the_answers_of_an_instant(
     rows: list[Row], data: st.DataObject
 ) -> None:
     gone = data.draw(st.lists(st.sampled_from(rows), unique=True, max_size=4))
-    told = data.draw(st.permutations([*rows, *((*row[:6], -1) for row in gone)]))
+    reported = data.draw(st.permutations([*rows, *((*row[:6], -1) for row in gone)]))
     answers = Recommendations()
-    cut = data.draw(st.integers(0, len(told)))
-    for part in (told[:cut], told[cut:]):
+    cut = data.draw(st.integers(0, len(reported)))
+    for part in (reported[:cut], reported[cut:]):
         if part:
             answers.take(rows_of(list(part)))
     left = list(rows)
@@ -92,7 +92,7 @@ def test_the_latest_answers_come_first() -> None:
     assert answers.latest(0, most=5) == []
 
 
-def test_answers_that_are_wrong_are_told() -> None:
+def test_answers_that_are_wrong_are_reported() -> None:
     # user 1 rated 10, 20 and 30, user 2 rated 10 only: 20 and 30 are equally good
     table = pa.Table.from_arrays(
         [
@@ -109,9 +109,9 @@ def test_answers_that_are_wrong_are_told() -> None:
     assert wrong(right[:1], model, user=2, k=1) is None
     assert wrong(right[1:], model, user=2, k=1) is None
     assert wrong([], model, user=7, k=5) is None
-    told = wrong(right[:1], model, user=2, k=5)
-    assert told == "user 2 got 1 items instead of 2"
-    told = wrong([RecommendedItem(20, 4.0), RecommendedItem(30, 3.9)], model, user=2, k=5)
-    assert told == "user 2, place 2: score 3.9 instead of 4.0"
-    told = wrong([RecommendedItem(20, 4.0), RecommendedItem(10, 4.0)], model, user=2, k=5)
-    assert told == "user 2: item 10 does not have the score 4.0"
+    reported = wrong(right[:1], model, user=2, k=5)
+    assert reported == "user 2 got 1 items instead of 2"
+    reported = wrong([RecommendedItem(20, 4.0), RecommendedItem(30, 3.9)], model, user=2, k=5)
+    assert reported == "user 2, place 2: score 3.9 instead of 4.0"
+    reported = wrong([RecommendedItem(20, 4.0), RecommendedItem(10, 4.0)], model, user=2, k=5)
+    assert reported == "user 2: item 10 does not have the score 4.0"

@@ -45,7 +45,7 @@ def test_oracle_ratings_and_requests_have_speeds_of_their_own() -> None:
         assert "4,321" in text
 
 
-def test_before_the_first_batch_the_line_tells_what_is_written() -> None:
+def test_before_the_first_batch_the_line_reports_what_is_written() -> None:
     made = RecommenderStatus(ratings=900, requests=100, window="14 days", written=400, elapsed=7.0)
     assert plain_line(made).startswith("    7 s  400 of 1,000 events written, none processed yet")
 

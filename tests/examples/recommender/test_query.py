@@ -59,13 +59,13 @@ def run(spark: SparkSession, tmp_path: Path) -> Run:
         settings = Settings(str(home / "checkpoint"), str(home / "local"), 1 << 30, shards)
         query = LocalQuery(plan, settings)
         ends = [*cuts, events.num_rows]
-        told = [
+        reported = [
             query.feed([as_batches(events.slice(begin, end - begin), plan)])
             for begin, end in zip([0, *ends], ends, strict=False)
         ]
-        told.append(query.flush())
+        reported.append(query.flush())
         query.close()
-        return told
+        return reported
 
     return run
 
@@ -146,15 +146,17 @@ def test_oracle_requests_are_answered_as_by_the_offline_model(
     run: Run, mode: str, window: str | None
 ) -> None:
     events = workload(seed=3, standing=0)
-    told = run(events, mode=mode, window=window, cuts=[25, 60, 61, 100], shards=2)
+    reported = run(events, mode=mode, window=window, cuts=[25, 60, 61, 100], shards=2)
     answers = Recommendations()
-    for rows in told:
+    for rows in reported:
         answers.take(rows)
     full = [check(answers, events, t, window, K) for t in set(times_of(events)) if t is not None]
     assert sum(full) > 15
     if mode == "append":
         # a request has one answer, not several
-        counts = pa.concat_tables(told).group_by(["user", "asked"]).aggregate([([], "count_all")])
+        counts = (
+            pa.concat_tables(reported).group_by(["user", "asked"]).aggregate([([], "count_all")])
+        )
         assert pc.max(counts.column("count_all")).as_py() == K
 
 
@@ -162,17 +164,17 @@ def test_oracle_requests_are_answered_as_by_the_offline_model(
 def test_oracle_standing_requests_follow_every_rating(run: Run, window: str | None) -> None:
     events = workload(seed=4, standing=0.4)
     cuts = [40, 75, 110]
-    told = run(events, window=window, cuts=cuts)
+    reported = run(events, window=window, cuts=cuts)
     answers = Recommendations()
     seen = 0
     # after every batch, what was told adds up to the answers to what has come so far
-    for rows, end in zip(told, [*cuts, events.num_rows], strict=False):
+    for rows, end in zip(reported, [*cuts, events.num_rows], strict=False):
         answers.take(rows)
         known = events.slice(0, end)
         last = times_of(known)[-1]
         assert last is not None
         seen += check(answers, known, last, window, K)
-    answers.take(told[-1])
+    answers.take(reported[-1])
     for instant in set(times_of(events)):
         assert instant is not None
         seen += check(answers, events, instant, window, K)

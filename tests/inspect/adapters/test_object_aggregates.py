@@ -20,7 +20,7 @@ STATE = "__state(values)"
 def test_oracle_states_of_panes_are_those_of_their_events(tmp_path: Path) -> None:
     """Panes of 5 s; the watermark is at 33 s and more, so windows of 20 s begin at 15 s."""
     root = make("objects", str(tmp_path))
-    plan = Checkpoint(root).legend
+    plan = Checkpoint(root).state_schema
     assert isinstance(plan, Plan)
     first = (Reading(root).commit.watermark // PANE_LENGTH - 3) * PANE_LENGTH
     expected: dict[tuple[int, int], Counter[tuple[int, float]]] = {}

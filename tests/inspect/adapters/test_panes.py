@@ -27,7 +27,7 @@ FIELDS = ["__rows()", "__sum_f64(value)", "__min(value)", "__max(value)"]
 def test_oracle_panes_are_what_events_fold_to(tmp_path: Path) -> None:
     """Panes of 5 s; the watermark is at 33 s and more, so windows of 20 s begin at 15 s."""
     root = make("windows", str(tmp_path))
-    plan = Checkpoint(root).legend
+    plan = Checkpoint(root).state_schema
     assert isinstance(plan, Plan)
     [_, _, *columns] = panes(root).column_names
     assert columns[:2] == [PANE, "key"]

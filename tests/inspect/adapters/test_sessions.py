@@ -22,7 +22,7 @@ FIELDS = ["__rows()", "__sum_f64(value)"]
 def test_oracle_open_sessions_are_what_events_fold_to(tmp_path: Path) -> None:
     """Events of a group belong together while no pause exceeds 4 s; those of the end are open."""
     root = make("sessions", str(tmp_path))
-    plan = Checkpoint(root).legend
+    plan = Checkpoint(root).state_schema
     assert isinstance(plan, Plan)
     watermark = Reading(root).commit.watermark
     by_key: dict[int, list[tuple[int, float]]] = {}

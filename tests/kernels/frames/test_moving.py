@@ -55,7 +55,7 @@ def fixed(layout: FrameLayout) -> tuple[Ints, Ints, Ints, Ints, int]:
         layout.in_tuples,
         layout.in_rows,
         layout.group_identity,
-        layout.fronts_at,
+        layout.suffixes_at,
     )
 
 
@@ -75,12 +75,12 @@ def test_parity_advance_beside_recomputation(
     rows, progress = groups_of(layout), np.zeros(kernels.PROGRESS, dtype=np.int64)
     out = np.empty((room, layout.field_words), dtype=np.int64)
     out_slots, out_times = np.empty(room, dtype=np.int64), np.empty(room, dtype=np.int64)
-    fronts = np.empty((len(events), layout.front_words), dtype=np.int64)
+    suffixes = np.empty((len(events), layout.suffix_words), dtype=np.int64)
     found = []
     reason = kernels.FULL
     while reason != kernels.DONE:
         reason = kernels.advance(
-            rows, tuples, slots, keys, len(events), tuples, slots, keys, fronts, True, reach,
+            rows, tuples, slots, keys, len(events), tuples, slots, keys, suffixes, True, reach,
             -(2**63), every, *fixed(layout), out, out_slots, out_times, progress,
         )  # fmt: skip
         filled = int(progress[kernels.FILLED])
@@ -111,7 +111,7 @@ def test_parity_roll_beside_recomputation(
     tuples = tuples_of(layout, events, list(range(len(events))))
     slots = np.array([group for group, _ in events], dtype=np.int64)
     rows = groups_of(layout)
-    rings = np.zeros((GROUPS * length, layout.field_words + layout.front_words), dtype=np.int64)
+    rings = np.zeros((GROUPS * length, layout.field_words + layout.suffix_words), dtype=np.int64)
     for first in range(0, len(events), 13):
         part = tuples[first : first + 13]
         own = slots[first : first + 13]
@@ -140,9 +140,9 @@ def test_a_tuple_takes_part_in_one_flip() -> None:
     slots, keys = np.zeros(count, dtype=np.int64), np.arange(count)
     progress, rows = np.zeros(kernels.PROGRESS, dtype=np.int64), groups_of(layout)
     out = np.empty((count, layout.field_words), dtype=np.int64)
-    fronts = np.empty((count, layout.front_words), dtype=np.int64)
+    suffixes = np.empty((count, layout.suffix_words), dtype=np.int64)
     reason = kernels.advance(
-        rows, tuples, slots, keys, count, tuples, slots, keys, fronts, True, reach, -(2**63), 1,
+        rows, tuples, slots, keys, count, tuples, slots, keys, suffixes, True, reach, -(2**63), 1,
         *fixed(layout), out, np.empty(count, np.int64), np.empty(count, np.int64), progress,
     )  # fmt: skip
     assert reason == kernels.DONE
@@ -166,7 +166,7 @@ def test_groups_are_shown_once_when_they_are_due() -> None:
             20,
             layout.ops,
             layout.in_rows,
-            layout.fronts_at,
+            layout.suffixes_at,
             layout.extras_at,
             out,
             slots,
@@ -193,7 +193,7 @@ def test_parity_frames_that_share_a_row_show_their_own_windows() -> None:
     for frame, reach in zip(shared.frames, reaches, strict=True):
         kernels.advance(
             rows, tuples, slots, keys, 20, tuples, slots, keys,
-            np.empty((20, frame.front_words), np.int64), True, reach, 19 - reach, 0, *fixed(frame),
+            np.empty((20, frame.suffix_words), np.int64), True, reach, 19 - reach, 0, *fixed(frame),
             np.empty((1, frame.field_words), np.int64), slots, keys.copy(),
             np.zeros(kernels.PROGRESS, np.int64),
         )  # fmt: skip
@@ -203,7 +203,7 @@ def test_parity_frames_that_share_a_row_show_their_own_windows() -> None:
         first, shown = 0, np.empty(2, dtype=np.int64)
         while first < GROUPS:
             first, filled = kernels.show_standing(
-                rows, first, GROUPS, frame.ops, frame.in_rows, frame.fronts_at, out, shown, 0
+                rows, first, GROUPS, frame.ops, frame.in_rows, frame.suffixes_at, out, shown, 0
             )
             found += out[:filled].tolist()
         alone = tuples_of(own, events, list(range(20)))

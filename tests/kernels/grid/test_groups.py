@@ -35,25 +35,30 @@ class GroupIndex(RuleBasedStateMachine):
         self.known: dict[tuple[int, int], int] = {}
         self.free = list(range(64))
 
-    @rule(hi=st.integers(0, 3), place=st.integers(120, 130), more=st.integers(0, 1))
-    def toggle(self, hi: int, place: int, more: int) -> None:
-        lo = (place << 20) + more
-        if (hi, lo) in self.known:
-            slot = self.known.pop((hi, lo))
+    @rule(id_high=st.integers(0, 3), place=st.integers(120, 130), more=st.integers(0, 1))
+    def toggle(self, id_high: int, place: int, more: int) -> None:
+        id_low = (place << 20) + more
+        if (id_high, id_low) in self.known:
+            slot = self.known.pop((id_high, id_low))
             lookup.remove_all(self.index, self.rows, np.array([slot]))
             self.free.append(slot)
         elif self.free:
             slot = self.free.pop(0)
-            self.rows[slot, :2] = hi, lo
+            self.rows[slot, :2] = id_high, id_low
             lookup.insert_all(self.index, self.rows, np.array([slot]))
-            self.known[hi, lo] = slot
+            self.known[id_high, id_low] = slot
 
     @invariant()
     def finds_what_the_dict_holds(self) -> None:
-        every = [(hi, (p << 20) + m) for hi in range(4) for p in range(120, 131) for m in (0, 1)]
-        hi, lo = np.array(every, dtype=np.uint64).T.copy()
+        every = [
+            (id_high, (p << 20) + m)
+            for id_high in range(4)
+            for p in range(120, 131)
+            for m in (0, 1)
+        ]
+        id_high, id_low = np.array(every, dtype=np.uint64).T.copy()
         slots = np.empty(len(every), dtype=np.int64)
-        missing = lookup.find(self.index, self.rows, hi, lo, slots)
+        missing = lookup.find(self.index, self.rows, id_high, id_low, slots)
         assert slots.tolist() == [self.known.get(key, -1) for key in every]
         assert missing == len(every) - len(self.known)
 
@@ -67,7 +72,7 @@ def entries_of(drawn: dict[int, tuple[int, int]]) -> Table:
     table = np.tile(LAYOUT.entry_identity, (len(drawn), 1))
     for row, (group, (x, y)) in zip(table, sorted(drawn.items()), strict=True):
         float_words = np.array([y / 8, 0.0]).view(np.int64)
-        # hi, lo, rows, sum (low, high), max, choice, float sum (high, low), min, choice
+        # id_high, id_low, rows, sum (low, high), max, choice, float sum (high, low), min, choice
         chosen = [y, x, group]
         row[:] = [group, group, 1, x, x >> 63, x, *chosen, *float_words, x, x, *chosen]
     return table
@@ -94,8 +99,8 @@ def test_parity_running_aggregates_beside_recomputation(
     backs: int,
     builds: set[int],
 ) -> None:
-    # windows of `reach` panes that slide by one; fronts are made when needed, and now and then
-    # when not, of all panes but some of the last (`backs`); the next fronts are made of those
+    # windows of `reach` panes that slide by one; suffixes are made when needed, and now and then
+    # when not, of all panes but some of the last (`backs`); the next suffixes are made of those
     # behind, now and then, to be taken when needed
     ops, places, identity = LAYOUT.ops, LAYOUT.places, LAYOUT.group_identity
     rows = np.tile(identity, (4, 1))
@@ -103,16 +108,16 @@ def test_parity_running_aggregates_beside_recomputation(
     slices = [entries_of(drawn) for drawn in panes]
     stack: list[Table] = []
     following: list[Table] = []
-    # panes before the first have fronts, those before the second get them with the next stack
+    # panes before the first have suffixes, those before the second get them with the next stack
     flipped = turning = 0
 
     def slots(table: Table) -> Table:
         return np.ascontiguousarray(table[:, 0])
 
     def pushed(table: Table, at: int) -> Table:
-        fronts = np.empty((len(table), LAYOUT.front_words), dtype=np.int64)
-        groups.push_front(rows, slots(table), table, ops, places, at, fronts)
-        return fronts
+        suffixes = np.empty((len(table), LAYOUT.suffix_words), dtype=np.int64)
+        groups.push_suffix(rows, slots(table), table, ops, places, at, suffixes)
+        return suffixes
 
     for end in range(1, len(panes) + 1):
         newest, start = slices[end - 1], max(0, end - reach)
@@ -122,7 +127,7 @@ def test_parity_running_aggregates_beside_recomputation(
 
         out = np.empty((4, LAYOUT.field_words), dtype=np.int64)
         out_slots = np.empty(4, dtype=np.int64)
-        done = groups.emit(rows, 0, 4, ops, places, LAYOUT.fronts_at, out, out_slots, 0, False)
+        done = groups.emit(rows, 0, 4, ops, places, LAYOUT.suffixes_at, out, out_slots, 0, False)
         expected: dict[int, list[int]] = {}
         for table in slices[start:end]:
             for row in table.tolist():
@@ -136,7 +141,9 @@ def test_parity_running_aggregates_beside_recomputation(
         if end < reach:
             continue
         if start == flipped and following:
-            groups.take_next(rows, 4, ops, places, identity, LAYOUT.fronts_at, LAYOUT.front_words)
+            groups.take_next(
+                rows, 4, ops, places, identity, LAYOUT.suffixes_at, LAYOUT.suffix_words
+            )
             stack, following, flipped = following, [], turning
         if start >= flipped or end in flips:
             groups.start_flip(rows, 4, ops, places, identity)
@@ -144,11 +151,11 @@ def test_parity_running_aggregates_beside_recomputation(
             for table in reversed(slices[flipped:end]):
                 groups.push_back(rows, slots(table), table, ops, places)
             for table in reversed(slices[start:flipped]):
-                stack.append(pushed(table, LAYOUT.fronts_at))
+                stack.append(pushed(table, LAYOUT.suffixes_at))
         if end in builds and not following and flipped < end:
             turning = end
             for table in reversed(slices[flipped:end]):
-                following.append(pushed(table, LAYOUT.next_front_at))
+                following.append(pushed(table, LAYOUT.next_suffix_at))
         leaving = slices[start]
         dead = np.empty(len(leaving), dtype=np.int64)
         count = groups.expire_slice(
@@ -159,7 +166,7 @@ def test_parity_running_aggregates_beside_recomputation(
             places,
             identity,
             stack.pop(),
-            LAYOUT.fronts_at,
+            LAYOUT.suffixes_at,
             start,
             dead,
         )
@@ -171,9 +178,9 @@ def test_parity_running_aggregates_beside_recomputation(
 
 @given(seed=st.integers(0, 2**32), used=st.integers(0, 5))
 @settings(max_examples=40)
-def test_parity_taking_the_next_front_and_back(seed: int, used: int) -> None:
+def test_parity_taking_the_next_suffix_and_back(seed: int, used: int) -> None:
     dice = np.random.default_rng(seed)
-    identity, at, width = LAYOUT.group_identity, LAYOUT.fronts_at, LAYOUT.front_words
+    identity, at, width = LAYOUT.group_identity, LAYOUT.suffixes_at, LAYOUT.suffix_words
     rows = dice.integers(-4, 4, size=(5, len(identity)))
     # rows | low high | max | choice | high low | min | choice
     backs = [groups.FIELDS + word for word in range(3, 14)]
@@ -189,7 +196,7 @@ def test_emit_goes_on_where_a_full_table_stopped_it() -> None:
     rows[[0, 2, 3, 6], groups.FIELDS] = [1, 2, 3, 4]
     out = np.empty((3, LAYOUT.field_words), dtype=np.int64)
     slots = np.empty(3, dtype=np.int64)
-    places, at = LAYOUT.places, LAYOUT.fronts_at
+    places, at = LAYOUT.places, LAYOUT.suffixes_at
     assert groups.emit(rows, 0, 7, LAYOUT.ops, places, at, out, slots, 0, False) == (6, 3)
     assert slots.tolist() == [0, 2, 3]
     assert groups.emit(rows, 6, 7, LAYOUT.ops, places, at, out, slots, 0, False) == (7, 1)

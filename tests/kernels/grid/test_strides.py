@@ -41,41 +41,41 @@ def arrays_of(slices: Slices) -> tuple[Table, Table, Table]:
 
 
 class Stack:
-    """The fronts of slices, the last slice's first; those that leave next are at its end."""
+    """The suffixes of slices, the last slice's first; those that leave next are at its end."""
 
     def __init__(self) -> None:
-        self._fronts = np.empty((0, LAYOUT.front_words), dtype=np.int64)
-        self.taken, self.ready = self._fronts, 0
+        self._suffixes = np.empty((0, LAYOUT.suffix_words), dtype=np.int64)
+        self.taken, self.ready = self._suffixes, 0
 
     def fill(self, rows: Table, backs: Slices, backwards: Slices) -> None:
         ops, places = LAYOUT.ops, LAYOUT.places
         groups.start_flip(rows, GROUPS, ops, places, LAYOUT.group_identity)
         _, _, entries = arrays_of(backs)
         groups.push_back(rows, np.ascontiguousarray(entries[:, 0]), entries, ops, places)
-        self._push(rows, backwards, LAYOUT.fronts_at)
+        self._push(rows, backwards, LAYOUT.suffixes_at)
 
     def fill_next(self, rows: Table, backwards: Slices) -> None:
-        identity, at, width = LAYOUT.group_identity, LAYOUT.fronts_at, LAYOUT.front_words
-        self._push(rows, backwards, LAYOUT.next_front_at)
+        identity, at, width = LAYOUT.group_identity, LAYOUT.suffixes_at, LAYOUT.suffix_words
+        self._push(rows, backwards, LAYOUT.next_suffix_at)
         groups.take_next(rows, GROUPS, LAYOUT.ops, LAYOUT.places, identity, at, width)
 
     def _push(self, rows: Table, backwards: Slices, at: int) -> None:
         _, _, entries = arrays_of(backwards)
         slots = np.ascontiguousarray(entries[:, 0])
-        self._fronts = np.empty((len(entries), LAYOUT.front_words), dtype=np.int64)
-        groups.push_front(rows, slots, entries, LAYOUT.ops, LAYOUT.places, at, self._fronts)
+        self._suffixes = np.empty((len(entries), LAYOUT.suffix_words), dtype=np.int64)
+        groups.push_suffix(rows, slots, entries, LAYOUT.ops, LAYOUT.places, at, self._suffixes)
 
     def take(self, leaving: Supply, at: int, flipped: int) -> None:
         panes, bounds, _ = leaving.arrays
         self.ready = max(at, int(np.searchsorted(panes, flipped)))
-        rest = len(self._fronts) - int(bounds[self.ready] - bounds[at])
-        self._fronts, self.taken = self._fronts[:rest], self._fronts[rest:].copy()
+        rest = len(self._suffixes) - int(bounds[self.ready] - bounds[at])
+        self._suffixes, self.taken = self._suffixes[:rest], self._suffixes[rest:].copy()
 
 
 def running_rows(slices: Slices) -> tuple[Table, npt.NDArray[np.int32]]:
     """Return rows that hold nothing yet and know their last pane, and their index."""
     rows = np.tile(LAYOUT.group_identity, (GROUPS, 1))
-    rows[:, groups.HI] = rows[:, groups.LO] = np.arange(GROUPS)
+    rows[:, groups.ID_HIGH] = rows[:, groups.ID_LOW] = np.arange(GROUPS)
     for pane, values in slices:
         for group in values:
             rows[group, groups.LAST] = pane
@@ -108,7 +108,7 @@ def test_parity_strides_beside_folding_every_window(
     halves: bool,
 ) -> None:
     # slices some panes apart, several of them perhaps in one pane; every window they are in;
-    # fronts are made of all of a window, or of its first half and, when that has left, of the half
+    # suffixes cover all of a window, or its first half and, when that has left, the half
     # behind, while what comes after that joins the next back
     panes = np.cumsum([step for step, _ in drawn]).tolist()
     slices = [(pane, values) for pane, (_, values) in zip(panes, drawn, strict=True)]
@@ -151,7 +151,7 @@ def test_parity_strides_beside_folding_every_window(
             *entering.arrays,
             *leaving.arrays,
             stack.taken,
-            LAYOUT.fronts_at,
+            LAYOUT.suffixes_at,
             stack.ready,
             flipped,
             LAYOUT.next_back_at,
@@ -173,7 +173,7 @@ def test_parity_strides_beside_folding_every_window(
             leaving.advance()
             state[strides.LEAVES] = 0
             stack.take(leaving, 0, flipped)
-        elif why == strides.NEEDS_FRONTS:
+        elif why == strides.NEEDS_SUFFIXES:
             start = int(starts[state[strides.STEP]])
             if start == flipped and halves:
                 stack.fill_next(rows, between(start, turning)[::-1])
@@ -192,7 +192,7 @@ def test_parity_strides_beside_folding_every_window(
     assert sorted(gone) == sorted(group for group, pane in last.items() if pane < left)
 
 
-def test_a_group_that_is_not_there_is_told_and_nothing_is_added() -> None:
+def test_a_group_that_is_not_there_is_reported_and_nothing_is_added() -> None:
     rows, index = running_rows([])
     before = rows.copy()
     entries = np.array([[1, 1, 1, 5, 0, 5], [7, 7, 1, 5, 0, 5]])

@@ -30,7 +30,7 @@ class Segments:
         groups = np.sort(dice.choice(GROUPS, int(dice.integers(1, GROUPS)), replace=False))
         self.length[groups] += 1
         headers = np.empty((len(groups), kernels.HEADER), dtype=np.int64)
-        headers[:, k.HI], headers[:, k.LO] = groups, groups + 100
+        headers[:, k.ID_HIGH], headers[:, k.ID_LOW] = groups, groups + 100
         headers[:, kernels.SHAPE] = self.length[groups] << 32
         headers[:, kernels.LENGTH] = dice.integers(0, 5, len(groups))
         headers[:, kernels.BACK] = self.roots[groups]
@@ -85,7 +85,7 @@ def test_parity_chains_through_mapped_segments(seed: int) -> None:
         assert out[offsets[group] : offsets[group + 1]].tolist() == expected
 
 
-def test_a_chain_in_a_circle_is_told() -> None:
+def test_a_chain_in_a_circle_is_reported() -> None:
     segments = Segments()
     dice = np.random.default_rng(1)
     for ordinal in (5, 6):

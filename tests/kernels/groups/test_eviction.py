@@ -36,10 +36,10 @@ def directory(seed: int) -> Table:
 def test_parity_groups_with_news(deltas: bool) -> None:
     table, slots = directory(2), np.random.default_rng(2).permutation(SLOTS)[:300]
     whole = np.empty(len(slots), dtype=np.bool_)
-    told = eviction.judge(table, AT, slots, 2, 6, deltas, whole)
+    reported = eviction.judge(table, AT, slots, 2, 6, deltas, whole)
     wanted, *counts = judge_reference(table, AT, slots, 2, 6, deltas)
     assert whole.tolist() == wanted.tolist()
-    assert list(told) == counts
+    assert list(reported) == counts
 
 
 @pytest.mark.parametrize("scattered", [0, 64])
@@ -51,7 +51,7 @@ def test_parity_groups_that_leave(scattered: int, deltas: bool, clean_is_free: b
     held = np.empty(len(slots), dtype=np.int64)
     dirty, whole = np.empty((2, len(slots)), dtype=np.bool_)
     how = (10, 8, scattered, deltas, clean_is_free)
-    count, written = eviction.judge_leaving(table, AT, slots, *how, held, dirty, whole)
+    count, written = eviction.judge_eviction(table, AT, slots, *how, held, dirty, whole)
     wanted = judge_leaving_reference(table, AT, slots, *how)
     assert held[:count].tolist() == wanted[0].tolist()
     assert dirty[:count].tolist() == wanted[1].tolist()

@@ -59,9 +59,9 @@ def test_parity_extents_in_a_record(seed: int) -> None:
     assert kernels.list_extents(record[:-1], places, listed) == -1
     assert list_extents_reference(record[:-1]) is None
     chosen = np.sort(dice.choice(24, 14, replace=False))
-    hi, lo = (headers[chosen, c].view(np.uint64) for c in (k.HI, k.LO))
+    id_high, id_low = (headers[chosen, c].view(np.uint64) for c in (k.ID_HIGH, k.ID_LOW))
     sizes = np.empty(14, dtype=np.int64)
-    assert kernels.measure_extents(record, MARKER, markers[chosen], hi, lo, sizes) == 14
+    assert kernels.measure_extents(record, MARKER, markers[chosen], id_high, id_low, sizes) == 14
     found, out = np.empty((14, kernels.HEADER), dtype=np.int64), np.empty(sizes.sum(), np.int64)
     kernels.copy_extents(record, MARKER, markers[chosen], found, out)
     assert found.tolist() == listed[chosen].tolist()
@@ -73,20 +73,20 @@ def test_parity_extents_in_a_record(seed: int) -> None:
         [*header, *out[end - size : end].tolist()]
         for header, size, end in zip(found.tolist(), sizes.tolist(), ends.tolist(), strict=True)
     ]
-    assert read == read_extents_reference(record, MARKER, markers[chosen], hi, lo)
+    assert read == read_extents_reference(record, MARKER, markers[chosen], id_high, id_low)
 
 
 def test_a_changed_extent_is_not_sound() -> None:
     headers, words, begins = extents_of(np.random.default_rng(1), 3)
     headers[:, kernels.LENGTH] = 2
     record, markers = laid_out(headers, words, begins)
-    hi, lo = (headers[:, c].copy().view(np.uint64) for c in (k.HI, k.LO))
+    id_high, id_low = (headers[:, c].copy().view(np.uint64) for c in (k.ID_HIGH, k.ID_LOW))
     sizes = np.empty(3, dtype=np.int64)
 
     def sound(stream: Ints, origin: int = MARKER) -> int:
         at = markers - MARKER + origin
-        count = kernels.measure_extents(stream, origin, at, hi, lo, sizes)
-        assert count == len(read_extents_reference(stream, origin, at, hi, lo))
+        count = kernels.measure_extents(stream, origin, at, id_high, id_low, sizes)
+        assert count == len(read_extents_reference(stream, origin, at, id_high, id_low))
         return count
 
     assert sound(record) == 3
@@ -125,9 +125,9 @@ def test_parity_slots_beside_a_dictionary() -> None:
     expected: dict[tuple[int, int], int] = {}
     for step in range(1, 80):
         wanted = {(int(n), int(n) << 21) for n in dice.integers(0, 60, 6)} - set(expected)
-        hi, lo = (np.array([w[c] for w in wanted], dtype=np.uint64) for c in (0, 1))
+        id_high, id_low = (np.array([w[c] for w in wanted], dtype=np.uint64) for c in (0, 1))
         slots = np.empty(len(wanted), dtype=np.int64)
-        kernels.open_slots(index, table, facts, blank, hi, lo, step, slots)
+        kernels.open_slots(index, table, facts, blank, id_high, id_low, step, slots)
         expected |= dict(zip(wanted, slots.tolist(), strict=True))
         gone = [w for w in expected if dice.random() < 0.2]
         closed = np.array([expected.pop(w) for w in gone], dtype=np.int64)

@@ -17,7 +17,7 @@ from tests.oracles.kernels.groups.inline_groups import (
 
 SYNOPSES, BLOCKS, WIDTH = 2, 80, 9
 #: columns of an entry before packed words
-ENTRY = np.array([k.HI, k.LO, k.GROUP + k.ROOT, k.GROUP + k.PARTS + k.ROOT])
+ENTRY = np.array([k.ID_HIGH, k.ID_LOW, k.GROUP + k.ROOT, k.GROUP + k.PARTS + k.ROOT])
 FIRST = len(ENTRY) + inline_groups.BESIDE - 1
 
 
@@ -87,7 +87,7 @@ def test_parity_small_groups_in_rows(block_words: int) -> None:
     assert cleans == [[len(words) for words in group] for group in kept]
 
 
-def test_parity_drafts_of_packed_groups() -> None:
+def test_parity_extents_of_inline_groups() -> None:
     dice, width = np.random.default_rng(8), 2
     groups = [
         [dice.integers(0, 99, width * size).tolist() for size in sizes]
@@ -98,7 +98,7 @@ def test_parity_drafts_of_packed_groups() -> None:
     rows[:, FIRST:] = packed_reference(groups, WIDTH + 1)
     for synopsis in range(SYNOPSES):
         headers, begins = np.empty((10, HEADER), dtype=np.int64), np.empty(10, dtype=np.int64)
-        inline_groups.draft(rows, FIRST, synopsis, width, headers, begins)
+        inline_groups.plan_extents(rows, FIRST, synopsis, width, headers, begins)
         assert headers[:, :2].tolist() == rows[:, :2].tolist()
         for group, header, begin in zip(groups, headers.tolist(), begins.tolist(), strict=True):
             count, words = draft_reference(group, synopsis, width)

@@ -96,9 +96,9 @@ def test_parity_stretches_of_random_covers(seed: int) -> None:
 
 @given(words=st.lists(st.tuples(st.sampled_from((0, 1, 2**64 - 1)), st.integers(0, 3))))
 def test_parity_numbers_of_random_pairs(words: list[tuple[int, int]]) -> None:
-    hi = np.array([word[0] for word in words], dtype=np.uint64)
-    lo = np.array([word[1] for word in words], dtype=np.uint64)
+    id_high = np.array([word[0] for word in words], dtype=np.uint64)
+    id_low = np.array([word[1] for word in words], dtype=np.uint64)
     numbers, heads = (np.empty(len(words), dtype=np.int64) for _ in range(2))
     index = np.zeros(1 << (2 * len(words) + 1).bit_length(), dtype=np.int64)
-    count = number_pairs(hi, lo, index, numbers, heads)
-    assert (numbers.tolist(), heads[:count].tolist()) == number_pairs_reference(hi, lo)
+    count = number_pairs(id_high, id_low, index, numbers, heads)
+    assert (numbers.tolist(), heads[:count].tolist()) == number_pairs_reference(id_high, id_low)

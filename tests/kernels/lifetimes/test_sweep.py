@@ -45,7 +45,7 @@ def swept(
     rows = len(group)
     groups, times = (np.empty(2 * rows, dtype=np.int64) for _ in range(2))
     made = np.empty((2 * rows, WIDTH), dtype=np.int64)
-    parts, told = np.empty((4 * rows, 4), dtype=np.int64), np.empty((4 * rows, WIDTH), np.int64)
+    parts, emitted = np.empty((4 * rows, 4), dtype=np.int64), np.empty((4 * rows, WIDTH), np.int64)
     order = np.lexsort((time, group))
     row_of_edge = np.where(kept, np.cumsum(kept), np.sum(kept) + np.cumsum(~kept)) - 1
     edges, segments = sweep_edges(
@@ -63,9 +63,9 @@ def swept(
         times,
         made,
         parts,
-        told,
+        emitted,
     )
-    return groups[:edges], times[:edges], made[:edges], parts[:segments], told[:segments]
+    return groups[:edges], times[:edges], made[:edges], parts[:segments], emitted[:segments]
 
 
 def table_of(rows: list[tuple[int, list[int]]]) -> tuple[Ints, Table]:
@@ -93,11 +93,12 @@ def test_parity_sweeping_beside_the_obvious_loop(
                 expected[group, start, end, diff] = held
         ahead[group] = [each for each in segments_reference(old + new, *LISTS) if each[1] > late]
     times, table = table_of(rows)
-    group_of, edge_times, edges, parts, told = swept(
+    group_of, edge_times, edges, parts, emitted = swept(
         np.array(owners, dtype=np.int64), times, np.array(is_kept, dtype=np.bool_), table, late
     )
     found = {
-        tuple(part): tuple(held) for part, held in zip(parts.tolist(), told.tolist(), strict=True)
+        tuple(part): tuple(held)
+        for part, held in zip(parts.tolist(), emitted.tolist(), strict=True)
     }
     assert len(found) == len(parts)
     assert found == expected
@@ -121,11 +122,11 @@ def test_sweeping_again_repeats_every_segment_to_the_bit(seed: int) -> None:
     scale_rows(table, dice.choice([-1, 1, 3], rows), OPS, PLACES)
     times, group = dice.integers(0, 60, rows), np.zeros(rows, dtype=np.int64)
     nothing = np.zeros(rows, dtype=np.bool_)
-    groups, edge_times, edges, parts, told = swept(group, times, nothing, table, late)
+    groups, edge_times, edges, parts, emitted = swept(group, times, nothing, table, late)
     again = swept(groups, edge_times, np.zeros(len(groups), np.bool_), edges, late)
     ahead = parts[:, 2] > late
     assert again[3].tolist() == parts[ahead].tolist()
-    assert again[4].tolist() == told[ahead].tolist()
+    assert again[4].tolist() == emitted[ahead].tolist()
 
 
 def test_a_sum_over_nothing_is_exactly_zero() -> None:
@@ -135,9 +136,9 @@ def test_a_sum_over_nothing_is_exactly_zero() -> None:
     rows.append((3, row_of(1, 7, 1.0)))
     times, table = table_of(rows)
     nothing = np.zeros(len(rows), dtype=np.bool_)
-    *_, parts, told = swept(np.zeros(len(rows), np.int64), times, nothing, table, -1)
+    *_, parts, emitted = swept(np.zeros(len(rows), np.int64), times, nothing, table, -1)
     assert parts[:, 1].tolist() == [0, 1, 3]
-    assert told[-1].tolist() == row_of(1, 7, 1.0)
+    assert emitted[-1].tolist() == row_of(1, 7, 1.0)
 
 
 def test_a_function_that_shows_nothing_goes_on_after_its_events() -> None:
@@ -175,15 +176,15 @@ def test_parity_scaling_rows(whole: tuple[int, int], number: float, count: int) 
     )
 )
 def test_parity_rows_of_equal_slots_and_lifetimes_are_added_up(
-    told: list[tuple[int, int, int, tuple[int, float | None]]],
+    emitted: list[tuple[int, int, int, tuple[int, float | None]]],
 ) -> None:
-    told = [each for each in told if each[2]]
-    rows = np.array([row_of(count, *value) for *_, count, value in told], dtype=np.int64)
-    rows = rows.reshape(len(told), WIDTH)
-    slots, le = (np.array([each[at] for each in told], dtype=np.int64) for at in range(2))
+    emitted = [each for each in emitted if each[2]]
+    rows = np.array([row_of(count, *value) for *_, count, value in emitted], dtype=np.int64)
+    rows = rows.reshape(len(emitted), WIDTH)
+    slots, le = (np.array([each[at] for each in emitted], dtype=np.int64) for at in range(2))
     keys = list(zip(slots.tolist(), le.tolist(), (le + 1).tolist(), strict=True))
     wanted = fold_equal_reference(keys, rows.tolist(), OPS.tolist(), PLACES.tolist())
-    heads, index = np.empty(len(told), dtype=np.int64), np.zeros(64, dtype=np.int64)
+    heads, index = np.empty(len(emitted), dtype=np.int64), np.zeros(64, dtype=np.int64)
     count = fold_equal(slots, le, le + 1, rows, OPS, PLACES, index, heads)
     found = {keys[head]: row.tolist() for head, row in zip(heads[:count], rows, strict=False)}
     assert {key: row[:4] for key, row in found.items()} == {k: row[:4] for k, row in wanted.items()}

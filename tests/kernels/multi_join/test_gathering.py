@@ -25,10 +25,17 @@ marks = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 6)), unique=True, m
 
 
 def words_of(rows: list[tuple[int, int]]) -> Ints:
-    """Return rows of (hi, words behind the head) as the log has them."""
+    """Return rows of (id_high, words behind the head) as the log has them."""
     flat: list[int] = []
-    for number, (hi, more) in enumerate(rows):
-        flat += [hi if hi < 2**63 else hi - 2**64, number, 0, 9, (1 + more) << 32, *[number] * more]
+    for number, (id_high, more) in enumerate(rows):
+        flat += [
+            id_high if id_high < 2**63 else id_high - 2**64,
+            number,
+            0,
+            9,
+            (1 + more) << 32,
+            *[number] * more,
+        ]
     return np.array(flat, dtype=np.int64)
 
 
@@ -68,11 +75,11 @@ def test_parity_rows_taken_from_a_record(
     heap = np.zeros(1000, dtype=np.int64)
     words = words_of(rows)
     used, count = taken(words, heap, ends, epoch, due, floor, tuple(cuts))
-    if [hi for hi, _ in rows] != sorted(hi for hi, _ in rows):
+    if [id_high for id_high, _ in rows] != sorted(id_high for id_high, _ in rows):
         assert used == DAMAGED
         words, rows = words_of(sorted(rows)), sorted(rows)
         used, count = taken(words, heap, ends, epoch, due, floor, tuple(cuts))
-    within = [(hi, ends[0] <= hi <= ends[1]) for hi, _ in rows]
+    within = [(id_high, ends[0] <= id_high <= ends[1]) for id_high, _ in rows]
     expected = take_rows_reference(within, epoch, list(due), list(floor), cuts)
     pairs = pairs_of(heap, 0, count)
     assert heap[pairs[:, PLACE] + 1].tolist() == [number for number, _ in expected]
@@ -82,7 +89,7 @@ def test_parity_rows_taken_from_a_record(
         assert taken(words[:-1], heap)[0] == DAMAGED
 
 
-def test_bounded_rows_that_do_not_fit_are_told() -> None:
+def test_bounded_rows_that_do_not_fit_are_reported() -> None:
     """The room that ordering takes is kept free as well."""
     words = words_of([(n, 2) for n in range(10)])
     needed = len(words) + 10 * ORDERING
@@ -107,8 +114,8 @@ def test_parity_pairs_put_in_order(rows: list[tuple[int, int, int, int]], known:
     """Pairs come by port and identity, equals as they came; other pairs are left alone."""
     heap = np.zeros(20 * (len(rows) + known) + 20, dtype=np.int64)
     pairs = pairs_of(heap, known, known + len(rows))
-    for number, (port, hi, lo, generation) in enumerate(rows):
-        heap[5 * number : 5 * number + 2] = np.array([hi, lo], np.uint64).view(np.int64)
+    for number, (port, id_high, id_low, generation) in enumerate(rows):
+        heap[5 * number : 5 * number + 2] = np.array([id_high, id_low], np.uint64).view(np.int64)
         pairs[number] = 5 * number, generation << PORT_BITS | port
     end = known + len(rows)
     counts = np.zeros(3, dtype=np.int64)

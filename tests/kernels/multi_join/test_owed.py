@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from icestream.kernels.multi_join.owed import END, WALK, owed
 from tests.oracles.kernels.multi_join.owed import owed_reference
 
-#: hi, lo, le, re, generation
+#: id_high, id_low, le, re, generation
 Row = tuple[int, int, int, int, int]
 
 ports_of_rows = st.lists(

@@ -53,8 +53,8 @@ class Pool:
             self.add([row], row[1])
 
     def add(self, rows: list[Row], port: int) -> None:
-        hi = np.array([row[0] for row in rows], dtype=np.uint64)
-        slots, _ = self.open(hi, hi, port)
+        id_high = np.array([row[0] for row in rows], dtype=np.uint64)
+        slots, _ = self.open(id_high, id_high, port)
         words = [payload(row[4]) for row in rows]
         begins = np.cumsum([0, *map(len, words)])[:-1]
         le, re = (np.array([row[at] for row in rows], dtype=np.int64) for at in (2, 3))
@@ -63,16 +63,18 @@ class Pool:
             self.heap, self.used, self.keys, slots, port, le, re, flat, begins, self.facts, True
         )
 
-    def open(self, hi: Ids, lo: Ids, port: int) -> tuple[Ints, Ints]:
-        slots, hits = (np.empty(len(hi), dtype=np.int64) for _ in range(2))
+    def open(self, id_high: Ids, id_low: Ids, port: int) -> tuple[Ints, Ints]:
+        slots, hits = (np.empty(len(id_high), dtype=np.int64) for _ in range(2))
         self.keys_used, count = k.open_keys(
-            self.index, self.keys, self.keys_used, hi, lo, port, slots, hits
+            self.index, self.keys, self.keys_used, id_high, id_low, port, slots, hits
         )
         return slots, hits[:count]
 
-    def chain(self, hi: int, port: int) -> list[tuple[int, int, list[int]]]:
+    def chain(self, id_high: int, port: int) -> list[tuple[int, int, list[int]]]:
         """Return lifetime and payload of the rows of a key and port, newest first."""
-        matches = np.flatnonzero(self.keys[: self.keys_used, 0].view(np.uint64) == np.uint64(hi))
+        matches = np.flatnonzero(
+            self.keys[: self.keys_used, 0].view(np.uint64) == np.uint64(id_high)
+        )
         at = int(self.keys[matches[0], k.HEADS + port]) if len(matches) else 0
         found = []
         while at:
@@ -87,17 +89,19 @@ class Pool:
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3)), max_size=60))
 def test_parity_keys_beside_a_dict(pairs: list[tuple[int, int]]) -> None:
     """Keys are numbered as they first come, also if halves of identities agree."""
-    hi, lo = (np.array([pair[at] << 40 for pair in pairs], dtype=np.uint64) for at in (0, 1))
+    id_high, id_low = (
+        np.array([pair[at] << 40 for pair in pairs], dtype=np.uint64) for at in (0, 1)
+    )
     pool = Pool([])
     expected = np.empty(len(pairs), dtype=np.int64)
-    open_keys_reference({}, hi, lo, expected)
-    slots, hits = pool.open(hi, lo, 0)
+    open_keys_reference({}, id_high, id_low, expected)
+    slots, hits = pool.open(id_high, id_low, 0)
     np.testing.assert_array_equal(slots, expected)
     assert len(hits) == 0
     index = np.zeros(64, dtype=np.int32)
     k.index_keys(index, pool.keys, pool.keys_used)
     assert index.tolist() == index_keys_reference(64, pool.keys, pool.keys_used)
-    np.testing.assert_array_equal(pool.open(hi, lo, 0)[0], expected)
+    np.testing.assert_array_equal(pool.open(id_high, id_low, 0)[0], expected)
 
 
 @given(rows_of_ports, rows_of_ports, st.integers(0, 2), st.integers(1, 5))
@@ -106,8 +110,8 @@ def test_parity_combinations_of_random_rows(
 ) -> None:
     """All combinations with a common instant come once, a few at a time."""
     pool = Pool(stored)
-    hi = np.array([row[0] for row in chunk], dtype=np.uint64)
-    slots, hits = pool.open(hi, hi, port)
+    id_high = np.array([row[0] for row in chunk], dtype=np.uint64)
+    slots, hits = pool.open(id_high, id_high, port)
     le, re = (np.array([row[at] for row in chunk], dtype=np.int64) for at in (2, 3))
     others = np.array([each for each in range(3) if each != port])
     made: list[tuple[list[int], list[int]]] = []
@@ -165,6 +169,6 @@ def test_parity_compacting_beside_a_list(rows: list[Row], doomed: set[int], wate
     assert pool.used == expected.used
     assert pool.keys_used == expected.keys_used
     np.testing.assert_array_equal(pool.facts[:, k.BYTES], expected.facts[:, k.BYTES])
-    for hi in {row[0] for row in rows}:
+    for id_high in {row[0] for row in rows}:
         for port in range(3):
-            assert pool.chain(hi, port) == expected.chain(hi, port)
+            assert pool.chain(id_high, port) == expected.chain(id_high, port)

@@ -38,12 +38,12 @@ def test_parity_rows_listed_packed_and_found_again(
     begin = [*begins, len(heap)][min(known, len(rows))]
     flat = np.array(heap, dtype=np.int64)
     places, ports = (np.empty(len(rows), dtype=np.int64) for _ in range(2))
-    hi = np.empty(len(rows), dtype=np.uint64)
-    count = list_rows(flat, begin, len(flat), keys, places, ports, hi)
+    id_high = np.empty(len(rows), dtype=np.uint64)
+    count = list_rows(flat, begin, len(flat), keys, places, ports, id_high)
     new = rows[known:]
     assert places[:count].tolist() == begins[known:]
     assert ports[:count].tolist() == [row[1] for row in new]
-    assert hi[:count].view(np.int64).tolist() == [int(keys[row[0], 0]) for row in new]
+    assert id_high[:count].view(np.int64).tolist() == [int(keys[row[0], 0]) for row in new]
     expected = packed_reference(
         [
             (*keys[key, :2].tolist(), le, le + 3, [(1 + len(words)) << 32, *words])

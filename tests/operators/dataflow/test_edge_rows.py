@@ -44,7 +44,7 @@ def test_a_start_may_be_computed() -> None:
     assert edges.column(LE).to_pylist() == [3_000_000]
 
 
-def test_rows_that_are_no_edges_are_told() -> None:
+def test_rows_that_are_no_edges_are_reported() -> None:
     with pytest.raises(InputError, match="does not have the start of its event"):
         bound()(rows_of((3, "in", None), (5, "out", None)))
     both = EdgeRows.bind(PAYLOAD, "what = 'in'", "since IS NULL", "since")

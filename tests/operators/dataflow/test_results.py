@@ -77,25 +77,25 @@ def test_events_that_come_too_often_are_refused(count: int) -> None:
 
 @given(st.lists(st.lists(st.tuples(st.integers(0, 2), st.sampled_from([-1, 1])), max_size=5)))
 def test_oracle_changes_that_are_held_back_add_up(batches: list[list[tuple[int, int]]]) -> None:
-    telling, told = ResultBuffer(1 << 20), []
+    buffer, emitted = ResultBuffer(1 << 20), []
     for batch in batches:
-        told += list(telling.take(changes(*((le, 9, diff, "a") for le, diff in batch))))
-    assert told == []
-    found = [each for batch in telling.rest() for each in heads(batch)]
+        emitted += list(buffer.take(changes(*((le, 9, diff, "a") for le, diff in batch))))
+    assert emitted == []
+    found = [each for batch in buffer.rest() for each in heads(batch)]
     sums = Counter[int]()
     for le, diff in (each for batch in batches for each in batch):
         sums[le] += diff
     assert {le: diff for le, _, diff in found} == {le: n for le, n in sums.items() if n}
     assert len(found) == len({le for le, *_ in found})
-    assert list(telling.rest()) == []
+    assert list(buffer.rest()) == []
 
 
 def test_bounded_changes_are_held_back_while_there_is_room() -> None:
     room, held = 4_000, 0
-    telling = ResultBuffer(room)
+    buffer = ResultBuffer(room)
     for first in range(0, 1_000, 20):
         batch = changes(*((number, 1_000, 1, "a") for number in range(first, first + 20)))
-        told = sum(each.num_rows for each in telling.take(batch))
-        assert told in (0, held + 20)
-        held = 0 if told else held + 20
+        emitted = sum(each.num_rows for each in buffer.take(batch))
+        assert emitted in (0, held + 20)
+        held = 0 if emitted else held + 20
         assert held * (batch.nbytes // 20) <= room

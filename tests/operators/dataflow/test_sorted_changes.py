@@ -20,17 +20,17 @@ from icestream.operators.dataflow.sorted_changes import (
     order_of,
     pieces,
 )
-from icestream.operators.folding.fold import HI
+from icestream.operators.folding.fold import ID_HIGH_COLUMN
 from icestream.operators.lifetimes.changes import LE, changes_of
 
 
 def changes(identities: list[int], first: int = 0) -> pa.RecordBatch:
-    hi = np.array(identities, dtype=np.uint64)
-    numbers = np.arange(first, first + len(hi))
+    id_high = np.array(identities, dtype=np.uint64)
+    numbers = np.arange(first, first + len(id_high))
     payload = pa.record_batch([pa.array(numbers)], names=["number"])
-    ones = np.ones(len(hi), dtype=np.int64)
+    ones = np.ones(len(id_high), dtype=np.int64)
     begins = numbers * 7919 % 13
-    return changes_of(payload, begins, begins + 1, ones, hi, hi)
+    return changes_of(payload, begins, begins + 1, ones, id_high, id_high)
 
 
 class Records:
@@ -56,7 +56,9 @@ def rows_of(batches: Iterable[pa.RecordBatch]) -> list[tuple[int, int]]:
         pair
         for batch in batches
         for pair in zip(
-            batch.column(HI).to_pylist(), batch.column("number").to_pylist(), strict=True
+            batch.column(ID_HIGH_COLUMN).to_pylist(),
+            batch.column("number").to_pylist(),
+            strict=True,
         )
     ]
 
@@ -75,10 +77,10 @@ def test_oracle_passes_yield_every_change_once_in_order(
     assert rows_of(gathered(Records(made), 0, room)) == sorted(rows_of(made))
     timed = list(gathered(Records(made), 0, room, timed=True))
     begins = [at for part in timed for at in part.column(LE).to_pylist()]
-    identities_told = [identity for identity, _ in rows_of(timed)]
-    told = list(zip(identities_told, begins, strict=True))
+    identities_reported = [identity for identity, _ in rows_of(timed)]
+    reported = list(zip(identities_reported, begins, strict=True))
     assert sorted(rows_of(timed)) == sorted(rows_of(made))
-    assert told == sorted(told)
+    assert reported == sorted(reported)
 
 
 @pytest.mark.parametrize("distinct", [1, 7, 500, 10**9])
@@ -138,7 +140,7 @@ def test_oracle_entire_pieces_have_all_changes_of_their_groups(
         assert by_group(pa.concat_batches([piece for piece, _ in cut])).equals(by_group(found))
     assert bool(cut) == bool(identities)
     for piece, entire in cut:
-        mine = piece.column(HI).to_pylist()
+        mine = piece.column(ID_HIGH_COLUMN).to_pylist()
         assert 0 < len(mine) <= rows
         assert len(set(mine)) <= groups
         assert entire == all(mine.count(each) == identities.count(each) for each in mine)
@@ -147,14 +149,14 @@ def test_oracle_entire_pieces_have_all_changes_of_their_groups(
 @given(st.lists(st.integers(0, 6), max_size=30), st.integers(1, 12), st.integers(1, 3))
 def test_groups_that_do_not_count_do_not_cut(identities: list[int], rows: int, groups: int) -> None:
     def counted(part: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-        return np.asarray(part.column(HI).to_numpy()) < 3
+        return np.asarray(part.column(ID_HIGH_COLUMN).to_numpy()) < 3
 
     cut = list(pieces(changes(identities), rows, groups, counted))
     assert rows_of([by_group(piece) for piece, _ in cut]) == rows_of(
         [by_group(changes(identities))]
     )
     for piece, entire in cut:
-        mine = piece.column(HI).to_pylist()
+        mine = piece.column(ID_HIGH_COLUMN).to_pylist()
         assert len(mine) <= rows
         assert len({each for each in mine if each < 3}) <= groups
         assert entire or len(set(mine)) == 1

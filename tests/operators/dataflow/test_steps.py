@@ -15,7 +15,7 @@ from icestream.operators.dataflow.steps import (
     consumers,
     regrouped,
 )
-from icestream.operators.folding.fold import HI, LO
+from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN
 from icestream.operators.lifetimes.changes import HEAD, changes_of, payload_of
 from icestream.operators.payload_identity import identified
 from icestream.sql.expressions.compile import Predicate, Projection
@@ -55,11 +55,11 @@ def test_consumers_know_the_port_they_take_changes_on() -> None:
 def test_changes_are_regrouped_by_the_identity_of_columns() -> None:
     found = changes([3, None, 3, 4])
     again = regrouped(found, ("name", "k"))
-    hi, lo = identified(payload_of(found), ("name", "k"))
-    assert again.column(HI).to_numpy().tolist() == hi.tolist()
-    assert again.column(LO).to_numpy().tolist() == lo.tolist()
+    id_high, id_low = identified(payload_of(found), ("name", "k"))
+    assert again.column(ID_HIGH_COLUMN).to_numpy().tolist() == id_high.tolist()
+    assert again.column(ID_LOW_COLUMN).to_numpy().tolist() == id_low.tolist()
     assert payload_of(again).equals(payload_of(found))
-    first = found.column(HI).to_pylist()
+    first = found.column(ID_HIGH_COLUMN).to_pylist()
     assert first[0] == first[2]
     assert len(set(first)) == 3
 

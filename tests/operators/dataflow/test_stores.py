@@ -93,7 +93,7 @@ def test_bounded_work_follows_what_is_free(tmp_path: Path, budget: int) -> None:
         stores = list(self._stores.values())
         heap = stores[0].heap
         free = self._pool - heap.bytes - sum(store.directory.bytes for store in stores)
-        more = sum(store._residency.work - store._work for store in stores)
+        more = sum(store._eviction.work - store._work for store in stores)
         grown = max(0, heap.limit - heap.bytes) if heap.limit > self._pool // 4 else 0
         for store in stores:
             if store.directory.limit > store.least_directory:

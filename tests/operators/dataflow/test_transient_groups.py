@@ -20,16 +20,16 @@ KEPT = Synopsis("kept", pa.schema([("x", pa.int64())]))
 
 def changes(*events: tuple[int, int, int]) -> pa.RecordBatch:
     """Return changes of groups that begin and end."""
-    hi, le, re = (np.array(each, dtype=np.int64) for each in zip(*events, strict=True))
-    payload = pa.record_batch([pa.array(hi)], names=["x"])
-    ids = hi.astype(np.uint64)
-    return changes_of(payload, le, re, np.ones(len(hi), np.int64), ids, ids + np.uint64(1))
+    id_high, le, re = (np.array(each, dtype=np.int64) for each in zip(*events, strict=True))
+    payload = pa.record_batch([pa.array(id_high)], names=["x"])
+    ids = id_high.astype(np.uint64)
+    return changes_of(payload, le, re, np.ones(len(id_high), np.int64), ids, ids + np.uint64(1))
 
 
 def test_equal_identities_have_equal_slots() -> None:
     groups = TransientGroups(changes((7, 0, 1), (3, 0, 1), (7, 0, 2), (5, 0, 1)), [KEPT])
-    hi = np.array([5, 7, 7], dtype=np.uint64)
-    slots = groups.locate(hi, hi + np.uint64(1))
+    id_high = np.array([5, 7, 7], dtype=np.uint64)
+    slots = groups.locate(id_high, id_high + np.uint64(1))
     assert slots[1] == slots[2] != slots[0]
     high, low = groups.identities(slots)
     assert high.tolist() == [5, 7, 7]
@@ -74,10 +74,10 @@ def test_groups_that_are_known_or_last_do_not_pass(monkeypatch: pytest.MonkeyPat
         inputs = ChangeLists()
         items, ratings = pa.array(users, RATINGS.field("item").type), [2.0] * len(users)
         payload = pa.record_batch([pa.array(users), items, pa.array(ratings)], schema=RATINGS)
-        hi: Ids = np.array(users, dtype=np.uint64)
+        id_high: Ids = np.array(users, dtype=np.uint64)
         begins = np.full(len(users), over - 5)
         ones, re = np.ones(len(users), np.int64), np.array(ends)
-        inputs.lists[0] = [changes_of(payload, begins, re, ones, hi, hi)]
+        inputs.lists[0] = [changes_of(payload, begins, re, ones, id_high, id_high)]
         operator.on_batch(inputs)
         list(operator.on_watermark(over))
 

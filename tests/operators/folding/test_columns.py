@@ -81,8 +81,8 @@ def test_arrival_numbers_grow_with_the_stream() -> None:
         for place in (0, 1, 2**12, 2**PLACE_BITS - 1):
             arrivals = ArrivalNumbers(version, place)
             for rows in (3, 5, 2):
-                told = arrivals.next(rows)
-                few = [each.take(pa.array([0, 1, rows - 1])) for each in told.values()]
+                reported = arrivals.next(rows)
+                few = [each.take(pa.array([0, 1, rows - 1])) for each in reported.values()]
                 numbers += list(zip(*(each.to_pylist() for each in few), strict=True))
     assert numbers == sorted(numbers)
     assert len(set(numbers)) == len(numbers) - 4 * 4

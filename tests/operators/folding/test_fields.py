@@ -23,32 +23,32 @@ def test_fields_are_laid_out_once_with_the_number_of_events_first() -> None:
 
 
 def test_no_two_fields_share_a_word() -> None:
-    # entry: hi lo | rows | valid | low high | min | high low
+    # entry: id_high id_low | rows | valid | low high | min | high low
     assert LAYOUT.places.tolist() == [2, 3, 4, 6, 7]
     assert LAYOUT.field_words == 7
     assert LAYOUT.entry_width == ENTRY_FIELDS + 7
     assert LAYOUT.place(Field("sum_f64", "y")) == 5
 
 
-def test_fronts_are_kept_for_fields_without_an_inverse_only() -> None:
+def test_suffixes_are_kept_for_fields_without_an_inverse_only() -> None:
     # min takes one word, the float sum two
-    assert LAYOUT.front_words == 3
-    assert LAYOUT.fronts_at == GROUP_FIELDS + 7
-    assert LAYOUT.group_width == LAYOUT.fronts_at + 3
-    assert Layout.of([Field("sum_i128", "x")]).front_words == 0
+    assert LAYOUT.suffix_words == 3
+    assert LAYOUT.suffixes_at == GROUP_FIELDS + 7
+    assert LAYOUT.group_width == LAYOUT.suffixes_at + 3
+    assert Layout.of([Field("sum_i128", "x")]).suffix_words == 0
 
 
-def test_rows_of_sliding_windows_have_the_next_front_and_back_behind() -> None:
+def test_rows_of_sliding_windows_have_the_next_suffix_and_back_behind() -> None:
     layout = SlidingLayout(LAYOUT.fields)
     assert LAYOUT.next_back_at == 0
-    assert layout.next_front_at == layout.fronts_at + 3
-    assert layout.next_back_at == layout.next_front_at + 3
+    assert layout.next_suffix_at == layout.suffixes_at + 3
+    assert layout.next_back_at == layout.next_suffix_at + 3
     assert layout.group_width == len(layout.group_identity) == layout.next_back_at + 3
-    sets = layout.group_identity[layout.fronts_at :].reshape(3, 3)
+    sets = layout.group_identity[layout.suffixes_at :].reshape(3, 3)
     assert (sets == sets[0]).all()
     invertible = SlidingLayout.of([Field("sum_i128", "x")])
     assert invertible.next_back_at == 0
-    assert invertible.group_width == invertible.fronts_at
+    assert invertible.group_width == invertible.suffixes_at
 
 
 def test_identities_fill_every_word() -> None:
@@ -64,7 +64,7 @@ def test_every_kind_of_field_has_an_operation_with_a_size_and_an_identity() -> N
         assert op in words.IDENTITY
 
 
-def test_fields_that_need_the_order_of_events_are_told() -> None:
+def test_fields_that_need_the_order_of_events_are_reported() -> None:
     assert not LAYOUT.needs_order
     for kind in ORDERED:
         assert Layout.of([Field(kind, "x", ("y",))]).needs_order

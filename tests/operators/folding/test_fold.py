@@ -14,7 +14,14 @@ from icestream.kernels import words
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.folding.columns import ARRIVAL, TIME, InputColumn
 from icestream.operators.folding.fields import Field, Layout
-from icestream.operators.folding.fold import HI, LAST, LO, EntryRun, EntryTable, partial_name
+from icestream.operators.folding.fold import (
+    ID_HIGH_COLUMN,
+    ID_LOW_COLUMN,
+    LAST,
+    EntryRun,
+    EntryTable,
+    partial_name,
+)
 from icestream.operators.folding.sorted_runs import sorted_run
 from icestream.state.keys import KeyCodec
 from icestream.testing.sources import StreamShape, random_column
@@ -85,14 +92,18 @@ def test_keys_of_a_run_cover_its_entries(seed: int, capacity: int) -> None:
     for run in runs:
         latest: dict[tuple[int, int], int] = {}
         ids = run.entries[:, :2].view(np.uint64).tolist()
-        for (hi, lo), pane in zip(ids, run.panes.tolist(), strict=True):
-            latest[hi, lo] = max(latest.get((hi, lo), pane), pane)
-        columns = [run.keys.column(name).to_pylist() for name in (HI, LO, LAST)]
-        assert {(hi, lo): last for hi, lo, last in zip(*columns, strict=True)} == latest
+        for (id_high, id_low), pane in zip(ids, run.panes.tolist(), strict=True):
+            latest[id_high, id_low] = max(latest.get((id_high, id_low), pane), pane)
+        columns = [
+            run.keys.column(name).to_pylist() for name in (ID_HIGH_COLUMN, ID_LOW_COLUMN, LAST)
+        ]
+        assert {
+            (id_high, id_low): last for id_high, id_low, last in zip(*columns, strict=True)
+        } == latest
         for batch in run.keys.to_batches():
-            hi, lo = codec.identify(batch)
-            assert hi.tolist() == batch.column(HI).to_pylist()
-            assert lo.tolist() == batch.column(LO).to_pylist()
+            id_high, id_low = codec.identify(batch)
+            assert id_high.tolist() == batch.column(ID_HIGH_COLUMN).to_pylist()
+            assert id_low.tolist() == batch.column(ID_LOW_COLUMN).to_pylist()
 
 
 def test_keys_come_out_as_spark_shows_them() -> None:

@@ -19,8 +19,8 @@ def inputs(draw: st.DrawFn) -> tuple[list[int], list[list[int]]]:
     ranks = draw(rank_sets)
     rows = draw(st.lists(st.tuples(st.sampled_from(ranks), ids, ids), max_size=50))
     table = []
-    for n, (_, hi, lo) in enumerate(rows):
-        identity = np.array([hi, lo], np.uint64).view(np.int64).tolist()
+    for n, (_, id_high, id_low) in enumerate(rows):
+        identity = np.array([id_high, id_low], np.uint64).view(np.int64).tolist()
         table.append([*identity, 1, n, *np.array([n / 4, 0.0]).view(np.int64).tolist()])
     return [rank for rank, _, _ in rows], table
 

@@ -17,7 +17,7 @@ def test_frames_have_words_of_their_own_in_a_row() -> None:
         assert frame.fields == own.fields
         used += range(frame.row_at, frame.group_width)
         assert frame.in_rows.tolist()[0] == frame.row_at
-        assert frame.group_width - frame.row_at == own.field_words + own.front_words + EXTRAS
+        assert frame.group_width - frame.row_at == own.field_words + own.suffix_words + EXTRAS
         ends = frame.group_width
         assert np.array_equal(
             shared.group_identity[frame.row_at : ends], frame.group_identity[frame.row_at :]
@@ -29,7 +29,7 @@ def test_frames_have_words_of_their_own_in_a_row() -> None:
 def test_tuples_have_each_field_of_all_frames_once() -> None:
     shared = SharedLayout.of_frames([Layout.of((SUM,)), Layout.of((LEAST, SUM))])
     assert shared.fields == Layout.of((SUM, LEAST)).fields
-    # hi lo rows sum least time
+    # id_high id_low rows sum least time
     assert shared.tuple_width == 6
     assert [frame.in_tuples.tolist() for frame in shared.frames] == [[2, 3], [2, 4, 3]]
 

@@ -7,10 +7,10 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.operators.folding.fields import Field, Layout
-from icestream.operators.folding.fold import HI, LAST, LO
+from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN, LAST
 from icestream.operators.frames.layout import TupleLayout
 from icestream.operators.frames.lift import Lifter, pieces
-from icestream.operators.grid.groups import HI_END
+from icestream.operators.grid.groups import ID_HIGH_END
 from icestream.operators.grid.partitions import Partition
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget
@@ -25,12 +25,15 @@ LIFTER = Lifter(LAYOUT, CODEC)
 def events(*rows: tuple[int, str | None, int | None]) -> pa.RecordBatch:
     times, names, values = zip(*rows, strict=True)
     keys = pa.record_batch([pa.array(names, pa.string())], schema=KEYS)
-    hi, lo = CODEC.identify(keys)
-    columns = [pa.array(times, pa.int64()), pa.array(hi), pa.array(lo), keys.column(0)]
-    return pa.record_batch([*columns, pa.array(values, pa.int32())], ["time", HI, LO, "k0", "x0"])
+    id_high, id_low = CODEC.identify(keys)
+    columns = [pa.array(times, pa.int64()), pa.array(id_high), pa.array(id_low), keys.column(0)]
+    return pa.record_batch(
+        [*columns, pa.array(values, pa.int32())],
+        ["time", ID_HIGH_COLUMN, ID_LOW_COLUMN, "k0", "x0"],
+    )
 
 
-def partition(folder: Path, low: int = 0, high: int = HI_END) -> Partition:
+def partition(folder: Path, low: int = 0, high: int = ID_HIGH_END) -> Partition:
     arena = Arena.create(str(folder), Budget(1 << 20).account("groups"))
     facts: dict[str, Any] = {"low": low, "high": high, "fronts": 0, "next": 0}
     return Partition(facts, arena, 1)
@@ -41,8 +44,8 @@ def test_lifting_keeps_every_event_and_its_order() -> None:
     tuples = LIFTER.lift(batch, 10)
     assert tuples[:, -1].tolist() == [5, 5, 3, 9]
     assert tuples[:, 2:-1].tolist() == [[1, 1, 7], [1, 1, 7], [1, 0, 0], [1, 1, -1]]
-    assert (tuples[:, 0].view(np.uint64) == batch.column(HI).to_numpy()).all()
-    assert (tuples[:, 1].view(np.uint64) == batch.column(LO).to_numpy()).all()
+    assert (tuples[:, 0].view(np.uint64) == batch.column(ID_HIGH_COLUMN).to_numpy()).all()
+    assert (tuples[:, 1].view(np.uint64) == batch.column(ID_LOW_COLUMN).to_numpy()).all()
 
 
 def test_groups_come_once_with_their_latest_time(tmp_path: Path) -> None:
@@ -50,8 +53,8 @@ def test_groups_come_once_with_their_latest_time(tmp_path: Path) -> None:
     found = LIFTER.groups(batch, partition(tmp_path))
     assert found.column("k0").to_pylist() == ["a", "b", None]
     assert found.column(LAST).to_pylist() == [7, 8, 6]
-    middle = int(np.sort(batch.column(HI).to_numpy())[2])
-    halves = [(0, middle), (middle, HI_END)]
+    middle = int(np.sort(batch.column(ID_HIGH_COLUMN).to_numpy())[2])
+    halves = [(0, middle), (middle, ID_HIGH_END)]
     parts = [LIFTER.groups(batch, partition(tmp_path, *half)) for half in halves]
     names = [name for part in parts for name in part.column("k0").to_pylist()]
     assert sorted(map(str, names)) == ["None", "a", "b"]

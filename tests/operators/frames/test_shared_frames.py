@@ -195,13 +195,13 @@ def test_bounded_what_enters_is_read_once_for_all_frames(tmp_path: Path) -> None
     for frames in (RANGES[-1:], RANGES):
         plan = plan_of([(frame, (COUNT, TOTAL)) for frame in frames])
         query = open_query(plan, str(tmp_path / str(len(frames))), shards=1)
-        told = [
+        reported = [
             query.driver.batch(number, batch)[0].progress["icestream"]
             for number, batch in enumerate(batches_of(generate(plan, shape, 8)))
         ]
-        read.append(sum(each["blocksRead"] for each in told))
-        used.append(sum(each["blockUses"] for each in told))
-        assert all((each["blocksRead"] > 0) == (each["blockBytesRead"] > 0) for each in told)
+        read.append(sum(each["blocksRead"] for each in reported))
+        used.append(sum(each["blockUses"] for each in reported))
+        assert all((each["blocksRead"] > 0) == (each["blockBytesRead"] > 0) for each in reported)
     assert used[0] == read[0]
     # alone: to settle, to enter, to leave; three more frames only read what leaves them
     assert read[1] < 2.2 * read[0]

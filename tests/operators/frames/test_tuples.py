@@ -17,7 +17,7 @@ from icestream.operators.folding.fields import Layout
 from icestream.operators.frames import tuples as module
 from icestream.operators.frames.layout import TupleLayout
 from icestream.operators.frames.tuples import ARRIVALS, SETTLED, TupleLog
-from icestream.operators.grid.groups import HI_END
+from icestream.operators.grid.groups import ID_HIGH_END
 from icestream.operators.grid.partitions import Partition
 from icestream.operators.protocol import PastVersion
 from icestream.state.arena import Arena
@@ -28,7 +28,7 @@ from icestream.state.log.reader import Log, SegmentReader
 from icestream.state.log.writer import SegmentWriter
 
 LAYOUT = TupleLayout(Layout.of(()).fields)
-HALF = HI_END // 2
+HALF = ID_HIGH_END // 2
 
 
 @dataclass
@@ -72,7 +72,7 @@ class Space:
         self.past.append(past)
         return past
 
-    def partition(self, low: int = 0, high: int = HI_END) -> Partition:
+    def partition(self, low: int = 0, high: int = ID_HIGH_END) -> Partition:
         facts: dict[str, Any] = {"low": low, "high": high, "fronts": 0, "next": 0}
         return Partition(facts, self.arena, 1)
 
@@ -88,7 +88,7 @@ def small(rows: int) -> Any:
 
 
 def numbered(times: list[int], first: int) -> Table:
-    """Make tuples that carry the number of their arrival, hi in either half."""
+    """Make tuples that carry the number of their arrival, id_high in either half."""
     table = np.zeros((len(times), LAYOUT.tuple_width), dtype=np.int64)
     table[:, 1] = np.arange(first, first + len(times))
     table[:, 0] = np.where(table[:, 1] % 3 == 0, -1, 1)
@@ -151,7 +151,7 @@ def test_stretches_hold_the_tuples_of_a_partition_and_the_times_of_all(tmp_path:
         log = log_of(space, 8)
         log.arrive([numbered(list(range(50)), 0)])
         log.settle(MINUS_INFINITY, 50)
-        parts = [space.partition(0, HALF), space.partition(HALF, HI_END)]
+        parts = [space.partition(0, HALF), space.partition(HALF, ID_HIGH_END)]
         for part in parts:
             places: list[int] = []
             for stretch in log.read(7, 41, part):

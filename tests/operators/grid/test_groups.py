@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from icestream.core.errors import CheckpointError
 from icestream.kernels.grid.groups import FIELDS
 from icestream.operators.folding.fields import Field, Layout, SlidingLayout
-from icestream.operators.folding.fold import HI, LAST, LO, identity_schema
+from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN, LAST, identity_schema
 from icestream.operators.grid import groups as module
-from icestream.operators.grid.groups import HI_END, ResidentGroups
+from icestream.operators.grid.groups import ID_HIGH_END, ResidentGroups
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget, Refused
 from icestream.state.keys import KeyCodec
@@ -25,20 +25,20 @@ LAYOUT = Layout.of((Field("max", "x"),))
 
 def keys_of(numbers: list[int], width: int = 1) -> pa.Table:
     names = pa.record_batch([pa.array([f"{n}" * width for n in numbers], pa.string())], schema=KEYS)
-    hi, lo = CODEC.identify(names)
+    id_high, id_low = CODEC.identify(names)
     last = pa.array([0] * len(numbers), pa.int64())
-    columns = [pa.array(hi), pa.array(lo), last, names.column(0)]
+    columns = [pa.array(id_high), pa.array(id_low), last, names.column(0)]
     return pa.Table.from_arrays(columns, schema=identity_schema(KEYS))
 
 
 def admit(groups: ResidentGroups, keys: pa.Table, pane: int = 0) -> list[int]:
-    hi, lo = (keys.column(name).to_numpy() for name in (HI, LO))
+    id_high, id_low = (keys.column(name).to_numpy() for name in (ID_HIGH_COLUMN, ID_LOW_COLUMN))
     last = keys.column(LAST).to_numpy() + pane
-    return [int(i) for i in groups.admit(hi, lo, last, keys)]
+    return [int(i) for i in groups.admit(id_high, id_low, last, keys)]
 
 
 def names(groups: ResidentGroups) -> list[str]:
-    found = [keys.column(0).to_pylist() for _, keys in groups.image(0, HI_END)]
+    found = [keys.column(0).to_pylist() for _, keys in groups.image(0, ID_HIGH_END)]
     return sorted(name for part in found for name in part)
 
 
@@ -62,8 +62,8 @@ def test_parity_groups_that_come_and_go_beside_a_set(
         gone = numbers[:: 1 + step % 3]
         if gone:
             table = np.zeros((len(gone), LAYOUT.entry_width), dtype=np.int64)
-            table[:, 0] = keys_of(gone).column(HI).to_numpy().view(np.int64)
-            table[:, 1] = keys_of(gone).column(LO).to_numpy().view(np.int64)
+            table[:, 0] = keys_of(gone).column(ID_HIGH_COLUMN).to_numpy().view(np.int64)
+            table[:, 1] = keys_of(gone).column(ID_LOW_COLUMN).to_numpy().view(np.int64)
             slots = groups.locate(table)
             assert groups.keys(slots).column(0).to_pylist() == [str(n) for n in gone]
             groups.release(slots)
@@ -79,27 +79,27 @@ def test_an_image_gives_back_the_groups_it_was_made_of(
     groups = make(tmp_path)
     admit(groups, keys_of(list(range(100))), pane=3)
     groups.rows[:, FIELDS] = np.arange(100)
-    chunks = list(groups.image(0, HI_END))
+    chunks = list(groups.image(0, ID_HIGH_END))
     assert len(chunks) == 15
     other = make(tmp_path)
     other.load(chunks)
     before = {tuple(row) for row in groups.rows.tolist()}
     assert {tuple(row) for row in other.rows.tolist()} == before
     assert names(other) == names(groups)
-    halves = [list(groups.image(0, 1 << 63)), list(groups.image(1 << 63, HI_END))]
+    halves = [list(groups.image(0, 1 << 63)), list(groups.image(1 << 63, ID_HIGH_END))]
     sizes = [sum(len(rows) for rows, _ in half) for half in halves]
     assert sum(sizes) == 100
     assert min(sizes) > 20
 
 
-def test_rows_of_a_snapshot_are_filled_up_with_the_next_front_and_back(tmp_path: Path) -> None:
+def test_rows_of_a_snapshot_are_filled_up_with_the_next_suffix_and_back(tmp_path: Path) -> None:
     groups = make(tmp_path)
     admit(groups, keys_of([1, 2, 3]), pane=3)
     groups.rows[:, FIELDS] = [7, 8, 9]
     layout = SlidingLayout(LAYOUT.fields)
     arena = Arena.create(str(tmp_path), Budget(1 << 20).account("groups"))
     other = ResidentGroups(layout, CODEC, arena)
-    other.load(groups.image(0, HI_END))
+    other.load(groups.image(0, ID_HIGH_END))
     behind = layout.group_identity[LAYOUT.group_width :].tolist()
     assert other.rows.tolist() == [[*row, *behind] for row in groups.rows.tolist()]
 
@@ -143,5 +143,5 @@ def test_groups_without_keys_are_one_group(tmp_path: Path) -> None:
         schema=identity_schema(pa.schema([])),
     )
     assert admit(groups, ids) == [0]
-    ((rows, keys),) = groups.image(0, HI_END)
+    ((rows, keys),) = groups.image(0, ID_HIGH_END)
     assert (len(rows), keys.num_rows, keys.num_columns) == (1, 1, 0)

@@ -325,7 +325,7 @@ def test_an_event_behind_the_watermark_counts_in_windows_still_open(tmp_path: Pa
 
 def test_late_values_reach_fields_without_an_inverse_after_a_flip(tmp_path: Path) -> None:
     # range 6, slide 2: windows close while events keep coming behind the watermark, into panes that
-    # were turned into fronts already
+    # were turned into suffixes already
     plan = window_plan("6 seconds", "2 seconds", slack=0)
     oracle = ObviousWindows(plan)
     query = open_query(plan, str(tmp_path), shards=1)

@@ -9,8 +9,8 @@ import pytest
 
 from icestream.core.errors import BudgetError
 from icestream.operators.folding.fields import Field, Layout
-from icestream.operators.folding.fold import HI, LO, identity_schema
-from icestream.operators.grid.groups import HI_END, ResidentGroups
+from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN, identity_schema
+from icestream.operators.grid.groups import ID_HIGH_END, ResidentGroups
 from icestream.operators.grid.partitions import Partition, Partitions
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget, Refused
@@ -31,21 +31,23 @@ class Shard:
 
     def attach(self) -> None:
         self.groups = ResidentGroups(LAYOUT, CODEC, self.arena)
-        self.partitions = Partitions(self.arena, self.groups, LAYOUT.front_words, self.budget)
+        self.partitions = Partitions(self.arena, self.groups, LAYOUT.suffix_words, self.budget)
 
     def admit(self, numbers: range, width: int = 1) -> None:
         """Open groups, splitting where the budget refuses."""
         names = [f"{n:05d}" * width for n in numbers]
         batch = pa.record_batch([pa.array(names)], schema=KEYS)
-        hi, lo = CODEC.identify(batch)
-        last = np.zeros(len(hi), dtype=np.int64)
-        columns = [pa.array(hi), pa.array(lo), pa.array(last), batch.column(0)]
+        id_high, id_low = CODEC.identify(batch)
+        last = np.zeros(len(id_high), dtype=np.int64)
+        columns = [pa.array(id_high), pa.array(id_low), pa.array(last), batch.column(0)]
         table = pa.Table.from_arrays(columns, schema=identity_schema(KEYS))
         for partition in self.partitions.visit():
             while True:
                 low, high = np.uint64(partition.low), np.uint64(partition.high - 1)
-                inside = table.filter(pa.array((hi >= low) & (hi <= high)))
-                here, there = (inside.column(name).to_numpy() for name in (HI, LO))
+                inside = table.filter(pa.array((id_high >= low) & (id_high <= high)))
+                here, there = (
+                    inside.column(name).to_numpy() for name in (ID_HIGH_COLUMN, ID_LOW_COLUMN)
+                )
                 try:
                     self.groups.admit(here, there, np.zeros(len(here), np.int64), inside)
                     break
@@ -58,7 +60,9 @@ class Shard:
         for partition in self.partitions.visit():
             for _, keys in self.groups.image(partition.low, partition.high):
                 found.extend(keys.column(0).to_pylist())
-            assert sum(len(rows) for rows, _ in self.groups.image(0, HI_END)) == len(self.groups)
+            assert sum(len(rows) for rows, _ in self.groups.image(0, ID_HIGH_END)) == len(
+                self.groups
+            )
         return sorted(found)
 
     def ranges(self) -> list[tuple[int, int]]:
@@ -67,7 +71,7 @@ class Shard:
 
 def check_cover(ranges: list[tuple[int, int]]) -> None:
     assert ranges[0][0] == 0
-    assert ranges[-1][1] == HI_END
+    assert ranges[-1][1] == ID_HIGH_END
     assert all(a[1] == b[0] for a, b in pairwise(ranges))
 
 
@@ -121,19 +125,19 @@ def test_evicted_groups_come_back_with_the_next_visit(tmp_path: Path) -> None:
     assert shard.names() == [f"{n:05d}" for n in range(100)]
 
 
-def test_a_split_makes_the_fronts_of_both_halves_stale(tmp_path: Path) -> None:
+def test_a_split_makes_the_suffixes_of_both_halves_stale(tmp_path: Path) -> None:
     shard = Shard(tmp_path, 1 << 20)
     shard.admit(range(50))
     (partition,) = shard.partitions.visit()
     assert partition.whole
     assert not partition.stale
-    partition.fronts.push(np.zeros((3, 1), dtype=np.int64))
+    partition.suffixes.push(np.zeros((3, 1), dtype=np.int64))
     partition.next.push(np.zeros((2, 1), dtype=np.int64))
     partition.flipped = partition.turning = 7
     assert shard.partitions.split(partition)
     seen: list[Partition] = list(shard.partitions.visit())
     assert [each.stale for each in seen] == [True, True]
-    assert all(each.fronts.size == each.next.size == 0 for each in seen)
+    assert all(each.suffixes.size == each.next.size == 0 for each in seen)
     assert all(each.flipped < 0 and each.turning < 0 for each in seen)
     assert not any(each.whole for each in seen)
 

@@ -74,13 +74,13 @@ def test_bounded_events_that_are_folded_again_come_through_the_pool(tmp_path: Pa
 
     query = open_query(plan, str(tmp_path))
     with mock.patch.object(raw_event_reader, "read_ahead", noted):
-        told = [
+        reported = [
             query.driver.batch(number, batch)[0].progress["icestream"]
             for number, batch in enumerate(batches_of(generate(plan, shape, 3)))
         ]
     assert set(pools) == {2}
-    assert sum(each["blocksRead"] for each in told) > len(told)
-    assert all((each["blocksRead"] > 0) == (each["blockBytesRead"] > 0) for each in told)
+    assert sum(each["blocksRead"] for each in reported) > len(reported)
+    assert all((each["blocksRead"] > 0) == (each["blockBytesRead"] > 0) for each in reported)
 
 
 @given(shape=shapes(span=30 * SECOND), seed=st.integers(0, 2**32))

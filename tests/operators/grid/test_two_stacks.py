@@ -63,21 +63,23 @@ class Windows:
         self.log = Log()
         self.events: dict[int, list[int]] = {}
         self.start, self.added = 0, reach - slide
-        self.partitions = Partitions(arena, self.groups, LAYOUT.front_words, Budget(1 << 26))
+        self.partitions = Partitions(arena, self.groups, LAYOUT.suffix_words, Budget(1 << 26))
         self.open()
 
     def open(self) -> None:
         """Go on with what the header of the arena says."""
         (self.partition,) = self.partitions.visit()
         slices = cast("SliceLog", self.log)
-        self.relay = TwoStacks(self.course, self.groups, self.partition, self.directory, slices)
+        self.two_stacks = TwoStacks(
+            self.course, self.groups, self.partition, self.directory, slices
+        )
 
     def reopen(self, *, stale: bool) -> None:
         """Go on as the next version does, perhaps after the stacks were lost."""
         self.partition.note()
         self.partition.stale = stale
         self.open()
-        self.relay.mend(np.empty(0, dtype=SLICE), self.start, self.added)
+        self.two_stacks.mend(np.empty(0, dtype=SLICE), self.start, self.added)
 
     def write(self, pane: int, value: int) -> Slices:
         slices = self.log.write(pane, value)
@@ -87,27 +89,27 @@ class Windows:
 
     def join(self, pane: int, value: int) -> int:
         """Let an event come behind the watermark; return the panes read for it."""
-        relay = self.relay
-        late, before = self.write(pane, value), relay.panes
-        self.groups.add(self.log.entries[-1], behind=pane >= relay.turning)
-        relay.mend(late, self.start, self.added)
-        return relay.panes - before
+        two_stacks = self.two_stacks
+        late, before = self.write(pane, value), two_stacks.panes
+        self.groups.add(self.log.entries[-1], behind=pane >= two_stacks.turning)
+        two_stacks.mend(late, self.start, self.added)
+        return two_stacks.panes - before
 
     def slide(self) -> int:
         """Bring the window forward, check its values, and return the panes read."""
-        relay = self.relay
-        before, end = relay.panes, self.start + self.course.range
+        two_stacks = self.two_stacks
+        before, end = two_stacks.panes, self.start + self.course.range
         entering, leaving = (self.added, end), (self.start, self.start + self.course.slide)
         for pane, entries in self.between(*entering):
-            self.groups.add(entries, behind=pane >= relay.turning)
+            self.groups.add(entries, behind=pane >= two_stacks.turning)
         self.check(end)
-        relay.ready(self.start)
+        two_stacks.ready(self.start)
         for pane, entries in self.between(*leaving):
-            self.groups.expire(entries, pane, relay.pop(len(entries)))
-        relay.build(self.start)
+            self.groups.expire(entries, pane, two_stacks.pop(len(entries)))
+        two_stacks.build(self.start)
         self.added, self.start = end, self.start + self.course.slide
         panes = sum(pane in self.events for each in (entering, leaving) for pane in range(*each))
-        return panes + relay.panes - before
+        return panes + two_stacks.panes - before
 
     def between(self, first: int, last: int) -> Iterator[tuple[int, Table]]:
         for each in self.directory.between(first, last):
@@ -152,7 +154,7 @@ def test_bounded_every_slide_reads_a_few_panes_whatever_the_window(
     mishaps=st.sampled_from((0.0, 0.3)),
 )
 @settings(max_examples=80, deadline=None)
-def test_oracle_fronts_hold_with_late_events_gaps_and_lost_stacks(
+def test_oracle_suffixes_hold_with_late_events_gaps_and_lost_stacks(
     reach: int, slide: int, seed: int, gaps: float, mishaps: float
 ) -> None:
     slide, dice = min(slide, reach - 1), np.random.default_rng(seed)
@@ -170,7 +172,7 @@ def test_oracle_fronts_hold_with_late_events_gaps_and_lost_stacks(
                 windows.reopen(stale=dice.random() < 0.5)
 
 
-def test_a_late_event_costs_what_has_fronts_already(tmp_path: Path) -> None:
+def test_a_late_event_costs_what_has_suffixes_already(tmp_path: Path) -> None:
     #  panes      start       flipped     turned    turning    added
     #               [  in use   )[ to build  )[ built  )[ back  )
     #  to read       a window       nothing    nothing   nothing

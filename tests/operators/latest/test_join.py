@@ -127,15 +127,15 @@ def test_oracle_every_match_does_not_depend_on_the_pieces(
     steps: list[tuple[int, list[Row]]], within: int, condition: str | None, cuts: set[int]
 ) -> None:
     clocks = [{"a": 0, "b": 0}, {"a": 0, "b": 0}]
-    told: list[tuple[int, int, Row]] = []
+    reported: list[tuple[int, int, Row]] = []
     for port, step in steps:
         for key, ahead, value in step:
             clocks[port][key] += max(1, ahead)
-            told.append((clocks[port][key], port, (key, clocks[port][key], value)))
-    told.sort()
+            reported.append((clocks[port][key], port, (key, clocks[port][key], value)))
+    reported.sort()
     wanted: dict[tuple[str, int], tuple[int, int, int]] = {}
-    for left_time, one, (key, _, a) in told:
-        for right_time, other, (same, _, b) in told:
+    for left_time, one, (key, _, a) in reported:
+        for right_time, other, (same, _, b) in reported:
             holds = condition is None or a + b > 3
             if (one, other) == (0, 1) and key == same and holds:
                 younger, older = max(left_time, right_time), min(left_time, right_time)
@@ -144,10 +144,10 @@ def test_oracle_every_match_does_not_depend_on_the_pieces(
                     wanted[key, younger] = max(best, (older, a, b))
     join = UpdateJoin(LEFT, RIGHT, within=within, condition=condition)
     found: dict[tuple[str, int], tuple[int, int]] = {}
-    instants = sorted({time for time, _, _ in told})
+    instants = sorted({time for time, _, _ in reported})
     bounds = [0, *sorted(cuts), 1 << 40]
     for first, last in pairwise(bounds):
-        chosen = [each for each in told if first <= instants.index(each[0]) < last]
+        chosen = [each for each in reported if first <= instants.index(each[0]) < last]
         both = [rows(port, [row for _, side, row in chosen if side == port]) for port in (0, 1)]
         for row in join.on_both(both[0], both[1]).to_pylist():
             assert (row["k"], row["t"]) not in found

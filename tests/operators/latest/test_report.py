@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from icestream.kernels.queue.staleness import BINS, PROFILE, bin_edges
-from icestream.operators.latest.report import ServingReport, StalenessIntegral, told
+from icestream.operators.latest.report import ServingReport, StalenessIntegral, combined_report
 
 
 def ramps(rows: list[tuple[float, float]], extent: float) -> StalenessIntegral:
@@ -25,7 +25,9 @@ def test_oracle_shards_together_tell_what_one_would() -> None:
     other = ServingReport(
         served=4, waiting=2, keys=3, serving=70, stale=ramps([(0, 400), (100, 300)], 3000)
     )
-    both = told([ServingReport.from_json(one.to_json()), ServingReport.from_json(other.to_json())])
+    both = combined_report(
+        [ServingReport.from_json(one.to_json()), ServingReport.from_json(other.to_json())]
+    )
     whole = ramps([(0, 1000), (0, 400), (100, 300)], 5000)
     assert (both.served, both.waiting, both.keys, both.serving) == (7, 3, 5, 70)
     assert both.stale.average == pytest.approx(whole.average)

@@ -48,7 +48,7 @@ def test_oracle_map_computes_columns_and_keeps_key_and_time(rows: list[Row]) -> 
 
 
 @pytest.mark.parametrize(
-    ("columns", "told"),
+    ("columns", "reported"),
     [
         (["k", "v"], "keep the time 't'"),
         (["t", "v"], "keep the update key 'k'"),
@@ -57,8 +57,8 @@ def test_oracle_map_computes_columns_and_keeps_key_and_time(rows: list[Row]) -> 
         (["t + 1 AS t", "k"], "may not change the time"),
     ],
 )
-def test_a_map_may_not_change_the_key(columns: list[str], told: str) -> None:
-    with pytest.raises(DefinitionError, match=told):
+def test_a_map_may_not_change_the_key(columns: list[str], reported: str) -> None:
+    with pytest.raises(DefinitionError, match=reported):
         UpdateMap(STREAM, columns)
 
 

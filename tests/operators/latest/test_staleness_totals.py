@@ -39,19 +39,19 @@ def test_oracle_versions_add_up_to_the_whole(tmp_path: Path) -> None:
             (report.application, report.queue),
             strict=True,
         )
-        for kind, ((whole, lately), told) in enumerate(kinds):
+        for kind, ((whole, lately), reported) in enumerate(kinds):
             areas[kind] += lately.area
             assert whole.area == pytest.approx(areas[kind])
             exact = plain.staleness(now, application=kind == APPLICATION).values()
             averages = sorted(float(average) for average, _ in exact)
             assert whole.average == pytest.approx(sum(averages) / len(averages))
-            assert whole.most == told.most == max(most for _, most in exact)
-            assert whole.quantile(0.99) == pytest.approx(told.p99, rel=0.05)
+            assert whole.most == reported.most == max(most for _, most in exact)
+            assert whole.quantile(0.99) == pytest.approx(reported.p99, rel=0.05)
             assert sum(whole.averages.values()) == len(averages)
             assert whole.key_quantile(1.0) == pytest.approx(averages[-1], rel=0.1, abs=1)
             middle = averages[-(-len(averages) // 2) - 1]
             assert whole.key_quantile(0.5) == pytest.approx(middle, rel=0.1, abs=1)
-        queue.delivered(taken.hi, taken.lo, now + 100)
+        queue.delivered(taken.id_high, taken.id_low, now + 100)
         for each in served:
             plain.deliver(each, now + 100)
 
@@ -66,6 +66,6 @@ def test_an_average_is_never_above_the_largest(tmp_path: Path) -> None:
         times = np.full(version, now - 900_000 * version, dtype=np.int64)
         queue.enqueue(keys, keys, times, pa.record_batch([np.arange(version)], schema=VALUES))
         taken = queue.dequeue(version, now)
-        queue.delivered(taken.hi, taken.lo, now)
+        queue.delivered(taken.id_high, taken.id_low, now)
         for stale in chain(*StalenessTotals(arena, queue).close(now)):
             assert stale.average <= stale.most

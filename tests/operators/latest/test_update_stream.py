@@ -18,8 +18,8 @@ SCHEMA = pa.schema([("k", pa.string()), ("t", pa.int64()), ("v", pa.int64())])
 def test_oracle_keys_are_numbered_as_by_a_dict(batches: list[list[int]]) -> None:
     directory, plain = KeyDirectory(), dict[int, int]()
     for batch in batches:
-        hi = np.array(batch, dtype=np.uint64)
-        found = directory.numbers(hi, hi * np.uint64(2**33 + 7))
+        id_high = np.array(batch, dtype=np.uint64)
+        found = directory.numbers(id_high, id_high * np.uint64(2**33 + 7))
         assert found.tolist() == [plain.setdefault(key, len(plain)) for key in batch]
     assert len(directory) == len(plain)
 

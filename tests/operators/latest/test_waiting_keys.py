@@ -5,7 +5,12 @@ import pyarrow as pa
 import pytest
 
 from icestream.kernels.queue import queue as k
-from icestream.operators.latest.coalescing import HI, LO, NewestUpdates, folded
+from icestream.operators.latest.coalescing import (
+    ID_HIGH_COLUMN,
+    ID_LOW_COLUMN,
+    NewestUpdates,
+    folded,
+)
 from icestream.operators.latest.waiting_keys import PLACE, WaitingKeys
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget
@@ -51,7 +56,7 @@ def waiting_in(folder: object, schedule: str) -> WaitingKeys:
 @pytest.mark.parametrize(
     ("name", "wrong", "message"),
     [
-        (HI, 1, "a key twice"),
+        (ID_HIGH_COLUMN, 1, "a key twice"),
         (f"{PLACE}0", -2, "lists that do not exist"),
         (f"{PLACE}0", 2**62, "lists that do not exist"),
         (f"{PLACE}0", -1, "values of keys that do not wait"),
@@ -69,11 +74,15 @@ def test_a_snapshot_that_makes_no_sense_is_refused(
     described = dict([*waiting.described(known), *waiting.ordered(known)])
     again = waiting_in(tmp_path, "fifo")
     again.bring_back(described, values, same=True)
-    assert again.serve(0, 3, 9).hi.tolist() == [0, 1, 2]
+    assert again.serve(0, 3, 9).id_high.tolist() == [0, 1, 2]
     with pytest.raises(ValueError, match="a key twice"):
         again.bring_back(described, values, same=True)
     changed = described[name].copy()
     changed[0] = wrong
-    both = {HI: changed, LO: changed} if name == HI else {name: changed}
+    both = (
+        {ID_HIGH_COLUMN: changed, ID_LOW_COLUMN: changed}
+        if name == ID_HIGH_COLUMN
+        else {name: changed}
+    )
     with pytest.raises(ValueError, match=message):
         waiting_in(tmp_path, "fifo").bring_back({**described, **both}, values, same=True)

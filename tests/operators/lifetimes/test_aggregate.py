@@ -20,13 +20,13 @@ from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.lifetimes.aggregate import LifetimeAggregate, Mode
 from icestream.operators.lifetimes.changes import LE
 from icestream.state.groups.spec import GroupRows
-from tests.fixtures import lifetime_events as stories
+from tests.fixtures import lifetime_events as scenarios
 from tests.fixtures.lifetime_kinds import KINDS
 from tests.oracles import lifetimes as oracle
 from tests.oracles.lifetimes import Bag, Event, Payload, changes_from, heads
 from tests.oracles.plain_groups import PlainGroups
 
-PORT = stories.port()
+PORT = scenarios.port()
 DICE = st.randoms(use_true_random=False)
 G = (7, 1)
 NUMBERS = pa.schema([("x", pa.int64()), ("y", pa.float64())])
@@ -61,10 +61,10 @@ def aggregate(
 
 
 def check(
-    operator: LifetimeAggregate, batches: Sequence[stories.Batch], answer: Callable[[Bag], Bag]
+    operator: LifetimeAggregate, batches: Sequence[scenarios.Batch], answer: Callable[[Bag], Bag]
 ) -> None:
     """Compare after every chunk in which nothing counts below zero; nothing is taken out unsaid."""
-    for step in stories.play(operator, batches):
+    for step in scenarios.play(operator, batches):
         if step.complete or min(step.inputs[0].values(), default=0) >= 0:
             step.check(answer(step.inputs[0]))
         assert not step.complete or min(step.output.values(), default=1) > 0
@@ -72,19 +72,21 @@ def check(
 
 @given(DICE, KINDS)
 @settings(max_examples=40)
-def test_oracle_aggregates_that_can_be_taken_back(dice: Random, kind: stories.ScenarioKind) -> None:
-    batches = stories.story(dice, [PORT], kind)
+def test_oracle_aggregates_that_can_be_taken_back(
+    dice: Random, kind: scenarios.ScenarioKind
+) -> None:
+    batches = scenarios.scenario(dice, [PORT], kind)
     check(aggregate(SUMS), batches, lambda bag: oracle.aggregate(bag, *SUMS_OF))
 
 
 @given(DICE, KINDS)
 @settings(max_examples=40)
-def test_oracle_aggregates_that_keep_events(dice: Random, kind: stories.ScenarioKind) -> None:
-    batches = stories.story(dice, [PORT], kind)
+def test_oracle_aggregates_that_keep_events(dice: Random, kind: scenarios.ScenarioKind) -> None:
+    batches = scenarios.scenario(dice, [PORT], kind)
     check(aggregate(CHOICES), batches, lambda bag: oracle.aggregate(bag, *CHOICES_OF))
 
 
-def timed(batches: Sequence[stories.Batch]) -> list[stories.Batch]:
+def timed(batches: Sequence[scenarios.Batch]) -> list[scenarios.Batch]:
     """Show operators and oracle the beginning of each lifetime as a column of the payload."""
     return [
         replace(
@@ -120,7 +122,7 @@ def backwards(value: float) -> tuple[bool, float]:
 @given(DICE, KINDS)
 @settings(max_examples=40)
 def test_oracle_choices_by_time_and_by_another_column(
-    dice: Random, kind: stories.ScenarioKind
+    dice: Random, kind: scenarios.ScenarioKind
 ) -> None:
     functions = (
         Aggregate("first", "size", "first"),
@@ -138,7 +140,7 @@ def test_oracle_choices_by_time_and_by_another_column(
         chosen(1, by=lambda row: (backwards(row[2]), row[3]), among=2),
     )
     # a cut lifetime begins anew: not even the past would stay as it is
-    batches = timed(stories.story(dice, [PORT], replace(kind, cuts=False, holes=False)))
+    batches = timed(scenarios.scenario(dice, [PORT], replace(kind, cuts=False, holes=False)))
     check(operator, batches, lambda bag: oracle.aggregate(bag, *answers))
 
 
@@ -160,11 +162,13 @@ def with_nothing(bag: Bag, nothing: Payload, *functions: Callable[[list[Payload]
 @given(dice=DICE, kind=KINDS)
 @settings(max_examples=25)
 def test_oracle_groups_without_events_may_be_shown(
-    dice: Random, kind: stories.ScenarioKind
+    dice: Random, kind: scenarios.ScenarioKind
 ) -> None:
-    batches = stories.story(dice, [PORT], replace(kind, shuffled=False, cuts=False, holes=False))
+    batches = scenarios.scenario(
+        dice, [PORT], replace(kind, shuffled=False, cuts=False, holes=False)
+    )
     operator = aggregate(SUMS, empty=True)
-    for step in stories.play(operator, batches):
+    for step in scenarios.play(operator, batches):
         if step.complete:
             step.check(with_nothing(step.inputs[0], (0, 0, None, None, None), *SUMS_OF))
 
@@ -193,7 +197,7 @@ def numbers(*events: tuple[int, int, int | None, float | None, int]) -> pa.Recor
     )
 
 
-def told(operator: LifetimeAggregate, *chunks: pa.RecordBatch) -> list[pa.RecordBatch]:
+def emitted(operator: LifetimeAggregate, *chunks: pa.RecordBatch) -> list[pa.RecordBatch]:
     groups = PlainGroups(operator.synopses)
     found = []
     for chunk in chunks:
@@ -229,14 +233,14 @@ def test_bounded_groups_that_are_over_are_gone(function: str, mode: Mode) -> Non
     assert all(groups.read(n, slots).rows.num_rows == 0 for n in range(len(operator.synopses)))
 
 
-def test_only_what_differs_is_told() -> None:
+def test_only_what_differs_is_reported() -> None:
     #       0    2    4    6    8
     # a     |=========|                     sum   1    6    5         the third event touches
     # b          |=========|                    |====|====|====|      one segment only
     # c          |====|                             13
     operator = LifetimeAggregate(NUMBERS, [Aggregate("sum", "x", "total")])
     first = numbers((0, 4, 1, None, 1), (2, 6, 5, None, 1))
-    _, second = told(operator, first, numbers((2, 4, 7, None, 1)))
+    _, second = emitted(operator, first, numbers((2, 4, 7, None, 1)))
     assert heads(second) == [(2, 4, -1), (2, 4, 1)]
     assert second.column("total").to_pylist() == [6, 13]
 
@@ -244,9 +248,9 @@ def test_only_what_differs_is_told() -> None:
 def test_answers_that_stay_are_not_told() -> None:
     operator = LifetimeAggregate(NUMBERS, [Aggregate("avg", "x", "mean")])
     same = numbers((0, 4, 3, None, 1))
-    assert len(told(operator, same, same)) == 1
+    assert len(emitted(operator, same, same)) == 1
     largest = LifetimeAggregate(NUMBERS, [Aggregate("max", "x", "most")])
-    assert len(told(largest, same, numbers((1, 3, 2, None, 1)))) == 1
+    assert len(emitted(largest, same, numbers((1, 3, 2, None, 1)))) == 1
 
 
 def test_infinities_and_nan_show_while_they_are_alive() -> None:
@@ -263,7 +267,7 @@ def test_infinities_and_nan_show_while_they_are_alive() -> None:
     ]
     functions = [Aggregate("sum", "y", "sum"), Aggregate("var_pop", "y", "variance")]
     operator = LifetimeAggregate(NUMBERS, functions)
-    (found,) = told(operator, numbers(*((le, re, None, y, 1) for le, re, y in events)))
+    (found,) = emitted(operator, numbers(*((le, re, None, y, 1) for le, re, y in events)))
     shown = dict(zip(found.column(LE).to_pylist(), found.column("sum").to_pylist(), strict=True))
     assert {at: str(total) for at, total in shown.items()} == {
         0: "1.5",
@@ -280,7 +284,7 @@ def test_infinities_and_nan_show_while_they_are_alive() -> None:
 def test_keys_are_shown_beside_the_aggregates() -> None:
     functions = [Aggregate("count", None, "n")]
     changes = numbers((0, 4, 3, None, 1), (0, 4, 3, 2.0, 1))
-    (found,) = told(LifetimeAggregate(NUMBERS, functions, ["x"]), changes)
+    (found,) = emitted(LifetimeAggregate(NUMBERS, functions, ["x"]), changes)
     assert found.select(["x", "n"]).to_pylist() == [{"x": 3, "n": 2}]
 
 
@@ -288,7 +292,7 @@ def test_a_column_called_time_is_no_trouble() -> None:
     schema = pa.schema([("time", pa.int64())])
     operator = LifetimeAggregate(schema, [Aggregate("first", "time", "first")])
     events = [(Event(G, 0, 9, (5,)), 1), (Event(G, 1, 9, (4,)), 1)]
-    (found,) = told(operator, changes_from(events, schema))
+    (found,) = emitted(operator, changes_from(events, schema))
     assert found.column("first").to_pylist() == [5]
 
 
@@ -297,9 +301,9 @@ def test_a_change_of_many_is_as_many_changes(count: int) -> None:
     functions = [Aggregate("sum", "x", "total"), Aggregate("sum", "y", "sum")]
     operator = LifetimeAggregate(NUMBERS, functions)
     base = numbers((0, 9, 1, 0.1, 7))
-    one = told(operator, base, numbers((2, 5, 2**60 // 9, 0.25, count)))
+    one = emitted(operator, base, numbers((2, 5, 2**60 // 9, 0.25, count)))
     sign = count // abs(count)
-    many = told(operator, base, numbers(*[(2, 5, 2**60 // 9, 0.25, sign)] * abs(count)))
+    many = emitted(operator, base, numbers(*[(2, 5, 2**60 // 9, 0.25, sign)] * abs(count)))
     assert oracle.bag_of(*one) == oracle.bag_of(*many)
 
 
@@ -317,7 +321,7 @@ def test_words_of_float_sums_do_not_grow_old() -> None:
     values = (dice.normal(size=50) * 10.0 ** dice.integers(-6, 6, 50)).tolist()
     changes = [(le, le + 5, None, value, 1) for le, value in enumerate(values)]
     changes += [(100, 101, None, 0.1, 1)]
-    (found,) = told(operator, numbers(*changes))
+    (found,) = emitted(operator, numbers(*changes))
     rows = dict(zip(*(found.column(name).to_pylist() for name in (LE, "sum")), strict=True))
     assert rows[100] == 0.1
     for at in range(4, 50):

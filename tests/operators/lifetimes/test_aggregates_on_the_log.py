@@ -19,10 +19,10 @@ from icestream.operators.lifetimes.top import TopK
 from icestream.state.groups.options import StoreOptions
 from icestream.state.groups.store import GroupStore
 from icestream.state.groups.view import GroupView
-from tests.fixtures import lifetime_events as stories
+from tests.fixtures import lifetime_events as scenarios
 from tests.fixtures.group_space import GroupSpace
 
-PORT = stories.port()
+PORT = scenarios.port()
 OPERATORS: dict[str, Callable[[], LifetimeOperator]] = {
     "edges": lambda: LifetimeAggregate(
         PORT.schema, [Aggregate("avg", "score", "mean"), Aggregate("sum", "size", "total")]
@@ -60,11 +60,13 @@ def test_parity_cold_groups_give_the_answers_of_plain_ones(
 ) -> None:
     for seed in range(4):
         operator = OPERATORS[name]()
-        batches = stories.story(Random(seed), [PORT], stories.ScenarioKind(revisions=15, batches=5))
-        plain = [step.output.copy() for step in stories.play(operator, batches)]
+        batches = scenarios.scenario(
+            Random(seed), [PORT], scenarios.ScenarioKind(revisions=15, batches=5)
+        )
+        plain = [step.output.copy() for step in scenarios.play(operator, batches)]
         folder = tmp_path / str(seed)
         folder.mkdir()
         space = GroupSpace(str(folder), operator.synopses, StoreOptions(durability))
         with space.version() as store:
-            steps = stories.play(operator, batches, Chilly(store, len(operator.synopses)))
+            steps = scenarios.play(operator, batches, Chilly(store, len(operator.synopses)))
             assert [step.output.copy() for step in steps] == plain

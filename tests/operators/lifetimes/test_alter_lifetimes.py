@@ -20,7 +20,7 @@ from icestream.plan.windows.lifetimes import (
     Shifted,
     WindowLifetime,
 )
-from tests.fixtures import lifetime_events as stories
+from tests.fixtures import lifetime_events as scenarios
 from tests.oracles import lifetimes as oracle
 from tests.oracles.lifetimes import Event, bag_of, changes_from, heads
 
@@ -58,7 +58,7 @@ CASES: list[tuple[Lifetime, Callable[[int, int], tuple[int, int]]]] = [
 def test_oracle_altered_lifetimes(
     alter: Lifetime, lifetime: Callable[[int, int], tuple[int, int]], seed: int
 ) -> None:
-    for batch in stories.story(Random(seed), [stories.port()]):
+    for batch in scenarios.scenario(Random(seed), [scenarios.port()]):
         for _, chunk in batch.chunks:
             found = AlterLifetimes(alter)(chunk)
             assert found.schema == chunk.schema
@@ -68,7 +68,7 @@ def test_oracle_altered_lifetimes(
 @given(dice=st.randoms(), alter=st.sampled_from([case[0] for case in CASES]))
 def test_altered_changes_leave_the_past_alone(dice: Random, alter: Lifetime) -> None:
     before: oracle.Bag = Counter()
-    for batch in stories.story(dice, [stories.port()]):
+    for batch in scenarios.scenario(dice, [scenarios.port()]):
         after = Counter(before)
         for _, chunk in batch.chunks:
             for event, diff in oracle.events_of(AlterLifetimes(alter)(chunk)):

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from icestream.core.times import INFINITY, MINUS_INFINITY
 from icestream.operators.lifetimes.append_mode import AppendOutput
-from tests.fixtures import lifetime_events as stories
+from tests.fixtures import lifetime_events as scenarios
 from tests.fixtures.lifetime_kinds import KINDS
 from tests.oracles import lifetimes as oracle
 from tests.oracles.lifetimes import Bag, Event, changes_from, heads
 from tests.oracles.plain_groups import PlainGroups
 
-PORT = stories.port()
+PORT = scenarios.port()
 G = (7, 1)
 PLAIN = pa.schema([("x", pa.string())])
 
@@ -37,12 +37,12 @@ def counts_no_less(more: Bag, less: Bag) -> bool:
 @given(st.randoms(use_true_random=False), KINDS)
 @settings(max_examples=60)
 def test_oracle_settled_events_are_those_that_ended(
-    dice: Random, kind: stories.ScenarioKind
+    dice: Random, kind: scenarios.ScenarioKind
 ) -> None:
-    batches = stories.story(dice, [PORT], kind)
+    batches = scenarios.scenario(dice, [PORT], kind)
     watermarks = [batch.watermark for batch in batches[1:]] + [INFINITY]
     said: Bag = Counter()
-    for step in stories.play(AppendOutput(PORT.schema), batches):
+    for step in scenarios.play(AppendOutput(PORT.schema), batches):
         if not step.complete:
             assert step.output == said
             continue
@@ -74,7 +74,7 @@ def test_lifetimes_come_out_as_they_came_in() -> None:
     assert heads(second) == [(0, 6, 1)]
 
 
-def test_an_event_shortened_to_the_watermark_is_told() -> None:
+def test_an_event_shortened_to_the_watermark_is_reported() -> None:
     settle = AppendOutput(PLAIN)
     groups = PlainGroups(settle.synopses)
     groups.begin(0)
@@ -82,8 +82,8 @@ def test_an_event_shortened_to_the_watermark_is_told() -> None:
     assert list(settle.on_watermark(groups, 9)) == []
     groups.begin(9)
     list(settle.on_changes(0, simple((0, INFINITY, "a", -1), (0, 9, "a", 1)), groups, 9))
-    (told,) = settle.on_watermark(groups, 9)
-    assert heads(told) == [(0, 9, 1)]
+    (emitted,) = settle.on_watermark(groups, 9)
+    assert heads(emitted) == [(0, 9, 1)]
 
 
 def test_bounded_settled_events_leave_the_state() -> None:

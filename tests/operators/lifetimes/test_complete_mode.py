@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from icestream.core.times import INFINITY
 from icestream.operators.lifetimes.changes import changes_of
 from icestream.operators.lifetimes.complete_mode import CompleteOutput
-from tests.fixtures import lifetime_events as stories
+from tests.fixtures import lifetime_events as scenarios
 from tests.oracles import lifetimes as oracle
 from tests.oracles.lifetimes import Event, bag_of, changes_from, heads
 from tests.oracles.plain_groups import PlainGroups
 
-PORT = stories.port()
+PORT = scenarios.port()
 PLAIN = pa.schema([("x", pa.string())])
 G = (7, 1)
 
@@ -25,10 +25,10 @@ def simple(*events: tuple[int, int, str, int]) -> pa.RecordBatch:
 
 @given(st.randoms(use_true_random=False), st.booleans(), st.sampled_from([0, 4, 12]))
 @settings(max_examples=60)
-def test_oracle_every_version_tells_what_is_alive(dice: Random, holes: bool, pace: int) -> None:
+def test_oracle_every_version_reports_what_is_alive(dice: Random, holes: bool, pace: int) -> None:
     current = CompleteOutput(PORT.schema)
     groups = PlainGroups(current.synopses)
-    batches = stories.story(dice, [PORT], stories.ScenarioKind(holes=holes, pace=pace))
+    batches = scenarios.scenario(dice, [PORT], scenarios.ScenarioKind(holes=holes, pace=pace))
     watermarks = [batch.watermark for batch in batches[1:]] + [batches[-1].watermark]
     came = []
     for version, (batch, reached) in enumerate(zip(batches, watermarks, strict=True), 1):
@@ -37,20 +37,20 @@ def test_oracle_every_version_tells_what_is_alive(dice: Random, holes: bool, pac
             assert list(current.on_changes(0, changes, groups, batch.watermark)) == []
             came.append(changes)
         groups.begin(batch.watermark)
-        told = list(current.on_version(groups, reached, version))
-        found = oracle.at(bag_of(*told), reached)
+        emitted = list(current.on_version(groups, reached, version))
+        found = oracle.at(bag_of(*emitted), reached)
         assert found == oracle.at(bag_of(*came), reached)
-        assert all(le <= reached < re for each in told for le, re, _ in heads(each))
+        assert all(le <= reached < re for each in emitted for le, re, _ in heads(each))
 
 
-def test_a_version_without_news_tells_the_same() -> None:
+def test_a_version_without_news_reports_the_same() -> None:
     current = CompleteOutput(PLAIN)
     groups = PlainGroups(current.synopses)
     groups.begin(0)
     list(current.on_changes(0, simple((2, INFINITY, "a", 1), (9, INFINITY, "b", 1)), groups, 0))
     for version in range(1, 4):
-        (told,) = current.on_version(groups, 5, version)
-        assert heads(told) == [(2, INFINITY, 1)]
+        (emitted,) = current.on_version(groups, 5, version)
+        assert heads(emitted) == [(2, INFINITY, 1)]
     assert len(list(current.on_version(groups, INFINITY, 4))) == 1
 
 
@@ -66,15 +66,15 @@ def test_bounded_events_that_are_over_are_not_held() -> None:
         assert groups.read(0, slots).rows.num_rows <= 6
 
 
-def test_what_is_told_has_the_schema_of_changes() -> None:
+def test_what_is_reported_has_the_schema_of_changes() -> None:
     current = CompleteOutput(PLAIN)
     groups = PlainGroups(current.synopses)
     groups.begin(0)
     event = simple((0, 4, "a", 2))
     list(current.on_changes(0, event, groups, 0))
-    (told,) = current.on_version(groups, 1, 1)
+    (emitted,) = current.on_version(groups, 1, 1)
     empty = event.slice(0, 0)
     assert (
-        told.schema
+        emitted.schema
         == changes_of(empty.select(["x"]), *(empty.column(n).to_numpy() for n in range(5))).schema
     )

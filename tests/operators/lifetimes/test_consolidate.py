@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from icestream.core.errors import DefinitionError
 from icestream.operators.lifetimes.changes import changes_of
 from icestream.operators.lifetimes.consolidate import consolidated, identities
-from tests.fixtures import lifetime_events as stories
+from tests.fixtures import lifetime_events as scenarios
 from tests.oracles.lifetimes import assert_same_bag, bag_of, events_of
 
 
@@ -25,7 +25,9 @@ def changes(payload: pa.RecordBatch, diffs: list[int]) -> pa.RecordBatch:
 
 @given(dice=st.randoms())
 def test_oracle_consolidated_changes_are_the_bag(dice: Random) -> None:
-    for batch in stories.story(dice, [stories.port()], stories.ScenarioKind(batches=2, cuts=True)):
+    for batch in scenarios.scenario(
+        dice, [scenarios.port()], scenarios.ScenarioKind(batches=2, cuts=True)
+    ):
         for _, chunk in batch.chunks:
             found = consolidated(chunk)
             assert found.schema == chunk.schema
@@ -49,14 +51,14 @@ def test_lists_are_equal_where_their_elements_are() -> None:
     lists = [[1.5, math.nan], [1.5], None, [], [None], [1.5, math.nan], None, [None], []]
     for kind in (pa.list_(pa.float64()), pa.large_list(pa.float64())):
         column = pa.array([[9.0], *lists], kind).slice(1)
-        hi, lo = identities(pa.RecordBatch.from_arrays([column], names=["vector"]))
-        told = list(zip(hi.tolist(), lo.tolist(), strict=True))
-        assert [told.index(each) for each in told] == [0, 1, 2, 3, 4, 0, 2, 4, 3]
+        id_high, id_low = identities(pa.RecordBatch.from_arrays([column], names=["vector"]))
+        emitted = list(zip(id_high.tolist(), id_low.tolist(), strict=True))
+        assert [emitted.index(each) for each in emitted] == [0, 1, 2, 3, 4, 0, 2, 4, 3]
     pairs = pa.array(
         [[[1, 2], None], [[1], [2]], [[1, 2], None]], pa.list_(pa.list_(pa.int32(), -1))
     )
-    hi, _ = identities(pa.RecordBatch.from_arrays([pairs], names=["vectors"]))
-    assert hi[0] == hi[2] != hi[1]
+    id_high, _ = identities(pa.RecordBatch.from_arrays([pairs], names=["vectors"]))
+    assert id_high[0] == id_high[2] != id_high[1]
 
 
 def test_rows_that_count_nothing_go_even_alone() -> None:

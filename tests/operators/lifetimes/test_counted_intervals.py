@@ -81,9 +81,9 @@ def test_oracle_revisions_leave_the_past_alone(shown: Rows, answer: Rows, waterm
     after = revised(before, ahead, watermark)
     past = {key: count for key, count in held(before).items() if key[2] < watermark}
     assert held(after) == Counter({**past, **held(ahead)})
-    told = rows_of(after.and_(before.negative()).consolidated())
+    emitted = rows_of(after.and_(before.negative()).consolidated())
     kept = {tuple(event): count for *event, count in rows_of(before)}
-    assert all(kept[tuple(event)] >= -count for *event, count in told if count < 0)
+    assert all(kept[tuple(event)] >= -count for *event, count in emitted if count < 0)
 
 
 @given(EVENTS)

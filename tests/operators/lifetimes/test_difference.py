@@ -11,13 +11,13 @@ from icestream.core.arrays import Slots
 from icestream.core.times import INFINITY, MINUS_INFINITY
 from icestream.operators.lifetimes.difference import LEFT, RIGHT, StreamDifference
 from icestream.state.groups.spec import GroupRows
-from tests.fixtures import lifetime_events as stories
+from tests.fixtures import lifetime_events as scenarios
 from tests.fixtures.lifetime_kinds import KINDS
 from tests.oracles import lifetimes as oracle
 from tests.oracles.lifetimes import Event, changes_from, events_of
 from tests.oracles.plain_groups import PlainGroups
 
-ONE, TWO = stories.port("one_"), stories.port("two_")
+ONE, TWO = scenarios.port("one_"), scenarios.port("two_")
 PLAIN = pa.schema([("x", pa.string())])
 G = (7, 1)
 
@@ -34,23 +34,23 @@ def pushed(
 
 
 @given(dice=st.randoms(), kind=KINDS)
-def test_oracle_difference_in_any_chunks(dice: Random, kind: stories.ScenarioKind) -> None:
+def test_oracle_difference_in_any_chunks(dice: Random, kind: scenarios.ScenarioKind) -> None:
     difference = StreamDifference(ONE.schema)
-    for step in stories.play(difference, stories.story(dice, [ONE, TWO], kind)):
+    for step in scenarios.play(difference, scenarios.scenario(dice, [ONE, TWO], kind)):
         left, right = step.inputs
         step.check(oracle.difference(left, right))
 
 
 @pytest.mark.parametrize("present", [False, True])
 @pytest.mark.parametrize("seed", range(12))
-def test_oracle_difference_over_long_stories(seed: int, present: bool) -> None:
+def test_oracle_difference_over_long_scenarios(seed: int, present: bool) -> None:
     dice = Random(seed)
-    kind = stories.ScenarioKind(
+    kind = scenarios.ScenarioKind(
         batches=8, revisions=14, groups=5, shuffled=seed % 2 == 0, cuts=seed % 4 < 2
     )
     operator = StreamDifference(ONE.schema, present=present)
     answer = oracle.accompanied if present else oracle.difference
-    for step in stories.play(operator, stories.story(dice, [ONE, TWO], kind)):
+    for step in scenarios.play(operator, scenarios.scenario(dice, [ONE, TWO], kind)):
         if step.complete:
             step.check(answer(*step.inputs))
 
@@ -98,10 +98,10 @@ def test_left_rows_are_read_only_when_the_cover_changes() -> None:
 def test_bounded_expired_rows_are_gone(dice: Random) -> None:
     difference = StreamDifference(ONE.schema)
     groups = PlainGroups(difference.synopses)
-    kind = stories.ScenarioKind(cuts=True, shuffled=True)
-    story = stories.story(dice, [ONE, TWO], kind)
-    assert all(step.watermark < INFINITY for step in stories.play(difference, story, groups))
-    for watermark in (*range(story[-1].watermark, 60, 5), INFINITY - 1):
-        kept = stories.rows_kept(groups, 2, watermark)
+    kind = scenarios.ScenarioKind(cuts=True, shuffled=True)
+    scenario = scenarios.scenario(dice, [ONE, TWO], kind)
+    assert all(step.watermark < INFINITY for step in scenarios.play(difference, scenario, groups))
+    for watermark in (*range(scenario[-1].watermark, 60, 5), INFINITY - 1):
+        kept = scenarios.rows_kept(groups, 2, watermark)
         assert all(end > watermark for rows in kept for end in rows["__re"].to_pylist())
-    assert not any(rows.num_rows for rows in stories.rows_kept(groups, 2, INFINITY))
+    assert not any(rows.num_rows for rows in scenarios.rows_kept(groups, 2, INFINITY))

@@ -15,7 +15,7 @@ from icestream.core.times import INFINITY, MINUS_INFINITY
 from icestream.operators.lifetimes.changes import changes_schema
 from icestream.operators.lifetimes.edges import END, INTERVAL, KIND, POINT, START, Edges
 from icestream.state.groups.spec import GroupRows
-from tests.fixtures import lifetime_events as stories
+from tests.fixtures import lifetime_events as scenarios
 from tests.oracles.lifetimes import Bag, Event, Group, Payload, assert_same_bag, bag_of
 from tests.oracles.plain_groups import PlainGroups
 
@@ -63,7 +63,7 @@ def made_up(dice: Random, watermark: int, opened: list[Edge]) -> list[Edge]:
     """Make up edges that are not late; `opened` are starts without an end, until now."""
     edges: list[Edge] = []
     for _ in range(dice.randint(0, 9)):
-        group = stories.GROUPS[dice.randrange(4)]
+        group = scenarios.GROUPS[dice.randrange(4)]
         le = max(watermark, 0) + dice.randint(0, 6)
         payload = (dice.choice(["a", "b", None]), dice.randint(0, 2))
         kind = dice.choice([START, START, START, POINT, INTERVAL])
@@ -84,18 +84,18 @@ def test_oracle_edges_in_any_chunks(dice: Random) -> None:
     operator = Edges(PAYLOAD, ["key"])
     groups = PlainGroups(operator.synopses)
     watermark, opened = MINUS_INFINITY, list[Edge]()
-    told: list[Edge] = []
+    emitted: list[Edge] = []
     made: list[pa.RecordBatch] = []
     for _ in range(4):
         edges = made_up(dice, watermark, opened)
-        told += edges
+        emitted += edges
         cut = dice.randint(0, len(edges))
         for part in (edges[:cut], edges[cut:]):
             made += pushed(operator, groups, part, watermark)
         watermark = max(watermark, 0) + dice.randint(0, 6)
         groups.begin(watermark)
         made += list(operator.on_watermark(groups, watermark))
-        assert_same_bag(bag_of(*made), meant(told))
+        assert_same_bag(bag_of(*made), meant(emitted))
     assert operator.dropped == 0
 
 
@@ -120,7 +120,7 @@ def test_an_end_at_the_start_takes_the_event_out_and_one_in_the_past_ends_now() 
     assert bag_of(*made) == {Event(G, 4, 8, ("b", 5)): 1}
 
 
-def test_an_end_without_a_start_is_told_or_counted() -> None:
+def test_an_end_without_a_start_is_reported_or_counted() -> None:
     end: Edge = (END, G, 3, 9, ("a", None))
     for watermark, waits in ((3, True), (4, False)):
         strict, lenient = Edges(PAYLOAD, ["key"]), Edges(PAYLOAD, ["key"], strict=False)

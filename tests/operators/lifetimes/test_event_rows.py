@@ -34,9 +34,11 @@ def events(name: str, rows: list[tuple[int, int, int, int, float, int]]) -> Even
 
 
 def found(rows: EventWords) -> StoredEvents:
-    told = np.full(3, MINUS_INFINITY)
+    emitted_until = np.full(3, MINUS_INFINITY)
     beside = pa.RecordBatch.from_pylist([{}] * len(rows.owner), schema=pa.schema([]))
-    return StoredEvents(rows, told, told, np.zeros(3, np.int64), beside, np.zeros(3, np.int64))
+    return StoredEvents(
+        rows, emitted_until, emitted_until, np.zeros(3, np.int64), beside, np.zeros(3, np.int64)
+    )
 
 
 def every(rows: EventWords) -> Flags:

@@ -20,13 +20,13 @@ from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.lifetimes.aggregate import LifetimeAggregate
 from icestream.operators.lifetimes.changes import DIFF, LE
 from icestream.state.groups.spec import GroupRows
-from tests.fixtures import lifetime_events as stories
+from tests.fixtures import lifetime_events as scenarios
 from tests.fixtures.lifetime_kinds import KINDS
 from tests.oracles import lifetimes as oracle
 from tests.oracles.lifetimes import Bag, Event, Payload, changes_from, heads
 from tests.oracles.plain_groups import PlainGroups
 
-PORT = stories.port()
+PORT = scenarios.port()
 DICE = st.randoms(use_true_random=False)
 G = (7, 1)
 NUMBERS = pa.schema([("x", pa.int64()), ("y", pa.float64())])
@@ -64,13 +64,13 @@ CASES: dict[str, tuple[Functions, Answers]] = {
 
 
 def final(functions: Functions, *, grows: bool = False) -> LifetimeAggregate:
-    return LifetimeAggregate(PORT.schema, functions).told_once(grows=grows)
+    return LifetimeAggregate(PORT.schema, functions).emitted_once(grows=grows)
 
 
-def only_added(batches: Sequence[stories.Batch]) -> list[stories.Batch]:
+def only_added(batches: Sequence[scenarios.Batch]) -> list[scenarios.Batch]:
     """Leave out what takes events out, and what would change the past without it."""
 
-    def kept(batch: stories.Batch, part: pa.RecordBatch) -> pa.RecordBatch:
+    def kept(batch: scenarios.Batch, part: pa.RecordBatch) -> pa.RecordBatch:
         added = pc.greater(part.column(DIFF), 0)
         return part.filter(pc.and_(added, pc.greater_equal(part.column(LE), batch.watermark)))
 
@@ -80,11 +80,13 @@ def only_added(batches: Sequence[stories.Batch]) -> list[stories.Batch]:
     ]
 
 
-def check(operator: LifetimeAggregate, batches: Sequence[stories.Batch], answers: Answers) -> None:
+def check(
+    operator: LifetimeAggregate, batches: Sequence[scenarios.Batch], answers: Answers
+) -> None:
     """Compare what was said at each watermark: all that ended, nothing twice, nothing revised."""
     watermarks = [batch.watermark for batch in batches[1:]] + [INFINITY]
     said: Bag = Counter()
-    for step in stories.play(operator, batches):
+    for step in scenarios.play(operator, batches):
         if not step.complete:
             assert step.output == said
             continue
@@ -109,18 +111,18 @@ def assert_between(ended: Bag, said: Bag, truth: Bag, watermark: int) -> None:
 @given(dice=DICE, kind=KINDS)
 @settings(max_examples=8)
 def test_oracle_final_segments_come_once(
-    name: str, dice: Random, kind: stories.ScenarioKind
+    name: str, dice: Random, kind: scenarios.ScenarioKind
 ) -> None:
     functions, answers = CASES[name]
-    check(final(functions), stories.story(dice, [PORT], kind), answers)
+    check(final(functions), scenarios.scenario(dice, [PORT], kind), answers)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_oracle_final_segments_of_events_that_stay(name: str) -> None:
     functions, answers = CASES[name]
     for seed in range(12):
-        kind = stories.ScenarioKind(revisions=14, groups=1 + seed % 3, pace=4 * (seed % 4))
-        batches = only_added(stories.story(Random(seed), [PORT], kind))
+        kind = scenarios.ScenarioKind(revisions=14, groups=1 + seed % 3, pace=4 * (seed % 4))
+        batches = only_added(scenarios.scenario(Random(seed), [PORT], kind))
         check(final(functions, grows=True), batches, answers)
 
 
@@ -149,7 +151,7 @@ def numbers(*events: tuple[int, int, int | None, float | None, int]) -> pa.Recor
 
 def of_numbers(function: str, column: str = "x", *, grows: bool = True) -> LifetimeAggregate:
     functions = [Aggregate(function, column, "answer")]
-    return LifetimeAggregate(NUMBERS, functions).told_once(grows=grows)
+    return LifetimeAggregate(NUMBERS, functions).emitted_once(grows=grows)
 
 
 def played(
@@ -163,9 +165,9 @@ def played(
             groups.begin(before)
             assert list(operator.on_changes(0, chunk, groups, before)) == []
         groups.begin(before)
-        for told in operator.on_watermark(groups, watermark):
-            answers = told.column("answer").to_pylist()
-            said += [(le, re, a) for (le, re, _), a in zip(heads(told), answers, strict=True)]
+        for emitted in operator.on_watermark(groups, watermark):
+            answers = emitted.column("answer").to_pylist()
+            said += [(le, re, a) for (le, re, _), a in zip(heads(emitted), answers, strict=True)]
         before = watermark
     return said
 
@@ -176,8 +178,8 @@ def test_equal_answers_in_a_row_are_one() -> None:
     # b             |=========|
     parts = numbers((0, 4, 3, None, 1), (4, 8, 3, None, 1))
     for grows in (False, True):
-        told = played(of_numbers("sum", grows=grows), ([parts], 1), ([], 5), ([], 8))
-        assert told == [(0, 8, 3)]
+        emitted = played(of_numbers("sum", grows=grows), ([parts], 1), ([], 5), ([], 8))
+        assert emitted == [(0, 8, 3)]
     # at its own instant the watermark cannot know what else begins there
     assert played(of_numbers("sum"), ([parts], 4), ([], 9)) == [(0, 4, 3), (4, 8, 3)]
 
@@ -189,8 +191,8 @@ def test_an_event_that_is_shortened_in_time_counts_as_long_as_it_lived() -> None
     long = numbers((0, 8, 7, 1e40, 1), (0, 8, 1, 1.0, 1))
     shorter = numbers((0, 8, 7, 1e40, -1), (0, 5, 7, 1e40, 1))
     operator = of_numbers("sum", "y", grows=False)
-    told = played(operator, ([long], 3), ([shorter], 6), ([], 9))
-    assert told == [(0, 5, 1e40), (5, 8, 1.0)]
+    emitted = played(operator, ([long], 3), ([shorter], 6), ([], 9))
+    assert emitted == [(0, 5, 1e40), (5, 8, 1.0)]
     largest = of_numbers("max", grows=False)
     assert played(largest, ([long], 3), ([shorter], 6), ([], 9)) == [(0, 5, 7), (5, 8, 1)]
 
@@ -202,8 +204,8 @@ def test_values_are_collected_in_the_order_of_time() -> None:
     # 9     |=================|
     events = numbers((2, 8, 7, None, 1), (1, 8, 9, None, 1), (0, 4, 5, None, 2))
     operator = of_numbers("collect_list")
-    told = played(operator, ([events], 3), ([], 5), ([], 9))
-    assert told == [(0, 1, [5, 5]), (1, 2, [5, 5, 9]), (2, 4, [5, 5, 9, 7]), (4, 8, [9, 7])]
+    emitted = played(operator, ([events], 3), ([], 5), ([], 9))
+    assert emitted == [(0, 1, [5, 5]), (1, 2, [5, 5, 9]), (2, 4, [5, 5, 9, 7]), (4, 8, [9, 7])]
 
 
 def test_values_that_may_be_taken_out_have_no_order() -> None:
@@ -241,14 +243,14 @@ def test_bounded_events_that_end_together_become_one_row(function: str, grows: b
 
 def test_keys_are_shown_beside_final_answers() -> None:
     operator = LifetimeAggregate(NUMBERS, [Aggregate("count", None, "n")], ["x"])
-    operator = operator.told_once(grows=True)
+    operator = operator.emitted_once(grows=True)
     groups = PlainGroups(operator.synopses)
     groups.begin(MINUS_INFINITY)
     changes = numbers((0, 4, 3, None, 1), (0, 4, 3, 2.0, 1))
     assert list(operator.on_changes(0, changes, groups, MINUS_INFINITY)) == []
     assert list(operator.on_watermark(groups, 3)) == []
-    (told,) = operator.on_watermark(groups, 4)
-    assert told.select(["x", "n"]).to_pylist() == [{"x": 3, "n": 2}]
+    (emitted,) = operator.on_watermark(groups, 4)
+    assert emitted.select(["x", "n"]).to_pylist() == [{"x": 3, "n": 2}]
     assert list(operator.on_watermark(groups, INFINITY)) == []
 
 

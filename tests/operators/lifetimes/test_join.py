@@ -17,13 +17,13 @@ from icestream.operators.lifetimes import pairs
 from icestream.operators.lifetimes.changes import changes_of
 from icestream.operators.lifetimes.join import LEFT, RIGHT, StreamJoin
 from icestream.state.groups.spec import GroupRows
-from tests.fixtures import lifetime_events as stories
+from tests.fixtures import lifetime_events as scenarios
 from tests.fixtures.lifetime_kinds import KINDS
 from tests.oracles import lifetimes as oracle
 from tests.oracles.lifetimes import Event, bag_of, changes_from, events_of
 from tests.oracles.plain_groups import PlainGroups
 
-ONE, TWO = stories.port("one_"), stories.port("two_")
+ONE, TWO = scenarios.port("one_"), scenarios.port("two_")
 PLAIN = pa.schema([("x", pa.string())])
 G = (7, 1)
 
@@ -57,22 +57,22 @@ def pushed(
 
 
 @given(dice=st.randoms(), kind=KINDS)
-def test_oracle_join_in_any_chunks(dice: Random, kind: stories.ScenarioKind) -> None:
+def test_oracle_join_in_any_chunks(dice: Random, kind: scenarios.ScenarioKind) -> None:
     join = StreamJoin(ONE.schema, TWO.schema)
     exact = not kind.cuts and not kind.holes
-    for step in stories.play(join, stories.story(dice, [ONE, TWO], kind)):
+    for step in scenarios.play(join, scenarios.scenario(dice, [ONE, TWO], kind)):
         left, right = step.inputs
         step.check(oracle.join(left, right), exact=exact)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_oracle_join_over_long_stories(seed: int) -> None:
+def test_oracle_join_over_long_scenarios(seed: int) -> None:
     dice = Random(seed)
-    kind = stories.ScenarioKind(
+    kind = scenarios.ScenarioKind(
         batches=8, revisions=14, groups=5, shuffled=seed % 2 == 0, cuts=seed % 4 < 2
     )
-    for step in stories.play(
-        StreamJoin(ONE.schema, TWO.schema), stories.story(dice, [ONE, TWO], kind)
+    for step in scenarios.play(
+        StreamJoin(ONE.schema, TWO.schema), scenarios.scenario(dice, [ONE, TWO], kind)
     ):
         if step.complete:
             left, right = step.inputs
@@ -80,16 +80,16 @@ def test_oracle_join_over_long_stories(seed: int) -> None:
 
 
 @given(dice=st.randoms(), kind=KINDS)
-def test_oracle_self_join(dice: Random, kind: stories.ScenarioKind) -> None:
+def test_oracle_self_join(dice: Random, kind: scenarios.ScenarioKind) -> None:
     join = StreamJoin(ONE.schema, ONE.schema, [str(place) for place in range(6)])
-    story = [
-        stories.Batch(
+    scenario = [
+        scenarios.Batch(
             batch.watermark,
             [(port, chunk) for _, chunk in batch.chunks for port in (LEFT, RIGHT)],
         )
-        for batch in stories.story(dice, [ONE], kind)
+        for batch in scenarios.scenario(dice, [ONE], kind)
     ]
-    for step in stories.play(join, story):
+    for step in scenarios.play(join, scenario):
         if step.complete:
             step.check(
                 oracle.join(step.inputs[0], step.inputs[0]), exact=not kind.cuts and not kind.holes
@@ -111,7 +111,7 @@ def test_oracle_join_with_a_condition_on_a_hidden_column(dice: Random) -> None:
     def keep(one: oracle.Payload, two: oracle.Payload) -> bool:
         return one[1] is not None and two[1] is not None and one[1] < two[1]
 
-    for step in stories.play(join, stories.story(dice, [ONE, TWO])):
+    for step in scenarios.play(join, scenarios.scenario(dice, [ONE, TWO])):
         expected: oracle.Bag = Counter()
         left, right = step.inputs
         for event, count in oracle.join(left, right, keep).items():
@@ -175,13 +175,15 @@ def test_bounded_cancelled_rows_are_summed_up() -> None:
 def test_bounded_expired_rows_are_gone(dice: Random) -> None:
     join = StreamJoin(ONE.schema, TWO.schema)
     groups = PlainGroups(join.synopses)
-    story = stories.story(dice, [ONE, TWO], stories.ScenarioKind(cuts=True, shuffled=True))
-    assert all(step.watermark < INFINITY for step in stories.play(join, story, groups))
-    for watermark in (*range(story[-1].watermark, 60, 5), INFINITY - 1):
-        kept = stories.rows_kept(groups, 4, watermark)
+    scenario = scenarios.scenario(
+        dice, [ONE, TWO], scenarios.ScenarioKind(cuts=True, shuffled=True)
+    )
+    assert all(step.watermark < INFINITY for step in scenarios.play(join, scenario, groups))
+    for watermark in (*range(scenario[-1].watermark, 60, 5), INFINITY - 1):
+        kept = scenarios.rows_kept(groups, 4, watermark)
         assert all(end > watermark for rows in kept[:2] for end in rows["__re"].to_pylist())
-        assert watermark <= story[-1].watermark or not any(rows.num_rows for rows in kept[2:])
-    assert not any(rows.num_rows for rows in stories.rows_kept(groups, 4, INFINITY))
+        assert watermark <= scenario[-1].watermark or not any(rows.num_rows for rows in kept[2:])
+    assert not any(rows.num_rows for rows in scenarios.rows_kept(groups, 4, INFINITY))
 
 
 def test_bounded_output_comes_in_small_chunks() -> None:

@@ -42,14 +42,14 @@ def test_oracle_places_are_those_of_a_sort(
     )
     by = [Order(name, descending=down) for name, down in zip(names[:2], descending, strict=False)]
     ordering = Ordering(SCHEMA, by)
-    hi, lo = identities(payload)
+    id_high, id_low = identities(payload)
 
     def key(at: int) -> tuple[Any, ...]:
         columns = [
             sort_key(rows[at][SCHEMA.get_field_index(each.column)], descending=each.descending)
             for each in by
         ]
-        return (*columns, int(hi[at]), int(lo[at]))
+        return (*columns, int(id_high[at]), int(id_low[at]))
 
     places = ordering.places(payload)
     order = np.argsort(places)

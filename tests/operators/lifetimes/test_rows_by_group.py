@@ -16,12 +16,12 @@ from icestream.operators.lifetimes.rows_by_group import (
     keep,
 )
 from icestream.state.groups.spec import GroupRows, Synopsis
-from tests.fixtures import lifetime_events as stories
+from tests.fixtures import lifetime_events as scenarios
 from tests.oracles import lifetimes as oracle
 from tests.oracles.lifetimes import bag_of, changes_from, events_of
 from tests.oracles.plain_groups import PlainGroups
 
-PORT = stories.port()
+PORT = scenarios.port()
 NUMBERS = pa.schema([("x", pa.int64())])
 
 
@@ -44,7 +44,7 @@ def test_rows_of_a_portion_are_found_in_order(slots: list[int], dice: Random) ->
 
 @given(st.randoms(use_true_random=False), st.integers(-20, 20))
 def test_clipping_keeps_what_lies_ahead(dice: Random, watermark: int) -> None:
-    (batch, *_) = stories.story(dice, [PORT], stories.ScenarioKind(shuffled=True))
+    (batch, *_) = scenarios.scenario(dice, [PORT], scenarios.ScenarioKind(shuffled=True))
     for _, changes in batch.chunks:
         left, le, re = clipped(changes, watermark)
         assert left.schema == changes_schema(PORT.schema)

@@ -18,12 +18,12 @@ from icestream.operators.lifetimes import top
 from icestream.operators.lifetimes.consolidate import identities
 from icestream.operators.lifetimes.ordering import Order
 from icestream.operators.lifetimes.top import TopK
-from tests.fixtures import lifetime_events as stories
+from tests.fixtures import lifetime_events as scenarios
 from tests.oracles import lifetimes as oracle
 from tests.oracles.lifetimes import Event, Payload, bag_of, changes_from, heads
 from tests.oracles.plain_groups import PlainGroups
 
-PORT = stories.port()
+PORT = scenarios.port()
 ORDERS = st.sampled_from(
     [
         (Order("size"),),
@@ -43,8 +43,8 @@ def identity(payload: Payload) -> tuple[int, int]:
     arrays = [
         pa.array([value], field.type) for value, field in zip(payload, PORT.schema, strict=True)
     ]
-    hi, lo = identities(pa.RecordBatch.from_arrays(arrays, schema=PORT.schema))
-    return int(hi[0]), int(lo[0])
+    id_high, id_low = identities(pa.RecordBatch.from_arrays(arrays, schema=PORT.schema))
+    return int(id_high[0]), int(id_low[0])
 
 
 def key_of(value: Any, *, descending: bool) -> tuple[Any, ...]:
@@ -69,10 +69,10 @@ def best_first(by: Sequence[Order]) -> Callable[[Payload], Any]:
 
 
 def check(
-    dice: Random, k: int, by: Sequence[Order], kind: stories.ScenarioKind, *, partial: bool
+    dice: Random, k: int, by: Sequence[Order], kind: scenarios.ScenarioKind, *, partial: bool
 ) -> None:
     operator = TopK(PORT.schema, k, by, partial=partial)
-    for step in stories.play(operator, stories.story(dice, [PORT], kind)):
+    for step in scenarios.play(operator, scenarios.scenario(dice, [PORT], kind)):
         if step.complete or not (kind.shuffled or kind.holes):
             step.check(oracle.top(step.inputs[0], k, best_first(by)))
         assert not step.complete or min(step.output.values(), default=1) > 0
@@ -83,7 +83,9 @@ def check(
 def test_oracle_top_k_of_random_changes(
     dice: Random, k: int, by: Sequence[Order], cuts: bool, pace: int
 ) -> None:
-    kind = stories.ScenarioKind(groups=2, revisions=14, batches=5, cuts=cuts, holes=cuts, pace=pace)
+    kind = scenarios.ScenarioKind(
+        groups=2, revisions=14, batches=5, cuts=cuts, holes=cuts, pace=pace
+    )
     check(dice, k, by, kind, partial=True)
 
 
@@ -92,14 +94,14 @@ def test_oracle_top_k_of_random_changes(
 def test_oracle_top_k_of_shuffled_changes(
     dice: Random, k: int, by: Sequence[Order], cuts: bool, pace: int
 ) -> None:
-    kind = stories.ScenarioKind(3, 14, groups=2, cuts=cuts, holes=cuts, pace=pace, shuffled=True)
+    kind = scenarios.ScenarioKind(3, 14, groups=2, cuts=cuts, holes=cuts, pace=pace, shuffled=True)
     check(dice, k, by, kind, partial=True)
 
 
 @given(DICE, st.sampled_from([1, 3]), ORDERS)
 @settings(max_examples=25)
 def test_reading_everything_changes_nothing(dice: Random, k: int, by: Sequence[Order]) -> None:
-    check(dice, k, by, stories.ScenarioKind(groups=2, revisions=14), partial=False)
+    check(dice, k, by, scenarios.ScenarioKind(groups=2, revisions=14), partial=False)
 
 
 @pytest.mark.parametrize("patience", [0, 2])
@@ -108,7 +110,7 @@ def test_oracle_events_that_are_owed_are_cleared_up(
     seed: int, patience: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(top, "_PATIENCE", patience)
-    kind = stories.ScenarioKind(groups=1, revisions=20, shuffled=seed % 2 == 0)
+    kind = scenarios.ScenarioKind(groups=1, revisions=20, shuffled=seed % 2 == 0)
     check(Random(seed), 2, [Order("size")], kind, partial=True)
 
 
@@ -137,9 +139,9 @@ def test_bounded_an_event_taken_out_reads_few() -> None:
     operator = TopK(NUMBERS, 3, [Order("x")])
     groups = PlainGroups(operator.synopses)
     fed(operator, groups, numbers(*((0, INFINITY, x, 1) for x in range(200))))
-    (told,) = fed(operator, groups, numbers((0, INFINITY, 199, -1)))
+    (emitted,) = fed(operator, groups, numbers((0, INFINITY, 199, -1)))
     assert operator.reads.events == 5
-    assert (heads(told), told.column("x").to_pylist()) == (
+    assert (heads(emitted), emitted.column("x").to_pylist()) == (
         [(0, INFINITY, -1), (0, INFINITY, 1)],
         [199, 196],
     )
@@ -165,24 +167,26 @@ def test_bounded_events_taken_out_again_and_again_read_few_in_all() -> None:
 def test_oracle_top_k_of_last_changes(dice: Random, k: int, by: Sequence[Order], pace: int) -> None:
     operator = TopK(PORT.schema, k, by)
     groups = PlainGroups(operator.synopses)
-    batches = stories.story(dice, [PORT], stories.ScenarioKind(groups=2, revisions=14, pace=pace))
+    batches = scenarios.scenario(
+        dice, [PORT], scenarios.ScenarioKind(groups=2, revisions=14, pace=pace)
+    )
     came: list[pa.RecordBatch] = []
-    told: list[pa.RecordBatch] = []
+    emitted: list[pa.RecordBatch] = []
     for batch, over in zip(batches, [*(b.watermark for b in batches[1:]), INFINITY], strict=True):
         if not batch.chunks:
             continue
         groups.begin(batch.watermark)
         came.append(pa.concat_batches([changes for _, changes in batch.chunks]))
-        told += operator.on_last_changes(0, came[-1], groups, batch.watermark, over)
-    oracle.assert_same_snapshots(bag_of(*told), oracle.top(bag_of(*came), k, best_first(by)))
+        emitted += operator.on_last_changes(0, came[-1], groups, batch.watermark, over)
+    oracle.assert_same_snapshots(bag_of(*emitted), oracle.top(bag_of(*came), k, best_first(by)))
 
 
 def test_bounded_nothing_is_kept_of_last_changes_that_end() -> None:
     operator = TopK(NUMBERS, 1, [Order("x")])
     groups = PlainGroups(operator.synopses)
     changes = numbers((0, 4, 9, 1), (0, 4, 7, 1), (2, 8, 5, 1))
-    (told,) = operator.on_last_changes(0, changes, groups, 0, 5)
-    assert bag_of(told) == {Event(G, 0, 4, (9,)): 1, Event(G, 4, 8, (5,)): 1}
+    (emitted,) = operator.on_last_changes(0, changes, groups, 0, 5)
+    assert bag_of(emitted) == {Event(G, 0, 4, (9,)): 1, Event(G, 4, 8, (5,)): 1}
     slots = groups.locate(np.array([G[0]], np.uint64), np.array([G[1]], np.uint64))
     for synopsis in (0, 1):
         assert groups.read(synopsis, slots).rows.column("x").to_pylist() == [5]
@@ -204,11 +208,11 @@ def test_what_is_shown_knows_what_comes_when_lifetimes_end() -> None:
     # 3      |==============|
     operator = TopK(NUMBERS, 1, [Order("x")])
     groups = PlainGroups(operator.synopses)
-    (told,) = fed(operator, groups, numbers((0, 4, 9, 1), (2, 8, 5, 1), (0, 6, 3, 1)))
-    assert bag_of(told) == {Event(G, 0, 4, (9,)): 1, Event(G, 4, 8, (5,)): 1}
+    (emitted,) = fed(operator, groups, numbers((0, 4, 9, 1), (2, 8, 5, 1), (0, 6, 3, 1)))
+    assert bag_of(emitted) == {Event(G, 0, 4, (9,)): 1, Event(G, 4, 8, (5,)): 1}
     # at 3 the 9 turns out to have ended: 5 takes over, what was shown before stays
     (revised,) = fed(operator, groups, numbers((0, 4, 9, -1), (0, 3, 9, 1)), 3)
-    assert bag_of(told, revised) == {Event(G, 0, 3, (9,)): 1, Event(G, 3, 8, (5,)): 1}
+    assert bag_of(emitted, revised) == {Event(G, 0, 3, (9,)): 1, Event(G, 3, 8, (5,)): 1}
     assert operator.reads.events <= 6
 
 

@@ -26,15 +26,15 @@ def made(folder: Path) -> Generations:
     return Generations(arena, "join", PARTITIONS, {})
 
 
-def hi_of(partition: int) -> int:
+def id_high_of(partition: int) -> int:
     return partition << 62
 
 
 def record(generations: Generations, first: int, last: int, ends: int = INFINITY) -> None:
     """Write a record of the partitions from a first to a last one, in a segment of its own."""
     epoch = generations.begin_flush()
-    hi = np.array([hi_of(first), hi_of(last)], dtype=np.uint64)
-    generations.add(record_of(0, epoch, epoch << 32, hi, 20, ends))
+    id_high = np.array([id_high_of(first), id_high_of(last)], dtype=np.uint64)
+    generations.add(record_of(0, epoch, epoch << 32, id_high, 20, ends))
     generations.add_segment(epoch)
 
 
@@ -46,12 +46,12 @@ actions = st.lists(
 
 @given(actions)
 def test_parity_generations_beside_a_recount(
-    tmp_path_factory: pytest.TempPathFactory, story: list[tuple[str, set[int]]]
+    tmp_path_factory: pytest.TempPathFactory, scenario: list[tuple[str, set[int]]]
 ) -> None:
     """A list of flushes for each generation of each partition tells the same."""
     generations = made(tmp_path_factory.mktemp("generations"))
     plain: list[list[list[int]]] = [[[]] for _ in range(PARTITIONS)]
-    for kind, chosen in story:
+    for kind, chosen in scenario:
         some = np.array(sorted(chosen), dtype=np.int64)
         events = np.column_stack([some, np.full_like(some, generations.epoch)])
         if kind == "flush":
@@ -110,8 +110,8 @@ def test_markers_of_late_ordinals_survive(tmp_path: Path) -> None:
     """Ordinals and identities use all their bits."""
     generations = made(tmp_path)
     ordinal = 2**32 - 2
-    hi = np.array([2**64 - 1, 2**64 - 1], dtype=np.uint64)
-    generations.add(record_of(0, 1, ordinal << 32, hi, 20, 3))
+    id_high = np.array([2**64 - 1, 2**64 - 1], dtype=np.uint64)
+    generations.add(record_of(0, 1, ordinal << 32, id_high, 20, 3))
     generations.add_segment(ordinal)
     assert generations.partitions_of(generations.records)[1].tolist() == [PARTITIONS - 1]
     assert generations.release() == ()

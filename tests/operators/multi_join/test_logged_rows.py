@@ -26,7 +26,7 @@ def record(words: Sequence[int], port: int = 1, epoch: int = 3, cut: int = 0) ->
 def test_rows_of_a_record_are_found() -> None:
     rows = LoggedRows.of(record(SOUND), CODECS, "log")
     assert rows.starts.tolist() == [0, 7]
-    assert rows.lo.tolist() == [1, 2]
+    assert rows.id_low.tolist() == [1, 2]
 
 
 @pytest.mark.parametrize(

@@ -115,13 +115,13 @@ versions = st.lists(
 @given(st.integers(2, 4), versions)
 @settings(max_examples=60, deadline=None)
 def test_oracle_spills_and_clean_ups_at_any_moment(
-    tmp_path_factory: pytest.TempPathFactory, ports: int, story: list[Any]
+    tmp_path_factory: pytest.TempPathFactory, ports: int, scenario: list[Any]
 ) -> None:
     """Spills, clean-ups of some partitions, watermarks, snapshots and lost arenas do not show."""
     space = JoinSpace(str(tmp_path_factory.mktemp("join")), spec_of(ports), quota=1 << 20)
     run = Run(space)
     number = 0
-    for actions, cleaned, ahead, lost, snapshot in story:
+    for actions, cleaned, ahead, lost, snapshot in scenario:
         space.snapshot = snapshot
         begin = max(0, space.watermark)
         with space.version(begin + ahead) as join:
@@ -162,8 +162,8 @@ def random_rows(
 def test_crash_restored_joins_emit_the_same_results(tmp_path: Path) -> None:
     """A join that loses its arena after every version emits the same in each, and owes the same."""
     spec = spec_of(3)
-    told: dict[bool, list[Any]] = {False: [], True: []}
-    for lost, made in told.items():
+    reported: dict[bool, list[Any]] = {False: [], True: []}
+    for lost, made in reported.items():
         rng = np.random.default_rng(5)
         folder = tmp_path / str(lost)
         folder.mkdir()
@@ -180,18 +180,20 @@ def test_crash_restored_joins_emit_the_same_results(tmp_path: Path) -> None:
                 made.append(join.owes_since(10**9))
             if lost:
                 space.lose_arena()
-    assert told[False] == told[True]
+    assert reported[False] == reported[True]
 
 
 class CrashError(Exception):
     """The process dies."""
 
 
-def play(run: Run, story: list[list[Sent]], spilled: list[int], *, clean: bool, steps: int) -> None:
+def play(
+    run: Run, scenario: list[list[Sent]], spilled: list[int], *, clean: bool, steps: int
+) -> None:
     """Run a version; it dies before it has made all of its four steps."""
     with run.space.version() as join:
         for port in range(min(2, steps)):
-            run.send(join, port, story[port])
+            run.send(join, port, scenario[port])
         if steps > 2:
             join.spill(np.array(spilled))
         if steps > 3 and clean:
@@ -206,13 +208,13 @@ def test_crash_in_the_middle_of_a_version_leaves_nothing_behind(tmp_path: Path) 
     run = Run(space)
     rng = np.random.default_rng(8)
     for version in range(30):
-        story = [random_rows(rng, port, 10, 20) for port in range(2)]
+        scenario = [random_rows(rng, port, 10, 20) for port in range(2)]
         spilled = rng.integers(0, 8, 2).tolist()
         came, made = [bag.copy() for bag in run.came], run.made.copy()
         with pytest.raises(CrashError):
-            play(run, story, spilled, clean=False, steps=int(rng.integers(0, 4)))
+            play(run, scenario, spilled, clean=False, steps=int(rng.integers(0, 4)))
         run.came, run.made = came, made
-        play(run, story, spilled, clean=version % 5 == 4, steps=4)
+        play(run, scenario, spilled, clean=version % 5 == 4, steps=4)
     with space.version() as join:
         run.clean(join, None, last=True)
     run.check()

@@ -37,15 +37,15 @@ def play(space: JoinSpace, version: int) -> None:
 def test_a_snapshot_stands_without_what_was_before(tmp_path: Path) -> None:
     """A restore needs no segment of snapshots or events older than the last snapshot."""
     space = JoinSpace(str(tmp_path), SPEC)
-    told = []
+    reported = []
     for version in range(12):
         space.snapshot = version in (5, 9)
         play(space, version)
         space.lose_arena()
         with space.version() as join:
-            told.append((join.generations().tolist(), join.sizes().tolist()))
+            reported.append((join.generations().tolist(), join.sizes().tolist()))
             assert join.owes_since(99) in (1, 99)
-    counts = [sum(each[0]) for each in told]
+    counts = [sum(each[0]) for each in reported]
     assert counts == sorted(counts)
     assert counts[-1] == 4
 

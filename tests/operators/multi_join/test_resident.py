@@ -13,10 +13,10 @@ from icestream.state.budget import Budget, Refused
 
 
 def add(resident: Resident, keys: list[int], port: int) -> None:
-    hi = np.array(keys, dtype=np.uint64) << np.uint64(32)
+    id_high = np.array(keys, dtype=np.uint64) << np.uint64(32)
     payload = np.repeat(np.array([2 << 32, 7]).reshape(1, 2), len(keys), axis=0).ravel()
     resident.reserve(len(keys), len(payload))
-    slots, _ = resident.open(hi, hi, port)
+    slots, _ = resident.open(id_high, id_high, port)
     times = np.zeros(len(keys), dtype=np.int64)
     begins = 2 * np.arange(len(keys))
     resident.link(slots, port, times, times + 9, payload, begins, fresh=True)
@@ -34,8 +34,8 @@ def test_a_refused_chunk_changes_nothing(tmp_path: Path) -> None:
         resident.reserve(10_000, 20_000)
     assert numbers == before
     assert resident.heap.tolist() == heap
-    hi = np.array([2], dtype=np.uint64) << np.uint64(32)
-    slots, hits = resident.open(hi, hi, 1)
+    id_high = np.array([2], dtype=np.uint64) << np.uint64(32)
+    slots, hits = resident.open(id_high, id_high, 1)
     assert slots.tolist() == [1]
     assert hits.tolist() == [0]
 

@@ -13,9 +13,9 @@ X = pa.schema([("x", pa.int64())])
 
 
 @pytest.mark.parametrize("partitions", [1, 3, 256, 300])
-def test_partitions_are_even_ranges_of_hi(partitions: int) -> None:
-    hi = np.linspace(0, 2**64 - 2**12, 10_001).astype(np.uint64)
-    found = partitions_of(hi, partitions)
+def test_partitions_are_even_ranges_of_id_high(partitions: int) -> None:
+    id_high = np.linspace(0, 2**64 - 2**12, 10_001).astype(np.uint64)
+    found = partitions_of(id_high, partitions)
     assert (np.diff(found) >= 0).all()
     counts = np.bincount(found, minlength=partitions)
     assert len(counts) == partitions
@@ -23,7 +23,7 @@ def test_partitions_are_even_ranges_of_hi(partitions: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reported"),
     [
         ({"inputs": (X,)}, "at least two"),
         ({"partitions": 0}, "at least one partition"),
@@ -32,9 +32,9 @@ def test_partitions_are_even_ranges_of_hi(partitions: int) -> None:
         ({"columns": ((0, "z", "a"),)}, "no column 'z'"),
     ],
 )
-def test_a_join_that_cannot_be_is_refused(change: dict[str, Any], told: str) -> None:
+def test_a_join_that_cannot_be_is_refused(change: dict[str, Any], reported: str) -> None:
     given: dict[str, Any] = {"number": 0, "inputs": (X, X), "columns": (), "partitions": 4}
-    with pytest.raises(DefinitionError, match=told):
+    with pytest.raises(DefinitionError, match=reported):
         MultiJoinSpec(**(given | change))
 
 

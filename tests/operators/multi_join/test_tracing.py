@@ -33,8 +33,8 @@ def rows(count: int, seed: int = 1) -> pa.RecordBatch:
 def home(**key: object) -> int:
     """Return where the exchange would send a row with a key: computed alone."""
     batch = pa.RecordBatch.from_pylist([key])
-    hi, _ = KeyCodec(batch.schema).identify(batch)
-    return int(partitions_of(hi, PARTITIONS)[0])
+    id_high, _ = KeyCodec(batch.schema).identify(batch)
+    return int(partitions_of(id_high, PARTITIONS)[0])
 
 
 @given(st.integers(0, 60), st.integers(0, 5))

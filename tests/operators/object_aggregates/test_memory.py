@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from icestream.operators.aggregates.aggregate import Aggregate
-from icestream.operators.folding.fold import HI, LO
+from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN
 from icestream.operators.object_aggregates.assembly import WORK
 from icestream.operators.object_aggregates.spec import ObjectSpec
 from icestream.operators.object_aggregates.states import States
@@ -66,18 +66,18 @@ def tuples(rows: int, groups: int, seed: int) -> pa.RecordBatch:
     """Make events whose values are nearly all distinct."""
     dice = np.random.default_rng(seed)
     keys = pa.record_batch([pa.array(dice.integers(0, groups, rows))], schema=KEYS)
-    hi, lo = KeyCodec(KEYS).identify(keys)
+    id_high, id_low = KeyCodec(KEYS).identify(keys)
     values = dice.normal(size=rows)
     texts = pa.array([f"text {n}" for n in dice.integers(0, 10 * rows, rows).tolist()])
     columns = [
         pa.array(np.arange(rows)),
-        pa.array(hi),
-        pa.array(lo),
+        pa.array(id_high),
+        pa.array(id_low),
         keys.column(0),
         pa.array(values),
         texts,
     ]
-    return pa.record_batch(columns, names=["time", HI, LO, "k0", "x", "t"])
+    return pa.record_batch(columns, names=["time", ID_HIGH_COLUMN, ID_LOW_COLUMN, "k0", "x", "t"])
 
 
 @pytest.mark.parametrize("groups", [pytest.param(20, marks=pytest.mark.slow), 2000])

@@ -250,10 +250,10 @@ def test_bounded_the_directory_forgets_what_no_window_needs(tmp_path: Path) -> N
 
 
 def _noting(sizes: list[int]) -> Callable[[Any], dict[str, Any]]:
-    told = vars(operator.ObjectOperator)["statistics"].fget
+    reported = vars(operator.ObjectOperator)["statistics"].fget
 
     def statistics(self: Any) -> dict[str, Any]:
-        facts: dict[str, Any] = told(self)
+        facts: dict[str, Any] = reported(self)
         sizes.append(facts["slices"])
         return facts
 

@@ -1,4 +1,4 @@
-"""Ranges of hi beside looking at every event."""
+"""Ranges of id_high beside looking at every event."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icestream.operators.folding.fold import HI
+from icestream.operators.folding.fold import ID_HIGH_COLUMN
 from icestream.operators.object_aggregates.ranges import ranges_of, within
 
 
@@ -18,21 +18,24 @@ from icestream.operators.object_aggregates.ranges import ranges_of, within
     st.integers(8, 200),
 )
 def test_ranges_hold_every_group_once(batches: list[list[int]], size: int) -> None:
-    events = [pa.record_batch([pa.array(hi, pa.uint64())], names=[HI]) for hi in batches]
+    events = [
+        pa.record_batch([pa.array(id_high, pa.uint64())], names=[ID_HIGH_COLUMN])
+        for id_high in batches
+    ]
     ranges = list(ranges_of(events, size))
     assert ranges[0][0] == 0
     assert ranges[-1][1] == 2**64
     assert all(a[1] == b[0] and a[0] < a[1] for a, b in pairwise(ranges))
-    for batch, hi in zip(events, batches, strict=True):
-        parts = [within(batch, *each).column(HI).to_pylist() for each in ranges]
-        assert sorted(value for part in parts for value in part) == sorted(hi)
+    for batch, id_high in zip(events, batches, strict=True):
+        parts = [within(batch, *each).column(ID_HIGH_COLUMN).to_pylist() for each in ranges]
+        assert sorted(value for part in parts for value in part) == sorted(id_high)
 
 
 def test_bounded_ranges_are_of_about_one_size() -> None:
     """Also where a shard has a narrow part of all groups."""
     dice = np.random.default_rng(1)
-    hi = dice.integers(2**62, 2**63, 100_000, dtype=np.uint64)
-    batch = pa.record_batch([pa.array(hi)], names=[HI])
+    id_high = dice.integers(2**62, 2**63, 100_000, dtype=np.uint64)
+    batch = pa.record_batch([pa.array(id_high)], names=[ID_HIGH_COLUMN])
     sizes = [within(batch, *each).nbytes for each in ranges_of([batch], 50_000)]
     assert len(sizes) == 17
     assert max(sizes) <= 60_000

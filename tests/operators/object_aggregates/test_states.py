@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icestream.operators.aggregates.aggregate import Aggregate
-from icestream.operators.folding.fold import HI, LO
+from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN
 from icestream.operators.object_aggregates.spec import ObjectSpec
 from icestream.operators.object_aggregates.states import States
 from icestream.plan.windows.grid import Windows
@@ -33,16 +33,16 @@ EVENTS = st.lists(st.tuples(st.integers(0, 3), st.sampled_from("abcd"), st.integ
 def tuples(events: list[Event]) -> pa.RecordBatch:
     """Make tuples of (time, key, value)."""
     keys = pa.record_batch([pa.array([e[1] for e in events], pa.string())], schema=KEYS)
-    hi, lo = KeyCodec(KEYS).identify(keys)
+    id_high, id_low = KeyCodec(KEYS).identify(keys)
     return pa.record_batch(
         [
             pa.array([e[0] for e in events], pa.int64()),
-            pa.array(hi),
-            pa.array(lo),
+            pa.array(id_high),
+            pa.array(id_low),
             keys.column(0),
             pa.array([e[2] for e in events], pa.int64()),
         ],
-        names=["time", HI, LO, "k0", "x0"],
+        names=["time", ID_HIGH_COLUMN, ID_LOW_COLUMN, "k0", "x0"],
     )
 
 
@@ -84,8 +84,8 @@ def test_oracle_combined_rows_are_sorted_and_one_per_group(
 def check(states: States, panes: list[int], rows: pa.RecordBatch, events: list[Event]) -> None:
     entries = states.entries(rows)
     ids = [
-        (pane, int(hi) % 2**64, int(lo) % 2**64)
-        for pane, (hi, lo) in zip(panes, entries[:, :2].tolist(), strict=True)
+        (pane, int(id_high) % 2**64, int(id_low) % 2**64)
+        for pane, (id_high, id_low) in zip(panes, entries[:, :2].tolist(), strict=True)
     ]
     assert ids == sorted(set(ids))
     sums, lists, counts = (answer.to_pylist() for answer in states.lower(rows))
@@ -97,12 +97,12 @@ def check(states: States, panes: list[int], rows: pa.RecordBatch, events: list[E
     assert counts == [len(each) for each in lists]
 
 
-def test_rows_inside_a_range_of_hi() -> None:
+def test_rows_inside_a_range_of_id_high() -> None:
     states = States(SPEC)
     batch = tuples([(0, key, 1) for key in "abcd"])
     _, rows = states.lift(batch, np.zeros(4, dtype=np.int64))
-    his = [int(hi) % 2**64 for hi in states.entries(rows)[:, 0].tolist()]
-    assert states.ends(rows) == (his[0], his[-1])
-    inside = states.inside(rows, his[1], his[2] + 1)
-    assert states.ends(inside) == (his[1], his[2])
-    assert states.inside(rows, his[3] + 1, 2**64).num_rows == 0
+    high_words = [int(id_high) % 2**64 for id_high in states.entries(rows)[:, 0].tolist()]
+    assert states.ends(rows) == (high_words[0], high_words[-1])
+    inside = states.inside(rows, high_words[1], high_words[2] + 1)
+    assert states.ends(inside) == (high_words[1], high_words[2])
+    assert states.inside(rows, high_words[3] + 1, 2**64).num_rows == 0

@@ -79,12 +79,12 @@ def test_oracle_portions_hold_every_group_once(
     assert [piece.target for piece in pieces] == sorted(piece.target for piece in pieces)
     for target, slices in targets.items():
         for each in slices:
-            for hi in (int(each["first_hi"]), int(each["last_hi"])):
+            for id_high in (int(each["first_id_high"]), int(each["last_id_high"])):
                 holding = [
                     piece
                     for piece in pieces
                     if piece.target == target
-                    and piece.low <= hi < piece.high
+                    and piece.low <= id_high < piece.high
                     and each["marker"] in piece.slices["marker"]
                 ]
                 assert len(holding) == 1

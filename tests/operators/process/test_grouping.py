@@ -39,8 +39,8 @@ def test_portions_cover_a_chunk_in_time_order(
     seen = []
     for portion in portions_of(groups, changes, expand=expand):
         keys = portion.keys(pa.schema([("user", pa.int64())])).column("user").to_pylist()
-        hi, _ = groups.identities(portion.slots)
-        assert keys == hi.tolist()
+        id_high, _ = groups.identities(portion.slots)
+        assert keys == id_high.tolist()
         assert len(portion.starts) == len(portion.slots) + 1
         for key, first, last in zip(keys, portion.starts[:-1], portion.starts[1:], strict=True):
             mine = portion.events.slice(first, last - first)

@@ -50,26 +50,26 @@ OPERATIONS = st.tuples(
 
 @settings(max_examples=150)
 @given(st.lists(st.lists(OPERATIONS, max_size=5), max_size=4))
-def test_oracle_a_book_of_timers_is_a_set_for_each_group(chunks: list[list[Any]]) -> None:
+def test_oracle_a_table_of_timers_is_a_set_for_each_group(chunks: list[list[Any]]) -> None:
     groups = store()
     plain: dict[int, set[int]] = {user: set() for user in USERS.tolist()}
     for chunk in chunks:
-        book = TimerTable(groups, 0, USERS, 2)
+        timers = TimerTable(groups, 0, USERS, 2)
         for method, pairs in chunk:
             for owner, at in [] if method == "pending" else pairs:
                 change = plain[owner].discard if "delete" in method else plain[owner].add
                 change(max(at, 2))
             if method.endswith("one"):
                 for owner, at in pairs:
-                    getattr(book, method)(owner, at)
+                    getattr(timers, method)(owner, at)
             elif method != "pending":
                 owners, at = (np.array(part, dtype=np.int64) for part in zip(*pairs, strict=True))
-                getattr(book, method)(owners, at)
+                getattr(timers, method)(owners, at)
             else:
-                owners, at = book.pending()
+                owners, at = timers.pending()
                 expected = [(owner, t) for owner in plain for t in sorted(plain[owner])]
                 assert list(zip(owners.tolist(), at.tolist(), strict=True)) == expected
-        book.flush(keys())
+        timers.flush(keys())
         assert stored(groups) == {owner: kept for owner, kept in plain.items() if kept}
         known = groups.read(1, USERS)
         assert known.owners.tolist() == [owner for owner, kept in plain.items() if kept]

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from icestream.operators.aggregates.aggregate import Aggregate
-from icestream.operators.session.fragments import LAST_HI, Fragments
+from icestream.operators.session.fragments import LAST_ID_HIGH, Fragments
 from icestream.operators.session.rows import Sessions, united
 from icestream.operators.session.spec import SessionSpec
 from icestream.plan.windows.session import Session
@@ -26,7 +26,7 @@ def random_run(dice: np.random.Generator, rows: int) -> Sessions:
     table[:, :2] = dice.choice(2**60, size=(rows, 1))
     table[:, 2] = dice.integers(0, 100, rows)
     table[:, 3] = table[:, 2] + 10
-    names = pa.array([f"key {hi}" for hi in table[:, 0].tolist()])
+    names = pa.array([f"key {id_high}" for id_high in table[:, 0].tolist()])
     return united([Sessions(table, pa.record_batch([names], SPEC.keys)), Sessions.none(SPEC)], SPEC)
 
 
@@ -43,10 +43,10 @@ def test_oracle_fragments_of_many_runs_equal_one(tmp_path: Path, seed: int) -> N
     lasts = np.sort(dice.choice(2**60, size=7).astype(np.uint64)).tolist()
     with fragments.ahead() as ahead:
         found, before = [], -1
-        for last in [*map(np.uint64, lasts), LAST_HI]:
+        for last in [*map(np.uint64, lasts), LAST_ID_HIGH]:
             for reached, portion in ahead.up_to(last):
-                assert (portion.hi <= reached).all()
-                assert all(before < hi for hi in portion.hi.tolist())
+                assert (portion.id_high <= reached).all()
+                assert all(before < id_high for id_high in portion.id_high.tolist())
                 before = int(reached)
                 found.append(portion)
             assert before == last

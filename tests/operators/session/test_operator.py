@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from icestream.core.arrays import Table
 from icestream.core.times import MINUS_INFINITY
 from icestream.operators.aggregates.aggregate import Aggregate
-from icestream.operators.folding.fold import HI, LO
+from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN
 from icestream.operators.protocol import PastVersion
 from icestream.operators.session import fragments
 from icestream.operators.session.operator import SessionOperator
@@ -69,10 +69,12 @@ class Events:
         for first in range(0, len(self.events), self.rows):
             names, times, values = zip(*self.events[first : first + self.rows], strict=True)
             keys = pa.record_batch([pa.array(names, pa.string())], KEYS)
-            hi, lo = KeyCodec(KEYS).identify(keys)
-            columns = [pa.array(times, pa.int64()), pa.array(hi), pa.array(lo)]
+            id_high, id_low = KeyCodec(KEYS).identify(keys)
+            columns = [pa.array(times, pa.int64()), pa.array(id_high), pa.array(id_low)]
             columns += [*keys.columns, pa.array(values, pa.int64())]
-            yield pa.record_batch(columns, names=["time", HI, LO, "k0", "x0"])
+            yield pa.record_batch(
+                columns, names=["time", ID_HIGH_COLUMN, ID_LOW_COLUMN, "k0", "x0"]
+            )
 
     def entries(self) -> Iterator[Table]:
         yield from ()

@@ -36,8 +36,8 @@ def sessions(chosen: list[tuple[int, int]]) -> Sessions:
     """Make one-event sessions of (group below 1000, start)."""
     rows = np.array([[0, 7, start, start + 10, 1] for _, start in chosen], dtype=np.int64)
     rows = rows.reshape(-1, 5)
-    hi = np.array([group * SPREAD for group, _ in chosen], dtype=np.uint64)
-    rows[:, 0] = hi.view(np.int64)
+    id_high = np.array([group * SPREAD for group, _ in chosen], dtype=np.uint64)
+    rows[:, 0] = id_high.view(np.int64)
     keys = pa.record_batch([pa.array([f"key {g}" for g, _ in chosen], pa.string())], SPEC.keys)
     return united([Sessions(rows, keys), Sessions.none(SPEC)], SPEC)
 
@@ -48,10 +48,10 @@ def advance(
     """Merge a run in and return what was due."""
     fragments = Fragments(SPEC, arena.path("fragments"), 300)
     fragments.newest = news
-    return told(pages.advance(fragments, closed, watermark))
+    return reported(pages.advance(fragments, closed, watermark))
 
 
-def told(parts: Iterator[Sessions] | list[Sessions]) -> list[tuple[Any, ...]]:
+def reported(parts: Iterator[Sessions] | list[Sessions]) -> list[tuple[Any, ...]]:
     return sorted(
         (key, *row[2:])
         for part in parts
@@ -89,10 +89,10 @@ def test_parity_pages_beside_a_sorted_list(
         found = advance(pages, arena, news, closed, watermark)
         model = model.merged(news, SPEC)
         due = model.ends <= watermark
-        assert found == told([model.where(due)])
+        assert found == reported([model.where(due)])
         model = model.where(~due)
         left = [part.where(part.ends > watermark) for part in pages.contents()]
-        assert told(left) == told([model])
+        assert reported(left) == reported([model])
         directory = pages.directory
         assert (np.diff(directory["low"].astype(np.float64)) > 0).all()
         assert int(directory["open"].sum()) == len(model)
@@ -153,7 +153,7 @@ def test_pages_are_filled_anew_with_what_is_open(arena: Arena) -> None:
     copies = list(pages.contents())
     pages.fill(part.where(part.ends > 100) for part in copies)
     expected = [(f"key {g}", g, g + 10, 1) for g in range(300) if g + 10 > 100]
-    assert told(pages.contents()) == sorted(expected)
+    assert reported(pages.contents()) == sorted(expected)
 
 
 def test_a_group_with_many_sessions_stays_in_one_page(arena: Arena) -> None:

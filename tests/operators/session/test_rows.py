@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from icestream.operators.aggregates.aggregate import Aggregate
-from icestream.operators.folding.fold import HI, LO
+from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN
 from icestream.operators.session.rows import Sessions, fragments_of, portions, united
 from icestream.operators.session.spec import SessionSpec
 from icestream.plan.windows.session import Session
@@ -27,16 +27,16 @@ def tuples(
     """Make events of (name, number, time), each with the time as its input."""
     names, numbers, times = zip(*events, strict=True)
     keys = pa.record_batch([pa.array(names, pa.string()), pa.array(numbers, pa.float64())], KEYS)
-    hi, lo = KeyCodec(spec.keys).identify(keys.select(spec.keys.names))
+    id_high, id_low = KeyCodec(spec.keys).identify(keys.select(spec.keys.names))
     return pa.record_batch(
         [
             pa.array(times, pa.int64()),
-            pa.array(hi),
-            pa.array(lo),
+            pa.array(id_high),
+            pa.array(id_low),
             *keys.select(spec.keys.names).columns,
             pa.array(times, pa.int64()),
         ],
-        names=["time", HI, LO, *spec.keys.names, "x0"],
+        names=["time", ID_HIGH_COLUMN, ID_LOW_COLUMN, *spec.keys.names, "x0"],
     )
 
 
@@ -84,9 +84,9 @@ def test_merging_keeps_each_row_beside_its_key() -> None:
         pairwise = pairwise.merged(run, spec)
     for merged in (pairwise, united(runs, spec)):
         assert shown(merged) == shown(at_once)
-        hi, lo = KeyCodec(KEYS).identify(merged.keys)
-        assert (merged.hi == hi).all()
-        assert (merged.rows[:, 1].view(np.uint64) == lo).all()
+        id_high, id_low = KeyCodec(KEYS).identify(merged.keys)
+        assert (merged.id_high == id_high).all()
+        assert (merged.rows[:, 1].view(np.uint64) == id_low).all()
 
 
 @pytest.mark.parametrize("keys", [KEYS, pa.schema([])])
@@ -110,7 +110,7 @@ def test_groups_that_share_half_of_their_identity_stay_apart() -> None:
             pa.array([2, 1, 2], pa.uint64()),
             pa.array([5, 3, 9], pa.int64()),
         ],
-        names=["time", HI, LO, "x0"],
+        names=["time", ID_HIGH_COLUMN, ID_LOW_COLUMN, "x0"],
     )
     assert shown(fragments_of(batch, 0, spec)) == [(3, 13, 1, 3), (5, 19, 2, 14)]
 

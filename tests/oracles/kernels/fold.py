@@ -7,12 +7,12 @@ import math
 from icestream.core.arrays import Ids, Ints
 
 
-def assign_entries_reference(hi: Ids, lo: Ids, pane: Ints) -> tuple[list[int], list[int]]:
+def assign_entries_reference(id_high: Ids, id_low: Ids, pane: Ints) -> tuple[list[int], list[int]]:
     """Number entries with a dict: (entry of each event, events that opened one)."""
     numbers: dict[tuple[int, int, int], int] = {}
     slots: list[int] = []
     opened: list[int] = []
-    for i, key in enumerate(zip(hi.tolist(), lo.tolist(), pane.tolist(), strict=True)):
+    for i, key in enumerate(zip(id_high.tolist(), id_low.tolist(), pane.tolist(), strict=True)):
         if key not in numbers:
             numbers[key] = len(numbers)
             opened.append(i)
@@ -21,13 +21,13 @@ def assign_entries_reference(hi: Ids, lo: Ids, pane: Ints) -> tuple[list[int], l
 
 
 def new_keys_reference(
-    hi: Ids, lo: Ids, pane: Ints, rows: list[int]
+    id_high: Ids, id_low: Ids, pane: Ints, rows: list[int]
 ) -> tuple[list[int], list[int]]:
     """List the first event of each group and each group's latest pane, with a dict."""
     last: dict[tuple[int, int], int] = {}
     fresh = []
     for i in rows:
-        key = (int(hi[i]), int(lo[i]))
+        key = (int(id_high[i]), int(id_low[i]))
         if key not in last:
             fresh.append(i)
         last[key] = max(last.get(key, int(pane[i])), int(pane[i]))
@@ -41,6 +41,6 @@ def order_floats_reference(values: list[float]) -> list[int]:
     return [ranks[key] for key in keys]
 
 
-def routes_of_reference(hi: Ids, key_groups: int, route: Ints) -> list[int]:
+def routes_of_reference(id_high: Ids, key_groups: int, route: Ints) -> list[int]:
     """Compute routes with Python's numbers."""
-    return [int(route[((h >> 32) * key_groups) >> 32]) for h in hi.tolist()]
+    return [int(route[((h >> 32) * key_groups) >> 32]) for h in id_high.tolist()]

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from icestream.kernels.hashing import (
-    _NULL_HI,
-    _NULL_LO,
-    _STRUCT_HI,
-    _STRUCT_LO,
+    _NULL_HIGH,
+    _NULL_LOW,
+    _STRUCT_HIGH,
+    _STRUCT_LOW,
     NULL,
     VALUE,
     ByteArray,
@@ -27,21 +27,23 @@ def plain_floats_reference(bits: U64Array, out: U64Array) -> None:
 
 
 def absorb_words_reference(
-    words: npt.NDArray[Any], mask: ByteArray, hi: U64Array, lo: U64Array
+    words: npt.NDArray[Any], mask: ByteArray, id_high: U64Array, id_low: U64Array
 ) -> None:
     """Do what `absorb_words` does, one Python integer at a time."""
-    _absorb_reference([[int(word)] for word in words], mask, hi, lo)
+    _absorb_reference([[int(word)] for word in words], mask, id_high, id_low)
 
 
-def absorb_floats_reference(bits: U64Array, mask: ByteArray, hi: U64Array, lo: U64Array) -> None:
+def absorb_floats_reference(
+    bits: U64Array, mask: ByteArray, id_high: U64Array, id_low: U64Array
+) -> None:
     """Do what `absorb_floats` does, one Python integer at a time."""
     plain = np.empty_like(bits)
     plain_floats_reference(bits, plain)
-    _absorb_reference([[int(word)] for word in plain], mask, hi, lo)
+    _absorb_reference([[int(word)] for word in plain], mask, id_high, id_low)
 
 
 def absorb_bytes_reference(
-    offsets: npt.NDArray[Any], data: ByteArray, mask: ByteArray, hi: U64Array, lo: U64Array
+    offsets: npt.NDArray[Any], data: ByteArray, mask: ByteArray, id_high: U64Array, id_low: U64Array
 ) -> None:
     """Do what `absorb_bytes` does, one Python integer at a time."""
     rows = []
@@ -49,34 +51,36 @@ def absorb_bytes_reference(
         text = data[begin:end].tobytes()
         words = [int.from_bytes(text[j : j + 8], "little") for j in range(0, len(text), 8)]
         rows.append([len(text), *words])
-    _absorb_reference(rows, mask, hi, lo)
+    _absorb_reference(rows, mask, id_high, id_low)
 
 
-def absorb_marks_reference(mask: ByteArray, hi: U64Array, lo: U64Array) -> None:
+def absorb_marks_reference(mask: ByteArray, id_high: U64Array, id_low: U64Array) -> None:
     """Do what `absorb_marks` does, one Python integer at a time."""
-    for i in range(hi.size):
+    for i in range(id_high.size):
         kind = int(mask[i]) if mask.size else VALUE
         if kind == VALUE:
-            _absorb_symbol(i, int(_STRUCT_HI), int(_STRUCT_LO), hi, lo)
+            _absorb_symbol(i, int(_STRUCT_HIGH), int(_STRUCT_LOW), id_high, id_low)
         elif kind == NULL:
-            _absorb_symbol(i, int(_NULL_HI), int(_NULL_LO), hi, lo)
+            _absorb_symbol(i, int(_NULL_HIGH), int(_NULL_LOW), id_high, id_low)
 
 
-def _absorb_reference(rows: list[list[int]], mask: ByteArray, hi: U64Array, lo: U64Array) -> None:
+def _absorb_reference(
+    rows: list[list[int]], mask: ByteArray, id_high: U64Array, id_low: U64Array
+) -> None:
     for i, words in enumerate(rows):
         kind = int(mask[i]) if mask.size else VALUE
         if kind == VALUE:
             for word in words:
-                _absorb_symbol(i, word, word, hi, lo)
+                _absorb_symbol(i, word, word, id_high, id_low)
         elif kind == NULL:
-            _absorb_symbol(i, int(_NULL_HI), int(_NULL_LO), hi, lo)
+            _absorb_symbol(i, int(_NULL_HIGH), int(_NULL_LOW), id_high, id_low)
 
 
-def _absorb_symbol(row: int, first: int, second: int, hi: U64Array, lo: U64Array) -> None:
+def _absorb_symbol(row: int, first: int, second: int, id_high: U64Array, id_low: U64Array) -> None:
     full = 2**64 - 1
-    x, y = (int(hi[row]) ^ first) & full, (int(lo[row]) ^ second) & full
+    x, y = (int(id_high[row]) ^ first) & full, (int(id_low[row]) ^ second) & full
     x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & full
     x = (x ^ x >> 27) * 0x94D049BB133111EB & full
     y = (y ^ y >> 33) * 0xFF51AFD7ED558CCD & full
     y = (y ^ y >> 33) * 0xC4CEB9FE1A85EC53 & full
-    hi[row], lo[row] = x ^ x >> 31, y ^ y >> 33
+    id_high[row], id_low[row] = x ^ x >> 31, y ^ y >> 33

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 
 def window_runs_reference(
-    hi: list[int], lo: list[int], times: list[int], length: int, offset: int
+    id_high: list[int], id_low: list[int], times: list[int], length: int, offset: int
 ) -> list[tuple[int, int]] | None:
     """Return first tuple and window of each run, None if the times of a key decrease."""
     found: list[tuple[int, int]] = []
     before: tuple[int, int, int] | None = None
-    for row, (high, low, time) in enumerate(zip(hi, lo, times, strict=True)):
+    for row, (high, low, time) in enumerate(zip(id_high, id_low, times, strict=True)):
         window = (time - offset) // length * length + offset if length else 0
-        if row and (high, low) == (hi[row - 1], lo[row - 1]) and time < times[row - 1]:
+        if row and (high, low) == (id_high[row - 1], id_low[row - 1]) and time < times[row - 1]:
             return None
         if (high, low, window) != before:
             before = (high, low, window)

@@ -7,11 +7,11 @@ from tests.oracles.kernels.words import merge_words_reference
 
 
 def cut_fragments_reference(
-    hi: Ids, lo: Ids, time: Ints, gap: int
+    id_high: Ids, id_low: Ids, time: Ints, gap: int
 ) -> tuple[list[int], list[tuple[int, int]]]:
     """Number fragments with a list per group: (fragment of each event, their first and last)."""
     groups: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for i, key in enumerate(zip(hi.tolist(), lo.tolist(), strict=True)):
+    for i, key in enumerate(zip(id_high.tolist(), id_low.tolist(), strict=True)):
         groups.setdefault(key, []).append((int(time[i]), i))
     slots = [0] * len(time)
     spans: list[tuple[int, int]] = []

@@ -8,12 +8,12 @@ from icestream.core.arrays import Ids, Mask, Table
 
 
 def find_in_runs_reference(
-    runs: list[Table], hi: Ids, lo: Ids, found: Mask
+    runs: list[Table], id_high: Ids, id_low: Ids, found: Mask
 ) -> dict[int, list[int]]:
     """Return what `find_in_runs` fills in, by place, with a dictionary for each run."""
     known = [{tuple(row[:2].view(np.uint64).tolist()): row.tolist() for row in run} for run in runs]
     places = {}
-    for i, wanted in enumerate(zip(hi.tolist(), lo.tolist(), strict=True)):
+    for i, wanted in enumerate(zip(id_high.tolist(), id_low.tolist(), strict=True)):
         there = [run[wanted] for run in known if wanted in run]
         if there and not found[i]:
             places[i] = there[0]
@@ -27,7 +27,7 @@ def merge_runs_reference(runs: list[Table]) -> list[list[int]]:
     return [merged[identity] for identity in sorted(merged)]
 
 
-def order_identities_reference(hi: Ids, lo: Ids) -> list[int]:
+def order_identities_reference(id_high: Ids, id_low: Ids) -> list[int]:
     """Return the order that `order_identities` fills in, by sorting pairs."""
-    pairs = list(zip(hi.tolist(), lo.tolist(), strict=True))
+    pairs = list(zip(id_high.tolist(), id_low.tolist(), strict=True))
     return sorted(range(len(pairs)), key=pairs.__getitem__)

@@ -37,12 +37,12 @@ def counted(condition: str = "rating > 2", function: str = "count", key: str = "
 def test_every_step_shows_in_the_description() -> None:
     for make in ALL.values():
         flow = make()
-        told = flow.describe()
+        reported = flow.describe()
         for number, steps in enumerate(flow.components):
-            assert told["components"][number] == [
+            assert reported["components"][number] == [
                 f"{place}: {described(step)}" for place, step in enumerate(steps)
             ]
-        assert len(told["edges"]) == len(flow.edges)
+        assert len(reported["edges"]) == len(flow.edges)
     descriptions = {json.dumps(make().describe(), sort_keys=True) for make in ALL.values()}
     assert len(descriptions) == len(ALL)
 

@@ -41,7 +41,7 @@ def test_aggregates_that_are_revised_tell_it_at_once(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["update", "complete"])
-def test_objects_are_told_once_or_refused(mode: str) -> None:
+def test_objects_are_reported_once_or_refused(mode: str) -> None:
     names = Aggregate("collect_list", "item", "items")
     items = PlanStream.of(RATINGS).window(SECOND).apply(["user"], lambda group: group.agg(names))
     assert stateful(dataflow(items, "append")) == ["aggregate, told once"]

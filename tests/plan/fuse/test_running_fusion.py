@@ -103,9 +103,9 @@ def test_a_user_chooses_and_measured_rows_do_not_change_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("together", "told"),
+    ("together", "reported"),
     [([["d", "e"]], "cannot be fused"), ([["a", "x"]], "'x'"), ("all", "'auto', 'none'")],
 )
-def test_what_cannot_run_together_is_refused(together: object, told: str) -> None:
-    with pytest.raises(DefinitionError, match=told):
+def test_what_cannot_run_together_is_refused(together: object, reported: str) -> None:
+    with pytest.raises(DefinitionError, match=reported):
         begun(CHAIN, together)

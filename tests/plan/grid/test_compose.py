@@ -41,7 +41,7 @@ def factors_of(composition: Composition) -> tuple[Windows, ...]:
 def steps_of(recipe: Recipe, start: int) -> TileSteps:
     """How the window that starts at an instant is made."""
     number = (start - recipe.window.offset) // recipe.window.slide
-    return recipe.makings[number % len(recipe.makings)]
+    return recipe.steps[number % len(recipe.steps)]
 
 
 def last_use(composition: Composition, window: Windows, start: int) -> int:
@@ -139,9 +139,9 @@ def test_the_twenty_minutes_can_be_five_and_fifteen_only_where_fifteen_lies_in_t
     )
     five, ten, fifteen, twenty = tumbling(5, 10, 15, 20)
     recipe = compose([five, ten, fifteen, twenty], dear_tens, grid=Grid(MINUTE)).recipes[-1]
-    assert recipe.makings == (TileSteps((TileRun(five, 4),)),)
+    assert recipe.steps == (TileSteps((TileRun(five, 4),)),)
     cheap_fifteens = compose([five, fifteen, twenty], ONE_EACH, grid=Grid(MINUTE)).recipes[-1]
-    assert cheap_fifteens.makings == (
+    assert cheap_fifteens.steps == (
         TileSteps((TileRun(fifteen, 1), TileRun(five, 1))),
         TileSteps((TileRun(five, 4),)),
         TileSteps((TileRun(five, 1), TileRun(fifteen, 1))),
@@ -189,7 +189,7 @@ def test_fields_without_an_inverse_slide_by_panes_or_are_made_anew() -> None:
     assert hour.method == "anew"
     assert hour.inputs <= set(factors_of(found))
     assert day.method == "slide"
-    assert day.makings == (TileSteps((TileRun(None, 60),), (TileRun(None, 60),)),)
+    assert day.steps == (TileSteps((TileRun(None, 60),), (TileRun(None, 60),)),)
     assert day.rows == pytest.approx(3 * 60 / 60)
 
 
@@ -291,8 +291,8 @@ def test_oracle_tilings_are_the_cheapest(windows: list[Windows], keys: KeyCounts
             for s in starts
         )
         assert recipe.rows == pytest.approx(min(anew, slide) * SECOND / period)
-        makings = [steps_of(recipe, s) for s in starts]
-        written = sum(weight([*m.add, *m.remove], keys, 1) for m in makings)
+        steps = [steps_of(recipe, s) for s in starts]
+        written = sum(weight([*m.add, *m.remove], keys, 1) for m in steps)
         assert written * SECOND / period == pytest.approx(recipe.rows)
 
 
@@ -348,7 +348,7 @@ def test_composing_never_costs_more_than_panes(
 def test_bounded_windows_that_hardly_ever_meet_are_composed_in_time() -> None:
     primes = (59, 61, 67, 71, 73, 79, 83, 89, 97)
     found = compose([Windows(p * SECOND, p * SECOND) for p in primes], ONE_EACH)
-    assert all(len(recipe.makings) <= module.PLACES for recipe in found.recipes)
+    assert all(len(recipe.steps) <= module.PLACES for recipe in found.recipes)
     assert not found.exact
     assert "the search was not complete" in found.explain()
 

@@ -54,8 +54,8 @@ def test_every_view_is_in_one_part() -> None:
     # the rows of the operator: window, b, count, least
     schema = parts[1].plan.results(together)
     batch = schema.empty_table().to_batches() or [pa.RecordBatch.from_pylist([], schema)]
-    told = list(parts[1].rows(iter(batch)))
-    assert [(number, rows.schema) for number, rows in told] == [
+    reported = list(parts[1].rows(iter(batch)))
+    assert [(number, rows.schema) for number, rows in reported] == [
         (number, plan.results(views[number])) for number in (0, 2)
     ]
 
@@ -83,5 +83,7 @@ def test_windows_that_move_with_events_are_one_part_where_keys_and_shards_are_eq
     assert together.shown == ((0, (0, 1, 2)), (1, (0, 1, 2)), (0, (0, 1, 3, 2)), (2, (0, 1, 2)))
     schema = together.plan.results(together.plan.views[0])
     batch = pa.RecordBatch.from_pylist([], schema)
-    told = list(together.rows(iter([(0, batch)])))
-    assert [(n, rows.schema) for n, rows in told] == [(n, plan.results(views[n])) for n in (0, 4)]
+    reported = list(together.rows(iter([(0, batch)])))
+    assert [(n, rows.schema) for n, rows in reported] == [
+        (n, plan.results(views[n])) for n in (0, 4)
+    ]

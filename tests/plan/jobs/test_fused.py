@@ -26,7 +26,7 @@ from icestream.runtime.version.task import OpenShard, ShardReport, ShardTask
 from icestream.testing.moving_shards import rescale, separate_disks
 from icestream.testing.sources import SECOND, Item, StreamShape, batches_of, drive
 from tests.fixtures.job_plans import job_dataflow, tuples_of
-from tests.oracles.jobs import Spanning, counted, told, tuples_in
+from tests.oracles.jobs import Spanning, counted, job_results, tuples_in
 from tests.suites.dataflow_conformance import (
     DataflowConformance,
     open_dataflow,
@@ -187,7 +187,7 @@ def events_in(items: Sequence[Item]) -> list[Spanning]:
 
 
 def expected(configuration: str, items: Sequence[Item]) -> Counter[Any]:
-    return counted(told(job_of(configuration, many=False).node, {0: events_in(items)}))
+    return counted(job_results(job_of(configuration, many=False).node, {0: events_in(items)}))
 
 
 def results(tables: Sequence[pa.Table]) -> Counter[Any]:
@@ -375,9 +375,9 @@ def test_changes_on_an_aligned_edge_stay_in_their_shard(configuration: str, tmp_
 
     run = ShardTask.run
 
-    def running(self: ShardTask, shelf: ParcelReader) -> ShardReport:
+    def running(self: ShardTask, reader: ParcelReader) -> ShardReport:
         running_shards.append(self.shard)
-        return run(self, shelf)
+        return run(self, reader)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Routing, "cut", noted)
@@ -415,7 +415,7 @@ def test_parity_partials_and_each_give_equal_results(tmp_path: Path) -> None:
         assert results(tables) == expected("partials", items)
 
 
-def test_oracle_no_tuple_comes_after_its_window_was_told(tmp_path: Path) -> None:
+def test_oracle_no_tuple_comes_after_its_window_was_reported(tmp_path: Path) -> None:
     """Windows over windows, by every rule: none is told before its last tuple came."""
     for rule in ("begin", "end", "overlap", "inside"):
         jobs = [
@@ -437,7 +437,7 @@ def test_oracle_no_tuple_comes_after_its_window_was_told(tmp_path: Path) -> None
         flow = flow_of(jobs[0], fuse="none")
         items = loans(flow, 6)
         tables = drive(partial(open_dataflow, flow, tmp_path / rule), items)
-        assert results(tables) == counted(told(jobs[1].node, {0: events_in(items)}))
+        assert results(tables) == counted(job_results(jobs[1].node, {0: events_in(items)}))
 
 
 def test_oracle_a_union_of_operators(tmp_path: Path) -> None:
@@ -459,7 +459,7 @@ def test_oracle_a_union_of_operators(tmp_path: Path) -> None:
                     named = {n: row[f"s{source}_{p}"] for p, n in enumerate(LOANS.names)}
                     events[source].append(Spanning(named, at, at + 1))
     tables = drive(partial(open_dataflow, flow, tmp_path), items)
-    assert results(tables) == counted(told(job(many=False).node, events))
+    assert results(tables) == counted(job_results(job(many=False).node, events))
 
 
 # -- planning ----------------------------------------------------------------------------------

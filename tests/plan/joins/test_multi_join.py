@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from icestream.core.errors import DefinitionError
-from icestream.plan.joins.multi_join import joined, refuse_after_joins, told
+from icestream.plan.joins.multi_join import join_text, joined, refuse_after_joins
 from icestream.plan.nodes.events import Joined, Mapped
 from icestream.plan.nodes.spilling import Spilling
 from tests.fixtures.dataflow_plans import PlanStream
@@ -30,13 +30,13 @@ def test_columns_of_one_name_with_equal_values_are_shown_once() -> None:
     node = made(k, ell, m, on=[("k", "k", "m")])
     assert node.payload.names == ["k", "x", "y", "m", "z"]
     assert node.keys == (("k",), ("k",), ("m",))
-    assert told(node) == "join 3 streams by k = k = m"
+    assert join_text(node) == "join 3 streams by k = k = m"
 
 
 def test_a_name_that_all_streams_have_needs_no_tuple() -> None:
     k, ell, _ = streams()
     assert made(k, ell, on="k").keys == made(k, ell, on=["k"]).keys == (("k",), ("k",))
-    assert told(made(k, ell, on="k")) == "join 2 streams by k"
+    assert join_text(made(k, ell, on="k")) == "join 2 streams by k"
 
 
 def test_a_null_in_a_key_joins_nothing() -> None:

@@ -50,7 +50,7 @@ def test_joins_stay_in_the_order_that_was_asked_for() -> None:
         Spilling(order="best")
 
 
-def test_explain_tells_who_chose_the_order() -> None:
+def test_explain_reports_who_chose_the_order() -> None:
     chosen = explained_dataflow(tree(order="cheapest"))
     assert "order  joins by what they are expected to keep" in chosen
     assert "order  joins as written" in explained_dataflow(tree())

@@ -94,9 +94,9 @@ def test_a_join_of_a_joins_results_with_themselves_is_traced_both_ways() -> None
 def test_explain_says_why_streams_meet_in_one_join() -> None:
     a, b, c, _, _ = sources(None)
     inner = deferred(a, b, on=[("a1", "b1")])
-    told = explained_dataflow(flow_of(deferred(inner, c, on=[("b1", "c1")]), 3))
-    assert "because  flat: one join of 3 stores" in told
-    assert "assumed for 1,000,000 rows and 100,000 keys of each stream" in told
+    reported = explained_dataflow(flow_of(deferred(inner, c, on=[("b1", "c1")]), 3))
+    assert "because  flat: one join of 3 stores" in reported
+    assert "assumed for 1,000,000 rows and 100,000 keys of each stream" in reported
 
 
 def test_joins_are_explained_by_what_a_running_query_measured() -> None:
@@ -104,9 +104,9 @@ def test_joins_are_explained_by_what_a_running_query_measured() -> None:
     flow = flow_of(deferred(a, b, c, on=[("a1", "b1", "c1")]), 3)
     streams = [{"rows": rows, "keys": 10} for rows in (1_000, 20, 30)]
     report = {"icestream": {"joins": [{"join": 0, "streams": streams}]}}
-    told = explained_dataflow(flow, report)
-    assert "measured for what is in memory: 1,000 rows of 10 keys, 20 rows of 10 keys" in told
-    assert "assumed" not in told
+    reported = explained_dataflow(flow, report)
+    assert "measured for what is in memory: 1,000 rows of 10 keys, 20 rows of 10 keys" in reported
+    assert "assumed" not in reported
     streams[2]["rows"] = 0
     assert "assumed" in explained_dataflow(flow, report)
 

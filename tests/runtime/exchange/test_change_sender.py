@@ -8,7 +8,7 @@ import pytest
 
 from icestream.operators.dataflow.sorted_changes import END
 from icestream.operators.dataflow.steps import regrouped
-from icestream.operators.folding.fold import HI
+from icestream.operators.folding.fold import ID_HIGH_COLUMN
 from icestream.operators.lifetimes.changes import changes_of
 from icestream.runtime.exchange import change_sender
 from icestream.runtime.exchange.change_sender import ChangeSender, ChangeTargets, Routing
@@ -86,7 +86,7 @@ def test_records_of_a_shard_are_in_the_order_of_groups(monkeypatch: pytest.Monke
         parcels = Parcels(ParcelReader(disk, [path]), shard, 0)
         firsts, _ = parcels.ranges(0)
         for number, batch in enumerate(parcels.changes(0, 0, END)):
-            identities = batch.column(HI).to_numpy()
+            identities = batch.column(ID_HIGH_COLUMN).to_numpy()
             assert identities[0] == firsts[number]
             assert (identities[1:] >= identities[:-1]).all()
             middle = int(identities[len(identities) // 2])
@@ -109,5 +109,5 @@ def test_the_load_counts_rows_by_key_group() -> None:
     assert routing.load.sum() == 64
     assert sum(part.num_rows for part in cut.values()) == 64
     for shard, part in cut.items():
-        groups = part.column(HI).to_numpy() >> np.uint64(64 - 4)
+        groups = part.column(ID_HIGH_COLUMN).to_numpy() >> np.uint64(64 - 4)
         assert {SHARDS + int(group) * SHARDS // KEY_GROUPS for group in groups} == {shard}

@@ -29,9 +29,9 @@ def test_parcels_are_read_in_the_order_of_splits(monkeypatch: pytest.MonkeyPatch
             out.keys(shard, names(100 * split + 10 * shard, 5))
             out.entries(shard, table(1000 * split + 100 * shard, 5))
         assert out.finish() == Sent(None, None)
-    shelf = ParcelReader(disk, [f"x/{split}" for split in range(3)])
+    reader = ParcelReader(disk, [f"x/{split}" for split in range(3)])
     for shard in (0, 1, 2):
-        parcels = Parcels(shelf, shard, 3)
+        parcels = Parcels(reader, shard, 3)
         for _ in range(2):  # repeatable
             entries = list(parcels.entries())
             keys = list(parcels.groups())
@@ -42,11 +42,11 @@ def test_parcels_are_read_in_the_order_of_splits(monkeypatch: pytest.MonkeyPatch
             assert np.concatenate(entries).tolist() == expected.tolist()
             found = pa.concat_tables(keys).column("name").to_pylist()
             assert found == [f"n{100 * s + 10 * shard + i}" for s in range(3) for i in range(5)]
-    shelf.close()
+    reader.close()
     assert disk.open_handles == 0
 
 
-def test_a_shelf_opens_every_parcel_once_for_all_shards() -> None:
+def test_a_parcel_reader_opens_every_parcel_once_for_all_shards() -> None:
     disk = SimulatedDisk()
     paths = [f"x/{split}" for split in range(3)]
     for path in paths:
@@ -54,17 +54,17 @@ def test_a_shelf_opens_every_parcel_once_for_all_shards() -> None:
         for shard in range(5):
             out.entries(shard, table(shard, 4))
         out.finish()
-    shelf = ParcelReader(disk, paths)
+    reader = ParcelReader(disk, paths)
     assert disk.open_handles == 0
     for shard in range(5):
-        assert len(list(Parcels(shelf, shard, 3).entries())) == 3
+        assert len(list(Parcels(reader, shard, 3).entries())) == 3
     headers = [(path, length) for path, offset, length in disk.reads if offset == 0]
     assert len(headers) == len(paths)
-    shelf.close()
+    reader.close()
     assert disk.open_handles == 0
 
 
-def test_bounded_files_that_a_shelf_has_open(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bounded_files_that_a_parcel_reader_has_open(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange_parcels, "MOST_OPEN", 2)
     disk = SimulatedDisk()
     paths = [f"x/{split}" for split in range(6)]
@@ -72,14 +72,14 @@ def test_bounded_files_that_a_shelf_has_open(monkeypatch: pytest.MonkeyPatch) ->
         out = ExchangeWriter(disk, path, disk, "root", path)
         out.entries(0, table(0, 4))
         out.finish()
-    shelf = ParcelReader(disk, paths)
+    reader = ParcelReader(disk, paths)
     for _ in range(2):
         found = 0
-        for _ in Parcels(shelf, 0, 3).entries():
+        for _ in Parcels(reader, 0, 3).entries():
             assert disk.open_handles <= 2
             found += 1
         assert found == 6
-    shelf.close()
+    reader.close()
     assert disk.open_handles == 0
 
 

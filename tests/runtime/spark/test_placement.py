@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from icestream.runtime.spark.placement import CachedPartitions, seated, tidy_host
+from icestream.runtime.spark.placement import CachedPartitions, slots_for, tidy_host
 from icestream.state.arena import Arena, is_working
 from icestream.state.budget import Budget
 
@@ -105,4 +105,4 @@ def test_tasks_keep_their_executors_when_handles_are_spread() -> None:
     handles.executors = 3
     assert handles.get(6).partitions == (1, 3, 0, 2, 5, 4)
     assert handles.get(6).partitions == (1, 3, 0, 2, 5, 4), "until they are spread again"
-    assert seated(["a", None, "gone", "b"], ["b", "a", "a", "c"]) == (1, 2, 3, 0)
+    assert slots_for(["a", None, "gone", "b"], ["b", "a", "a", "c"]) == (1, 2, 3, 0)

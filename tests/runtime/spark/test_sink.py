@@ -97,9 +97,9 @@ def test_console_prints_rows(
     spark: SparkSession, versions: list[DataFrame], capsys: pytest.CaptureFixture[str]
 ) -> None:
     sink_of(spark, "console", {}).deliver(versions[1], 1)
-    told = capsys.readouterr().out
-    assert "version 1" in told
-    assert "|k1 |1  |" in told
+    reported = capsys.readouterr().out
+    assert "version 1" in reported
+    assert "|k1 |1  |" in reported
 
 
 def test_noop_takes_rows(spark: SparkSession, versions: list[DataFrame]) -> None:

@@ -29,7 +29,7 @@ def lines(folder: Path, name: str = NEWER) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "history" / name).read_text().splitlines()]
 
 
-def test_a_history_tells_what_it_was_what_it_did_and_how_it_ended(tmp_path: Path) -> None:
+def test_a_history_reports_what_it_was_what_it_did_and_how_it_ended(tmp_path: Path) -> None:
     history = QueryHistory(str(tmp_path / "chk"), {"name": "orders", "shards": 2})
     history.start()
     history.progress({"version": 1, "rows": np.int64(3), "rate": np.float64(0.5)})

@@ -20,7 +20,13 @@ from icestream.plan.balance.sizing import SHRINK_AFTER, Sizing
 from icestream.runtime import local
 from icestream.runtime.driver import least_memory
 from icestream.runtime.local import LocalQuery
-from icestream.runtime.version.scaling import next_sizing, placed, spare_shards, task_bounds, told
+from icestream.runtime.version.scaling import (
+    next_sizing,
+    placed,
+    placement_report,
+    spare_shards,
+    task_bounds,
+)
 from icestream.runtime.version.settings import LEAST_QUOTA, Settings
 from icestream.runtime.version.task import ShardReport, ShardTask
 from icestream.testing.moving_shards import SeparateDisks, separate_disks
@@ -38,10 +44,10 @@ def report(shard: int, seconds: float) -> ShardReport:
 
 def test_what_shards_take_is_smoothed_and_added_up_over_components() -> None:
     reports = [report(0, 1.0), report(1, 2.0), report(2, 0.5), report(3, 0.5)]
-    first = told(None, (0, 1), Sizing(2), reports)
+    first = placement_report(None, (0, 1), Sizing(2), reports)
     assert (first["tasks"], first["loads"], first["moved"]) == ([0, 1], [1.5, 2.5], 0)
     reports = [report(0, 3.5), report(1, 2.5), report(2, 0.0), report(3, 0.0)]
-    second = told(first, (1, 1), Sizing(2), reports)
+    second = placement_report(first, (1, 1), Sizing(2), reports)
     assert (second["tasks"], second["loads"], second["moved"]) == ([1, 1], [2.5, 2.5], 1)
 
 

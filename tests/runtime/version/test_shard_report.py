@@ -18,9 +18,9 @@ def segment(ordinal: int, size: int) -> SegmentInfo:
 
 
 def report(shard: int, memory: int, written: int, **statistics: Any) -> ShardReport:
-    told = {"memory_bytes": memory, "groups": 3, "seconds": 0.25, **statistics}
+    reported = {"memory_bytes": memory, "groups": 3, "seconds": 0.25, **statistics}
     segments = [("groups", segment(shard, written))]
-    return ShardReport(shard, "arena", segments, None, [2, 1], False, False, statistics=told)
+    return ShardReport(shard, "arena", segments, None, [2, 1], False, False, statistics=reported)
 
 
 def test_oracle_operators_add_up_to_the_whole() -> None:
@@ -50,13 +50,13 @@ def test_every_list_has_a_place_for_each_shard() -> None:
 
 
 def test_oracle_key_groups_add_up_to_what_was_sent() -> None:
-    told = key_group_facts([{0: 5, 3: 1}, {3: 2}], [0, 0, 1, 1, 0])
-    assert told == {
+    reported = key_group_facts([{0: 5, 3: 1}, {3: 2}], [0, 0, 1, 1, 0])
+    assert reported == {
         "keyGroups": {"entries": [5, 0, 0, 3, 0], "owners": [[0, 2], [1, 2], [0, 1]]},
     }
 
 
-def test_a_batch_that_sent_nothing_tells_nothing_of_key_groups() -> None:
+def test_a_batch_that_sent_nothing_reports_nothing_of_key_groups() -> None:
     assert key_group_facts([{}], [0, 1]) == {}
 
 
@@ -64,7 +64,7 @@ def test_a_batch_that_sent_nothing_tells_nothing_of_key_groups() -> None:
 def test_parity_key_groups_of_a_batch_add_up_to_its_entries(kind: str, tmp_path: Path) -> None:
     query = opened(kind, str(tmp_path))
     [delivered] = query.driver.batch(0, events(query.plan, 0))
-    told = delivered.progress["icestream"]
-    assert sum(told["keyGroups"]["entries"]) == told["entries"] > 0
-    assert sum(many for _, many in told["keyGroups"]["owners"]) == query.plan.key_groups
+    reported = delivered.progress["icestream"]
+    assert sum(reported["keyGroups"]["entries"]) == reported["entries"] > 0
+    assert sum(many for _, many in reported["keyGroups"]["owners"]) == query.plan.key_groups
     query.close()

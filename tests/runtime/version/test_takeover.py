@@ -28,9 +28,9 @@ def query(disk: SimulatedDisk, folder: Path, script: Script = SCRIPT) -> LocalQu
 
 
 def contest(folder: Path, *, together: bool = False) -> Contest:
-    rehearsal = CrashRuns(SCRIPT, str(folder / "rehearsal"))
-    rehearsal.undisturbed()
-    return Contest(SCRIPT, str(folder), rehearsal.expected, together=together)
+    runs = CrashRuns(SCRIPT, str(folder / "rehearsal"))
+    runs.undisturbed()
+    return Contest(SCRIPT, str(folder), runs.expected, together=together)
 
 
 @pytest.mark.parametrize("together", [False, True], ids=["two hosts", "one host"])
@@ -67,16 +67,16 @@ def test_crash_every_step_of_a_version_against_every_step_of_an_opening(tmp_path
     assert held.differences == []
 
 
-def test_the_loser_is_told_who_took_over(tmp_path: Path) -> None:
+def test_the_loser_is_reported_who_took_over(tmp_path: Path) -> None:
     disk = SimulatedDisk()
     first = query(disk, tmp_path / "a")
     first.feed(SCRIPT.inputs[0])
     query(disk, tmp_path / "b")
-    told = r"taken over by a query \(process \d+ on \S+, since 20\S+\), .* from version 1"
+    reported = r"taken over by a query \(process \d+ on \S+, since 20\S+\), .* from version 1"
     for _ in range(2):
-        with pytest.raises(TakenOver, match=told):
+        with pytest.raises(TakenOver, match=reported):
             first.feed(SCRIPT.inputs[1])
-    with pytest.raises(TakenOver, match=told):
+    with pytest.raises(TakenOver, match=reported):
         first.flush()
 
 
@@ -229,7 +229,7 @@ def test_quiet_batches_are_remembered_across_restarts(tmp_path: Path) -> None:
     assert (opened.driver.last.version, opened.driver.last.batch) == (3, 9)
 
 
-def test_a_loser_without_events_is_told_as_well(tmp_path: Path) -> None:
+def test_a_loser_without_events_is_reported_as_well(tmp_path: Path) -> None:
     disk = SimulatedDisk()
     first = ticking(disk, tmp_path / "a")
     first.feed([[]], 0)

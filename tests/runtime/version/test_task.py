@@ -24,11 +24,11 @@ SCRIPT = Script(batches=12)
 def test_crash_a_shard_whose_arena_is_lost_emits_the_same_rows(tmp_path: Path, tight: bool) -> None:
     script = Script(batches=8, keys=400, events=800, shards=1, budget=60 << 10) if tight else SCRIPT
     with staged(tight=tight):
-        rehearsal = CrashRuns(script, str(tmp_path))
-        rehearsal.undisturbed()
+        runs = CrashRuns(script, str(tmp_path))
+        runs.undisturbed()
         local = tmp_path / "losing"
         process = Process(script, SimulatedDisk(), str(local))
-        for action, expected in enumerate(rehearsal.expected):
+        for action, expected in enumerate(runs.expected):
             assert process.act(action) == expected
             for run in os.listdir(local):
                 shutil.rmtree(local / run / "arenas")

@@ -50,7 +50,7 @@ def start(root: Path, local: Path, pause: float) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def told(process: subprocess.Popen[str]) -> object:
+def reported(process: subprocess.Popen[str]) -> object:
     assert process.stdout is not None
     return json.loads(process.stdout.readline())
 
@@ -70,12 +70,12 @@ def test_two_processes_on_one_disk_lose_and_double_nothing(tmp_path: Path) -> No
     root = tmp_path / "checkpoint"
     # all on one host: the arenas of the first are removed under it
     processes = [start(root, tmp_path / "local", 0.02) for _ in range(3)]
-    assert [told(process) for process in processes] == [{"ready": True}] * 3
+    assert [reported(process) for process in processes] == [{"ready": True}] * 3
     for number, process in enumerate(processes):
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
-        assert told(process) == {"opened": True}
+        assert reported(process) == {"opened": True}
         time.sleep(0.15 + 0.07 * number)
     found = [lines(process) for process in processes]
     losers = [each for each in found if each and "lost" in each[-1]]

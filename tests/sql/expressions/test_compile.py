@@ -32,7 +32,7 @@ def _of(text: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         (
             "ratting > 3",
@@ -43,10 +43,10 @@ def _of(text: str) -> Any:
         ("user.c", "BIGINT has no fields, so no field 'c'"),
     ],
 )
-def test_unknown_columns_are_told(text: str, told: str) -> None:
+def test_unknown_columns_are_reported(text: str, message: str) -> None:
     with pytest.raises(DefinitionError) as refused:
         parse(text).bind(BATCH.schema)
-    assert told in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_columns_are_found_in_any_case() -> None:

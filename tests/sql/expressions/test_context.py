@@ -16,7 +16,7 @@ SCHEMA = pa.schema([
 
 
 @pytest.mark.parametrize(
-    ("text", "told", "marked"),
+    ("text", "problem", "marked"),
     [
         ("a + b", "there is no INT + BOOLEAN; cast to numbers first", "a + b"),
         ("s + s", "there is no STRING + STRING", "s + s"),
@@ -38,11 +38,11 @@ SCHEMA = pa.schema([
         ("case when a then 1 end", "this is INT; BOOLEAN is needed here", "a"),
     ],
 )
-def test_wrong_types_are_told_when_bound(text: str, told: str, marked: str) -> None:
+def test_wrong_types_are_reported_when_bound(text: str, problem: str, marked: str) -> None:
     with pytest.raises(DefinitionError) as refused:
         parse(text).bind(SCHEMA)
     message, line, mark = str(refused.value).splitlines()
-    assert told in message
+    assert problem in message
     assert line[mark.index("^") : mark.rindex("^") + 1] == marked
 
 

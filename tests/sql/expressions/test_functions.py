@@ -12,7 +12,7 @@ SCHEMA = pa.schema([("a", pa.int32()), ("s", pa.string()), ("t", pa.timestamp("u
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         (
             "colesce(a, 1)",
@@ -24,14 +24,14 @@ SCHEMA = pa.schema([("a", pa.int32()), ("s", pa.string()), ("t", pa.timestamp("u
         ("log(1, 2, 3)", "log takes 1 to 2 arguments; got 3"),
     ],
 )
-def test_unknown_functions_are_told(text: str, told: str) -> None:
+def test_unknown_functions_are_reported(text: str, message: str) -> None:
     with pytest.raises(DefinitionError) as refused:
         parse(text).bind(SCHEMA)
-    assert told in str(refused.value)
+    assert message in str(refused.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("s like s", "the pattern must be a constant"),
         ("substring(s, a)", "a position in text must be a constant"),
@@ -48,7 +48,7 @@ def test_unknown_functions_are_told(text: str, told: str) -> None:
         ("t > 'tomorrow'", "'tomorrow' is not a valid TIMESTAMP"),
     ],
 )
-def test_arguments_that_cannot_be_are_told(text: str, told: str) -> None:
+def test_arguments_that_cannot_be_are_reported(text: str, message: str) -> None:
     with pytest.raises(DefinitionError) as refused:
         parse(text).bind(SCHEMA)
-    assert told in str(refused.value)
+    assert message in str(refused.value)

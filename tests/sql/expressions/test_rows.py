@@ -41,7 +41,7 @@ def test_branches_that_are_taken_do_raise() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("a / b", "(a / b) divides by zero in 1 of 4 rows, first for 7.0, 0.0; write "
                   "try_divide(a, b) or a / nullif(b, 0)"),
@@ -62,10 +62,10 @@ def test_branches_that_are_taken_do_raise() -> None:
         ("date '9999-01-01' + 2147483647", "filter out times this far away"),
     ],
 )  # fmt: skip
-def test_failures_say_what_to_write_instead(text: str, told: str) -> None:
+def test_failures_say_what_to_write_instead(text: str, message: str) -> None:
     with pytest.raises(InputError) as refused:
         _of(text)
-    assert told in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_advice_that_is_followed_works() -> None:

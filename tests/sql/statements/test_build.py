@@ -247,7 +247,7 @@ REFUSED: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("text", REFUSED)
-def test_what_spark_refuses_is_told_at_its_place(text: str, trades: Stream) -> None:
+def test_what_spark_refuses_is_reported_at_its_place(text: str, trades: Stream) -> None:
     message, words = REFUSED[text]
     with pytest.raises(DefinitionError, match=message) as refused:
         ice.sql(text, s=trades)

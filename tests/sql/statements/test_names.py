@@ -100,8 +100,8 @@ def test_unknown_names_come_with_a_guess(text: str) -> None:
     message, words = UNKNOWN[text]
     with pytest.raises(DefinitionError) as refused:
         read(text)
-    told, line, mark = str(refused.value).splitlines()
-    assert message in told
+    problem, line, mark = str(refused.value).splitlines()
+    assert message in problem
     start = mark.index("^")
     assert line[start : start + mark.count("^")] == words
 

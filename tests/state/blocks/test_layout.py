@@ -49,7 +49,7 @@ def test_a_block_of_another_number_is_damage() -> None:
 
 
 @pytest.mark.parametrize(
-    ("layout", "told"),
+    ("layout", "reported"),
     [
         (((), PAGE, 0), "first column"),
         (((("time", "i4"),), PAGE, 0), "first column"),
@@ -58,6 +58,6 @@ def test_a_block_of_another_number_is_damage() -> None:
         ((COLUMNS, PAGE, 171), "takes 170 tuples"),
     ],
 )
-def test_what_does_not_fit_is_refused(layout: tuple[object, ...], told: str) -> None:
-    with pytest.raises(DefinitionError, match=told):
+def test_what_does_not_fit_is_refused(layout: tuple[object, ...], reported: str) -> None:
+    with pytest.raises(DefinitionError, match=reported):
         BlockLayout(*layout)  # type: ignore[arg-type]

@@ -46,7 +46,7 @@ Row = tuple[int, tuple[Any, ...]]
 
 
 def identities(groups: list[int]) -> tuple[Ids, Ids]:
-    """Return identities of which some share hi."""
+    """Return identities of which some share id_high."""
     numbers = np.array(groups, dtype=np.uint64)
     return numbers // np.uint64(2) << np.uint64(60), numbers << np.uint64(20)
 
@@ -147,8 +147,8 @@ class Both(RuleBasedStateMachine):
             shutil.rmtree(self.folder)
 
     def both(self, groups: list[int]) -> tuple[Slots, Slots]:
-        hi, lo = identities(groups)
-        return self.plain.locate(hi, lo), self.store.locate(hi, lo)
+        id_high, id_low = identities(groups)
+        return self.plain.locate(id_high, id_low), self.store.locate(id_high, id_low)
 
     # -- what operators do -----------------------------------------------------------------
 
@@ -249,8 +249,8 @@ class Both(RuleBasedStateMachine):
         assert self.named(self.store, self.store.due(self.now + ahead)) == expected
 
     def named(self, groups: Groups, slots: Slots) -> list[tuple[int, int]]:
-        hi, lo = groups.identities(slots)
-        return sorted(zip(hi.tolist(), lo.tolist(), strict=True))
+        id_high, id_low = groups.identities(slots)
+        return sorted(zip(id_high.tolist(), id_low.tolist(), strict=True))
 
     # -- what happens to them --------------------------------------------------------------
 
@@ -267,7 +267,7 @@ class Both(RuleBasedStateMachine):
     @rule()
     def demote(self) -> None:
         self.begin()
-        self.store._residency.demote(GROUPS // 2)
+        self.store._eviction.demote(GROUPS // 2)
 
     @rule(step=st.integers(0, 5))
     def next_version(self, step: int) -> None:
@@ -309,8 +309,8 @@ def test_equal_identities_have_equal_slots() -> None:
                 assert slots[1] == slots[4]
                 assert len(set(slots.tolist())) == 3
                 assert groups.locate(*identities([2, 3])).tolist() == slots[[3, 0]].tolist()
-                hi, lo = groups.identities(slots)
-                assert [hi.tolist(), lo.tolist()] == [
+                id_high, id_low = groups.identities(slots)
+                assert [id_high.tolist(), id_low.tolist()] == [
                     each.tolist() for each in identities([3, 1, 3, 2, 1])
                 ]
 

@@ -22,8 +22,8 @@ def directory_in(folder: Path, limit: int = 1 << 20) -> GroupDirectory:
 
 
 def identities(numbers: list[int]) -> tuple[Ids, Ids]:
-    hi = np.array(numbers, dtype=np.uint64)
-    return hi, hi << np.uint64(21)
+    id_high = np.array(numbers, dtype=np.uint64)
+    return id_high, id_high << np.uint64(21)
 
 
 def test_oracle_a_directory_is_a_dictionary(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_a_small_group_comes_back_without_a_read(tmp_path: Path, durability: str
         assert store.statistics["extents_read"] == store.statistics["returned"] == 0
 
 
-def test_what_is_not_carried_is_read(tmp_path: Path) -> None:
+def test_groups_that_are_not_inline_are_read(tmp_path: Path) -> None:
     space = GroupSpace(str(tmp_path), TOTALS, StoreOptions(carried_words=2), quota=QUOTA)
     groups = np.arange(5000)
     for _ in range(2):

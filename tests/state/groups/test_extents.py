@@ -12,7 +12,7 @@ from icestream.core.arrays import Ints
 from icestream.core.errors import DamageError
 from icestream.core.times import INFINITY
 from icestream.kernels.groups import extents as kernels
-from icestream.kernels.groups.heap import HI, LO, NO_ROOT
+from icestream.kernels.groups.heap import ID_HIGH, ID_LOW, NO_ROOT
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget
 from icestream.state.groups import extents as chained
@@ -52,7 +52,7 @@ class Chains:
         offsets = np.concatenate(([0], np.cumsum(sizes)))
         expiry = np.maximum(expiry, self.expiries[groups])
         headers = np.zeros((len(groups), kernels.HEADER), dtype=np.int64)
-        headers[:, HI], headers[:, LO] = IDS[groups].view(np.int64), groups
+        headers[:, ID_HIGH], headers[:, ID_LOW] = IDS[groups].view(np.int64), groups
         headers[:, kernels.SHAPE] = [1 + len(self.words[group]) << 32 for group in groups.tolist()]
         headers[:, kernels.LENGTH] = sizes
         headers[:, kernels.BACK] = self.roots[groups]
@@ -176,21 +176,23 @@ def test_records_that_extents_do_not_fill_are_refused() -> None:
             extents_of(np.array(words, dtype=np.int64).tobytes())
 
 
-def test_a_tail_reads_what_it_kept(tmp_path: Path) -> None:
-    tail = UnsealedRecords(Arena.create(str(tmp_path), Budget(1 << 20).account("arena")), "g")
+def test_unsealed_records_are_read_back(tmp_path: Path) -> None:
+    unsealed = UnsealedRecords(Arena.create(str(tmp_path), Budget(1 << 20).account("arena")), "g")
     first, other, second = (5 << 32) + 7, (5 << 32) + 20, 6 << 32
     for marker, size in ((first, 3), (second, 4), (other, 2)):
-        tail.keep(marker, np.arange(size) + marker)
+        unsealed.keep(marker, np.arange(size) + marker)
     of_five = np.array([first + 2, other, other + 1])
-    found = [(origin, words.tolist(), count) for origin, words, count in tail.stretches(of_five)]
+    found = [
+        (origin, words.tolist(), count) for origin, words, count in unsealed.stretches(of_five)
+    ]
     assert found == [
         (first, [first, first + 1, first + 2], 1),
         (other, [other, other + 1], 2),
     ]
     outside = np.array([first - 1, first, first + 3, other + 2])
-    assert tail.holds(outside).tolist() == [False, True, False, False]
-    tail.begin({6})
-    assert not tail.holds(of_five).any()
-    assert tail.holds(np.array([second, second + 3])).all()
-    tail.begin(set())
-    assert not tail.holds(np.array([second])).any()
+    assert unsealed.holds(outside).tolist() == [False, True, False, False]
+    unsealed.begin({6})
+    assert not unsealed.holds(of_five).any()
+    assert unsealed.holds(np.array([second, second + 3])).all()
+    unsealed.begin(set())
+    assert not unsealed.holds(np.array([second])).any()

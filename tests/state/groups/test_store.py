@@ -31,8 +31,8 @@ LOG, EVICT = StoreOptions(), StoreOptions("evict")
 
 def identities(groups: Ints | range | list[int]) -> tuple[Ids, Ids]:
     numbers = np.asarray(groups, dtype=np.uint64)
-    hi = (numbers + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-    return hi, hi ^ (hi >> np.uint64(29)) * np.uint64(0xBF58476D1CE4E5B9)
+    id_high = (numbers + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    return id_high, id_high ^ (id_high >> np.uint64(29)) * np.uint64(0xBF58476D1CE4E5B9)
 
 
 def rows(first: Ints | list[int], second: Ints | list[int]) -> pa.RecordBatch:
@@ -379,8 +379,8 @@ def test_live_bytes_are_known_from_a_few_groups(tmp_path: Path) -> None:
     with space.version() as store:
         for some in np.array_split(np.arange(2_000), 20):
             store.begin(0)
-            hi, lo = identities(some)
-            store.append(0, store.locate(hi >> np.uint64(1) | half, lo), rows(some, some))
+            id_high, id_low = identities(some)
+            store.append(0, store.locate(id_high >> np.uint64(1) | half, id_low), rows(some, some))
     with space.version() as store:
         exact = _live(store)
         with mock.patch("icestream.state.groups.cleaning.SAMPLED", 200):
@@ -399,7 +399,7 @@ def test_bounded_few_groups_are_cleaned_at_once(tmp_path: Path) -> None:
         assert sum(pieces) == 2_000 - store.directory.groups
 
 
-def test_groups_are_cleaned_as_they_are_carried(tmp_path: Path) -> None:
+def test_inline_groups_are_cleaned_without_reading(tmp_path: Path) -> None:
     space = GroupSpace(str(tmp_path), NUMBERS, quota=1 << 18)
     with (
         mock.patch.object(snapshot_schedule, "AFTER", 4),
@@ -584,13 +584,15 @@ def test_crash_restored_groups_are_those_before(tmp_path: Path) -> None:
         space.lose_arena()
         with space.version() as store:
             woken: set[int] = set()
-            by_hi = {int(hi): n for n, hi in enumerate(identities(range(3000))[0].tolist())}
+            by_id_high = {
+                int(id_high): n for n, id_high in enumerate(identities(range(3000))[0].tolist())
+            }
             while True:
                 store.begin(0)
                 slots = store.due(20)
                 if not len(slots):
                     break
-                woken |= {by_hi[hi] for hi in store.identities(slots)[0].tolist()}
+                woken |= {by_id_high[id_high] for id_high in store.identities(slots)[0].tolist()}
                 store.remind(slots, np.full(len(slots), INFINITY))
             assert woken == {group for group, instant in due.items() if instant <= 20}
             for first in range(0, 3000, 150):

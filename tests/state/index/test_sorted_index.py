@@ -40,7 +40,7 @@ def table_of(entries: dict[Entry, Entry]) -> Ints:
 
 
 def draw(dice: np.random.Generator, count: int) -> dict[Entry, Entry]:
-    """Draw entries of which many share hi."""
+    """Draw entries of which many share id_high."""
     return {
         (int(dice.integers(0, 8)) << 60, int(dice.integers(0, 40))): (
             int(dice.integers(0, 4)),
@@ -68,8 +68,8 @@ def test_oracle_an_index_is_a_dictionary(tmp_path: Path, seed: int) -> None:
         last = {key: value for key, value in live.items() if key[0] >= since}
         assert later[later[:, 0].view(np.uint64) >= since].tolist() == table_of(last).tolist()
         asked = sorted({*draw(dice, 30), *list(expected)[:5]})
-        hi, lo = (np.array([key[c] for key in asked], dtype=np.uint64) for c in (0, 1))
-        found, entries = index.fetch(hi, lo)
+        id_high, id_low = (np.array([key[c] for key in asked], dtype=np.uint64) for c in (0, 1))
+        found, entries = index.fetch(id_high, id_low)
         there = {
             key: expected[key] for key, here in zip(asked, found.tolist(), strict=True) if here
         }
@@ -193,7 +193,7 @@ def test_parity_a_run_beside_a_dictionary(tmp_path: Path, seed: int) -> None:
     assert words.tolist() == table_of(entries).tolist()
     for since in [0, 1 << 60, 5 << 60, (5 << 60) + 1, (1 << 64) - 1]:
         left = words[run.place(since) :, 0].view(np.uint64)
-        assert (left >= since).sum() == sum(hi >= since for hi, _ in entries)
+        assert (left >= since).sum() == sum(id_high >= since for id_high, _ in entries)
 
 
 def test_a_refused_merge_leaves_the_index_as_it_was(tmp_path: Path) -> None:

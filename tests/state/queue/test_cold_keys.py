@@ -32,7 +32,7 @@ def arena(tmp_path: Path) -> Arena:
 def row(key: int, *, arrived: int = 0, turn: int | None = None, flying: int = NONE) -> Ints:
     """Return a key that waits at a turn, with its number as value, or does not wait."""
     words = np.zeros(k.CELL_WORDS + READER_WORDS, dtype=np.int64)
-    words[[k.HI, k.LO, k.ARRIVED, k.COUNT, k.SIZE]] = key, key * 7, arrived, 1, 1 + key % 3
+    words[[k.ID_HIGH, k.ID_LOW, k.ARRIVED, k.COUNT, k.SIZE]] = key, key * 7, arrived, 1, 1 + key % 3
     mine = words[k.CELL_WORDS :]
     mine[[SINCE, LACKS, FLYING]] = NONE, NONE, flying
     if turn is not None:
@@ -42,7 +42,7 @@ def row(key: int, *, arrived: int = 0, turn: int | None = None, flying: int = NO
 
 
 def put(cold: ColdKeys, rows: list[Ints]) -> None:
-    values = [np.full(each[k.SIZE], each[k.HI]) for each in rows if each[k.WAITED_FOR]]
+    values = [np.full(each[k.SIZE], each[k.ID_HIGH]) for each in rows if each[k.WAITED_FOR]]
     offsets = np.cumsum([0, *map(len, values)])
     words = np.concatenate([np.empty(0, dtype=np.int64), *values])
     cold.put(np.array(rows).reshape(-1, cold.width), words, offsets)
@@ -59,13 +59,13 @@ def test_oracle_cold_keys_are_a_dictionary(arena: Arena) -> None:
         keys = [int(key) for key in dice.permutation(300)[: dice.integers(1, 60)]]
         found, rows = cold.look(*ids(keys))
         assert found.tolist() == [key in plain for key in keys]
-        assert rows[:, k.HI].tolist() == [key for key in keys if key in plain]
+        assert rows[:, k.ID_HIGH].tolist() == [key for key in keys if key in plain]
         rows, words, offsets = cold.pop(*ids(keys))
         waits = rows[rows[:, k.WAITED_FOR] != 0]
-        for key, begin, end in zip(waits[:, k.HI], offsets[:-1], offsets[1:], strict=True):
+        for key, begin, end in zip(waits[:, k.ID_HIGH], offsets[:-1], offsets[1:], strict=True):
             assert words[begin:end].tolist() == [key] * (1 + key % 3)
         for got in rows:
-            mine = plain.pop(int(got[k.HI]))
+            mine = plain.pop(int(got[k.ID_HIGH]))
             assert np.delete(got, k.ADDRESS).tolist() == np.delete(mine, k.ADDRESS).tolist()
         back = [
             row(key, arrived=key, turn=key if dice.random() < 0.5 else None)
@@ -73,7 +73,7 @@ def test_oracle_cold_keys_are_a_dictionary(arena: Arena) -> None:
             if dice.random() < 0.8
         ]
         put(cold, back)
-        plain.update({int(each[k.HI]): each for each in back})
+        plain.update({int(each[k.ID_HIGH]): each for each in back})
         cold.clean()
         assert len(cold) == len(plain)
         assert cold.waiting == sum(each[k.WAITED_FOR] != 0 for each in plain.values())
@@ -96,17 +96,17 @@ def test_oracle_turns_come_in_order(arena: Arena, schedule: str) -> None:
             turns[key] += 2000 * int(dice.integers(-5, 50))
         put(cold, [row(key, arrived=turns[key], turn=turns[key]) for key in named])
         assert cold.next_turn(0) <= min(turns.values())
-        hi, lo = cold.next_keys(0, 30)
-        assert sorted(hi.tolist()) == sorted(sorted(turns, key=lambda key: turns[key])[:30])
-        cold.pop(hi, lo)
-        for key in hi.tolist():
+        id_high, id_low = cold.next_keys(0, 30)
+        assert sorted(id_high.tolist()) == sorted(sorted(turns, key=lambda key: turns[key])[:30])
+        cold.pop(id_high, id_low)
+        for key in id_high.tolist():
             del turns[key]
         cold.clean()
     assert cold.waits(0) == len(turns)
     while turns:
-        hi, lo = cold.next_keys(0, 100)
-        cold.pop(hi, lo)
-        for key in hi.tolist():
+        id_high, id_low = cold.next_keys(0, 100)
+        cold.pop(id_high, id_low)
+        for key in id_high.tolist():
             del turns[key]
     assert cold.next_turn(0) == INFINITY
 
@@ -121,7 +121,7 @@ def test_delivered_keys_are_idle_and_may_be_forgotten(arena: Arena) -> None:
     assert sum(map(len, cold.idle_rows())) == 50
     assert cold.waiting == 30
     cold.forget(20)
-    assert sorted(int(each) for rows in cold.idle_rows() for each in rows[:, k.HI]) == [
+    assert sorted(int(each) for rows in cold.idle_rows() for each in rows[:, k.ID_HIGH]) == [
         *range(20, 50)
     ]
     cold.forget(1000)

@@ -83,7 +83,7 @@ def test_oracle_a_table_is_a_dictionary(
         assert sorted(all_rows(table).tolist()) == sorted(plain.values())
 
 
-def test_oracle_what_is_due_is_told_until_it_is_taken(arena: Arena) -> None:
+def test_oracle_what_is_due_is_reported_until_it_is_taken(arena: Arena) -> None:
     dice = np.random.default_rng(5)
     table = ColdTable(arena, "keys", WIDTH, DUE)
     rows = rows_of(np.arange(5000), dice)
@@ -117,7 +117,7 @@ def test_bounded_a_table_maps_a_window_at_a_time(
     assert max(lengths) <= 2 << 16
 
 
-def test_a_full_disk_is_told_and_nothing_is_lost(
+def test_a_full_disk_is_reported_and_nothing_is_lost(
     arena: Arena, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = ColdTable(arena, "keys", WIDTH)

@@ -46,7 +46,7 @@ def put(
 
 def keys_of(served: Dequeued) -> list[int]:
     back = {int(ids([key])[0]): key for key in range(64)}
-    return [back[int(hi)] for hi in served.hi]
+    return [back[int(id_high)] for id_high in served.id_high]
 
 
 def assert_same(served: Dequeued, expected: list[DequeuedUpdate], schema: pa.Schema) -> None:
@@ -101,7 +101,7 @@ def play(
             else:
                 clock += step
                 for served, expected in flying:
-                    queue.delivered(served.hi, served.lo, clock)
+                    queue.delivered(served.id_high, served.id_low, clock)
                     for each in expected:
                         plain.deliver(each, clock)
                 flying.clear()

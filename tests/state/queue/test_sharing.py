@@ -40,10 +40,12 @@ def test_oracle_every_reader_has_its_own_queue(steps: list[tuple[str, Any]]) -> 
             number, count = what
             clock += 3
             found, expected = (queues[number].dequeue(count, clock) for queues in (readers, own))
-            assert found.hi.tolist() == expected.hi.tolist()
+            assert found.id_high.tolist() == expected.id_high.tolist()
             assert found.since.tolist() == expected.since.tolist()
             assert found.rows == expected.rows
-        waits = {hi for reader in readers for hi in reader.read(9, clock).hi.tolist()}
+        waits = {
+            id_high for reader in readers for id_high in reader.read(9, clock).id_high.tolist()
+        }
         assert shared.pages.used == len(waits)
     for reader, queue in zip(readers, own, strict=True):
         assert reader.staleness(clock) == queue.staleness(clock)

@@ -13,11 +13,11 @@ from icestream.core.times import MINUS_INFINITY
 from icestream.state.log.format import SegmentInfo
 from icestream.state.versions.commits import (
     BASE,
-    LISTING_EVERY,
+    MANIFEST_EVERY,
     Commit,
     LiveSegment,
     VersionStore,
-    last_listing,
+    last_manifest,
     survivors,
 )
 from icestream.state.versions.ownership import Place
@@ -190,9 +190,9 @@ def test_a_full_disk_leaves_a_version_out_or_in_but_never_half() -> None:
         assert VersionStore(disk, "checkpoint").latest() in (None, commit(1))
 
 
-def test_one_in_every_listing_period_lists_all() -> None:
-    listed = [v for v in range(1, 3 * LISTING_EVERY) if last_listing(v) == v]
-    assert listed == [1, 1 + LISTING_EVERY, 1 + 2 * LISTING_EVERY]
+def test_one_commit_in_every_manifest_period_lists_all() -> None:
+    listed = [v for v in range(1, 3 * MANIFEST_EVERY) if last_manifest(v) == v]
+    assert listed == [1, 1 + MANIFEST_EVERY, 1 + 2 * MANIFEST_EVERY]
 
 
 # each version: segments per shard and lifetime, whether shards take a snapshot, how far time goes
@@ -203,7 +203,7 @@ HISTORY = st.lists(
         st.integers(0, 5),
     ),
     min_size=1,
-    max_size=2 * LISTING_EVERY + 5,
+    max_size=2 * MANIFEST_EVERY + 5,
 )
 
 
@@ -228,7 +228,7 @@ def test_parity_live_segments_beside_a_plain_recount(
         everything += added
         made = commit(version, added=tuple(added), bases=tuple(bases), horizon=horizon)
         live = survivors(live, made)
-        store.create(store.with_listing(made, live))
+        store.create(store.with_manifest(made, live))
         panes = [each for each in everything if each.lifetime != BASE]
         wanted[version] = {each.info.ordinal for each in panes if each.info.expiry > horizon} | {
             each.info.ordinal

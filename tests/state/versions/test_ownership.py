@@ -35,10 +35,10 @@ def test_a_takeover_or_a_commit_has_a_place() -> None:
     second = VersionStore(disk, ROOT)
     taken = second.take(OTHER)
     assert (taken.epoch, taken.after) == (2, 1)
-    told = r"taken over by second \(process 2 on host-b, since 2026-01-01T00:00:00\+00:00\)"
-    with pytest.raises(TakenOver, match=told):
+    reported = r"taken over by second \(process 2 on host-b, since 2026-01-01T00:00:00\+00:00\)"
+    with pytest.raises(TakenOver, match=reported):
         committing(first, 2)
-    with pytest.raises(TakenOver, match=told):
+    with pytest.raises(TakenOver, match=reported):
         first.check_owner()
     second.check_owner()
     committing(second, 2)
@@ -249,7 +249,7 @@ def test_parity_the_sequence_beside_a_plain_replay(steps: list[tuple[str, int]])
         assert found.look().version == max(made, default=0)
 
 
-def test_names_tell_epochs() -> None:
+def test_names_report_epochs() -> None:
     assert epoch_of(f"0000000004-{new_attempt(7)}.seg") == 7
     assert epoch_of(f"000000000002-0-{new_attempt(0xFFFFFF)}.rows") == 0xFFFFFF
     assert epoch_of(f"000000000002-000001-{new_attempt(3)}-late.rows") == 3

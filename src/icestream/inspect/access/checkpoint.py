@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any
 
 from icestream.core.errors import CheckpointError, DamageError, IcestreamError
-from icestream.plan import state_schema as legends
+from icestream.plan import state_schema as state_schemas
 from icestream.plan.state_schema import StateSchema
 from icestream.state.files import Files, LocalFiles
 from icestream.state.versions.commits import (
@@ -65,7 +65,7 @@ class Checkpoint:
         return self.store.plan()[0]
 
     @cached_property
-    def legend(self) -> StateSchema:
+    def state_schema(self) -> StateSchema:
         """Return the state schema."""
         found = self.store.plan()[1]
         if found is None:
@@ -76,7 +76,7 @@ class Checkpoint:
             )
             raise CheckpointError(msg)
         try:
-            return legends.read(found)
+            return state_schemas.read(found)
         except ValueError as error:
             path = f"{self.root}/{PLAN}"
             raise DamageError(path, str(error)) from error

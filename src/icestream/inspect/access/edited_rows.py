@@ -35,8 +35,8 @@ class EditedRows:
 
     rows: pa.RecordBatch
     #: groups of the rows, ascending, their shards, and the start of their rows
-    hi: Ids
-    lo: Ids
+    id_high: Ids
+    id_low: Ids
     shards: Ints
     begins: Ints
 
@@ -47,45 +47,47 @@ class EditedRows:
     def groups(self, shard: int) -> tuple[Ids, Ids]:
         """Return the groups of a shard that have rows, ascending."""
         mine = self.shards == shard
-        return self.hi[mine], self.lo[mine]
+        return self.id_high[mine], self.id_low[mine]
 
-    def rows_of(self, hi: Ids, lo: Ids) -> tuple[Ints, pa.RecordBatch]:
+    def rows_of(self, id_high: Ids, id_low: Ids) -> tuple[Ints, pa.RecordBatch]:
         """Return the rows of some groups in their order, each with the position of its group."""
-        at = np.searchsorted(self.hi, hi)
-        last = len(self.hi) - 1
-        while len(wrong := self._elsewhere(at, hi, lo, last)):
+        at = np.searchsorted(self.id_high, id_high)
+        last = len(self.id_high) - 1
+        while len(wrong := self._elsewhere(at, id_high, id_low, last)):
             at[wrong] += 1
         found = at <= last
-        found[found] = self.hi[at[found]] == hi[found]
+        found[found] = self.id_high[at[found]] == id_high[found]
         begins = self.begins[np.where(found, at, 0)]
         counts = np.where(found, self.begins[np.where(found, at + 1, 0)] - begins, 0)
-        owners = np.repeat(np.arange(len(hi)), counts)
+        owners = np.repeat(np.arange(len(id_high)), counts)
         within = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
         return owners, self.rows.take(pa.array(begins[owners] + within))
 
-    def _elsewhere(self, at: Ints, hi: Ids, lo: Ids, last: int) -> Ints:
+    def _elsewhere(self, at: Ints, id_high: Ids, id_low: Ids, last: int) -> Ints:
         """Return the positions of groups that share only id_high with their match."""
         inside = np.flatnonzero(at <= last)
         here = at[inside]
-        wrong: Ints = inside[(self.hi[here] == hi[inside]) & (self.lo[here] != lo[inside])]
+        wrong: Ints = inside[
+            (self.id_high[here] == id_high[inside]) & (self.id_low[here] != id_low[inside])
+        ]
         return wrong
 
 
 def edited(given: pa.Table, table: StateTable, commit: Commit) -> EditedRows:
     """Return rows by group and shard; InputError describes what is wrong with them."""
     rows = _cast(given, table.columns)
-    hi, lo = _identities(given, table.keys)
-    order = np.lexsort((np.arange(len(hi)), lo, hi))
-    hi, lo = hi[order], lo[order]
-    first = np.ones(len(hi), dtype=np.bool_)
-    first[1:] = (hi[1:] != hi[:-1]) | (lo[1:] != lo[:-1])
-    begins = np.append(np.flatnonzero(first), len(hi))
-    hi, lo = hi[first], lo[first]
+    id_high, id_low = _identities(given, table.keys)
+    order = np.lexsort((np.arange(len(id_high)), id_low, id_high))
+    id_high, id_low = id_high[order], id_low[order]
+    first = np.ones(len(id_high), dtype=np.bool_)
+    first[1:] = (id_high[1:] != id_high[:-1]) | (id_low[1:] != id_low[:-1])
+    begins = np.append(np.flatnonzero(first), len(id_high))
+    id_high, id_low = id_high[first], id_low[first]
     routes = np.array(commit.routes, dtype=np.int64)
-    shards = np.zeros(len(hi), dtype=np.int64)
-    routes_of(hi, len(routes), routes, shards, np.zeros_like(routes))
+    shards = np.zeros(len(id_high), dtype=np.int64)
+    routes_of(id_high, len(routes), routes, shards, np.zeros_like(routes))
     shards += table.shards.start
-    return EditedRows(rows.take(pa.array(order)), hi, lo, shards, begins)
+    return EditedRows(rows.take(pa.array(order)), id_high, id_low, shards, begins)
 
 
 def _cast(given: pa.Table, columns: pa.Schema) -> pa.RecordBatch:
@@ -111,21 +113,21 @@ def _identities(given: pa.Table, keys: pa.Schema) -> tuple[Ids, Ids]:
     """Return the group of each row, from its name if it has one, else from its key."""
     keyed = set(keys.names) <= set(given.column_names)
     named = np.zeros(given.num_rows, dtype=np.bool_)
-    hi, lo = (np.zeros(given.num_rows, dtype=np.uint64) for _ in range(2))
+    id_high, id_low = (np.zeros(given.num_rows, dtype=np.uint64) for _ in range(2))
     if GROUP in given.column_names:
         names = given.column(GROUP).cast(pa.string())
         named = np.asarray(pc.is_valid(names).to_numpy())
-        hi[named], lo[named] = _parsed(names.drop_null(), np.flatnonzero(named))
+        id_high[named], id_low[named] = _parsed(names.drop_null(), np.flatnonzero(named))
     if not keyed:
         if not named.all():
             row = int(np.flatnonzero(~named)[0])
             columns = ", ".join(keys.names)
             msg = f"row {row} names no group: give it {GROUP}, or the key columns {columns}"
             raise InputError(msg)
-        return hi, lo
+        return id_high, id_low
     # without a key column all rows belong to one group, and a batch without columns has no rows
     by_key = identity_of(_cast(given, keys) if keys.names else given, tuple(keys.names))
-    other = np.flatnonzero(named & ((by_key[0] != hi) | (by_key[1] != lo)))
+    other = np.flatnonzero(named & ((by_key[0] != id_high) | (by_key[1] != id_low)))
     if len(other):
         msg = (
             f"row {other[0]} has the {GROUP} of one group and the key of another: set {GROUP} to "

@@ -12,14 +12,18 @@ from icestream.plan.state_schema import DataflowSchema, NoSchema, StateSchema, U
 from icestream.state.versions.commits import Commit
 
 
-def readable(legend: StateSchema, commit: Commit) -> StateAdapter:
+def readable(state_schema: StateSchema, commit: Commit) -> StateAdapter:
     """Return the adapter for a state schema at a version; CheckpointError if there is none."""
-    if isinstance(legend, NoSchema):
-        msg = f"this checkpoint has no state that can be read: {legend.why}"
+    if isinstance(state_schema, NoSchema):
+        msg = f"this checkpoint has no state that can be read: {state_schema.why}"
         raise CheckpointError(msg)
-    if isinstance(legend, DataflowSchema):
-        return DataflowState(legend, commit)
-    if isinstance(legend, UpdateSchema):
-        windowed = legend.windowed is not None
-        return UpdateWindowState(legend, commit) if windowed else UpdateState(legend, commit)
-    return WindowState(legend, commit)
+    if isinstance(state_schema, DataflowSchema):
+        return DataflowState(state_schema, commit)
+    if isinstance(state_schema, UpdateSchema):
+        windowed = state_schema.windowed is not None
+        return (
+            UpdateWindowState(state_schema, commit)
+            if windowed
+            else UpdateState(state_schema, commit)
+        )
+    return WindowState(state_schema, commit)

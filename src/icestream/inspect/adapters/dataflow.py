@@ -68,10 +68,10 @@ class StoredTable:
         return _store(self.grouping, self.scope, self.groupings, self.options, space, history)
 
 
-def stored(legend: DataflowSchema, commit: Commit, table: StateTable) -> StoredTable:
+def stored(state_schema: DataflowSchema, commit: Commit, table: StateTable) -> StoredTable:
     """Find the store of a table; DefinitionError for rows of a join."""
-    shards = len(commit.bases) // max(1, len(legend.components))
-    component = legend.components[table.shards.start // shards]
+    shards = len(commit.bases) // max(1, len(state_schema.components))
+    component = state_schema.components[table.shards.start // shards]
     for scope, grouping in enumerate(component.groupings):
         for place, synopsis in enumerate(grouping.synopses):
             where = f"component {table.shards.start // shards}, grouping {scope}"
@@ -79,7 +79,7 @@ def stored(legend: DataflowSchema, commit: Commit, table: StateTable) -> StoredT
                 return StoredTable(
                     table,
                     grouping,
-                    legend.options,
+                    state_schema.options,
                     len(component.groupings),
                     scope,
                     place,
@@ -92,18 +92,18 @@ def stored(legend: DataflowSchema, commit: Commit, table: StateTable) -> StoredT
 class DataflowState:
     """The state of a dataflow."""
 
-    def __init__(self, legend: DataflowSchema, commit: Commit) -> None:
+    def __init__(self, state_schema: DataflowSchema, commit: Commit) -> None:
         """Read the components and their shards from the schema."""
-        self._legend = legend
-        self._shards = len(commit.bases) // max(1, len(legend.components))
+        self._state_schema = state_schema
+        self._shards = len(commit.bases) // max(1, len(state_schema.components))
         self.tables: Sequence[StateTable] = [
             table
-            for number, component in enumerate(legend.components)
+            for number, component in enumerate(state_schema.components)
             for table in self._tables(number, component)
         ]
         self.notes: Sequence[str] = (
             ("hot and cold groups are not distinguished: a checkpoint has all groups on its log",)
-            if any(not component.join for component in legend.components)
+            if any(not component.join for component in state_schema.components)
             else ()
         )
 
@@ -133,7 +133,7 @@ class DataflowState:
         """Restore the stores or the join of a shard, and yield their rows."""
         del commit
         number = shard // self._shards
-        component = self._legend.components[number]
+        component = self._state_schema.components[number]
         mine = [table for table in self.tables if shard in table.shards]
         if component.join is not None:
             yield from _joined(component.join, mine, shard, space, history, asked)
@@ -155,12 +155,12 @@ class DataflowState:
         history: Sequence[PastVersion],
         asked: ReadRequest,
     ) -> Iterator[StateRows]:
-        groupings = len(self._legend.components[shard // self._shards].groupings)
-        store = _store(grouping, scope, groupings, self._legend.options, space, history)
+        groupings = len(self._state_schema.components[shard // self._shards].groupings)
+        store = _store(grouping, scope, groupings, self._state_schema.options, space, history)
         watermark = history[-1].watermark
-        for hi, lo in _identities(store, grouping, asked):
+        for id_high, id_low in _identities(store, grouping, asked):
             store.begin(watermark)
-            slots = store.locate(hi, lo)
+            slots = store.locate(id_high, id_low)
             for some in store.portions(slots):
                 for place, table in enumerate(tables):
                     if table in asked.tables:
@@ -178,9 +178,9 @@ def _identities(
         yield KeyCodec(grouping.keys).identify(key_row(grouping.keys, asked.key))
         return
     most = max(1, store.chunk_groups)
-    for hi, lo in every_group(store):
-        for first in range(0, len(hi), most):
-            yield hi[first : first + most], lo[first : first + most]
+    for id_high, id_low in every_group(store):
+        for first in range(0, len(id_high), most):
+            yield id_high[first : first + most], id_low[first : first + most]
 
 
 def every_group(store: GroupStore) -> list[tuple[Ids, Ids]]:
@@ -232,13 +232,13 @@ def _joined(
         table = tables[rows.port]
         if table not in asked.tables:
             continue
-        partitions = partitions_of(rows.hi, join.partitions)
+        partitions = partitions_of(rows.id_high, join.partitions)
         needed = (rows.epoch > floor[partitions]) & (
             (rows.re > numbers["watermark"]) | owing[partitions]
         )
         if asked.key is not None:
-            hi, lo = KeyCodec(table.keys).identify(key_row(table.keys, asked.key))
-            needed &= (rows.hi == hi) & (rows.lo == lo)
+            id_high, id_low = KeyCodec(table.keys).identify(key_row(table.keys, asked.key))
+            needed &= (rows.id_high == id_high) & (rows.id_low == id_low)
         rows = rows.where(np.flatnonzero(needed))
         if len(rows.starts):
             yield _rows_of(rows, codecs[rows.port], past, table, shard)
@@ -254,7 +254,7 @@ def _rows_of(
     resident = past.is_resident(rows)
     columns = [pa.array(rows.le), pa.array(rows.re), pa.array(resident), *payload.columns]
     batch = pa.RecordBatch.from_arrays(columns, schema=table.columns)
-    return StateRows(table, shard, batch, (rows.hi, rows.lo))
+    return StateRows(table, shard, batch, (rows.id_high, rows.id_low))
 
 
 __all__ = ["DataflowState", "StoredTable", "every_group", "stored"]

@@ -41,18 +41,22 @@ WAITING = "waiting"
 class UpdateState:
     """The waiting keys of an update stream."""
 
-    def __init__(self, legend: UpdateSchema, commit: Commit) -> None:
+    def __init__(self, state_schema: UpdateSchema, commit: Commit) -> None:
         """Read the columns of values from the schema."""
         shards = range(len(commit.bases))
-        keys = pa.schema([legend.payload.field(name) for name in legend.keys])
-        self._payload, self._readers = legend.payload, legend.readers
-        waiting = pa.schema([*_TOLD, *legend.payload])
-        self._waiting = StateTable("queue", WAITING, legend.text, keys, waiting, shards)
+        keys = pa.schema([state_schema.payload.field(name) for name in state_schema.keys])
+        self._payload, self._readers = state_schema.payload, state_schema.readers
+        waiting = pa.schema([*_TOLD, *state_schema.payload])
+        self._waiting = StateTable("queue", WAITING, state_schema.text, keys, waiting, shards)
         idle = pa.schema(_TOLD)
-        self._idle = StateTable("queue", "known", legend.text, keys, idle, shards)
-        self._front = legend.front
-        self._arcs = PreQueueState(legend.front, keys, shards)
-        self.tables: Sequence[StateTable] = (self._waiting, self._idle, *self._arcs.tables)
+        self._idle = StateTable("queue", "known", state_schema.text, keys, idle, shards)
+        self._pre_queue = state_schema.front
+        self._pre_queue_state = PreQueueState(state_schema.front, keys, shards)
+        self.tables: Sequence[StateTable] = (
+            self._waiting,
+            self._idle,
+            *self._pre_queue_state.tables,
+        )
         self.notes: Sequence[str] = ()
 
     def read(
@@ -67,7 +71,9 @@ class UpdateState:
         del commit
         step = UpdateStep(_nothing, self._payload, self._payload)
         steps = dict.fromkeys(range(self._readers), step)
-        spec = Serving(self._payload, steps, "inplace", 0, None, SystemClock(), front=self._front)
+        spec = Serving(
+            self._payload, steps, "inplace", 0, None, SystemClock(), front=self._pre_queue
+        )
         operator = ServingOperator(spec, space)
         operator.restore(history)
         queue = operator.waiting
@@ -77,12 +83,14 @@ class UpdateState:
             is_idle = table is self._idle
             for known, waiting in queue.portions(_ROWS_AT_ONCE, waiting=not is_idle):
                 values = [] if waiting is None else waiting.columns
-                hi, lo, last, count, gap, _, _ = (each for _, each in queue.described(known))
+                id_high, id_low, last, count, gap, _, _ = (
+                    each for _, each in queue.described(known)
+                )
                 waits = pa.array(queue.since(known), mask=np.full(len(known), is_idle))
-                told = [waits, pa.array(last), pa.array(count), pa.array(gap)]
-                rows = pa.RecordBatch.from_arrays([*told, *values], schema=table.columns)
-                yield chosen(table, shard, rows, hi, lo, asked)
-        yield from self._arcs.read(operator.front, shard, asked)
+                facts = [waits, pa.array(last), pa.array(count), pa.array(gap)]
+                rows = pa.RecordBatch.from_arrays([*facts, *values], schema=table.columns)
+                yield chosen(table, shard, rows, id_high, id_low, asked)
+        yield from self._pre_queue_state.read(operator.front, shard, asked)
 
 
 def _nothing(rows: Any) -> Any:

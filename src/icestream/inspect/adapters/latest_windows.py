@@ -42,22 +42,26 @@ _TOLD = (
 class UpdateWindowState:
     """The groups of windows over an update stream."""
 
-    def __init__(self, legend: UpdateSchema, commit: Commit) -> None:
+    def __init__(self, state_schema: UpdateSchema, commit: Commit) -> None:
         """Read the columns of groups and tuples from the schema."""
-        assert legend.windowed is not None
-        self._windowed: WindowedBy = legend.windowed
-        self._front = legend.front
+        assert state_schema.windowed is not None
+        self._windowed: WindowedBy = state_schema.windowed
+        self._pre_queue = state_schema.front
         shards = range(len(commit.bases))
         schema, by = self._windowed.schema, self._windowed.by
         keys = pa.schema([schema.field(name) for name in by])
         groups = pa.schema([*keys, *_TOLD])
-        self._groups = StateTable("windows", "groups", legend.text, keys, groups, shards)
+        self._groups = StateTable("windows", "groups", state_schema.text, keys, groups, shards)
         self._payload = self._windowed.operator("inplace").payload
         tuples = pa.schema([*keys, pa.field("__time", pa.int64()), *self._payload])
-        self._tuples = StateTable("windows", "tuples", legend.text, keys, tuples, shards)
+        self._tuples = StateTable("windows", "tuples", state_schema.text, keys, tuples, shards)
         key = pa.schema([schema.field(name) for name in self._windowed.keys])
-        self._arcs = PreQueueState(legend.front, key, shards)
-        self.tables: Sequence[StateTable] = (self._groups, self._tuples, *self._arcs.tables)
+        self._pre_queue_state = PreQueueState(state_schema.front, key, shards)
+        self.tables: Sequence[StateTable] = (
+            self._groups,
+            self._tuples,
+            *self._pre_queue_state.tables,
+        )
         self.notes: Sequence[str] = ()
 
     def read(
@@ -72,17 +76,17 @@ class UpdateWindowState:
         del commit
         result = self._windowed.operator("inplace").result.schema
         step = UpdateStep(_nothing, result, result)
-        spec = WindowServing(self._windowed, step, "inplace", 0, SystemClock(), self._front)
+        spec = WindowServing(self._windowed, step, "inplace", 0, SystemClock(), self._pre_queue)
         operator = WindowServingOperator(spec, space)
         operator.restore(history)
         windows = operator.windows
         cells = windows.queue.table
-        hi, lo = np.ascontiguousarray(cells[:, :2].T).view(np.uint64)
+        id_high, id_low = np.ascontiguousarray(cells[:, :2].T).view(np.uint64)
         known = windows.known(np.arange(len(cells)))
         if self._groups in asked.tables and len(cells):
-            columns = [*known, *self._told(cells)]
+            columns = [*known, *self._key_columns(cells)]
             rows = pa.RecordBatch.from_arrays(columns, schema=self._groups.columns)
-            yield chosen(self._groups, shard, rows, hi, lo, asked)
+            yield chosen(self._groups, shard, rows, id_high, id_low, asked)
         if self._tuples in asked.tables and len(cells):
             content = content_of(windows.queue.arrays)
             of = np.repeat(np.arange(len(cells)), content["held"])
@@ -90,10 +94,10 @@ class UpdateWindowState:
             values = windows.queue.decoded(words[:, z.TUPLE :])
             columns = [*windows.known(of), pa.array(words[:, z.TIME]), *values.columns]
             rows = pa.RecordBatch.from_arrays(columns, schema=self._tuples.columns)
-            yield chosen(self._tuples, shard, rows, hi[of], lo[of], asked)
-        yield from self._arcs.read(operator.front, shard, asked)
+            yield chosen(self._tuples, shard, rows, id_high[of], id_low[of], asked)
+        yield from self._pre_queue_state.read(operator.front, shard, asked)
 
-    def _told(self, cells: np.ndarray[Any, Any]) -> list[pa.Array]:
+    def _key_columns(self, cells: np.ndarray[Any, Any]) -> list[pa.Array]:
         """Return the columns of groups."""
         states, spec = cells[:, z.STATES], self._windowed.windows
         names = np.array(["done", "idle", "ready", "waiting"])

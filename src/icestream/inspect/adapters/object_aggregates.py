@@ -79,8 +79,8 @@ class ObjectAggregateState:
         """Yield the panes of a shard."""
         del commit
         for panes, states in self.restored(space, history).panes():
-            hi, lo = identities(self.states.entries(states))
-            yield chosen(self.table, shard, self._rows(panes, states), hi, lo, asked)
+            id_high, id_low = identities(self.states.entries(states))
+            yield chosen(self.table, shard, self._rows(panes, states), id_high, id_low, asked)
 
     def _rows(self, panes: Ints, states: pa.RecordBatch) -> pa.RecordBatch:
         instants = pa.array(panes * self.grid.pane + self.grid.origin).view(self.plan.time)

@@ -94,9 +94,9 @@ class PaneState:
         """Yield the panes of a shard."""
         keys = LoggedKeys(space, history, len(self.spec.keys))
         for panes, entries in self.entries(space, commit.watermark):
-            hi, lo = identities(entries)
-            rows = self.rows(panes, entries, keys.of(hi, lo))
-            yield chosen(self.table, shard, rows, hi, lo, asked)
+            id_high, id_low = identities(entries)
+            rows = self.rows(panes, entries, keys.of(id_high, id_low))
+            yield chosen(self.table, shard, rows, id_high, id_low, asked)
 
     def entries(self, space: ScratchShard, watermark: Micros) -> Iterator[tuple[Ints, Table]]:
         """Yield panes and entries, those of one group and pane merged, some panes at a time."""
@@ -148,23 +148,23 @@ class LoggedKeys:
         """Read the keys of the last snapshot and those logged after it."""
         self._columns = columns
         parts = list(self._parts(space, history)) if columns else []
-        hi, lo = (
+        id_high, id_low = (
             np.concatenate([np.empty(0, np.uint64), *(each[half] for each in parts)])
             for half in range(2)
         )
         #: each group once, and its key as a row
-        self._hi, self._lo, numbers = distinct(hi, lo)
-        self._row = np.empty(len(self._hi), dtype=np.int64)
+        self._id_high, self._id_low, numbers = distinct(id_high, id_low)
+        self._row = np.empty(len(self._id_high), dtype=np.int64)
         self._row[numbers] = np.arange(len(numbers))
         names = [f"k{place}" for place in range(columns)]
         tables = [each.rename_columns(names) for _, _, each in parts]
         self._keys = pa.concat_tables(tables) if tables else None
 
-    def of(self, hi: Ids, lo: Ids) -> pa.Table:
+    def of(self, id_high: Ids, id_low: Ids) -> pa.Table:
         """Return the keys of groups; ValueError if one is unknown."""
         if not self._columns:
             return pa.table({})
-        places = places_among(hi, lo, self._hi, self._lo)
+        places = places_among(id_high, id_low, self._id_high, self._id_low)
         if self._keys is None or (places < 0).any():
             msg = "panes on the log have groups without a key"
             raise ValueError(msg)
@@ -189,9 +189,9 @@ class LoggedKeys:
                 yield ids[:, 0].copy(), ids[:, 1].copy(), read_table(bytes(record.payload))
             elif record.synopsis == NEW_KEYS:
                 fresh = read_table(bytes(record.payload))
-                hi, lo = (np.asarray(fresh.column(place).to_numpy()) for place in range(2))
+                id_high, id_low = (np.asarray(fresh.column(place).to_numpy()) for place in range(2))
                 first = fresh.num_columns - self._columns
-                yield hi, lo, fresh.select(list(range(first, fresh.num_columns)))
+                yield id_high, id_low, fresh.select(list(range(first, fresh.num_columns)))
 
 
 def _whole_panes(slices: npt.NDArray[np.void]) -> Iterator[npt.NDArray[np.void]]:

@@ -60,22 +60,27 @@ class PreQueueState:
             array = states[number][name]
             if name == "last":
                 known = np.ascontiguousarray(states[number]["known"].T).view(np.uint64)
-                hi, lo = known[0], known[1]
-                rows = pa.RecordBatch.from_arrays([pa.array(array[: len(hi)])], schema=_LAST)
+                id_high, id_low = known[0], known[1]
+                rows = pa.RecordBatch.from_arrays([pa.array(array[: len(id_high)])], schema=_LAST)
             else:
                 held = table_of(array).combine_chunks()
                 columns = [column.combine_chunks() for column in held.columns]
                 rows = pa.RecordBatch.from_arrays(columns, schema=table.columns)
-                hi, lo = KeyCodec(table.keys).identify(rows.select(table.keys.names))
-            yield chosen(table, shard, rows, hi, lo, asked)
+                id_high, id_low = KeyCodec(table.keys).identify(rows.select(table.keys.names))
+            yield chosen(table, shard, rows, id_high, id_low, asked)
 
 
 def chosen(
-    table: StateTable, shard: int, rows: pa.RecordBatch, hi: Ids, lo: Ids, asked: ReadRequest
+    table: StateTable,
+    shard: int,
+    rows: pa.RecordBatch,
+    id_high: Ids,
+    id_low: Ids,
+    asked: ReadRequest,
 ) -> StateRows:
     """Return rows; only those of one group if it is requested."""
     if asked.key is not None:
         one, two = KeyCodec(table.keys).identify(key_row(table.keys, asked.key))
-        mine = np.flatnonzero((hi == one) & (lo == two))
-        rows, hi, lo = rows.take(pa.array(mine)), hi[mine], lo[mine]
-    return StateRows(table, shard, rows, (hi, lo))
+        mine = np.flatnonzero((id_high == one) & (id_low == two))
+        rows, id_high, id_low = rows.take(pa.array(mine)), id_high[mine], id_low[mine]
+    return StateRows(table, shard, rows, (id_high, id_low))

@@ -67,8 +67,8 @@ class SessionState:
         """Yield the open sessions of a shard."""
         del commit
         for sessions in self.restored(space, history).open_sessions():
-            hi, lo = identities(sessions.rows)
-            yield chosen(self.table, shard, self._rows(sessions), hi, lo, asked)
+            id_high, id_low = identities(sessions.rows)
+            yield chosen(self.table, shard, self._rows(sessions), id_high, id_low, asked)
 
     def _rows(self, sessions: Sessions) -> pa.RecordBatch:
         bounds = [

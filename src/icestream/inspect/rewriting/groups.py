@@ -44,9 +44,9 @@ class GroupRewriter(Rewriter):
         store = self._table.store(space, history)
         watermark = history[-1].watermark
         groups = rows = 0
-        for hi, lo in self._identities(store, shard):
+        for id_high, id_low in self._identities(store, shard):
             store.begin(watermark)
-            for some in store.portions(store.locate(hi, lo)):
+            for some in store.portions(store.locate(id_high, id_low)):
                 differ, written = self._portion(store, some)
                 groups, rows = groups + differ, rows + written
         if not groups:
@@ -58,15 +58,15 @@ class GroupRewriter(Rewriter):
 
     def _identities(self, store: GroupStore, shard: int) -> Iterator[tuple[Ids, Ids]]:
         """Yield the groups to compare, each once, as many at a time as a chunk may have."""
-        hi, lo = self._given.groups(shard)
+        id_high, id_low = self._given.groups(shard)
         if not self._keep:
             known = every_group(store)
-            hi = np.concatenate([hi, *(each for each, _ in known)])
-            lo = np.concatenate([lo, *(each for _, each in known)])
-            hi, lo, _ = distinct(hi, lo)
+            id_high = np.concatenate([id_high, *(each for each, _ in known)])
+            id_low = np.concatenate([id_low, *(each for _, each in known)])
+            id_high, id_low, _ = distinct(id_high, id_low)
         most = max(1, store.chunk_groups)
-        for begin in range(0, len(hi), most):
-            yield hi[begin : begin + most], lo[begin : begin + most]
+        for begin in range(0, len(id_high), most):
+            yield id_high[begin : begin + most], id_low[begin : begin + most]
 
     def _portion(self, store: GroupStore, slots: Slots) -> tuple[int, int]:
         """Replace the differing groups of a portion; return the numbers of groups and rows."""

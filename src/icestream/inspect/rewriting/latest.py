@@ -28,7 +28,13 @@ from icestream.core.errors import InputError
 from icestream.inspect.access.edited_rows import EditedRows
 from icestream.inspect.access.scratch_shard import ScratchShard
 from icestream.inspect.rewriting.changes import Rewriter, ShardRewrite, differing
-from icestream.operators.latest.coalescing import HI, LAST, LO, NewestUpdates, joined
+from icestream.operators.latest.coalescing import (
+    ID_HIGH_COLUMN,
+    ID_LOW_COLUMN,
+    LAST,
+    NewestUpdates,
+    joined,
+)
 from icestream.operators.latest.identities import places_among
 from icestream.operators.latest.pre_queue import PreQueueOperator
 from icestream.operators.latest.serving_log import ServingLog
@@ -46,22 +52,22 @@ _ROWS_AT_ONCE = 16_384
 class WaitingRewriter(Rewriter):
     """Writes the waiting values."""
 
-    def __init__(self, told: state_schema.UpdateSchema, given: EditedRows, *, keep: bool) -> None:
+    def __init__(self, schema: state_schema.UpdateSchema, given: EditedRows, *, keep: bool) -> None:
         """Write the given rows; keys without a row keep waiting or are dropped."""
         super().__init__(given, keep=keep)
-        self._told = told
-        self._codec = RowCodec(told.payload)
+        self._schema = schema
+        self._codec = RowCodec(schema.payload)
 
     def change(
         self, shard: int, space: ScratchShard, history: Sequence[PastVersion]
     ) -> ShardRewrite | None:
         """Enqueue edited values, and drop keys without a row."""
-        told, now = self._told, SystemClock().now()
-        front = None if told.front is None else PreQueueOperator(told.front, space)
-        waiting = WaitingKeys(told.payload, "inplace", space.arena, space.account, told.readers)
-        log = ServingLog(space, waiting, told.payload, front)
+        schema, now = self._schema, SystemClock().now()
+        front = None if schema.front is None else PreQueueOperator(schema.front, space)
+        waiting = WaitingKeys(schema.payload, "inplace", space.arena, space.account, schema.readers)
+        log = ServingLog(space, waiting, schema.payload, front)
         log.restore(history, now)
-        there = _There(waiting, self._codec, told.readers)
+        there = _There(waiting, self._codec, schema.readers)
         updates = self._updates(shard, there, waiting)
         gone = there.none if self._keep else there.unnamed(*self._given.groups(shard))
         groups = int(gone.sum())
@@ -71,8 +77,8 @@ class WaitingRewriter(Rewriter):
             waiting.take_in(updates)
             groups += updates.rows.num_rows
         served = there.of_readers(gone)
-        for reader, (hi, lo) in enumerate(served):
-            waiting.take_out(reader, hi, lo, now)
+        for reader, (id_high, id_low) in enumerate(served):
+            waiting.take_out(reader, id_high, id_low, now)
         # no snapshot: what rows do not contain, such as the importance of keys, is unknown here
         SnapshotSchedule(space.arena.header).resume(0, 0)
         log.write(updates, served)
@@ -81,23 +87,25 @@ class WaitingRewriter(Rewriter):
 
     def _updates(self, shard: int, there: _There, waiting: WaitingKeys) -> NewestUpdates | None:
         """Return the rows of a shard that differ from the waiting values; InputError if invalid."""
-        hi, lo = self._given.groups(shard)
-        owners, rows = self._given.rows_of(hi, lo)
-        if len(owners) > len(hi):
-            key = rows.select(self._told.keys).slice(_second(owners), 1).to_pylist()[0]
+        id_high, id_low = self._given.groups(shard)
+        owners, rows = self._given.rows_of(id_high, id_low)
+        if len(owners) > len(id_high):
+            key = rows.select(self._schema.keys).slice(_second(owners), 1).to_pylist()[0]
             msg = f"two rows have the key {key}, but only its newest value waits"
             raise InputError(msg)
         last = np.asarray(rows.column(LAST_UPDATE).to_numpy())
-        payload = rows.select(self._told.payload.names)
-        differ = np.flatnonzero(there.differ(hi, lo, last, payload))
+        payload = rows.select(self._schema.payload.names)
+        differ = np.flatnonzero(there.differ(id_high, id_low, last, payload))
         if not len(differ):
             return None
-        hi, lo, last = hi[differ], lo[differ], last[differ]
+        id_high, id_low, last = id_high[differ], id_low[differ], last[differ]
         payload = payload.take(pa.array(differ))
-        updates = NewestUpdates.of(hi, lo, last, last, np.ones(len(hi), dtype=np.int64), payload)
+        updates = NewestUpdates.of(
+            id_high, id_low, last, last, np.ones(len(id_high), dtype=np.int64), payload
+        )
         stale = np.flatnonzero(~waiting.is_fresh(updates))
         if len(stale):
-            key = payload.select(self._told.keys).slice(int(stale[0]), 1).to_pylist()[0]
+            key = payload.select(self._schema.keys).slice(int(stale[0]), 1).to_pylist()[0]
             at = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=int(last[stale[0]]))
             msg = (
                 f"the value of {key} is of {at.isoformat()}, but its key had a newer update. "
@@ -118,18 +126,23 @@ class _There:
             parts.append({**dict(waiting.described(rows)), **dict(waiting.ordered(rows))})
             values.append(payload)
         self._values = joined(values) if values else None
-        names = [HI, LO, LAST, *(f"{PLACE}{reader}" for reader in range(readers))]
+        names = [
+            ID_HIGH_COLUMN,
+            ID_LOW_COLUMN,
+            LAST,
+            *(f"{PLACE}{reader}" for reader in range(readers)),
+        ]
         columns = [np.concatenate([each[name] for each in parts]) for name in names if parts]
         empty = np.empty(0, dtype=np.uint64)
-        self._hi: Ids = columns[0] if columns else empty
-        self._lo: Ids = columns[1] if columns else empty
+        self._id_high: Ids = columns[0] if columns else empty
+        self._id_low: Ids = columns[1] if columns else empty
         self._last: Ints = columns[2] if columns else empty.view(np.int64)
         #: list of each key for each reader, -1 if the key does not wait for that reader
         self._lists = columns[3:] or [empty.view(np.int64)] * readers
 
-    def differ(self, hi: Ids, lo: Ids, last: Ints, payload: pa.RecordBatch) -> Mask:
+    def differ(self, id_high: Ids, id_low: Ids, last: Ints, payload: pa.RecordBatch) -> Mask:
         """Return which values differ from the waiting ones."""
-        places = places_among(hi, lo, self._hi, self._lo)
+        places = places_among(id_high, id_low, self._id_high, self._id_low)
         other = places < 0
         same = np.flatnonzero(~other)
         other[same] = self._last[places[same]] != last[same]
@@ -143,17 +156,17 @@ class _There:
     @property
     def none(self) -> Mask:
         """Choose no key."""
-        return np.zeros(len(self._hi), dtype=np.bool_)
+        return np.zeros(len(self._id_high), dtype=np.bool_)
 
-    def unnamed(self, hi: Ids, lo: Ids) -> Mask:
+    def unnamed(self, id_high: Ids, id_low: Ids) -> Mask:
         """Return which keys are not among those given."""
-        chosen: Mask = places_among(self._hi, self._lo, hi, lo) < 0
+        chosen: Mask = places_among(self._id_high, self._id_low, id_high, id_low) < 0
         return chosen
 
     def of_readers(self, chosen: Mask) -> list[tuple[Ids, Ids]]:
         """Return, for each reader, those of the chosen keys that wait for it."""
         each = [np.flatnonzero(chosen & (lists >= 0)) for lists in self._lists]
-        return [(self._hi[mine], self._lo[mine]) for mine in each]
+        return [(self._id_high[mine], self._id_low[mine]) for mine in each]
 
 
 def _second(owners: Ints) -> int:

@@ -57,11 +57,11 @@ class ObjectRewriter(Rewriter):
         states = self._state.states
         operator = self._state.restored(space, history)
         there = _Panes.joined(list(operator.panes()), states)
-        hi, lo = self._given.groups(shard)
-        owners, rows = self._given.rows_of(hi, lo)
-        wanted = self._taken(rows, hi[owners], lo[owners], there)
+        id_high, id_low = self._given.groups(shard)
+        owners, rows = self._given.rows_of(id_high, id_low)
+        wanted = self._taken(rows, id_high[owners], id_low[owners], there)
         if self._keep:
-            rest = there.of_others(hi, lo)
+            rest = there.of_others(id_high, id_low)
             wanted = _Panes.joined([(each.panes, each.rows) for each in (wanted, rest)], states)
         groups = there.groups_that_differ(wanted)
         if not groups:
@@ -69,12 +69,12 @@ class ObjectRewriter(Rewriter):
         operator.replace(wanted.panes, wanted.rows)
         return ShardRewrite(groups, rows.num_rows, snapshot=True, released=before)
 
-    def _taken(self, rows: pa.RecordBatch, hi: Ids, lo: Ids, there: _Panes) -> _Panes:
+    def _taken(self, rows: pa.RecordBatch, id_high: Ids, id_low: Ids, there: _Panes) -> _Panes:
         """Return rows as states, with the stored words where they were not edited."""
         state, spec = self._state, self._state.spec
         panes = panes_of(rows, state.grid, state.first(self._watermark))
         entries = state.fields.taken(rows)
-        entries[:, 0], entries[:, 1] = hi.view(np.int64), lo.view(np.int64)
+        entries[:, 0], entries[:, 1] = id_high.view(np.int64), id_low.view(np.int64)
         places = places_of(np.column_stack([panes, entries[:, :2]]), there.names)
         state.fields.keep_unedited(entries, there.entries, places)
         given = [rows.column(name) for name in state.table.keys.names]
@@ -118,9 +118,9 @@ class _Panes:
         """Return pane and group of each state."""
         return np.column_stack([self.panes, self.entries[:, :2]])
 
-    def of_others(self, hi: Ids, lo: Ids) -> _Panes:
+    def of_others(self, id_high: Ids, id_low: Ids) -> _Panes:
         """Return the states of groups other than those given."""
-        rest = np.flatnonzero(places_among(*identities(self.entries), hi, lo) < 0)
+        rest = np.flatnonzero(places_among(*identities(self.entries), id_high, id_low) < 0)
         return _Panes(self.panes[rest], self.rows.take(pa.array(rest)), self.states)
 
     def groups_that_differ(self, other: _Panes) -> int:

@@ -72,13 +72,15 @@ class PaneRewriter(Rewriter):
         state, watermark = self._state, self._commit.watermark
         before = tuple(space.log.segments)
         there = _Panes.joined(list(state.entries(space, watermark)), state)
-        hi, lo = self._given.groups(shard)
-        owners, rows = self._given.rows_of(hi, lo)
-        wanted = self._taken(rows, hi[owners], lo[owners], there)
+        id_high, id_low = self._given.groups(shard)
+        owners, rows = self._given.rows_of(id_high, id_low)
+        wanted = self._taken(rows, id_high[owners], id_low[owners], there)
         keys = KeyCodec(state.spec.keys).canonical(rows.select(state.spec.keys.names))
-        known_groups = [(hi[owners], lo[owners], _keyed(pa.Table.from_batches([keys]), state))]
+        known_groups = [
+            (id_high[owners], id_low[owners], _keyed(pa.Table.from_batches([keys]), state))
+        ]
         if self._keep:
-            rest = there.of_others(hi, lo)
+            rest = there.of_others(id_high, id_low)
             wanted = _Panes.joined([wanted.arrays, rest.arrays], state)
             known = LoggedKeys(space, history, len(state.spec.keys)).of(*identities(rest.entries))
             known_groups.append((*identities(rest.entries), _keyed(known, state)))
@@ -92,12 +94,12 @@ class PaneRewriter(Rewriter):
             pass
         return ShardRewrite(groups, rows.num_rows, snapshot=True, released=before)
 
-    def _taken(self, rows: pa.RecordBatch, hi: Ids, lo: Ids, there: _Panes) -> _Panes:
+    def _taken(self, rows: pa.RecordBatch, id_high: Ids, id_low: Ids, there: _Panes) -> _Panes:
         """Return rows as entries, with the stored fields where they were not edited."""
         state = self._state
         panes = panes_of(rows, state.spec.grid, state.first(self._commit.watermark))
         entries = state.fields.taken(rows)
-        entries[:, 0], entries[:, 1] = hi.view(np.int64), lo.view(np.int64)
+        entries[:, 0], entries[:, 1] = id_high.view(np.int64), id_low.view(np.int64)
         places = places_of(_numbered(panes, entries), _numbered(*there.arrays))
         state.fields.keep_unedited(entries, there.entries, places)
         return _Panes(*sorted_run(panes, entries, state.layout))
@@ -140,9 +142,9 @@ class _Panes:
         """Return panes and entries."""
         return self.panes, self.entries
 
-    def of_others(self, hi: Ids, lo: Ids) -> _Panes:
+    def of_others(self, id_high: Ids, id_low: Ids) -> _Panes:
         """Return the entries of groups other than those given."""
-        rest = places_among(*identities(self.entries), hi, lo) < 0
+        rest = places_among(*identities(self.entries), id_high, id_low) < 0
         return _Panes(self.panes[rest], self.entries[rest])
 
     def groups_that_differ(self, other: _Panes) -> int:
@@ -184,17 +186,17 @@ def _keyed(keys: pa.Table, state: PaneState) -> pa.Table:
 
 def _keys(wanted: _Panes, parts: Sequence[tuple[Ids, Ids, pa.Table]]) -> pa.Table:
     """Return id, latest pane and key of each group."""
-    hi, lo, numbers = distinct(*identities(wanted.entries))
-    last = np.full(len(hi), np.iinfo(np.int64).min)
+    id_high, id_low, numbers = distinct(*identities(wanted.entries))
+    last = np.full(len(id_high), np.iinfo(np.int64).min)
     np.maximum.at(last, numbers, wanted.panes)
     given = [np.concatenate([each[half] for each in parts]) for half in range(2)]
     keys = pa.concat_tables([each[2] for each in parts])
-    first_hi, first_lo, rows = distinct(*given)
-    row = np.empty(len(first_hi), dtype=np.int64)
+    first_id_high, first_id_low, rows = distinct(*given)
+    row = np.empty(len(first_id_high), dtype=np.int64)
     row[rows] = np.arange(len(rows))
-    chosen = row[places_among(hi, lo, first_hi, first_lo)]
+    chosen = row[places_among(id_high, id_low, first_id_high, first_id_low)]
     table = keys.take(pa.array(chosen)) if keys.num_columns else pa.table({})
-    return identified(table, np.stack([hi, lo], axis=1), last)
+    return identified(table, np.stack([id_high, id_low], axis=1), last)
 
 
 def _numbered(panes: Ints, entries: Table) -> Table:

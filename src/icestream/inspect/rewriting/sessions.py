@@ -58,11 +58,11 @@ class SessionRewriter(Rewriter):
         none = Sessions.none(spec)
         operator = self._state.restored(space, history)
         there = Sessions.concatenated([none, *operator.open_sessions()])
-        hi, lo = self._given.groups(shard)
-        owners, rows = self._given.rows_of(hi, lo)
-        wanted = self._taken(rows, hi[owners], lo[owners], there)
+        id_high, id_low = self._given.groups(shard)
+        owners, rows = self._given.rows_of(id_high, id_low)
+        wanted = self._taken(rows, id_high[owners], id_low[owners], there)
         if self._keep:
-            rest = there.where(places_among(*identities(there.rows), hi, lo) < 0)
+            rest = there.where(places_among(*identities(there.rows), id_high, id_low) < 0)
             wanted = Sessions.concatenated([wanted, rest])
         wanted = wanted.sorted().merged(none, spec)
         differ = alone(there.rows, wanted.rows)
@@ -73,12 +73,12 @@ class SessionRewriter(Rewriter):
         groups = len(distinct(*identities(differ))[0])
         return ShardRewrite(groups, rows.num_rows, snapshot=True)
 
-    def _taken(self, rows: pa.RecordBatch, hi: Ids, lo: Ids, there: Sessions) -> Sessions:
+    def _taken(self, rows: pa.RecordBatch, id_high: Ids, id_low: Ids, there: Sessions) -> Sessions:
         """Return rows as sessions, with the stored fields where they were not edited."""
         state, spec = self._state, self._state.spec
         entries = state.fields.taken(rows)
         out = np.empty((rows.num_rows, spec.width), dtype=np.int64)
-        out[:, 0], out[:, 1] = hi.view(np.int64), lo.view(np.int64)
+        out[:, 0], out[:, 1] = id_high.view(np.int64), id_low.view(np.int64)
         out[:, START], out[:, END] = self._bounds(rows)
         places = places_of(out[:, : START + 1], there.rows[:, : START + 1])
         state.fields.keep_unedited(entries, entries_of(there.rows), places)

@@ -28,7 +28,7 @@ from icestream.core.arrays import Ints, Mask, Slots, Table
 from icestream.kernels.compile import kernel
 from icestream.kernels.words import merge_field, op_words, unmerge_field
 
-#: words of a group's row behind its fronts
+#: words of a group's row behind its suffixes
 COUNT = 0
 MARK = 1
 DUE = 2
@@ -65,9 +65,9 @@ def leave(
     slot: int,
     tuples: Table,
     k: int,
-    fronts: Table,
+    suffixes: Table,
     m: int,
-    fronts_at: int,
+    suffixes_at: int,
     ops: Ints,
     places: Ints,
     at: Ints,
@@ -76,8 +76,8 @@ def leave(
     for f in range(ops.size):
         if ops[f] < 2:
             unmerge_field(rows, slot, at[f], tuples, k, places[f], ops[f])
-    for w in range(fronts.shape[1]):
-        rows[slot, fronts_at + w] = fronts[m, w]
+    for w in range(suffixes.shape[1]):
+        rows[slot, suffixes_at + w] = suffixes[m, w]
 
 
 @kernel
@@ -91,20 +91,20 @@ def forget_backs(rows: Table, slot: int, ops: Ints, at: Ints, identity: Ints) ->
 
 @kernel
 def show(
-    rows: Table, slot: int, ops: Ints, at: Ints, fronts_at: int, out: Table, target: int
+    rows: Table, slot: int, ops: Ints, at: Ints, suffixes_at: int, out: Table, target: int
 ) -> None:
-    """Write the fields of a group's window, backs merged with fronts, to a row of `out`."""
+    """Write the fields of a group's window, backs merged with suffixes, to a row of `out`."""
     for w in range(out.shape[1]):
         out[target, w] = rows[slot, at[0] + w]
-    front = fronts_at
+    suffix = suffixes_at
     for f in range(ops.size):
         if ops[f] >= 2:
-            merge_field(out, target, at[f] - at[0], rows, slot, front, ops[f])
-            front += op_words(ops[f])
+            merge_field(out, target, at[f] - at[0], rows, slot, suffix, ops[f])
+            suffix += op_words(ops[f])
 
 
 @kernel
-def push_fronts(
+def push_suffixes(
     rows: Table,
     slots: Slots,
     tuples: Table,
@@ -114,29 +114,29 @@ def push_fronts(
     places: Ints,
     at: Ints,
     identity: Ints,
-    fronts_at: int,
+    suffixes_at: int,
     flip: int,
-    fronts: Table,
+    suffixes: Table,
 ) -> None:
-    """Push tuples `first` to `last` onto the fronts, latest first; record the front after each.
+    """Push tuples `first` to `last` onto the suffixes, latest first; record the front after each.
 
     A group that flip number `flip` has not reached yet starts with empty front and back.
     """
-    extras = fronts_at + fronts.shape[1]
+    extras = suffixes_at + suffixes.shape[1]
     for k in range(last - 1, first - 1, -1):
         slot = slots[k]
         if rows[slot, extras + MARK] != flip:
             rows[slot, extras + MARK] = flip
             forget_backs(rows, slot, ops, at, identity)
-            for w in range(fronts_at, extras):
+            for w in range(suffixes_at, extras):
                 rows[slot, w] = identity[w]
-        for w in range(fronts.shape[1]):
-            fronts[k, w] = rows[slot, fronts_at + w]
-        front = fronts_at
+        for w in range(suffixes.shape[1]):
+            suffixes[k, w] = rows[slot, suffixes_at + w]
+        suffix = suffixes_at
         for f in range(ops.size):
             if ops[f] >= 2:
-                merge_field(rows, slot, front, tuples, k, places[f], ops[f])
-                front += op_words(ops[f])
+                merge_field(rows, slot, suffix, tuples, k, places[f], ops[f])
+                suffix += op_words(ops[f])
 
 
 @kernel
@@ -149,7 +149,7 @@ def advance(
     leaving: Table,
     leaving_slots: Slots,
     leaving_keys: Ints,
-    fronts: Table,
+    suffixes: Table,
     same: bool,
     reach: int,
     bound: int,
@@ -158,7 +158,7 @@ def advance(
     places: Ints,
     at: Ints,
     identity: Ints,
-    fronts_at: int,
+    suffixes_at: int,
     out: Table,
     out_slots: Slots,
     out_times: Ints,
@@ -168,11 +168,11 @@ def advance(
 
     A window is shown after every `every`-th event of its group, never if `every` is 0. After the
     last tuple, those with a key of at most `bound` leave. With `same`, the tuples that leave are
-    those that entered here, and fronts are made as they are needed; else it stops when all that
+    those that entered here, and suffixes are made as they are needed; else it stops when all that
     were passed have left. `progress` is where to begin and, afterwards, how far it came.
     """
-    width = fronts.shape[1]
-    extras = fronts_at + width
+    width = suffixes.shape[1]
+    extras = suffixes_at + width
     time = entering.shape[1] - 1
     e, m, count = progress[ENTERED], progress[LEFT], progress[FILLED]
     reason = -1
@@ -183,7 +183,7 @@ def advance(
             if same and width > 0 and m >= progress[FLIPPED]:
                 progress[FLIPS] += 1
                 progress[FLIPPED] = e
-                push_fronts(
+                push_suffixes(
                     rows,
                     slots,
                     entering,
@@ -193,12 +193,12 @@ def advance(
                     places,
                     at,
                     identity,
-                    fronts_at,
+                    suffixes_at,
                     progress[FLIPS],
-                    fronts,
+                    suffixes,
                 )
             slot = leaving_slots[m]
-            leave(rows, slot, leaving, m, fronts, m, fronts_at, ops, places, at)
+            leave(rows, slot, leaving, m, suffixes, m, suffixes_at, ops, places, at)
             if rows[slot, at[0]] == 0:
                 for w in range(at[0], extras):
                     rows[slot, w] = identity[w]
@@ -214,7 +214,7 @@ def advance(
             enter(rows, slot, entering, e, ops, places, at)
             rows[slot, extras + COUNT] += 1
             if every > 0 and rows[slot, extras + COUNT] % every == 0:
-                show(rows, slot, ops, at, fronts_at, out, count)
+                show(rows, slot, ops, at, suffixes_at, out, count)
                 out_slots[count] = slot
                 out_times[count] = entering[e, time]
                 count += 1
@@ -239,7 +239,7 @@ def roll(
     places: Ints,
     at: Ints,
     identity: Ints,
-    fronts_at: int,
+    suffixes_at: int,
     out: Table,
     out_times: Ints,
     shown: Mask,
@@ -252,9 +252,9 @@ def roll(
     is the `every`-th of its group. A front lies behind the fields of a ring's rows.
     """
     words = out.shape[1]
-    fronts = rings[:, words:]
-    width = fronts.shape[1]
-    extras = fronts_at + width
+    suffixes = rings[:, words:]
+    width = suffixes.shape[1]
+    extras = suffixes_at + width
     time = entering.shape[1] - 1
     in_ring = at - at[0]
     for i in range(slots.size):
@@ -263,14 +263,14 @@ def roll(
             e = order[k]
             if slide > 0:
                 if rows[slot, extras + DUE] <= entering[e, time]:
-                    show(rows, slot, ops, at, fronts_at, out, e)
+                    show(rows, slot, ops, at, suffixes_at, out, e)
                     out_times[e] = rows[slot, extras + DUE]
                     shown[e] = True
                 rows[slot, extras + DUE] = (entering[e, time] // slide + 1) * slide
             count = rows[slot, extras + COUNT]
             here = ring_at[i] + count % length
             if count >= length:
-                leave(rows, slot, rings, here, fronts, here, fronts_at, ops, in_ring, at)
+                leave(rows, slot, rings, here, suffixes, here, suffixes_at, ops, in_ring, at)
             for f in range(ops.size):
                 for w in range(op_words(ops[f])):
                     rings[here, in_ring[f] + w] = entering[e, places[f] + w]
@@ -278,9 +278,9 @@ def roll(
             count += 1
             rows[slot, extras + COUNT] = count
             if width > 0 and count % length == 0:
-                _flip_ring(rows, slot, rings, ring_at[i], length, ops, at, identity, fronts_at)
+                _flip_ring(rows, slot, rings, ring_at[i], length, ops, at, identity, suffixes_at)
             if slide == 0 and count % every == 0:
-                show(rows, slot, ops, at, fronts_at, out, e)
+                show(rows, slot, ops, at, suffixes_at, out, e)
                 out_times[e] = entering[e, time]
                 shown[e] = True
 
@@ -295,22 +295,22 @@ def _flip_ring(
     ops: Ints,
     at: Ints,
     identity: Ints,
-    fronts_at: int,
+    suffixes_at: int,
 ) -> None:
     """Record the front after every tuple of a full ring; the group's front is all of them."""
-    words = fronts_at - at[0]
-    extras = fronts_at + rings.shape[1] - words
+    words = suffixes_at - at[0]
+    extras = suffixes_at + rings.shape[1] - words
     forget_backs(rows, slot, ops, at, identity)
-    for w in range(fronts_at, extras):
+    for w in range(suffixes_at, extras):
         rows[slot, w] = identity[w]
     for here in range(first + length - 1, first - 1, -1):
-        for w in range(fronts_at, extras):
-            rings[here, words + w - fronts_at] = rows[slot, w]
-        front = fronts_at
+        for w in range(suffixes_at, extras):
+            rings[here, words + w - suffixes_at] = rows[slot, w]
+        suffix = suffixes_at
         for f in range(ops.size):
             if ops[f] >= 2:
-                merge_field(rows, slot, front, rings, here, at[f] - at[0], ops[f])
-                front += op_words(ops[f])
+                merge_field(rows, slot, suffix, rings, here, at[f] - at[0], ops[f])
+                suffix += op_words(ops[f])
 
 
 @kernel
@@ -321,7 +321,7 @@ def show_due(
     watermark: int,
     ops: Ints,
     at: Ints,
-    fronts_at: int,
+    suffixes_at: int,
     extras: int,
     out: Table,
     out_slots: Slots,
@@ -339,7 +339,7 @@ def show_due(
             continue
         if count == out.shape[0]:
             return slot, count
-        show(rows, slot, ops, at, fronts_at, out, count)
+        show(rows, slot, ops, at, suffixes_at, out, count)
         out_slots[count] = slot
         out_times[count] = rows[slot, due]
         rows[slot, due] = NEVER
@@ -354,7 +354,7 @@ def show_standing(
     used: int,
     ops: Ints,
     at: Ints,
-    fronts_at: int,
+    suffixes_at: int,
     out: Table,
     out_slots: Slots,
     start: int,
@@ -366,7 +366,7 @@ def show_standing(
             continue
         if count == out.shape[0]:
             return slot, count
-        show(rows, slot, ops, at, fronts_at, out, count)
+        show(rows, slot, ops, at, suffixes_at, out, count)
         out_slots[count] = slot
         count += 1
     return used, count

@@ -4,8 +4,8 @@ Idea: groups are dense rows `int64[capacity, width]`; an open-addressing index o
 (id_high, id_low) to a row. A row is id_high, id_low, the *last* pane with an entry of the group,
 whether it *changed* since it was emitted, the running fields, then one *front* for every field that
 cannot be subtracted. The running words of such a field are the *back*: the merge of the panes after
-those that have fronts. A window's value is front merged with back. If the next stack of fronts is
-built while one is in use, a row has two more sets of words, the *next front* and *next back*.
+those that have suffixes. A window's value is front merged with back. If the next stack of suffixes
+is built while one is in use, a row has two more sets of words, the *next front* and *next back*.
 
 Invariants:
 1. A group is found if and only if its row is in the index (`test_parity_groups_beside_a_dict`).
@@ -14,7 +14,7 @@ Invariants:
 3. A group without rows in the window has identity fields: an empty window ends all drift
    (the same test, and `test_parity_emptying_all_rows_at_once`).
 4. Replacing front and back by the next ones leaves nothing of the next ones behind
-   (`test_parity_taking_the_next_front_and_back`).
+   (`test_parity_taking_the_next_suffix_and_back`).
 
 Cost: O(rows of the slice) to add or expire; O(resident groups) to emit, and to switch
 to the next front and back.
@@ -29,8 +29,8 @@ from icestream.kernels.compile import kernel
 from icestream.kernels.words import merge_field, op_words, unmerge_field
 
 #: places in a group's row
-HI = 0
-LO = 1
+ID_HIGH = 0
+ID_LOW = 1
 LAST = 2
 CHANGED = 3
 FIELDS = 4
@@ -79,14 +79,14 @@ def expire_slice(
     ops: Ints,
     places: Ints,
     identity: Ints,
-    fronts: Table,
-    fronts_at: int,
+    suffixes: Table,
+    suffixes_at: int,
     pane: int,
     dead: Slots,
 ) -> int:
     """Remove a slice of `pane` from the window; list in `dead` the groups whose last pane it was.
 
-    Fields with an inverse are subtracted. The others take the front that `push_front` computed for
+    Fields with an inverse are subtracted. The others take the front that `push_suffix` computed for
     the time after this slice. A group with no row left in the window is reset.
     """
     count = 0
@@ -96,8 +96,8 @@ def expire_slice(
         for f in range(ops.size):
             if ops[f] < 2:
                 unmerge_field(rows, slot, places[f] + FIELDS - 2, entries, k, places[f], ops[f])
-        for m in range(fronts.shape[1]):
-            rows[slot, fronts_at + m] = fronts[k, m]
+        for m in range(suffixes.shape[1]):
+            rows[slot, suffixes_at + m] = suffixes[k, m]
         rows[slot, CHANGED] = 1
         if rows[slot, FIELDS] == 0:
             for w in range(FIELDS, width):
@@ -129,20 +129,20 @@ def empty_rows(rows: Table, used: int, identity: Ints, end: int, dead: Slots) ->
 
 @kernel
 def start_flip(rows: Table, used: int, ops: Ints, places: Ints, identity: Ints) -> None:
-    """Clear fronts and backs of the fields without an inverse, the next ones too."""
-    front = places[-1] + FIELDS - 2 + op_words(ops[-1])
+    """Clear suffixes and backs of the fields without an inverse, the next ones too."""
+    suffix = places[-1] + FIELDS - 2 + op_words(ops[-1])
     for slot in range(used):
         for f in range(ops.size):
             if ops[f] >= 2:
                 for w in range(op_words(ops[f])):
                     rows[slot, places[f] + FIELDS - 2 + w] = identity[places[f] + FIELDS - 2 + w]
-        for w in range(front, identity.size):
+        for w in range(suffix, identity.size):
             rows[slot, w] = identity[w]
 
 
 @kernel
-def push_front(
-    rows: Table, slots: Slots, entries: Table, ops: Ints, places: Ints, front: int, out: Table
+def push_suffix(
+    rows: Table, slots: Slots, entries: Table, ops: Ints, places: Ints, suffix: int, out: Table
 ) -> None:
     """Push one older slice onto the front at a word of the rows.
 
@@ -151,8 +151,8 @@ def push_front(
     for k in range(slots.size):
         slot = slots[k]
         for m in range(out.shape[1]):
-            out[k, m] = rows[slot, front + m]
-        _merge_without_inverse(rows, slot, front, entries, k, ops, places)
+            out[k, m] = rows[slot, suffix + m]
+        _merge_without_inverse(rows, slot, suffix, entries, k, ops, places)
 
 
 @kernel
@@ -166,21 +166,21 @@ def push_back(rows: Table, slots: Slots, entries: Table, ops: Ints, places: Ints
 
 @kernel
 def take_next(
-    rows: Table, used: int, ops: Ints, places: Ints, identity: Ints, front: int, width: int
+    rows: Table, used: int, ops: Ints, places: Ints, identity: Ints, suffix: int, width: int
 ) -> None:
     """Replace front and back by the next front and back, of `width` words each."""
-    next_front = front + width
-    next_back = next_front + width
+    next_suffix = suffix + width
+    next_back = next_suffix + width
     for slot in range(used):
         for w in range(width):
-            rows[slot, front + w] = rows[slot, next_front + w]
+            rows[slot, suffix + w] = rows[slot, next_suffix + w]
         at = next_back
         for f in range(ops.size):
             if ops[f] >= 2:
                 for w in range(op_words(ops[f])):
                     rows[slot, places[f] + FIELDS - 2 + w] = rows[slot, at]
                     at += 1
-        for w in range(next_front, next_back + width):
+        for w in range(next_suffix, next_back + width):
             rows[slot, w] = identity[w]
 
 
@@ -191,7 +191,7 @@ def emit(
     used: int,
     ops: Ints,
     places: Ints,
-    fronts_at: int,
+    suffixes_at: int,
     out: Table,
     out_slots: Slots,
     start: int,
@@ -211,7 +211,7 @@ def emit(
         rows[slot, CHANGED] = 0
         for w in range(out.shape[1]):
             out[count, w] = rows[slot, w + FIELDS]
-        at = fronts_at
+        at = suffixes_at
         for f in range(ops.size):
             if ops[f] >= 2:
                 merge_field(out, count, places[f] - 2, rows, slot, at, ops[f])

@@ -9,8 +9,8 @@ stopped on the way (`test_parity_strides_beside_folding_every_window`).
 
 Cost: O(entries) to add and remove, O(resident groups) for each slide.
 
-Limits: slices that leave must have fronts for the fields without an inverse; if they have none yet,
-the loop stops.
+Limits: slices that leave must have suffixes for the fields without an inverse; if they have none
+yet, the loop stops.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NEEDS_ENTERING = 1
 NEEDS_LEAVING = 2
 IS_FULL = 3
 IS_MISSING = 4
-NEEDS_FRONTS = 5
+NEEDS_SUFFIXES = 5
 
 #: places in the state of a stride: the step and its stage, the next slice that enters and the next
 #: that leaves, the next group to emit, rows emitted and dead groups listed so far
@@ -53,11 +53,11 @@ def locate(index: Index, rows: Table, entries: Table, slots: Slots) -> int:
         return len(entries)
     mask = index.size - 1
     for i in range(len(entries)):
-        hi = entries[i, 0]
-        lo = entries[i, 1]
-        place = np.int64(np.uint64(lo) >> np.uint64(20)) & mask
+        id_high = entries[i, 0]
+        id_low = entries[i, 1]
+        place = np.int64(np.uint64(id_low) >> np.uint64(20)) & mask
         at = index[place] - 1
-        while at >= 0 and (rows[at, 0] != hi or rows[at, 1] != lo):
+        while at >= 0 and (rows[at, 0] != id_high or rows[at, 1] != id_low):
             place = (place + 1) & mask
             at = index[place] - 1
         if at < 0:
@@ -83,8 +83,8 @@ def stride(
     leaving_panes: Ints,
     leaving_bounds: Ints,
     leaving: Table,
-    fronts: Table,
-    fronts_at: int,
+    suffixes: Table,
+    suffixes_at: int,
     ready: int,
     flipped: int,
     next_back: int,
@@ -101,7 +101,7 @@ def stride(
 
     Slices are given by their panes, in order, and by bounds in the entries. More slices may follow
     the last one unless its pane is past what is needed; to end them, pass a slice without entries
-    and with a pane beyond all. `fronts` are those of the slices that leave before slice `ready`,
+    and with a pane beyond all. `suffixes` are those of the slices that leave before slice `ready`,
     the last slice's first; slices before pane `flipped` have them. Slices from pane `turning` on
     also join the next back (see `add_slice`). `found` has room for the entries of any slice, `dead`
     for all that leave.
@@ -126,7 +126,7 @@ def stride(
         if state[STAGE] == _EMIT:
             before = state[ROWS]
             group, filled = emit(
-                rows, state[GROUP], used, ops, places, fronts_at, fields, slots, before, False
+                rows, state[GROUP], used, ops, places, suffixes_at, fields, slots, before, False
             )
             for row in range(before, filled):
                 row_starts[row] = start
@@ -137,7 +137,7 @@ def stride(
                 return IS_FULL
             state[STAGE] = _LEAVE
         if start + slide > flipped:
-            return NEEDS_FRONTS
+            return NEEDS_SUFFIXES
         while True:
             at = state[LEAVES]
             if at == leaving_panes.size:
@@ -155,8 +155,8 @@ def stride(
                 ops,
                 places,
                 identity,
-                fronts[above : above + len(part)],
-                fronts_at,
+                suffixes[above : above + len(part)],
+                suffixes_at,
                 leaving_panes[at],
                 dead[state[DEAD] :],
             )

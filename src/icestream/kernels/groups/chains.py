@@ -9,7 +9,7 @@ Invariants:
 1. The words copied are those that following the chain one extent at a time gives
    (`test_parity_chains_through_mapped_segments`).
 2. A chain with an invalid extent, or one that does not lead back, is reported
-   (`test_a_chain_in_a_circle_is_told`, `test_extents_that_make_no_sense_are_damage`).
+   (`test_a_chain_in_a_circle_is_reported`, `test_extents_that_make_no_sense_are_damage`).
 
 Cost: two visits to each extent; O(log segments) to find a segment.
 """
@@ -61,8 +61,8 @@ def find_segment(ordinals: Ints, ordinal: int) -> int:
 def follow(
     segments: Table,
     markers: Ints,
-    hi: Ids,
-    lo: Ids,
+    id_high: Ids,
+    id_low: Ids,
     watermark: int,
     step: int,
     left: Ints,
@@ -86,7 +86,7 @@ def follow(
                 return count, FULL
             stream = words_at(segments[1, segment], segments[2, segment])
             at = markers[i] & 0xFFFFFFFF
-            if not is_sound(stream, at, markers[i], hi[i], lo[i]):
+            if not is_sound(stream, at, markers[i], id_high[i], id_low[i]):
                 return count, i
             begin = copy_header(stream, at, header, 0)
             place = step * (header[0, SHAPE] >> 32)

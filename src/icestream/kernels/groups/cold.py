@@ -30,7 +30,7 @@ import numpy.typing as npt
 from icestream.core.arrays import Floats, Ints, Slots, Table
 from icestream.kernels.compile import kernel
 from icestream.kernels.groups.heap import HEAT, STAMP
-from icestream.kernels.hashing import mix_lo
+from icestream.kernels.hashing import mix_low
 
 #: two words for each slot
 Stats = npt.NDArray[np.int64]
@@ -224,7 +224,7 @@ def sample_places(first: int, count: int, one_in: int, out: Ints) -> int:
     """
     kept = 0
     for stretch in range(first // one_in, (first + count - 1) // one_in + 1):
-        drawn = mix_lo(np.uint64(stretch)) % np.uint64(one_in)
+        drawn = mix_low(np.uint64(stretch)) % np.uint64(one_in)
         place = stretch * one_in + np.int64(drawn) - first
         if 0 <= place < count:
             out[kept] = place

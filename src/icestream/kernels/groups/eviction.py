@@ -63,7 +63,7 @@ def judge(
 
 
 @kernel
-def judge_leaving(
+def judge_eviction(
     table: Table,
     at: int,
     slots: Ints,

@@ -34,8 +34,8 @@ from icestream.kernels.groups.heap import (
     EXPIRY,
     FLAGS,
     GROUP,
-    HI,
-    LO,
+    ID_HIGH,
+    ID_LOW,
     MARK,
     NO_ROOT,
     PAGED,
@@ -281,8 +281,8 @@ def describe(
         follows = lives and not whole[i]
         hides = lives and stale and is_logged
         size = offsets[i + 1] - offsets[i]
-        headers[i, HI] = table[slot, HI]
-        headers[i, LO] = table[slot, LO]
+        headers[i, ID_HIGH] = table[slot, ID_HIGH]
+        headers[i, ID_LOW] = table[slot, ID_LOW]
         headers[i, LENGTH] = size
         if follows:
             headers[i, SHAPE] = ((chain & 0xFFFFFFFF) + 1) << 32 | rows[i]

@@ -21,7 +21,7 @@ import numpy as np
 from icestream.core.arrays import Ids, Ints, Table
 from icestream.kernels.compile import kernel
 from icestream.kernels.fold import Index
-from icestream.kernels.groups.heap import GROUP, HEAT, HI, LO, NO_ROOT, STAMP
+from icestream.kernels.groups.heap import GROUP, HEAT, ID_HIGH, ID_LOW, NO_ROOT, STAMP
 from icestream.kernels.lookup import insert
 
 #: words of a header: identity, rows and place in the chain, checksum and flags and words, previous
@@ -142,7 +142,7 @@ def lay_out(
 
 
 @kernel
-def is_sound(stream: Ints, at: int, marker: int, hi: np.uint64, lo: np.uint64) -> bool:
+def is_sound(stream: Ints, at: int, marker: int, id_high: np.uint64, id_low: np.uint64) -> bool:
     """Return whether this is the extent of a group, as it was written at `marker`."""
     if at < 0 or at + LEAST_HEADER > stream.size:
         return False
@@ -150,20 +150,22 @@ def is_sound(stream: Ints, at: int, marker: int, hi: np.uint64, lo: np.uint64) -
     size = short_header(length) + (length & WORDS)
     if at + size > stream.size:
         return False
-    if np.uint64(stream[at + HI]) != hi or np.uint64(stream[at + LO]) != lo:
+    if np.uint64(stream[at + ID_HIGH]) != id_high or np.uint64(stream[at + ID_LOW]) != id_low:
         return False
     return bool(checksum(stream, at, size, marker) == length & ~_PLAIN_BITS)
 
 
 @kernel
-def measure_extents(stream: Ints, origin: int, markers: Ints, hi: Ids, lo: Ids, sizes: Ints) -> int:
+def measure_extents(
+    stream: Ints, origin: int, markers: Ints, id_high: Ids, id_low: Ids, sizes: Ints
+) -> int:
     """Fill in the words of extents; return how many are valid and of their groups before a bad one.
 
     The first word of `stream` has the marker `origin`.
     """
     for i in range(markers.size):
         at = markers[i] - origin
-        if not is_sound(stream, at, markers[i], hi[i], lo[i]):
+        if not is_sound(stream, at, markers[i], id_high[i], id_low[i]):
             return i
         sizes[i] = stream[at + LENGTH] & WORDS
     return int(markers.size)
@@ -238,21 +240,28 @@ def copy_pieces(source: Ints, begins: Ints, sizes: Ints, out: Ints, places: Ints
 
 @kernel
 def open_slots(
-    index: Index, table: Table, facts: Ints, row: Ints, hi: Ids, lo: Ids, stamp: int, slots: Ints
+    index: Index,
+    table: Table,
+    facts: Ints,
+    row: Ints,
+    id_high: Ids,
+    id_low: Ids,
+    stamp: int,
+    slots: Ints,
 ) -> None:
     """Give each of some new, distinct groups a slot; there must be enough slots."""
-    for i in range(hi.size):
+    for i in range(id_high.size):
         slot = facts[FREE_SLOT] - 1
         if slot >= 0:
-            facts[FREE_SLOT] = table[slot, HI]
+            facts[FREE_SLOT] = table[slot, ID_HIGH]
             facts[FREE_SLOTS] -= 1
         else:
             slot = facts[USED_SLOTS]
             facts[USED_SLOTS] += 1
         for w in range(row.size):
             table[slot, w] = row[w]
-        table[slot, HI] = np.int64(hi[i])
-        table[slot, LO] = np.int64(lo[i])
+        table[slot, ID_HIGH] = np.int64(id_high[i])
+        table[slot, ID_LOW] = np.int64(id_low[i])
         table[slot, STAMP] = stamp
         insert(index, table, slot)
         slots[i] = slot
@@ -265,7 +274,7 @@ def close_slots(table: Table, facts: Ints, slots: Ints) -> None:
         slot = slots[k]
         for w in range(GROUP):
             table[slot, w] = 0
-        table[slot, HI] = facts[FREE_SLOT]
+        table[slot, ID_HIGH] = facts[FREE_SLOT]
         facts[FREE_SLOT] = slot + 1
         facts[FREE_SLOTS] += 1
 

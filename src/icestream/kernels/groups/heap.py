@@ -32,8 +32,8 @@ from icestream.kernels.compile import kernel
 Links = npt.NDArray[np.int32]
 
 #: words of a group before those of its synopses
-HI = 0
-LO = 1
+ID_HIGH = 0
+ID_LOW = 1
 #: number of the chunk that last accessed the group; 0 for a free slot
 STAMP = 2
 #: number of the call that pins the group in memory

@@ -10,7 +10,7 @@ enough has such words; all zeros mean that it has none. A group that leaves the 
 Invariants:
 1. Packed words are restored, and nothing else changes (`test_parity_small_groups_in_rows`).
 2. Entries are copied as columns are (`test_parity_entries_of_groups`).
-3. Planned extents have the words that were packed (`test_parity_drafts_of_packed_groups`).
+3. Planned extents have the words that were packed (`test_parity_extents_of_inline_groups`).
 
 Cost: one visit to each group, one copy of its words.
 """
@@ -30,8 +30,8 @@ from icestream.kernels.groups.heap import (
     GROUP,
     HEAD,
     HEAT,
-    HI,
-    LO,
+    ID_HIGH,
+    ID_LOW,
     MARK,
     NO_ROOT,
     PAGED,
@@ -179,7 +179,9 @@ def unpack(
 
 
 @kernel
-def draft(rows: Table, first: int, synopsis: int, width: int, headers: Table, begins: Ints) -> None:
+def plan_extents(
+    rows: Table, first: int, synopsis: int, width: int, headers: Table, begins: Ints
+) -> None:
     """Fill in headers of extents with all packed words of a synopsis, and where those begin.
 
     Rows of the synopsis have `width` words each, and never expire.
@@ -190,8 +192,8 @@ def draft(rows: Table, first: int, synopsis: int, width: int, headers: Table, be
         for s in range(synopsis):
             begin += counts >> (s * BITS) & MOST_WORDS
         count = counts >> (synopsis * BITS) & MOST_WORDS
-        headers[k, HI] = rows[k, HI]
-        headers[k, LO] = rows[k, LO]
+        headers[k, ID_HIGH] = rows[k, ID_HIGH]
+        headers[k, ID_LOW] = rows[k, ID_LOW]
         headers[k, SHAPE] = 1 << 32 | count // width
         headers[k, LENGTH] = count
         headers[k, BACK] = NO_ROOT

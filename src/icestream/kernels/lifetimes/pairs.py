@@ -155,17 +155,19 @@ def stretches(
 
 
 @kernel
-def number_pairs(hi: Ids, lo: Ids, index: Ints, numbers: Ints, heads: Ints) -> int:
+def number_pairs(id_high: Ids, id_low: Ids, index: Ints, numbers: Ints, heads: Ints) -> int:
     """Number rows by two words; fill `heads` with the first row of each number; return how many.
 
     `index` is zeros; its length is a power of two above the number of rows.
     """
     mask = index.size - 1
     count = 0
-    for row in range(hi.size):
-        place = np.int64(lo[row] >> np.uint64(20)) & mask
+    for row in range(id_high.size):
+        place = np.int64(id_low[row] >> np.uint64(20)) & mask
         number = index[place] - 1
-        while number >= 0 and (hi[heads[number]] != hi[row] or lo[heads[number]] != lo[row]):
+        while number >= 0 and (
+            id_high[heads[number]] != id_high[row] or id_low[heads[number]] != id_low[row]
+        ):
             place = (place + 1) & mask
             number = index[place] - 1
         if number < 0:

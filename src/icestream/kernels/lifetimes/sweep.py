@@ -230,7 +230,7 @@ def sweep_edges(
     begun = np.zeros(2, dtype=np.bool_)
     starts = np.zeros(2, dtype=np.int64)
     edges = 0
-    told = 0
+    emitted = 0
     i = 0
     while i < group.size:
         g = group[i]
@@ -250,12 +250,12 @@ def sweep_edges(
                 for which in range(2):
                     shown = totals[which, 0] > 0 or shows_nothing
                     if cuts[which] and begun[which] and shown:
-                        parts[told, 0] = g
-                        parts[told, 1] = starts[which]
-                        parts[told, 2] = t
-                        parts[told, 3] = 2 * which - 1
-                        part_words[told] = totals[which]
-                        told += 1
+                        parts[emitted, 0] = g
+                        parts[emitted, 1] = starts[which]
+                        parts[emitted, 2] = t
+                        parts[emitted, 3] = 2 * which - 1
+                        part_words[emitted] = totals[which]
+                        emitted += 1
             if ended:
                 break
             passed = t < watermark or (t == watermark and (begun[1] or cuts[2]))
@@ -278,4 +278,4 @@ def sweep_edges(
                 edge_time[edges] = t
                 edge_words[edges] = totals[1] if passed else steps[1]
                 edges += 1
-    return edges, told
+    return edges, emitted

@@ -12,7 +12,7 @@ Invariants:
 2. A record whose rows run past its end, or are not sorted by id_high, is detected before one of
    them is read (`test_parity_rows_taken_from_a_record`).
 3. Nothing is written if rows, pairs and room for sorting would overlap
-   (`test_bounded_rows_that_do_not_fit_are_told`).
+   (`test_bounded_rows_that_do_not_fit_are_reported`).
 4. Equal ids keep their order (`test_parity_pairs_put_in_order`).
 
 Cost: one pass over a record; O(rows x log(records)) to sort them, and O(n x m) if n rows of an id
@@ -29,7 +29,7 @@ import numpy.typing as npt
 from icestream.core.arrays import Ints, Table
 from icestream.kernels.compile import kernel
 from icestream.kernels.multi_join.resident import PORT_BITS, partition_of
-from icestream.kernels.multi_join.rows import LOG_HEAD, LOG_HI, LOG_LO
+from icestream.kernels.multi_join.rows import LOG_HEAD, LOG_ID_HIGH, LOG_ID_LOW
 
 #: words of a pair: the row's place in the heap; its generation, at first with its port below
 PLACE = 0
@@ -78,12 +78,12 @@ def take_rows(
         if at + LOG_HEAD >= words.size:
             return DAMAGED, count
         size = LOG_HEAD + (words[at + LOG_HEAD] >> 32)
-        hi = np.uint64(words[at + LOG_HI])
-        if size <= LOG_HEAD or size > words.size - at or hi < before:
+        id_high = np.uint64(words[at + LOG_ID_HIGH])
+        if size <= LOG_HEAD or size > words.size - at or id_high < before:
             return DAMAGED, count
-        before = hi
-        if first <= hi <= last:
-            home = partition_of(words[at + LOG_HI], due.size)
+        before = id_high
+        if first <= id_high <= last:
+            home = partition_of(words[at + LOG_ID_HIGH], due.size)
             if home != partition:
                 partition = home
                 taken = due[home] and floor[home] < epoch
@@ -111,8 +111,8 @@ def _before(heap: Ints, pairs: Table, one: int, other: int) -> bool:
     other_port = pairs[other, GENERATION] & ((1 << PORT_BITS) - 1)
     if port != other_port:
         return bool(port < other_port)
-    hi = np.uint64(heap[pairs[one, PLACE] + LOG_HI])
-    return bool(hi < np.uint64(heap[pairs[other, PLACE] + LOG_HI]))
+    id_high = np.uint64(heap[pairs[one, PLACE] + LOG_ID_HIGH])
+    return bool(id_high < np.uint64(heap[pairs[other, PLACE] + LOG_ID_HIGH]))
 
 
 @kernel
@@ -121,8 +121,8 @@ def _tell_apart(heap: Ints, pairs: Table) -> None:
     for end in range(1, pairs.shape[0]):
         at = end
         while at > 0 and not _before(heap, pairs, at - 1, at):
-            lo = np.uint64(heap[pairs[at, PLACE] + LOG_LO])
-            if lo >= np.uint64(heap[pairs[at - 1, PLACE] + LOG_LO]):
+            id_low = np.uint64(heap[pairs[at, PLACE] + LOG_ID_LOW])
+            if id_low >= np.uint64(heap[pairs[at - 1, PLACE] + LOG_ID_LOW]):
                 break
             for word in range(PAIR):
                 pairs[at, word], pairs[at - 1, word] = pairs[at - 1, word], pairs[at, word]

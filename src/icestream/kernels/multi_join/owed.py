@@ -22,7 +22,7 @@ import numpy as np
 from icestream.core.arrays import Ints, Table
 from icestream.kernels.compile import kernel
 from icestream.kernels.multi_join.gathering import GENERATION, PLACE
-from icestream.kernels.multi_join.rows import LOG_HI, LOG_LE, LOG_LO, LOG_RE
+from icestream.kernels.multi_join.rows import LOG_ID_HIGH, LOG_ID_LOW, LOG_LE, LOG_RE
 
 #: state of the traversal for each port: the rows of the current key, the position among them,
 #: the lifetime of the members up to this port, their generation if it is one, and the generation
@@ -42,11 +42,11 @@ MIXED = -1
 @kernel
 def _less(heap: Ints, at: int, other: int) -> bool:
     """Return whether the id of a row is less than that of another."""
-    a = np.uint64(heap[at + LOG_HI])
-    b = np.uint64(heap[other + LOG_HI])
+    a = np.uint64(heap[at + LOG_ID_HIGH])
+    b = np.uint64(heap[other + LOG_ID_HIGH])
     if a != b:
         return bool(a < b)
-    return bool(np.uint64(heap[at + LOG_LO]) < np.uint64(heap[other + LOG_LO]))
+    return bool(np.uint64(heap[at + LOG_ID_LOW]) < np.uint64(heap[other + LOG_ID_LOW]))
 
 
 @kernel

@@ -51,14 +51,23 @@ FACTS = 7
 
 
 @kernel
-def partition_of(hi: int, partitions: int) -> np.int64:
+def partition_of(id_high: int, partitions: int) -> np.int64:
     """Return the partition of an id."""
-    return np.int64(((np.uint64(hi) >> np.uint64(32)) * np.uint64(partitions)) >> np.uint64(32))
+    return np.int64(
+        ((np.uint64(id_high) >> np.uint64(32)) * np.uint64(partitions)) >> np.uint64(32)
+    )
 
 
 @kernel
 def open_keys(
-    index: Index, keys: Table, used: int, hi: Ids, lo: Ids, port: int, slots: Ints, hits: Ints
+    index: Index,
+    keys: Table,
+    used: int,
+    id_high: Ids,
+    id_low: Ids,
+    port: int,
+    slots: Ints,
+    hits: Ints,
 ) -> tuple[int, int]:
     """Fill `slots` with the key of each row, opened if it is new, and `hits` with rows to combine.
 
@@ -67,18 +76,18 @@ def open_keys(
     mask = index.size - 1
     count = 0
     width = keys.shape[1]
-    for i in range(hi.size):
-        place = np.int64(lo[i] >> np.uint64(20)) & mask
+    for i in range(id_high.size):
+        place = np.int64(id_low[i] >> np.uint64(20)) & mask
         slot = index[place] - 1
         while slot >= 0 and (
-            np.uint64(keys[slot, 0]) != hi[i] or np.uint64(keys[slot, 1]) != lo[i]
+            np.uint64(keys[slot, 0]) != id_high[i] or np.uint64(keys[slot, 1]) != id_low[i]
         ):
             place = (place + 1) & mask
             slot = index[place] - 1
         if slot < 0:
             slot = used
-            keys[slot, 0] = np.int64(hi[i])
-            keys[slot, 1] = np.int64(lo[i])
+            keys[slot, 0] = np.int64(id_high[i])
+            keys[slot, 1] = np.int64(id_low[i])
             for head in range(HEADS, width):
                 keys[slot, head] = 0
             used += 1

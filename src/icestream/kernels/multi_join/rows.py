@@ -24,8 +24,8 @@ from icestream.kernels.compile import kernel
 from icestream.kernels.multi_join.resident import HEAD, KEY, LE, PORT_BITS, RE
 
 #: words of a row on the log before its payload: id, lifetime
-LOG_HI = 0
-LOG_LO = 1
+LOG_ID_HIGH = 0
+LOG_ID_LOW = 1
 LOG_LE = 2
 LOG_RE = 3
 LOG_HEAD = 4
@@ -33,7 +33,7 @@ LOG_HEAD = 4
 
 @kernel
 def list_rows(
-    heap: Ints, begin: int, end: int, keys: Table, places: Ints, ports: Ints, hi: Ids
+    heap: Ints, begin: int, end: int, keys: Table, places: Ints, ports: Ints, id_high: Ids
 ) -> int:
     """List the rows between two places of the heap, with port and id_high; return how many."""
     count = 0
@@ -41,7 +41,7 @@ def list_rows(
     while at < end:
         places[count] = at
         ports[count] = heap[at + KEY] & ((1 << PORT_BITS) - 1)
-        hi[count] = np.uint64(keys[heap[at + KEY] >> PORT_BITS, 0])
+        id_high[count] = np.uint64(keys[heap[at + KEY] >> PORT_BITS, 0])
         count += 1
         at += HEAD + (heap[at + HEAD] >> 32)
     return count
@@ -55,8 +55,8 @@ def pack_rows(heap: Ints, keys: Table, places: Ints, words: Ints) -> int:
         at = places[i]
         slot = heap[at + KEY] >> PORT_BITS
         size = heap[at + HEAD] >> 32
-        words[used + LOG_HI] = keys[slot, 0]
-        words[used + LOG_LO] = keys[slot, 1]
+        words[used + LOG_ID_HIGH] = keys[slot, 0]
+        words[used + LOG_ID_LOW] = keys[slot, 1]
         words[used + LOG_LE] = heap[at + LE]
         words[used + LOG_RE] = heap[at + RE]
         for word in range(size):

@@ -46,8 +46,8 @@ from icestream.kernels.queue.queue import (
     FREE_CELL,
     FREE_CELLS,
     GAP,
-    HI,
-    LO,
+    ID_HIGH,
+    ID_LOW,
     SIZE,
     WAITED_FOR,
     CellArrays,
@@ -69,17 +69,22 @@ AT_ONCE = 32
 
 
 @lean_kernel
-def add_keys(store: CellArrays, readers: Readers, hi: Ids, lo: Ids, slots: Ints, start: int) -> int:
+def add_keys(
+    store: CellArrays, readers: Readers, id_high: Ids, id_low: Ids, slots: Ints, start: int
+) -> int:
     """Give a cell to every id from `start` on whose slot is -1; return the first without room."""
     facts, cells, index = store.facts, store.cells, store.places
     mask = index.size - 1
-    for i in range(start, hi.size):
+    for i in range(start, id_high.size):
         if slots[i] >= 0:
             continue
-        place = np.int64(lo[i] >> np.uint64(20)) & mask
+        place = np.int64(id_low[i] >> np.uint64(20)) & mask
         while index[place] != 0:
             at = index[place] - 1
-            if np.uint64(cells[at, HI]) == hi[i] and np.uint64(cells[at, LO]) == lo[i]:
+            if (
+                np.uint64(cells[at, ID_HIGH]) == id_high[i]
+                and np.uint64(cells[at, ID_LOW]) == id_low[i]
+            ):
                 slots[i] = at
                 break
             place = (place + 1) & mask
@@ -96,14 +101,14 @@ def add_keys(store: CellArrays, readers: Readers, hi: Ids, lo: Ids, slots: Ints,
             facts[CELLS_SEEN] += 1
         for word in range(CELL_WORDS):
             cells[cell, word] = 0
-        cells[cell, HI] = np.int64(hi[i])
-        cells[cell, LO] = np.int64(lo[i])
+        cells[cell, ID_HIGH] = np.int64(id_high[i])
+        cells[cell, ID_LOW] = np.int64(id_low[i])
         cells[cell, ADDRESS] = -1
         index[place] = cell + 1
         slots[i] = cell
         for reader in readers:
             blank_key(reader, cell)
-    return int(hi.size)
+    return int(id_high.size)
 
 
 @lean_kernel
@@ -199,7 +204,7 @@ def enqueue_batch(
     for first in range(-2 * AT_ONCE, size, AT_ONCE):
         second, third = first + AT_ONCE, first + 2 * AT_ONCE
         for k in range(third, min(third + AT_ONCE, size)):
-            prefetch(store.cells, slots[k], HI)
+            prefetch(store.cells, slots[k], ID_HIGH)
         ask_for_rows(store, readers, slots, max(second, 0), min(third, size))
         ask_for_neighbours(readers, slots, max(first, 0), min(second, size))
         for k in range(max(first, 0), min(second, size)):
@@ -219,7 +224,7 @@ def take_batch(
             cell = first_key(reader, store.reals, GAP, now)
             if cell < 0:
                 break
-            prefetch(store.cells, cell, HI)
+            prefetch(store.cells, cell, ID_HIGH)
             slots[count] = cell
             since[count] = reader.keys[cell, SINCE]
             leave_order(store, reader, cell, now)

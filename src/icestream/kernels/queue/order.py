@@ -45,10 +45,10 @@ PREVIOUS = 1
 LIST = 2
 SINCE = 3
 FLYING = 4
-QUEUE_BOOK = 5
+QUEUE_STALENESS = 5
 WEIGHT = 8
 LACKS = 9
-APPLICATION_BOOK = 10
+APPLICATION_STALENESS = 10
 DROPPED = 13
 #: in an update queue, which sheds nothing: its turn (position number), ascending in a list
 TURN = DROPPED
@@ -58,7 +58,7 @@ LATEST = 15
 READER_WORDS = 16
 #: kinds of staleness, and for each the word of its totals and of its oldest pending update
 APPLICATION, QUEUE = range(2)
-BOOKS = ((APPLICATION_BOOK, LACKS), (QUEUE_BOOK, SINCE))
+STALENESS_WORDS = ((APPLICATION_STALENESS, LACKS), (QUEUE_STALENESS, SINCE))
 
 #: facts of a reader: schedule, its bit, waiting keys, non-empty lists, time of the scores, start
 #: of measuring, the lowest turn given in front and the next one at a tail
@@ -405,5 +405,5 @@ def blank_key(reader: ReaderArrays, cell: int) -> None:
     reader.reals[cell, WEIGHT] = 1.0
     reader.reals[cell, UNEVEN] = 1.0
     # a key was never stale before the reader began to measure
-    reader.keys[cell, QUEUE_BOOK + FROM] = reader.facts[BEGAN]
-    reader.keys[cell, APPLICATION_BOOK + FROM] = reader.facts[BEGAN]
+    reader.keys[cell, QUEUE_STALENESS + FROM] = reader.facts[BEGAN]
+    reader.keys[cell, APPLICATION_STALENESS + FROM] = reader.facts[BEGAN]

@@ -28,7 +28,7 @@ from icestream.core.arrays import Ints, Table
 from icestream.kernels.compile import lean_kernel
 from icestream.kernels.fold import Index
 from icestream.kernels.queue.order import (
-    APPLICATION_BOOK,
+    APPLICATION_STALENESS,
     BEGAN,
     BIT,
     FIFO,
@@ -38,7 +38,7 @@ from icestream.kernels.queue.order import (
     LATEST,
     LINECUTTING,
     LIST,
-    QUEUE_BOOK,
+    QUEUE_STALENESS,
     SCHEDULE,
     SINCE,
     WAITING,
@@ -62,8 +62,8 @@ from icestream.kernels.queue.values import free_row, take_row, write_row
 
 #: words of a cell: id, address of its value (-1 for none), newest arrival, mean gap between
 #: updates (a float), updates seen, a bit for every reader that waits for the value, its words
-HI = 0
-LO = 1
+ID_HIGH = 0
+ID_LOW = 1
 ADDRESS = 2
 ARRIVED = 3
 GAP = 4
@@ -194,7 +194,7 @@ def leave_order(store: CellArrays, reader: ReaderArrays, cell: int, now: int) ->
     gap, price = store.reals[cell, GAP], reader.settings[PRICE]
     waited = wait_of(reader, cell, keys[cell, LIST] - 1, gap, now, price)
     unlink(reader, cell)
-    settle(keys, reader.reals, reader.queue_profile, cell, QUEUE_BOOK, since, now)
+    settle(keys, reader.reals, reader.queue_profile, cell, QUEUE_STALENESS, since, now)
     keys[cell, SINCE] = NONE
     reader.facts[WAITING] -= 1
     if reader.facts[SCHEDULE] == INDEX:
@@ -235,7 +235,7 @@ def deliver_one(reader: ReaderArrays, cell: int, since: int, arrived: int, at: i
     if flying == NONE:
         return
     begun = keys[cell, LACKS] if since == NONE else since
-    settle(keys, reader.reals, reader.application_profile, cell, APPLICATION_BOOK, begun, at)
+    settle(keys, reader.reals, reader.application_profile, cell, APPLICATION_STALENESS, begun, at)
     if arrived >= flying:
         keys[cell, LACKS] = keys[cell, SINCE]
         keys[cell, FLYING] = NONE
@@ -270,9 +270,9 @@ def begin_measuring(reader: ReaderArrays, cells_seen: int, at: int) -> None:
     """Discard the staleness of all keys before a time."""
     reader.facts[BEGAN] = at
     for cell in range(cells_seen):
-        for book in (QUEUE_BOOK, APPLICATION_BOOK):
-            reader.reals[cell, book + AREA] = 0.0
-            reader.keys[cell, book + MOST] = 0
-            reader.keys[cell, book + FROM] = at
+        for totals in (QUEUE_STALENESS, APPLICATION_STALENESS):
+            reader.reals[cell, totals + AREA] = 0.0
+            reader.keys[cell, totals + MOST] = 0
+            reader.keys[cell, totals + FROM] = at
     reader.queue_profile[:] = 0.0
     reader.application_profile[:] = 0.0

@@ -59,21 +59,21 @@ def bin_edges() -> Reals:
 
 @lean_kernel
 def settle(
-    keys: Table, reals: RealTable, profile: RealTable, cell: int, book: int, open_at: int, at: int
+    keys: Table, reals: RealTable, profile: RealTable, cell: int, totals: int, open_at: int, at: int
 ) -> None:
     """Close the ramp of a key at a time, if it has one.
 
-    `keys` and `reals` are the same words, as integers and as floats; `book` is the first column of
-    the totals of this kind of staleness.
+    `keys` and `reals` are the same words, as integers and as floats; `totals` is the first column
+    of the totals of this kind of staleness.
     """
-    begin = keys[cell, book + FROM]
-    keys[cell, book + FROM] = max(begin, at)
+    begin = keys[cell, totals + FROM]
+    keys[cell, totals + FROM] = max(begin, at)
     if open_at == NONE or at <= max(begin, open_at):
         return
     last = np.float64(at - open_at)
     first = np.float64(max(begin, open_at) - open_at)
-    reals[cell, book + AREA] += 0.5 * (last - first) * (last + first)
-    keys[cell, book + MOST] = max(keys[cell, book + MOST], at - open_at)
+    reals[cell, totals + AREA] += 0.5 * (last - first) * (last + first)
+    keys[cell, totals + MOST] = max(keys[cell, totals + MOST], at - open_at)
     place = bin_of(last)
     profile[place, 0] += 1.0
     profile[place, 1] += last

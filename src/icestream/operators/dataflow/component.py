@@ -86,7 +86,7 @@ class Stores(Protocol):
         """Return how many groups a chunk of a grouping may have."""
         ...
 
-    def knows(self, grouping: int, hi: Ids, lo: Ids) -> Mask:
+    def knows(self, grouping: int, id_high: Ids, id_low: Ids) -> Mask:
         """Return which groups of a grouping may have state."""
         ...
 
@@ -153,8 +153,8 @@ class ComponentOperator:
         self._entire = False
         self._torn: set[int] = set()
         #: whether groups of the current chunk may bypass the store
-        self._passing = False
-        self._telling = {
+        self._transient = False
+        self._buffer = {
             step.view: ResultBuffer(stores.gathered_bytes // HELD_BACK)
             for step in spec.steps
             if isinstance(step, Emit) and spec.rows_of[step.view].mode == "update"
@@ -197,8 +197,8 @@ class ComponentOperator:
                 for made in self._stores.clean_up():
                     yield from self._pass_on(number, made, before)
                 yield from self._settle(before)
-        for view, telling in self._telling.items():
-            yield from self._rows(view, telling.rest())
+        for view, buffer in self._buffer.items():
+            yield from self._rows(view, buffer.rest())
         self._header["watermark"] = watermark
         self._stores.end_version(watermark)
 
@@ -254,12 +254,12 @@ class ComponentOperator:
     ) -> Iterator[pa.RecordBatch]:
         """Yield an operator's output for all changes of their groups; some groups are transient."""
         over, stays = self._over, np.ones(changes.num_rows, dtype=np.bool_)
-        if self._passing:
+        if self._transient:
             stays = self._staying(self._spec.steps[number].grouping, changes, watermark)
         if not stays.all():
-            passing = changes.filter(pa.array(~stays))
-            groups = TransientGroups(passing, operator.synopses)
-            yield from operator.on_last_changes(port, passing, groups, watermark, over)
+            transient = changes.filter(pa.array(~stays))
+            groups = TransientGroups(transient, operator.synopses)
+            yield from operator.on_last_changes(port, transient, groups, watermark, over)
             changes = changes.filter(pa.array(stays))
         if changes.num_rows:
             kept = self._groups[number]
@@ -272,8 +272,8 @@ class ComponentOperator:
         stays = lasting(changes, self._over)
         unsure = np.flatnonzero(~stays)
         if len(unsure):
-            hi, lo = (each[unsure] for each in identities_of(changes))
-            stays[unsure] = self._stores.knows(grouping, hi, lo)
+            id_high, id_low = (each[unsure] for each in identities_of(changes))
+            stays[unsure] = self._stores.knows(grouping, id_high, id_low)
         return stays
 
     def _may_pass(self, number: int, changes: pa.RecordBatch, watermark: Micros) -> bool:
@@ -293,7 +293,7 @@ class ComponentOperator:
         """Yield the changes of an edge, as many at a time as fit into memory."""
         assert self._inputs is not None
         room = self._stores.gathered_bytes
-        room -= len(self._telling) * (room // HELD_BACK)
+        room -= len(self._buffer) * (room // HELD_BACK)
         if isinstance(self._stores, JoinStores):
             return collected(self._inputs, edge, room)
         return gathered(self._inputs, edge, room, timed=number in self._spec.timed)
@@ -321,10 +321,10 @@ class ComponentOperator:
         if not self._entire:
             self._torn.add(number)
         if self._rows_waiting(number) >= CHUNK_ROWS:
-            chunk = self._entire, self._passing
+            chunk = self._entire, self._transient
             self._torn |= {number, *self._spec.behind[number]}
             yield from self._push_waiting(number, watermark)
-            self._entire, self._passing = chunk
+            self._entire, self._transient = chunk
 
     def _settle(self, watermark: Micros) -> Iterator[Emitted]:
         """Push the collected changes in the order of the graph, the most changes first.
@@ -357,11 +357,11 @@ class ComponentOperator:
         received = isinstance(step, Receive)
         most = self._stores.chunk_groups(step.grouping)
         rows = max(1, CHUNK_ROWS // 2) if received and self._spec.begins else CHUNK_ROWS
-        passing = self._may_pass(number, changes, watermark)
-        counted = partial(self._staying, step.grouping, watermark=watermark) if passing else None
+        transient = self._may_pass(number, changes, watermark)
+        counted = partial(self._staying, step.grouping, watermark=watermark) if transient else None
         for chunk, entire in pieces(changes, rows, most, counted):
             self._entire = entire and number not in self._torn
-            self._passing = passing
+            self._transient = transient
             if not self._entire:
                 self._torn |= self._spec.behind[number]
             self._stores.begin(step.grouping, watermark)
@@ -400,9 +400,9 @@ class ComponentOperator:
             case Send():
                 yield -1 - step.edge, regrouped(changes, step.keys)
             case Emit():
-                telling = self._telling.get(step.view)
-                told = [changes] if telling is None else telling.take(changes)
-                yield from self._rows(step.view, told)
+                buffer = self._buffer.get(step.view)
+                emitted = [changes] if buffer is None else buffer.take(changes)
+                yield from self._rows(step.view, emitted)
             case Receive():
                 msg = "a Receive step gets changes only from outside"
                 raise AssertionError(msg)

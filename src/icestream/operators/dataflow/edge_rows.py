@@ -8,7 +8,7 @@ Invariants:
 1. Edges have the lifetimes that the operator over edges expects
    (`test_rows_become_starts_ends_and_points`).
 2. An end without the start of its event, and a row that is both start and end, are errors
-   (`test_rows_that_are_no_edges_are_told`).
+   (`test_rows_that_are_no_edges_are_reported`).
 
 Cost: O(changes), without state.
 """
@@ -84,8 +84,8 @@ class EdgeRows:
         edges = pa.RecordBatch.from_arrays(
             [pa.array(kinds), *payload.columns], schema=self.schema(payload.schema)
         )
-        hi, lo = identities_of(changes)
-        return changes_of(edges, le, re, column_of(changes, DIFF), hi, lo)
+        id_high, id_low = identities_of(changes)
+        return changes_of(edges, le, re, column_of(changes, DIFF), id_high, id_low)
 
     def _began(self, payload: pa.RecordBatch, ends: Flags) -> Ints:
         """Return when the events that some rows end began; arbitrary for other rows."""

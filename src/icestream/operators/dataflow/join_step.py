@@ -90,10 +90,10 @@ class JoinStores:
         del grouping
         return sys.maxsize
 
-    def knows(self, grouping: int, hi: Ids, lo: Ids) -> Mask:
+    def knows(self, grouping: int, id_high: Ids, id_low: Ids) -> Mask:
         """Return False for all: a component with a join has no groups."""
-        del grouping, lo
-        return np.zeros(len(hi), dtype=np.bool_)
+        del grouping, id_low
+        return np.zeros(len(id_high), dtype=np.bool_)
 
     def rest(self) -> None:
         """Do nothing: the driver chooses what to spill."""
@@ -124,7 +124,7 @@ class JoinStores:
         """Return what the driver's decisions need, and what the progress report shows."""
         join = self.join
         rows, keys = join.streams()
-        told = {
+        report = {
             "number": self._spec.number,
             "rows": rows,
             "keys": keys,
@@ -138,4 +138,4 @@ class JoinStores:
             "room": self._room,
             "facts": join.statistics,
         }
-        return {"groups": 0, "partitions": self._spec.partitions, "loads": [], "join": told}
+        return {"groups": 0, "partitions": self._spec.partitions, "loads": [], "join": report}

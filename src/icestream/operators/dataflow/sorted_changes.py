@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icestream.core.arrays import Ids, Ints, Mask
-from icestream.operators.folding.fold import HI
+from icestream.operators.folding.fold import ID_HIGH_COLUMN
 from icestream.operators.lifetimes.changes import LE, column_of
 from icestream.operators.protocol import ChangeInputs
 
@@ -192,4 +192,4 @@ def _falls(identities: Ids) -> int:
 
 
 def _identities(changes: pa.RecordBatch) -> Ids:
-    return np.asarray(changes.column(HI).to_numpy())
+    return np.asarray(changes.column(ID_HIGH_COLUMN).to_numpy())

@@ -164,7 +164,7 @@ class ComponentSpec:
             case Stateful():
                 if number not in self.prompt:
                     return None
-                return came if self.prompt[number].tells_at_once else came + came
+                return came if self.prompt[number].emits_at_once else came + came
         return came
 
     @cached_property

@@ -157,8 +157,8 @@ class Projecting:
 
 def regrouped(changes: pa.RecordBatch, keys: tuple[str, ...]) -> pa.RecordBatch:
     """Return changes under the identity of the given columns."""
-    hi, lo = identified(payload_of(changes), keys)
-    columns = [*changes.columns[: len(HEAD) - 2], pa.array(hi), pa.array(lo)]
+    id_high, id_low = identified(payload_of(changes), keys)
+    columns = [*changes.columns[: len(HEAD) - 2], pa.array(id_high), pa.array(id_low)]
     return pa.RecordBatch.from_arrays(
         [*columns, *changes.columns[len(HEAD) :]], schema=changes.schema
     )

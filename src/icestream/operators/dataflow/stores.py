@@ -156,7 +156,7 @@ class ShardStores:
 
     def rest(self) -> None:
         """Report to the manager what the last chunk touched, and evict cold groups."""
-        self._tell()
+        self._inform_manager()
         self._manager.turn(self._limit, self._held)
 
     def chunk_groups(self, grouping: int) -> int:
@@ -164,14 +164,18 @@ class ShardStores:
         store = self._stores.get(grouping)
         return sys.maxsize if store is None else store.chunk_groups
 
-    def knows(self, grouping: int, hi: Ids, lo: Ids) -> Mask:
+    def knows(self, grouping: int, id_high: Ids, id_low: Ids) -> Mask:
         """Return which groups of a grouping may have state."""
         store = self._stores.get(grouping)
-        return np.zeros(len(hi), dtype=np.bool_) if store is None else store.knows(hi, lo)
+        return (
+            np.zeros(len(id_high), dtype=np.bool_)
+            if store is None
+            else store.knows(id_high, id_low)
+        )
 
     def free(self, size: int) -> int:
         """Evict groups until about `size` bytes are free; return how many were freed."""
-        self._tell()
+        self._inform_manager()
         return self._manager.free(size)
 
     def take_back(self) -> None:
@@ -184,7 +188,7 @@ class ShardStores:
 
     def end_version(self, watermark: Micros) -> None:
         """Write what is new to the log; from time to time a snapshot."""
-        self._tell()
+        self._inform_manager()
         before = self._written
         size = sum(store.snapshot_bytes for store in self._stores.values())
         snapshot = self._schedule.version_ends(size)
@@ -216,9 +220,9 @@ class ShardStores:
     @property
     def statistics(self) -> dict[str, Any]:
         """Return what the progress report shows for this shard."""
-        told = [store.statistics for store in self._stores.values()]
-        names = dict.fromkeys(name for each in told for name in each)
-        sums = {name: sum(each.get(name, 0) for each in told) for name in names}
+        parts = [store.statistics for store in self._stores.values()]
+        names = dict.fromkeys(name for each in parts for name in each)
+        sums = {name: sum(each.get(name, 0) for each in parts) for name in names}
         loads = [load.to_json() for load in self._manager.loads()]
         needed = least_quota(self._shard.arena.bytes, len(self._stores))
         return {
@@ -237,7 +241,7 @@ class ShardStores:
     def _written(self) -> int:
         return sum(store.written for store in self._stores.values())
 
-    def _tell(self) -> None:
+    def _inform_manager(self) -> None:
         for store in self._stores.values():
             opened, returned, hits = store.take_opened(), store.take_returned(), store.take_hits()
             if len(opened):

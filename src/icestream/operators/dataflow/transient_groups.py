@@ -37,22 +37,25 @@ class TransientGroups(Groups):
     def __init__(self, changes: pa.RecordBatch, synopses: Sequence[Synopsis]) -> None:
         """Number the groups."""
         self._given = identities_of(changes)
-        self._hi, self._lo, self._numbers = distinct(*self._given)
+        self._id_high, self._id_low, self._numbers = distinct(*self._given)
         self._synopses = synopses
 
     def begin(self, watermark: Micros) -> None:
         """Do nothing: nothing expires."""
 
-    def locate(self, hi: Ids, lo: Ids) -> Slots:
+    def locate(self, id_high: Ids, id_low: Ids) -> Slots:
         """Return the number of each group, which must be a group of the changes."""
-        if all(map(np.array_equal, self._given, (hi, lo))):
+        if all(map(np.array_equal, self._given, (id_high, id_low))):
             return self._numbers
-        highs, lows = np.concatenate([self._hi, hi]), np.concatenate([self._lo, lo])
-        return distinct(highs, lows)[2][len(self._hi) :]
+        highs, lows = (
+            np.concatenate([self._id_high, id_high]),
+            np.concatenate([self._id_low, id_low]),
+        )
+        return distinct(highs, lows)[2][len(self._id_high) :]
 
     def identities(self, slots: Slots) -> tuple[Ids, Ids]:
         """Return id_high and id_low of groups."""
-        return self._hi[slots], self._lo[slots]
+        return self._id_high[slots], self._id_low[slots]
 
     def portions(self, slots: Slots, synopses: Sequence[int] = ()) -> Iterator[Slots]:
         """Yield all groups at once: they have no rows."""
@@ -102,8 +105,8 @@ def lasting(changes: pa.RecordBatch, over: Micros) -> Mask:
     late = column_of(changes, RE) > over
     if not late.any() or late.all():
         return late
-    hi, _ = identities_of(changes)
-    return np.isin(hi, np.unique(hi[late]))
+    id_high, _ = identities_of(changes)
+    return np.isin(id_high, np.unique(id_high[late]))
 
 
 def _refuse(count: int) -> None:

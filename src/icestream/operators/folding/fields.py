@@ -9,7 +9,7 @@ for each field that has no inverse; for sliding windows also the next front and 
 each of them.
 
 Invariant: no two fields share a word (`test_no_two_fields_share_a_word`,
-`test_rows_of_sliding_windows_have_the_next_front_and_back_behind`).
+`test_rows_of_sliding_windows_have_the_next_suffix_and_back_behind`).
 """
 
 from __future__ import annotations
@@ -111,9 +111,9 @@ class Layout:
         return sum(words.WORDS[field.op] for field in self.fields)
 
     @cached_property
-    def front_words(self) -> int:
-        """Return the words of the fronts."""
-        return sum(words.WORDS[field.op] for field in self._fronts)
+    def suffix_words(self) -> int:
+        """Return the words of the suffixes."""
+        return sum(words.WORDS[field.op] for field in self._suffixes)
 
     @cached_property
     def needs_order(self) -> bool:
@@ -126,13 +126,13 @@ class Layout:
         return ENTRY_FIELDS + self.field_words
 
     @property
-    def fronts_at(self) -> int:
-        """Return the first word of the fronts in a group's row."""
+    def suffixes_at(self) -> int:
+        """Return the first word of the suffixes in a group's row."""
         return GROUP_FIELDS + self.field_words
 
     @property
-    def next_front_at(self) -> int:
-        """Return the first word of the next fronts in a group's row; 0 if it has none."""
+    def next_suffix_at(self) -> int:
+        """Return the first word of the next suffixes in a group's row; 0 if it has none."""
         return 0
 
     @property
@@ -143,7 +143,7 @@ class Layout:
     @property
     def group_width(self) -> int:
         """Return the words of a group's row."""
-        return self.fronts_at + self.front_words
+        return self.suffixes_at + self.suffix_words
 
     @cached_property
     def entry_identity(self) -> npt.NDArray[np.int64]:
@@ -153,7 +153,7 @@ class Layout:
     @cached_property
     def group_identity(self) -> npt.NDArray[np.int64]:
         """Return the row of a group that was just opened."""
-        identities = self._identities(self.fields) + self._identities(self._fronts)
+        identities = self._identities(self.fields) + self._identities(self._suffixes)
         return np.array([0] * GROUP_FIELDS + identities, dtype=np.int64)
 
     def place(self, field: Field) -> int:
@@ -161,7 +161,7 @@ class Layout:
         return int(self.places[self.fields.index(field)]) - ENTRY_FIELDS
 
     @property
-    def _fronts(self) -> list[Field]:
+    def _suffixes(self) -> list[Field]:
         """Return the fields that have no inverse."""
         return [field for field in self.fields if field.op not in words.INVERTIBLE]
 
@@ -174,22 +174,22 @@ class SlidingLayout(Layout):
     """A layout whose groups also have the next front and the next back (`grid.two_stacks`)."""
 
     @property
-    def next_front_at(self) -> int:
-        """Return the first word of the next fronts in a group's row."""
-        return self.fronts_at + self.front_words
+    def next_suffix_at(self) -> int:
+        """Return the first word of the next suffixes in a group's row."""
+        return self.suffixes_at + self.suffix_words
 
     @property
     def next_back_at(self) -> int:
         """Return the first word of the next backs in a group's row; 0 if no field needs one."""
-        return self.next_front_at + self.front_words if self.front_words else 0
+        return self.next_suffix_at + self.suffix_words if self.suffix_words else 0
 
     @property
     def group_width(self) -> int:
         """Return the words of a group's row."""
-        return self.fronts_at + 3 * self.front_words
+        return self.suffixes_at + 3 * self.suffix_words
 
     @cached_property
     def group_identity(self) -> npt.NDArray[np.int64]:
         """Return the row of a group that was just opened."""
-        nexts = 2 * self._identities(self._fronts)
+        nexts = 2 * self._identities(self._suffixes)
         return np.concatenate([Layout(self.fields).group_identity, np.array(nexts, dtype=np.int64)])

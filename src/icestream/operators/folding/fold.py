@@ -31,8 +31,8 @@ from icestream.operators.folding.fields import ORDERED, Field, Layout
 from icestream.state.keys import KeyCodec
 
 #: columns that are sent with keys
-HI = "__hi"
-LO = "__lo"
+ID_HIGH_COLUMN = "__hi"
+ID_LOW_COLUMN = "__lo"
 LAST = "__last"
 
 
@@ -86,12 +86,12 @@ class EntryTable:
         while finder is not None and first < rows:
             cells = finder.since(first)
             their_keys, their_panes = cells.one_each(keys, panes)
-            hi, lo = self._codec.identify(their_keys)
-            numbers = np.empty(len(hi), dtype=np.int64)
-            opened = np.empty(len(hi), dtype=np.int64)
+            id_high, id_low = self._codec.identify(their_keys)
+            numbers = np.empty(len(id_high), dtype=np.int64)
+            opened = np.empty(len(id_high), dtype=np.int64)
             done, self._used, listed = kernels.assign_entries(
-                hi,
-                lo,
+                id_high,
+                id_low,
                 their_panes,
                 0,
                 self._index,
@@ -102,7 +102,7 @@ class EntryTable:
                 numbers,
                 opened,
             )
-            self._note_keys(hi, lo, their_panes, opened[:listed], their_keys)
+            self._note_keys(id_high, id_low, their_panes, opened[:listed], their_keys)
             last = cells.reached(done)
             slots = cells.entries(numbers, last)
             sizes = cells.sizes if last == rows else None
@@ -140,11 +140,13 @@ class EntryTable:
         self._used = self._groups = 0
         return run
 
-    def _note_keys(self, hi: Ids, lo: Ids, panes: Ints, opened: Ints, keys: pa.RecordBatch) -> None:
+    def _note_keys(
+        self, id_high: Ids, id_low: Ids, panes: Ints, opened: Ints, keys: pa.RecordBatch
+    ) -> None:
         fresh = np.empty(len(opened), dtype=np.int64)
         self._groups, found = kernels.new_keys(
-            hi,
-            lo,
+            id_high,
+            id_low,
             panes,
             opened,
             len(opened),
@@ -160,7 +162,9 @@ class EntryTable:
 
 def identity_schema(keys: pa.Schema) -> pa.Schema:
     """Return the schema of keys with identity and latest pane."""
-    return pa.schema([(HI, pa.uint64()), (LO, pa.uint64()), (LAST, pa.int64()), *keys])
+    return pa.schema(
+        [(ID_HIGH_COLUMN, pa.uint64()), (ID_LOW_COLUMN, pa.uint64()), (LAST, pa.int64()), *keys]
+    )
 
 
 def identified(keys: pa.Table, ids: Ids, last: Ints) -> pa.Table:

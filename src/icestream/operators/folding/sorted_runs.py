@@ -31,12 +31,12 @@ def sorted_run(ranks: Ints, rows: Table, layout: Layout) -> tuple[Ints, Table]:
 
 
 def _order(ranks: Ints, rows: Table) -> Ints:
-    hi = np.ascontiguousarray(rows[:, 0]).view(np.uint64)
+    id_high = np.ascontiguousarray(rows[:, 0]).view(np.uint64)
     relative = (ranks - ranks.min()).astype(np.uint64)
     bits = int(relative.max()).bit_length()
     if bits > 40:
-        return np.lexsort((hi, relative))
-    key = hi >> np.uint64(bits)
+        return np.lexsort((id_high, relative))
+    key = id_high >> np.uint64(bits)
     if bits:
         key |= relative << np.uint64(64 - bits)
     return np.argsort(key, kind="stable")

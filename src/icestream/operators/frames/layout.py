@@ -63,14 +63,14 @@ class FrameLayout(Layout):
         return shifted
 
     @property
-    def fronts_at(self) -> int:
+    def suffixes_at(self) -> int:
         """Return the first word of the suffixes in a group's row."""
         return self.row_at + self.field_words
 
     @property
     def extras_at(self) -> int:
         """Return the first word after the suffixes in a group's row."""
-        return self.fronts_at + self.front_words
+        return self.suffixes_at + self.suffix_words
 
     @property
     def group_width(self) -> int:

@@ -19,7 +19,7 @@ from icestream.core.arrays import Ids, Table
 from icestream.core.times import Micros
 from icestream.kernels.fold import new_keys
 from icestream.operators.folding.columns import ARRIVAL, TIME, InputColumn
-from icestream.operators.folding.fold import HI, LO, fold_field, identified
+from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN, fold_field, identified
 from icestream.operators.frames.layout import TupleLayout
 from icestream.operators.grid.partitions import Partition
 from icestream.state.keys import KeyCodec
@@ -60,31 +60,31 @@ class Lifter:
         tuples[:, :-1] = layout.entry_identity
         for field, place in zip(layout.fields, layout.places.tolist(), strict=True):
             fold_field(field, place, tuples, slots, columns, 0, rows)
-        tuples[:, 0] = _ids(batch, HI).view(np.int64)
-        tuples[:, 1] = _ids(batch, LO).view(np.int64)
+        tuples[:, 0] = _ids(batch, ID_HIGH_COLUMN).view(np.int64)
+        tuples[:, 1] = _ids(batch, ID_LOW_COLUMN).view(np.int64)
         tuples[:, -1] = batch.column(TIME).to_numpy()
         return tuples
 
     def groups(self, batch: pa.RecordBatch, partition: Partition) -> pa.Table:
         """Return the keys of the groups inside a partition, with identity and latest time."""
-        hi, lo = _ids(batch, HI), _ids(batch, LO)
+        id_high, id_low = _ids(batch, ID_HIGH_COLUMN), _ids(batch, ID_LOW_COLUMN)
         times = np.asarray(batch.column(TIME).to_numpy())
-        inside = np.flatnonzero(within(hi, partition))
+        inside = np.flatnonzero(within(id_high, partition))
         count = len(inside)
         index = np.zeros(1 << max(4, (2 * count).bit_length()), dtype=np.int32)
         seen = np.empty((count, 2), dtype=np.uint64)
         last, fresh = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
-        used, _ = new_keys(hi, lo, times, inside, count, index, seen, last, 0, fresh)
+        used, _ = new_keys(id_high, id_low, times, inside, count, index, seen, last, 0, fresh)
         keys = self._codec.canonical(batch.take(pa.array(fresh[:used])))
         return identified(pa.Table.from_batches([keys]), seen[:used], last[:used])
 
 
-def within(hi: Ids, partition: Partition) -> npt.NDArray[np.bool_]:
+def within(id_high: Ids, partition: Partition) -> npt.NDArray[np.bool_]:
     """Return which groups are in a partition's range."""
     if partition.whole:
-        return np.ones(len(hi), dtype=np.bool_)
+        return np.ones(len(id_high), dtype=np.bool_)
     low, high = np.uint64(partition.low), np.uint64(partition.high - 1)
-    chosen: npt.NDArray[np.bool_] = (hi >= low) & (hi <= high)
+    chosen: npt.NDArray[np.bool_] = (id_high >= low) & (id_high <= high)
     return chosen
 
 

@@ -60,7 +60,7 @@ class _Hand:
     slots: Ints
     #: the key that decides when a tuple leaves: its time, or its place
     keys: Ints
-    fronts: Table
+    suffixes: Table
 
 
 class MovingPass:
@@ -73,7 +73,7 @@ class MovingPass:
         groups: ResidentGroups,
         tuples: TupleLog,
         partition: Partition,
-        fronts: FrameSuffixStack,
+        suffixes: FrameSuffixStack,
         position: dict[str, Any],
         output: FrameOutput,
     ) -> None:
@@ -83,7 +83,7 @@ class MovingPass:
         self._groups = groups
         self._tuples = tuples
         self._partition = partition
-        self._fronts = fronts
+        self._suffixes = suffixes
         self._output = output
         self._position = position
         self._by_time = frame.range is not None
@@ -92,7 +92,7 @@ class MovingPass:
             layout.in_tuples,
             layout.in_rows,
             layout.group_identity,
-            layout.fronts_at,
+            layout.suffixes_at,
         )
         slide = frame.slide
         #: a group is shown at every n-th of its events; 0 if all groups are shown at stops
@@ -115,7 +115,7 @@ class MovingPass:
 
     def begin(self, place: int) -> None:
         """Rebuild lost suffixes, given the place of the first tuple that will enter."""
-        if self._layout.front_words and self._fronts.stale:
+        if self._layout.suffix_words and self._suffixes.stale:
             self._flip(self._next, place)
 
     def take(self, stretch: TupleRun, slots: Ints) -> Iterator[pa.RecordBatch]:
@@ -126,10 +126,10 @@ class MovingPass:
         """Let tuples leave up to the watermark, once those before a place have entered."""
         stops = self._last_stops(place, watermark)
         yield from self._take(self._tuples.nothing(place), _EMPTY, stops, watermark)
-        if self._layout.front_words:
-            self._keep_fronts(int(self._progress[kernels.LEFT]), len(self._leaving.slots))
+        if self._layout.suffix_words:
+            self._keep_suffixes(int(self._progress[kernels.LEFT]), len(self._leaving.slots))
         self._position["flips"] = int(self._progress[kernels.FLIPS])
-        self._fronts.note()
+        self._suffixes.note()
 
     @property
     def emptied(self) -> Ints:
@@ -219,7 +219,7 @@ class MovingPass:
                 self._leaving.tuples,
                 self._leaving.slots,
                 self._leaving.keys,
-                self._leaving.fronts,
+                self._leaving.suffixes,
                 self._same,
                 self._frame.reach,
                 bound,
@@ -241,26 +241,26 @@ class MovingPass:
     def _bring(self, stretch: TupleRun, entering: _Hand) -> None:
         """Fetch more tuples to leave: from the log, or from those that are entering."""
         self._watch()
-        flipped = self._fronts.flipped if self._layout.front_words else MINUS_INFINITY
+        flipped = self._suffixes.flipped if self._layout.suffix_words else MINUS_INFINITY
         if self._next >= max(flipped, stretch.first):
-            self._fronts.stack.clear()
+            self._suffixes.stack.clear()
             self._leaving, self._same = entering, True
             left = int(np.searchsorted(stretch.places, self._next))
             self._progress[kernels.LEFT] = self._progress[kernels.FLIPPED] = self._watched = left
             return
-        if self._layout.front_words and self._next >= flipped:
+        if self._layout.suffix_words and self._next >= flipped:
             entered = int(self._progress[kernels.ENTERED])
             self._flip(self._next, _place(stretch, entered))
         following = next(self._source, None)
         if following is None:
-            end = self._fronts.flipped if self._layout.front_words else self._tuples.size
+            end = self._suffixes.flipped if self._layout.suffix_words else self._tuples.size
             self._source = self._tuples.read(self._next, end, self._partition)
             following = next(self._source)
         self._next = following.last
         self._leaving = self._at_hand(following, self._groups.locate(following.tuples))
-        if self._layout.front_words and len(following.places):
-            top = self._fronts.stack.pop(len(following.places))
-            self._leaving.fronts = top[::-1].copy()
+        if self._layout.suffix_words and len(following.places):
+            top = self._suffixes.stack.pop(len(following.places))
+            self._leaving.suffixes = top[::-1].copy()
         self._progress[kernels.LEFT] = self._watched = 0
 
     def _put_down(self, stretch: TupleRun) -> None:
@@ -273,9 +273,9 @@ class MovingPass:
             return
         left, flipped = (int(self._progress[i]) for i in (kernels.LEFT, kernels.FLIPPED))
         self._next = _place(stretch, left)
-        if self._layout.front_words:
-            self._fronts.flipped = _place(stretch, max(left, flipped))
-            self._keep_fronts(left, flipped)
+        if self._layout.suffix_words:
+            self._suffixes.flipped = _place(stretch, max(left, flipped))
+            self._keep_suffixes(left, flipped)
         self._leaving, self._same = self._nothing, False
         self._source = iter(())
         self._progress[kernels.LEFT] = self._watched = 0
@@ -287,19 +287,19 @@ class MovingPass:
             self._emptied.append(self._leaving.slots[self._watched : left])
             self._watched = left
 
-    def _keep_fronts(self, first: int, last: int) -> None:
+    def _keep_suffixes(self, first: int, last: int) -> None:
         """Push the suffixes of tuples at hand back on the stack, the oldest on top."""
         if first < last:
-            self._fronts.stack.push(self._leaving.fronts[first:last][::-1])
+            self._suffixes.stack.push(self._leaving.suffixes[first:last][::-1])
 
     def _flip(self, first: int, last: int) -> None:
         """Compute suffixes for the window, the tuples from `first` up to `last`."""
-        stack = self._fronts.stack
+        stack = self._suffixes.stack
         stack.clear()
         self._progress[kernels.FLIPS] += 1
         for stretch in self._tuples.read_back(first, last, self._partition):
             hand = self._at_hand(stretch, self._groups.locate(stretch.tuples))
-            kernels.push_fronts(
+            kernels.push_suffixes(
                 self._groups.rows,
                 hand.slots,
                 hand.tuples,
@@ -307,12 +307,12 @@ class MovingPass:
                 len(hand.slots),
                 *self._fixed,
                 self._progress[kernels.FLIPS],
-                hand.fronts,
+                hand.suffixes,
             )
             if len(hand.slots):
-                stack.push(hand.fronts[::-1])
-        self._fronts.flipped = last
-        self._fronts.stale = False
+                stack.push(hand.suffixes[::-1])
+        self._suffixes.flipped = last
+        self._suffixes.stale = False
         self._source = iter(())
 
     def _at_hand(self, stretch: TupleRun, slots: Ints) -> _Hand:
@@ -321,7 +321,7 @@ class MovingPass:
             tuples,
             slots,
             np.ascontiguousarray(tuples[:, -1]) if self._by_time else stretch.places,
-            np.empty((len(tuples), self._layout.front_words), dtype=np.int64),
+            np.empty((len(tuples), self._layout.suffix_words), dtype=np.int64),
         )
 
     def _show_all(self, instant: Micros) -> Iterator[pa.RecordBatch]:

@@ -43,7 +43,7 @@ from icestream.core.arrays import Table
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.kernels.grid.groups import LAST as LAST_EVENT
 from icestream.kernels.grid.groups import touch
-from icestream.operators.folding.fold import HI, LAST, LO
+from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN, LAST
 from icestream.operators.frames.layout import SharedLayout
 from icestream.operators.frames.lift import Lifter, pieces
 from icestream.operators.frames.moving import MovingPass
@@ -61,7 +61,7 @@ from icestream.operators.frames.records import (
 )
 from icestream.operators.frames.rings import RingPass, Rings
 from icestream.operators.frames.spec import FrameSpec
-from icestream.operators.frames.suffix_stack import fronts_of
+from icestream.operators.frames.suffix_stack import suffix_stacks_of
 from icestream.operators.frames.tuples import ARRIVALS, BLOCK_BYTES, SETTLED, TupleLog
 from icestream.operators.grid.groups import ResidentGroups
 from icestream.operators.grid.partitions import Partition, Partitions
@@ -130,7 +130,7 @@ class FrameOperator:
         frame, layout = self._frames[number], self._layout.frames[number]
         if frame.rows is None or frame.partition != "key":
             return None
-        width = layout.field_words + layout.front_words
+        width = layout.field_words + layout.suffix_words
         return Rings(self._shard.arena, frame.rows, width, f"rings-{number}")
 
     def _ring_bytes(self, rings: Rings) -> int:
@@ -198,7 +198,7 @@ class FrameOperator:
 
     def _passes(self, partition: Partition) -> list[MovingPass | RingPass]:
         """Return a pass of each frame over a partition."""
-        fronts = fronts_of(partition, self._shard.arena, self._layout.frames)
+        suffixes = suffix_stacks_of(partition, self._shard.arena, self._layout.frames)
         passes: list[MovingPass | RingPass] = []
         for number, (frame, layout) in enumerate(
             zip(self._frames, self._layout.frames, strict=True)
@@ -206,7 +206,7 @@ class FrameOperator:
             output, position = self._output(number), self._position["frames"][number]
             rings = self._rings[number]
             if rings is None:
-                tuples = (self._tuples, partition, fronts[number])
+                tuples = (self._tuples, partition, suffixes[number])
                 passes.append(MovingPass(frame, layout, self._groups, *tuples, position, output))
                 continue
             rows = self._ring_bytes(rings) // (8 * rings.width)
@@ -275,9 +275,11 @@ class FrameOperator:
     def _admit(self, partition: Partition, chosen: Callable[[], pa.Table]) -> None:
         """Open groups; choose them again whenever the partition is split to make room."""
         while (keys := chosen()).num_rows:
-            hi, lo, last = (keys.column(name).to_numpy() for name in (HI, LO, LAST))
+            id_high, id_low, last = (
+                keys.column(name).to_numpy() for name in (ID_HIGH_COLUMN, ID_LOW_COLUMN, LAST)
+            )
             try:
-                fresh = self._groups.admit(hi, lo, last, keys)
+                fresh = self._groups.admit(id_high, id_low, last, keys)
             except Refused as refused:
                 if not self._partitions.split(partition):
                     raise shortage(self._shard.account.budget, refused) from refused

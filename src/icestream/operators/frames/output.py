@@ -49,7 +49,7 @@ class FrameOutput:
             len(rows),
             layout.ops,
             layout.in_rows,
-            layout.fronts_at,
+            layout.suffixes_at,
             self.fields,
             self.slots,
             self.rows,

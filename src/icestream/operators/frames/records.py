@@ -11,7 +11,7 @@ from contextlib import closing
 
 import pyarrow as pa
 
-from icestream.operators.folding.fold import HI
+from icestream.operators.folding.fold import ID_HIGH_COLUMN
 from icestream.operators.frames.lift import within
 from icestream.operators.frames.tuples import ARRIVALS, SETTLED
 from icestream.operators.grid.partitions import Partition
@@ -51,4 +51,4 @@ def group_records(reader: SegmentReader) -> Iterator[tuple[memoryview, memoryvie
 
 def inside(keys: pa.Table, partition: Partition) -> pa.Table:
     """Return the keys of groups inside a partition."""
-    return keys.filter(pa.array(within(keys.column(HI).to_numpy(), partition)))
+    return keys.filter(pa.array(within(keys.column(ID_HIGH_COLUMN).to_numpy(), partition)))

@@ -5,7 +5,7 @@ flipped at a different time, so each has its own stack and facts. They are store
 the partition; if those mark the suffixes as lost, all frames start over.
 
 Invariant: a partition that was split or loaded from a snapshot has no suffixes of any frame
-(`test_fronts_of_all_frames_are_lost_with_a_partition`).
+(`test_suffixes_of_all_frames_are_lost_with_a_partition`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class FrameSuffixStack:
         self._facts.update(fronts=self.stack.size, flipped=self.flipped, stale=self.stale)
 
 
-def fronts_of(
+def suffix_stacks_of(
     partition: Partition, arena: Arena, frames: tuple[FrameLayout, ...]
 ) -> list[FrameSuffixStack]:
     """Return the suffix stack of each frame in a partition, empty if it was lost."""
@@ -50,11 +50,11 @@ def fronts_of(
         ]
     found = [
         FrameSuffixStack(
-            facts, arena.path(f"fronts-{number}-{partition.low:x}"), layout.front_words
+            facts, arena.path(f"fronts-{number}-{partition.low:x}"), layout.suffix_words
         )
         for number, (facts, layout) in enumerate(zip(partition.facts[FRAMES], frames, strict=True))
     ]
     if lost:
-        for fronts in found:
-            fronts.stack.clear()
+        for suffixes in found:
+            suffixes.stack.clear()
     return found

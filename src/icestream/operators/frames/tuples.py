@@ -226,8 +226,8 @@ class TupleLog:
     def arrived(self, partition: Partition) -> Iterator[Table]:
         """Yield the tuples of a partition that arrived in the current version."""
         for table in self._read(self._new):
-            hi = np.ascontiguousarray(table[:, 0]).view(np.uint64)
-            yield np.ascontiguousarray(table[within(hi, partition)])
+            id_high = np.ascontiguousarray(table[:, 0]).view(np.uint64)
+            yield np.ascontiguousarray(table[within(id_high, partition)])
 
     def nothing(self, place: int) -> TupleRun:
         """Return an empty run at a place of the sequence."""
@@ -266,8 +266,8 @@ class TupleLog:
         times = np.ascontiguousarray(whole[:, -1])
         places = np.arange(first, last)
         if not partition.whole:
-            hi = np.ascontiguousarray(whole[:, 0]).view(np.uint64)
-            inside = within(hi, partition)
+            id_high = np.ascontiguousarray(whole[:, 0]).view(np.uint64)
+            inside = within(id_high, partition)
             whole, places = np.ascontiguousarray(whole[inside]), places[inside]
         return TupleRun(first, last, times, whole, places)
 

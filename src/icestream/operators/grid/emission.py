@@ -128,7 +128,7 @@ class Emission:
         )
         shown = [keys[place] for place in view.keys]
         if view.tells_grouping:
-            told = dict(view.groupings)
-            shown.append(pa.array([told[number] for number in keys[-1].to_pylist()], pa.int64()))
+            ids = dict(view.groupings)
+            shown.append(pa.array([ids[number] for number in keys[-1].to_pylist()], pa.int64()))
         answers = [each.lower(fields, self._layout, self._types) for each in view.aggregates]
         return pa.RecordBatch.from_arrays([window, *shown, *answers], schema=view.results)

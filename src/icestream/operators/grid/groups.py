@@ -7,7 +7,7 @@ in a key store. All of it is flat arrays. When memory is short, a partition is e
 Invariants:
 1. An image holds exactly the partition's groups, and loading it restores them
    (`test_an_image_gives_back_the_groups_it_was_made_of`), also if it left out the last words
-   (`test_rows_of_a_snapshot_are_filled_up_with_the_next_front_and_back`).
+   (`test_rows_of_a_snapshot_are_filled_up_with_the_next_suffix_and_back`).
 2. `admit` either admits all keys of a batch or, refused by the budget, none
    (`test_bounded_a_refused_admission_changes_nothing`).
 
@@ -34,7 +34,7 @@ from icestream.state.keys import KeyCodec, KeyStore
 #: rows of an image written or read at once
 IMAGE_CHUNK = 1024
 #: one more than the greatest id_high
-HI_END = 2**64
+ID_HIGH_END = 2**64
 _STRANGERS = (
     "slices on the log have groups that the checkpoint does not know; restore the checkpoint from "
     "a copy, or start from another one"
@@ -82,24 +82,24 @@ class ResidentGroups:
             raise CheckpointError(_STRANGERS)
         return slots
 
-    def admit(self, hi: Ids, lo: Ids, last: Ints, keys: pa.Table) -> Ints:
+    def admit(self, id_high: Ids, id_low: Ids, last: Ints, keys: pa.Table) -> Ints:
         """Open the groups that do not exist yet, record the latest pane of all; return new ones.
 
         `keys` may have columns in addition to those of the key.
         Raises `Refused`, with nothing changed, if the budget has no room for the new groups.
         """
-        slots, missing = self._find(hi, lo)
+        slots, missing = self._find(id_high, id_low)
         fresh = np.flatnonzero(slots < 0)
         if missing:
             batch = _one_batch(keys.take(pa.array(fresh)))
-            self._open(hi[fresh], lo[fresh], batch)
-            slots, _ = self._find(hi, lo)
+            self._open(id_high[fresh], id_low[fresh], batch)
+            slots, _ = self._find(id_high, id_low)
         kernels.touch(self._rows.view, slots, last)
         return fresh
 
-    def without_events(self, hi: Ids, lo: Ids) -> Ints:
+    def without_events(self, id_high: Ids, id_low: Ids) -> Ints:
         """Return which of some existing groups have no event in the window."""
-        slots, _ = self._find(hi, lo)
+        slots, _ = self._find(id_high, id_low)
         empty: Ints = np.flatnonzero(self._rows.view[slots, kernels.FIELDS] == 0)
         return empty
 
@@ -115,7 +115,7 @@ class ResidentGroups:
         slots = self.locate(entries)
         kernels.add_slice(self._rows.view, slots, entries, layout.ops, layout.places, also)
 
-    def expire(self, entries: Table, pane: int, fronts: Table) -> Ints:
+    def expire(self, entries: Table, pane: int, suffixes: Table) -> Ints:
         """Remove a slice of `pane` from the window; return groups whose last pane it was."""
         layout = self._layout
         dead = np.empty(len(entries), dtype=np.int64)
@@ -126,8 +126,8 @@ class ResidentGroups:
             layout.ops,
             layout.places,
             layout.group_identity,
-            fronts,
-            layout.fronts_at,
+            suffixes,
+            layout.suffixes_at,
             pane,
             dead,
         )
@@ -137,7 +137,7 @@ class ResidentGroups:
         self,
         windows: tuple[Ints, int, int],
         slices: tuple[Ints, Ints, Table, Ints, Ints, Table],
-        fronts: tuple[Table, int, int],
+        suffixes: tuple[Table, int, int],
         turning: int,
         output: tuple[Table, Ints, Ints, Ints],
         dead: Ints,
@@ -146,7 +146,7 @@ class ResidentGroups:
     ) -> int:
         """Process windows given by starts, range and slide; see `kernels.grid.strides.stride`.
 
-        `fronts` are the suffixes at hand, for how many slices, and before which pane they exist;
+        `suffixes` are the suffixes at hand, for how many slices, and before which pane they exist;
         slices from pane `turning` on are also merged into the next back.
         """
         layout = self._layout
@@ -159,9 +159,9 @@ class ResidentGroups:
             layout.group_identity,
             *windows,
             *slices,
-            fronts[0],
-            layout.fronts_at,
-            *fronts[1:],
+            suffixes[0],
+            layout.suffixes_at,
+            *suffixes[1:],
             layout.next_back_at,
             turning,
             *output,
@@ -181,7 +181,7 @@ class ResidentGroups:
         return dead[:count]
 
     def start_flip(self) -> None:
-        """Empty fronts and backs, including the next ones, before `push_back` and `push_front`."""
+        """Empty suffixes and backs, also the next ones, before `push_back` and `push_suffix`."""
         layout = self._layout
         kernels.start_flip(
             self._rows.view,
@@ -197,23 +197,25 @@ class ResidentGroups:
         slots = self.locate(entries)
         kernels.push_back(self._rows.view, slots, entries, layout.ops, layout.places)
 
-    def push_front(self, entries: Table) -> Table:
+    def push_suffix(self, entries: Table) -> Table:
         """Put an older slice before the front; return the suffixes valid once it expires."""
-        return self._push_front(entries, self._layout.fronts_at)
+        return self._push_suffix(entries, self._layout.suffixes_at)
 
     def push_next(self, entries: Table) -> Table:
-        """Put an older slice before the next front, as `push_front` does."""
-        return self._push_front(entries, self._layout.next_front_at)
+        """Put an older slice before the next front, as `push_suffix` does."""
+        return self._push_suffix(entries, self._layout.next_suffix_at)
 
-    def _push_front(self, entries: Table, at: int) -> Table:
+    def _push_suffix(self, entries: Table, at: int) -> Table:
         layout = self._layout
         slots = self.locate(entries)
-        fronts = np.empty((len(entries), layout.front_words), dtype=np.int64)
-        kernels.push_front(self._rows.view, slots, entries, layout.ops, layout.places, at, fronts)
-        return fronts
+        suffixes = np.empty((len(entries), layout.suffix_words), dtype=np.int64)
+        kernels.push_suffix(
+            self._rows.view, slots, entries, layout.ops, layout.places, at, suffixes
+        )
+        return suffixes
 
     def take_next(self) -> None:
-        """Replace fronts and backs with the next ones."""
+        """Replace suffixes and backs with the next ones."""
         layout = self._layout
         kernels.take_next(
             self._rows.view,
@@ -221,13 +223,13 @@ class ResidentGroups:
             layout.ops,
             layout.places,
             layout.group_identity,
-            layout.fronts_at,
-            layout.front_words,
+            layout.suffixes_at,
+            layout.suffix_words,
         )
 
     def drop_next(self) -> None:
-        """Empty the next fronts, so that `push_next` can start over."""
-        words = slice(self._layout.next_front_at, self._layout.next_back_at)
+        """Empty the next suffixes, so that `push_next` can start over."""
+        words = slice(self._layout.next_suffix_at, self._layout.next_back_at)
         self.rows[:, words] = self._layout.group_identity[words]
 
     def emit(
@@ -241,7 +243,7 @@ class ResidentGroups:
             self._counts["used"],
             layout.ops,
             layout.places,
-            layout.fronts_at,
+            layout.suffixes_at,
             out,
             slots,
             start,
@@ -251,7 +253,7 @@ class ResidentGroups:
 
     def ids(self, slots: Ints) -> Table:
         """Return id_high and id_low of the given rows."""
-        table: Table = self._rows.view[slots, : kernels.LO + 1]
+        table: Table = self._rows.view[slots, : kernels.ID_LOW + 1]
         return table
 
     def keys(self, slots: Ints) -> pa.RecordBatch:
@@ -281,8 +283,8 @@ class ResidentGroups:
     def image(self, low: int, high: int) -> Iterator[tuple[Table, pa.RecordBatch]]:
         """Yield rows and keys of the groups with `low <= id_high < high`, in chunks."""
         live = self._live()
-        hi = self._rows.view[live, kernels.HI].view(np.uint64)
-        chosen = live[(hi >= np.uint64(low)) & (hi <= np.uint64(high - 1))]
+        id_high = self._rows.view[live, kernels.ID_HIGH].view(np.uint64)
+        chosen = live[(id_high >= np.uint64(low)) & (id_high <= np.uint64(high - 1))]
         for first in range(0, len(chosen), IMAGE_CHUNK):
             slots = chosen[first : first + IMAGE_CHUNK]
             yield self._rows.view[slots], self._keys.take(slots)
@@ -293,27 +295,27 @@ class ResidentGroups:
             slots = self._open(_ids(table, 0), _ids(table, 1), keys)
             self._rows.view[slots, : table.shape[1]] = table
 
-    def _find(self, hi: Ids, lo: Ids) -> tuple[Ints, int]:
-        slots = np.empty(len(hi), dtype=np.int64)
+    def _find(self, id_high: Ids, id_low: Ids) -> tuple[Ints, int]:
+        slots = np.empty(len(id_high), dtype=np.int64)
         if self._index.capacity == 0:
             slots[:] = -1
-            return slots, len(hi)
-        return slots, lookup.find(self._index.view, self._rows.view, hi, lo, slots)
+            return slots, len(id_high)
+        return slots, lookup.find(self._index.view, self._rows.view, id_high, id_low, slots)
 
-    def _open(self, hi: Ids, lo: Ids, keys: pa.RecordBatch) -> Ints:
+    def _open(self, id_high: Ids, id_low: Ids, keys: pa.RecordBatch) -> Ints:
         counts = self._counts
-        self._grow(len(hi), keys)
-        reused = min(counts["free"], len(hi))
+        self._grow(len(id_high), keys)
+        reused = min(counts["free"], len(id_high))
         counts["free"] -= reused
         old = self._free.view[counts["free"] : counts["free"] + reused].astype(np.int64)
         slots = np.concatenate(
-            [old, np.arange(counts["used"], counts["used"] + len(hi) - reused)]
+            [old, np.arange(counts["used"], counts["used"] + len(id_high) - reused)]
         ).astype(np.int64)
-        counts["used"] += len(hi) - reused
+        counts["used"] += len(id_high) - reused
         rows = self._rows.view
         rows[slots] = self._layout.group_identity
-        rows[slots, kernels.HI] = hi.view(np.int64)
-        rows[slots, kernels.LO] = lo.view(np.int64)
+        rows[slots, kernels.ID_HIGH] = id_high.view(np.int64)
+        rows[slots, kernels.ID_LOW] = id_low.view(np.int64)
         rows[slots, kernels.LAST] = np.iinfo(np.int64).min
         self._keys.put(slots, keys)
         lookup.insert_all(self._index.view, rows, slots)

@@ -101,7 +101,7 @@ class WindowOperator:
         #: the slices that are folded again, if there are any
         self._owed: OwedDirectory | None = None
         self._slices = SliceLog(*log)
-        if self._refolds and spec.layout.front_words:
+        if self._refolds and spec.layout.suffix_words:
             assert events is not None
             self._slices = OwedSlices(*events, *log)
             most = OwedSlices.most_rows(spec.layout, self._chunk_bytes)
@@ -131,7 +131,7 @@ class WindowOperator:
             layout,
             groups,
             Partitions(
-                arena, groups, layout.front_words, budget, scope, lambda: self._relieve(number)
+                arena, groups, layout.suffix_words, budget, scope, lambda: self._relieve(number)
             ),
             self._directory,
             self._slices,

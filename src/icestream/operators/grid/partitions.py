@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from icestream.core.arrays import Table
 from icestream.core.times import MINUS_INFINITY
-from icestream.operators.grid.groups import HI_END, ResidentGroups
+from icestream.operators.grid.groups import ID_HIGH_END, ResidentGroups
 from icestream.operators.grid.suffix_stack import SuffixStack
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget, Refused, shortage
@@ -74,18 +74,18 @@ class Partition:
     since = _Fact()
 
     def __init__(
-        self, facts: dict[str, Any], folder: Arena, front_words: int, scope: str = ""
+        self, facts: dict[str, Any], folder: Arena, suffix_words: int, scope: str = ""
     ) -> None:
         """Wrap the facts of one partition."""
         self.facts = facts
         path = folder.path(f"{scope}fronts-{facts['low']:x}")
-        self.fronts = SuffixStack(path, front_words, facts["fronts"])
-        self.next = SuffixStack(f"{path}-next", front_words, facts["next"])
+        self.suffixes = SuffixStack(path, suffix_words, facts["fronts"])
+        self.next = SuffixStack(f"{path}-next", suffix_words, facts["next"])
 
     @property
     def whole(self) -> bool:
         """Return whether every group is in this partition."""
-        return self.low == 0 and self.high == HI_END
+        return self.low == 0 and self.high == ID_HIGH_END
 
     @property
     def stale(self) -> bool:
@@ -98,7 +98,7 @@ class Partition:
 
     def note(self) -> None:
         """Record the sizes of the stacks."""
-        self.facts.update(fronts=self.fronts.size, next=self.next.size)
+        self.facts.update(fronts=self.suffixes.size, next=self.next.size)
 
 
 class Partitions:
@@ -108,7 +108,7 @@ class Partitions:
         self,
         arena: Arena,
         groups: ResidentGroups,
-        front_words: int,
+        suffix_words: int,
         budget: Budget,
         scope: str = "",
         relieve: Callable[[], bool] = lambda: False,
@@ -121,12 +121,12 @@ class Partitions:
         self._relieve = relieve
         self._arena = arena
         self._groups = groups
-        self._front_words = front_words
+        self._suffix_words = suffix_words
         self._budget = budget
         self._files = LocalFiles()
         header = arena.header
         self._list, self._resident = f"{scope}partitions", f"{scope}resident"
-        header.setdefault(self._list, [_facts(0, HI_END, None, stale=False)])
+        header.setdefault(self._list, [_facts(0, ID_HIGH_END, None, stale=False)])
         header.setdefault(self._resident, 0)
         self._waiting: list[dict[str, Any]] = []
 
@@ -164,7 +164,7 @@ class Partitions:
         image = self._write_image(partition.facts)
         self._drop_image(partition.facts)
         partition.facts["image"] = image
-        partition.fronts.clear()
+        partition.suffixes.clear()
         partition.next.clear()
         self._halve(partition.facts)
         self._groups.clear()
@@ -173,7 +173,7 @@ class Partitions:
 
     def import_image(self, chunks: Iterator[tuple[memoryview, memoryview]]) -> None:
         """Start over with one partition whose image is a copy of the given records."""
-        facts = _facts(0, HI_END, None, stale=True)
+        facts = _facts(0, ID_HIGH_END, None, stale=True)
         name = f"image-{uuid.uuid4().hex}"
         writer = SegmentWriter(self._files, self._arena.path(name), 0)
         for rows, keys in chunks:
@@ -188,7 +188,7 @@ class Partitions:
         if self._arena.header[self._resident] != facts["low"]:
             self._evict()
             self._load(facts)
-        return Partition(facts, self._arena, self._front_words, self._scope)
+        return Partition(facts, self._arena, self._suffix_words, self._scope)
 
     def evict(self) -> bool:
         """Evict the groups and free their memory; False if there are none. Not during a visit."""
@@ -228,7 +228,7 @@ class Partitions:
     def _halve(self, facts: dict[str, Any]) -> None:
         middle = (facts["low"] + facts["high"]) // 2
         upper = _facts(middle, facts["high"], facts["image"], stale=True)
-        facts.update(_NO_FRONTS, high=middle, stale=True)
+        facts.update(_NO_SUFFIXES, high=middle, stale=True)
         self._all.append(upper)
         self._all.sort(key=lambda each: int(each["low"]))
         self._waiting.insert(0, upper)
@@ -256,8 +256,8 @@ class Partitions:
                     continue
                 keys = read_batch(record.payload)
                 table = rows.reshape(keys.num_rows, -1)
-                hi = np.ascontiguousarray(table[:, 0]).view(np.uint64)
-                inside = np.flatnonzero((hi >= low) & (hi <= high))
+                id_high = np.ascontiguousarray(table[:, 0]).view(np.uint64)
+                inside = np.flatnonzero((id_high >= low) & (id_high <= high))
                 if len(inside):
                     yield table[inside], keys.take(pa.array(inside))
 
@@ -269,7 +269,7 @@ class Partitions:
 
 
 #: facts of a partition without suffixes
-_NO_FRONTS = {
+_NO_SUFFIXES = {
     "fronts": 0,
     "next": 0,
     "flipped": MINUS_INFINITY,
@@ -286,5 +286,5 @@ def _facts(low: int, high: int, image: str | None, *, stale: bool) -> dict[str, 
         "image": image,
         "groups": 0,
         "stale": stale,
-        **_NO_FRONTS,
+        **_NO_SUFFIXES,
     }

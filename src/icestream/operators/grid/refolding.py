@@ -46,7 +46,7 @@ class RawEvents(Protocol):
         ...
 
     def fold(
-        self, panes: tuple[int, int], his: tuple[int, int], capacity: int, version: int
+        self, panes: tuple[int, int], high_words: tuple[int, int], capacity: int, version: int
     ) -> tuple[Ints, Table] | None:
         """Fold the events of panes, and of groups between two id_high, both inclusive.
 
@@ -116,15 +116,17 @@ class OwedSlices(SliceLog):
         begin, rows = 0, 0
         for at in range(len(owed)):
             rows += int(owed["rows"][at])
-            if at > begin and (rows > most or owed["first_hi"][at] != owed["first_hi"][begin]):
+            if at > begin and (
+                rows > most or owed["first_id_high"][at] != owed["first_id_high"][begin]
+            ):
                 yield owed[begin:at]
                 begin, rows = at, int(owed["rows"][at])
         yield owed[begin:]
 
     def _fold(self, owed: Slices, partition: Partition) -> SlicePortion:
         """Return the entries of owed slices, which have the same range of id_high."""
-        low = max(int(owed["first_hi"][0]), partition.low)
-        high = min(int(owed["last_hi"][0]), partition.high - 1)
+        low = max(int(owed["first_id_high"][0]), partition.low)
+        high = min(int(owed["last_id_high"][0]), partition.high - 1)
         span = int(owed["pane"].min()), int(owed["pane"].max()) + 1
         panes, entries = self._entries(span, low, high, int(owed["rows"].sum()))
         begins, ends = (panes.searchsorted(owed["pane"], side) for side in ("left", "right"))
@@ -151,9 +153,9 @@ class OwedRolling(Rolling):
     #: the owed slices
     owed: OwedDirectory
 
-    def _relay(self, partition: Partition) -> TwoStacks | None:
-        relay = super()._relay(partition)
-        if relay is None:
+    def _two_stacks(self, partition: Partition) -> TwoStacks | None:
+        two_stacks = super()._two_stacks(partition)
+        if two_stacks is None:
             return None
         assert isinstance(self._course, Sliding)
         return TwoStacks(self._course, self.groups, partition, self.owed, self._slices)

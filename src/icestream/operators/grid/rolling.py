@@ -41,7 +41,7 @@ from icestream.core.arrays import Ints, Table
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.kernels.grid.groups import LAST as LAST_PANE
 from icestream.operators.folding.fields import Layout
-from icestream.operators.folding.fold import HI, LAST, LO
+from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN, LAST
 from icestream.operators.grid.composed_windows import Tiles, WindowResults
 from icestream.operators.grid.emission import Emission
 from icestream.operators.grid.groups import ResidentGroups
@@ -119,15 +119,17 @@ class Rolling:
             inside = self._inside(keys, partition)
             if inside.num_rows == 0:
                 return None
-            hi, lo, last = (inside.column(name).to_numpy() for name in (HI, LO, LAST))
+            id_high, id_low, last = (
+                inside.column(name).to_numpy() for name in (ID_HIGH_COLUMN, ID_LOW_COLUMN, LAST)
+            )
             try:
-                fresh = self.groups.admit(hi, lo, last, inside)
+                fresh = self.groups.admit(id_high, id_low, last, inside)
             except Refused as refused:
                 if not relieve() and not self.partitions.split(partition):
                     raise shortage(self._budget, refused) from refused
                 continue
             if self._updates:
-                fresh = self.groups.without_events(hi, lo)
+                fresh = self.groups.without_events(id_high, id_low)
             return inside.take(pa.array(fresh)) if len(fresh) else None
 
     def touch(self, slices: Slices, partition: Partition) -> None:
@@ -139,8 +141,10 @@ class Rolling:
         """Return the keys of a partition that have an entry in an open window."""
         inside = keys.column(LAST).to_numpy() >= self.position["start"]
         if not partition.whole:
-            hi = keys.column(HI).to_numpy()
-            inside &= (hi >= np.uint64(partition.low)) & (hi <= np.uint64(partition.high - 1))
+            id_high = keys.column(ID_HIGH_COLUMN).to_numpy()
+            inside &= (id_high >= np.uint64(partition.low)) & (
+                id_high <= np.uint64(partition.high - 1)
+            )
         return keys if inside.all() else keys.filter(pa.array(inside))
 
     def _open(self, slices: Slices) -> Slices:
@@ -153,12 +157,12 @@ class Rolling:
         """Add new slices of panes that the running rows already contain."""
         new = self._open(new)
         late = new[new["pane"] < self.position["added"]]
-        relay = self._relay(partition)
-        self._add(self._slices.read(late, partition), relay)
+        two_stacks = self._two_stacks(partition)
+        self._add(self._slices.read(late, partition), two_stacks)
         self._catch_up(partition)
-        if relay is not None:
-            relay.mend(late, self.position["start"], self.position["added"])
-            self.panes_read += relay.panes
+        if two_stacks is not None:
+            two_stacks.mend(late, self.position["start"], self.position["added"])
+            self.panes_read += two_stacks.panes
 
     def _catch_up(self, partition: Partition) -> None:
         """Add the panes of tiles that closed before the windows were composed of tiles."""
@@ -173,17 +177,17 @@ class Rolling:
             return added
         return max(added, self._tiles.reached(done))
 
-    def _relay(self, partition: Partition) -> TwoStacks | None:
+    def _two_stacks(self, partition: Partition) -> TwoStacks | None:
         """Return the stacks of a partition; None if no field needs any."""
         if not isinstance(self._course, Sliding) or self._course.tumbles:
             return None
-        if self._layout.front_words == 0:
+        if self._layout.suffix_words == 0:
             return None
         return TwoStacks(self._course, self.groups, partition, self._directory, self._slices)
 
-    def _add(self, slices: Iterator[tuple[int, Table]], relay: TwoStacks | None) -> None:
+    def _add(self, slices: Iterator[tuple[int, Table]], two_stacks: TwoStacks | None) -> None:
         """Merge slices into the running rows."""
-        turning = INFINITY if relay is None else relay.turning
+        turning = INFINITY if two_stacks is None else two_stacks.turning
         for pane, entries in self._counted(slices):
             self.groups.add(entries, behind=pane >= turning)
             self.consolidated += len(entries)
@@ -212,7 +216,7 @@ class Rolling:
         if self._strides and level is None:
             yield from self._stride(partition, watermark, leaving, output)
             return
-        relay = self._relay(partition)
+        two_stacks = self._two_stacks(partition)
         dead: list[Ints] = []
         entering = self._entering(partition, watermark)
         going = (
@@ -221,7 +225,7 @@ class Rolling:
             else SliceCursor(self._slices.read(in_order(leaving), partition))
         )
         for step in self._steps(watermark):
-            self._add(entering.before(step.end), relay)
+            self._add(entering.before(step.end), two_stacks)
             first = 0
             while True:
                 first = output.collect(self.groups, first, step)
@@ -232,7 +236,7 @@ class Rolling:
                 dead.extend(self._emptied(output, step))
                 yield from output.take(self.groups)
             dead.extend(self._emptied(output, step))
-            gone = self._leave(relay, step, going)
+            gone = self._leave(two_stacks, step, going)
             dead.extend(() if self._updates else gone)
             if dead and output.rows == 0:
                 self.groups.release(np.concatenate(dead))
@@ -242,10 +246,10 @@ class Rolling:
         if dead:
             self.groups.release(np.concatenate(dead))
         if self._tiles is not None:
-            self._add(entering.before(INFINITY), relay)
+            self._add(entering.before(INFINITY), two_stacks)
         elif self._early:
             self._begin(partition, watermark)
-        self.panes_read += 0 if relay is None else relay.panes
+        self.panes_read += 0 if two_stacks is None else two_stacks.panes
 
     def _begin(self, partition: Partition, watermark: Micros) -> None:
         """Add what has arrived of the next window to close; the rest is added as it arrives."""
@@ -270,14 +274,14 @@ class Rolling:
         entering, going = (self._directory.between(*each) for each in spans)
         if leaving is not None:
             going = in_order(leaving)
-        relay = self._relay(partition)
+        two_stacks = self._two_stacks(partition)
         stride = Stride(
             self._course,
             self.groups,
             self._slices.portions(entering, partition),
             self._slices.portions(going, partition),
             output,
-            relay,
+            two_stacks,
         )
         for starts in starts_of(self._course, self._directory.panes, start, watermark):
             yield from stride.run(starts)
@@ -288,7 +292,7 @@ class Rolling:
         yield from stride.finish()
         self.consolidated += stride.added
         self.panes_read += sum(len(np.unique(slices["pane"])) for slices in (entering, going))
-        self.panes_read += 0 if relay is None else relay.panes
+        self.panes_read += 0 if two_stacks is None else two_stacks.panes
 
     def spans(self, watermark: Micros) -> list[tuple[int, int]]:
         """Return the panes that enter, and those that leave, for windows processed together."""
@@ -342,19 +346,21 @@ class Rolling:
         slots = output.emptied()
         return [slots[self.groups.rows[slots, LAST_PANE] < step.end]]
 
-    def _leave(self, relay: TwoStacks | None, step: WindowStep, going: SliceCursor) -> list[Ints]:
+    def _leave(
+        self, two_stacks: TwoStacks | None, step: WindowStep, going: SliceCursor
+    ) -> list[Ints]:
         """Remove the oldest panes of a window; return groups that have nothing left."""
         if self._course.tumbles:
             return [self.groups.empty(step.end)] if step.leave >= step.end else []
-        if relay is not None:
-            relay.ready(step.start)
+        if two_stacks is not None:
+            two_stacks.ready(step.start)
         dead = []
         for pane, entries in self._counted(going.before(step.leave)):
             none = np.empty((len(entries), 0), dtype=np.int64)
-            fronts = none if relay is None else relay.pop(len(entries))
-            dead.append(self.groups.expire(entries, pane, fronts))
-        if relay is not None:
-            relay.build(step.start)
+            suffixes = none if two_stacks is None else two_stacks.pop(len(entries))
+            dead.append(self.groups.expire(entries, pane, suffixes))
+        if two_stacks is not None:
+            two_stacks.build(step.start)
         return dead
 
     def _entering(self, partition: Partition, watermark: Micros) -> SliceCursor:

@@ -144,7 +144,7 @@ class SliceLog:
         size = 8 * self._layout.entry_width
         limit = max(1, SLICE_BYTES // size)
         data = entries.reshape(-1).view(np.uint8).data
-        hi = entries[:, 0].view(np.uint64)
+        id_high = entries[:, 0].view(np.uint64)
         for first, last in pairwise(slice_bounds(panes).tolist()):
             pane = int(panes[first])
             until = expiry if isinstance(expiry, int) else expiry(pane)
@@ -158,7 +158,7 @@ class SliceLog:
                     rows=end - at,
                     expiry=until,
                 )
-                yield pane, marker, end - at, int(hi[at]), int(hi[end - 1])
+                yield pane, marker, end - at, int(id_high[at]), int(id_high[end - 1])
 
     def known(self, slices: Slices) -> Slices:
         """Return the slices of a snapshot; ValueError if one has a wrong number of entries."""
@@ -219,8 +219,8 @@ class SliceLog:
             bounds = np.concatenate([[0], np.cumsum(part["rows"])])
             entries = self._gathered(part["marker"].tolist(), bounds.tolist())
             if not whole:
-                hi = np.ascontiguousarray(entries[:, 0]).view(np.uint64)
-                inside = (hi >= low) & (hi <= high)
+                id_high = np.ascontiguousarray(entries[:, 0]).view(np.uint64)
+                inside = (id_high >= low) & (id_high <= high)
                 bounds = np.concatenate([[0], np.cumsum(inside)])[bounds]
                 entries = entries[inside]
             yield SlicePortion(np.ascontiguousarray(part["pane"]), bounds, entries)
@@ -297,7 +297,9 @@ def _places(markers: list[int], bounds: list[int], entries: Table) -> dict[int, 
 
 def _meets(slices: Slices, low: np.uint64, high: np.uint64) -> npt.NDArray[np.bool_]:
     """Return which slices may have entries in a range of id_high."""
-    meets: npt.NDArray[np.bool_] = (slices["first_hi"] <= high) & (slices["last_hi"] >= low)
+    meets: npt.NDArray[np.bool_] = (slices["first_id_high"] <= high) & (
+        slices["last_id_high"] >= low
+    )
     return meets
 
 

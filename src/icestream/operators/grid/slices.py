@@ -21,8 +21,8 @@ SLICE = np.dtype(
         ("pane", np.int64),
         ("marker", np.uint64),
         ("rows", np.int64),
-        ("first_hi", np.uint64),
-        ("last_hi", np.uint64),
+        ("first_id_high", np.uint64),
+        ("last_id_high", np.uint64),
     ]
 )
 

@@ -66,24 +66,24 @@ class Stride:
         entering: Iterator[SlicePortion],
         leaving: Iterator[SlicePortion],
         output: Emission,
-        relay: TwoStacks | None,
+        two_stacks: TwoStacks | None,
     ) -> None:
         """Take slices as they are needed, in the order of panes.
 
-        `relay` has suffixes for slices that leave; None if none are needed.
+        `two_stacks` has suffixes for slices that leave; None if none are needed.
         """
         self._course = course
         self._groups = groups
         self._entering = _Supply(entering)
         self._leaving = _Supply(leaving)
         self._output = output
-        self._relay = relay
+        self._two_stacks = two_stacks
         #: suffixes at hand, for how many slices, and before which pane they exist
-        self._fronts = (np.empty((0, 0), dtype=np.int64), 0, INFINITY)
+        self._suffixes = (np.empty((0, 0), dtype=np.int64), 0, INFINITY)
         #: slices from this pane on are also merged into the next back
         self._turning = INFINITY
         self._dead: list[Ints] = []
-        self._take_fronts()
+        self._take_suffixes()
 
     @property
     def added(self) -> int:
@@ -102,7 +102,7 @@ class Stride:
             why = self._groups.stride(
                 (starts, self._course.range, self._course.slide),
                 (*entering.portion.arrays, *leaving.portion.arrays),
-                self._fronts,
+                self._suffixes,
                 self._turning,
                 output.columns,
                 dead,
@@ -119,26 +119,26 @@ class Stride:
                 entering.advance()
             elif why == kernels.NEEDS_LEAVING:
                 leaving.advance()
-                self._take_fronts()
-            elif why == kernels.NEEDS_FRONTS:
-                assert self._relay is not None
-                self._relay.ready(int(starts[state[kernels.STEP]]))
-                self._take_fronts()
+                self._take_suffixes()
+            elif why == kernels.NEEDS_SUFFIXES:
+                assert self._two_stacks is not None
+                self._two_stacks.ready(int(starts[state[kernels.STEP]]))
+                self._take_suffixes()
             else:
                 yield from self.finish()
-        if self._relay is not None:
-            self._relay.build(int(starts[-1]))
+        if self._two_stacks is not None:
+            self._two_stacks.build(int(starts[-1]))
 
-    def _take_fronts(self) -> None:
+    def _take_suffixes(self) -> None:
         """Take the suffixes of the slices at hand that have some."""
-        if self._relay is None:
+        if self._two_stacks is None:
             return
         portion, at = self._leaving.portion, self._leaving.at
-        flipped = self._relay.flipped
+        flipped = self._two_stacks.flipped
         ready = max(at, int(np.searchsorted(portion.panes, flipped)))
         rows = int(portion.bounds[ready] - portion.bounds[at])
-        self._fronts = (self._relay.pop(rows), ready, flipped)
-        self._turning = self._relay.turning
+        self._suffixes = (self._two_stacks.pop(rows), ready, flipped)
+        self._turning = self._two_stacks.turning
 
     def finish(self) -> Iterator[Emitted]:
         """Yield the remaining rows, and release groups without entries."""

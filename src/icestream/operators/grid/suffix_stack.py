@@ -8,7 +8,7 @@ enough.
 Invariant: blocks are read last in, first out, also after the stack was reopened or has replaced
 another (`test_parity_stack_beside_a_list`, `test_a_stack_takes_the_place_of_another`).
 
-Cost: `front words * 8` bytes per entry of the window, on local disk; memory for one slice.
+Cost: `suffix words * 8` bytes per entry of the window, on local disk; memory for one slice.
 
 Limits: the stack is part of the arena's folder, a cache: if it is lost, a flip rebuilds it.
 
@@ -54,9 +54,9 @@ class SuffixStack:
             os.replace(other._path, self._path)
             self.size, other.size = other.size, 0
 
-    def push(self, fronts: Table) -> None:
+    def push(self, suffixes: Table) -> None:
         """Write one block on top."""
-        data = np.ascontiguousarray(fronts)
+        data = np.ascontiguousarray(suffixes)
         try:
             written = os.pwrite(self._file, data.data, self.size)
         except OSError as error:

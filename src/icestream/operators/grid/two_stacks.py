@@ -85,7 +85,7 @@ class TwoStacks:
 
     def pop(self, rows: int) -> Table:
         """Return the suffixes of the slices that leave next, which have `rows` rows."""
-        return self._partition.fronts.pop(rows)
+        return self._partition.suffixes.pop(rows)
 
     def mend(self, late: Slices, start: int, added: int) -> None:
         """Rebuild suffixes that were lost, or that `late` slices have made invalid.
@@ -105,7 +105,7 @@ class TwoStacks:
         partition = self._partition
         if start == partition.flipped:
             self.build(start)
-            partition.fronts.replace(partition.next)
+            partition.suffixes.replace(partition.next)
             self._groups.take_next()
             self._begin(partition.turning)
         elif start > partition.flipped:
@@ -127,14 +127,14 @@ class TwoStacks:
     def _flip(self, start: int, added: int) -> None:
         """Build the stack of a window at once, from all of its panes that have entered."""
         partition, slide = self._partition, self._course.slide
-        partition.fronts.clear()
+        partition.suffixes.clear()
         partition.next.clear()
         self._groups.start_flip()
         flipped = start + min(self._length, (added - start) // slide * slide)
         for entries in self._backwards(flipped, added):
             self._groups.push_back(entries)
         for entries in self._backwards(start, flipped):
-            partition.fronts.push(self._groups.push_front(entries))
+            partition.suffixes.push(self._groups.push_suffix(entries))
         self._begin(flipped)
         partition.stale = False
 

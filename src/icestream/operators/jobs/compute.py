@@ -141,22 +141,22 @@ class Compute:
             done = expiry <= watermark
             left = np.flatnonzero(~done)
             self._write(groups, portion, held.owners[left], take(held.rows, left))
-            told = np.flatnonzero(done)
-            if len(told) and not self._fold.eager:
-                rows = take(held.rows, told)
-                hi, lo = groups.identities(portion[held.owners[told]])
-                yield _tuples(rows, self.result, hi, lo)
+            finished = np.flatnonzero(done)
+            if len(finished) and not self._fold.eager:
+                rows = take(held.rows, finished)
+                id_high, id_low = groups.identities(portion[held.owners[finished]])
+                yield _tuples(rows, self.result, id_high, id_low)
 
     # -- a chunk -----------------------------------------------------------------------------
 
     def _sorted(self, changes: pa.RecordBatch, groups: Groups) -> _Run:
         """Sort a chunk by key, window and time."""
-        hi, lo = identities_of(changes)
+        id_high, id_low = identities_of(changes)
         ts1, ts2 = column_of(changes, LE), column_of(changes, RE)
-        run = self._as_it_lies(hi, lo, ts1, groups)
+        run = self._as_it_lies(id_high, id_low, ts1, groups)
         if run is not None:
             return run
-        slots = _located(groups, hi, lo)
+        slots = _located(groups, id_high, id_low)
         if self._spans is None:
             rows, kinds, starts = np.arange(len(ts1)), _zeros(len(ts1)), _zeros(len(ts1))
         else:
@@ -169,16 +169,16 @@ class Compute:
         bounds = np.append(heads, len(rows))
         return _Run(rows, bounds, slots[heads], kinds[heads], starts[heads])
 
-    def _as_it_lies(self, hi: Ids, lo: Ids, times: Ints, groups: Groups) -> _Run | None:
+    def _as_it_lies(self, id_high: Ids, id_low: Ids, times: Ints, groups: Groups) -> _Run | None:
         """Return the ranges of a chunk that is in order, or None if it is not or may not be."""
         if self._grid is None:
             return None
         heads, starts = (np.empty(len(times), dtype=np.int64) for _ in range(2))
-        count = window_runs(hi, lo, times, *self._grid, heads, starts)
+        count = window_runs(id_high, id_low, times, *self._grid, heads, starts)
         if count < 0:
             return None
         heads, starts = heads[:count], starts[:count]
-        slots = groups.locate(hi[heads], lo[heads])
+        slots = groups.locate(id_high[heads], id_low[heads])
         if not _are_together(slots):
             return None
         return _Run(None, np.append(heads, len(times)), slots, _zeros(count), starts)
@@ -275,9 +275,9 @@ class Compute:
             return ordered
         keys = take(tuples.keys, tuples.group[origins])
         values = pa.RecordBatch.from_arrays([*keys.columns, *answers.columns], schema=self.result)
-        hi, lo = (each[origins] for each in identities_of(ordered))
+        id_high, id_low = (each[origins] for each in identities_of(ordered))
         ones = np.ones(len(origins), dtype=np.int64)
-        return changes_of(values, tuples.ts1[origins], tuples.ts2[origins], ones, hi, lo)
+        return changes_of(values, tuples.ts1[origins], tuples.ts2[origins], ones, id_high, id_low)
 
 
 def one_by_one(changes: pa.RecordBatch) -> pa.RecordBatch:
@@ -288,19 +288,21 @@ def one_by_one(changes: pa.RecordBatch) -> pa.RecordBatch:
     return changes.take(pa.array(np.repeat(np.arange(len(diffs)), diffs)))
 
 
-def _tuples(rows: pa.RecordBatch, result: pa.Schema, hi: Ids, lo: Ids) -> pa.RecordBatch:
+def _tuples(rows: pa.RecordBatch, result: pa.Schema, id_high: Ids, id_low: Ids) -> pa.RecordBatch:
     """Return the state of complete windows as tuples."""
     values = pa.RecordBatch.from_arrays(rows.select(result.names).columns, schema=result)
     ones = np.ones(rows.num_rows, dtype=np.int64)
-    return changes_of(values, integers(rows, START), integers(rows, END), ones, hi, lo)
+    return changes_of(values, integers(rows, START), integers(rows, END), ones, id_high, id_low)
 
 
-def _located(groups: Groups, hi: Ids, lo: Ids) -> Slots:
+def _located(groups: Groups, id_high: Ids, id_low: Ids) -> Slots:
     """Return the slot of each row; neighbours of one group are looked up once."""
-    fresh = np.ones(len(hi), dtype=np.bool_)
-    fresh[1:] = (hi[1:] != hi[:-1]) | (lo[1:] != lo[:-1])
+    fresh = np.ones(len(id_high), dtype=np.bool_)
+    fresh[1:] = (id_high[1:] != id_high[:-1]) | (id_low[1:] != id_low[:-1])
     heads = np.flatnonzero(fresh)
-    return np.repeat(groups.locate(hi[heads], lo[heads]), np.diff(np.append(heads, len(hi))))
+    return np.repeat(
+        groups.locate(id_high[heads], id_low[heads]), np.diff(np.append(heads, len(id_high)))
+    )
 
 
 def heads_of(*columns: npt.NDArray[np.int64]) -> Ints:

@@ -45,7 +45,7 @@ from icestream.operators.process.grouping import take
 from icestream.plan.windows.grid import Windows
 from icestream.state.groups.spec import GroupRows, Groups, Synopsis
 
-TOLD = "__told"
+EMITTED_UNTIL = "__told"
 _SPAN = pa.schema([pa.field(name, pa.int64(), nullable=False) for name in (START, END, EXPIRY)])
 _PARTIALS, _KEY = 0, 1
 
@@ -117,7 +117,9 @@ class Consolidate:
         self.result = pa.schema([*keys, *merge.result])
         self.synopses: tuple[Synopsis, ...] = (
             Synopsis("partials", pa.schema([*_SPAN, *values]), expiry=EXPIRY),
-            Synopsis("key", pa.schema([pa.field(TOLD, pa.int64(), nullable=False), *keys])),
+            Synopsis(
+                "key", pa.schema([pa.field(EMITTED_UNTIL, pa.int64(), nullable=False), *keys])
+            ),
         )
 
     def on_changes(
@@ -139,7 +141,9 @@ class Consolidate:
             touched = RowsByGroup(slots[used])
             rows, owners = touched.within(touched.distinct)
             heads = used[rows[first_rows(owners, len(touched.distinct))]]
-            groups.append(_KEY, touched.distinct, self._told(payload, heads, MINUS_INFINITY))
+            groups.append(
+                _KEY, touched.distinct, self._emitted_until(payload, heads, MINUS_INFINITY)
+            )
             groups.remind(touched.distinct, np.full(len(touched.distinct), watermark))
         yield from ()
 
@@ -148,8 +152,8 @@ class Consolidate:
         complete = max(watermark, MINUS_INFINITY + self._lag) - self._lag
         for portion in woken(groups, watermark):
             found, key = groups.read(_PARTIALS, portion), groups.read(_KEY, portion)
-            told = np.full(len(portion), MINUS_INFINITY)
-            np.maximum.at(told, key.owners, integers(key.rows, TOLD))
+            emitted_until = np.full(len(portion), MINUS_INFINITY)
+            np.maximum.at(emitted_until, key.owners, integers(key.rows, EMITTED_UNTIL))
             held = _Held(
                 found.owners,
                 integers(found.rows, START),
@@ -161,15 +165,15 @@ class Consolidate:
             firsts = first_rows(key.owners, len(portion))
             keys = take(key.rows.select(self._keys.names), firsts)
             for tiling in self._tilings:
-                made = self._made(tiling, held, told, complete, keys)
+                made = self._made(tiling, held, emitted_until, complete, keys)
                 if made is None:
                     continue
                 if tiling.wanted:
-                    hi, lo = groups.identities(portion[made.owners])
+                    id_high, id_low = groups.identities(portion[made.owners])
                     columns = [*take(keys, made.owners).columns, *made.values.columns]
                     rows = pa.RecordBatch.from_arrays(columns, schema=self.result)
                     ones = np.ones(len(made.owners), dtype=np.int64)
-                    yield changes_of(rows, made.begins, made.ends, ones, hi, lo)
+                    yield changes_of(rows, made.begins, made.ends, ones, id_high, id_low)
                 if tiling.window.range in self._reused:
                     held = self._kept(groups, portion, held, made)
             self._wait(groups, portion, held, keys, complete)
@@ -177,12 +181,17 @@ class Consolidate:
     # -- windows -----------------------------------------------------------------------------
 
     def _made(
-        self, tiling: SpanTiling, held: _Held, told: Ints, complete: Micros, keys: pa.RecordBatch
+        self,
+        tiling: SpanTiling,
+        held: _Held,
+        emitted_until: Ints,
+        complete: Micros,
+        keys: pa.RecordBatch,
     ) -> _Held | None:
         """Compute the windows of one kind that became complete."""
         rows, starts = tiling.uses(held.begins, held.ends)
         ends = starts + tiling.window.range
-        due = (ends <= complete) & (ends > told[held.owners[rows]])
+        due = (ends <= complete) & (ends > emitted_until[held.owners[rows]])
         rows, starts = rows[due], starts[due]
         if not len(rows):
             return None
@@ -229,7 +238,7 @@ class Consolidate:
             np.minimum.at(due, held.owners[rows[later]], ends[later] + self._lag)
         groups.remind(portion, due)
         waits = np.flatnonzero(due < INFINITY)
-        groups.rewrite(_KEY, portion, GroupRows(waits, self._told(keys, waits, complete)))
+        groups.rewrite(_KEY, portion, GroupRows(waits, self._emitted_until(keys, waits, complete)))
         gone = np.flatnonzero(due == INFINITY)
         if len(gone):
             none = GroupRows(np.empty(0, dtype=np.int64), _no_rows(self.synopses[_PARTIALS].schema))
@@ -253,9 +262,11 @@ class Consolidate:
             [*span, *values.columns], schema=self.synopses[_PARTIALS].schema
         )
 
-    def _told(self, rows: pa.RecordBatch, at: Ints, told: Micros) -> pa.RecordBatch:
+    def _emitted_until(
+        self, rows: pa.RecordBatch, at: Ints, emitted_until: Micros
+    ) -> pa.RecordBatch:
         keys = take(rows.select(self._keys.names), at).columns
-        column = pa.array(np.full(len(at), told))
+        column = pa.array(np.full(len(at), emitted_until))
         return pa.RecordBatch.from_arrays([column, *keys], schema=self.synopses[_KEY].schema)
 
     def _refuse_unknown(self, begins: Ints, ends: Ints) -> None:

@@ -92,8 +92,8 @@ class FoldFunction:
         if not answered:
             return found, None, np.arange(len(rows))
         assert self.answers is not None
-        told = columns_of(_columns(answers, self.answers, self.name), self.answers, self.name)
-        return found, told, np.array(origins, dtype=np.int64)
+        emitted = columns_of(_columns(answers, self.answers, self.name), self.answers, self.name)
+        return found, emitted, np.array(origins, dtype=np.int64)
 
     def _pair(self, made: Any) -> tuple[Any, Any]:
         if not isinstance(made, tuple) or len(made) != 2:

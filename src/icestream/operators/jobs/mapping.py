@@ -72,8 +72,8 @@ class MapTuples:
         kept = payload.select(self.kept.names).take(pa.array(rows)).columns
         values = pa.RecordBatch.from_arrays([*kept, *made.columns], schema=self.result)
         diff = column_of(changes, DIFF)
-        hi, lo = identities_of(changes)
-        return changes_of(values, begins, ends, diff[rows], hi[rows], lo[rows])
+        id_high, id_low = identities_of(changes)
+        return changes_of(values, begins, ends, diff[rows], id_high[rows], id_low[rows])
 
     def _many(
         self, payload: pa.RecordBatch, ts1: Ints, ts2: Ints

@@ -13,7 +13,7 @@ the border of a window; the operator's rule then defines which windows it belong
 Invariants:
 1. The windows are those found by looking at every one (`test_oracle_windows_of_spans`).
 2. Once the watermark is `lag` after the end of a window, no tuple of it can arrive any more
-   (`test_oracle_no_tuple_comes_after_its_window_was_told`).
+   (`test_oracle_no_tuple_comes_after_its_window_was_reported`).
 
 References: Madsen, Zhou, Su (2016), section 4.2.
 """
@@ -59,8 +59,8 @@ class WindowSpans:
             raise DefinitionError(msg)
         lengths = [each.range for each in self.windows]
         if not lengths or len(set(lengths)) < len(lengths):
-            told = [format_interval(length) for length in lengths]
-            msg = f"the windows of an operator must have different lengths; got {told}"
+            names = [format_interval(length) for length in lengths]
+            msg = f"the windows of an operator must have different lengths; got {names}"
             raise DefinitionError(msg)
 
     @property
@@ -89,8 +89,8 @@ class WindowSpans:
 
     def __str__(self) -> str:
         """Return the windows as readable text."""
-        told = ", ".join(named(each) for each in self.windows)
-        return told if self.spanning == "begin" else f"{told} by {self.spanning}"
+        names = ", ".join(named(each) for each in self.windows)
+        return names if self.spanning == "begin" else f"{names} by {self.spanning}"
 
 
 def assign(windows: Windows, ts1: Ints, ts2: Ints, spanning: Spanning) -> tuple[Ints, Ints]:

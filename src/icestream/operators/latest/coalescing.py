@@ -25,8 +25,8 @@ from icestream.core.arrays import Ids, Ints
 from icestream.operators.latest.identities import newest
 
 #: first columns of the rows
-HI = "__hi"
-LO = "__lo"
+ID_HIGH_COLUMN = "__hi"
+ID_LOW_COLUMN = "__lo"
 #: earliest and latest time of the updates that a row summarises, and their number
 FIRST = "__first"
 LAST = "__last"
@@ -35,8 +35,8 @@ COUNT = "__count"
 ORIGIN = "__origin"
 
 HEAD = (
-    pa.field(HI, pa.uint64(), nullable=False),
-    pa.field(LO, pa.uint64(), nullable=False),
+    pa.field(ID_HIGH_COLUMN, pa.uint64(), nullable=False),
+    pa.field(ID_LOW_COLUMN, pa.uint64(), nullable=False),
     pa.field(FIRST, pa.int64(), nullable=False),
     pa.field(LAST, pa.int64(), nullable=False),
     pa.field(COUNT, pa.int64(), nullable=False),
@@ -53,17 +53,23 @@ class NewestUpdates:
 
     @classmethod
     def of(
-        cls, hi: Ids, lo: Ids, first: Ints, last: Ints, count: Ints, payload: pa.RecordBatch
+        cls,
+        id_high: Ids,
+        id_low: Ids,
+        first: Ints,
+        last: Ints,
+        count: Ints,
+        payload: pa.RecordBatch,
     ) -> NewestUpdates:
         """Build rows from their parts."""
-        head = [pa.array(each) for each in (hi, lo, first, last, count)]
+        head = [pa.array(each) for each in (id_high, id_low, first, last, count)]
         schema = pa.schema([*HEAD, *payload.schema])
         return cls(pa.RecordBatch.from_arrays([*head, *payload.columns], schema=schema))
 
     @property
     def identity(self) -> tuple[Ids, Ids]:
         """Return id_high and id_low of each row."""
-        return self._numbers(HI), self._numbers(LO)
+        return self._numbers(ID_HIGH_COLUMN), self._numbers(ID_LOW_COLUMN)
 
     @property
     def first(self) -> Ints:
@@ -101,17 +107,17 @@ def folded(updates: NewestUpdates, ranks: Ints | None = None) -> NewestUpdates:
 
     With ranks, among equal times the update of the input with the lowest rank wins.
     """
-    hi, lo = updates.identity
+    id_high, id_low = updates.identity
     first, last, count = updates.first, updates.last, updates.count
     trust = None if ranks is None else -ranks[updates.rows.column(ORIGIN).to_numpy()]
-    chosen, numbers, heads = newest(hi, lo, last, trust)
-    if len(chosen) == len(hi):
+    chosen, numbers, heads = newest(id_high, id_low, last, trust)
+    if len(chosen) == len(id_high):
         return updates
     earliest, total = first[heads].copy(), np.zeros(len(heads), dtype=np.int64)
     np.minimum.at(earliest, numbers, first)
     np.add.at(total, numbers, count)
     payload = updates.payload.take(pa.array(chosen))
-    return NewestUpdates.of(hi[chosen], lo[chosen], earliest, last[chosen], total, payload)
+    return NewestUpdates.of(id_high[chosen], id_low[chosen], earliest, last[chosen], total, payload)
 
 
 @dataclass

@@ -85,15 +85,17 @@ class KeyClocks:
         self._after = state["clocks.after"]
         self._linked, self.late = state["clocks.counts"].tolist()
 
-    def tell(self, queue: WindowQueue, batch: pa.RecordBatch, groups: Ints, arrived: Ints) -> None:
+    def advance(
+        self, queue: WindowQueue, batch: pa.RecordBatch, groups: Ints, arrived: Ints
+    ) -> None:
         """Advance the time of all groups of the keys in a batch that the queue has taken."""
         self.late += self._dropped
-        hi, lo = self._stream.identify(batch)
-        keys = self._keys.numbers(hi, lo)
+        id_high, id_low = self._stream.identify(batch)
+        keys = self._keys.numbers(id_high, id_low)
         self._first = grown(self._first, len(self._keys), -1)
         self._after = grown(self._after, int(groups.max(initial=-1)) + 1, -1)
         self._linked = link_groups(keys, groups, self._linked, self._first, self._after)
         times = self._stream.times(batch)
-        chosen, _, _ = newest(hi, lo, times)
+        chosen, _, _ = newest(id_high, id_low, times)
         self._last[keys[chosen]] = times[chosen]
         queue.advance(keys[chosen], times[chosen], arrived[chosen], self._first, self._after)

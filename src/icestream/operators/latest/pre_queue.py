@@ -8,7 +8,7 @@ each node is exact whatever follows, and trees can be combined at will.
 Invariants:
 1. The row served in the end is the newest row that the tree produces for each key, also over
    restarts at any batch (`test_oracle_the_newest_match_of_every_key_is_served`,
-   `test_oracle_trees_of_arcs_beside_the_plain_answer`).
+   `test_oracle_trees_before_the_queue_beside_the_plain_answer`).
 2. Rows that a tree produces for a key never go back in time (the same tests).
 
 Cost: that of the operators; all updates are exchanged and logged, because a later node may need
@@ -274,7 +274,7 @@ class PreQueueOperator:
     def __init__(self, front: PreQueueNode, shard: Shard | None = None) -> None:
         """Continue with the state in the shard's arena; without a shard start empty."""
         #: nodes with the numbers of their sources, which precede them
-        self._arcs: list[tuple[PreQueueNode, PreQueueStep, list[int]]] = []
+        self._steps: list[tuple[PreQueueNode, PreQueueStep, list[int]]] = []
         self._add(front)
         #: the output of the tree
         self.result = front.stream
@@ -285,19 +285,19 @@ class PreQueueOperator:
 
     def _add(self, front: PreQueueNode) -> int:
         sources = [self._add(each) for each in front.sources]
-        self._arcs.append((front, front.runner(), sources))
-        return len(self._arcs) - 1
+        self._steps.append((front, front.runner(), sources))
+        return len(self._steps) - 1
 
     @property
     def late(self) -> int:
         """Return how many rows arrived too late for a node."""
-        return sum(arc.late for _, arc, _ in self._arcs)
+        return sum(arc.late for _, arc, _ in self._steps)
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Process rows of all inputs and return the output of the tree, in time order."""
         origins = np.asarray(batch.column(ORIGIN).to_numpy())
         made: list[pa.RecordBatch] = []
-        for front, arc, sources in self._arcs:
+        for front, arc, sources in self._steps:
             inputs = [made[source] for source in sources]
             if isinstance(front, PreQueueInput):
                 mine = batch.filter(pa.array(np.isin(origins, front.numbers)))
@@ -322,17 +322,17 @@ class PreQueueOperator:
         """Return the state, for a snapshot."""
         return {
             f"{number}.{name}": array
-            for number, (_, arc, _) in enumerate(self._arcs)
+            for number, (_, arc, _) in enumerate(self._steps)
             for name, array in arc.state().items()
         }
 
     def states(self) -> list[tuple[PreQueueNode, State]]:
         """Return every node with its state, for inspection."""
-        return [(front, arc.state()) for front, arc, _ in self._arcs]
+        return [(front, arc.state()) for front, arc, _ in self._steps]
 
     def recall(self, state: State) -> None:
         """Restore the state of a snapshot."""
-        for number, (_, arc, _) in enumerate(self._arcs):
+        for number, (_, arc, _) in enumerate(self._steps):
             mark = f"{number}."
             arc.recall(
                 {

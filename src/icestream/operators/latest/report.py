@@ -184,7 +184,7 @@ class ServingReport:
         }
 
 
-def told(shards: Sequence[ServingReport]) -> ServingReport:
+def combined_report(shards: Sequence[ServingReport]) -> ServingReport:
     """Add up the reports of shards."""
     total = ServingReport()
     for each in shards:

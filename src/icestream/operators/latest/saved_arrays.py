@@ -73,8 +73,8 @@ def records_of(state: State) -> Iterator[bytes]:
     """Yield arrays as the payloads of records."""
     for name, array in state.items():
         flat = np.ascontiguousarray(array).tobytes()
-        told = {"name": name, "kind": array.dtype.str, "shape": list(array.shape)}
-        head = json.dumps(told).encode() + b"\n"
+        header = {"name": name, "kind": array.dtype.str, "shape": list(array.shape)}
+        head = json.dumps(header).encode() + b"\n"
         for first in range(0, max(1, len(flat)), RECORD_BYTES):
             yield head + flat[first : first + RECORD_BYTES]
 
@@ -85,9 +85,9 @@ def state_of(payloads: Iterable[bytes]) -> State:
     shapes: dict[str, tuple[str, list[int]]] = {}
     for payload in payloads:
         head, _, data = payload.partition(b"\n")
-        told = json.loads(head)
-        shapes[told["name"]] = told["kind"], told["shape"]
-        parts.setdefault(told["name"], []).append(data)
+        header = json.loads(head)
+        shapes[header["name"]] = header["kind"], header["shape"]
+        parts.setdefault(header["name"], []).append(data)
     return {
         name: np.frombuffer(b"".join(parts[name]), kind).reshape(shape).copy()
         for name, (kind, shape) in shapes.items()

@@ -80,9 +80,9 @@ class ServingOperator:
         self._waiting = WaitingKeys(
             spec.payload, spec.schedule, shard.arena, shard.account, readers, spec.importance
         )
-        self._front = None if spec.front is None else PreQueueOperator(spec.front, shard)
-        self._log = ServingLog(shard, self._waiting, spec.payload, self._front)
-        self._books = [
+        self._pre_queue = None if spec.front is None else PreQueueOperator(spec.front, shard)
+        self._log = ServingLog(shard, self._waiting, spec.payload, self._pre_queue)
+        self._staleness = [
             StalenessTotals(shard.arena, reader, f"books{number}", self._waiting.cold)
             for number, reader in enumerate(self._waiting.readers)
         ]
@@ -93,7 +93,7 @@ class ServingOperator:
         self._older: pa.RecordBatch | None = None
         #: rows that a join before the queue took
         self._taken: pa.RecordBatch | None = None
-        self._told = ServingReport()
+        self._report = ServingReport()
         #: microseconds of the version's time that other operators have used
         self.spent: Micros = 0
 
@@ -105,7 +105,7 @@ class ServingOperator:
     @property
     def front(self) -> PreQueueOperator | None:
         """Return the tree before the queue, for inspection."""
-        return self._front
+        return self._pre_queue
 
     # -- a version -------------------------------------------------------------------------
 
@@ -117,7 +117,7 @@ class ServingOperator:
             self._hold(inputs)
             return
         outdated = self._waiting.late
-        found, rows, dropped = self._matches(inputs) if self._front else self._newest(inputs)
+        found, rows, dropped = self._matches(inputs) if self._pre_queue else self._newest(inputs)
         self._batch = found
         replaced = 0
         if found is not None:
@@ -125,7 +125,7 @@ class ServingOperator:
             replaced = self._waiting.take_in(found)
             replaced += rows - found.rows.num_rows
         dropped += self._waiting.late - outdated
-        self._told = ServingReport(superseded=replaced, outdated=dropped)
+        self._report = ServingReport(superseded=replaced, outdated=dropped)
 
     def _hold(self, inputs: Inputs) -> None:
         """Separate the newest update of each key from earlier ones; all are processed."""
@@ -136,7 +136,7 @@ class ServingOperator:
         self._shard.account.reserve(2 * updates.rows.nbytes)
         order = np.argsort(updates.last, kind="stable")
         fresh = order[self._waiting.is_fresh(updates)[order]]
-        self._told = ServingReport(outdated=updates.rows.num_rows - len(fresh))
+        self._report = ServingReport(outdated=updates.rows.num_rows - len(fresh))
         if len(fresh):
             updates = updates.take(fresh)
             self._batch = folded(updates)
@@ -162,13 +162,13 @@ class ServingOperator:
     def _matches(self, inputs: Inputs) -> tuple[NewestUpdates | None, int, int]:
         """Return the newest matches of keys, how many they summarise, and how many were late."""
         parts = [NewestUpdates(batch).payload for batch in inputs.tuples()]
-        if not parts or self._front is None:
+        if not parts or self._pre_queue is None:
             return None, 0, 0
-        late = self._front.late
+        late = self._pre_queue.late
         self._taken = joined(parts)
         self._shard.account.reserve(2 * self._taken.nbytes)
-        found = self._front.take(self._taken)
-        return found, 0 if found is None else found.rows.num_rows, self._front.late - late
+        found = self._pre_queue.take(self._taken)
+        return found, 0 if found is None else found.rows.num_rows, self._pre_queue.late - late
 
     def on_watermark(self, watermark: Micros) -> Iterator[Emitted]:
         """Serve until the time of the batch is used, then write the log."""
@@ -182,23 +182,23 @@ class ServingOperator:
         keys = [_joined(each) for each in served]
         self._log.write(self._batch, keys, self._taken, forgot)
         self._waiting.clean()
-        if self._front is not None:
-            self._front.save()
+        if self._pre_queue is not None:
+            self._pre_queue.save()
         for reader, cost in zip(self._waiting.readers, costs, strict=True):
             reader.cost = cost
         self._header.update(cost=costs, pace=[pace.sums for pace in self._paces])
         now = self._spec.clock.now()
-        told = replace(self._told, waiting=len(self._waiting), keys=self._waiting.keys)
-        for books in self._books:
-            application, queue = books.close(now)
-            told = replace(
-                told,
-                stale=told.stale.plus(application.whole),
-                lately=told.lately.plus(application.lately),
-                queued=told.queued.plus(queue.whole),
-                queued_lately=told.queued_lately.plus(queue.lately),
+        report = replace(self._report, waiting=len(self._waiting), keys=self._waiting.keys)
+        for staleness in self._staleness:
+            application, queue = staleness.close(now)
+            report = replace(
+                report,
+                stale=report.stale.plus(application.whole),
+                lately=report.lately.plus(application.lately),
+                queued=report.queued.plus(queue.whole),
+                queued_lately=report.queued_lately.plus(queue.lately),
             )
-        self._told = told
+        self._report = report
 
     def _forget(self) -> Micros:
         """Drop keys without updates for long; return since when."""
@@ -212,7 +212,7 @@ class ServingOperator:
     def _serve_all(self, served: list[list[tuple[Ids, Ids]]]) -> Iterator[Emitted]:
         """Process what waited, then every update of the batch, however long it takes."""
         yield from self._serve(served)
-        waited = self._told
+        waited = self._report
         began = self._spec.clock.monotonic()
         if self._older is not None:
             for view, step in self._spec.steps.items():
@@ -224,8 +224,8 @@ class ServingOperator:
             self._waiting.take_in(self._batch)
             yield from self._serve(served)
         older = 0 if self._older is None else self._older.num_rows
-        more = self._told if self._batch is not None else ServingReport()
-        self._told = replace(
+        more = self._report if self._batch is not None else ServingReport()
+        self._report = replace(
             waited,
             served=waited.served + more.served + older * len(self._spec.steps),
             calls=waited.calls + more.calls,
@@ -236,7 +236,7 @@ class ServingOperator:
         """Let the steps take turns, a slice each, until the time is used."""
         clock = self._spec.clock
         began = clock.monotonic()
-        before = sum(len(hi) for each in served for hi, _ in each)
+        before = sum(len(id_high) for each in served for id_high, _ in each)
         views, steps = zip(*self._spec.steps.items(), strict=True)
         made: list[list[pa.RecordBatch]] = [[] for _ in steps]
         calls = [0] * len(steps)
@@ -254,7 +254,7 @@ class ServingOperator:
                 taken = self._waiting.serve(reader, count, clock.now())
                 made[reader].append(steps[reader](taken.rows.select(steps[reader].payload.names)))
                 pace.learn(len(taken), 1e6 * (clock.monotonic() - started))
-                served[reader].append((taken.hi, taken.lo))
+                served[reader].append((taken.id_high, taken.id_low))
                 calls[reader] += 1
                 if not len(self._waiting.readers[reader]):
                     turns.remove(reader)
@@ -265,8 +265,8 @@ class ServingOperator:
             if any(each.num_rows for each in rows):
                 yield view, joined(rows)
         took = int(1e6 * (clock.monotonic() - began))
-        keys = sum(len(hi) for each in served for hi, _ in each) - before
-        self._told = replace(self._told, served=keys, calls=sum(calls), serving=took)
+        keys = sum(len(id_high) for each in served for id_high, _ in each) - before
+        self._report = replace(self._report, served=keys, calls=sum(calls), serving=took)
 
     def restore(self, history: Sequence[PastVersion]) -> None:
         """Restore the state from the log."""
@@ -285,9 +285,9 @@ class ServingOperator:
         return self._log.released
 
     @property
-    def told(self) -> ServingReport:
+    def report(self) -> ServingReport:
         """Return what the version did."""
-        return self._told
+        return self._report
 
     @property
     def statistics(self) -> dict[str, Any]:
@@ -295,7 +295,7 @@ class ServingOperator:
         return {
             "groups": self._waiting.keys,
             "partitions": 1,
-            "updates": self._told.to_json(),
+            "updates": self._report.to_json(),
         }
 
 
@@ -303,9 +303,9 @@ def _joined(parts: Sequence[tuple[Ids, Ids]]) -> tuple[Ids, Ids]:
     """Return the distinct keys that were served, slice after slice."""
     if not parts:
         return np.empty(0, np.uint64), np.empty(0, np.uint64)
-    hi, lo = (np.concatenate(part) for part in zip(*parts, strict=True))
-    _, first = numbered(hi, lo)
-    return hi[first], lo[first]
+    id_high, id_low = (np.concatenate(part) for part in zip(*parts, strict=True))
+    _, first = numbered(id_high, id_low)
+    return id_high[first], id_low[first]
 
 
 __all__ = ["LIFETIMES", "Serving", "ServingOperator"]

@@ -24,7 +24,15 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ids
 from icestream.core.times import MINUS_INFINITY, Micros
-from icestream.operators.latest.coalescing import COUNT, FIRST, HI, LAST, LO, NewestUpdates, joined
+from icestream.operators.latest.coalescing import (
+    COUNT,
+    FIRST,
+    ID_HIGH_COLUMN,
+    ID_LOW_COLUMN,
+    LAST,
+    NewestUpdates,
+    joined,
+)
 from icestream.operators.latest.identities import places_among
 from icestream.operators.latest.pre_queue import PreQueueOperator
 from icestream.operators.latest.saved_arrays import records_of, state_of
@@ -58,7 +66,7 @@ ORDER_BYTES = 24
 
 #: types of the columns that describe keys
 _TYPES = {
-    **dict.fromkeys((HI, LO), pa.uint64()),
+    **dict.fromkeys((ID_HIGH_COLUMN, ID_LOW_COLUMN), pa.uint64()),
     **dict.fromkeys((FIRST, LAST, COUNT, SINCE_FIRST, PLACE, TURNS), pa.int64()),
     **dict.fromkeys((GAP, HEFT, EVENNESS), pa.float64()),
 }
@@ -78,7 +86,7 @@ class ServingLog:
         front: PreQueueOperator | None = None,
     ) -> None:
         """Continue the shard's log."""
-        self._front = front
+        self._pre_queue = front
         self._shard = shard
         self._waiting = waiting
         self._payload = payload
@@ -111,7 +119,7 @@ class ServingLog:
             self.released = tuple(self._segments)
             self._segments.clear()
             return
-        if batch is None and taken is None and not any(len(hi) for hi, _ in served):
+        if batch is None and taken is None and not any(len(id_high) for id_high, _ in served):
             return
         facts = {**self._waiting.facts(), "forgot": forgot}
         self._append(CHANGED, FACTS, json.dumps(facts).encode(), 0)
@@ -133,10 +141,10 @@ class ServingLog:
 
     def _write_changes(self, batch: NewestUpdates | None, served: Served) -> None:
         wanted = None if batch is None else self._waiting.has(batch)
-        for number, (hi, lo) in enumerate(served):
+        for number, (id_high, id_low) in enumerate(served):
             # updates of keys whose values are not logged are recorded once
-            told = batch if number == 0 else None
-            rows = _keys(hi, lo, told, wanted, self._waiting.importance)
+            newest = batch if number == 0 else None
+            rows = _keys(id_high, id_low, newest, wanted, self._waiting.importance)
             self._append_rows(CHANGED, KEYS, rows, number)
         if batch is not None and wanted is not None:
             self._append_rows(CHANGED, VALUES, batch.take(np.flatnonzero(wanted)).rows)
@@ -155,7 +163,7 @@ class ServingLog:
                     arrays += values.columns
                     names += [f"v{place}" for place in range(values.num_columns)]
                 self._append_rows(BASE, kind, pa.RecordBatch.from_arrays(arrays, names))
-        for payload in records_of({} if self._front is None else self._front.state()):
+        for payload in records_of({} if self._pre_queue is None else self._pre_queue.state()):
             self._append(BASE, KNOWN, payload, 0)
         self._shard.seal(BASE)
 
@@ -196,8 +204,8 @@ class ServingLog:
                     columns = rows.columns[len(described) :]
                     values = pa.RecordBatch.from_arrays(columns, schema=self._payload)
                 self._waiting.bring_back(described, values, same=same)
-        if self._front is not None:
-            self._front.recall(state_of(bytes(each.payload) for each in records[KNOWN]))
+        if self._pre_queue is not None:
+            self._pre_queue.recall(state_of(bytes(each.payload) for each in records[KNOWN]))
 
     def _restore_changes(self, info: SegmentInfo, now: Micros) -> None:
         """Replay the updates and the served keys of a version."""
@@ -205,8 +213,8 @@ class ServingLog:
         for served, learnt in zip(self._waiting.readers, facts["readers"], strict=True):
             served.cost = learnt["cost"]
         taken = [read_batch(bytes(each.payload)) for each in records[TAKEN]]
-        if taken and self._front is not None:
-            self._front.take(joined(taken))
+        if taken and self._pre_queue is not None:
+            self._pre_queue.take(joined(taken))
         parts = [_typed(read_batch(bytes(each.payload))) for each in records[VALUES]]
         for rows in _of_reader(records[KEYS], 0):
             changed = rows.filter(pa.array(np.asarray(rows.column(COUNT).to_numpy()) > 0))
@@ -217,7 +225,7 @@ class ServingLog:
         for reader in range(len(self._waiting.readers)):
             for rows in _of_reader(records[KEYS], reader):
                 found = _described(rows)
-                self._waiting.take_out(reader, found[HI], found[LO], now)
+                self._waiting.take_out(reader, found[ID_HIGH_COLUMN], found[ID_LOW_COLUMN], now)
         self._waiting.recall(facts)
         if facts["forgot"] > MINUS_INFINITY:
             self._waiting.delivered(now)
@@ -261,23 +269,24 @@ def _described(rows: pa.RecordBatch) -> dict[str, Any]:
 
 
 def _keys(
-    hi: Ids, lo: Ids, batch: NewestUpdates | None, wanted: Any, importance: str | None
+    id_high: Ids, id_low: Ids, batch: NewestUpdates | None, wanted: Any, importance: str | None
 ) -> pa.RecordBatch:
     """Return served keys, with the batch's updates of those that no reader waits for now."""
-    first = np.full(len(hi), MINUS_INFINITY)
-    last, count = first.copy(), np.zeros(len(hi), dtype=np.int64)
-    weights = np.ones(len(hi))
-    if batch is not None and len(hi):
-        places = places_among(hi, lo, *batch.identity)
+    first = np.full(len(id_high), MINUS_INFINITY)
+    last, count = first.copy(), np.zeros(len(id_high), dtype=np.int64)
+    weights = np.ones(len(id_high))
+    if batch is not None and len(id_high):
+        places = places_among(id_high, id_low, *batch.identity)
         found = places >= 0
         found[found] = ~wanted[places[found]]
         first[found], last[found] = batch.first[places[found]], batch.last[places[found]]
         count[found] = batch.count[places[found]]
         if importance is not None:
             weights[found] = importances(batch, importance)[places[found]]
-    columns: list[Any] = [hi, lo, first, last, count, weights]
+    columns: list[Any] = [id_high, id_low, first, last, count, weights]
     return pa.RecordBatch.from_arrays(
-        [pa.array(each) for each in columns], [HI, LO, FIRST, LAST, COUNT, HEFT]
+        [pa.array(each) for each in columns],
+        [ID_HIGH_COLUMN, ID_LOW_COLUMN, FIRST, LAST, COUNT, HEFT],
     )
 
 
@@ -292,6 +301,8 @@ def _without_values(
         for each in payload
     ]
     nothing = pa.RecordBatch.from_arrays(columns, schema=payload)
-    names = (HI, LO, FIRST, LAST, COUNT)
-    hi, lo, first, last, count = (np.asarray(keys.column(name).to_numpy()) for name in names)
-    return NewestUpdates.of(hi, lo, first, last, count, nothing).rows
+    names = (ID_HIGH_COLUMN, ID_LOW_COLUMN, FIRST, LAST, COUNT)
+    id_high, id_low, first, last, count = (
+        np.asarray(keys.column(name).to_numpy()) for name in names
+    )
+    return NewestUpdates.of(id_high, id_low, first, last, count, nothing).rows

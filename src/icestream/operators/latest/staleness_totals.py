@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from icestream.core.arrays import Ints
 from icestream.core.times import Micros
-from icestream.kernels.queue.order import APPLICATION, BOOKS, QUEUE
+from icestream.kernels.queue.order import APPLICATION, QUEUE, STALENESS_WORDS
 from icestream.kernels.queue.queue import COUNT
 from icestream.kernels.queue.staleness import BINS, PROFILE, bin_edges
 from icestream.operators.latest.report import StalenessIntegral
@@ -74,9 +74,11 @@ class StalenessTotals:
         self._queue = queue
         self._cold = cold
         self._last: dict[str, Any] = arena.header.setdefault(
-            name, {"areas": [0.0] * len(BOOKS), "at": None}
+            name, {"areas": [0.0] * len(STALENESS_WORDS), "at": None}
         )
-        self._profiles = arena.array(f"{name}.profiles", np.float64, PROFILE, len(BOOKS) * BINS)
+        self._profiles = arena.array(
+            f"{name}.profiles", np.float64, PROFILE, len(STALENESS_WORDS) * BINS
+        )
 
     def close(self, now: Micros) -> tuple[StalenessPeriods, StalenessPeriods]:
         """Return the staleness of the application and of the queue up to now."""

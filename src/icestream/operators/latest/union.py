@@ -121,8 +121,8 @@ class UpdateUnion:
         if not tied.any():
             return
         one, other = order[tied], winner[tied]
-        hi, lo = identities(rows)
-        differ = np.flatnonzero((hi[one] != hi[other]) | (lo[one] != lo[other]))
+        id_high, id_low = identities(rows)
+        differ = np.flatnonzero((id_high[one] != id_high[other]) | (id_low[one] != id_low[other]))
         if len(differ):
             pair = rows.take(pa.array([one[differ[0]], other[differ[0]]])).to_pylist()
             msg = (

@@ -44,7 +44,7 @@ class AppendOperator:
         self._clock = clock
         self._inputs: Inputs | None = None
         #: report of the version
-        self.told = ServingReport()
+        self.report = ServingReport()
 
     def on_batch(self, inputs: UpdateInputs) -> None:
         """Remember the inputs of the batch."""
@@ -61,7 +61,7 @@ class AppendOperator:
                 yield view, step(NewestUpdates(batch).payload)
                 served, calls = served + batch.num_rows, calls + 1
         took = int(1e6 * (self._clock.monotonic() - began))
-        self.told = ServingReport(served=served, calls=calls, serving=took)
+        self.report = ServingReport(served=served, calls=calls, serving=took)
 
     def restore(self, history: Sequence[PastVersion]) -> None:
         """Do nothing: there is no state."""
@@ -69,7 +69,7 @@ class AppendOperator:
     @property
     def statistics(self) -> dict[str, Any]:
         """Return what the progress report shows for this shard."""
-        return {"groups": 0, "partitions": 1, "updates": self.told.to_json()}
+        return {"groups": 0, "partitions": 1, "updates": self.report.to_json()}
 
 
 class NewestOperator:
@@ -90,7 +90,7 @@ class NewestOperator:
         """Serve every event, then the newest in the time that is left."""
         if self._every is not None:
             yield from self._every.on_watermark(watermark)
-            self._newest.spent = self._every.told.serving
+            self._newest.spent = self._every.report.serving
         yield from self._newest.on_watermark(watermark)
 
     def restore(self, history: Sequence[PastVersion]) -> None:
@@ -113,11 +113,11 @@ class NewestOperator:
         found = self._newest.statistics
         if self._every is None:
             return found
-        told, more = self._newest.told, self._every.told
+        report, more = self._newest.report, self._every.report
         both = replace(
-            told,
-            served=told.served + more.served,
-            calls=told.calls + more.calls,
-            serving=told.serving + more.serving,
+            report,
+            served=report.served + more.served,
+            calls=report.calls + more.calls,
+            serving=report.serving + more.serving,
         )
         return {**found, "updates": both.to_json()}

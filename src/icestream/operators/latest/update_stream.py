@@ -84,14 +84,14 @@ class KeyDirectory:
         """Return how many keys there are."""
         return self._used
 
-    def numbers(self, hi: Ids, lo: Ids) -> Ints:
+    def numbers(self, id_high: Ids, id_low: Ids) -> Ints:
         """Return the number of each key; new keys get the next ones."""
-        found = np.empty(len(hi), dtype=np.int64)
-        if not find(self._index, self._rows, hi, lo, found):
+        found = np.empty(len(id_high), dtype=np.int64)
+        if not find(self._index, self._rows, id_high, id_low, found):
             return found
         fresh = np.flatnonzero(found < 0)
-        among, heads = numbered(hi[fresh], lo[fresh])
-        self._enter(hi[fresh[heads]], lo[fresh[heads]])
+        among, heads = numbered(id_high[fresh], id_low[fresh])
+        self._enter(id_high[fresh[heads]], id_low[fresh[heads]])
         found[fresh] = self._used - len(heads) + among
         return found
 
@@ -102,17 +102,17 @@ class KeyDirectory:
 
     def recall(self, keys: Ints) -> None:
         """Restore the keys of `state` with their numbers."""
-        hi, lo = np.ascontiguousarray(keys.T)
-        self._enter(hi.view(np.uint64), lo.view(np.uint64))
+        id_high, id_low = np.ascontiguousarray(keys.T)
+        self._enter(id_high.view(np.uint64), id_low.view(np.uint64))
 
-    def _enter(self, hi: Ids, lo: Ids) -> None:
-        needed = self._used + len(hi)
+    def _enter(self, id_high: Ids, id_low: Ids) -> None:
+        needed = self._used + len(id_high)
         if needed > len(self._rows):
             rows = np.zeros((2 * needed, 2), dtype=np.int64)
             rows[: self._used] = self._rows[: self._used]
             self._rows = rows
         fresh = np.arange(self._used, needed)
-        self._rows[fresh, 0], self._rows[fresh, 1] = hi.view(np.int64), lo.view(np.int64)
+        self._rows[fresh, 0], self._rows[fresh, 1] = id_high.view(np.int64), id_low.view(np.int64)
         self._used = needed
         if 2 * needed > len(self._index):
             self._index = np.zeros(1 << (4 * needed - 1).bit_length(), dtype=np.int32)

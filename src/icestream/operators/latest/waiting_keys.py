@@ -30,14 +30,14 @@ from icestream.core.errors import InputError
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.kernels.queue import queue as k
 from icestream.kernels.queue.order import (
-    APPLICATION_BOOK,
+    APPLICATION_STALENESS,
     BACK,
     FLYING,
     FRONT,
     LACKS,
     LATEST,
     LIST,
-    QUEUE_BOOK,
+    QUEUE_STALENESS,
     READER_WORDS,
     SCORED,
     SETTINGS,
@@ -50,7 +50,13 @@ from icestream.kernels.queue.order import (
 )
 from icestream.kernels.queue.restore import take_cells
 from icestream.kernels.queue.staleness import FROM, NONE
-from icestream.operators.latest.coalescing import COUNT, HI, LAST, LO, NewestUpdates
+from icestream.operators.latest.coalescing import (
+    COUNT,
+    ID_HIGH_COLUMN,
+    ID_LOW_COLUMN,
+    LAST,
+    NewestUpdates,
+)
 from icestream.state.arena import Arena
 from icestream.state.budget import Account
 from icestream.state.identities import distinct, identities
@@ -100,12 +106,12 @@ class WaitingKeys:
             self._queue.reader(f"reader{number}", schedule=schedule, cost=cost)
             for number, cost in enumerate(costs)
         )
-        self._residence = KeyEviction(self.cells, self.readers, arena, account)
+        self._eviction = KeyEviction(self.cells, self.readers, arena, account)
 
     @property
     def cold(self) -> ColdKeys:
         """Return the keys that are not in memory."""
-        return self._residence.cold
+        return self._eviction.cold
 
     @property
     def keys(self) -> int:
@@ -131,25 +137,27 @@ class WaitingKeys:
 
     def take_in(self, updates: NewestUpdates) -> int:
         """Add updates, one row for each key; return how many waiting values they replace."""
-        residence, (hi, lo) = self._residence, updates.identity
-        known = residence.look(hi, lo)
+        eviction, (id_high, id_low) = self._eviction, updates.identity
+        known = eviction.look(id_high, id_low)
         replaced, before = int((known[:, k.WAITED_FOR] != 0).sum()), known[:, k.COUNT]
         several = np.flatnonzero(updates.count > 1)
-        rows = np.concatenate([several, np.arange(len(hi))])
+        rows = np.concatenate([several, np.arange(len(id_high))])
         times = np.concatenate([updates.first[several], updates.last])
         order = np.argsort(times, kind="stable")
         rows, times = rows[order], times[order]
         payload = updates.payload
-        for piece in residence.pieces(len(rows)):
+        for piece in eviction.pieces(len(rows)):
             some = rows[piece]
-            residence.enqueue(hi[some], lo[some], times[piece], payload.take(pa.array(some)))
-        for piece in residence.pieces(len(several)):
+            eviction.enqueue(
+                id_high[some], id_low[some], times[piece], payload.take(pa.array(some))
+            )
+        for piece in eviction.pieces(len(several)):
             some = several[piece]
-            residence.admit(hi[some], lo[some])
+            eviction.admit(id_high[some], id_low[some])
             self._correct_rates(updates, some, before)
         if self.importance is not None:
-            for piece in residence.pieces(len(hi)):
-                residence.admit(hi[piece], lo[piece])
+            for piece in eviction.pieces(len(id_high)):
+                eviction.admit(id_high[piece], id_low[piece])
                 self._weigh(
                     NewestUpdates(updates.rows.slice(piece.start, piece.stop - piece.start))
                 )
@@ -160,9 +168,9 @@ class WaitingKeys:
         slots = self.cells.find(*updates.identity)
         newest = np.flatnonzero(self.cells.column(k.ARRIVED)[slots] == updates.last)
         weights = importances(updates, self.importance)[newest]
-        hi, lo = updates.identity
+        id_high, id_low = updates.identity
         for reader in self.readers:
-            reader.weigh(hi[newest], lo[newest], importance=weights)
+            reader.weigh(id_high[newest], id_low[newest], importance=weights)
 
     def forget(self, before: Micros) -> None:
         """Drop keys without updates since `before` whose answers are delivered."""
@@ -176,7 +184,7 @@ class WaitingKeys:
 
     def has(self, updates: NewestUpdates) -> npt.NDArray[np.bool_]:
         """Return which of the added updates some reader waits for."""
-        known = self._residence.look(*updates.identity)
+        known = self._eviction.look(*updates.identity)
         newest = known[:, k.ARRIVED] == updates.last
         wanted: npt.NDArray[np.bool_] = newest & (known[:, k.WAITED_FOR] != 0)
         return wanted
@@ -193,12 +201,12 @@ class WaitingKeys:
 
     def _latest(self, updates: NewestUpdates) -> Ints:
         """Return the time of the last update of each key."""
-        known = self._residence.look(*updates.identity)
+        known = self._eviction.look(*updates.identity)
         return np.where(known[:, k.COUNT] > 0, known[:, k.ARRIVED], MINUS_INFINITY)
 
     def serve(self, reader: int, count: int, now: Micros) -> Dequeued:
         """Take the next keys of a reader out of the queue."""
-        return self._residence.dequeue(reader, count, now)
+        return self._eviction.dequeue(reader, count, now)
 
     def delivered(self, at: Micros) -> None:
         """Record that all keys taken so far have reached the application."""
@@ -245,15 +253,15 @@ class WaitingKeys:
 
     def portions(self, size: int, *, waiting: bool) -> Iterator[tuple[Ints, pa.RecordBatch | None]]:
         """Yield rows of all waiting keys, with their values, or of all others, some at a time."""
-        return self._residence.portions(size, waiting=waiting)
+        return self._eviction.portions(size, waiting=waiting)
 
     def described(self, rows: Ints) -> list[tuple[str, Any]]:
         """Return the columns of keys in a snapshot, without their values, by name."""
         reader = self.cold.of_reader(rows, 0).view(np.float64)
-        hi, lo = identities(rows)
+        id_high, id_low = identities(rows)
         return [
-            (HI, hi),
-            (LO, lo),
+            (ID_HIGH_COLUMN, id_high),
+            (ID_LOW_COLUMN, id_low),
             (LAST, rows[:, k.ARRIVED]),
             (COUNT, rows[:, k.COUNT]),
             (GAP, np.ascontiguousarray(rows[:, k.GAP]).view(np.float64)),
@@ -285,21 +293,21 @@ class WaitingKeys:
 
         If the schedule has changed, keys enter the lists in which this schedule puts them.
         """
-        for piece in self._residence.pieces(len(described[HI])):
+        for piece in self._eviction.pieces(len(described[ID_HIGH_COLUMN])):
             some = {name: column[piece] for name, column in described.items()}
-            part = None if values is None else values.slice(piece.start, len(some[HI]))
+            part = None if values is None else values.slice(piece.start, len(some[ID_HIGH_COLUMN]))
             self._bring_back(some, part, same)
 
     def _bring_back(
         self, described: Mapping[str, Any], values: pa.RecordBatch | None, same: bool
     ) -> None:
-        hi, lo = described[HI], described[LO]
-        repeated = len(distinct(hi, lo)[0]) < len(hi)
-        if repeated or (self._residence.look(hi, lo)[:, k.COUNT] > 0).any():
+        id_high, id_low = described[ID_HIGH_COLUMN], described[ID_LOW_COLUMN]
+        repeated = len(distinct(id_high, id_low)[0]) < len(id_high)
+        if repeated or (self._eviction.look(id_high, id_low)[:, k.COUNT] > 0).any():
             msg = "a snapshot has a key twice"
             raise ValueError(msg)
-        rows = np.zeros((len(hi), self.cold.width), dtype=np.int64)
-        rows[:, k.HI], rows[:, k.LO] = hi.view(np.int64), lo.view(np.int64)
+        rows = np.zeros((len(id_high), self.cold.width), dtype=np.int64)
+        rows[:, k.ID_HIGH], rows[:, k.ID_LOW] = id_high.view(np.int64), id_low.view(np.int64)
         rows[:, k.ARRIVED], rows[:, k.COUNT] = described[LAST], described[COUNT]
         rows[:, k.GAP] = described[GAP].view(np.int64)
         offsets = words = np.zeros(1, dtype=np.int64)
@@ -315,15 +323,15 @@ class WaitingKeys:
         if values is not None and not (rows[:, k.WAITED_FOR] != 0).all():
             msg = "a snapshot has values of keys that do not wait"
             raise ValueError(msg)
-        self._residence.make_room(len(rows))
-        self._residence.install(rows, words, offsets)
+        self._eviction.make_room(len(rows))
+        self._eviction.install(rows, words, offsets)
 
     def _row_of(
         self, number: int, described: Mapping[str, Any], *, is_waiting: bool, same: bool
     ) -> Ints:
         """Return the words of a snapshot's keys for a reader, and count those that wait."""
         reader = self.readers[number].order
-        keys = np.zeros((len(described[HI]), READER_WORDS), dtype=np.int64)
+        keys = np.zeros((len(described[ID_HIGH_COLUMN]), READER_WORDS), dtype=np.int64)
         keys[:, [SINCE, LACKS, FLYING]] = NONE
         keys[:, LATEST] = described[LAST]
         keys.view(np.float64)[:, WEIGHT] = described[HEFT]
@@ -342,14 +350,14 @@ class WaitingKeys:
             reader.kernel.facts[WAITING] += int(waits.sum())
             if reader.began == MINUS_INFINITY:
                 k.begin_measuring(reader.kernel, self.cells.seen, self.cells.newest)
-        keys[:, [QUEUE_BOOK + FROM, APPLICATION_BOOK + FROM]] = reader.began
+        keys[:, [QUEUE_STALENESS + FROM, APPLICATION_STALENESS + FROM]] = reader.began
         return keys
 
-    def take_out(self, reader: int, hi: Ids, lo: Ids, now: Micros) -> None:
+    def take_out(self, reader: int, id_high: Ids, id_low: Ids, now: Micros) -> None:
         """Remove chosen keys, as if they were served to a reader."""
-        for piece in self._residence.pieces(len(hi)):
-            self._residence.admit(hi[piece], lo[piece])
-            slots = self.cells.find(hi[piece], lo[piece])
+        for piece in self._eviction.pieces(len(id_high)):
+            self._eviction.admit(id_high[piece], id_low[piece])
+            slots = self.cells.find(id_high[piece], id_low[piece])
             order = self.readers[reader].order.kernel
             take_cells(self.cells.kernel, order, slots[slots >= 0], now)
 
@@ -371,8 +379,8 @@ class WaitingKeys:
     def _correct_rates(self, updates: NewestUpdates, several: Ints, before: Ints) -> None:
         """Set the mean gap of keys to what single updates would have given."""
         cells = self.cells
-        hi, lo = updates.identity
-        slots = cells.find(hi[several], lo[several])
+        id_high, id_low = updates.identity
+        slots = cells.find(id_high[several], id_low[several])
         counts = cells.column(k.COUNT)[slots]
         both = counts == before[several] + 2
         several, slots, counts = several[both], slots[both], counts[both]

@@ -267,13 +267,13 @@ class WindowedUpdates:
             kept = self._clocks.in_order(batch)
             batch, arrived = batch.take(pa.array(kept)), arrived[kept]
         times = self._stream.times(batch)
-        hi, lo = identified(batch, self._groups)
+        id_high, id_low = identified(batch, self._groups)
         rows = batch.select(self._payload.names)
-        cells = self._queue.cells(hi, lo)
+        cells = self._queue.cells(id_high, id_low)
         self._remember(batch, cells)
-        self._queue.enqueue(hi, lo, times, arrived, rows)
+        self._queue.enqueue(id_high, id_low, times, arrived, rows)
         if self._clocks is not None:
-            self._clocks.tell(self._queue, batch, cells, arrived)
+            self._clocks.advance(self._queue, batch, cells, arrived)
 
     def _remember(self, batch: pa.RecordBatch, cells: Ints) -> None:
         """Store the key columns of new keys, in the order of their numbers."""

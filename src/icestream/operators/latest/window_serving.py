@@ -120,13 +120,13 @@ class WindowServingOperator:
         self._header: dict[str, Any] = shard.arena.header
         self._kept = SavedArrays(shard.arena, shard.account)
         self._filters = spec.windowed.filters()
-        self._front = None if spec.front is None else PreQueueOperator(spec.front, shard)
+        self._pre_queue = None if spec.front is None else PreQueueOperator(spec.front, shard)
         self._core: tuple[WindowedUpdates, WindowStalenessTotals] | None = None
         self._pace = Pace(list(self._header.get("pace", [0.0] * 6)))
         self._snapshots = SnapshotSchedule(self._header)
         self._segments: list[int] = self._header.setdefault("changed", [])
         self._batch: pa.RecordBatch | None = None
-        self._told = ServingReport()
+        self._report = ServingReport()
         self.released: tuple[int, ...] = ()
 
     @property
@@ -135,7 +135,7 @@ class WindowServingOperator:
         return self._opened[0]
 
     @property
-    def _books(self) -> WindowStalenessTotals:
+    def _staleness(self) -> WindowStalenessTotals:
         """Return the staleness of its answers."""
         return self._opened[1]
 
@@ -158,14 +158,14 @@ class WindowServingOperator:
     @property
     def front(self) -> PreQueueOperator | None:
         """Return the tree before the windows, for inspection."""
-        return self._front
+        return self._pre_queue
 
     # -- a version -------------------------------------------------------------------------
 
     def on_batch(self, inputs: UpdateInputs) -> None:
         """Let the tuples of the batch enter the queue, in time order."""
         at = self._spec.delivered
-        self._books.delivered(self._spec.clock.now() if at is None else at)
+        self._staleness.delivered(self._spec.clock.now() if at is None else at)
         parts = [NewestUpdates(batch).rows for batch in inputs.newest.tuples()]
         late = self._late
         if parts:
@@ -174,29 +174,29 @@ class WindowServingOperator:
             order = np.argsort(updates.last, kind="stable")
             self._batch = updates.take(order).payload
             self._take(self._batch)
-        self._told = ServingReport(outdated=self._late - late)
+        self._report = ServingReport(outdated=self._late - late)
 
     @property
     def _late(self) -> int:
         """Return how many tuples were late, here or in the tree before."""
-        front = 0 if self._front is None else self._front.late
+        front = 0 if self._pre_queue is None else self._pre_queue.late
         return self._windows.facts["late"] + front
 
     def _take(self, rows: pa.RecordBatch) -> None:
-        if self._front is not None:
-            rows = self._front.rows(rows)
+        if self._pre_queue is not None:
+            rows = self._pre_queue.rows(rows)
         times = np.asarray(rows.column(self._spec.windowed.time).cast(pa.int64()).to_numpy())
         if len(times):
-            self._books.begins(int(times.min()))
+            self._staleness.begins(int(times.min()))
         self._windows.enqueue(rows, times)
 
     def on_watermark(self, watermark: Micros) -> Iterator[Emitted]:
         """Serve until the time of the batch is used, then write the log."""
         calls: list[int] = []
         yield from self._serve(calls)
-        answers, queue = self._books.close(self._spec.clock.now())
-        self._told = replace(
-            self._told,
+        answers, queue = self._staleness.close(self._spec.clock.now())
+        self._report = replace(
+            self._report,
             stale=answers.whole,
             lately=answers.lately,
             queued=queue.whole,
@@ -205,11 +205,11 @@ class WindowServingOperator:
         self._header["pace"] = self._pace.sums
         known = self._windows.state()
         self._kept.save(known)
-        if self._front is not None:
-            self._front.save()
+        if self._pre_queue is not None:
+            self._pre_queue.save()
         self._write(calls)
         facts = self._windows.facts
-        self._told = replace(self._told, waiting=facts["waiting"] + facts["ready"])
+        self._report = replace(self._report, waiting=facts["waiting"] + facts["ready"])
 
     def _serve(self, calls: list[int]) -> Iterator[Emitted]:
         clock, windows = self._spec.clock, self._windows
@@ -225,7 +225,7 @@ class WindowServingOperator:
             if answers is None or windows.processed == before:
                 break
             calls.append(count)
-            self._books.committed(windows.committed, now)
+            self._staleness.committed(windows.committed, now)
             for each in self._filters:
                 answers = each.on_rows(0, answers)
             if answers.num_rows:
@@ -238,8 +238,8 @@ class WindowServingOperator:
         if any(each.num_rows for each in made):
             yield 0, joined(made)
         took = int(1e6 * (clock.monotonic() - began))
-        self._told = replace(
-            self._told,
+        self._report = replace(
+            self._report,
             served=rows,
             calls=len(calls),
             serving=took,
@@ -254,11 +254,11 @@ class WindowServingOperator:
         if self._snapshots.version_ends(self._size):
             others = {
                 **self._windows.state(),
-                **self._books.state(),
+                **self._staleness.state(),
                 "pace": np.array(self._pace.sums),
             }
             queue = content_of(self._windows.queue.arrays)
-            before = {} if self._front is None else self._front.state()
+            before = {} if self._pre_queue is None else self._pre_queue.state()
             states = ((QUEUE, queue), (OTHERS, others), (BEFORE, before))
             for kind, state in states:
                 for payload in records_of(state):
@@ -299,10 +299,10 @@ class WindowServingOperator:
                     bring_back(self._windows.queue.arrays, state_of(found[QUEUE]))
                     others = state_of(found[OTHERS])
                     self._windows.recall(others)
-                    self._books.recall(others)
+                    self._staleness.recall(others)
                     self._pace.sums[:] = others["pace"].tolist()
-                    if self._front is not None:
-                        self._front.recall(state_of(found[BEFORE]))
+                    if self._pre_queue is not None:
+                        self._pre_queue.recall(state_of(found[BEFORE]))
                     continue
                 self._replay(found)
                 self._segments.append(info.ordinal)
@@ -316,7 +316,7 @@ class WindowServingOperator:
             self._take(joined(parts))
         for payload in found[CALLS]:
             told = json.loads(payload)
-            self._books.delivered(None)
+            self._staleness.delivered(None)
             for count in told["calls"]:
                 self._windows.serve(count)
             self._pace.sums[:] = told["pace"]
@@ -341,5 +341,5 @@ class WindowServingOperator:
         return {
             "groups": self._windows.keys,
             "partitions": 1,
-            "updates": replace(self._told, keys=self._windows.keys).to_json(),
+            "updates": replace(self._report, keys=self._windows.keys).to_json(),
         }

@@ -38,7 +38,7 @@ Mode = Literal["changes", "final"]
 class LifetimeAggregate:
     """A grouped aggregate: its output has one event for each instant and group."""
 
-    tells_at_once = True
+    emits_at_once = True
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class LifetimeAggregate:
         self.synopses = self._kept.synopses
         self.result = self._kept.result
 
-    def told_once(self, *, grows: bool) -> LifetimeAggregate:
+    def emitted_once(self, *, grows: bool) -> LifetimeAggregate:
         """Return the same aggregate in mode `final`."""
         return LifetimeAggregate(*self._made_of, mode="final", grows=grows)
 

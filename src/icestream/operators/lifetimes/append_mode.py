@@ -67,16 +67,16 @@ class AppendOutput:
             held = groups.read(0, portion)
             payload = payload_of(held.rows, self.result)
             kinds, heads = numbered(*identities(payload))
-            events = _told_apart(stretches_of(held.rows, held.owners, kinds).consolidated())
+            events = _split(stretches_of(held.rows, held.owners, kinds).consolidated())
             ended = events.re <= watermark
             done, left = events.where(ended), events.where(~ended)
             one_each = payload.take(pa.array(heads))
             self._keep(groups, portion, left, one_each, watermark)
             done = done.where(done.count > 0)
             if len(done):
-                hi, lo = groups.identities(portion[done.owner])
+                id_high, id_low = groups.identities(portion[done.owner])
                 final = one_each.take(pa.array(done.kind))
-                yield changes_of(final, done.le, done.re, done.count, hi, lo)
+                yield changes_of(final, done.le, done.re, done.count, id_high, id_low)
 
     def _keep(
         self,
@@ -93,7 +93,7 @@ class AppendOutput:
         groups.remind(portion, np.where(due > watermark, due, INFINITY))
 
 
-def _told_apart(events: CountedIntervals) -> CountedIntervals:
+def _split(events: CountedIntervals) -> CountedIntervals:
     """Merge the intervals of each group and kind of which an event was retracted in part."""
     below = events.where(events.count < 0)
     if len(below) == 0:

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints
 from icestream.core.times import Micros
-from icestream.operators.folding.fold import HI, LO
+from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN
 from icestream.state.groups.spec import Groups, Synopsis
 
 #: columns before the payload: start and (exclusive) end of the lifetime; how many such events are
@@ -35,8 +35,8 @@ HEAD = (
     pa.field(LE, pa.int64(), nullable=False),
     pa.field(RE, pa.int64(), nullable=False),
     pa.field(DIFF, pa.int64(), nullable=False),
-    pa.field(HI, pa.uint64(), nullable=False),
-    pa.field(LO, pa.uint64(), nullable=False),
+    pa.field(ID_HIGH_COLUMN, pa.uint64(), nullable=False),
+    pa.field(ID_LOW_COLUMN, pa.uint64(), nullable=False),
 )
 
 
@@ -46,10 +46,10 @@ def changes_schema(payload: pa.Schema) -> pa.Schema:
 
 
 def changes_of(
-    payload: pa.RecordBatch, le: Ints, re: Ints, diff: Ints, hi: Ids, lo: Ids
+    payload: pa.RecordBatch, le: Ints, re: Ints, diff: Ints, id_high: Ids, id_low: Ids
 ) -> pa.RecordBatch:
     """Build a batch of changes."""
-    head = [pa.array(part) for part in (le, re, diff, hi, lo)]
+    head = [pa.array(part) for part in (le, re, diff, id_high, id_low)]
     return pa.RecordBatch.from_arrays(
         [*head, *payload.columns], schema=changes_schema(payload.schema)
     )
@@ -67,8 +67,10 @@ def column_of(changes: pa.RecordBatch, name: str) -> Ints:
 
 def identities_of(changes: pa.RecordBatch) -> tuple[Ids, Ids]:
     """Return id_high and id_low of the group of each change."""
-    hi, lo = (np.asarray(changes.column(name).to_numpy()) for name in (HI, LO))
-    return hi, lo
+    id_high, id_low = (
+        np.asarray(changes.column(name).to_numpy()) for name in (ID_HIGH_COLUMN, ID_LOW_COLUMN)
+    )
+    return id_high, id_low
 
 
 class LifetimeOperator(Protocol):
@@ -117,7 +119,7 @@ class PromptOperator(Protocol):
     #: whether it emits nothing at a watermark
     is_prompt: bool
     #: whether it emits all output of a group in one batch
-    tells_at_once: bool
+    emits_at_once: bool
     #: whether it stores nothing for a group whose events all end before that instant
     forgets: bool
 

@@ -6,7 +6,7 @@ instant, because a version may pass without the watermark moving.
 
 Invariants:
 1. A version emits exactly the events alive at its watermark
-   (`test_oracle_every_version_tells_what_is_alive`).
+   (`test_oracle_every_version_reports_what_is_alive`).
 2. Events that have ended are not held (`test_bounded_events_that_are_over_are_not_held`).
 
 Cost: every version reads all groups, in memory or not; meant for small answers.
@@ -84,7 +84,7 @@ class CompleteOutput:
                 sizes = [np.bincount(each.owners, minlength=len(portion)) for each in (held, rows)]
                 rewrite_some(0, portion, sizes[0] != sizes[1], rows, groups)
                 groups.remind(portion, np.where(sizes[1] > 0, version + 1, INFINITY))
-                yield from _told(left, watermark, one_each, groups.identities(portion))
+                yield from _emitted(left, watermark, one_each, groups.identities(portion))
             # groups returned so far may leave the directory; rows are not expired by this call
             groups.begin(MINUS_INFINITY)
 
@@ -94,12 +94,12 @@ def _lasting(events: CountedIntervals, watermark: Micros) -> Flags:
     return np.asarray((events.re > watermark) | (events.re == INFINITY))
 
 
-def _told(
+def _emitted(
     events: CountedIntervals, watermark: Micros, kinds: pa.RecordBatch, ids: tuple[Ids, Ids]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the events that have begun."""
     alive = events.where((events.le <= watermark) & (events.count > 0))
     if len(alive):
-        hi, lo = (each[alive.owner] for each in ids)
+        id_high, id_low = (each[alive.owner] for each in ids)
         payload = kinds.take(pa.array(alive.kind))
-        yield changes_of(payload, alive.le, alive.re, alive.count, hi, lo)
+        yield changes_of(payload, alive.le, alive.re, alive.count, id_high, id_low)

@@ -38,11 +38,11 @@ def identities(rows: pa.RecordBatch) -> tuple[Ids, Ids]:
     return _codec(schema).identify(pa.RecordBatch.from_arrays(columns, schema=schema))
 
 
-def numbered(hi: Ids, lo: Ids) -> tuple[Ints, Ints]:
+def numbered(id_high: Ids, id_low: Ids) -> tuple[Ints, Ints]:
     """Number rows by their identity: (number of each row, first row of each number)."""
-    index = np.zeros(1 << max(4, (2 * len(hi)).bit_length()), dtype=np.int64)
-    numbers, heads = np.empty(len(hi), dtype=np.int64), np.empty(len(hi), dtype=np.int64)
-    count = number_pairs(hi, lo, index, numbers, heads)
+    index = np.zeros(1 << max(4, (2 * len(id_high)).bit_length()), dtype=np.int64)
+    numbers, heads = np.empty(len(id_high), dtype=np.int64), np.empty(len(id_high), dtype=np.int64)
+    count = number_pairs(id_high, id_low, index, numbers, heads)
     return numbers, heads[:count]
 
 

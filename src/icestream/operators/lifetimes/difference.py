@@ -11,7 +11,7 @@ there.
 Invariants:
 1. At every instant the output adds up to the left events where the right count is zero or less
    (`test_oracle_difference_in_any_chunks`) or, for the counterpart, where it is positive
-   (`test_oracle_difference_over_long_stories`).
+   (`test_oracle_difference_over_long_scenarios`).
 2. A row is stored only while the watermark is before its end
    (`test_bounded_expired_rows_are_gone`).
 3. Left changes do not read the left side; right changes that neither cover nor uncover anything
@@ -55,10 +55,10 @@ from icestream.operators.lifetimes.pairs import (
 )
 from icestream.operators.lifetimes.stored_rows import (
     ids_of,
-    keep_alive,
-    kept,
-    kept_payload,
+    live_events_synopsis,
     read_summed,
+    store_alive,
+    stored_payload,
 )
 from icestream.state.groups.spec import Groups, Synopsis
 
@@ -89,7 +89,7 @@ class StreamDifference(LifetimeOperator):
 
     synopses: tuple[Synopsis, ...]
     is_prompt = True
-    tells_at_once = False
+    emits_at_once = False
     forgets = True
     #: left events need not be stored for later changes if the right side arrives first
     first_port = RIGHT
@@ -101,7 +101,10 @@ class StreamDifference(LifetimeOperator):
         """
         self.result = left
         self._present = present
-        self.synopses = (kept("left", left), kept("right", _NOTHING))
+        self.synopses = (
+            live_events_synopsis("left", left),
+            live_events_synopsis("right", _NOTHING),
+        )
 
     def on_changes(
         self, port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
@@ -123,7 +126,7 @@ class StreamDifference(LifetimeOperator):
             return
         touched = Touched(changes, groups)
         if port == LEFT:
-            keep_alive(LEFT, changes, touched.slots, groups, max(watermark, over))
+            store_alive(LEFT, changes, touched.slots, groups, max(watermark, over))
         for portion in groups.portions(touched.distinct):
             mine, bounds = touched.of(portion)
             rows = changes.take(pa.array(mine))
@@ -133,7 +136,7 @@ class StreamDifference(LifetimeOperator):
                 yield from self._covered(rows, bounds, portion, groups, watermark)
         if port == RIGHT:
             bare = changes.select([field.name for field in HEAD])
-            keep_alive(RIGHT, bare, touched.slots, groups, max(watermark, over))
+            store_alive(RIGHT, bare, touched.slots, groups, max(watermark, over))
 
     def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
         """Yield nothing: rows past their end expire, and the past does not change."""
@@ -192,8 +195,8 @@ class StreamDifference(LifetimeOperator):
         probes = Lifetimes(
             turned.lifetimes.le, turned.lifetimes.re, np.concatenate([starts, ends[-1:]])
         )
-        hi, lo = groups.identities(where)
-        payload = kept_payload(left.rows)
+        id_high, id_low = groups.identities(where)
+        payload = stored_payload(left.rows)
         counts = column_of(left.rows, DIFF)
         sign = -1 if self._present else 1
         for pairs in pairs_of(probes, lifetimes_of(left.rows, bounds_of(left.owners, len(where)))):
@@ -203,8 +206,8 @@ class StreamDifference(LifetimeOperator):
                 pairs.le,
                 pairs.re,
                 sign * turned.signs[pairs.probes] * counts[pairs.stored],
-                hi[owners],
-                lo[owners],
+                id_high[owners],
+                id_low[owners],
             )
 
 

@@ -11,7 +11,7 @@ Invariants:
 2. A start that has ended, and an end that has found its start, are not stored any more
    (`test_bounded_nothing_is_kept_of_ended_events`).
 3. An end edge is given up exactly when the watermark is past its start's instant
-   (`test_an_end_without_a_start_is_told_or_counted`).
+   (`test_an_end_without_a_start_is_reported_or_counted`).
 
 Cost: O(edges + stored rows of groups with an end edge); groups that receive only start edges are
 not read, except for waiting ends.
@@ -35,7 +35,7 @@ import pyarrow.compute as pc
 from icestream.core.arrays import Ids, Ints, Mask, Slots
 from icestream.core.errors import DefinitionError, InputError
 from icestream.core.times import INFINITY, Micros
-from icestream.operators.folding.fold import HI, LO
+from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN
 from icestream.operators.lifetimes.changes import (
     DIFF,
     HEAD,
@@ -126,7 +126,7 @@ class Edges(LifetimeOperator):
     ) -> Iterator[pa.RecordBatch]:
         """Match starts and ends of some groups, and yield what the ends change."""
         is_end = np.asarray(edged.column(KIND).to_numpy()) == END
-        new = edged.drop_columns([DIFF, HI, LO, KIND])
+        new = edged.drop_columns([DIFF, ID_HIGH_COLUMN, ID_LOW_COLUMN, KIND])
         if not is_end.all():
             groups.append(_OPEN, portion[owners[~is_end]], new.filter(pa.array(~is_end)))
         waited = groups.read(_WAITING, portion)
@@ -148,20 +148,20 @@ class Edges(LifetimeOperator):
             yield self._ended(begun, *ids, np.maximum(end, column_of(begun, LE)))
         self._settle(portion, _without(ends, found.ends), groups, watermark, changed=asked)
 
-    def _ended(self, begun: pa.RecordBatch, hi: Ids, lo: Ids, re: Ints) -> pa.RecordBatch:
+    def _ended(self, begun: pa.RecordBatch, id_high: Ids, id_low: Ids, re: Ints) -> pa.RecordBatch:
         """Return the changes that end events."""
-        for name, part in ((HI, hi), (LO, lo)):
+        for name, part in ((ID_HIGH_COLUMN, id_high), (ID_LOW_COLUMN, id_low)):
             begun = begun.append_column(name, pa.array(part))
         endless = self._made(begun, np.full(begun.num_rows, INFINITY), -1)
         return consolidated(pa.concat_batches([endless, self._made(begun, re, 1)]))
 
     def _matched(self, starts: GroupRows, ends: GroupRows) -> _Matches:
         """Match the k-th end of an instant and key with the k-th start."""
-        told = [
+        emitted = [
             each.rows.select(self._keys).append_column(_OWNER, pa.array(each.owners))
             for each in (starts, ends)
         ]
-        numbers, _ = numbered(*identities(pa.concat_batches(told)))
+        numbers, _ = numbered(*identities(pa.concat_batches(emitted)))
         split = len(starts.owners)
         # a pair is identified by its number and by how many rows of that number precede it
         one, two = (

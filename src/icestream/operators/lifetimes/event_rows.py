@@ -70,7 +70,7 @@ class StoredEvents:
 
     events: EventWords
     #: instant up to which the answers of each group were emitted, and when the next one began
-    told: Ints
+    emitted_until: Ints
     start: Ints
     #: number of marks of each group that stay until they expire
     marks: Ints
@@ -141,18 +141,20 @@ class EventRows:
         rows = kept.rows
         le, re, count = (column_of(rows, name) for name in (LE, RE, _COUNT))
         words = table_of(rows.columns[3 : 3 + self._lifting.width])
-        told, start = np.full((2, groups), MINUS_INFINITY)
+        emitted_until, start = np.full((2, groups), MINUS_INFINITY)
         marks = np.flatnonzero(count == 0)
         owner, instant = kept.owners[marks], words[marks, 0]
-        np.maximum.at(told, owner, instant)
-        latest = instant == told[owner]
+        np.maximum.at(emitted_until, owner, instant)
+        latest = instant == emitted_until[owner]
         np.maximum.at(start, owner[latest], le[marks[latest]])
         lasting = np.bincount(owner[re[marks] > watermark], minlength=groups)
         events = EventWords(kept.owners, le, re, count, words, np.arange(len(le)))
         if len(marks):
             events = events.where(count != 0)
         first = first_rows(kept.owners, groups)
-        return StoredEvents(events, told, start, lasting, rows.select(self._beside.names), first)
+        return StoredEvents(
+            events, emitted_until, start, lasting, rows.select(self._beside.names), first
+        )
 
     def alive(self, found: StoredEvents) -> EventWords:
         """Return events that are alive, each with the words of all its copies.
@@ -162,7 +164,7 @@ class EventRows:
         events = found.events
         if (events.count < 0).any():
             left, heads = self._by_kind(found, events)
-            past = np.maximum(found.told, MINUS_INFINITY + 1) - 1
+            past = np.maximum(found.emitted_until, MINUS_INFINITY + 1) - 1
             le = np.maximum(left.le, past[left.owner])
             left = CountedIntervals(left.owner, left.kind, le, left.re, left.count).levelled()
             left = left.where(left.count > 0)
@@ -188,13 +190,13 @@ class EventRows:
         marks: Ints,
         start: Ints,
         due: Ints,
-        told: Micros,
+        emitted_until: Micros,
         found: StoredEvents,
     ) -> GroupRows:
         """Return events and marks of groups as rows to store."""
         none = np.zeros(len(marks), dtype=np.int64)
         words = np.zeros((len(marks), self._lifting.width), dtype=np.int64)
-        words[:, 0] = told
+        words[:, 0] = emitted_until
         # a mark that waits for the end of time is stored with the rows that never expire
         until = np.where(due[marks] == END, INFINITY, due[marks])
         rows = EventWords(marks, start[marks], until, none, words, found.first[marks])

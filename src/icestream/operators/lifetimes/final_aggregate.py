@@ -133,9 +133,9 @@ class FinalAggregate:
                 told = pa.RecordBatch.from_arrays(
                     [*self._rows.keys_of(found, owner), *columns], schema=self.result
                 )
-                hi, lo = groups.identities(portion[owner])
+                id_high, id_low = groups.identities(portion[owner])
                 ones = np.ones(len(done), dtype=np.int64)
-                yield changes_of(told, swept.le[done], swept.re[done], ones, hi, lo)
+                yield changes_of(told, swept.le[done], swept.re[done], ones, id_high, id_low)
 
     def _answers(
         self, cuts: _Cuts, begun: EventWords, found: StoredEvents
@@ -160,8 +160,8 @@ class FinalAggregate:
         fresh = np.ones(len(there), dtype=np.bool_)
         touch = (np.diff(there) == 1) & (np.diff(cuts.owner[there]) == 0)
         if touch.any() and self._is_comparable:
-            hi, lo = identities(answers)
-            fresh[1:] = ~touch | (hi[1:] != hi[:-1]) | (lo[1:] != lo[:-1])
+            id_high, id_low = identities(answers)
+            fresh[1:] = ~touch | (id_high[1:] != id_high[:-1]) | (id_low[1:] != id_low[:-1])
         first, last = there[fresh], there[np.roll(fresh, -1)]
         return _Answers(
             cuts.owner[first],
@@ -191,7 +191,7 @@ class FinalAggregate:
         lasts = events.re > watermark
         begun = lasts & (events.le < watermark)
         # a group needs no mark if nothing was emitted and nothing ended
-        marked = found.told > MINUS_INFINITY
+        marked = found.emitted_until > MINUS_INFINITY
         marked[swept.owner[~swept.is_open]] = True
         marked[events.owner[~lasts]] = True
         worn, merged = self._merged(found, lasts, begun, watermark)
@@ -208,7 +208,7 @@ class FinalAggregate:
         self, found: StoredEvents, lasts: Flags, begun: Flags, watermark: Micros
     ) -> tuple[Flags, EventWords]:
         """Return which groups can do with half of their rows, and those rows."""
-        events, count = found.events, len(found.told)
+        events, count = found.events, len(found.emitted_until)
         rows = np.bincount(events.owner[lasts], minlength=count) + found.marks
         mine, end = events.owner[begun], events.re[begun].view(np.uint64)
         _, heads = numbered(end, mine.view(np.uint64) * _SPREAD + end * _STIR)
@@ -231,10 +231,10 @@ def _next_edges(events: EventWords, groups: int, watermark: Micros) -> Ints:
 
 def _cuts(found: StoredEvents, events: EventWords, watermark: Micros) -> _Cuts:
     """Cut the time of each group, from the last emitted instant up to the watermark."""
-    groups = len(found.told)
+    groups = len(found.emitted_until)
     owners = np.concatenate([events.owner, events.owner])
     instants = np.concatenate([events.le, events.re])
-    inside = np.flatnonzero((instants >= found.told[owners]) & (instants <= watermark))
+    inside = np.flatnonzero((instants >= found.emitted_until[owners]) & (instants <= watermark))
     order = inside[np.lexsort((instants[inside], owners[inside]))]
     owner, instant = owners[order], instants[order]
     fresh = np.ones(len(order), dtype=np.bool_)
@@ -261,7 +261,7 @@ def _cuts(found: StoredEvents, events: EventWords, watermark: Micros) -> _Cuts:
     begun = np.flatnonzero(events.le < watermark)
     mine = events.owner[begun]
     first, last = segment[number[begun]], segment[number[begun + len(events.le)]]
-    first = np.where(events.le[begun] < found.told[mine], bounds[mine], first)
+    first = np.where(events.le[begun] < found.emitted_until[mine], bounds[mine], first)
     last = np.where(events.re[begun] >= watermark, bounds[mine + 1], last)
     return _Cuts(whose, le, re, is_open, first, last)
 

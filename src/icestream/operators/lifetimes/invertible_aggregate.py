@@ -113,7 +113,7 @@ class InvertibleAggregate:
     """An aggregate whose fields all have an inverse; see `LifetimeAggregate`."""
 
     is_prompt = True
-    tells_at_once = True
+    emits_at_once = True
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class InvertibleAggregate:
             swept = self._revised(groups, portion, new, watermark)
             first = key_of[chosen[first_rows(owners, len(portion))]]
             shown = keys.take(pa.array(first[swept.owners]))
-            yield from self._told(groups, portion, swept, shown)
+            yield from self._emitted(groups, portion, swept, shown)
 
     def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
         """Drop groups that have ended; their answers were emitted already."""
@@ -250,7 +250,7 @@ class InvertibleAggregate:
         group, instant = (np.empty(room, dtype=np.int64) for _ in range(2))
         words = np.empty((room, width), dtype=np.int64)
         parts, part_words = (np.empty((2 * room, each), dtype=np.int64) for each in (4, width))
-        made, told = sweep_edges(
+        made, emitted = sweep_edges(
             owners,
             time[order],
             row[order],
@@ -267,11 +267,11 @@ class InvertibleAggregate:
             parts,
             part_words,
         )
-        owner, le, re, diff = parts[:told].T
-        segments = _Parts(owner, le, re, diff, part_words[:told])
+        owner, le, re, diff = parts[:emitted].T
+        segments = _Parts(owner, le, re, diff, part_words[:emitted])
         return _Swept(group[:made], instant[:made], words[:made], segments)
 
-    def _told(
+    def _emitted(
         self, groups: Groups, portion: Slots, parts: _Parts, keys: pa.RecordBatch
     ) -> Iterator[pa.RecordBatch]:
         """Yield segments as changes, without those whose answer does not change."""
@@ -279,11 +279,11 @@ class InvertibleAggregate:
         chosen = ~parts.unchanged(answers)
         if not chosen.any():
             return
-        hi, lo = groups.identities(portion[parts.owners[chosen]])
+        id_high, id_low = groups.identities(portion[parts.owners[chosen]])
         columns = [column.filter(pa.array(chosen)) for column in (*keys.columns, *answers)]
         payload = pa.RecordBatch.from_arrays(columns, schema=self.result)
         le, re, diff = (column[chosen] for column in (parts.le, parts.re, parts.diff))
-        yield changes_of(payload, le, re, diff, hi, lo)
+        yield changes_of(payload, le, re, diff, id_high, id_low)
 
     def _batch(self, edges: _Edges, places: Ints) -> pa.RecordBatch:
         """Return the edges at some positions as rows to store."""

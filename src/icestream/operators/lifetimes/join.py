@@ -43,12 +43,12 @@ from icestream.operators.lifetimes.changes import (
 from icestream.operators.lifetimes.pairs import Pairs, Touched, bounds_of, lifetimes_of, pairs_of
 from icestream.operators.lifetimes.stored_rows import (
     ids_of,
-    keep_alive,
-    keep_late,
-    kept,
-    kept_late,
-    kept_payload,
+    late_events_synopsis,
+    live_events_synopsis,
     read_summed,
+    store_alive,
+    store_late,
+    stored_payload,
 )
 from icestream.state.groups.spec import Groups
 
@@ -62,7 +62,7 @@ class StreamJoin(LifetimeOperator):
     """All pairs of events of two streams that share a group and an instant."""
 
     is_prompt = True
-    tells_at_once = False
+    emits_at_once = False
     forgets = True
 
     def __init__(
@@ -85,10 +85,10 @@ class StreamJoin(LifetimeOperator):
         self._residual = residual
         self.result = pa.schema([self._joined.field(name) for name in self._shown])
         self.synopses = (
-            kept("left", left),
-            kept("right", right),
-            kept_late("late left", left),
-            kept_late("late right", right),
+            live_events_synopsis("left", left),
+            live_events_synopsis("right", right),
+            late_events_synopsis("late left", left),
+            late_events_synopsis("late right", right),
         )
 
     def on_changes(
@@ -109,9 +109,9 @@ class StreamJoin(LifetimeOperator):
         if not changes.num_rows:
             return
         touched = Touched(changes, groups)
-        keep_alive(port, changes, touched.slots, groups, max(watermark, over))
+        store_alive(port, changes, touched.slots, groups, max(watermark, over))
         if over <= watermark:
-            keep_late(LATE + port, changes, touched.slots, groups, watermark)
+            store_late(LATE + port, changes, touched.slots, groups, watermark)
         for portion in groups.portions(touched.distinct, (1 - port, LATE + 1 - port)):
             mine, bounds = touched.of(portion)
             probes = changes.take(pa.array(mine))
@@ -132,7 +132,7 @@ class StreamJoin(LifetimeOperator):
     ) -> Iterator[pa.RecordBatch]:
         sides = [
             payload_of(probes).take(pa.array(pairs.probes)),
-            kept_payload(stored).take(pa.array(pairs.stored)),
+            stored_payload(stored).take(pa.array(pairs.stored)),
         ]
         left, right = sides if port == LEFT else reversed(sides)
         joined = pa.RecordBatch.from_arrays([*left.columns, *right.columns], schema=self._joined)

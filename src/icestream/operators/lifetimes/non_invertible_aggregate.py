@@ -125,7 +125,7 @@ class NonInvertibleAggregate:
 
         after = LazyRows(events.owner, needed)
         keep(groups, 0, portion, kept.owners, LazyRows(new.owner, added), after)
-        told = payload_of(shown.rows, self.result)
+        emitted = payload_of(shown.rows, self.result)
         segments, table = self._swept(events, table_of(words_of_kinds.columns))
         chosen = np.flatnonzero(table[:, 0] > 0)
         owners = segments.owner[chosen]
@@ -133,9 +133,9 @@ class NonInvertibleAggregate:
             [*keys.take(pa.array(owners)).columns, *self._lifting.lower(table[chosen])],
             schema=self.result,
         )
-        payloads = pa.concat_batches([told, answers])
+        payloads = pa.concat_batches([emitted, answers])
         answer_kinds, answer_heads = numbered(*identities(payloads))
-        count = told.num_rows
+        count = emitted.num_rows
         before = stretches_of(shown.rows, shown.owners, answer_kinds[:count])
         answer = CountedIntervals(
             owners,

@@ -71,7 +71,7 @@ class Ordering:
 
     def places(self, payload: pa.RecordBatch) -> Ints:
         """Return the places of rows with different payloads; the best is 0."""
-        hi, lo = identities(payload)
+        id_high, id_low = identities(payload)
         keys: list[Ints] = []
         for each in self._by:
             column = payload.column(each.column)
@@ -79,7 +79,7 @@ class Ordering:
             keys += [_nulls(column, descending=each.descending), words]
             if each.descending:
                 keys[-1] = ~words
-        order = np.lexsort((lo, hi, *keys[::-1]))
+        order = np.lexsort((id_low, id_high, *keys[::-1]))
         places = np.empty(len(order), dtype=np.int64)
         places[order] = np.arange(len(order))
         return places

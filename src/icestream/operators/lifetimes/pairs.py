@@ -56,9 +56,9 @@ class Touched:
 
     def __init__(self, changes: pa.RecordBatch, groups: Groups) -> None:
         """Locate the groups."""
-        hi, lo = identities_of(changes)
+        id_high, id_low = identities_of(changes)
         #: the slot of each change
-        self.slots = groups.locate(hi, lo)
+        self.slots = groups.locate(id_high, id_low)
         #: the distinct slots, in order
         self.distinct, members = np.unique(self.slots, return_inverse=True)
         self._order = np.argsort(members, kind="stable")

@@ -79,27 +79,27 @@ class RevisableOutput:
         they were and as they will be.
         """
         after = revised(before, answer, watermark)
-        told = after.and_(before.negative()).consolidated()
+        emitted = after.and_(before.negative()).consolidated()
         lasting = after.where(after.re > over)
-        self._keep(groups, slots, told, before, lasting, kinds, owed)
-        if len(told):
-            told = told.at(np.argsort(told.count > 0, kind="stable"))
-            hi, lo = groups.identities(slots[told.owner])
-            payload = kinds.take(pa.array(told.kind))
-            yield changes_of(payload, told.le, told.re, told.count, hi, lo)
+        self._keep(groups, slots, emitted, before, lasting, kinds, owed)
+        if len(emitted):
+            emitted = emitted.at(np.argsort(emitted.count > 0, kind="stable"))
+            id_high, id_low = groups.identities(slots[emitted.owner])
+            payload = kinds.take(pa.array(emitted.kind))
+            yield changes_of(payload, emitted.le, emitted.re, emitted.count, id_high, id_low)
 
     def _keep(
         self,
         groups: Groups,
         slots: Slots,
-        told: CountedIntervals,
+        emitted: CountedIntervals,
         before: CountedIntervals,
         after: CountedIntervals,
         kinds: pa.RecordBatch,
         owed: tuple[CountedIntervals, CountedIntervals] | None,
     ) -> None:
         changed = np.zeros(len(slots), dtype=np.bool_)
-        changed[told.owner] = True
+        changed[emitted.owner] = True
         if owed is not None:
             before = before.and_(owed[0])
             after = after.and_(owed[1])

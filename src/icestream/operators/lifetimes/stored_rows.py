@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints, Mask, Slots
 from icestream.core.times import Micros
-from icestream.operators.folding.fold import HI, LO
+from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN
 from icestream.operators.lifetimes.changes import DIFF, HEAD, LE, RE, column_of, identities_of
 from icestream.operators.lifetimes.consolidate import consolidated
 from icestream.state.groups.spec import GroupRows, Groups, Synopsis
@@ -26,42 +26,42 @@ _OWNER = "__owner"
 _FEW = 4
 
 
-def kept(name: str, payload: pa.Schema) -> Synopsis:
+def live_events_synopsis(name: str, payload: pa.Schema) -> Synopsis:
     """Return the synopsis that stores events with a payload while they live."""
     head = [field for field in HEAD if field.name in {LE, RE, DIFF}]
     return Synopsis(name, pa.schema([*head, *payload]), expiry=RE)
 
 
-def kept_late(name: str, payload: pa.Schema) -> Synopsis:
+def late_events_synopsis(name: str, payload: pa.Schema) -> Synopsis:
     """Return the synopsis that stores, for one batch, events that ended before they arrived."""
     until = pa.field(UNTIL, pa.int64(), nullable=False)
-    return Synopsis(name, kept(name, payload).schema.append(until), expiry=UNTIL)
+    return Synopsis(name, live_events_synopsis(name, payload).schema.append(until), expiry=UNTIL)
 
 
-def kept_payload(rows: pa.RecordBatch) -> pa.RecordBatch:
+def stored_payload(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Return the payload of stored rows."""
     return rows.select([name for name in rows.schema.names if name not in {LE, RE, DIFF, UNTIL}])
 
 
-def keep_alive(
+def store_alive(
     synopsis: int, changes: pa.RecordBatch, slots: Slots, groups: Groups, watermark: Micros
 ) -> None:
     """Store the changes whose events end past the watermark."""
     alive = column_of(changes, RE) > watermark
-    rows = changes.drop_columns([HI, LO])
+    rows = changes.drop_columns([ID_HIGH_COLUMN, ID_LOW_COLUMN])
     if not alive.all():
         slots, rows = slots[alive], rows.filter(pa.array(alive))
     if rows.num_rows:
         groups.append(synopsis, slots, rows)
 
 
-def keep_late(
+def store_late(
     synopsis: int, changes: pa.RecordBatch, slots: Slots, groups: Groups, watermark: Micros
 ) -> None:
     """Store the other changes until the watermark moves."""
     late = column_of(changes, RE) <= watermark
     if late.any():
-        rows = changes.drop_columns([HI, LO]).filter(pa.array(late))
+        rows = changes.drop_columns([ID_HIGH_COLUMN, ID_LOW_COLUMN]).filter(pa.array(late))
         until = pa.array(np.full(rows.num_rows, watermark + 1))
         field = pa.field(UNTIL, pa.int64(), nullable=False)
         groups.append(synopsis, slots[late], rows.append_column(field, until))
@@ -104,5 +104,5 @@ def _summed(found: GroupRows, worn: Mask) -> GroupRows:
 
 def ids_of(changes: pa.RecordBatch, rows: Ints) -> tuple[Ids, Ids]:
     """Return id_high and id_low of the groups of some changes."""
-    hi, lo = identities_of(changes)
-    return hi[rows], lo[rows]
+    id_high, id_low = identities_of(changes)
+    return id_high[rows], id_low[rows]

@@ -136,7 +136,7 @@ class TopK:
     """The k best events of each group."""
 
     is_prompt = True
-    tells_at_once = True
+    emits_at_once = True
     forgets = True
 
     def __init__(

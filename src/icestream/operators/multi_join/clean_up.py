@@ -43,10 +43,10 @@ from icestream.kernels.multi_join.gathering import (
     take_rows,
 )
 from icestream.kernels.multi_join.owed import END, WALK, owed
-from icestream.kernels.multi_join.rows import LOG_HEAD, LOG_HI, LOG_LO
+from icestream.kernels.multi_join.rows import LOG_HEAD, LOG_ID_HIGH, LOG_ID_LOW
 from icestream.operators.multi_join.generations import (
-    FIRST_HI,
-    LAST_HI,
+    FIRST_ID_HIGH,
+    LAST_ID_HIGH,
     MARKER,
     PORT,
     ROWS,
@@ -132,7 +132,7 @@ class CleanUp:
                 found.append((partition, partition, load))
         ranges = []
         for low, high, load in found:
-            ends = first_hi(low, partitions), first_hi(high + 1, partitions) - 1
+            ends = first_id_high(low, partitions), first_id_high(high + 1, partitions) - 1
             ranges += [ends] if load <= share else parts_of(*ends, load / share)
         return ranges
 
@@ -141,7 +141,7 @@ class CleanUp:
         places = pairs_of(self._heap, 0, self._count)[:, PLACE]
         if not len(places):
             return parts_of(first, last, 2)
-        found = self._heap[places + LOG_HI].view(np.uint64)
+        found = self._heap[places + LOG_ID_HIGH].view(np.uint64)
         middle = int(np.partition(found, len(found) // 2)[len(found) // 2])
         cut = middle if middle > first else first + 1
         return [(first, cut - 1), (cut, last)]
@@ -149,7 +149,7 @@ class CleanUp:
     def _met(self, first: int, last: int) -> Table:
         """Return the records that overlap a range."""
         records = self.generations.records
-        begins, ends = (records[:, at].view(np.uint64) for at in (FIRST_HI, LAST_HI))
+        begins, ends = (records[:, at].view(np.uint64) for at in (FIRST_ID_HIGH, LAST_ID_HIGH))
         found: Table = records[(begins <= np.uint64(last)) & (ends >= np.uint64(first))]
         return found
 
@@ -200,7 +200,9 @@ class CleanUp:
         self._counts[:] = 0
         return blocks
 
-    def _nested(self, hi: int, blocks: Sequence[Sequence[Table]]) -> Iterator[tuple[Ints, Members]]:
+    def _nested(
+        self, id_high: int, blocks: Sequence[Sequence[Table]]
+    ) -> Iterator[tuple[Ints, Members]]:
         """Yield what the rows of one id_high owe, with one block of each port in memory."""
         if not blocks:
             yield from self._combined()
@@ -208,9 +210,9 @@ class CleanUp:
         port = len(self._counts) - len(blocks)
         used, count = self._used, self._count
         for block in blocks[0]:
-            self._load(hi, hi, block)
+            self._load(id_high, id_high, block)
             if self._count > count:
-                yield from self._nested(hi, blocks[1:])
+                yield from self._nested(id_high, blocks[1:])
             self._used, self._count, self._counts[port] = used, count, 0
 
     def _combined(self) -> Iterator[tuple[Ints, Members]]:
@@ -235,8 +237,8 @@ class CleanUp:
                         {port: found[:, port] + LOG_HEAD for port in range(ports)},
                         {},
                         lifetimes[:count],
-                        self._heap[found[:, 0] + LOG_HI].view(np.uint64),
-                        self._heap[found[:, 0] + LOG_LO].view(np.uint64),
+                        self._heap[found[:, 0] + LOG_ID_HIGH].view(np.uint64),
+                        self._heap[found[:, 0] + LOG_ID_LOW].view(np.uint64),
                     ),
                 )
 
@@ -249,6 +251,6 @@ def parts_of(first: int, last: int, parts: float) -> list[tuple[int, int]]:
     return [(low, high - 1) for low, high in pairwise(bounds)]
 
 
-def first_hi(partition: int, partitions: int) -> int:
+def first_id_high(partition: int, partitions: int) -> int:
     """Return the first id_high of a partition."""
     return -(-(partition << 32) // partitions) << 32

@@ -37,10 +37,10 @@ def flush(
     """Write the rows that are not on the log yet; return the bytes. The index must have room."""
     count = resident.fresh
     places, ports = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
-    hi = np.empty(count, dtype=np.uint64)
-    list_rows(resident.heap, resident.logged, resident.words, resident.keys, places, ports, hi)
-    order = _by_port_and_hi(ports, hi)
-    places, ports, hi = places[order], ports[order], hi[order]
+    id_high = np.empty(count, dtype=np.uint64)
+    list_rows(resident.heap, resident.logged, resident.words, resident.keys, places, ports, id_high)
+    order = _by_port_and_id_high(ports, id_high)
+    places, ports, id_high = places[order], ports[order], id_high[order]
     sizes = (resident.heap[places + k.HEAD] >> 32) + LOG_HEAD
     ends = resident.heap[places + k.RE]
     epoch, written = generations.begin_flush(), 0
@@ -54,19 +54,19 @@ def flush(
         )
         latest = int(ends[first:last].max())
         generations.add(
-            record_of(port, epoch, marker, hi[first:last], len(words), latest),
+            record_of(port, epoch, marker, id_high[first:last], len(words), latest),
         )
         written += words.nbytes
     resident.all_logged()
     return written
 
 
-def _by_port_and_hi(ports: Ints, hi: Ids) -> Ints:
+def _by_port_and_id_high(ports: Ints, id_high: Ids) -> Ints:
     """Return the order by port and id_high; rows of a port form long sorted runs."""
     parts = []
     for port in np.flatnonzero(np.bincount(ports)):
         mine = np.flatnonzero(ports == port)
-        parts.append(mine[np.argsort(hi[mine], kind="stable")])
+        parts.append(mine[np.argsort(id_high[mine], kind="stable")])
     return np.concatenate(parts)
 
 
@@ -87,11 +87,11 @@ def most_records(rows: int, words: int, ports: int, record_bytes: int) -> int:
     return min(rows, (words + LOG_HEAD * rows) // max(1, record_bytes // 8) + ports)
 
 
-def record_of(port: int, epoch: int, marker: int, hi: Ids, words: int, latest: int) -> Ints:
+def record_of(port: int, epoch: int, marker: int, id_high: Ids, words: int, latest: int) -> Ints:
     """Return the index entry of a record."""
-    first, last = signed(hi[[0, -1]]).tolist()
+    first, last = signed(id_high[[0, -1]]).tolist()
     place = marker - 2**64 if marker >= 2**63 else marker
-    return np.array([port, epoch, place, first, last, len(hi), words, latest])
+    return np.array([port, epoch, place, first, last, len(id_high), words, latest])
 
 
 def _runs(values: Ints) -> list[tuple[int, int]]:

@@ -34,8 +34,8 @@ from icestream.state.table import CountedTable
 PORT = 0
 EPOCH = 1
 MARKER = 2
-FIRST_HI = 3
-LAST_HI = 4
+FIRST_ID_HIGH = 3
+LAST_ID_HIGH = 4
 ROWS = 5
 WORDS = 6
 ENDS = 7
@@ -90,7 +90,7 @@ class Generations:
 
     def partitions_of(self, records: Table) -> tuple[Ints, Ints]:
         """Return the first and the last partition of records."""
-        first, last = (records[:, at].view(np.uint64) for at in (FIRST_HI, LAST_HI))
+        first, last = (records[:, at].view(np.uint64) for at in (FIRST_ID_HIGH, LAST_ID_HIGH))
         return partitions_of(first, self._partitions), partitions_of(last, self._partitions)
 
     def forget(self, floor: Ints, owing: Mask, watermark: int) -> None:
@@ -190,9 +190,9 @@ class Generations:
         return 8 * (RECORD * len(self.records) + 2 * len(self.cuts))
 
 
-def signed(hi: Ids) -> Ints:
+def signed(id_high: Ids) -> Ints:
     """Return identities as signed numbers with the same bits."""
-    return hi.view(np.int64)
+    return id_high.view(np.int64)
 
 
 def least_between(values: Ints, first: Ints, last: Ints) -> Ints:

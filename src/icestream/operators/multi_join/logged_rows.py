@@ -15,7 +15,14 @@ import numpy as np
 
 from icestream.core.arrays import Ids, Ints
 from icestream.core.errors import DamageError
-from icestream.kernels.multi_join.rows import LOG_HEAD, LOG_HI, LOG_LE, LOG_LO, LOG_RE, log_starts
+from icestream.kernels.multi_join.rows import (
+    LOG_HEAD,
+    LOG_ID_HIGH,
+    LOG_ID_LOW,
+    LOG_LE,
+    LOG_RE,
+    log_starts,
+)
 from icestream.state.log.format import Record, show_marker
 from icestream.state.rows import RowCodec
 
@@ -43,19 +50,19 @@ class LoggedRows:
         rows = cls(record.synopsis, record.group, words, starts[:count])
         ends = np.append(rows.starts[1:], len(words))
         fit = codecs[rows.port].fits(words, rows.payloads, ends)
-        if not fit or (rows.hi[1:] < rows.hi[:-1]).any():
+        if not fit or (rows.id_high[1:] < rows.id_high[:-1]).any():
             raise DamageError(folder, no_rows(record))
         return rows
 
     @property
-    def hi(self) -> Ids:
+    def id_high(self) -> Ids:
         """Return the high words of the identities."""
-        return self.words[self.starts + LOG_HI].view(np.uint64)
+        return self.words[self.starts + LOG_ID_HIGH].view(np.uint64)
 
     @property
-    def lo(self) -> Ids:
+    def id_low(self) -> Ids:
         """Return the low words of the identities."""
-        return self.words[self.starts + LOG_LO].view(np.uint64)
+        return self.words[self.starts + LOG_ID_LOW].view(np.uint64)
 
     @property
     def le(self) -> Ints:

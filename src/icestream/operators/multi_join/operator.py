@@ -41,7 +41,7 @@ from icestream.core.arrays import Ints, Mask, Table
 from icestream.core.errors import InputError
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.kernels.multi_join import resident as k
-from icestream.operators.folding.fold import HI
+from icestream.operators.folding.fold import ID_HIGH_COLUMN
 from icestream.operators.lifetimes.changes import DIFF, LE, RE, column_of, identities_of, payload_of
 from icestream.operators.multi_join import flushing
 from icestream.operators.multi_join.clean_up import CleanUp, Overflow
@@ -157,10 +157,10 @@ class MultiJoin:
             yield from self._take(port, chunk.slice(0, count // 2))
             yield from self._take(port, chunk.slice(count // 2))
             return
-        hi, lo = identities_of(chunk)
+        id_high, id_low = identities_of(chunk)
         le, re = column_of(chunk, LE), column_of(chunk, RE)
-        slots, hits = self._resident.open(hi, lo, port)
-        came = Chunk(port, payload, hi, lo, le, re, slots, hits)
+        slots, hits = self._resident.open(id_high, id_low, port)
+        came = Chunk(port, payload, id_high, id_low, le, re, slots, hits)
         room = self._results.capacity()
         for members in combined(self._resident, self._spec.ports, came, room):
             yield from self._counted(self._resident.heap, members)
@@ -182,8 +182,8 @@ class MultiJoin:
     def _counted(self, heap: Ints, members: Members) -> Iterator[pa.RecordBatch]:
         """Yield results, and count them for their partitions."""
         for made in self._results.made(heap, members):
-            hi = np.asarray(made.column(HI).to_numpy())
-            counts = np.bincount(self._spec.partitions_of(hi), minlength=self._spec.partitions)
+            id_high = np.asarray(made.column(ID_HIGH_COLUMN).to_numpy())
+            counts = np.bincount(self._spec.partitions_of(id_high), minlength=self._spec.partitions)
             self._resident.facts[:, k.OUTPUTS] += counts
             self._counts["early"] += made.num_rows
             yield made
@@ -426,7 +426,7 @@ class MultiJoin:
             self._take_back(rows.where(slice(count // 2, None)))
             return
         rows = rows.where(self._history.is_resident(rows))
-        slots, _ = self._resident.open(rows.hi, rows.lo, rows.port)
+        slots, _ = self._resident.open(rows.id_high, rows.id_low, rows.port)
         self._resident.link(
             slots, rows.port, rows.le, rows.re, rows.words, rows.payloads, fresh=False
         )

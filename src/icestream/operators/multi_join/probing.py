@@ -24,8 +24,8 @@ class Chunk:
 
     port: int
     payload: pa.RecordBatch
-    hi: Ids
-    lo: Ids
+    id_high: Ids
+    id_low: Ids
     le: Ints
     re: Ints
     #: the key of each row, and the rows whose key has rows on all other ports
@@ -63,4 +63,4 @@ def combined(resident: Resident, ports: int, chunk: Chunk, room: int) -> Iterato
                 for number, other in enumerate(others)
             }
             taken = {chunk.port: (chunk.payload, mine)}
-            yield Members(places, taken, lifetimes[:count], chunk.hi[mine], chunk.lo[mine])
+            yield Members(places, taken, lifetimes[:count], chunk.id_high[mine], chunk.id_low[mine])

@@ -131,7 +131,9 @@ class JoinRecovery:
 
     def is_resident(self, rows: LoggedRows) -> Mask:
         """Return which rows belong to a generation that has not ended."""
-        ended: Mask = self._ended[partitions_of(rows.hi, self.resident.partitions)] < rows.epoch
+        ended: Mask = (
+            self._ended[partitions_of(rows.id_high, self.resident.partitions)] < rows.epoch
+        )
         return ended
 
     def note(self, kind: int, events: Table) -> None:
@@ -158,9 +160,9 @@ class JoinRecovery:
                 with closing(self.shard.reader(info)) as reader:
                     texts = list(self._records(reader, NUMBERS))
                     if texts:
-                        told = json.loads(bytes(texts[-1].payload))
-                        self.numbers["epoch"] = whole(told["epoch"], 0, EPOCHS - 1)
-                        self.numbers["watermark"] = whole(told["watermark"])
+                        header = json.loads(bytes(texts[-1].payload))
+                        self.numbers["epoch"] = whole(header["epoch"], 0, EPOCHS - 1)
+                        self.numbers["watermark"] = whole(header["watermark"])
                         self._take(reader)
                         return True
         return False
@@ -199,13 +201,13 @@ class JoinRecovery:
                 if record.operator != self.number:
                     continue
                 rows = self._rows_of(record)
-                re, hi, epoch = rows.re, rows.hi, rows.epoch
+                re, id_high, epoch = rows.re, rows.id_high, rows.epoch
                 latest = int(re.max())
                 self.generations.add(
-                    record_of(rows.port, epoch, record.marker, hi, len(rows.words), latest)
+                    record_of(rows.port, epoch, record.marker, id_high, len(rows.words), latest)
                 )
                 self.generations.reached(epoch)
-                partitions = partitions_of(hi, self.resident.partitions)
+                partitions = partitions_of(id_high, self.resident.partitions)
                 np.maximum.at(facts[:, k.LATEST], partitions, re)
                 later = oldest[partitions] < epoch
                 np.minimum.at(facts[:, k.FIRST], partitions[later], rows.le[later])

@@ -106,11 +106,11 @@ class Resident:
         if places > self._numbers["places"]:
             self._make_index(places)
 
-    def open(self, hi: Ids, lo: Ids, port: int) -> tuple[Ints, Ints]:
+    def open(self, id_high: Ids, id_low: Ids, port: int) -> tuple[Ints, Ints]:
         """Return the key of each row, and the rows whose key has rows on all other ports."""
-        slots, hits = np.empty(len(hi), dtype=np.int64), np.empty(len(hi), dtype=np.int64)
+        slots, hits = np.empty(len(id_high), dtype=np.int64), np.empty(len(id_high), dtype=np.int64)
         self._numbers["keys"], count = k.open_keys(
-            self._places, self._keys.view, self._numbers["keys"], hi, lo, port, slots, hits
+            self._places, self._keys.view, self._numbers["keys"], id_high, id_low, port, slots, hits
         )
         return slots, hits[:count]
 

@@ -41,8 +41,8 @@ class Members:
     taken: Mapping[int, tuple[pa.RecordBatch, Ints]]
     #: start and end of each combination's lifetime
     lifetimes: Table
-    hi: Ids
-    lo: Ids
+    id_high: Ids
+    id_low: Ids
 
 
 class JoinResults:
@@ -63,7 +63,7 @@ class JoinResults:
     def made(self, heap: Ints, members: Members) -> Iterator[pa.RecordBatch]:
         """Yield results as changes."""
         sizes = {port: heap[members.places[port]] >> 32 for port in self._in_heap(members)}
-        words = np.full(len(members.hi), _HEAD_WORDS, dtype=np.int64)
+        words = np.full(len(members.id_high), _HEAD_WORDS, dtype=np.int64)
         for each in sizes.values():
             words += 2 * each
         for rows, _ in members.taken.values():
@@ -97,8 +97,8 @@ class JoinResults:
             np.ascontiguousarray(members.lifetimes[some, 0]),
             np.ascontiguousarray(members.lifetimes[some, 1]),
             np.ones(some.stop - some.start, dtype=np.int64),
-            members.hi[some],
-            members.lo[some],
+            members.id_high[some],
+            members.id_low[some],
         )
         return made if self._spec.where is None else made.filter(self._spec.where.mask(payload))
 

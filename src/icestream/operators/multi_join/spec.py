@@ -6,7 +6,7 @@ the lifetimes share an instant, and the condition holds. It lives for the instan
 
 Invariants:
 1. The partitions of a join divide the range of `id_high` evenly and in order
-   (`test_partitions_are_even_ranges_of_hi`).
+   (`test_partitions_are_even_ranges_of_id_high`).
 2. A join without ports, columns or partitions is rejected
    (`test_a_join_that_cannot_be_is_refused`).
 
@@ -78,12 +78,12 @@ class MultiJoinSpec:
             [self.inputs[port].field(column).with_name(name) for port, column, name in self.columns]
         )
 
-    def partitions_of(self, hi: Ids) -> Ints:
+    def partitions_of(self, id_high: Ids) -> Ints:
         """Return the partition of each identity."""
-        return partitions_of(hi, self.partitions)
+        return partitions_of(id_high, self.partitions)
 
 
-def partitions_of(hi: Ids, partitions: int) -> Ints:
+def partitions_of(id_high: Ids, partitions: int) -> Ints:
     """Return the partition of each identity, out of `partitions`."""
-    upper = hi >> np.uint64(32)
+    upper = id_high >> np.uint64(32)
     return ((upper * np.uint64(partitions)) >> np.uint64(32)).astype(np.int64)

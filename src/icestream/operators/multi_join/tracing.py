@@ -80,8 +80,8 @@ class Tracer:
         sample = self._sample(rows)
         found: dict[int, Floats] = {}
         for lineage in self._lineages:
-            hi, _ = identified(sample, lineage.columns)
-            places = partitions_of(hi, self._partitions)
+            id_high, _ = identified(sample, lineage.columns)
+            places = partitions_of(id_high, self._partitions)
             counts = np.bincount(places, minlength=self._partitions) / self._rate
             found[lineage.join] = found.get(lineage.join, 0.0) + counts
         return {join: (counts, counts * row_bytes) for join, counts in found.items()}

@@ -28,7 +28,7 @@ from icestream.operators.object_aggregates.directory import Slices
 from icestream.operators.object_aggregates.states import States
 from icestream.operators.object_aggregates.tree import SliceRange, portions
 from icestream.operators.protocol import Shard
-from icestream.state.validation import sensible
+from icestream.state.validation import validated
 
 #: maximum number of slices that are read before they are combined
 SLICES_AT_ONCE = 1024
@@ -103,7 +103,7 @@ class Assembly:
         }
         piece = wanted[0][0]
         for record in self._shard.log.read_many(np.array(sorted(uses), dtype=np.uint64)):
-            with sensible(self._shard.log.folder):
+            with validated(self._shard.log.folder):
                 if claimed[record.marker] != len(record.payload):
                     msg = f"a slice of {claimed[record.marker]} bytes has {len(record.payload)}"
                     raise ValueError(msg)

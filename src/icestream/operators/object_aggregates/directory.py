@@ -23,8 +23,8 @@ SLICE = np.dtype(
         ("place", np.int64),
         ("marker", np.uint64),
         ("bytes", np.int64),
-        ("first_hi", np.uint64),
-        ("last_hi", np.uint64),
+        ("first_id_high", np.uint64),
+        ("last_id_high", np.uint64),
     ]
 )
 

@@ -17,12 +17,12 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import pyarrow as pa
 
-from icestream.operators.folding.fold import HI
+from icestream.operators.folding.fold import ID_HIGH_COLUMN
 
 #: upper bits of id_high that the histogram distinguishes
 _BITS = 12
 _SHIFT = np.uint64(64 - _BITS)
-_HI_END = 2**64
+_ID_HIGH_END = 2**64
 
 
 def ranges_of(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[tuple[int, int]]:
@@ -30,7 +30,7 @@ def ranges_of(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[tuple[in
     weights = np.zeros(2**_BITS)
     for batch in batches:
         if batch.num_rows:
-            bins = np.asarray(batch.column(HI)) >> _SHIFT
+            bins = np.asarray(batch.column(ID_HIGH_COLUMN)) >> _SHIFT
             counts = np.bincount(bins.astype(np.int64), minlength=2**_BITS)
             weights += counts * (batch.nbytes / batch.num_rows)
     passed = np.cumsum(weights)
@@ -40,13 +40,13 @@ def ranges_of(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[tuple[in
     for end in (ends[ends < 2**_BITS].astype(object) << int(_SHIFT)).tolist():
         yield low, end
         low = end
-    yield low, _HI_END
+    yield low, _ID_HIGH_END
 
 
 def within(batch: pa.RecordBatch, low: int, high: int) -> pa.RecordBatch:
     """Return the events with `low <= id_high < high`."""
-    if low == 0 and high == _HI_END:
+    if low == 0 and high == _ID_HIGH_END:
         return batch
-    hi = np.asarray(batch.column(HI))
-    inside = (hi >= np.uint64(low)) & (hi <= np.uint64(high - 1))
+    id_high = np.asarray(batch.column(ID_HIGH_COLUMN))
+    inside = (id_high >= np.uint64(low)) & (id_high <= np.uint64(high - 1))
     return batch.filter(pa.array(inside))

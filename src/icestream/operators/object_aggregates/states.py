@@ -24,7 +24,7 @@ from icestream.kernels.words import combine_sorted
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.folding.columns import InputColumn
 from icestream.operators.folding.fields import Layout
-from icestream.operators.folding.fold import HI, LO, fold_field
+from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN, fold_field
 from icestream.operators.object_aggregates.functions import ObjectFunction, function_of, is_object
 from icestream.operators.object_aggregates.ragged import owners
 from icestream.operators.object_aggregates.spec import ObjectSpec
@@ -60,10 +60,12 @@ class States:
 
     def lift(self, tuples: pa.RecordBatch, panes: Ints) -> tuple[Ints, pa.RecordBatch]:
         """Return pane and state of each (pane, group) of events in arrival order."""
-        hi, lo = (np.asarray(tuples.column(name)) for name in (HI, LO))
+        id_high, id_low = (
+            np.asarray(tuples.column(name)) for name in (ID_HIGH_COLUMN, ID_LOW_COLUMN)
+        )
         times = np.asarray(tuples.column(TIME))
-        order = np.lexsort((times, lo, hi, panes))
-        bounds = _bounds(panes[order], hi[order], lo[order])
+        order = np.lexsort((times, id_low, id_high, panes))
+        bounds = _bounds(panes[order], id_high[order], id_low[order])
         places = pa.array(order)
         ordered = {
             name: tuples.column(name).take(places)
@@ -77,15 +79,15 @@ class States:
         keys = self._codec.canonical(tuples.take(pa.array(firsts)))
         slots = np.empty_like(order)
         slots[order] = owners(bounds)
-        entries = self._fold(tuples, slots, hi[firsts], lo[firsts])
+        entries = self._fold(tuples, slots, id_high[firsts], id_low[firsts])
         return panes[firsts], self.batch(entries, keys.columns, states)
 
     def combine(self, targets: Ints, rows: pa.RecordBatch) -> tuple[Ints, pa.RecordBatch]:
         """Return target and state of each (target, group) of rows in arrival order."""
         entries = self.entries(rows)
-        hi, lo = _ids(entries, 0), _ids(entries, 1)
-        order = np.lexsort((lo, hi, targets))
-        bounds = _bounds(targets[order], hi[order], lo[order])
+        id_high, id_low = _ids(entries, 0), _ids(entries, 1)
+        order = np.lexsort((id_low, id_high, targets))
+        bounds = _bounds(targets[order], id_high[order], id_low[order])
         firsts = order[bounds[:-1]]
         if len(firsts) == len(order):
             return targets[order], rows.take(pa.array(order))
@@ -157,9 +159,9 @@ class States:
 
     def inside(self, rows: pa.RecordBatch, low: int, high: int) -> pa.RecordBatch:
         """Return a copy of the rows with `low <= id_high < high`, given sorted rows."""
-        hi = _ids(self.entries(rows), 0)
-        first = int(np.searchsorted(hi, np.uint64(low), side="left"))
-        last = int(np.searchsorted(hi, np.uint64(high - 1), side="right"))
+        id_high = _ids(self.entries(rows), 0)
+        first = int(np.searchsorted(id_high, np.uint64(low), side="left"))
+        last = int(np.searchsorted(id_high, np.uint64(high - 1), side="right"))
         return rows.take(pa.array(np.arange(first, last)))
 
     def write(self, rows: pa.RecordBatch) -> pa.Buffer:
@@ -172,10 +174,10 @@ class States:
         batch.validate(full=True)
         return batch
 
-    def _fold(self, tuples: pa.RecordBatch, slots: Ints, hi: Ids, lo: Ids) -> Table:
+    def _fold(self, tuples: pa.RecordBatch, slots: Ints, id_high: Ids, id_low: Ids) -> Table:
         """Fold the words of events into the rows `slots` of groups with the given identities."""
-        entries = np.tile(self.layout.entry_identity, (len(hi), 1))
-        entries[:, 0], entries[:, 1] = hi.view(np.int64), lo.view(np.int64)
+        entries = np.tile(self.layout.entry_identity, (len(id_high), 1))
+        entries[:, 0], entries[:, 1] = id_high.view(np.int64), id_low.view(np.int64)
         columns = {name: InputColumn(tuples.column(name)) for name in self._inputs}
         for field, place in zip(self.layout.fields, self.layout.places, strict=True):
             fold_field(field, int(place), entries, slots, columns, 0, len(slots))
@@ -192,9 +194,11 @@ def _ids(entries: Table, column: int) -> Ids:
     return np.ascontiguousarray(entries[:, column]).view(np.uint64)
 
 
-def _bounds(targets: Ints, hi: Ids, lo: Ids) -> Ints:
+def _bounds(targets: Ints, id_high: Ids, id_low: Ids) -> Ints:
     """Return where each (target, id_high, id_low) begins in sorted columns, and the last end."""
     if len(targets) == 0:
         return np.zeros(1, dtype=np.int64)
-    changed = (targets[1:] != targets[:-1]) | (hi[1:] != hi[:-1]) | (lo[1:] != lo[:-1])
+    changed = (
+        (targets[1:] != targets[:-1]) | (id_high[1:] != id_high[:-1]) | (id_low[1:] != id_low[:-1])
+    )
     return np.concatenate([[0], np.flatnonzero(changed) + 1, [len(targets)]]).astype(np.int64)

@@ -35,7 +35,7 @@ LEVELS = 6
 SLICE_OVERHEAD = 1024
 
 #: one more than the greatest id_high
-_HI_END = 2**64
+_ID_HIGH_END = 2**64
 
 
 def highest_level(reach: int, move: int) -> int:
@@ -75,19 +75,21 @@ class SliceRange:
     target: int
     slices: Slices
     low: int = 0
-    high: int = _HI_END
+    high: int = _ID_HIGH_END
 
     @property
     def whole(self) -> bool:
         """Return whether the range has every group."""
-        return self.low == 0 and self.high == _HI_END
+        return self.low == 0 and self.high == _ID_HIGH_END
 
     @property
     def bytes(self) -> int:
         """Return the approximate bytes of the groups in the range, if id_high is spread evenly."""
         if self.whole:
             return int(self.slices["bytes"].sum())
-        first, last = (self.slices[name].astype(np.float64) for name in ("first_hi", "last_hi"))
+        first, last = (
+            self.slices[name].astype(np.float64) for name in ("first_id_high", "last_id_high")
+        )
         inside = np.minimum(last, float(self.high)) - np.maximum(first, float(self.low))
         shares = np.clip(inside / np.maximum(last - first, 1.0), 0.0, 1.0)
         return int((self.slices["bytes"] * np.where(last > first, shares, 1.0)).sum())
@@ -99,7 +101,7 @@ class SliceRange:
         return tuple(part for part in parts if len(part.slices))
 
     def _part(self, low: int, high: int) -> SliceRange:
-        first, last = self.slices["first_hi"], self.slices["last_hi"]
+        first, last = self.slices["first_id_high"], self.slices["last_id_high"]
         inside = (first <= np.uint64(high - 1)) & (last >= np.uint64(low))
         return SliceRange(self.target, self.slices[inside], low, high)
 

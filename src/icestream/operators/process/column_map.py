@@ -158,9 +158,9 @@ class MapColumns(ColumnVariable):
             )
         owners = np.concatenate([owners for owners, _ in parts])
         rows = pa.concat_batches([rows for _, rows in parts])
-        hi, lo = self._codec.identify(rows.select(self._keys.names))
-        order = np.lexsort((lo, hi, owners))
-        _, last = _runs(owners[order], hi[order], lo[order])
+        id_high, id_low = self._codec.identify(rows.select(self._keys.names))
+        order = np.lexsort((id_low, id_high, owners))
+        _, last = _runs(owners[order], id_high[order], id_low[order])
         chosen = order[last]
         chosen = chosen[~np.asarray(rows.column(GONE).to_numpy(zero_copy_only=False))[chosen]]
         chosen = chosen[np.lexsort((chosen, owners[chosen]))]
@@ -174,17 +174,19 @@ class MapColumns(ColumnVariable):
         known, asked = (
             self._codec.identify(batch) for batch in (live.select(self._keys.names), keys)
         )
-        hi, lo = (np.concatenate(part) for part in zip(known, asked, strict=True))
-        order = np.lexsort((lo, hi, everyone))
-        first, _ = _runs(everyone[order], hi[order], lo[order])
+        id_high, id_low = (np.concatenate(part) for part in zip(known, asked, strict=True))
+        order = np.lexsort((id_low, id_high, everyone))
+        first, _ = _runs(everyone[order], id_high[order], id_low[order])
         leader = order[np.maximum.accumulate(np.where(first, np.arange(len(order)), 0))]
         found = np.empty(len(order), dtype=np.int64)
         found[order] = np.where(leader < count, leader, -1)
         return found[count:]
 
 
-def _runs(owners: Ints, hi: Ids, lo: Ids) -> tuple[Mask, Mask]:
+def _runs(owners: Ints, id_high: Ids, id_low: Ids) -> tuple[Mask, Mask]:
     """Return which of the sorted (group, key) pairs are the first and the last of equal ones."""
     differs = np.ones(len(owners) + 1, dtype=np.bool_)
-    differs[1:-1] = (owners[1:] != owners[:-1]) | (hi[1:] != hi[:-1]) | (lo[1:] != lo[:-1])
+    differs[1:-1] = (
+        (owners[1:] != owners[:-1]) | (id_high[1:] != id_high[:-1]) | (id_low[1:] != id_low[:-1])
+    )
     return differs[:-1], differs[1:]

@@ -123,9 +123,9 @@ class VectorisedRun:
                 f"the column {GROUP} with the number of each row's group"
             )
             raise DefinitionError(msg)
-        hi, lo = stage.groups.identities(stage.slots[stage.focus])
+        id_high, id_low = stage.groups.identities(stage.slots[stage.focus])
         le, re, diff = time_columns(batch, times)
-        yield changes_of(payload, le, re, diff, hi[numbers], lo[numbers])
+        yield changes_of(payload, le, re, diff, id_high[numbers], id_low[numbers])
 
     def _as_batch(self, output: Any) -> pa.RecordBatch:
         if isinstance(output, pa.RecordBatch):
@@ -152,14 +152,14 @@ class VectorisedRun:
         floor: Micros,
     ) -> Iterator[_Work]:
         """Load groups and write what changed; errors name the operator and the first key."""
-        book = TimerTable(groups, len(self.declared), slots, floor) if self.has_timers else None
-        work = _Work(PortionContext(groups, slots, watermark), book, self.declared)
+        timers = TimerTable(groups, len(self.declared), slots, floor) if self.has_timers else None
+        work = _Work(PortionContext(groups, slots, watermark), timers, self.declared)
         try:
             yield work
             for variable in work.variables.values():
                 variable.flush()
-            if book is not None:
-                book.flush(keys)
+            if timers is not None:
+                timers.flush(keys)
         except (DefinitionError, InputError) as error:
             msg = f"{self._name}: {error}"
             raise type(error)(msg) from error
@@ -178,10 +178,10 @@ class _Work:
     """One portion of groups with its variables and timers."""
 
     def __init__(
-        self, stage: PortionContext, book: TimerTable | None, declared: Mapping[str, Declared]
+        self, stage: PortionContext, timers: TimerTable | None, declared: Mapping[str, Declared]
     ) -> None:
         self.stage = stage
-        self.book = book
+        self.timers = timers
         self.variables = {
             name: _variable(stage, number, name, kind)
             for number, (name, kind) in enumerate(declared.items())
@@ -200,23 +200,23 @@ class _Work:
             times=portion.times,
             ends=portion.ends,
             diffs=portion.diffs,
-            timers=ColumnTimers(self.book, self.stage, None),
+            timers=ColumnTimers(self.timers, self.stage, None),
             watermark=self.stage.watermark,
         )
 
     def due(self, keys: pa.RecordBatch) -> DueBatch | None:
         """Select the groups that have a due timer and remove the earliest timer of each."""
-        if self.book is None:
+        if self.timers is None:
             return None
-        owners, at = self.book.pending()
+        owners, at = self.timers.pending()
         reached = at <= self.stage.watermark
         owners, at = owners[reached], at[reached]
         if not owners.size:
             return None
         focus, first = np.unique(owners, return_index=True)
         self.stage.focus, self.stage.now = focus, at[first]
-        self.book.delete(focus, at[first])
-        timers = ColumnTimers(self.book, self.stage, at[first])
+        self.timers.delete(focus, at[first])
+        timers = ColumnTimers(self.timers, self.stage, at[first])
         return DueBatch(take(keys, focus), at[first], timers, self.stage.watermark)
 
 

@@ -119,21 +119,21 @@ class PerGroupRun:
         floor: Micros,
     ) -> Iterator[list[Row]]:
         """Set up the context, yield keys, write what changed; errors name operator and key."""
-        variables, book = self._handle.variables, None
+        variables, timers = self._handle.variables, None
         if self.has_timers:
-            book = TimerTable(groups, len(variables), slots, floor)
+            timers = TimerTable(groups, len(variables), slots, floor)
         collects = gc.isenabled()
         gc.disable()  # values live as long as the chunk: looking for cycles costs half the time
         self._scene.begin(groups, slots, watermark)
-        self._timers.open(book, watermark, allowed=self.has_timers)
+        self._timers.open(timers, watermark, allowed=self.has_timers)
         known = self._key_coder.rows(keys)
         try:
             yield known
             self._scene.position = _NO_GROUP
             for variable in variables:
                 variable.flush()
-            if book is not None:
-                book.flush(keys)
+            if timers is not None:
+                timers.flush(keys)
         except (DefinitionError, InputError) as error:
             msg = f"{self._place(known)}: {error}"
             raise type(error)(msg) from error

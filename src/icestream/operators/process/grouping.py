@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ints, Slots
 from icestream.kernels.ranges import numbers_of
-from icestream.operators.folding.fold import HI, LO
+from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN
 from icestream.operators.lifetimes.changes import DIFF, LE, RE, column_of, payload_of
 from icestream.state.groups.directory import slot_order
 from icestream.state.groups.spec import Groups
@@ -51,12 +51,14 @@ class GroupPortion:
 
 def portions_of(groups: Groups, changes: pa.RecordBatch, *, expand: bool) -> Iterator[GroupPortion]:
     """Yield changes sorted by group and time; `expand` repeats events with a count above one."""
-    hi, lo = (column_of(changes, name).view(np.uint64) for name in (HI, LO))
+    id_high, id_low = (
+        column_of(changes, name).view(np.uint64) for name in (ID_HIGH_COLUMN, ID_LOW_COLUMN)
+    )
     times, diffs = column_of(changes, LE), column_of(changes, DIFF)
     if not len(times):
         return
-    begins = _begins((hi[1:] != hi[:-1]) | (lo[1:] != lo[:-1]))
-    rows, slots, bounds = _by_slot(groups.locate(hi[begins], lo[begins]), begins, times)
+    begins = _begins((id_high[1:] != id_high[:-1]) | (id_low[1:] != id_low[:-1]))
+    rows, slots, bounds = _by_slot(groups.locate(id_high[begins], id_low[begins]), begins, times)
     if expand and (diffs != 1).any():
         counts = diffs[rows]
         rows, diffs = np.repeat(rows, counts), np.ones_like(diffs)

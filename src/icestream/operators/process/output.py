@@ -108,12 +108,12 @@ class Collected:
                 msg = f"output must be dicts or Arrow batches; got {item!r}"
                 raise DefinitionError(msg)
 
-    def take(self, hi: Ids, lo: Ids) -> Iterator[pa.RecordBatch]:
+    def take(self, id_high: Ids, id_low: Ids) -> Iterator[pa.RecordBatch]:
         """Yield the collected rows as changes, given the identities of the positions."""
         if self._rows:
             payload = self._coder.batch(self._rows)
             at, le, re, diff = np.array(self._heads, dtype=np.int64).T
-            yield changes_of(payload, le, re, diff, hi[at], lo[at])
+            yield changes_of(payload, le, re, diff, id_high[at], id_low[at])
         if self._batches:
             parts = [fitted(batch, self._result, TIMES) for _, _, batch in self._batches]
             heads = [
@@ -123,7 +123,7 @@ class Collected:
             sizes = [batch.num_rows for batch in parts]
             at = np.repeat([position for position, _, _ in self._batches], sizes)
             le, re, diff = (np.concatenate(column) for column in zip(*heads, strict=True))
-            yield changes_of(pa.concat_batches(parts), le, re, diff, hi[at], lo[at])
+            yield changes_of(pa.concat_batches(parts), le, re, diff, id_high[at], id_low[at])
 
     def _add_row(self, position: int, now: Micros, row: dict[str, Any]) -> None:
         le, re, diff = now, now + 1, 1

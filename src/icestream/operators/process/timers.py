@@ -193,7 +193,7 @@ class GroupTimers:
 
     def __init__(self) -> None:
         """Start outside any chunk of work."""
-        self._book: TimerTable | None = None
+        self._table: TimerTable | None = None
         self._waiting: dict[int, Instants] | None = None
         self._position = 0
         self._firing: Micros | None = None
@@ -203,9 +203,9 @@ class GroupTimers:
         self.now: Micros = 0
         self._allowed = False
 
-    def open(self, book: TimerTable | None, watermark: Micros, *, allowed: bool) -> None:
+    def open(self, timers: TimerTable | None, watermark: Micros, *, allowed: bool) -> None:
         """Begin a chunk of work; without a table, end it."""
-        self._book = book
+        self._table = timers
         self._waiting = None
         self._firing = None
         self._allowed = allowed
@@ -220,19 +220,19 @@ class GroupTimers:
         """Set a timer that fires when the watermark reaches an instant; at once if it has."""
         if not self._allowed:
             raise unhandled()
-        book = self._in_use()
+        timers = self._in_use()
         if self._firing is not None and instant <= self._firing:
             raise too_early(instant, self._firing)
-        book.set_one(self._position, instant)
+        timers.set_one(self._position, instant)
         if self._waiting is not None:
-            self._waiting.setdefault(self._position, set()).add(max(instant, book.floor))
+            self._waiting.setdefault(self._position, set()).add(max(instant, timers.floor))
 
     def delete(self, instant: Micros) -> None:
         """Delete the timer at an instant, if it is set."""
-        book = self._in_use()
-        book.delete_one(self._position, instant)
+        timers = self._in_use()
+        timers.delete_one(self._position, instant)
         if self._waiting is not None:
-            self._waiting.get(self._position, set()).discard(max(instant, book.floor))
+            self._waiting.get(self._position, set()).discard(max(instant, timers.floor))
 
     def list(self) -> list[Micros]:
         """Return the instants of the group's timers, in order."""
@@ -241,22 +241,22 @@ class GroupTimers:
 
     def due(self) -> Micros | None:
         """Remove and return the earliest timer that the watermark has reached."""
-        book = self._in_use()
+        timers = self._in_use()
         waiting = self._all().get(self._position, set())
         first = min(waiting, default=INFINITY)
         if not waiting or first > self.watermark:
             self._firing = None
             return None
         waiting.discard(first)
-        book.delete_one(self._position, first)
+        timers.delete_one(self._position, first)
         self._firing = first
         return first
 
     def _in_use(self) -> TimerTable:
-        if self._book is None:
+        if self._table is None:
             msg = "timers can be used only while rows or timers of a group are handled"
             raise DefinitionError(msg)
-        return self._book
+        return self._table
 
     def _all(self) -> dict[int, Instants]:
         """Return the timers of all groups of the chunk."""

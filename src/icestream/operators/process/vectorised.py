@@ -49,9 +49,11 @@ GROUP = "__group"
 class ColumnTimers:
     """The timers of the groups of a batch."""
 
-    def __init__(self, book: TimerTable | None, stage: PortionContext, firing: Ints | None) -> None:
+    def __init__(
+        self, timers: TimerTable | None, stage: PortionContext, firing: Ints | None
+    ) -> None:
         """Take the instants of the firing timers, one for each group, if timers fire."""
-        self._book = book
+        self._table = timers
         self._stage = stage
         self._firing = firing
 
@@ -60,25 +62,25 @@ class ColumnTimers:
 
         `groups` is a mask or numbers; `instants` has one for each of these groups, or one for all.
         """
-        if self._book is None:
+        if self._table is None:
             raise unhandled()
         numbers, at = self._given(groups, instants)
         if self._firing is not None and (at <= self._firing[numbers]).any():
             wrong = int(np.argmax(at <= self._firing[numbers]))
             raise too_early(int(at[wrong]), int(self._firing[numbers[wrong]]))
-        self._book.set(self._stage.focus[numbers], at)
+        self._table.set(self._stage.focus[numbers], at)
 
     def delete(self, groups: Any, instants: Any) -> None:
         """Delete timers that are set."""
-        if self._book is not None:
+        if self._table is not None:
             numbers, at = self._given(groups, instants)
-            self._book.delete(self._stage.focus[numbers], at)
+            self._table.delete(self._stage.focus[numbers], at)
 
     def list(self) -> tuple[Ints, Ints]:
         """Return group and instant of all timers of the batch's groups, sorted in this order."""
-        if self._book is None:
+        if self._table is None:
             return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
-        owners, at = self._book.pending()
+        owners, at = self._table.pending()
         numbers = self._stage.numbers(owners)
         return numbers[numbers >= 0], at[numbers >= 0]
 

@@ -26,7 +26,7 @@ from icestream.operators.session.rows import Sessions, united
 from icestream.operators.session.spec import SessionSpec
 
 #: the greatest id_high
-LAST_HI = np.uint64(2**64 - 1)
+LAST_ID_HIGH = np.uint64(2**64 - 1)
 #: maximum number of runs on disk
 MOST_RUNS = 32
 
@@ -69,7 +69,7 @@ class Fragments:
         """Return which ranges of id_high, each up to the next one's low, may have fragments."""
         if self._runs:
             return np.ones(len(lows), dtype=np.bool_)
-        bounds = np.append(np.searchsorted(self.newest.hi, lows), len(self.newest))
+        bounds = np.append(np.searchsorted(self.newest.id_high, lows), len(self.newest))
         return np.diff(bounds) > 0
 
     @contextmanager
@@ -117,7 +117,7 @@ class _Cursor:
     def reach(self) -> np.uint64:
         """Return the id_high up to which the next two pieces reach."""
         if len(self._pieces) <= 2:
-            return LAST_HI
+            return LAST_ID_HIGH
         low: np.uint64 = self._pieces["low"][2]
         return low - np.uint64(1)
 

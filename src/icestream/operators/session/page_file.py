@@ -151,10 +151,10 @@ class PageWriter:
 
     def _cut(self, whole: Sessions, parts: int) -> int:
         """Cut sessions into `parts`, write all but the last; return where the last begins."""
-        hi, first = whole.hi, 0
+        id_high, first = whole.id_high, 0
         for part in range(1, parts):
             # groups with the same id_high stay together
-            last = int(np.searchsorted(hi, hi[part * len(hi) // parts]))
+            last = int(np.searchsorted(id_high, id_high[part * len(id_high) // parts]))
             if last > first:
                 self._write(whole.between(first, last))
                 first = last
@@ -170,7 +170,7 @@ class PageWriter:
             )
             raise BudgetError(msg)
         facts = (
-            sessions.hi[0],
+            sessions.id_high[0],
             self._append(data),
             len(data),
             xxhash.xxh3_64_intdigest(data),

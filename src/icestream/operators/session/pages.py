@@ -28,7 +28,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from icestream.core.times import INFINITY, Micros
-from icestream.operators.session.fragments import LAST_HI, Fragments
+from icestream.operators.session.fragments import LAST_ID_HIGH, Fragments
 from icestream.operators.session.page_file import PAGE, Directory, PageFile, PageWriter
 from icestream.operators.session.rows import Sessions
 from icestream.operators.session.spec import SessionSpec
@@ -95,7 +95,7 @@ class Pages:
         number, size = self._facts["file"], self._facts["size"]
         kept = int(directory["length"][~touched].sum())
         anew = size - kept > kept
-        lasts = np.append(directory["low"][1:] - np.uint64(1), LAST_HI)
+        lasts = np.append(directory["low"][1:] - np.uint64(1), LAST_ID_HIGH)
         with self._file(number) as old, self._file(number + anew) as new, fragments.ahead() as news:
             cutter = PageWriter(new, 0 if anew else size, *self._sizes)
             passing = _Pass(self._spec, old, cutter, closed, watermark, moving=anew)

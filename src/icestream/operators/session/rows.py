@@ -21,7 +21,7 @@ import pyarrow as pa
 from icestream.core.arrays import Ids, Ints, Table
 from icestream.kernels import session as kernels
 from icestream.operators.folding.columns import ARRIVAL, TIME, InputColumn
-from icestream.operators.folding.fold import HI, LO, fold_field
+from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN, fold_field
 from icestream.operators.session.spec import END, START, SessionSpec
 from icestream.state import key_columns
 from icestream.state.keys import KeyCodec
@@ -77,7 +77,7 @@ class Sessions:
         return int(self.rows.nbytes + self.keys.nbytes)
 
     @property
-    def hi(self) -> Ids:
+    def id_high(self) -> Ids:
         """Return the high word of each group's identity."""
         return np.ascontiguousarray(self.rows[:, 0]).view(np.uint64)
 
@@ -98,9 +98,9 @@ class Sessions:
         """Return the sessions from position `first` up to `last`, exclusive."""
         return Sessions(self.rows[first:last], self.keys.slice(first, last - first))
 
-    def split_after(self, hi: np.uint64) -> tuple[Sessions, Sessions]:
+    def split_after(self, id_high: np.uint64) -> tuple[Sessions, Sessions]:
         """Return the sessions of groups up to an id_high, and the others."""
-        at = int(np.searchsorted(self.hi, hi, side="right"))
+        at = int(np.searchsorted(self.id_high, id_high, side="right"))
         return self.between(0, at), self.between(at, len(self))
 
     def where(self, chosen: npt.NDArray[np.bool_]) -> Sessions:
@@ -109,8 +109,8 @@ class Sessions:
 
     def sorted(self) -> Sessions:
         """Return the sessions sorted by (id_high, id_low, start); the sort is stable."""
-        lo = np.ascontiguousarray(self.rows[:, 1]).view(np.uint64)
-        return self._take(_order(self.hi, lo, np.ascontiguousarray(self.rows[:, START])))
+        id_low = np.ascontiguousarray(self.rows[:, 1]).view(np.uint64)
+        return self._take(_order(self.id_high, id_low, np.ascontiguousarray(self.rows[:, START])))
 
     def merged(self, other: Sessions, spec: SessionSpec) -> Sessions:
         """Return both merged; sessions of a group that touch are combined."""
@@ -156,14 +156,18 @@ def portions(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[pa.Record
 
 def fragments_of(tuples: pa.RecordBatch, arrivals: int, spec: SessionSpec) -> Sessions:
     """Fold events into the sessions they form on their own; `arrivals` precede them."""
-    hi, lo, time = (np.asarray(tuples.column(name).to_numpy()) for name in (HI, LO, TIME))
+    id_high, id_low, time = (
+        np.asarray(tuples.column(name).to_numpy()) for name in (ID_HIGH_COLUMN, ID_LOW_COLUMN, TIME)
+    )
     slots, heads, last = (np.empty(len(time), dtype=np.int64) for _ in range(3))
-    order = _order(hi, lo, time)
-    count = kernels.cut_fragments(order, hi, lo, time, spec.session.gap, slots, heads, last)
+    order = _order(id_high, id_low, time)
+    count = kernels.cut_fragments(
+        order, id_high, id_low, time, spec.session.gap, slots, heads, last
+    )
     first = heads[:count]
     rows = np.tile(spec.identity, (count, 1))
-    rows[:, 0] = hi[first].view(np.int64)
-    rows[:, 1] = lo[first].view(np.int64)
+    rows[:, 0] = id_high[first].view(np.int64)
+    rows[:, 1] = id_low[first].view(np.int64)
     rows[:, START] = time[first]
     rows[:, END] = last[:count] + spec.session.gap
     columns = _columns(tuples, arrivals, spec)
@@ -181,23 +185,23 @@ def _columns(tuples: pa.RecordBatch, arrivals: int, spec: SessionSpec) -> Mappin
     return columns
 
 
-def _order(hi: Ids, lo: Ids, start: Ints) -> Ints:
+def _order(id_high: Ids, id_low: Ids, start: Ints) -> Ints:
     """Return the stable order by (id_high, id_low, start).
 
     An `id_high` is nearly unique to a group and its rows mostly arrive in time order: often one
     sort is enough, otherwise two.
     """
-    order = np.argsort(hi, kind="stable")
-    if not _is_sorted(hi[order], lo[order], start[order]):
+    order = np.argsort(id_high, kind="stable")
+    if not _is_sorted(id_high[order], id_low[order], start[order]):
         by_start = np.argsort(start, kind="stable")
-        order = by_start[np.argsort(hi[by_start], kind="stable")]
-        if not _is_sorted(hi[order], lo[order], start[order]):
-            return np.lexsort((start, lo, hi))
+        order = by_start[np.argsort(id_high[by_start], kind="stable")]
+        if not _is_sorted(id_high[order], id_low[order], start[order]):
+            return np.lexsort((start, id_low, id_high))
     return order
 
 
-def _is_sorted(hi: Ids, lo: Ids, start: Ints) -> bool:
+def _is_sorted(id_high: Ids, id_low: Ids, start: Ints) -> bool:
     """Return whether rows sorted by id_high are sorted by (id_high, id_low, start)."""
-    same_hi = hi[1:] == hi[:-1]
-    behind = (lo[1:] == lo[:-1]) & (start[1:] < start[:-1])
-    return not (same_hi & (behind | (lo[1:] < lo[:-1]))).any()
+    same_id_high = id_high[1:] == id_high[:-1]
+    behind = (id_low[1:] == id_low[:-1]) & (start[1:] < start[:-1])
+    return not (same_id_high & (behind | (id_low[1:] < id_low[:-1]))).any()

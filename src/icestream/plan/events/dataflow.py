@@ -167,9 +167,9 @@ class Dataflow:
 
     def describe(self) -> dict[str, Any]:
         """Return the dataflow as JSON, for the checkpoint and for people."""
-        told = {} if self.spilling is None else {"spilling": self.spilling.describe()}
+        spilling = {} if self.spilling is None else {"spilling": self.spilling.describe()}
         return {
-            **told,
+            **spilling,
             "sources": [
                 {"name": s.name, "slack": format_interval(s.slack), "nulls": s.nulls}
                 for s in self.sources

@@ -19,8 +19,8 @@ from icestream.plan.nodes.spilling import WRITTEN, Spilling
 
 def explained_dataflow(plan: Dataflow, progress: Mapping[str, Any] | None = None) -> str:
     """Return a dataflow as text; joins use the sizes of a progress report."""
-    told = progress["icestream"].get("joins", ()) if progress is not None else ()
-    streams = {each["join"]: each["streams"] for each in told}
+    reports = progress["icestream"].get("joins", ()) if progress is not None else ()
+    streams = {each["join"]: each["streams"] for each in reports}
     lines = [f"{'source':>16}  {_source(plan, number)}" for number in range(len(plan.sources))]
     for number, steps in enumerate(plan.components):
         lines.append("")

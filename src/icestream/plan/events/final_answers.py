@@ -16,7 +16,7 @@ from icestream.operators.lifetimes.aggregate import LifetimeAggregate
 from icestream.plan.nodes.events import Applied, Left, Mapped, Node, United, before
 
 
-def told_once(outputs: Iterable[tuple[Node, str]]) -> list[Applied]:
+def emitted_once(outputs: Iterable[tuple[Node, str]]) -> list[Applied]:
     """Return the aggregates that may wait, given the nodes of views and their output modes."""
     found: dict[int, Applied] = {}
     seen: set[tuple[int, bool]] = set()

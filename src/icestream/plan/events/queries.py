@@ -40,8 +40,8 @@ from icestream.operators.lifetimes.complete_mode import CompleteOutput
 from icestream.operators.multi_join.spec import MultiJoinSpec
 from icestream.operators.multi_join.tracing import Lineage
 from icestream.plan.events.dataflow import Dataflow, Edge, Output, in_order
-from icestream.plan.events.final_answers import is_final, told_once
-from icestream.plan.joins.multi_join import told
+from icestream.plan.events.final_answers import emitted_once, is_final
+from icestream.plan.joins.multi_join import join_text
 from icestream.plan.joins.tree import JoinTree, join_tree, shown_only
 from icestream.plan.nodes.events import (
     Applied,
@@ -71,7 +71,7 @@ def compiled(
     """
     tree = join_tree([node for node, _ in outputs])
     modes = [mode for _, mode in outputs]
-    building = _Building(numbers, tree, told_once(zip(tree.outputs, modes, strict=True)))
+    building = _Building(numbers, tree, emitted_once(zip(tree.outputs, modes, strict=True)))
     for view, (node, (shown, mode)) in enumerate(zip(tree.outputs, outputs, strict=True)):
         building.emit(node, shown.payload, mode, view)
     components, edges = in_order(dict(enumerate(building.components)), building.edges)
@@ -105,12 +105,12 @@ class _Building:
     """A dataflow under construction."""
 
     def __init__(
-        self, numbers: Mapping[int, int], tree: JoinTree, told_once: Sequence[Applied]
+        self, numbers: Mapping[int, int], tree: JoinTree, emitted_once: Sequence[Applied]
     ) -> None:
         self._numbers = numbers
         self._tree = tree
         #: aggregates that emit only final results
-        self._told_once = told_once
+        self._emitted_once = emitted_once
         self.components: list[list[Step]] = []
         self.edges: list[Edge] = []
         self._places: dict[int, tuple[_Place, ...]] = {}
@@ -140,7 +140,7 @@ class _Building:
                     "all the work: group them with groupApply(...), or join them"
                 )
                 raise DefinitionError(msg)
-            if mode == "append" and not is_final(node, self._told_once):
+            if mode == "append" and not is_final(node, self._emitted_once):
                 step = self._held(component, step, AppendOutput(payload), "settle")
             if mode == "complete":
                 step = self._held(component, step, CompleteOutput(payload), "current")
@@ -196,7 +196,7 @@ class _Building:
             node.columns,
             node.spilling.partitions,
             None if node.where is None else Predicate.bind(node.payload, node.where),
-            told(node),
+            join_text(node),
         )
         step = self._add(component, JoinMany(tuple(steps), node.payload, 0, spec))
         return _Place(node.payload, component, step)
@@ -260,9 +260,9 @@ class _Building:
     def _operator(self, node: Applied) -> tuple[LifetimeOperator, str]:
         """Return the operator of a node, which waits if it may, and its text."""
         operator = node.operator
-        if isinstance(operator, LifetimeAggregate) and any(node is n for n in self._told_once):
+        if isinstance(operator, LifetimeAggregate) and any(node is n for n in self._emitted_once):
             grows = all(each.grows for each in node.inputs)
-            return operator.told_once(grows=grows), f"{node.text}, told once"
+            return operator.emitted_once(grows=grows), f"{node.text}, told once"
         if isinstance(operator, LifetimeAggregate) and operator.only_final is not None:
             msg = (
                 f"{operator.only_final} over lifetimes is emitted once, when it is final: use "

@@ -92,7 +92,7 @@ class Recipe:
     window: Windows
     method: Method
     #: steps of the windows that start at offset + i * slide: those at i modulo their number
-    makings: tuple[TileSteps, ...]
+    steps: tuple[TileSteps, ...]
     #: rows consolidated per second of event time
     rows: float
     #: False for a factor window
@@ -101,15 +101,15 @@ class Recipe:
     @property
     def inputs(self) -> frozenset[Windows]:
         """Return the windows whose complete results are read."""
-        parts = chain.from_iterable(chain(each.add, each.remove) for each in self.makings)
+        parts = chain.from_iterable(chain(each.add, each.remove) for each in self.steps)
         return frozenset(part.source for part in parts if part.source is not None)
 
     def explain(self) -> str:
         """Return the recipe as text."""
-        ways = list(dict.fromkeys(_written(each) for each in self.makings))
-        told = "; in turn with ".join(ways[:3]) + ("; ..." if len(ways) > 3 else "")
+        ways = list(dict.fromkeys(_written(each) for each in self.steps))
+        text = "; in turn with ".join(ways[:3]) + ("; ..." if len(ways) > 3 else "")
         how = "computed from" if self.method == "anew" else "sliding,"
-        return f"{_name(self.window)}{'' if self.wanted else ' (factor)'}: {how} {told}"
+        return f"{_name(self.window)}{'' if self.wanted else ' (factor)'}: {how} {text}"
 
 
 @dataclass(frozen=True)
@@ -294,7 +294,7 @@ class _Kitchen:
             panes = (TileRun(None, window.slide // self._grid.pane),)
             rows = self.from_panes(window, "slide")
             return Recipe(window, "slide", (TileSteps(panes, panes),), rows, wanted=True)
-        makings, total = [], 0.0
+        steps, total = [], 0.0
         period = math.lcm(window.slide, *(each.slide for each in inputs))
         for start in range(window.offset, window.offset + period, window.slide):
             end = start + window.range
@@ -305,9 +305,9 @@ class _Kitchen:
                 rows, add = self._tiling(end - window.slide, end, inputs)
                 leaving, remove = self._tiling(start, start + window.slide, inputs)
                 rows += leaving
-            makings.append(TileSteps(add, remove))
+            steps.append(TileSteps(add, remove))
             total += rows
-        return Recipe(window, method, _shortened(makings), total * SECOND / period, wanted=True)
+        return Recipe(window, method, _shortened(steps), total * SECOND / period, wanted=True)
 
     def _tiling(
         self, start: Micros, end: Micros, inputs: Sequence[Windows]
@@ -404,7 +404,7 @@ def _needed(wanted: Sequence[Windows], recipes: Sequence[Recipe]) -> tuple[Recip
     asked = frozenset(wanted)
     ordered = [by_window[window] for window in sorted(needed, key=_rank)]
     return tuple(
-        Recipe(r.window, r.method, r.makings, r.rows, wanted=r.window in asked) for r in ordered
+        Recipe(r.window, r.method, r.steps, r.rows, wanted=r.window in asked) for r in ordered
     )
 
 
@@ -422,13 +422,13 @@ def _common(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
     return length, one[1] % length
 
 
-def _shortened(makings: list[TileSteps]) -> tuple[TileSteps, ...]:
+def _shortened(steps: list[TileSteps]) -> tuple[TileSteps, ...]:
     """Return the shortest sequence that this one repeats."""
-    count = len(makings)
+    count = len(steps)
     for length in range(1, count + 1):
-        if count % length == 0 and makings == makings[:length] * (count // length):
-            return tuple(makings[:length])
-    return tuple(makings)
+        if count % length == 0 and steps == steps[:length] * (count // length):
+            return tuple(steps[:length])
+    return tuple(steps)
 
 
 def _name(window: Windows) -> str:
@@ -438,8 +438,8 @@ def _name(window: Windows) -> str:
     return text + (f" from {format_interval(window.offset)}" if window.offset else "")
 
 
-def _written(making: TileSteps) -> str:
-    added, removed = (_listed(parts) for parts in (making.add, making.remove))
+def _written(step: TileSteps) -> str:
+    added, removed = (_listed(parts) for parts in (step.add, step.remove))
     return f"plus {added}, minus {removed}" if removed else added
 
 

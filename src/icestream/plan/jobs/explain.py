@@ -24,11 +24,11 @@ def explained_job(plan: JobPlan) -> str:
     lines = []
     for number, members in enumerate(plan.components):
         lines.append(_heading(plan, number))
-        lines += [f"  {_told(plan.operators[each])}" for each in members]
+        lines += [f"  {_described(plan.operators[each])}" for each in members]
         lines += [f"  <= {each}" for each in _entering(plan, number)]
         lines.append("")
-    told = ", ".join(node.name for node in plan.outputs)
-    return "\n".join([*lines, f"results: {told}"])
+    outputs = ", ".join(node.name for node in plan.outputs)
+    return "\n".join([*lines, f"results: {outputs}"])
 
 
 def drawn_job(plan: JobPlan) -> str:
@@ -58,7 +58,7 @@ def _heading(plan: JobPlan, number: int) -> str:
     return f"component {number}, partitioned by {attributes}; {state}, {moves}"
 
 
-def _told(node: JobNode) -> str:
+def _described(node: JobNode) -> str:
     match node:
         case MapNode():
             return f"map {node.name}"
@@ -87,8 +87,8 @@ def _entering(plan: JobPlan, number: int) -> Iterator[str]:
             if _crosses(plan, before, node):
                 by = ", ".join(plan.attributes(number, each)) or "all together"
                 rate = plan.rates.get((before.name, node.name))
-                told = "" if rate is None else f", {rate:,.0f} tuples a second"
-                seen.add(f"exchange from {before.name}, by {by}{told}")
+                outputs = "" if rate is None else f", {rate:,.0f} tuples a second"
+                seen.add(f"exchange from {before.name}, by {by}{outputs}")
     yield from sorted(seen)
 
 

@@ -132,13 +132,13 @@ def _composed(
 
 
 def _tiles(recipe: Recipe, composition: Composition) -> tuple[tuple[tuple[int, int], ...], ...]:
-    return tuple(_placed(making, composition.grid.pane) for making in recipe.makings)
+    return tuple(_placed(step, composition.grid.pane) for step in recipe.steps)
 
 
-def _placed(making: TileSteps, pane: int) -> tuple[tuple[int, int], ...]:
+def _placed(step: TileSteps, pane: int) -> tuple[tuple[int, int], ...]:
     """Return length and position of every tile of a window."""
     placed, at = [], 0
-    for part in making.add:
+    for part in step.add:
         length = pane if part.source is None else part.source.range
         for _ in range(part.count):
             placed.append((length, at))
@@ -164,8 +164,8 @@ def _uniform(
 
 def _unfilled(windows: Sequence[Windows], given: Sequence[Windows]) -> DefinitionError:
     asked = ", ".join(named(each) for each in windows)
-    told = ", ".join(named(each) for each in given)
+    names = ", ".join(named(each) for each in given)
     return DefinitionError(
-        f"windows of {asked} cannot be filled by partials of {told}: choose partials whose length "
+        f"windows of {asked} cannot be filled by partials of {names}: choose partials whose length "
         "divides the length and the frequency of every window"
     )

@@ -64,7 +64,7 @@ def refuse_after_joins(nodes: Sequence[Node], what: str) -> None:
         raise DefinitionError(msg)
 
 
-def told(node: Joined) -> str:
+def join_text(node: Joined) -> str:
     """Return a join as text; it is part of the stored description."""
     equal = ", ".join(
         names[0] if len(set(names)) == 1 else " = ".join(names)
@@ -148,4 +148,4 @@ def _columns(
     return tuple(columns)
 
 
-__all__ = ["HIDDEN", "Equal", "joined", "refuse_after_joins", "told"]
+__all__ = ["HIDDEN", "Equal", "join_text", "joined", "refuse_after_joins"]

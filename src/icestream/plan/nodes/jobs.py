@@ -4,7 +4,8 @@ Idea: a node yields tuples: key attributes, a value, and a time span. It knows h
 may lag behind the watermark, and which windows their spans are, so that the next operator knows
 when one of its windows is complete and which partials fill it.
 
-Invariant: `lag` and `settles` are bounds (`test_oracle_no_tuple_comes_after_its_window_was_told`).
+Invariant: `lag` and `settles` are bounds
+(`test_oracle_no_tuple_comes_after_its_window_was_reported`).
 
 References: Madsen, Zhou, Su (2016), sections 4.1 to 4.3.
 """

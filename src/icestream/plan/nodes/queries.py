@@ -198,8 +198,8 @@ class Plan:
     @cached_property
     def one_grouping(self) -> bool:
         """Return whether every view groups by all keys and none shows its grouping."""
-        told = any(view.tells_grouping for view in self.views)
-        return not told and self.groupings == (tuple(range(len(self.keys))),)
+        shows_grouping = any(view.tells_grouping for view in self.views)
+        return not shows_grouping and self.groupings == (tuple(range(len(self.keys))),)
 
     def grouping_id(self, grouping: tuple[int, ...]) -> int:
         """Return the number that distinguishes the groups of a grouping from those of others."""

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from icestream.kernels.fold import routes_of
 from icestream.operators.dataflow.sorted_changes import by_group
-from icestream.operators.folding.fold import HI
+from icestream.operators.folding.fold import ID_HIGH_COLUMN
 from icestream.operators.folding.sorted_runs import slice_bounds
 from icestream.runtime.exchange.parcels import ExchangeWriter
 from icestream.state.files import Files
@@ -62,9 +62,9 @@ class Routing:
         if not changes.num_rows:
             return
         changes = by_group(changes)
-        hi = np.asarray(changes.column(HI).to_numpy())
-        shards = np.empty(len(hi), dtype=np.int64)
-        routes_of(hi, len(self._routes), self._routes, shards, self.load)
+        id_high = np.asarray(changes.column(ID_HIGH_COLUMN).to_numpy())
+        shards = np.empty(len(id_high), dtype=np.int64)
+        routes_of(id_high, len(self._routes), self._routes, shards, self.load)
         first = self.sends.targets[edge] * self.sends.shards
         if (shards[1:] < shards[:-1]).any():
             order = np.argsort(shards, kind="stable")

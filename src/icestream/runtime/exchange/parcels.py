@@ -8,7 +8,8 @@ each parcel once and finds the records of each shard.
 Invariants:
 1. A shard reads its records by split and position, whatever the order of arrival
    (`test_parcels_are_read_in_the_order_of_splits`).
-2. However many parcels there are, few files are open (`test_bounded_files_that_a_shelf_has_open`).
+2. However many parcels there are, few files are open
+   (`test_bounded_files_that_a_parcel_reader_has_open`).
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class Sent:
     #: events that came too late
     late: SegmentInfo | None
     #: the segment that stores its events
-    kept: SegmentInfo | None
+    raw_events: SegmentInfo | None
 
 
 class ExchangeWriter:
@@ -250,7 +251,7 @@ def _kind(part: Any, synopsis: Any) -> Any:
 class Parcels:
     """The parcels of a batch, for one shard."""
 
-    shelf: ParcelReader
+    reader: ParcelReader
     shard: int
     #: words of an entry, including its pane
     width: int
@@ -305,4 +306,4 @@ class Parcels:
 
     def _records(self, synopsis: int) -> Iterator[tuple[SegmentReader, npt.NDArray[np.void]]]:
         """Yield every parcel with such records for this shard, and their directory rows."""
-        return self.shelf.records(self.shard, self.part, synopsis)
+        return self.reader.records(self.shard, self.part, synopsis)

@@ -68,7 +68,7 @@ class CachedPartitions:
     def __init__(self, spark: SparkSession) -> None:
         """Start without handles."""
         self._context = spark.sparkContext
-        self._seats: TaskSlots | None = None
+        self._slots: TaskSlots | None = None
         self._known: frozenset[str] = frozenset()
         #: times that handles were distributed over these executors
         self._tries = 0
@@ -87,16 +87,16 @@ class CachedPartitions:
         busy = min(tasks, executors)
         even = self._used >= busy and self._most <= -(-tasks // busy)
         spread = even or self._tries >= _TRIES
-        seats = self._seats
-        if seats is None or tasks != len(seats.partitions) or not spread:
-            if seats is not None:
-                seats.handles.unpersist()
+        slots = self._slots
+        if slots is None or tasks != len(slots.partitions) or not spread:
+            if slots is not None:
+                slots.handles.unpersist()
             self._used, self._most = tasks, 1
             self._tries += 1
             handles, held = self._spread(tasks, alone=executors == 1)
             homes = [self._homes.get(task) for task in range(tasks)]
-            seats = self._seats = TaskSlots(handles, seated(homes, held))
-        return seats
+            slots = self._slots = TaskSlots(handles, slots_for(homes, held))
+        return slots
 
     def note(self, executors: Mapping[int, str]) -> None:
         """Record where the tasks of a version ran."""
@@ -122,7 +122,7 @@ class CachedPartitions:
         return frozenset(found)
 
 
-def seated(homes: Sequence[str | None], held: Sequence[str]) -> tuple[int, ...]:
+def slots_for(homes: Sequence[str | None], held: Sequence[str]) -> tuple[int, ...]:
     """Return a partition for each task: one on its last executor if possible, else any other.
 
     Args:

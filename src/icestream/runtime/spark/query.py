@@ -398,7 +398,7 @@ class Query:
                         self._hand_out(delivery)
         except StreamingQueryException as failure:
             if not self._stopping:
-                self._error = self._error or _told(failure)
+                self._error = self._error or _translated(failure)
         except BaseException as error:
             self._error = self._error or error
         finally:
@@ -407,7 +407,7 @@ class Query:
             self._ended.set()
 
 
-def _told(failure: StreamingQueryException) -> Exception:
+def _translated(failure: StreamingQueryException) -> Exception:
     """Return the error of a failed Spark query, with advice where there is some."""
     if "sources in the checkpoint offsets" not in str(failure):
         return failure
@@ -416,9 +416,9 @@ def _told(failure: StreamingQueryException) -> Exception:
         "option 'ticker' adds it, and so does latestBy with trigger(processingTime=...). Start the "
         "query with the kind of trigger it was started with, or with a new checkpoint"
     )
-    told = CheckpointError(msg)
-    told.__cause__ = failure
-    return told
+    failed = CheckpointError(msg)
+    failed.__cause__ = failure
+    return failed
 
 
 def _with_trigger(progress: dict[str, Any], spark: dict[str, int] | None) -> dict[str, Any]:

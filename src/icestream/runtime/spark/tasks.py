@@ -157,17 +157,17 @@ class FileExchangeExecutor:
 
     def run(self, tasks: Sequence[ShardTask]) -> list[ShardReport]:
         """Run the shards of each task on its handle."""
-        seats, apart = self._handles.get(_places(tasks)), self._hosts_apart
-        crews = _crews(tasks, seats)
+        slots, apart = self._handles.get(_places(tasks)), self._hosts_apart
+        groups = _task_groups(tasks, slots)
 
         def one(partition: int, handle: Iterable[Any]) -> Iterator[_Done]:
             _exhaust(handle)
-            mine = [tasks[number] for number in crews[partition]]
-            yield crews[partition], here(), pickle.dumps(_tried(lambda: run_all(mine)))
+            mine = [tasks[number] for number in groups[partition]]
+            yield groups[partition], here(), pickle.dumps(_tried(lambda: run_all(mine)))
             if apart:
                 tidy_host(tasks[0].arenas, tasks[0].version, tasks[0].named)
 
-        done = seats.handles.mapPartitionsWithIndex(one).collect()
+        done = slots.handles.mapPartitionsWithIndex(one).collect()
         return _placed(self._handles, tasks, done)
 
 
@@ -302,33 +302,33 @@ class ShuffleExchangeExecutor:
             )
             raise DefinitionError(msg)
 
-        seats = self._handles.get(_places(tasks))
-        crews = _crews(tasks, seats)
+        slots = self._handles.get(_places(tasks))
+        groups = _task_groups(tasks, slots)
 
         def one(partition: int, blobs: Iterable[Any]) -> Iterator[_Done]:
             with tempfile.TemporaryDirectory(prefix="icestream-") as local:
                 stored = _stored(blobs, local)
                 mine = [
                     replace(task, parcels=tuple(sorted(stored.get(task.shard, ()))))
-                    for task in (tasks[number] for number in crews[partition])
+                    for task in (tasks[number] for number in groups[partition])
                 ]
-                yield crews[partition], here(), pickle.dumps(_tried(lambda: run_all(mine)))
+                yield groups[partition], here(), pickle.dumps(_tried(lambda: run_all(mine)))
                 tidy_host(tasks[0].arenas, tasks[0].version, tasks[0].named)
 
         try:
-            blobs = self._blobs([seats.partitions[task.place] for task in tasks], seats)
+            blobs = self._blobs([slots.partitions[task.place] for task in tasks], slots)
             return _placed(self._handles, tasks, blobs.mapPartitionsWithIndex(one).collect())
         finally:
             self._forget()
 
-    def _blobs(self, partitions: Sequence[int], seats: TaskSlots) -> RDD[Any]:
+    def _blobs(self, partitions: Sequence[int], slots: TaskSlots) -> RDD[Any]:
         """Return the partitions with their blobs, given the partition of each shard."""
         if not self._parcels:
-            return seats.handles
+            return slots.handles
         blobs = reduce(DataFrame.unionAll, self._parcels)
         rows = blobs.where(f"shard <> {_NO_SHARD}").select("shard", "split", "blob").rdd
         parts = rows.map(lambda row: (partitions[row[0]], (row[0], row[1], bytes(row[2]))))
-        return seats.beside(parts)
+        return slots.beside(parts)
 
     def _forget(self) -> None:
         """Let the executors drop their blobs."""
@@ -391,22 +391,22 @@ def _places(tasks: Sequence[ShardTask]) -> int:
     return 1 + max(task.place for task in tasks)
 
 
-def _crews(tasks: Sequence[ShardTask], seats: TaskSlots) -> list[list[int]]:
+def _task_groups(tasks: Sequence[ShardTask], slots: TaskSlots) -> list[list[int]]:
     """Return the numbers of the tasks that run on each partition."""
-    crews: list[list[int]] = [[] for _ in seats.partitions]
+    groups: list[list[int]] = [[] for _ in slots.partitions]
     for number, task in enumerate(tasks):
-        crews[seats.partitions[task.place]].append(number)
-    return crews
+        groups[slots.partitions[task.place]].append(number)
+    return groups
 
 
 def _placed(
     handles: CachedPartitions, tasks: Sequence[ShardTask], done: list[_Done]
 ) -> list[ShardReport]:
     """Return the reports in the order of the tasks; record the executors in handles and reports."""
-    handles.note({tasks[number].place: executor for crew, executor, _ in done for number in crew})
+    handles.note({tasks[number].place: executor for group, executor, _ in done for number in group})
     found: dict[int, ShardReport] = {}
-    for crew, executor, data in sorted(done, key=lambda each: each[0]):
-        for number, report in zip(crew, _unpacked(data), strict=True):
+    for group, executor, data in sorted(done, key=lambda each: each[0]):
+        for number, report in zip(group, _unpacked(data), strict=True):
             for each in (report, *report.others):
                 each.statistics["executor"] = executor
             found[number] = report

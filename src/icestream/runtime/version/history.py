@@ -80,8 +80,8 @@ class QueryHistory:
 
     def end(self, error: BaseException | None) -> None:
         """Record that the run has ended, with the error if it failed."""
-        told = None if error is None else f"{type(error).__name__}: {error}"
-        self._append({"kind": END, "timestamp": _now(), "error": told})
+        failure = None if error is None else f"{type(error).__name__}: {error}"
+        self._append({"kind": END, "timestamp": _now(), "error": failure})
 
     def _append(self, event: Mapping[str, Any]) -> None:
         if self._broken:

@@ -27,7 +27,7 @@ from icestream.state.versions.commits import (
     Commit,
     LiveSegment,
     VersionStore,
-    last_listing,
+    last_manifest,
 )
 
 #: versions between two searches for files that no version names
@@ -89,7 +89,7 @@ class VersionRetention:
             self._sweep()
         oldest = self._oldest(last)
         bases = self._restorable(oldest)[0].bases
-        needed = min(last_listing(oldest), *(base or 1 for base in bases))
+        needed = min(last_manifest(oldest), *(base or 1 for base in bases))
         self._store.forget_before(needed)
         for version in [v for v in self._kept if v < oldest]:
             del self._kept[version]

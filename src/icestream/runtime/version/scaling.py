@@ -88,7 +88,7 @@ def next_sizing(
     """Return the number of tasks of the next version, given the report of the last.
 
     Args:
-        before: what `told` returned.
+        before: what `placement_report` returned.
         bounds: the minimum and the maximum.
         batch: seconds of the whole last batch; None if unknown.
         interval: seconds from trigger to trigger; None if batches follow each other at once.
@@ -121,7 +121,7 @@ def placed(
     return isolated(loads, evened, parallelism, most_moves=left)
 
 
-def told(
+def placement_report(
     before: Mapping[str, Any] | None,
     placement: Sequence[int],
     sizing: Sizing,

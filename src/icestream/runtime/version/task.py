@@ -12,7 +12,7 @@ Invariants:
 2. The quota bounds arena, tables and buffers together, even while rebuilding
    (`test_bounded_state_of_ten_times_the_budget`).
 3. All files that reports name are durable when `run_all` returns
-   (`test_crash_every_step_of_a_run`, `test_a_rehearsal_notices_what_was_not_synced`).
+   (`test_crash_every_step_of_a_run`, `test_crash_runs_notice_what_was_not_synced`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from icestream.state.log.ipc import write_table
 from icestream.state.log.reader import Log, SegmentReader
 from icestream.state.log.segments import SegmentTable, segment_name
 from icestream.state.log.writer import SegmentWriter
-from icestream.state.validation import sensible
+from icestream.state.validation import validated
 from icestream.state.versions.attempts import new_attempt
 from icestream.state.versions.commits import RESULTS, SEGMENTS, Commit, VersionStore, is_base
 
@@ -92,7 +92,7 @@ class ShardWork(Protocol):
         """Open the operator on the state of the shard."""
         ...
 
-    def inputs(self, shelf: ParcelReader, shard: int) -> Any:
+    def inputs(self, reader: ParcelReader, shard: int) -> Any:
         """Return the data from the exchange, in the form the operator expects."""
         ...
 
@@ -135,7 +135,7 @@ class ShardTask:
     #: for each edge inside the fusion, the place of its target among these shards
     hands: Mapping[int, int] = field(default_factory=dict)
 
-    def run(self, shelf: ParcelReader) -> ShardReport:
+    def run(self, reader: ParcelReader) -> ShardReport:
         """Run this shard, together with the shards of other components that are fused with it.
 
         Files are durable only once they are synced.
@@ -144,7 +144,7 @@ class ShardTask:
         opened: list[OpenShard] = []
         try:
             for task in (self, *self.fused):
-                opened.append(OpenShard(task, shelf))
+                opened.append(OpenShard(task, reader))
             for each in opened:
                 for view, batch in each.emitted():
                     self._hand_on(each, view, batch, opened)
@@ -186,7 +186,7 @@ class ShardTask:
     def restore(self, operator: Operator, space: ShardSpace) -> None:
         """Restore the state of the previous version into an empty arena."""
         space.learn(self._store.live(self.version - 1), self.shard)
-        with sensible(self._store.path(self.version - 1)):
+        with validated(self._store.path(self.version - 1)):
             operator.restore(self._history())
 
     def _history(self) -> list[PastVersion]:
@@ -200,8 +200,8 @@ def run_all(tasks: Sequence[ShardTask]) -> list[ShardReport]:
     """Run shards of one query one after the other, then make all their files durable."""
     reports: list[ShardReport] = []
     for paths, alike in groupby(tasks, key=lambda task: task.parcels):
-        with closing(ParcelReader(tasks[0].parcel_files, paths)) as shelf:
-            reports += [task.run(shelf) for task in alike]
+        with closing(ParcelReader(tasks[0].parcel_files, paths)) as reader:
+            reports += [task.run(reader) for task in alike]
     if tasks:
         written = [path for each in reports for path in each.written(tasks[0].root)]
         tasks[0].files.sync_files(written)
@@ -211,7 +211,7 @@ def run_all(tasks: Sequence[ShardTask]) -> list[ShardReport]:
 class OpenShard:
     """A running shard: its arena, its operator, and the files that it writes."""
 
-    def __init__(self, task: ShardTask, shelf: ParcelReader) -> None:
+    def __init__(self, task: ShardTask, reader: ParcelReader) -> None:
         """Open the previous version and process the data from the exchange."""
         self._task = task
         self._attempt = new_attempt(task.epoch)
@@ -223,7 +223,7 @@ class OpenShard:
             self._operator = task.work.operator(self._space)
             if self._rebuilt:
                 task.restore(self._operator, self._space)
-            self._operator.on_batch(task.work.inputs(shelf, task.shard))
+            self._operator.on_batch(task.work.inputs(reader, task.shard))
         except Refused as refused:
             self.discard()
             raise shortage(self._budget, refused) from refused

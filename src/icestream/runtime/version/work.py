@@ -97,8 +97,8 @@ class VersionContext:
 
     def waves(self, parallel: int) -> int:
         """Return how many shards run one after the other, given the tasks that run in parallel."""
-        crews = Counter(self.placement)
-        return max(crews.values()) * -(-len(crews) // parallel)
+        groups = Counter(self.placement)
+        return max(groups.values()) * -(-len(groups) // parallel)
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class VersionResult:
     reports: list[ShardReport]
     decisions: Mapping[str, Any]
     #: parcels whose stored events belong to the version
-    kept: Sequence[Parcel] = ()
+    raw_events: Sequence[Parcel] = ()
     #: further fields of the progress report
     facts: Mapping[str, Any] = field(default_factory=dict)
     #: estimated sizes of log and rows, where they can be compared with the actual ones
@@ -122,13 +122,13 @@ class Work(Protocol):
         """Return how many ordinals the shards of a version use."""
         ...
 
-    def ingest(self, making: VersionContext) -> IngestTask:
+    def ingest(self, context: VersionContext) -> IngestTask:
         """Return the task that every split runs."""
         ...
 
     def run(
         self,
-        making: VersionContext,
+        context: VersionContext,
         executor: Executor[Any],
         parcels: Sequence[Parcel],
         seen: tuple[Micros | None, ...],

@@ -5,7 +5,7 @@ would and picks a kernel for each function, so every mistake in a query is repor
 arrive. Per batch only the kernels are called.
 
 Invariants:
-1. The error for an unknown column lists the existing ones (`test_unknown_columns_are_told`).
+1. The error for an unknown column lists the existing ones (`test_unknown_columns_are_reported`).
 2. Names are case-insensitive; a name that fits two columns which differ only in case is an error
    (`test_columns_are_found_in_any_case`).
 3. Evaluating gives arrays of the bound type, one value per row, whatever the batch
@@ -153,8 +153,8 @@ class Projection:
             taken = {other.name.lower() for other in items}
             twice = [each.name for each in found if each.name.lower() in taken]
             if twice:
-                told = f"there are two results named {twice[0]!r}; give one another name with AS"
-                raise error_at(text, TextSpan(0, len(text)), told)
+                message = f"there are two results named {twice[0]!r}; give one another name with AS"
+                raise error_at(text, TextSpan(0, len(text)), message)
             items += found
         return cls(tuple(items), pa.schema([item.field for item in items]))
 
@@ -195,8 +195,8 @@ class Predicate:
         expression = parse(text)
         bound = expression.bind(schema, zone=zone)
         if bound.type not in (BOOLEAN, types.NULL):
-            told = f"a condition must be TRUE or FALSE; this is {type_name(bound.type)}"
-            raise error_at(text, expression.root.place, told)
+            message = f"a condition must be TRUE or FALSE; this is {type_name(bound.type)}"
+            raise error_at(text, expression.root.place, message)
         return cls(bound, str(expression))
 
     @property
@@ -254,8 +254,8 @@ class _Binder:
         if not found:
             names = list(self._schema.names)
             hint = guess(node.written[0], names) or "."
-            told = f"there is no column {node.written[0]!r}{hint} The columns are {names}"
-            raise self._context.error(node, told)
+            message = f"there is no column {node.written[0]!r}{hint} The columns are {names}"
+            raise self._context.error(node, message)
         value: Value = _column(found[0])
         for name in node.parts[1:]:
             value = self._field(node, value, name)
@@ -263,8 +263,8 @@ class _Binder:
 
     def _field(self, node: tree.ExpressionNode, of: Value, name: str) -> Value:
         if not pa.types.is_struct(of.type):
-            told = f"{type_name(of.type)} has no fields, so no field {name!r}"
-            raise self._context.error(node, told)
+            message = f"{type_name(of.type)} has no fields, so no field {name!r}"
+            raise self._context.error(node, message)
         fields = [of.type.field(at) for at in range(of.type.num_fields)]
         found = [at for at, field in enumerate(fields) if field.name.lower() == name]
         if len(found) != 1:
@@ -295,11 +295,11 @@ class _Binder:
         if known is None:
             names = [name for name in FUNCTIONS if name.isidentifier()]
             hint = guess(node.name, names)
-            told = f"there is no function {node.name!r} on grouped rows{hint}"
-            raise self._context.error(node, told)
+            message = f"there is no function {node.name!r} on grouped rows{hint}"
+            raise self._context.error(node, message)
         build, (least, most) = known
         if not least <= len(node.args) <= most:
             wanted = str(least) if least == most else f"{least} to {most}"
-            told = f"{node.name} takes {wanted} arguments; got {len(node.args)}"
-            raise self._context.error(node, told)
+            message = f"{node.name} takes {wanted} arguments; got {len(node.args)}"
+            raise self._context.error(node, message)
         return build(self._context, node, [self.value(arg) for arg in node.args])

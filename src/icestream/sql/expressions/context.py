@@ -6,7 +6,7 @@ computes the result.
 
 Invariants:
 1. An argument of the wrong type is an error when the expression is bound, and points at the
-   argument (`test_wrong_types_are_told_when_bound`).
+   argument (`test_wrong_types_are_reported_when_bound`).
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ class Context:
             return value
         change = casts.caster(value.type, kind)
         if change is None:
-            told = f"{type_name(value.type)} cannot be cast to {type_name(kind)}"
-            raise self.error(node, told)
+            message = f"{type_name(value.type)} cannot be cast to {type_name(kind)}"
+            raise self.error(node, message)
         if isinstance(value, Constant) and not value.scalar.is_valid:
             return Constant(pa.scalar(None, kind))
         zone = self.zone
@@ -138,8 +138,8 @@ class Context:
         """Return values cast to their common type."""
         kind = types.common_of((value.type for value in values), text=text)
         if kind is None:
-            told = ", ".join(type_name(value.type) for value in values)
-            raise self.error(node, f"these have no common type: {told}; write CAST(... AS ...)")
+            message = ", ".join(type_name(value.type) for value in values)
+            raise self.error(node, f"these have no common type: {message}; write CAST(... AS ...)")
         if types.is_zoned(kind):
             kind = pa.timestamp("us", self.zone)
         pairs = zip(nodes, values, strict=True)

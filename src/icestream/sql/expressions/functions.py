@@ -6,7 +6,7 @@ functions of text and functions of time come from modules of their own.
 Invariants:
 1. Each function gives the values and types of Spark's (`test_oracle_numbers`,
    `test_oracle_choices`, `test_oracle_results_have_the_types_of_spark`).
-2. The error for an unknown name suggests the closest one (`test_unknown_functions_are_told`).
+2. The error for an unknown name suggests the closest one (`test_unknown_functions_are_reported`).
 
 Limits: functions that are random, count rows or read the current time are missing, because their
 results would differ between attempts.

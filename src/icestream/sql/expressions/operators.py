@@ -73,8 +73,8 @@ def _numbers(
             kind = other.type if types.is_number(other.type) else DOUBLE
             values[at] = ctx.cast(node.args[at], value, kind)
         elif not types.is_number(value.type):
-            told = f"{type_name(a.type)} {sign} {type_name(b.type)}"
-            raise ctx.error(node, f"there is no {told}; cast to numbers first")
+            message = f"{type_name(a.type)} {sign} {type_name(b.type)}"
+            raise ctx.error(node, f"there is no {message}; cast to numbers first")
     return values[0], values[1]
 
 

@@ -135,14 +135,14 @@ class _Reader:
         return found
 
     def _misread(self, error: ParseError) -> DefinitionError:
-        told = error.errors[0]
-        line = int(told.get("line") or 1)
+        message = error.errors[0]
+        line = int(message.get("line") or 1)
         ahead = sum(len(each) + 1 for each in self._text.split("\n")[: line - 1])
-        end = ahead + int(told.get("col") or 0) - (len(_PREFIX) if line == 1 else 0)
-        complaint = str(told.get("description") or "").split(" but got ")[0].rstrip(".")
+        end = ahead + int(message.get("col") or 0) - (len(_PREFIX) if line == 1 else 0)
+        complaint = str(message.get("description") or "").split(" but got ")[0].rstrip(".")
         if not complaint or "<class" in complaint or "Unexpected token" in complaint:
             complaint = "something is missing or out of place"
-        word = str(told.get("highlight") or "")
+        word = str(message.get("highlight") or "")
         hint = f"; a column of this name is written `{word}`" if tree.is_keyword(word) else ""
         place = TextSpan(end - len(word), end)
         return error_at(self._text, place, f"cannot read this: {complaint} here{hint}")
@@ -283,8 +283,8 @@ class _Reader:
                 raise self._error(found, "a decimal has 1 to 38 digits, and at most as many places")
             return pa.decimal128(precision, scale)
         if name not in _TYPES:
-            told = written.sql(dialect=_Dialect)
-            raise self._error(found, f"values cannot be cast to {told} here")
+            message = written.sql(dialect=_Dialect)
+            raise self._error(found, f"values cannot be cast to {message} here")
         return _TYPES[name]
 
     def _is(self, found: exp.Is, place: TextSpan) -> tree.ExpressionNode:
@@ -371,8 +371,8 @@ class _Reader:
     def _extract(self, found: exp.Extract, place: TextSpan) -> tree.ExpressionNode:
         unit = found.name.lower()
         if unit not in _EXTRACTS:
-            told = f"write a function, such as second(...), or EXTRACT of one of {_EXTRACTS}"
-            raise self._error(found, told)
+            message = f"write a function, such as second(...), or EXTRACT of one of {_EXTRACTS}"
+            raise self._error(found, message)
         return tree.Call(place, unit, (self.node(found.expression),))
 
     def _call(self, found: exp.Anonymous, place: TextSpan) -> tree.ExpressionNode:

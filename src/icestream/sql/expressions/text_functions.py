@@ -80,7 +80,7 @@ def _with_constants(kind: pa.DataType, bind: Any, *what: str) -> Builder:
     def build(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
         subject = _text(ctx, node.args[0], args[0])
         rest = zip(node.args[1:], args[1:], what[: len(args) - 1], strict=True)
-        given = [ctx.constant(part, _text(ctx, part, arg), told) for part, arg, told in rest]
+        given = [ctx.constant(part, _text(ctx, part, arg), message) for part, arg, message in rest]
         if None in given:
             return Constant(pa.scalar(None, kind))
         return ctx.call(node, kind, bind(*given), [subject])
@@ -176,8 +176,8 @@ def _like(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
         return Constant(pa.scalar(None, BOOLEAN))
     regex = _regex(pattern, escape)
     if regex is None:
-        told = f"in a pattern {escape} must precede _, % or itself"
-        raise ctx.error(node.args[1], told)
+        message = f"in a pattern {escape} must precede _, % or itself"
+        raise ctx.error(node.args[1], message)
     return ctx.call(node, BOOLEAN, partial(pc.match_substring_regex, pattern=regex), [subject])
 
 

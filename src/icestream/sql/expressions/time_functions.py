@@ -42,8 +42,8 @@ def _to_number(divisor: int) -> Builder:
 
     def build(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
         if not types.is_zoned(args[0].type) and args[0].type not in (types.NTZ, types.NULL):
-            told = f"this is {type_name(args[0].type)}; TIMESTAMP is needed here"
-            raise ctx.error(node.args[0], told)
+            message = f"this is {type_name(args[0].type)}; TIMESTAMP is needed here"
+            raise ctx.error(node.args[0], message)
         return ctx.call(node, BIGINT, kernel, [ctx.cast(node.args[0], args[0], _zoned(ctx))])
 
     return build
@@ -55,8 +55,8 @@ def _from_number(factor: int) -> Builder:
 
     def build(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
         if not types.is_whole(args[0].type) and args[0].type != types.NULL:
-            told = f"this is {type_name(args[0].type)}; a whole number is needed here"
-            raise ctx.error(node.args[0], told)
+            message = f"this is {type_name(args[0].type)}; a whole number is needed here"
+            raise ctx.error(node.args[0], message)
         kind = _zoned(ctx)
 
         def kernel(array: pa.Array) -> pa.Array:

@@ -72,16 +72,16 @@ def build(statement: Description, stream: Stream, own: Mapping[str, UserAggregat
     """Make the calls of the fluent API that a statement describes."""
     text = statement.text
     if statement.where is not None:
-        with _told_at(text, statement.where.place):
+        with _located(text, statement.where.place):
             stream = stream.where(statement.where.expression)
-    with _told_at(text, statement.window_place):
+    with _located(text, statement.window_place):
         windowed = windowed_stream(stream, statement.window)
     aggregates = {
         name: _aggregate(text, call, own).alias(name) for name, call in statement.aggregates.items()
     }
     result = _aggregated(statement, windowed, aggregates)
     if statement.having is not None:
-        with _told_at(text, statement.having.place):
+        with _located(text, statement.having.place):
             result = result.where(statement.having.expression)
     return _selected(statement, result)
 
@@ -135,7 +135,7 @@ def _scope(streams: Mapping[str, Stream], own: Mapping[str, UserAggregate]) -> N
 def _aggregate(
     text: Text, call: AggregateCall, own: Mapping[str, UserAggregate]
 ) -> AggregateExpression:
-    with _told_at(text, call.place):
+    with _located(text, call.place):
         columns = [sf.expr(argument) for argument in call.arguments]
         if call.is_users:
             return aggregate_functions.user(own[call.function], *columns)
@@ -159,10 +159,10 @@ def _aggregated(
         return grouped.agg(*aggregates.values())
     except DefinitionError as error:
         for key, column in zip(statement.keys, keys, strict=True):
-            with _told_at(text, key.place):
+            with _located(text, key.place):
                 windowed.groupBy(column).count()
         for name, aggregate in aggregates.items():
-            with _told_at(text, statement.aggregates[name].place):
+            with _located(text, statement.aggregates[name].place):
                 windowed.agg(aggregate)
         raise text.error(text.place, str(error)) from None
 
@@ -177,18 +177,18 @@ def _selected(statement: Description, result: Result) -> Result:
         return result.select(*columns)
     except DefinitionError as error:
         for each, column in zip(statement.columns, columns, strict=True):
-            with _told_at(statement.text, each.place):
+            with _located(statement.text, each.place):
                 result.select(column)
         raise statement.text.error(statement.text.place, str(error)) from None
 
 
 def _named(text: Text, each: Named) -> Column:
-    with _told_at(text, each.place):
+    with _located(text, each.place):
         return sf.expr(each.expression).alias(each.name)
 
 
 @contextmanager
-def _told_at(text: Text, place: TextSpan) -> Iterator[None]:
+def _located(text: Text, place: TextSpan) -> Iterator[None]:
     """Report errors about a part of the text with its place."""
     try:
         yield

@@ -91,7 +91,7 @@ class _Reader:
         self._keys: dict[str, str] = {}
         self._has_sets = False
         self._aggregates: dict[str, AggregateCall] = {}
-        self._tells_window = False
+        self._shows_window = False
 
     def statement(self) -> Description:
         """Return the description of the statement."""
@@ -102,7 +102,7 @@ class _Reader:
             Named(title, self._over_rows(node), item.place)
             for title, node, item in zip(self._titles, self._items, items, strict=True)
         ]
-        if not self._tells_window:
+        if not self._shows_window:
             columns.insert(0, self._first_column())
         having = self._having(tree.args.get("having"))
         if not self._aggregates:
@@ -228,7 +228,7 @@ class _Reader:
             return node
         window = self._window_column(node)
         if window is not None:
-            self._tells_window = True
+            self._shows_window = True
             return window
         if node.name.lower() in aliases and len(node.parts) == 1:
             inner = aliases[node.name.lower()]

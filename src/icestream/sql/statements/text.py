@@ -88,13 +88,13 @@ class Text:
 
     def _misread(self, error: ParseError) -> DefinitionError:
         """Return the parser's error, at its place."""
-        told = error.errors[0]
-        word = told.get("highlight") or ""
+        message = error.errors[0]
+        word = message.get("highlight") or ""
         line_start = 0
-        for _ in range((told.get("line") or 1) - 1):
+        for _ in range((message.get("line") or 1) - 1):
             line_start = self.whole.find("\n", line_start) + 1
-        end = line_start + (told.get("col") or 0)
-        complaint = str(told.get("description") or "").split(" but got ")[0].rstrip(".")
+        end = line_start + (message.get("col") or 0)
+        complaint = str(message.get("description") or "").split(" but got ")[0].rstrip(".")
         if not complaint or "<class" in complaint or "Unexpected token" in complaint:
             complaint = "something is missing or out of place"
         return self.error(TextSpan(end - len(word), end), f"cannot read this: {complaint} here")

@@ -53,7 +53,7 @@ class CleanableStore(Protocol):
     index: ColdIndex
     facts: Facts
 
-    def locate(self, hi: Ids, lo: Ids) -> Slots:
+    def locate(self, id_high: Ids, id_low: Ids) -> Slots:
         """Return the slots of groups."""
         ...
 
@@ -61,7 +61,7 @@ class CleanableStore(Protocol):
         """Write groups whole, in one extent each."""
         ...
 
-    def consolidate_carried(self, rows: Ints, last: int) -> Mask:
+    def consolidate_inline(self, rows: Ints, last: int) -> Mask:
         """Write groups from rows of the cold index, which change; return which were written."""
         ...
 
@@ -183,7 +183,7 @@ def _written_again(store: CleanableStore, last: int, most: int, left: list[Ints]
     """
     room = most + 1
     for rows in _pointing_elsewhere(store, last, most):
-        done = store.consolidate_carried(rows, last)
+        done = store.consolidate_inline(rows, last)
         left.append(rows[~done, :2][:room])
         room -= len(left[-1])
         yield rows[done]

@@ -85,7 +85,7 @@ class GroupDirectory:
         self.parts = np.array([part(synopsis) for synopsis in range(synopses)], dtype=np.int64)
         places = [part(s) + column for s in range(synopses) for column in ENTRY]
         #: columns of an entry
-        self.entry_columns = np.array([heap.HI, heap.LO, *places])
+        self.entry_columns = np.array([heap.ID_HIGH, heap.ID_LOW, *places])
 
     @property
     def table(self) -> Table:
@@ -139,22 +139,22 @@ class GroupDirectory:
         """Bytes of a row and its share of the index."""
         return int(self._rows.row_bytes) + 16
 
-    def find(self, hi: Ids, lo: Ids) -> Slots:
+    def find(self, id_high: Ids, id_low: Ids) -> Slots:
         """Return the slot of each group, -1 for those that are not open."""
-        slots = np.full(len(hi), -1, dtype=np.int64)
+        slots = np.full(len(id_high), -1, dtype=np.int64)
         if self._index.capacity:
-            lookup.find(self._places, self._rows.view, hi, lo, slots)
+            lookup.find(self._places, self._rows.view, id_high, id_low, slots)
         return slots
 
-    def open(self, hi: Ids, lo: Ids, stamp: int) -> Slots:
+    def open(self, id_high: Ids, id_low: Ids, stamp: int) -> Slots:
         """Open new, distinct groups; raises `Refused` if there is no room for all of them."""
-        slots = np.empty(len(hi), dtype=np.int64)
-        if not len(hi):
+        slots = np.empty(len(id_high), dtype=np.int64)
+        if not len(id_high):
             return slots
-        if len(hi) > self.room:
-            self._grow(self.groups + len(hi))
+        if len(id_high) > self.room:
+            self._grow(self.groups + len(id_high))
         rows, facts = self._rows.view, self._facts.view
-        kernels.open_slots(self._places, rows, facts, self._blank, hi, lo, stamp, slots)
+        kernels.open_slots(self._places, rows, facts, self._blank, id_high, id_low, stamp, slots)
         return slots
 
     def close(self, slots: Slots) -> None:

@@ -91,23 +91,23 @@ class GroupEviction:
 
     # -- the directory ---------------------------------------------------------------------
 
-    def locate(self, hi: Ids, lo: Ids) -> Slots:
+    def locate(self, id_high: Ids, id_low: Ids) -> Slots:
         """Return the slot of each group; it is opened if it is not in the directory."""
-        slots = self._directory.find(hi, lo)
+        slots = self._directory.find(id_high, id_low)
         known = slots >= 0
         self.touch(slots[known])
         if not known.all():
-            new_hi, new_lo, numbers = distinct(hi[~known], lo[~known])
-            slots[~known] = self._open(new_hi, new_lo)[numbers]
+            new_id_high, new_id_low, numbers = distinct(id_high[~known], id_low[~known])
+            slots[~known] = self._open(new_id_high, new_id_low)[numbers]
             self.touch(slots[~known])
         return slots
 
-    def knows(self, hi: Ids, lo: Ids) -> Mask:
+    def knows(self, id_high: Ids, id_low: Ids) -> Mask:
         """Return which groups are in the directory or in the cold index."""
-        known: Mask = self._directory.find(hi, lo) >= 0
+        known: Mask = self._directory.find(id_high, id_low) >= 0
         if self._index.runs and not known.all():
-            new_hi, new_lo, numbers = distinct(hi[~known], lo[~known])
-            known[~known] = self._index.fetch(new_hi, new_lo)[0][numbers]
+            new_id_high, new_id_low, numbers = distinct(id_high[~known], id_low[~known])
+            known[~known] = self._index.fetch(new_id_high, new_id_low)[0][numbers]
         return known
 
     def touch(self, slots: Slots) -> None:
@@ -115,27 +115,27 @@ class GroupEviction:
         kernels.stamp(self._directory.table, slots, self._facts[Fact.CHUNK])
         self._facts[Fact.NAMED] += len(slots)
 
-    def _open(self, hi: Ids, lo: Ids) -> Slots:
+    def _open(self, id_high: Ids, id_low: Ids) -> Slots:
         """Open groups that are not in the directory: from the cold index, or new ones."""
-        found, rows = self._index.fetch(hi, lo)
-        slots = self._slots_for(hi, lo)
+        found, rows = self._index.fetch(id_high, id_low)
+        slots = self._slots_for(id_high, id_low)
         self._promote(slots[found], rows)
         self.opened.append(slots)
         return slots
 
-    def _slots_for(self, hi: Ids, lo: Ids) -> Slots:
+    def _slots_for(self, id_high: Ids, id_low: Ids) -> Slots:
         """Return slots for new groups; others leave the directory if it cannot grow."""
         directory, chunk = self._directory, self._facts[Fact.CHUNK]
         with suppress(Refused):
-            return directory.open(hi, lo, chunk)
-        missing = directory.groups + len(hi) - directory.most
+            return directory.open(id_high, id_low, chunk)
+        missing = directory.groups + len(id_high) - directory.most
         self.demote(max(missing, directory.groups // DEMOTED))
         with suppress(Refused):
-            return directory.open(hi, lo, chunk)
+            return directory.open(id_high, id_low, chunk)
         # fewer bytes are available than the limit allows
-        self.demote(len(hi) - directory.room)
+        self.demote(len(id_high) - directory.room)
         try:
-            return directory.open(hi, lo, chunk)
+            return directory.open(id_high, id_low, chunk)
         except Refused as refused:
             raise self._failure(refused.needed) from refused
 
@@ -270,8 +270,10 @@ class GroupEviction:
         if int(words.sum()) <= self._at_once:
             yield slots
             return
-        hi, lo = (self._directory.table[slots, c].view(np.uint64) for c in (k.HI, k.LO))
-        order = in_order(hi, lo)
+        id_high, id_low = (
+            self._directory.table[slots, c].view(np.uint64) for c in (k.ID_HIGH, k.ID_LOW)
+        )
+        order = in_order(id_high, id_low)
         for some in self.cut(slots[order], words[order]):
             yield np.sort(some)
 

@@ -119,7 +119,7 @@ class ExtentLog:
         self._space = space
         self._scope = scope
         self._record_words = record_bytes // 8
-        self._tail = UnsealedRecords(space.arena, name)
+        self._unsealed = UnsealedRecords(space.arena, name)
         self._maps = MappedSegments(space.log)
         self.traffic = LogTraffic()
         #: ordinals of the segments last written, by lifetime class
@@ -145,7 +145,7 @@ class ExtentLog:
         writer = self._space.segment(lifetime)
         if self.open.get(lifetime) != writer.ordinal:
             self.open[lifetime] = writer.ordinal
-            self._tail.begin(set(self.open.values()))
+            self._unsealed.begin(set(self.open.values()))
         headers, words, begins = extents.headers, extents.words, extents.begins
         markers = np.empty(len(headers), dtype=np.int64)
         filled = extents.filled()
@@ -165,7 +165,7 @@ class ExtentLog:
                 expiry=int(headers[first:last, kernels.LATEST].max()),
             )
             if mirrored:
-                self._tail.keep(marker, record)
+                self._unsealed.keep(marker, record)
             self.traffic.records += 1
             written += record.nbytes
             first = last
@@ -178,8 +178,8 @@ class ExtentLog:
 
     def read_chains(
         self,
-        hi: Ids,
-        lo: Ids,
+        id_high: Ids,
+        id_low: Ids,
         roots: Ints,
         expiries: Ints,
         watermark: int,
@@ -193,12 +193,12 @@ class ExtentLog:
         a codec the words must be its rows (DamageError).
         """
         # extents that may still follow: their places in the chain descend
-        left = np.full(len(hi), np.iinfo(np.int64).max)
+        left = np.full(len(id_high), np.iinfo(np.int64).max)
         markers = np.where(expiries > watermark, roots, NO_ROOT)
         pieces, kept = [np.empty((0, chains.PIECE), dtype=np.int64)], []
         while True:
             if best is None:
-                pieces.append(self._follow(markers, hi, lo, watermark, left))
+                pieces.append(self._follow(markers, id_high, id_low, watermark, left))
             waiting = np.flatnonzero(markers != NO_ROOT)
             if not len(waiting):
                 break
@@ -206,7 +206,7 @@ class ExtentLog:
             active = waiting[ordinals == ordinals.max()]
             active = active[np.argsort(markers[active], kind="stable")]
             theirs = markers[active]
-            words, sizes, headers = self._fetch(theirs, hi[active], lo[active])
+            words, sizes, headers = self._fetch(theirs, id_high[active], id_low[active])
             kept.append(words)
             begins = np.cumsum(sizes) - sizes
             places = PIECES * (headers[:, kernels.SHAPE] >> 32)
@@ -227,13 +227,13 @@ class ExtentLog:
             markers[active] = np.where(further, headers[:, kernels.BACK], NO_ROOT)
         return Chains(self, roots, np.concatenate(pieces), kept, codec)
 
-    def _follow(self, markers: Ints, hi: Ids, lo: Ids, watermark: int, left: Ints) -> Ints:
+    def _follow(self, markers: Ints, id_high: Ids, id_low: Ids, watermark: int, left: Ints) -> Ints:
         """Follow chains through all segments that can be mapped; return the pieces found."""
         pieces = np.empty((2 * len(markers) + 64, chains.PIECE), dtype=np.int64)
         count = 0
         while True:
             count, end = chains.follow(
-                self._maps.table, markers, hi, lo, watermark, PIECES, left, pieces, count
+                self._maps.table, markers, id_high, id_low, watermark, PIECES, left, pieces, count
             )
             if end == chains.FULL:
                 pieces = np.concatenate((pieces, np.empty_like(pieces)))
@@ -241,7 +241,7 @@ class ExtentLog:
                 what = _UNSOUND if end < len(markers) else _ASTRAY
                 raise self._damage(markers[[end % len(markers)]], what)
             else:
-                ahead = set((markers[markers != NO_ROOT] >> 32).tolist()) - self._tail.ordinals
+                ahead = set((markers[markers != NO_ROOT] >> 32).tolist()) - self._unsealed.ordinals
                 if not self._maps.add(sorted(ahead)):
                     break
         self.traffic.extents_read += count
@@ -256,17 +256,17 @@ class ExtentLog:
         if found.codec is not None and not found.codec.fits(out, begins, places):
             raise self._damage(found.roots[found.roots != NO_ROOT], _NO_ROWS)
 
-    def _fetch(self, markers: Ints, hi: Ids, lo: Ids) -> tuple[Ints, Ints, Ints]:
+    def _fetch(self, markers: Ints, id_high: Ids, id_low: Ids) -> tuple[Ints, Ints, Ints]:
         """Return the words of extents of one segment, their lengths and headers.
 
         Markers ascend.
         """
-        kept = self._tail.holds(markers)
+        kept = self._unsealed.holds(markers)
         if not kept.any():
-            return self._take(self._stretches(markers), markers, hi, lo)
+            return self._take(self._stretches(markers), markers, id_high, id_low)
         if kept.all():
-            return self._take(self._tail.stretches(markers), markers, hi, lo)
-        parts = [self._fetch(markers[some], hi[some], lo[some]) for some in (kept, ~kept)]
+            return self._take(self._unsealed.stretches(markers), markers, id_high, id_low)
+        parts = [self._fetch(markers[some], id_high[some], id_low[some]) for some in (kept, ~kept)]
         order = np.argsort(np.concatenate((np.flatnonzero(kept), np.flatnonzero(~kept))))
         words, sizes, headers = (np.concatenate(each) for each in zip(*parts, strict=True))
         ordered, _ = picked(words, (np.cumsum(sizes) - sizes)[order], sizes[order])
@@ -284,7 +284,7 @@ class ExtentLog:
         return iter((RecordRange(ordinal << 32, words, len(markers)),))
 
     def _take(
-        self, stretches: Iterator[RecordRange], markers: Ints, hi: Ids, lo: Ids
+        self, stretches: Iterator[RecordRange], markers: Ints, id_high: Ids, id_low: Ids
     ) -> tuple[Ints, Ints, Ints]:
         """Copy extents out of the log ranges that contain them, and no more."""
         headers = np.empty((len(markers), kernels.HEADER), dtype=np.int64)
@@ -294,7 +294,9 @@ class ExtentLog:
         for origin, stream, count in stretches:
             some = slice(first, first + count)
             theirs = markers[some]
-            sound = kernels.measure_extents(stream, origin, theirs, hi[some], lo[some], sizes[some])
+            sound = kernels.measure_extents(
+                stream, origin, theirs, id_high[some], id_low[some], sizes[some]
+            )
             if sound < count:
                 raise self._damage(theirs[sound:], _UNSOUND)
             out = np.empty(int(sizes[some].sum()), dtype=np.int64)
@@ -308,8 +310,8 @@ class ExtentLog:
     def _damage(self, markers: Ints, what: str) -> DamageError:
         """Return an error that refers to an extent, the only one or the first of several."""
         others = "" if (markers == markers[0]).all() else ", or one behind it,"
-        told = f"the extent at {show_marker(int(markers[0]))}{others} {what}"
-        return DamageError(self._space.log.path_of(int(markers[0])), told)
+        problem = f"the extent at {show_marker(int(markers[0]))}{others} {what}"
+        return DamageError(self._space.log.path_of(int(markers[0])), problem)
 
 
 def extents_of(payload: bytes | memoryview) -> tuple[Ints, Ints]:

@@ -7,7 +7,7 @@ root: the group is never opened, and directory and heap are not involved.
 
 Invariants:
 1. The rows behind the new root are those that were behind the old one
-   (`test_groups_are_cleaned_as_they_are_carried`).
+   (`test_inline_groups_are_cleaned_without_reading`).
 
 Cost: a copy of the words; the log is not read.
 
@@ -43,7 +43,7 @@ class InlineGroupWriter:
 
         The rows are sorted, of groups whose rows never expire; their entries are updated.
         """
-        done = self._is_carried(rows)
+        done = self._is_inline(rows)
         some = rows[done]
         for synopsis, width in enumerate(self.widths):
             root, _, chain, _, _ = (self._column(synopsis, column) for column in ENTRY)
@@ -53,7 +53,7 @@ class InlineGroupWriter:
             written = some[old]
             headers = np.empty((len(written), HEADER), dtype=np.int64)
             begins = np.empty(len(written), dtype=np.int64)
-            inline_groups.draft(written, self._packed_at, synopsis, width, headers, begins)
+            inline_groups.plan_extents(written, self._packed_at, synopsis, width, headers, begins)
             extents = Extents(headers, written.reshape(-1), begins)
             markers = self.writer.write_again(synopsis, extents)
             some[old, root] = markers
@@ -61,7 +61,7 @@ class InlineGroupWriter:
         rows[done] = some
         return done
 
-    def _is_carried(self, rows: Ints) -> Mask:
+    def _is_inline(self, rows: Ints) -> Mask:
         """Return which groups have all their words inline."""
         there = rows[:, self._packed_at] != 0 if all(self.widths) else np.zeros(len(rows), bool)
         for synopsis in range(len(self.widths)):

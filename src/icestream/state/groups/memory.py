@@ -83,7 +83,7 @@ class Memory:
     def identities(self, slots: Slots) -> tuple[Ids, Ids]:
         """Return id_high and id_low of groups."""
         table = self.directory.table
-        return table[slots, k.HI].view(np.uint64), table[slots, k.LO].view(np.uint64)
+        return table[slots, k.ID_HIGH].view(np.uint64), table[slots, k.ID_LOW].view(np.uint64)
 
     def measure(self, synopsis: int, slots: Slots, whole: Mask | None = None) -> GatherSizes:
         """Return where the words of groups in memory go: all, or only new ones if not whole."""

@@ -136,9 +136,9 @@ class Mover:
         roots = np.full(len(slots), k.NO_ROOT)
         roots[cold] = memory.column(synopsis, k.ROOT, slots[cold])
         expiries = memory.column(synopsis, k.ROOT_EXPIRY, slots)
-        hi, lo = memory.identities(slots)
+        id_high, id_low = memory.identities(slots)
         return self.writer.log.read_chains(
-            hi, lo, roots, expiries, memory.watermark, best, self.codecs[synopsis]
+            id_high, id_low, roots, expiries, memory.watermark, best, self.codecs[synopsis]
         )
 
     # -- leaving ---------------------------------------------------------------------------
@@ -218,7 +218,7 @@ class Mover:
         """
         options, held = self.options, np.empty(len(slots), dtype=np.int64)
         dirty, whole = np.empty((2, len(slots)), dtype=np.bool_)
-        count, written = eviction.judge_leaving(
+        count, written = eviction.judge_eviction(
             self.memory.directory.table,
             part(synopsis),
             slots,

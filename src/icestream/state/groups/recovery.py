@@ -63,7 +63,7 @@ class StoreRecovery:
         if len(slots):
             table, at = self.store.directory.table, part(synopsis)
             table[slots, at + k.FLAGS] &= ~k.REMINDED
-            columns = [table[slots, c] for c in (k.HI, k.LO, at + k.DUE)]
+            columns = [table[slots, c] for c in (k.ID_HIGH, k.ID_LOW, at + k.DUE)]
             rows = np.column_stack((*columns, np.full(len(slots), synopsis)))
             self._append(REMINDERS, rows)
 
@@ -224,8 +224,11 @@ def _in_order(blocks: Iterator[Ints]) -> Iterator[Ints]:
     """Yield the entries of a snapshot; ValueError unless each group occurs once, in order."""
     last = np.empty((0, 2), dtype=np.int64)
     for entries in blocks:
-        hi, lo = identities(np.concatenate((last, entries[:, :2])))
-        if not ((hi[1:] > hi[:-1]) | ((hi[1:] == hi[:-1]) & (lo[1:] > lo[:-1]))).all():
+        id_high, id_low = identities(np.concatenate((last, entries[:, :2])))
+        if not (
+            (id_high[1:] > id_high[:-1])
+            | ((id_high[1:] == id_high[:-1]) & (id_low[1:] > id_low[:-1]))
+        ).all():
             msg = "the groups of a snapshot are not in order"
             raise ValueError(msg)
         last = entries[-1:, :2]

@@ -51,7 +51,7 @@ class Groups(Protocol):
         """Begin a chunk of work: slots returned before become invalid, expired rows are gone."""
         ...
 
-    def locate(self, hi: Ids, lo: Ids) -> Slots:
+    def locate(self, id_high: Ids, id_low: Ids) -> Slots:
         """Return the slot of each group, opened if it is new; equal ids have equal slots."""
         ...
 

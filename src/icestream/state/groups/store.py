@@ -121,14 +121,14 @@ class GroupStore(Groups):
             self.options.page_bytes,
             self._work // 4,
             is_empty_entry,
-            inline_groups.BESIDE + self._carries,
+            inline_groups.BESIDE + self._keeps_inline,
         )
         self.log = ExtentLog(space, scope, self.name, self.options.record_bytes)
         expiries = [
             -1 if synopsis.expiry is None else codec.place(synopsis.expiry)
             for synopsis, codec in zip(self._synopses, self._codecs, strict=True)
         ]
-        self._residency = GroupEviction(
+        self._eviction = GroupEviction(
             self.name,
             self.directory,
             self.heap,
@@ -149,16 +149,16 @@ class GroupStore(Groups):
         widths = [codec.width if codec.is_fixed else 0 for codec in self._codecs]
         self.memory = Memory(self.directory, self.heap, self.facts, expiries, widths)
         writer = ExtentWriter(self.memory, self.log, self.options.durability, ranks)
-        self._carrier = InlineGroupWriter(writer, widths)
-        make_room = self._residency.make_room
+        self._inline_writer = InlineGroupWriter(writer, widths)
+        make_room = self._eviction.make_room
         self.mover = Mover(self.memory, writer, self.options, make_room, self._codecs)
         self._cleaner = Cleaner(arena, self.name, self.facts)
         self._history = StoreRecovery(self, space, scope, self._cleaner, self.options.record_bytes)
         self._forever = forever(scope)
-        self._residency.evict = self.mover.evict
-        self._residency.save = self.mover.save
-        self._residency.spill = self._spill
-        self._residency.settle = self._settle
+        self._eviction.evict = self.mover.evict
+        self._eviction.save = self.mover.save
+        self._eviction.spill = self._spill
+        self._eviction.settle = self._settle
         #: whether a timer was set in this version
         self._reminded = False
         #: ordinals of segments that are no longer needed before their expiry
@@ -173,19 +173,19 @@ class GroupStore(Groups):
         if self.facts[Fact.SWEEP]:
             self.facts[Fact.SWEEP] = 0
             self.mover.expire()
-            self._residency.sweep()
+            self._eviction.sweep()
         is_full = SPILL * self.heap.taken > (SPILL - 1) * self.heap.most
         if is_full and RESIDUE * self._residue() > self.heap.most * self.heap.block_words:
             self._spill()
             self.heap.sort_free()
 
-    def locate(self, hi: Ids, lo: Ids) -> Slots:
+    def locate(self, id_high: Ids, id_low: Ids) -> Slots:
         """Return the slot of each group, opened if it is new; equal ids have equal slots."""
-        return self._residency.locate(np.ascontiguousarray(hi), np.ascontiguousarray(lo))
+        return self._eviction.locate(np.ascontiguousarray(id_high), np.ascontiguousarray(id_low))
 
-    def knows(self, hi: Ids, lo: Ids) -> Mask:
+    def knows(self, id_high: Ids, id_low: Ids) -> Mask:
         """Return which groups may have state, without opening them."""
-        return self._residency.knows(np.ascontiguousarray(hi), np.ascontiguousarray(lo))
+        return self._eviction.knows(np.ascontiguousarray(id_high), np.ascontiguousarray(id_low))
 
     def identities(self, slots: Slots) -> tuple[Ids, Ids]:
         """Return id_high and id_low of groups."""
@@ -201,34 +201,34 @@ class GroupStore(Groups):
         table, parts = self.directory.table, self.directory.parts
         chosen = parts[list(synopses)] if synopses else parts
         extent_plan.words_of(table, chosen, slots, True, 1, words)
-        yield from self._residency.parts(slots, words)
+        yield from self._eviction.parts(slots, words)
 
     def read(self, synopsis: int, slots: Slots) -> GroupRows:
         """Return the rows of distinct groups, in the order of the slots, then of appending."""
         live, held, cold = self.mover.read(synopsis, slots)
         sizes = np.diff(live.offsets)
-        self._residency.hits.append(slots[sizes > 0])
+        self._eviction.hits.append(slots[sizes > 0])
         for_less = np.flatnonzero(2 * sizes < held)
         if len(for_less):
             self._shrink(synopsis, slots[for_less], live.of(for_less))
         if len(cold):
-            self._residency.returned.append(slots[cold])
+            self._eviction.returned.append(slots[cold])
             self._admit(synopsis, slots, cold, live)
         return self._rows(synopsis, live)
 
     def read_best(self, synopsis: int, slots: Slots, counts: Ints) -> GroupRows:
         """Return at least the `counts` best rows, by rank, of each distinct group."""
         live = self.mover.read_best(synopsis, slots, counts)
-        self._residency.hits.append(slots[np.diff(live.offsets) > 0])
+        self._eviction.hits.append(slots[np.diff(live.offsets) > 0])
         return self._rows(synopsis, live)
 
     def append(self, synopsis: int, slots: Slots, rows: pa.RecordBatch) -> None:
         """Append rows to groups, one slot for each row, without reading the groups."""
         if not self.options.add_only:
             for some in self.portions(np.unique(slots)):
-                with self._residency.pins(some):
+                with self._eviction.pins(some):
                     cold = self.mover.bring_in(synopsis, some)
-                self._residency.returned.append(some[cold])
+                self._eviction.returned.append(some[cold])
         most = self._rows_at_once(rows)
         for first in range(0, rows.num_rows, most):
             self._append(synopsis, slots[first : first + most], rows.slice(first, most))
@@ -277,7 +277,7 @@ class GroupStore(Groups):
 
         Groups of the cold index are returned in portions that the directory has room for.
         """
-        return self._residency.due(synopsis, watermark, self.chunk_groups)
+        return self._eviction.due(synopsis, watermark, self.chunk_groups)
 
     def view(self, first: int, count: int) -> GroupView:
         """Return the groups as seen by an operator that uses `count` of the synopses."""
@@ -287,11 +287,11 @@ class GroupStore(Groups):
 
     def press(self, pressure: Pressure) -> None:
         """Use `pressure` to free memory; without or after it, least recently used groups leave."""
-        self._residency.pressure = pressure
+        self._eviction.pressure = pressure
 
     def lend(self, more: int) -> None:
         """Let work buffers take `more` bytes on top of their own until the next call."""
-        self._residency.work = self._work + more
+        self._eviction.work = self._work + more
 
     @property
     def stats(self) -> Ints:
@@ -319,7 +319,7 @@ class GroupStore(Groups):
 
     def candidates(self) -> Slots:
         """Slots of groups in memory that may be evicted; during a call, none of this chunk."""
-        return self._residency.candidates()
+        return self._eviction.candidates()
 
     def is_clean(self, slots: Slots) -> Mask:
         """Return which groups can be evicted without being written."""
@@ -327,27 +327,27 @@ class GroupStore(Groups):
 
     def evict(self, slots: Slots) -> int:
         """Evict groups; return the bytes freed."""
-        words = self._residency.blocks_of(slots) * self.heap.block_words
-        return sum(map(self.mover.evict, self._residency.cut(slots, words)))
+        words = self._eviction.blocks_of(slots) * self.heap.block_words
+        return sum(map(self.mover.evict, self._eviction.cut(slots, words)))
 
     def resident(self, slots: Slots) -> Ints:
         """Return the bytes of memory that the rows of groups occupy."""
-        return self._residency.blocks_of(slots) * self.heap.block_bytes
+        return self._eviction.blocks_of(slots) * self.heap.block_bytes
 
     def take_hits(self) -> Slots:
         """Return the groups whose rows were read since the last call, sampled.
 
         Appending to a group needs none of its rows in memory, and is not a hit.
         """
-        return taken(self._residency.hits)[:: self.options.hit_sample]
+        return taken(self._eviction.hits)[:: self.options.hit_sample]
 
     def take_opened(self) -> Slots:
         """Return the groups opened in the directory since the last call."""
-        return taken(self._residency.opened)
+        return taken(self._eviction.opened)
 
     def take_returned(self) -> Slots:
         """Return the groups read back from the log since the last call."""
-        return taken(self._residency.returned)
+        return taken(self._eviction.returned)
 
     # -- versions --------------------------------------------------------------------------
 
@@ -363,7 +363,7 @@ class GroupStore(Groups):
         if self.options.durability == "log":
             self._log_news()
         if 16 * self.directory.bytes > 17 * self.directory.ample:
-            self._residency.shrink(self.directory.ample)
+            self._eviction.shrink(self.directory.ample)
         written = self.log.traffic.classes.pop(self._forever, 0)
         if written:
             self._cleaner.note(self.log.open[self._forever], written)
@@ -406,20 +406,20 @@ class GroupStore(Groups):
     def consolidate(self, synopsis: int, slots: Slots) -> None:
         """Write groups whole, in one extent each; large ones that were cold become cold again."""
         for some in self.portions(slots):
-            with self._residency.pins(some):
+            with self._eviction.pins(some):
                 cold = some[self.mover.bring_in(synopsis, some)]
                 self.mover.consolidate(synopsis, some)
-                large = self.memory.column(synopsis, k.WORDS, cold) > self._carries
+                large = self.memory.column(synopsis, k.WORDS, cold) > self._keeps_inline
                 self.mover.release(synopsis, cold[large])
 
-    def consolidate_carried(self, rows: Ints, last: int) -> Mask:
+    def consolidate_inline(self, rows: Ints, last: int) -> Mask:
         """Write groups from rows of the cold index, which change; return which were written."""
-        return self._carrier.consolidate(rows, last)
+        return self._inline_writer.consolidate(rows, last)
 
     # -- internals -------------------------------------------------------------------------
 
     @property
-    def _carries(self) -> int:
+    def _keeps_inline(self) -> int:
         """Words of a group that can be stored inline with its entry: about a row of each synopsis.
 
         0 if rows expire, because groups then have many of them.
@@ -441,7 +441,7 @@ class GroupStore(Groups):
             row, rest = encoded.offsets[done + 1] - encoded.offsets[done], encoded.offsets[-1]
             least = int(row) // self.heap.block_words + 2
             wished = int(rest - encoded.offsets[done]) // self.heap.block_words
-            self._residency.make_room(least, max(least, wished))
+            self._eviction.make_room(least, max(least, wished))
 
     def _encodable(self, rows: pa.RecordBatch, bounds: Ints) -> Iterator[tuple[int, int]]:
         """Cut groups into parts whose rows fit into the work buffers, at least one group each."""
@@ -453,7 +453,7 @@ class GroupStore(Groups):
             first = last
 
     def _rows_at_once(self, rows: pa.RecordBatch) -> int:
-        work = self._residency.work
+        work = self._eviction.work
         return max(1, work // 2 * int(rows.num_rows) // max(1, int(rows.nbytes)))
 
     def _replace(self, synopsis: int, slots: Slots, rows: pa.RecordBatch, bounds: Ints) -> None:
@@ -468,7 +468,7 @@ class GroupStore(Groups):
                 return
             places = encoded.offsets[bounds[[done, done + 1, -1]]]
             least, wished = (np.diff(places).cumsum() // self.heap.block_words).tolist()
-            self._residency.make_room(least + 2, max(least + 2, wished))
+            self._eviction.make_room(least + 2, max(least + 2, wished))
 
     def _admit(self, synopsis: int, slots: Slots, cold: Ints, live: Gathered) -> None:
         """Load cold groups of those read into memory if they were read before.
@@ -478,11 +478,11 @@ class GroupStore(Groups):
         """
         again = self.memory.has(synopsis, k.ASKED, slots[cold]) | (not self.options.second_ask)
         words = np.diff(live.offsets)[cold]
-        again |= (words <= self._carries) | (words > self.heap.most * self.heap.block_words)
+        again |= (words <= self._keeps_inline) | (words > self.heap.most * self.heap.block_words)
         self.mover.pass_by(synopsis, slots, cold[~again], live)
         if again.any():
             cold = cold[again]
-            with self._residency.pins(slots[cold]):
+            with self._eviction.pins(slots[cold]):
                 self.mover.keep(synopsis, slots[cold], live.of(cold))
 
     def _rows(self, synopsis: int, live: Gathered) -> GroupRows:
@@ -530,8 +530,8 @@ class GroupStore(Groups):
     def _write_news(self, some: Callable[..., int], before: int, *, mirrored: bool = False) -> None:
         for synopsis in range(len(self._synopses)):
             slots = self.directory.listed(some, part(synopsis), before)
-            for portion in self._residency.parts(slots, self._news(synopsis, slots)):
-                with self._residency.pins(portion):
+            for portion in self._eviction.parts(slots, self._news(synopsis, slots)):
+                with self._eviction.pins(portion):
                     self.mover.log_news(synopsis, portion, mirrored=mirrored)
 
     def _news(self, synopsis: int, slots: Slots) -> Ints:

@@ -7,7 +7,7 @@ the kernel would write it back.
 
 Invariants:
 1. A stored record is read back until another segment of its class begins
-   (`test_a_tail_reads_what_it_kept`).
+   (`test_unsealed_records_are_read_back`).
 
 Cost: one more copy of what is evicted inside a batch; none for what a version's end writes.
 """

@@ -48,9 +48,9 @@ class GroupView(Groups):
         """Begin a chunk, for all operators of the store."""
         self._store.begin(watermark)
 
-    def locate(self, hi: Ids, lo: Ids) -> Slots:
+    def locate(self, id_high: Ids, id_low: Ids) -> Slots:
         """Return the slot of each group."""
-        return self._store.locate(hi, lo)
+        return self._store.locate(id_high, id_low)
 
     def identities(self, slots: Slots) -> tuple[Ids, Ids]:
         """Return id_high and id_low of groups."""

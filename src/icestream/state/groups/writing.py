@@ -95,27 +95,27 @@ class ExtentWriter:
         mirrored: bool,
     ) -> None:
         """Write words that were gathered before."""
-        drafted = self._draft(synopsis, slots, whole, live)
-        sizes = np.diff(drafted.live.offsets)
+        plan = self._plan(synopsis, slots, whole, live)
+        sizes = np.diff(plan.live.offsets)
         if self.rank_at[synopsis][0] >= 0:
             large = np.flatnonzero(whole & (sizes > ranked.PIECE_WORDS))
             if len(large):
-                large = large[_order(drafted.headers[large])]
-                self._write_worse(drafted, large, kind, mirrored)
+                large = large[_order(plan.headers[large])]
+                self._write_worse(plan, large, kind, mirrored)
         markers = np.full(len(slots), k.NO_ROOT)
-        if len(drafted.written):
-            places, extents = drafted.extents()
-            again = drafted.again[places]
+        if len(plan.written):
+            places, extents = plan.extents()
+            again = plan.again[places]
             markers[places] = self._append(synopsis, extents, again, kind, mirrored)
         table, at = self.memory.directory.table, part(synopsis)
-        extent_plan.settle(table, at, slots, whole, drafted.headers, sizes, drafted.oldest, markers)
+        extent_plan.settle(table, at, slots, whole, plan.headers, sizes, plan.oldest, markers)
 
     def write_again(self, synopsis: int, extents: Extents) -> Ints:
         """Write groups that the directory does not have, whole and in order; return the markers."""
         every = np.ones(len(extents.headers), dtype=np.bool_)
         return self._append(synopsis, extents, every, Fact.CONSOLIDATED, mirrored=False)
 
-    def _draft(self, synopsis: int, slots: Slots, whole: Mask, live: Gathered) -> ExtentPlan:
+    def _plan(self, synopsis: int, slots: Slots, whole: Mask, live: Gathered) -> ExtentPlan:
         """Return the extents to be written."""
         memory = self.memory
         headers = np.empty((len(slots), HEADER), dtype=np.int64)
@@ -138,33 +138,31 @@ class ExtentWriter:
         )
         return ExtentPlan(synopsis, live, headers, oldest, again, written[:count])
 
-    def _write_worse(self, drafted: ExtentPlan, large: Ints, kind: Fact, mirrored: bool) -> None:
+    def _write_worse(self, plan: ExtentPlan, large: Ints, kind: Fact, mirrored: bool) -> None:
         """Write all but the best rows of large groups, and leave the best for their roots."""
-        live, expiry_at = drafted.live, self.memory.expiry_at[drafted.synopsis]
+        live, expiry_at = plan.live, self.memory.expiry_at[plan.synopsis]
         words, offsets = picked(live.words, live.offsets[large], np.diff(live.offsets)[large])
-        pieces = ranked.cut(words, offsets, *self.rank_at[drafted.synopsis], expiry_at, INFINITY)
+        pieces = ranked.cut(words, offsets, *self.rank_at[plan.synopsis], expiry_at, INFINITY)
         sizes = np.diff(pieces.offsets)
         for level in reversed(range(1, ranked.PIECES)):
             of_level = np.flatnonzero(pieces.levels == level)
             if not len(of_level):
                 continue
             groups = large[pieces.groups[of_level]]
-            headers = drafted.headers[groups]
+            headers = plan.headers[groups]
             headers[:, SHAPE] = headers[:, SHAPE] >> 32 << 32 | pieces.rows[of_level]
             headers[:, LENGTH] = sizes[of_level] | IN_ORDER
             headers[:, LATEST] = np.maximum(pieces.latest[of_level], headers[:, BACK_LATEST])
             extents = Extents(headers, pieces.words, pieces.offsets[of_level])
-            markers = self._append(drafted.synopsis, extents, drafted.again[groups], kind, mirrored)
+            markers = self._append(plan.synopsis, extents, plan.again[groups], kind, mirrored)
             new = headers[:, BACK] == k.NO_ROOT
-            drafted.oldest[groups[new]] = markers[new] >> 32
-            drafted.headers[groups, BACK] = markers
-            drafted.headers[groups, BACK_LATEST] = headers[:, LATEST]
+            plan.oldest[groups[new]] = markers[new] >> 32
+            plan.headers[groups, BACK] = markers
+            plan.headers[groups, BACK_LATEST] = headers[:, LATEST]
         best = np.flatnonzero(pieces.levels == 0)
-        drafted.live = _with_best(live, large, pieces, best)
-        drafted.headers[large, SHAPE] = (
-            drafted.headers[large, SHAPE] >> 32 << 32 | drafted.live.rows[large]
-        )
-        drafted.headers[large, LENGTH] = np.diff(drafted.live.offsets)[large] | IN_ORDER
+        plan.live = _with_best(live, large, pieces, best)
+        plan.headers[large, SHAPE] = plan.headers[large, SHAPE] >> 32 << 32 | plan.live.rows[large]
+        plan.headers[large, LENGTH] = np.diff(plan.live.offsets)[large] | IN_ORDER
 
     def _append(
         self, synopsis: int, extents: Extents, again: Mask, kind: Fact, mirrored: bool

@@ -118,11 +118,11 @@ class ColdIndex:
         fences = self._fences.view[: self._fences_before(self.runs), 0].view(np.uint64)
         return (int(fences.min()), int(fences.max())) if len(fences) else (0, 0)
 
-    def fetch(self, hi: Ids, lo: Ids) -> tuple[Mask, Ints]:
+    def fetch(self, id_high: Ids, id_low: Ids) -> tuple[Mask, Ints]:
         """Return which of some sorted groups have entries, and these with their inline words."""
-        found = np.zeros(len(hi), dtype=np.bool_)
-        entries = np.empty((len(hi), self._shape.width), dtype=np.int64)
-        self._find(range(self.runs), hi, lo, found, entries)
+        found = np.zeros(len(id_high), dtype=np.bool_)
+        entries = np.empty((len(id_high), self._shape.width), dtype=np.int64)
+        self._find(range(self.runs), id_high, id_low, found, entries)
         return found, entries[found]
 
     def scan(self, news: Ints | None = None, since: int = 0) -> Iterator[Ints]:
@@ -162,25 +162,33 @@ class ColdIndex:
         self._find(later, *identities(entries), replaced, newer)
         return entries[~replaced]
 
-    def _find(self, numbers: Iterable[int], hi: Ids, lo: Ids, found: Mask, entries: Ints) -> None:
+    def _find(
+        self, numbers: Iterable[int], id_high: Ids, id_low: Ids, found: Mask, entries: Ints
+    ) -> None:
         """Fill in the entries of sorted groups that are not found yet, newest run first."""
-        told = [self._source(n).told(self._fences_before(n)) for n in numbers]
-        runs = np.array(told[::-1], dtype=np.int64).reshape(-1, kernels.RUN)
-        some = self._looked_for_at_once(hi)
-        for first in range(0, len(hi), some):
+        descriptor = [self._source(n).descriptor(self._fences_before(n)) for n in numbers]
+        runs = np.array(descriptor[::-1], dtype=np.int64).reshape(-1, kernels.RUN)
+        some = self._looked_for_at_once(id_high)
+        for first in range(0, len(id_high), some):
             at = slice(first, first + some)
             kernels.find_in_runs(
-                runs, self._fences.view, self._shape.page, hi[at], lo[at], found[at], entries[at]
+                runs,
+                self._fences.view,
+                self._shape.page,
+                id_high[at],
+                id_low[at],
+                found[at],
+                entries[at],
             )
             for run in self._mapped.values():
                 give_back(run.words)
 
-    def _looked_for_at_once(self, hi: Ids) -> int:
+    def _looked_for_at_once(self, id_high: Ids) -> int:
         """Return how many groups to look up before the pages read are released."""
-        if not len(hi):
+        if not len(id_high):
             return 1
-        between = (int(hi[-1]) - int(hi[0])) / 2**64 * len(self) * 8 * self.width
-        return max(1, int(len(hi) * LOOKED_AT / max(LOOKED_AT, between)))
+        between = (int(id_high[-1]) - int(id_high[0])) / 2**64 * len(self) * 8 * self.width
+        return max(1, int(len(id_high) * LOOKED_AT / max(LOOKED_AT, between)))
 
     def merge(self, entries: Ints) -> None:
         """Add sorted entries, with their inline words; they replace older ones."""

@@ -73,8 +73,8 @@ class SortedRun:
 
     def place(self, since: int) -> int:
         """Return a position behind which all entries with id_high >= `since` are."""
-        first_hi = self._fences[:, 0].view(np.uint64)
-        page = int(np.searchsorted(first_hi, np.uint64(since), side="left")) - 1
+        first_id_high = self._fences[:, 0].view(np.uint64)
+        page = int(np.searchsorted(first_id_high, np.uint64(since), side="left")) - 1
         return max(0, page) * self._shape.page
 
     def due(self, place: int, watermark: int) -> Iterator[Ints]:
@@ -203,7 +203,7 @@ class SortedEntries:
     #: the first entry wanted
     place: int = 0
 
-    def told(self, fences: int = 0) -> tuple[int, int, int, int, int]:
+    def descriptor(self, fences: int = 0) -> tuple[int, int, int, int, int]:
         """Return the numbers that describe it to kernels, with its first fence."""
         first = self.words.ctypes.data
         count = (len(self.words) - self.before) // self.width
@@ -215,7 +215,9 @@ def together(sources: Sequence[SortedEntries], width: int, some: int) -> Iterato
 
     The oldest source comes first; of several entries of a group, the newest is yielded.
     """
-    runs = np.array([each.told() for each in sources], dtype=np.int64).reshape(-1, kernels.RUN)
+    runs = np.array([each.descriptor() for each in sources], dtype=np.int64).reshape(
+        -1, kernels.RUN
+    )
     places = np.array([each.place for each in sources], dtype=np.int64)
     is_full, given_back = True, int(places.sum())
     while is_full:

@@ -3,7 +3,7 @@
 It works as a library of its own, without Spark:
 
     queue = UpdateQueue(schema, schedule="index")
-    queue.enqueue(hi, lo, arrived, rows)
+    queue.enqueue(id_high, id_low, arrived, rows)
     served = queue.dequeue(100, now)
     queue.delivered(served.hi, served.lo, at=done)
     queue.staleness(now).application.average

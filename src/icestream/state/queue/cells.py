@@ -135,30 +135,32 @@ class KeyCells:
             batch.blank_keys(reader.kernel, self.seen)
         self._readers.append(reader)
 
-    def find(self, hi: Identity, lo: Identity) -> Ints:
+    def find(self, id_high: Identity, id_low: Identity) -> Ints:
         """Return the cell of each key, -1 for unknown keys."""
-        slots = np.empty(len(hi), dtype=np.int64)
+        slots = np.empty(len(id_high), dtype=np.int64)
         store = self.kernel
-        lookup.find(store.places, store.cells, hi, lo, slots)
+        lookup.find(store.places, store.cells, id_high, id_low, slots)
         return slots
 
-    def register(self, hi: Identity, lo: Identity) -> Ints:
+    def register(self, id_high: Identity, id_low: Identity) -> Ints:
         """Return the cell of each key, created if it is new; it stays until it is forgotten."""
-        slots = self.find(hi, lo)
-        self._add(hi, lo, slots, np.flatnonzero(slots < 0))
+        slots = self.find(id_high, id_low)
+        self._add(id_high, id_low, slots, np.flatnonzero(slots < 0))
         return slots
 
-    def enqueue(self, hi: Identity, lo: Identity, arrived: Ints, rows: pa.RecordBatch) -> None:
+    def enqueue(
+        self, id_high: Identity, id_low: Identity, arrived: Ints, rows: pa.RecordBatch
+    ) -> None:
         """Add updates for all readers; a refusal changes nothing."""
-        slots, encoded = self.place(hi, lo, arrived, rows, self._reserve_values)
+        slots, encoded = self.place(id_high, id_low, arrived, rows, self._reserve_values)
         batch.enqueue_batch(
             self.kernel, self.kernel_readers, slots, arrived, encoded.words, encoded.offsets
         )
 
     def place(
         self,
-        hi: Identity,
-        lo: Identity,
+        id_high: Identity,
+        id_low: Identity,
         arrived: Ints,
         rows: pa.RecordBatch,
         reserve: Callable[[Ints, Ints], None],
@@ -166,19 +168,21 @@ class KeyCells:
         """Find or create the cells of a batch, and make room for its values; all or nothing.
 
         Args:
-            hi: high words of the keys' ids.
-            lo: low words of the keys' ids.
+            id_high: high words of the keys' ids.
+            id_low: low words of the keys' ids.
             arrived: when each update arrived.
             rows: the values.
             reserve: makes room for values of these slots and offsets of words.
         """
-        if not len(hi) == len(lo) == len(arrived) == rows.num_rows:
-            msg = f"{len(hi)} keys and {len(arrived)} arrivals do not match {rows.num_rows} rows"
+        if not len(id_high) == len(id_low) == len(arrived) == rows.num_rows:
+            msg = (
+                f"{len(id_high)} keys and {len(arrived)} arrivals do not match {rows.num_rows} rows"
+            )
             raise ValueError(msg)
         encoded = self.codec.encode(rows)
-        slots = self.find(hi, lo)
+        slots = self.find(id_high, id_low)
         missing = np.flatnonzero(slots < 0)
-        self._add(hi, lo, slots, missing)
+        self._add(id_high, id_low, slots, missing)
         try:
             self._check(slots, arrived)
             reserve(slots, encoded.offsets)
@@ -204,7 +208,7 @@ class KeyCells:
     def identities(self, slots: Ints) -> tuple[Identity, Identity]:
         """Return id_high and id_low of cells."""
         cells = self._cells.view
-        return cells[slots, k.HI].view(np.uint64), cells[slots, k.LO].view(np.uint64)
+        return cells[slots, k.ID_HIGH].view(np.uint64), cells[slots, k.ID_LOW].view(np.uint64)
 
     def column(self, word: int) -> Ints:
         """Return one word of every cell ever used, `kernels.queue.queue` says which."""
@@ -258,14 +262,16 @@ class KeyCells:
         except Refused:
             self.pages.reserve(int(batch.units_wanted(self.kernel, slots, offsets)))
 
-    def _add(self, hi: Identity, lo: Identity, slots: Ints, missing: Ints) -> None:
+    def _add(self, id_high: Identity, id_low: Identity, slots: Ints, missing: Ints) -> None:
         """Give cells to keys without one, to all or to none."""
         if not len(missing):
             return
         try:
             done = 0
             while done < len(slots):
-                done = batch.add_keys(self.kernel, self.kernel_readers, hi, lo, slots, done)
+                done = batch.add_keys(
+                    self.kernel, self.kernel_readers, id_high, id_low, slots, done
+                )
                 if done < len(slots):
                     self._make_room(self._room + 1)
         except BaseException:

@@ -29,11 +29,11 @@ from icestream.core.times import INFINITY, Micros
 from icestream.kernels.queue import batch
 from icestream.kernels.queue import queue as k
 from icestream.kernels.queue.order import (
-    BOOKS,
     FLYING,
     LIST,
     READER_WORDS,
     SINCE,
+    STALENESS_WORDS,
     TURN,
     ReaderArrays,
 )
@@ -77,12 +77,12 @@ class ColdKeys:
             for reader in range(readers)
         ]
         self.values = ColdValues(arena, name)
-        kinds = [[0] * len(BOOKS) for _ in range(readers)]
+        kinds = [[0] * len(STALENESS_WORDS) for _ in range(readers)]
         #: keys of each kind, keys that wait for any reader, and for each reader; results being
         #: delivered; by reader and kind of staleness twice the area and the largest value of idle
         #: and
         #: forgotten keys, and the number of idle keys per bin of areas; the first turn here
-        self._told: dict[str, Any] = arena.header.setdefault(
+        self._header: dict[str, Any] = arena.header.setdefault(
             f"{name}.cold",
             {
                 "idle": 0,
@@ -92,35 +92,35 @@ class ColdKeys:
                 "waits": [0] * readers,
                 "areas": kinds,
                 "most": [list(each) for each in kinds],
-                "spread": [[{} for _ in BOOKS] for _ in kinds],
+                "spread": [[{} for _ in STALENESS_WORDS] for _ in kinds],
                 "turns": [INFINITY] * readers,
             },
         )
 
     def __len__(self) -> int:
         """Return how many keys are here."""
-        return int(self._told["idle"] + self._told["open"])
+        return int(self._header["idle"] + self._header["open"])
 
     @property
     def waiting(self) -> int:
         """Keys that wait for at least one reader."""
-        return int(self._told["waiting"])
+        return int(self._header["waiting"])
 
     def waits(self, reader: int) -> int:
         """Return how many keys wait for a reader."""
-        return int(self._told["waits"][reader])
+        return int(self._header["waits"][reader])
 
     def next_turn(self, reader: int) -> int:
         """Return a turn before which no cold key waits for a reader."""
-        return int(self._told["turns"][reader]) if self.waits(reader) else INFINITY
+        return int(self._header["turns"][reader]) if self.waits(reader) else INFINITY
 
     def idle_staleness(self, reader: int, kind: int) -> tuple[float, int]:
         """Return area and largest value of the staleness of idle and of forgotten keys."""
-        return self._told["areas"][reader][kind] / 2, self._told["most"][reader][kind]
+        return self._header["areas"][reader][kind] / 2, self._header["most"][reader][kind]
 
     def idle_spread(self, reader: int, kind: int) -> dict[int, int]:
         """Return how many idle keys there are for each of `bins_of_areas`."""
-        spread: dict[str, int] = self._told["spread"][reader][kind]
+        spread: dict[str, int] = self._header["spread"][reader][kind]
         return {int(place): count for place, count in spread.items()}
 
     def of_reader(self, rows: Ints, reader: int) -> Ints:
@@ -145,18 +145,18 @@ class ColdKeys:
         self._open.put(rows[is_open])
         self._count(rows[~is_open], rows[is_open], 1)
 
-    def look(self, hi: Identity, lo: Identity) -> tuple[Mask, Ints]:
+    def look(self, id_high: Identity, id_low: Identity) -> tuple[Mask, Ints]:
         """Return which of some distinct keys are here, and their rows."""
-        found, rows = self._idle.fetch(hi, lo)
+        found, rows = self._idle.fetch(id_high, id_low)
         left = np.flatnonzero(~found)
-        there, more = self._open.fetch(hi[left], lo[left])
+        there, more = self._open.fetch(id_high[left], id_low[left])
         return _together(found, rows, left[there], more)
 
-    def pop(self, hi: Identity, lo: Identity) -> Rows:
+    def pop(self, id_high: Identity, id_low: Identity) -> Rows:
         """Remove and return the rows and values of those of some distinct keys that are here."""
-        found, idle = self._idle.take(hi, lo)
+        found, idle = self._idle.take(id_high, id_low)
         left = np.flatnonzero(~found)
-        there, opened = self._open.take(hi[left], lo[left])
+        there, opened = self._open.take(id_high[left], id_low[left])
         self._count(idle, opened, -1)
         _, rows = _together(found, idle, left[there], opened)
         return (rows, *self._values_of(rows, drop=True))
@@ -165,7 +165,7 @@ class ColdKeys:
         """Return up to `count` keys that wait for a reader, first turns first."""
         found: list[Ints] = []
         wanted, turn = count, INFINITY
-        since = self._told["turns"][reader] + 2**63
+        since = self._header["turns"][reader] + 2**63
         for block in self._turns[reader].scan(since=since):
             for first in range(0, len(block), max(1, count)):
                 some = block[first : first + max(1, count)]
@@ -177,7 +177,7 @@ class ColdKeys:
                     break
             if not wanted:
                 break
-        self._told["turns"][reader] = turn
+        self._header["turns"][reader] = turn
         keys = np.concatenate([np.empty((0, 3), dtype=np.int64), *found])
         return keys[:, 1].copy().view(np.uint64), keys[:, 2].copy().view(np.uint64)
 
@@ -197,7 +197,7 @@ class ColdKeys:
 
     def delivered(self, at: Micros) -> None:
         """Record that all results being delivered have reached the application."""
-        if not self._told["flying"]:
+        if not self._header["flying"]:
             return
         for block in self._open.scan():
             rows = block[self._flies(block)]
@@ -215,11 +215,11 @@ class ColdKeys:
 
     def forget(self, before: Micros) -> None:
         """Forget idle keys without an update since `before`, but keep their staleness."""
-        areas = [list(each) for each in self._told["areas"]]
+        areas = [list(each) for each in self._header["areas"]]
         while len(rows := self._some_due(before)):
             self._idle.take(*identities(rows))
             self._count(rows, rows[:0], -1)
-        self._told["areas"] = areas
+        self._header["areas"] = areas
 
     def keep_staleness(self, reader: int, keys: Ints) -> None:
         """Keep the staleness of keys in memory that are forgotten, given as rows of a reader."""
@@ -230,7 +230,7 @@ class ColdKeys:
         for reader, turns in enumerate(self._turns):
             if len(turns) > 2 * self.waits(reader) + _LITTLE:
                 turns.clear()
-                self._told["turns"][reader] = INFINITY
+                self._header["turns"][reader] = INFINITY
                 for rows in self._open.scan():
                     self._add_turns(rows[rows[:, k.WAITED_FOR] != 0], reader)
         if self.values.is_half_dead:
@@ -243,7 +243,7 @@ class ColdKeys:
     # -- internals -------------------------------------------------------------------------
 
     def _passed(self, reader: int) -> Any:
-        return lambda entries: (entries[:, 0] ^ _SIGN) < self._told["turns"][reader]
+        return lambda entries: (entries[:, 0] ^ _SIGN) < self._header["turns"][reader]
 
     def _some_due(self, before: Micros) -> Ints:
         """Return some idle rows whose last update is before a time; none if there are no more."""
@@ -264,9 +264,9 @@ class ColdKeys:
         if not len(mine):
             return
         turns = mine[:, self._turn_word(reader)]
-        entries = np.column_stack((turns ^ _SIGN, mine[:, k.HI], mine[:, k.LO]))
-        told = self._told["turns"]
-        told[reader] = min(told[reader], int(turns.min()))
+        entries = np.column_stack((turns ^ _SIGN, mine[:, k.ID_HIGH], mine[:, k.ID_LOW]))
+        header = self._header["turns"]
+        header[reader] = min(header[reader], int(turns.min()))
         # turns may be equal: then by id, as unsigned numbers
         order = np.lexsort((entries[:, 1] ^ _SIGN, turns))
         self._turns[reader].merge(entries[order])
@@ -298,28 +298,28 @@ class ColdKeys:
         return keys
 
     def _count(self, idle: Ints, opened: Ints, sign: int) -> None:
-        told = self._told
-        told["idle"] += sign * len(idle)
-        told["open"] += sign * len(opened)
-        told["waiting"] += sign * int((opened[:, k.WAITED_FOR] != 0).sum())
-        told["flying"] += sign * int(self._flies(opened).sum())
+        header = self._header
+        header["idle"] += sign * len(idle)
+        header["open"] += sign * len(opened)
+        header["waiting"] += sign * int((opened[:, k.WAITED_FOR] != 0).sum())
+        header["flying"] += sign * int(self._flies(opened).sum())
         for reader in range(len(self._orders)):
             waits = self.of_reader(opened, reader)[:, LIST] > 0
-            told["waits"][reader] += sign * int(waits.sum())
+            header["waits"][reader] += sign * int(waits.sum())
             keys = self.of_reader(idle, reader)
             self._add_staleness(reader, keys, sign)
             self._add_spread(reader, keys, sign)
 
     def _add_staleness(self, reader: int, keys: Ints, sign: int) -> None:
-        areas, most = self._told["areas"][reader], self._told["most"][reader]
-        for kind, (book, _) in enumerate(BOOKS):
-            areas[kind] += sign * _doubled(keys.view(np.float64)[:, book + AREA])
-            most[kind] = max(most[kind], int(keys[:, book + MOST].max(initial=0)))
+        areas, most = self._header["areas"][reader], self._header["most"][reader]
+        for kind, (totals, _) in enumerate(STALENESS_WORDS):
+            areas[kind] += sign * _doubled(keys.view(np.float64)[:, totals + AREA])
+            most[kind] = max(most[kind], int(keys[:, totals + MOST].max(initial=0)))
 
     def _add_spread(self, reader: int, keys: Ints, sign: int) -> None:
-        for kind, (book, _) in enumerate(BOOKS):
-            spread: dict[str, int] = self._told["spread"][reader][kind]
-            bins = bins_of_areas(keys.view(np.float64)[:, book + AREA])
+        for kind, (totals, _) in enumerate(STALENESS_WORDS):
+            spread: dict[str, int] = self._header["spread"][reader][kind]
+            bins = bins_of_areas(keys.view(np.float64)[:, totals + AREA])
             places, counts = np.unique(bins, return_counts=True)
             for place, count in zip(places.tolist(), counts.tolist(), strict=True):
                 left = spread.get(str(place), 0) + sign * count

@@ -72,24 +72,24 @@ class ColdTable:
         self._due = due
         self._fences = arena.array(f"{name}.fences", np.int64)
         #: number of the file, 0 for none; binary logarithm of its pages, and its rows
-        self._told: dict[str, Any] = arena.header.setdefault(
+        self._header: dict[str, Any] = arena.header.setdefault(
             f"{name}.table", {"file": 0, "bits": 1, "rows": 0}
         )
 
     def __len__(self) -> int:
         """Return the number of rows."""
-        return int(self._told["rows"])
+        return int(self._header["rows"])
 
     # -- keys ------------------------------------------------------------------------------
 
-    def fetch(self, hi: Identity, lo: Identity) -> tuple[Mask, Ints]:
+    def fetch(self, id_high: Identity, id_low: Identity) -> tuple[Mask, Ints]:
         """Return which of some keys have rows, and the rows."""
-        return self._visit(hi, lo, kernels.LOOK)
+        return self._visit(id_high, id_low, kernels.LOOK)
 
-    def take(self, hi: Identity, lo: Identity) -> tuple[Mask, Ints]:
+    def take(self, id_high: Identity, id_low: Identity) -> tuple[Mask, Ints]:
         """Return which of some distinct keys have rows, and remove and return the rows."""
-        found, rows = self._visit(hi, lo, kernels.TAKE)
-        self._told["rows"] -= len(rows)
+        found, rows = self._visit(id_high, id_low, kernels.TAKE)
+        self._header["rows"] -= len(rows)
         return found, rows
 
     def over(self, rows: Ints) -> None:
@@ -116,31 +116,31 @@ class ColdTable:
             return
         self._make_room(len(self) + len(rows))
         self._put(rows)
-        self._told["rows"] += len(rows)
+        self._header["rows"] += len(rows)
 
     def scan(self) -> Iterator[Ints]:
         """Yield all rows, a batch at a time.
 
         Rows that were yielded may be taken or overwritten meanwhile; none may be put.
         """
-        return self._all_rows(self._told["file"], self._told["bits"])
+        return self._all_rows(self._header["file"], self._header["bits"])
 
     def due(self, before: Micros) -> Iterator[Ints]:
         """Yield rows that are due before a time, a batch at a time; the caller must take them."""
         assert self._due is not None
-        file, bits = self._told["file"], self._told["bits"]
+        file, bits = self._header["file"], self._header["bits"]
         return self._collect(file, bits, self._due, before, self._fences.view)
 
     # -- internals -------------------------------------------------------------------------
 
-    def _visit(self, hi: Identity, lo: Identity, mode: int) -> tuple[Mask, Ints]:
-        found = np.zeros(len(hi), dtype=np.bool_)
-        if not len(self) or not len(hi):
+    def _visit(self, id_high: Identity, id_low: Identity, mode: int) -> tuple[Mask, Ints]:
+        found = np.zeros(len(id_high), dtype=np.bool_)
+        if not len(self) or not len(id_high):
             return found, np.empty((0, self._width), dtype=np.int64)
-        order, tags, homes = self._places(hi, lo)
-        rows = np.empty((len(hi), self._width), dtype=np.int64)
-        rows[:, 0], rows[:, 1] = hi.view(np.int64)[order], lo.view(np.int64)[order]
-        there = np.zeros(len(hi), dtype=np.bool_)
+        order, tags, homes = self._places(id_high, id_low)
+        rows = np.empty((len(id_high), self._width), dtype=np.int64)
+        rows[:, 0], rows[:, 1] = id_high.view(np.int64)[order], id_low.view(np.int64)[order]
+        there = np.zeros(len(id_high), dtype=np.bool_)
         for some, first, pages in self._windows(homes):
             kernels.visit_rows(
                 pages, self._room, homes[some] - first, tags[some], rows[some], there[some], mode
@@ -168,7 +168,7 @@ class ColdTable:
                     break
             if not left:
                 return
-            self._grow(int(self._told["bits"]) + 1)
+            self._grow(int(self._header["bits"]) + 1)
 
     def _all_rows(self, file: int, bits: int) -> Iterator[Ints]:
         fences = np.full((1 << bits) + _TAIL, MINUS_INFINITY, dtype=np.int64)
@@ -193,22 +193,22 @@ class ColdTable:
                 if count:
                     yield out[:count].copy()
 
-    def _places(self, hi: Identity, lo: Identity) -> tuple[Ints, Ints, Ints]:
+    def _places(self, id_high: Identity, id_low: Identity) -> tuple[Ints, Ints, Ints]:
         """Return the order of keys by home page, and their tags and homes in that order."""
-        mixed = (hi ^ (lo << _HALF | lo >> _HALF)) * _MIXERS[0]
+        mixed = (id_high ^ (id_low << _HALF | id_low >> _HALF)) * _MIXERS[0]
         mixed = (mixed ^ (mixed >> _HALF)) * _MIXERS[1]
         # one bit less, so that tags are positive and sort as they are
         tags = (mixed >> np.uint64(1)).view(np.int64)
         order = np.argsort(tags)
         tags = tags[order]
-        return order, tags, tags >> (63 - int(self._told["bits"]))
+        return order, tags, tags >> (63 - int(self._header["bits"]))
 
     def _windows(self, homes: Ints) -> Iterator[tuple[slice, int, Ints]]:
         """Yield which of ascending homes are in a window, its first page, and its pages."""
-        per, pages = self._at_once, 1 << int(self._told["bits"])
+        per, pages = self._at_once, 1 << int(self._header["bits"])
         windows = homes // per
         cuts = [0, *(np.flatnonzero(np.diff(windows)) + 1).tolist(), len(homes)]
-        with self._opened(self._told["file"]) as handle:
+        with self._opened(self._header["file"]) as handle:
             for begin, end in pairwise(cuts):
                 first = int(windows[begin]) * per
                 last = min(first + per, pages) + _TAIL
@@ -225,15 +225,15 @@ class ColdTable:
 
     def _make_room(self, rows: int) -> None:
         """Have enough pages for `rows` rows."""
-        bits = int(self._told["bits"])
+        bits = int(self._header["bits"])
         while rows > _FULL * self._room * (1 << bits):
             bits += 1
-        if not self._told["file"] or bits > self._told["bits"]:
+        if not self._header["file"] or bits > self._header["bits"]:
             self._grow(bits)
 
     def _grow(self, bits: int) -> None:
         """Move to a file with more pages."""
-        file, before = int(self._told["file"]), int(self._told["bits"])
+        file, before = int(self._header["file"]), int(self._header["bits"])
         if self._due is not None:
             wanted = (1 << bits) + _TAIL
             if self._fences.capacity < wanted:
@@ -241,7 +241,7 @@ class ColdTable:
         self._allocate(file + 1, bits)
         if self._due is not None:
             self._fences.view[:] = INFINITY
-        self._told.update(file=file + 1, bits=bits)
+        self._header.update(file=file + 1, bits=bits)
         for rows in self._all_rows(file, before):
             self._put(rows)
         self._remove(file)

@@ -36,24 +36,24 @@ class ColdValues:
         self._arena = arena
         self._name = f"{name}.values"
         #: number of the file, its words, and the live ones
-        self._told: dict[str, Any] = arena.header.setdefault(
+        self._header: dict[str, Any] = arena.header.setdefault(
             self._name, {"file": 0, "words": 0, "live": 0}
         )
 
     @property
     def words(self) -> int:
         """Words of the file."""
-        return int(self._told["words"])
+        return int(self._header["words"])
 
     @property
     def is_half_dead(self) -> bool:
         """Return whether the file should be rewritten."""
-        return self.words > 2 * int(self._told["live"]) + _LITTLE
+        return self.words > 2 * int(self._header["live"]) + _LITTLE
 
     def add(self, words: Ints) -> int:
         """Write values; return where they begin."""
         first = self.words
-        path = self._path(self._told["file"])
+        path = self._path(self._header["file"])
         data = np.ascontiguousarray(words).view(np.uint8).data
         try:
             with open(path, "ab", buffering=0) as file:
@@ -65,34 +65,34 @@ class ColdValues:
             if refusal is None:
                 raise
             raise refusal from error
-        self._told["words"] += len(words)
-        self._told["live"] += len(words)
+        self._header["words"] += len(words)
+        self._header["live"] += len(words)
         return first
 
     def read(self, begins: Ints, sizes: Ints) -> tuple[Ints, Ints]:
         """Return values, one after the other, and the bounds of each."""
         offsets = np.zeros(len(sizes) + 1, dtype=np.int64)
         np.cumsum(sizes, out=offsets[1:])
-        file = self._told["file"]
+        file = self._header["file"]
         return self._gathered(file, self.words, begins - offsets[:-1], sizes), offsets
 
     def drop(self, words: int) -> None:
         """Record that words are no longer needed."""
-        self._told["live"] -= words
+        self._header["live"] -= words
 
     def begin_anew(self) -> None:
         """Switch to a new, empty file."""
-        self._told.update(file=self._told["file"] + 1, words=0, live=0)
+        self._header.update(file=self._header["file"] + 1, words=0, live=0)
 
     def remove_before(self) -> None:
         """Remove the previous file."""
         with suppress(FileNotFoundError):
-            os.unlink(self._path(self._told["file"] - 1))
+            os.unlink(self._path(self._header["file"] - 1))
 
     def read_before(self, words: int, begins: Ints, sizes: Ints) -> Ints:
         """Return values of the previous file, which had `words` words."""
         shifts = begins - (np.cumsum(sizes) - sizes)
-        return self._gathered(self._told["file"] - 1, words, shifts, sizes)
+        return self._gathered(self._header["file"] - 1, words, shifts, sizes)
 
     def _gathered(self, file: int, words: int, shifts: Ints, sizes: Ints) -> Ints:
         """Return values from a file; `shifts` is how far each moves forward."""

@@ -33,13 +33,13 @@ from icestream.core.times import Micros
 from icestream.kernels.queue import batch
 from icestream.kernels.queue import queue as k
 from icestream.kernels.queue.order import (
-    APPLICATION_BOOK,
+    APPLICATION_STALENESS,
     FLYING,
     LIST,
     LISTS_OF_INDEX,
     NEXT,
     PREVIOUS,
-    QUEUE_BOOK,
+    QUEUE_STALENESS,
     READER_WORDS,
     TURN,
     next_keys,
@@ -103,9 +103,9 @@ class KeyEviction:
         for first in range(0, count, size):
             yield slice(first, min(first + size, count))
 
-    def look(self, hi: Identity, lo: Identity) -> Ints:
+    def look(self, id_high: Identity, id_low: Identity) -> Ints:
         """Return the cells of distinct keys, in memory or not; zeros for unknown ones."""
-        slots = self._cells.find(hi, lo)
+        slots = self._cells.find(id_high, id_low)
         table = self._cells.kernel.cells
         rows: Ints = table[np.maximum(slots, 0)]
         missing = np.flatnonzero(slots < 0)
@@ -113,40 +113,42 @@ class KeyEviction:
         if len(self.cold):
             for piece in self.pieces(len(missing)):
                 some = missing[piece]
-                found, cold = self.cold.look(hi[some], lo[some])
+                found, cold = self.cold.look(id_high[some], id_low[some])
                 rows[some[found]] = cold[:, : k.CELL_WORDS]
         return rows
 
-    def admit(self, hi: Identity, lo: Identity) -> None:
+    def admit(self, id_high: Identity, id_low: Identity) -> None:
         """Load a piece of keys into memory, and make room for new ones."""
-        slots = self._cells.find(hi, lo)
+        slots = self._cells.find(id_high, id_low)
         missing = slots < 0
         if not missing.any():
             return
-        hi, lo, _ = distinct(hi[missing], lo[missing])
+        id_high, id_low, _ = distinct(id_high[missing], id_low[missing])
         held = self._pinned(slots[~missing])
-        self._make_room(len(hi), held)
+        self._make_room(len(id_high), held)
         if len(self.cold):
-            self.install(*self.cold.pop(hi, lo), held)
+            self.install(*self.cold.pop(id_high, id_low), held)
 
-    def enqueue(self, hi: Identity, lo: Identity, arrived: Ints, rows: pa.RecordBatch) -> None:
+    def enqueue(
+        self, id_high: Identity, id_low: Identity, arrived: Ints, rows: pa.RecordBatch
+    ) -> None:
         """Add a piece of updates for all readers."""
-        self.admit(hi, lo)
+        self.admit(id_high, id_low)
         while True:
             try:
-                self._cells.enqueue(hi, lo, arrived, rows)
+                self._cells.enqueue(id_high, id_low, arrived, rows)
             except Refused:
-                if not self._relieve(hi, lo):
+                if not self._relieve(id_high, id_low):
                     break
             else:
                 return
-        half = len(hi) // 2
+        half = len(id_high) // 2
         if not half:
-            self._cells.enqueue(hi, lo, arrived, rows)
+            self._cells.enqueue(id_high, id_low, arrived, rows)
             return
-        for some in (slice(0, half), slice(half, len(hi))):
+        for some in (slice(0, half), slice(half, len(id_high))):
             taken = rows.slice(some.start, some.stop - some.start)
-            self.enqueue(hi[some], lo[some], arrived[some], taken)
+            self.enqueue(id_high[some], id_low[some], arrived[some], taken)
 
     def dequeue(self, reader: int, count: int, now: Micros) -> Dequeued:
         """Take up to `count` keys in the order of a reader's schedule."""
@@ -172,8 +174,8 @@ class KeyEviction:
         if not len(rows):
             return
         cells = self._cells
-        hi, lo = identities(rows)
-        slots = cells.register(hi, lo)
+        id_high, id_low = identities(rows)
+        slots = cells.register(id_high, id_low)
         table = cells.kernel.cells
         table[slots, 2:] = rows[:, 2 : k.CELL_WORDS]
         table[slots, k.ADDRESS] = -1
@@ -218,8 +220,8 @@ class KeyEviction:
         """Put one reader's rows of keys into memory, and waiting ones into its order."""
         kernel = reader.order.kernel
         numbers, turns = keys[:, LIST].copy(), keys[:, TURN]
-        for book in (QUEUE_BOOK, APPLICATION_BOOK):
-            keys[:, book + FROM] = np.maximum(keys[:, book + FROM], reader.order.began)
+        for totals in (QUEUE_STALENESS, APPLICATION_STALENESS):
+            keys[:, totals + FROM] = np.maximum(keys[:, totals + FROM], reader.order.began)
         keys[:, [NEXT, PREVIOUS, LIST]] = 0
         kernel.keys[slots] = keys
         order = np.lexsort((turns, numbers))
@@ -253,8 +255,8 @@ class KeyEviction:
         """Load waiting keys whose turn is near."""
         count = self.part
         self.make_room(count)
-        hi, lo = self.cold.next_keys(reader, count)
-        self.install(*self.cold.pop(hi, lo))
+        id_high, id_low = self.cold.next_keys(reader, count)
+        self.install(*self.cold.pop(id_high, id_low))
 
     def _make_room(self, keys: int, pinned: Mask) -> None:
         """Make room for keys; if others hold memory that should be free, lower the limit."""
@@ -283,9 +285,9 @@ class KeyEviction:
             owner, row = "keys of updates", _WORD * self.cold.width
             raise Refused(owner, keys * row, max(0, free) * row)
 
-    def _relieve(self, hi: Identity, lo: Identity) -> bool:
+    def _relieve(self, id_high: Identity, id_low: Identity) -> bool:
         """Evict keys other than these; False if there are no others."""
-        slots = self._cells.find(hi, lo)
+        slots = self._cells.find(id_high, id_low)
         pinned = self._pinned(slots[slots >= 0])
         idle = self._evict(self._idle(self.part, pinned))
         return idle + self._evict_waiting(self.part, pinned) > 0
@@ -360,8 +362,10 @@ def _fitting(cells: KeyCells, readers: tuple[QueueReader, ...], limit: int) -> i
 
 def _together(parts: list[Dequeued]) -> Dequeued:
     """Return what was dequeued one after the other."""
-    hi, lo, since, arrived = (
+    id_high, id_low, since, arrived = (
         np.concatenate([getattr(part, name) for part in parts])
-        for name in ("hi", "lo", "since", "arrived")
+        for name in ("id_high", "id_low", "since", "arrived")
     )
-    return Dequeued(hi, lo, since, arrived, pa.concat_batches([part.rows for part in parts]))
+    return Dequeued(
+        id_high, id_low, since, arrived, pa.concat_batches([part.rows for part in parts])
+    )

@@ -91,14 +91,15 @@ class UpdateQueue(QueueReader):
         super().__init__(cells, order)
 
     def enqueue(
-        self, hi: Identity | None, lo: Identity | None, arrived: Ints, rows: pa.RecordBatch
+        self, id_high: Identity | None, id_low: Identity | None, arrived: Ints, rows: pa.RecordBatch
     ) -> None:
         """Add updates, in this order; a later one of a key replaces those before it.
 
         Args:
-            hi: high words of the keys' ids; None for a stream without a key, in which every update
+            id_high: high words of the keys' ids; None for a stream without a key, in which every
+            update
                 replaces the last.
-            lo: low words of the keys' ids.
+            id_low: low words of the keys' ids.
             arrived: arrival times in microseconds; those of a key must not decrease.
             rows: the values.
 
@@ -114,9 +115,9 @@ class UpdateQueue(QueueReader):
             >>> queue.superseded
             1
         """
-        if hi is None or lo is None:
-            hi = lo = np.zeros(rows.num_rows, dtype=np.uint64)
-        self.cells.enqueue(hi, lo, arrived, rows)
+        if id_high is None or id_low is None:
+            id_high = id_low = np.zeros(rows.num_rows, dtype=np.uint64)
+        self.cells.enqueue(id_high, id_low, arrived, rows)
 
     def forget(self, before: Micros) -> int:
         """Forget keys that are not waiting and had no update since `before`; return how many.

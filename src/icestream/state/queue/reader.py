@@ -35,8 +35,8 @@ from icestream.state.queue.staleness import KeyStaleness, StalenessReport
 class Dequeued:
     """Updates in the order of processing."""
 
-    hi: Identity
-    lo: Identity
+    id_high: Identity
+    id_low: Identity
     #: arrival of the oldest update that each value replaces
     since: Ints
     #: arrival of the value itself
@@ -45,7 +45,7 @@ class Dequeued:
 
     def __len__(self) -> int:
         """Return the number of updates."""
-        return len(self.hi)
+        return len(self.id_high)
 
 
 class QueueReader:
@@ -97,9 +97,9 @@ class QueueReader:
         slots, since, arrived = (np.empty(most, dtype=np.int64) for _ in range(3))
         batch.take_batch(self.cells.kernel, self.order.kernel, now, slots, since, arrived)
         rows = self.cells.values(slots)
-        hi, lo = self.cells.identities(slots)
+        id_high, id_low = self.cells.identities(slots)
         batch.release_batch(self.cells.kernel, slots)
-        return Dequeued(hi, lo, since, arrived, rows)
+        return Dequeued(id_high, id_low, since, arrived, rows)
 
     def read(self, count: int, now: Micros | None = None) -> Dequeued:
         """Return what `dequeue` would, but take nothing; `now` is by default the newest arrival.
@@ -129,8 +129,8 @@ class QueueReader:
 
     def delivered(
         self,
-        hi: Identity,
-        lo: Identity,
+        id_high: Identity,
+        id_low: Identity,
         at: Micros | Ints,
         *,
         since: Ints | None = None,
@@ -139,8 +139,8 @@ class QueueReader:
         """Record that the application has what was dequeued of some keys, from `at` on.
 
         Args:
-            hi: high words of the keys' ids; unknown keys are ignored.
-            lo: low words of the keys' ids.
+            id_high: high words of the keys' ids; unknown keys are ignored.
+            id_low: low words of the keys' ids.
             at: time of delivery, one for all or one for each.
             since: that of the dequeued updates; needed if several updates of one key are being
                 delivered at once.
@@ -150,7 +150,7 @@ class QueueReader:
             >>> taken = updates.dequeue(10, now=4)
             >>> updates.delivered(taken.hi, taken.lo, at=5)
         """
-        slots = self.cells.find(hi, lo)
+        slots = self.cells.find(id_high, id_low)
         nothing = np.full(len(slots), NONE, dtype=np.int64)
         times = np.full(len(slots), at, dtype=np.int64) if np.isscalar(at) else np.asarray(at)
         batch.deliver_batch(
@@ -163,8 +163,8 @@ class QueueReader:
 
     def weigh(
         self,
-        hi: Identity,
-        lo: Identity,
+        id_high: Identity,
+        id_low: Identity,
         *,
         importance: Reals | float = 1.0,
         access: Reals | float = 1.0,
@@ -174,8 +174,8 @@ class QueueReader:
         """Set the weights of some keys: the schedule "index" and weighted averages use them.
 
         Args:
-            hi: high words of the keys' ids.
-            lo: low words of the keys' ids.
+            id_high: high words of the keys' ids.
+            id_low: low words of the keys' ids.
             importance: cost of staleness of the key, relative to 1.
             access: how often the application reads the key, relative to 1.
             cost: cost of processing an update of the key, relative to 1.
@@ -185,12 +185,12 @@ class QueueReader:
             >>> waiting = updates.read(10)
             >>> updates.weigh(waiting.hi, waiting.lo, importance=10.0)
         """
-        weights = np.broadcast_to(np.asarray(importance * access / cost, np.float64), len(hi))
-        if len(hi) and not (weights > 0).all():
+        weights = np.broadcast_to(np.asarray(importance * access / cost, np.float64), len(id_high))
+        if len(id_high) and not (weights > 0).all():
             msg = "importance, access and cost must be positive; leave out keys that do not count"
             raise DefinitionError(msg)
-        gaps = np.broadcast_to(np.asarray(gap, np.float64), len(hi))
-        slots = self.cells.register(hi, lo)
+        gaps = np.broadcast_to(np.asarray(gap, np.float64), len(id_high))
+        slots = self.cells.register(id_high, id_low)
         batch.weigh_batch(
             self.cells.kernel,
             self.order.kernel,
@@ -217,7 +217,7 @@ class QueueReader:
         return staleness.report(self.order.kernel, cells, self._began(now), now)
 
     def staleness_of(
-        self, hi: Identity, lo: Identity, now: Micros
+        self, id_high: Identity, id_low: Identity, now: Micros
     ) -> tuple[KeyStaleness, KeyStaleness]:
         """Measure the queue's and the application's staleness of each of some known keys.
 
@@ -225,7 +225,7 @@ class QueueReader:
             >>> waiting = updates.read(10)
             >>> of_queue, of_application = updates.staleness_of(waiting.hi, waiting.lo, now=10)
         """
-        cells = self.cells.find(hi, lo)
+        cells = self.cells.find(id_high, id_low)
         if (cells < 0).any():
             msg = "staleness is known only for keys that were updated; leave out the others"
             raise KeyError(msg)

@@ -82,12 +82,12 @@ class SharedQueue:
         return self._readers[name]
 
     def enqueue(
-        self, hi: Identity | None, lo: Identity | None, arrived: Ints, rows: pa.RecordBatch
+        self, id_high: Identity | None, id_low: Identity | None, arrived: Ints, rows: pa.RecordBatch
     ) -> None:
         """Add updates for all readers; `UpdateQueue.enqueue` explains the rest."""
-        if hi is None or lo is None:
-            hi = lo = np.zeros(rows.num_rows, dtype=np.uint64)
-        self.cells.enqueue(hi, lo, arrived, rows)
+        if id_high is None or id_low is None:
+            id_high = id_low = np.zeros(rows.num_rows, dtype=np.uint64)
+        self.cells.enqueue(id_high, id_low, arrived, rows)
 
     @property
     def pages(self) -> OnDemandPages:

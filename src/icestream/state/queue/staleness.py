@@ -27,7 +27,7 @@ import numpy.typing as npt
 from icestream.core.arrays import Ints
 from icestream.core.times import Micros
 from icestream.kernels.queue import staleness as k
-from icestream.kernels.queue.order import APPLICATION, BOOKS, QUEUE, WEIGHT
+from icestream.kernels.queue.order import APPLICATION, QUEUE, STALENESS_WORDS, WEIGHT
 from icestream.kernels.queue.order import ReaderArrays as Arrays
 
 Reals = npt.NDArray[np.float64]
@@ -95,15 +95,15 @@ def ramps(keys: Ints, kind: int, now: Micros) -> tuple[Reals, Ints, Reals, Reals
         kind: APPLICATION or QUEUE.
         now: time up to which open ramps count.
     """
-    book, pending = BOOKS[kind]
+    totals, pending = STALENESS_WORDS[kind]
     opened = keys[:, pending]
-    begin = np.maximum(keys[:, book + k.FROM], opened)
+    begin = np.maximum(keys[:, totals + k.FROM], opened)
     is_open = (opened != k.NONE) & (now > begin)
     last = np.where(is_open, now - np.where(is_open, opened, 0), 0)
     first = np.where(is_open, begin - np.where(is_open, opened, 0), 0)
     ends, begins = last.astype(np.float64), first.astype(np.float64)
-    areas = keys.view(np.float64)[:, book + k.AREA] + 0.5 * (ends - begins) * (ends + begins)
-    return areas, np.maximum(keys[:, book + k.MOST], last), begins[is_open], ends[is_open]
+    areas = keys.view(np.float64)[:, totals + k.AREA] + 0.5 * (ends - begins) * (ends + begins)
+    return areas, np.maximum(keys[:, totals + k.MOST], last), begins[is_open], ends[is_open]
 
 
 def add_ramps(profile: Reals, begins: Reals, ends: Reals) -> None:

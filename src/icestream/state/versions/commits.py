@@ -31,7 +31,7 @@ from icestream.core.errors import CheckpointError, DamageError
 from icestream.core.times import MINUS_INFINITY
 from icestream.state.files import Files
 from icestream.state.log.format import SegmentInfo, text, whole
-from icestream.state.validation import sensible
+from icestream.state.validation import validated
 from icestream.state.versions.attempts import LAST_EPOCH
 from icestream.state.versions.ownership import (
     TAKEN_BY,
@@ -53,7 +53,7 @@ NO_SHARD = -1
 #: the decision that marks a commit which only replaces state by hand
 REWRITTEN = "rewritten"
 #: a commit lists all live segments at least every this many versions
-LISTING_EVERY = 64
+MANIFEST_EVERY = 64
 
 COMMITS = "commits"
 SEGMENTS = "segments"
@@ -223,9 +223,9 @@ def is_base(lifetime: str) -> bool:
     return lifetime.rpartition(PART)[2] == BASE
 
 
-def last_listing(version: int) -> int:
+def last_manifest(version: int) -> int:
     """Return the last version, up to the given one, whose commit lists all live segments."""
-    return (version - 1) // LISTING_EVERY * LISTING_EVERY + 1
+    return (version - 1) // MANIFEST_EVERY * MANIFEST_EVERY + 1
 
 
 class VersionStore:
@@ -392,18 +392,18 @@ class VersionStore:
                 break
         live: tuple[LiveSegment, ...] = ()
         for commit in reversed(chain):
-            with sensible(self.path(commit.version)):
+            with validated(self.path(commit.version)):
                 live = commit.live if commit.live is not None else survivors(live, commit)
         return live
 
     def remember_plan(
-        self, plan: Mapping[str, Any], legend: Mapping[str, Any] | None = None
+        self, plan: Mapping[str, Any], state_schema: Mapping[str, Any] | None = None
     ) -> Mapping[str, Any]:
         """Write the plan of a new checkpoint, or return the one that exists.
 
         The plan is stored with the state schema, for readers without the program.
         """
-        value = {"plan": plan} if legend is None else {"plan": plan, "legend": legend}
+        value = {"plan": plan} if state_schema is None else {"plan": plan, "legend": state_schema}
         if self.files.put(f"{self.root}/{PLAN}", sealed(value)):
             return plan
         return self.plan()[0]
@@ -412,10 +412,10 @@ class VersionStore:
         """Return the plan of the checkpoint, and its state schema if it has one."""
         path = f"{self.root}/{PLAN}"
         value = self._read(path, "the plan of the checkpoint is missing")
-        plan, legend = value.get("plan"), value.get("legend")
-        if not isinstance(plan, dict) or not isinstance(legend, dict | None):
+        plan, state_schema = value.get("plan"), value.get("legend")
+        if not isinstance(plan, dict) or not isinstance(state_schema, dict | None):
             raise DamageError(path, "it contains no plan")
-        return plan, legend
+        return plan, state_schema
 
     def remove(self, versions: Iterable[int]) -> None:
         """Unlink commit files that no kept version needs."""
@@ -428,9 +428,9 @@ class VersionStore:
             self.files.unlink(self._path(place))
             self._known.pop(place, None)
 
-    def with_listing(self, commit: Commit, live: tuple[LiveSegment, ...]) -> Commit:
+    def with_manifest(self, commit: Commit, live: tuple[LiveSegment, ...]) -> Commit:
         """Add the list of all live segments to a commit if it is due."""
-        due = last_listing(commit.version) == commit.version
+        due = last_manifest(commit.version) == commit.version
         return replace(commit, live=live) if due else commit
 
     def path(self, version: int) -> str:
@@ -461,7 +461,7 @@ __all__ = [
     "EVENTS",
     "EXCHANGE",
     "FORMAT",
-    "LISTING_EVERY",
+    "MANIFEST_EVERY",
     "NO_SHARD",
     "PART",
     "PLAN",
@@ -472,6 +472,6 @@ __all__ = [
     "LiveSegment",
     "VersionStore",
     "is_base",
-    "last_listing",
+    "last_manifest",
     "survivors",
 ]

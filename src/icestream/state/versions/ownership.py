@@ -24,7 +24,7 @@ Invariants:
 5. An owner that lost deletes nothing: it looks before it deletes
    (`test_the_loser_deletes_nothing`); and what it was about to delete when it lost is named by no
    version from its last commit on, which the new owner starts from or passes.
-6. The loser is told who took over, when and where (`test_the_loser_is_told_who_took_over`).
+6. The loser is told who took over, when and where (`test_the_loser_is_reported_who_took_over`).
 7. Looking never takes a checkpoint over (`test_looking_takes_nothing_over`).
 
 Cost: opening creates one file of some hundred bytes and lists `commits/`; a commit costs nothing

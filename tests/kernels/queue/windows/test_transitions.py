@@ -97,8 +97,8 @@ def test_parity_window_queue_beside_its_definition(
                 wanted = said[plain.enqueue(key, time, number)]
                 assert k.enqueue_one(windows, key, time, number) == wanted
             else:
-                told = plain.advance(key, time, number)
-                assert k.advance_one(windows, key, time, number) == told
+                reported = plain.advance(key, time, number)
+                assert k.advance_one(windows, key, time, number) == reported
         for name, known in plain.keys.items():
             row = windows.cells[name]
             assert names(int(row[z.STATES])) == known.states
@@ -208,11 +208,11 @@ def test_blocks_in_use_are_in_one_buffer(
 
 @given(pairs=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2)), max_size=40))
 def test_parity_cells_of_keys(pairs: list[tuple[int, int]]) -> None:
-    hi = np.array([pair[0] for pair in pairs], dtype=np.uint64)
-    lo = np.array([pair[1] << 40 for pair in pairs], dtype=np.uint64)
+    id_high = np.array([pair[0] for pair in pairs], dtype=np.uint64)
+    id_low = np.array([pair[1] << 40 for pair in pairs], dtype=np.uint64)
     cells = np.zeros((32, z.CELL), dtype=np.int64)
     found = np.empty(len(pairs), dtype=np.int64)
     index = np.zeros(64, dtype=np.int32)
-    done, used = batch.find_cells(cells, index, 0, hi, lo, 0, found)
-    assert found.tolist() == find_cells_reference(hi, lo)
+    done, used = batch.find_cells(cells, index, 0, id_high, id_low, 0, found)
+    assert found.tolist() == find_cells_reference(id_high, id_low)
     assert (done, used) == (len(pairs), len(set(pairs)))

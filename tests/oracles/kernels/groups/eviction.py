@@ -42,7 +42,7 @@ def judge_leaving_reference(
     deltas: bool,
     clean_is_free: bool,
 ) -> tuple[Ints, Mask, Mask]:
-    """Return what `judge_leaving` lists and returns, by columns."""
+    """Return what `judge_eviction` lists and returns, by columns."""
     stale = table[slots, at + FLAGS] & STALE != 0
     slots = slots[(table[slots, at + WORDS] > 0) | stale]
     words, clean, chain, root, cold, flags = (

@@ -23,8 +23,8 @@ from icestream.kernels.groups.heap import (
     EXPIRY,
     FLAGS,
     GROUP,
-    HI,
-    LO,
+    ID_HIGH,
+    ID_LOW,
     MARK,
     NO_ROOT,
     PAGED,
@@ -154,7 +154,7 @@ def describe_reference(
     lives = (root != NO_ROOT) & (expiry > watermark)
     follows, hides = lives & ~whole, lives & stale & is_logged
     headers = np.empty((len(slots), HEADER), dtype=np.int64)
-    headers[:, :2] = table[slots][:, [HI, LO]]
+    headers[:, :2] = table[slots][:, [ID_HIGH, ID_LOW]]
     headers[:, SHAPE] = (np.where(follows, chain & 0xFFFFFFFF, 0) + 1) << 32 | rows
     headers[:, LENGTH] = np.diff(offsets)
     headers[:, BACK] = np.where(follows, root, NO_ROOT)

@@ -22,7 +22,7 @@ from icestream.kernels.groups.extents import (
     USED_SLOTS,
     WORDS,
 )
-from icestream.kernels.groups.heap import HEAT, HI, LO, NO_ROOT, STAMP
+from icestream.kernels.groups.heap import HEAT, ID_HIGH, ID_LOW, NO_ROOT, STAMP
 
 
 def checksum_reference(extent: list[int], marker: int) -> int:
@@ -57,12 +57,12 @@ def lay_out_reference(
 
 
 def read_extents_reference(
-    stream: Ints, origin: int, markers: Ints, hi: Ids, lo: Ids
+    stream: Ints, origin: int, markers: Ints, id_high: Ids, id_low: Ids
 ) -> list[list[int]]:
     """Return what `measure_extents` finds valid and `copy_extents` copies, by slices."""
     found: list[list[int]] = []
     words = stream.tolist()
-    for marker, *identity in zip(markers.tolist(), hi.tolist(), lo.tolist(), strict=True):
+    for marker, *identity in zip(markers.tolist(), id_high.tolist(), id_low.tolist(), strict=True):
         at = marker - origin
         start = words[at : at + LEAST_HEADER] if at >= 0 else []
         if len(start) < LEAST_HEADER or [each % 2**64 for each in start[:2]] != identity:
@@ -112,7 +112,7 @@ def compact_slots_reference(table: Table) -> Table:
 def used_slots_reference(table: Table, facts: Ints) -> dict[tuple[int, int], int]:
     """Return what `open_slots` and `close_slots` leave: the slot of each id."""
     used = np.flatnonzero(table[: facts[USED_SLOTS], STAMP] != 0).tolist()
-    return {(int(table[s, HI]) % 2**64, int(table[s, LO]) % 2**64): s for s in used}
+    return {(int(table[s, ID_HIGH]) % 2**64, int(table[s, ID_LOW]) % 2**64): s for s in used}
 
 
 def stamp_reference(table: Table, slots: Ints, chunk: int) -> None:

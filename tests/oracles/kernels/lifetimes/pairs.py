@@ -42,11 +42,11 @@ def stretches_reference(
     return found
 
 
-def number_pairs_reference(hi: Ids, lo: Ids) -> tuple[list[int], list[int]]:
+def number_pairs_reference(id_high: Ids, id_low: Ids) -> tuple[list[int], list[int]]:
     """Number rows with a dict: (number of each row, first row of each number)."""
     known: dict[tuple[int, int], int] = {}
     numbers, heads = [], []
-    for row, key in enumerate(zip(hi.tolist(), lo.tolist(), strict=True)):
+    for row, key in enumerate(zip(id_high.tolist(), id_low.tolist(), strict=True)):
         if key not in known:
             known[key] = len(known)
             heads.append(row)

@@ -12,8 +12,8 @@ def take_rows_reference(
 ) -> list[tuple[int, int]]:
     """Return position and generation of the rows taken, given id_high and if it is in range."""
     taken = []
-    for number, (hi, within) in enumerate(rows):
-        home = ((hi >> 32) * len(due)) >> 32
+    for number, (id_high, within) in enumerate(rows):
+        home = ((id_high >> 32) * len(due)) >> 32
         if within and due[home] and floor[home] < epoch:
             taken.append((number, sum(cut < epoch for part, cut in cuts if part == home)))
     return taken

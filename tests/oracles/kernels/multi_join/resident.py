@@ -10,9 +10,11 @@ from icestream.core.arrays import Ids, Ints, Table
 from icestream.kernels.multi_join.resident import HEAD, PORT_BITS
 
 
-def open_keys_reference(known: dict[tuple[int, int], int], hi: Ids, lo: Ids, slots: Ints) -> None:
+def open_keys_reference(
+    known: dict[tuple[int, int], int], id_high: Ids, id_low: Ids, slots: Ints
+) -> None:
     """Number keys with a dict, in order of first appearance."""
-    for row, key in enumerate(zip(hi.tolist(), lo.tolist(), strict=True)):
+    for row, key in enumerate(zip(id_high.tolist(), id_low.tolist(), strict=True)):
         slots[row] = known.setdefault(key, len(known))
 
 
@@ -40,10 +42,12 @@ def link_reference(
     numbers: dict[int, int] = {}
     heap: list[int] = []
     sizes = [0] * partitions
-    for hi, port, le, re, payload in rows:
-        partition = ((hi >> 32) * partitions) >> 32
-        sizes[partition] += 8 * (HEAD + len(payload)) + (0 if hi in numbers else 8 * (width + 1))
-        slot = numbers.setdefault(hi, len(numbers))
+    for id_high, port, le, re, payload in rows:
+        partition = ((id_high >> 32) * partitions) >> 32
+        sizes[partition] += 8 * (HEAD + len(payload)) + (
+            0 if id_high in numbers else 8 * (width + 1)
+        )
+        slot = numbers.setdefault(id_high, len(numbers))
         heap += [slot << PORT_BITS | port, le, re, 0, *payload]
     return heap, sizes
 
@@ -76,8 +80,8 @@ def compact_reference(
 def index_keys_reference(places: int, keys: Table, used: int) -> list[int]:
     """Return the index after inserting the keys in order."""
     index = [0] * places
-    for slot, lo in enumerate(keys[:used, 1].tolist()):
-        place = ((lo % 2**64) >> 20) % places
+    for slot, id_low in enumerate(keys[:used, 1].tolist()):
+        place = ((id_low % 2**64) >> 20) % places
         while index[place]:
             place = (place + 1) % places
         index[place] = slot + 1

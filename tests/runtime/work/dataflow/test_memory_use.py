@@ -11,7 +11,7 @@ from icestream.runtime.work.dataflow.memory_use import MemoryUse
 
 
 def report(shard: int, needed: int, read: int = 0) -> ShardReport:
-    told: dict[str, Any] = {"needed_bytes": needed, "cold": {"bytes_read": read}}
+    reported: dict[str, Any] = {"needed_bytes": needed, "cold": {"bytes_read": read}}
     return ShardReport(
         shard=shard,
         arena="",
@@ -22,7 +22,7 @@ def report(shard: int, needed: int, read: int = 0) -> ShardReport:
         rebuilt=False,
         released=(),
         parcel=None,
-        statistics=told,
+        statistics=reported,
     )
 
 

@@ -12,7 +12,7 @@ from icestream.runtime.work.dataflow.spilling import (
     JoinDecisions,
     decided,
     facts_of,
-    joins_told,
+    joins_report,
 )
 
 PARTITIONS = 256
@@ -39,7 +39,7 @@ def report(
     results: dict[int, dict[int, float]] | None = None,
     kept: dict[int, dict[int, float]] | None = None,
 ) -> ShardReport:
-    told = {
+    reported = {
         "number": join,
         "rows": np.array([30, 20]),
         "keys": np.array([3, 4]),
@@ -54,7 +54,7 @@ def report(
         "facts": TOLD,
     }
     statistics = {
-        "join": told,
+        "join": reported,
         "results": {j: by_partition(each) for j, each in (results or {}).items()},
         "kept": {j: by_partition(each) for j, each in (kept or {}).items()},
         "memory_bytes": held,
@@ -136,11 +136,11 @@ def test_idle_versions_clean_up_a_few_partitions_leaves_first() -> None:
     assert JoinDecisions(owing={0: ()}).idle() == {}
 
 
-def test_progress_tells_bytes_logged_and_bytes_spilled_apart() -> None:
+def test_progress_reports_bytes_logged_and_bytes_spilled_apart() -> None:
     reports = [report(0, 0, {1: 30}), report(1, 0, {2: 12}, owing=(2,))]
     assert int(facts_of(reports)[0].sizes.sum()) == 42
-    told = joins_told(reports, JoinDecisions(spills=3))
-    assert (told["bytesLogged"], told["bytesSpilled"], told["spills"]) == (0, 2, 3)
-    (join,) = told["joins"]
+    reported = joins_report(reports, JoinDecisions(spills=3))
+    assert (reported["bytesLogged"], reported["bytesSpilled"], reported["spills"]) == (0, 2, 3)
+    (join,) = reported["joins"]
     assert (join["residentBytes"], join["owingPartitions"], join["lateRows"]) == (42, 1, 2)
     assert join["streams"] == [{"rows": 60, "keys": 6}, {"rows": 40, "keys": 8}]

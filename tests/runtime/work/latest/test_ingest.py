@@ -32,10 +32,10 @@ def test_the_same_updates_make_the_same_parcel(tmp_path: Path) -> None:
 
 def test_every_event_of_an_append_stream_goes_to_one_shard(tmp_path: Path) -> None:
     path = sent(tmp_path, "parcel", None, 2)
-    shelf = ParcelReader(LocalFiles(), [str(path)])
+    reader = ParcelReader(LocalFiles(), [str(path)])
     counts = [
-        sum(part.num_rows for part in Parcels(shelf, shard, 0, EVERY).tuples()) for shard in (0, 1)
+        sum(part.num_rows for part in Parcels(reader, shard, 0, EVERY).tuples()) for shard in (0, 1)
     ]
-    shelf.close()
+    reader.close()
     assert sum(counts) == 100
     assert min(counts) > 30

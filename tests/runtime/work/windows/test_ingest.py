@@ -11,7 +11,7 @@ import pytest
 from icestream.core.errors import InputError
 from icestream.core.times import MINUS_INFINITY
 from icestream.operators.aggregates.aggregate import Aggregate
-from icestream.operators.folding.fold import HI, LAST, LO, EntryTable
+from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN, LAST, EntryTable
 from icestream.plan.lower import window_spec
 from icestream.plan.nodes.queries import Plan, View, WindowKind
 from icestream.plan.windows.frame import Frame
@@ -112,17 +112,18 @@ def test_entries_go_to_the_shard_of_their_key_group() -> None:
         parcels = Parcels(ParcelReader(disk, ["parcel"]), shard, width)
         groups: dict[tuple[int, int], int] = {}
         for keys in parcels.groups():
-            for hi, lo, last in zip(
-                *(keys.column(n).to_pylist() for n in (HI, LO, LAST)), strict=True
+            for id_high, id_low, last in zip(
+                *(keys.column(n).to_pylist() for n in (ID_HIGH_COLUMN, ID_LOW_COLUMN, LAST)),
+                strict=True,
             ):
-                group = ((hi >> 32) * plan.key_groups) >> 32
+                group = ((id_high >> 32) * plan.key_groups) >> 32
                 assert routes(plan, 3)[group] == shard
-                groups[hi, lo] = max(last, groups.get((hi, lo), last))
+                groups[id_high, id_low] = max(last, groups.get((id_high, id_low), last))
         for table in parcels.entries():
             assert table[:, 0].tolist() == sorted(table[:, 0].tolist())
-            for pane, hi, lo, rows in table[:, :4].tolist():
+            for pane, id_high, id_low, rows in table[:, :4].tolist():
                 counted[pane] += rows
-                assert groups[hi % 2**64, lo % 2**64] >= pane
+                assert groups[id_high % 2**64, id_low % 2**64] >= pane
     assert counted == Counter(panes_and_keys(stream)[0])
     assert sum(report.load.values()) == report.entries
 
@@ -162,8 +163,8 @@ def test_every_grouping_set_is_a_group_of_its_own() -> None:
         plan, StreamShape(events=50, groups=3, nulls=0.4), np.random.default_rng(4)
     )
     disk = run(plan, [stream])[1]
-    shelf = ParcelReader(disk, ["parcel"])
-    found = [keys for shard in range(3) for keys in Parcels(shelf, shard, 4).groups()]
+    reader = ParcelReader(disk, ["parcel"])
+    found = [keys for shard in range(3) for keys in Parcels(reader, shard, 4).groups()]
     rows = pa.concat_tables(found).select(["a", "b", "grouping_id"]).to_pylist()
     a, b = (stream.column(name).to_pylist() for name in ("k0", "k1"))
     expected = {(x, y, 0) for x, y in zip(a, b, strict=True)} | {(x, None, 1) for x in a}

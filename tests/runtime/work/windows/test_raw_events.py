@@ -34,7 +34,7 @@ def kept(disk: SimulatedDisk, plan: Plan, batch: pa.RecordBatch, ordinal: int) -
     writer = TupleWriter(out.keep(ordinal), plan)
     times = batch.column("time").cast(pa.int64()).to_numpy()
     writer.append(batch, times)
-    info = out.finish().kept
+    info = out.finish().raw_events
     assert info is not None
     return info
 
@@ -51,10 +51,10 @@ def folded(
         out = ExchangeWriter(disk, path, disk, "root", path)
         reports.append(leaving.run(part, parts, out))
         out.finish()
-        with closing(ParcelReader(disk, [path])) as shelf:
+        with closing(ParcelReader(disk, [path])) as reader:
             for shard in range(2):
                 for family in range(len(leaving.spans)):
-                    for table in Parcels(shelf, shard, width).leaving(family):
+                    for table in Parcels(reader, shard, width).leaving(family):
                         for pane, count in zip(table[:, 0], table[:, 3], strict=True):
                             found[family, int(pane)] += int(count)
     return found, reports

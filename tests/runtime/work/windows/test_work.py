@@ -33,16 +33,16 @@ def test_the_estimate_is_held_against_the_log_once_windows_are_full(tmp_path: Pa
     plan = window_plan("10 seconds", "2 seconds", store=AUTO, aggregates=COUNT, slack=0)
     shape = StreamShape(events=400, batches=8, span=40 * SECOND, groups=5, disorder=0, aborts=0)
     query = open_query(plan, str(tmp_path))
-    told = []
+    reported = []
     for number, batch in enumerate(batches_of(generate(plan, shape, 2))):
         (delivery,) = query.driver.batch(number, batch)
-        told.append(delivery.progress["icestream"])
-    ratios = [each["logToEstimate"] for each in told]
+        reported.append(delivery.progress["icestream"])
+    ratios = [each["logToEstimate"] for each in reported]
     assert ratios[0] is None
-    (estimated,) = {each["estimatedLogBytes"] for each in told}
-    assert ratios[-1] == pytest.approx(told[-1]["logBytes"] / estimated, abs=1e-3)
+    (estimated,) = {each["estimatedLogBytes"] for each in reported}
+    assert ratios[-1] == pytest.approx(reported[-1]["logBytes"] / estimated, abs=1e-3)
     assert all(0 < ratio < 10 for ratio in ratios[-3:])
-    assert told[-1]["sliceBytesUsed"] >= told[-1]["sliceBytesRead"] > 0
+    assert reported[-1]["sliceBytesUsed"] >= reported[-1]["sliceBytesRead"] > 0
 
 
 @pytest.mark.parametrize("first", ["events", "nothing"])

@@ -97,11 +97,11 @@ moves = st.one_of(
 @pytest.mark.parametrize("kind", EVERY, ids=repr)
 @given(st.lists(moves, max_size=40), st.integers(1, 6))
 def test_parity_choices_beside_lists_of_hits(
-    kind: Classifier, story: list[tuple[str, list[int]]], k: int
+    kind: Classifier, scenario: list[tuple[str, list[int]]], k: int
 ) -> None:
     stats, plain = words(), Plain(kind)
     memory: dict[str, Any] = {}
-    for tick, (what, named) in enumerate(story):
+    for tick, (what, named) in enumerate(scenario):
         if what == "opened":
             kind.opened(stats, slots(*named), tick)
             plain.opened(named, tick)

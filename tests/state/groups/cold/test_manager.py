@@ -259,7 +259,7 @@ def test_two_managers_with_joint_targets_do_what_one_does(rule: Rule) -> None:
     assert all(query.batches for query in queries)
 
 
-def story(manager: Manager, query: PlainSubQuery, seed: int) -> Manager:
+def scenario(manager: Manager, query: PlainSubQuery, seed: int) -> Manager:
     random = np.random.default_rng(seed)
     for _ in range(41):
         hits = random.integers(0, 100, 30)
@@ -274,10 +274,10 @@ def story(manager: Manager, query: PlainSubQuery, seed: int) -> Manager:
 def test_a_manager_made_from_the_state_goes_on_alike(kind: str, rule: Rule) -> None:
     policy = Policy(k=3, classifier=kind, sample=3, every=3, targets=rule)
     one, other = (PlainSubQuery("a", [10] * 100) for _ in range(2))
-    kept = story(story(Manager([one], policy), one, 1), one, 2)
-    halfway = story(Manager([other], policy), other, 1)
+    kept = scenario(scenario(Manager([one], policy), one, 1), one, 2)
+    halfway = scenario(Manager([other], policy), other, 1)
     resumed = Manager([other], policy, state=json.loads(json.dumps(halfway.state)))
-    story(resumed, other, 2)
+    scenario(resumed, other, 2)
     assert one.batches == other.batches
     assert len(one.batches) > 10
     assert kept.state == resumed.state
@@ -286,12 +286,12 @@ def test_a_manager_made_from_the_state_goes_on_alike(kind: str, rule: Rule) -> N
 
 def test_another_classifier_begins_with_new_statistics() -> None:
     query = PlainSubQuery("a", [10] * 100)
-    manager = story(Manager([query], Policy(k=3)), query, 1)
+    manager = scenario(Manager([query], Policy(k=3)), query, 1)
     resumed = Manager([query], Policy(k=3, classifier=Smoothing(0.1)), state=manager.state)
     assert not query.stats.any()
     assert resumed.ledgers["a"].evicted == manager.ledgers["a"].evicted
     assert resumed.ledgers["a"].memory == {}
-    story(resumed, query, 2)
+    scenario(resumed, query, 2)
 
 
 def test_sub_queries_have_classifiers_of_their_own() -> None:

@@ -75,7 +75,7 @@ def test_oracle_windows_are_delivered_whole(
         read = queue.dequeue(step)
         assert len(read) <= step + 1
         assert read.rows["value"].to_pylist() == (read.times[read.is_tuple] * 10).tolist()
-        keys = read.hi.tolist()
+        keys = read.id_high.tolist()
         for key, end, times in obey_marks_reference(
             keys, read.times.tolist(), read.marks.tolist(), opened
         ):

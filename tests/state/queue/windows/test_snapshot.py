@@ -28,7 +28,7 @@ def fed(queue: WindowQueue, dice: random.Random, begin: int) -> None:
     queue.enqueue(keys, keys, times, times, pa.RecordBatch.from_arrays([times], schema=SCHEMA))
 
 
-def told(read: WindowTuples) -> list[Any]:
+def reported(read: WindowTuples) -> list[Any]:
     columns = [read.cells, read.times, read.arrived, read.marks, read.is_tuple]
     return [*(each.tolist() for each in columns), read.rows.to_pylist()]
 
@@ -45,7 +45,7 @@ def test_oracle_a_queue_goes_on_from_its_content(semantics: Semantics, schedule:
         found = []
         for each in (queue, back):
             fed(each, random.Random(seed), 1 + 30 * batch)
-            found.append(told(each.dequeue(count)))
+            found.append(reported(each.dequeue(count)))
         assert found[0] == found[1]
         ours, theirs = queue.facts, back.facts
         assert {**ours, "zones": 0, "pages": 0} == {**theirs, "zones": 0, "pages": 0}

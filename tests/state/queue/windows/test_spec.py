@@ -37,11 +37,11 @@ def test_the_printed_bound_fails_where_the_slide_does_not_divide_the_size() -> N
 
 
 @pytest.mark.parametrize(
-    ("size", "slide", "semantics", "told"),
+    ("size", "slide", "semantics", "reported"),
     [(0, 1, "lazy", ">= 1"), (2, 3, "lazy", "between windows"), (2, 1, "keen", "'lazy' or")],
 )
 def test_windows_that_mean_nothing_are_refused(
-    size: int, slide: int, semantics: str, told: str
+    size: int, slide: int, semantics: str, reported: str
 ) -> None:
-    with pytest.raises(DefinitionError, match=told):
+    with pytest.raises(DefinitionError, match=reported):
         UpdateWindows(size, slide, semantics)  # type: ignore[arg-type]

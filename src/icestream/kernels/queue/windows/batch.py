@@ -33,10 +33,10 @@ from icestream.kernels.queue.windows.zones import (
     ET,
     FIRST,
     FRONT,
-    HI,
+    ID_HIGH,
+    ID_LOW,
     LACKS,
     LAST,
-    LO,
     MARK,
     NEWEST,
     NONE,
@@ -70,15 +70,15 @@ def blank_cell(cells: Table, cell: int) -> None:
 
 @kernel
 def find_cells(
-    cells: Table, index: Index, used: int, hi: Ids, lo: Ids, first: int, found: Ints
+    cells: Table, index: Index, used: int, id_high: Ids, id_low: Ids, first: int, found: Ints
 ) -> tuple[int, int]:
     """Find the cell of each key from `first` on, creating new ones; stop when room ends.
 
     Returns (first key not done, cells used); the index is kept at most half full.
     """
     mask = index.size - 1
-    for i in range(first, hi.size):
-        place = np.int64(lo[i] >> np.uint64(20)) & mask
+    for i in range(first, id_high.size):
+        place = np.int64(id_low[i] >> np.uint64(20)) & mask
         while True:
             cell = index[place] - 1
             if cell < 0:
@@ -88,14 +88,17 @@ def find_cells(
                 used += 1
                 index[place] = cell + 1
                 blank_cell(cells, cell)
-                cells[cell, HI] = np.int64(hi[i])
-                cells[cell, LO] = np.int64(lo[i])
+                cells[cell, ID_HIGH] = np.int64(id_high[i])
+                cells[cell, ID_LOW] = np.int64(id_low[i])
                 break
-            if np.uint64(cells[cell, HI]) == hi[i] and np.uint64(cells[cell, LO]) == lo[i]:
+            if (
+                np.uint64(cells[cell, ID_HIGH]) == id_high[i]
+                and np.uint64(cells[cell, ID_LOW]) == id_low[i]
+            ):
                 break
             place = (place + 1) & mask
         found[i] = cell
-    return hi.size, used
+    return id_high.size, used
 
 
 @kernel

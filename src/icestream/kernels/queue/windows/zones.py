@@ -35,8 +35,8 @@ from icestream.kernels.queue.pages import (
 )
 
 #: words of a key's cell; the id comes first, where `kernels.lookup` expects it
-HI = 0
-LO = 1
+ID_HIGH = 0
+ID_LOW = 1
 #: WAIT, READY, IDLE and HELD
 STATES = 2
 #: time of the key's latest tuple

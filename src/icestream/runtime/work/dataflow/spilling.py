@@ -52,7 +52,7 @@ class JoinStatistics:
     held: int
     room: int
     #: description, for reports
-    told: Mapping[str, Any]
+    counts: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -110,9 +110,9 @@ def facts_of(reports: Sequence[ShardReport]) -> dict[int, JoinStatistics]:
     """Add up the reports of the shards for each join."""
     by_join: dict[int, list[Mapping[str, Any]]] = {}
     for report in reports:
-        told = report.statistics.get("join")
-        if told is not None:
-            by_join.setdefault(told["number"], []).append(told)
+        counts = report.statistics.get("join")
+        if counts is not None:
+            by_join.setdefault(counts["number"], []).append(counts)
     return {join: _together(parts) for join, parts in sorted(by_join.items())}
 
 
@@ -163,24 +163,24 @@ def _holdings(
     return holdings
 
 
-def joins_told(reports: Sequence[ShardReport], news: JoinDecisions) -> dict[str, Any]:
+def joins_report(reports: Sequence[ShardReport], news: JoinDecisions) -> dict[str, Any]:
     """Return the part of the progress report about joins."""
     facts = facts_of(reports)
     return {
         "bytesLogged": sum(info.bytes for report in reports for _, info in report.segments),
-        "bytesSpilled": sum(each.told["spilled_bytes"] for each in facts.values()),
+        "bytesSpilled": sum(each.counts["spilled_bytes"] for each in facts.values()),
         "spills": news.spills,
         "joins": [
             {
                 "join": join,
                 "residentBytes": int(each.sizes.sum()),
-                "bytesSpilled": each.told["spilled_bytes"],
-                "bytesLogged": each.told["logged_bytes"],
+                "bytesSpilled": each.counts["spilled_bytes"],
+                "bytesLogged": each.counts["logged_bytes"],
                 "generations": int(each.generations.sum()),
                 "owingPartitions": int(each.owing.sum()),
-                "earlyRows": each.told["early"],
-                "lateRows": each.told["late"],
-                "forcedSpills": each.told["forced_spills"],
+                "earlyRows": each.counts["early"],
+                "lateRows": each.counts["late"],
+                "forcedSpills": each.counts["forced_spills"],
                 "streams": [
                     {"rows": rows, "keys": keys}
                     for rows, keys in zip(each.rows.tolist(), each.keys.tolist(), strict=True)
@@ -192,10 +192,10 @@ def joins_told(reports: Sequence[ShardReport], news: JoinDecisions) -> dict[str,
 
 
 def _together(parts: Sequence[Mapping[str, Any]]) -> JoinStatistics:
-    told: dict[str, Any] = {}
+    counts: dict[str, Any] = {}
     for part in parts:
         for name, value in part["facts"].items():
-            told[name] = told.get(name, 0) + value
+            counts[name] = counts.get(name, 0) + value
     return JoinStatistics(
         sum(part["sizes"] for part in parts),
         sum(part["outputs"] for part in parts),
@@ -206,7 +206,7 @@ def _together(parts: Sequence[Mapping[str, Any]]) -> JoinStatistics:
         sum(part["keys"] for part in parts),
         sum(part["held"] for part in parts),
         sum(part["room"] for part in parts),
-        told,
+        counts,
     )
 
 

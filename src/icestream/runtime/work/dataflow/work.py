@@ -41,7 +41,7 @@ from icestream.runtime.version.task import ShardReport, ShardTask
 from icestream.runtime.version.work import Executor, Parcel, VersionContext, VersionResult
 from icestream.runtime.work.dataflow.ingest import DataflowIngest
 from icestream.runtime.work.dataflow.memory_use import MemoryUse
-from icestream.runtime.work.dataflow.spilling import JoinDecisions, decided, joins_told
+from icestream.runtime.work.dataflow.spilling import JoinDecisions, decided, joins_report
 from icestream.state.files import Files, LocalFiles
 from icestream.state.groups.cold.targets import SubQueryLoad, Targets, targets
 from icestream.state.groups.store import HEAP
@@ -82,9 +82,9 @@ class ComponentShard:
         stores = ShardStores(spec.groupings, space, self.plan.cold, self.targets)
         return ComponentOperator(spec, space, stores, self.version)
 
-    def inputs(self, shelf: ParcelReader, shard: int) -> Parcels:
+    def inputs(self, reader: ParcelReader, shard: int) -> Parcels:
         """Return the changes that arrived on edges."""
-        return Parcels(shelf, shard, 0)
+        return Parcels(reader, shard, 0)
 
     def emitted(self, rows: Iterator[Any]) -> Iterator[Emitted]:
         """Return rows and changes unchanged."""
@@ -119,15 +119,15 @@ class DataflowWork:
         """Return how many ordinals the shards of a version use."""
         return shards * sum(len(spec.lifetimes) for spec in self._plan.specs)
 
-    def ingest(self, making: VersionContext) -> DataflowIngest:
+    def ingest(self, context: VersionContext) -> DataflowIngest:
         """Return the task that every split runs."""
         return DataflowIngest(
-            self._plan, making.version, making.watermark, self._sends(making, LocalFiles())
+            self._plan, context.version, context.watermark, self._sends(context, LocalFiles())
         )
 
     def run(
         self,
-        making: VersionContext,
+        context: VersionContext,
         executor: Executor[Any],
         parcels: Sequence[Parcel],
         seen: tuple[Micros | None, ...],
@@ -136,20 +136,22 @@ class DataflowWork:
         """Run the components; those of equal depth run together."""
         paths = [parcel.path for parcel in parcels if parcel.report.entries]
         reports: list[ShardReport] = []
-        told = self._told(making)
-        clean_up = self._clean_up(making, told, idle=not paths)
-        shares = self._quotas(making, told)
-        fusion = self._fusion(making)
+        instructions = self._instructions(context)
+        clean_up = self._clean_up(context, instructions, idle=not paths)
+        shares = self._quotas(context, instructions)
+        fusion = self._fusion(context)
         #: instant up to which the output of each component is complete
         complete: dict[int, Micros] = {}
-        for wave in fusion.waves(self._plan.graph, making.shards):
+        for wave in fusion.waves(self._plan.graph, context.shards):
             tasks: dict[int, list[ShardTask]] = {}
             for component in sorted({each for group, _ in wave for each in group}):
                 if component not in complete:
                     complete[component] = self._complete(component, complete, reached)
-                orders = self._orders(component, making, told, clean_up, complete[component])
+                orders = self._orders(
+                    component, context, instructions, clean_up, complete[component]
+                )
                 tasks[component] = self._tasks(
-                    component, making, executor, paths, shares, orders, reached
+                    component, context, executor, paths, shares, orders, reached
                 )
             together = [
                 self._together(group, [tasks[component][shard] for component in group])
@@ -159,14 +161,14 @@ class DataflowWork:
             for report in done:
                 join = report.statistics.get("join")
                 if join is not None:
-                    component = report.shard // making.shards
+                    component = report.shard // context.shards
                     complete[component] = min(complete[component], join["watermark"])
             paths += [report.parcel for report in done if report.parcel is not None]
             reports += done
             groups = dict.fromkeys("+".join(map(str, group)) for group, _ in wave)
-            making.note(f"component {', '.join(groups)}")
+            context.note(f"component {', '.join(groups)}")
         reports.sort(key=lambda report: report.shard)
-        return self._made(making, reports, told, shares, fusion)
+        return self._made(context, reports, instructions, shares, fusion)
 
     def _together(self, group: tuple[int, ...], tasks: Sequence[ShardTask]) -> ShardTask:
         """Return the task of a shard in which the components of a group pass changes on."""
@@ -177,20 +179,20 @@ class DataflowWork:
         }
         return replace(tasks[0], fused=tuple(tasks[1:]), hands=hands)
 
-    def _fusion(self, making: VersionContext) -> RunningFusion:
+    def _fusion(self, context: VersionContext) -> RunningFusion:
         """Return which components are fused in a version."""
-        graph, before = self._plan.graph, making.before
-        fusion = RunningFusion.begin(graph, making.shards)
+        graph, before = self._plan.graph, context.before
+        fusion = RunningFusion.begin(graph, context.shards)
         if before is not None and "fusion" in before.decisions:
             fusion = RunningFusion.from_json(before.decisions["fusion"])
-        if making.fuse is not None:
-            fusion = fusion.chosen(graph, making.fuse, self._plan.names, making.shards)
+        if context.fuse is not None:
+            fusion = fusion.chosen(graph, context.fuse, self._plan.names, context.shards)
         return fusion
 
     def _tasks(
         self,
         component: int,
-        making: VersionContext,
+        context: VersionContext,
         executor: Executor[Any],
         paths: Sequence[str],
         shares: Sequence[int],
@@ -198,16 +200,16 @@ class DataflowWork:
         reached: Micros,
     ) -> list[ShardTask]:
         """Return the tasks of a component, one for each shard."""
-        before, shards, specs = making.before, making.shards, self._plan.specs
+        before, shards, specs = context.before, context.shards, self._plan.specs
         targets = Targets.from_json(before.decisions["targets"]) if before else Targets({})
         first, lifetimes = component * shards, len(specs[component].lifetimes)
-        ordinal = making.first_ordinal + shards * sum(
+        ordinal = context.first_ordinal + shards * sum(
             len(spec.lifetimes) for spec in specs[:component]
         )
         return [
-            making.task(
+            context.task(
                 work=ComponentShard(
-                    self._plan, component, targets.of(shard), making.version, orders
+                    self._plan, component, targets.of(shard), context.version, orders
                 ),
                 shard=shard,
                 watermark=reached,
@@ -215,26 +217,26 @@ class DataflowWork:
                 quota=shares[shard],
                 parcels=tuple(paths),
                 parcel_files=executor.parcel_files,
-                sends=self._sends(making, executor.parcel_files),
+                sends=self._sends(context, executor.parcel_files),
             )
             for shard in range(first, first + shards)
         ]
 
-    def _quotas(self, making: VersionContext, told: JoinDecisions) -> list[int]:
+    def _quotas(self, context: VersionContext, instructions: JoinDecisions) -> list[int]:
         """Return the bytes of each shard of each component; joins share theirs, and so do others.
 
         The first version, without measurements, divides only half of the memory: what a shard has
         taken it does not return.
         """
-        shards, count = making.shards, making.shards * self._plan.jobs
-        alike, least = making.budget // count, self._least
-        first = making.before is None and self._plan.jobs > 1
+        shards, count = context.shards, context.shards * self._plan.jobs
+        alike, least = context.budget // count, self._least
+        first = context.before is None and self._plan.jobs > 1
         chosen = [max(least, alike // 2) if first else alike] * count
-        known = _holdings(making).of
+        known = _holdings(context).of
         # with less memory than before, shards that do not fit restart cold
         if sum(max(least, alike // 2, each.held) for each in known.values()) > len(known) * alike:
             known = {}
-        for holdings, spare in ((told.holdings, alike // 4), (known, alike // 2)):
+        for holdings, spare in ((instructions.holdings, alike // 4), (known, alike // 2)):
             places = {divmod(shard, shards): held for shard, held in holdings.items()}
             found = quotas(len(places) * alike, places, max(least, spare))
             for (component, shard), quota in found.items():
@@ -243,16 +245,16 @@ class DataflowWork:
 
     def _made(
         self,
-        making: VersionContext,
+        context: VersionContext,
         reports: list[ShardReport],
-        told: JoinDecisions,
+        instructions: JoinDecisions,
         shares: Sequence[int],
         fusion: RunningFusion,
     ) -> VersionResult:
         """Return the results of the shards, and their next instructions."""
-        targets = self._targets(reports, making.budget)
-        holdings = MemoryUse.after(_holdings(making), reports, shares)
-        rows = self._rows(reports, making.shards)
+        targets = self._targets(reports, context.budget)
+        holdings = MemoryUse.after(_holdings(context), reports, shares)
+        rows = self._rows(reports, context.shards)
         decisions: dict[str, Any] = {
             "targets": targets.to_json(),
             "holdings": holdings.to_json(),
@@ -265,9 +267,11 @@ class DataflowWork:
                 join: self._plan.depths[component]
                 for join, component in self._plan.join_components.items()
             }
-            news = decided(spilling, depths, reports, told, making.version, over=making.last)
+            news = decided(
+                spilling, depths, reports, instructions, context.version, over=context.last
+            )
             decisions |= {"joins": news.to_json(), "waiting": any(news.owing.values())}
-            facts |= joins_told(reports, news)
+            facts |= joins_report(reports, news)
         return VersionResult(reports, decisions, (), facts)
 
     def _rows(self, reports: Sequence[ShardReport], shards: int) -> list[list[int]]:
@@ -294,26 +298,26 @@ class DataflowWork:
 
     # -- joins that defer results ----------------------------------------------------------
 
-    def _told(self, making: VersionContext) -> JoinDecisions:
+    def _instructions(self, context: VersionContext) -> JoinDecisions:
         """Return the decisions of the previous version."""
-        before = making.before
+        before = context.before
         if before is None or self._plan.spilling is None:
             return JoinDecisions()
         return JoinDecisions.from_json(before.decisions["joins"])
 
     def _clean_up(
-        self, making: VersionContext, told: JoinDecisions, *, idle: bool
+        self, context: VersionContext, instructions: JoinDecisions, *, idle: bool
     ) -> Mapping[int, tuple[int, ...]] | None:
         """Return the partitions of each join that emit deferred results; None for all."""
-        if making.flushing:
+        if context.flushing:
             return None
-        return told.idle() if idle and not any(told.spill.values()) else {}
+        return instructions.idle() if idle and not any(instructions.spill.values()) else {}
 
     def _orders(
         self,
         component: int,
-        making: VersionContext,
-        told: JoinDecisions,
+        context: VersionContext,
+        instructions: JoinDecisions,
         clean_up: Mapping[int, tuple[int, ...]] | None,
         watermark: Micros,
     ) -> JoinInstructions:
@@ -321,9 +325,9 @@ class DataflowWork:
         if join is None:
             return JoinInstructions()
         return JoinInstructions(
-            told.spill.get(join.number, ()),
+            instructions.spill.get(join.number, ()),
             None if clean_up is None else clean_up.get(join.number, ()),
-            making.last,
+            context.last,
             watermark,
         )
 
@@ -348,14 +352,14 @@ class DataflowWork:
             rule=policy.targets,
         )
 
-    def _sends(self, making: VersionContext, files: Files) -> ChangeTargets:
+    def _sends(self, context: VersionContext, files: Files) -> ChangeTargets:
         targets = tuple(edge.target for edge in self._plan.edges)
-        return ChangeTargets(files, making.folder, making.routes, making.shards, targets)
+        return ChangeTargets(files, context.folder, context.routes, context.shards, targets)
 
 
-def _holdings(making: VersionContext) -> MemoryUse:
+def _holdings(context: VersionContext) -> MemoryUse:
     """Return what the previous version recorded about memory."""
-    before = making.before
+    before = context.before
     return MemoryUse() if before is None else MemoryUse.from_json(before.decisions["holdings"])
 
 

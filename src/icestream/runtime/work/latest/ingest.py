@@ -96,8 +96,10 @@ class _Sending:
             self._send(updates, NEWEST)
         return self._reception.finish(self._sent, self._load)
 
-    def _updates(self, payload: pa.RecordBatch, times: Ints, hi: Ids, lo: Ids) -> NewestUpdates:
-        return NewestUpdates.of(hi, lo, times, times, np.ones_like(times), payload)
+    def _updates(
+        self, payload: pa.RecordBatch, times: Ints, id_high: Ids, id_low: Ids
+    ) -> NewestUpdates:
+        return NewestUpdates.of(id_high, id_low, times, times, np.ones_like(times), payload)
 
     def _spread(self, count: int) -> tuple[Ids, Ids]:
         numbers = np.arange(self._next, self._next + count, dtype=np.int64).view(np.uint64)
@@ -112,9 +114,9 @@ class _Sending:
 
     def _cut(self, updates: NewestUpdates) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield the rows of each shard, in their order."""
-        hi, _ = updates.identity
-        shards = np.empty(len(hi), dtype=np.int64)
-        routes_of(hi, len(self._routes), self._routes, shards, self._load)
+        id_high, _ = updates.identity
+        shards = np.empty(len(id_high), dtype=np.int64)
+        routes_of(id_high, len(self._routes), self._routes, shards, self._load)
         order = np.argsort(shards, kind="stable")
         rows, shards = updates.rows.take(pa.array(order)), shards[order]
         for start, end in pairwise(slice_bounds(shards).tolist()):

@@ -21,7 +21,7 @@ from typing import Any
 
 from icestream.core.times import INFINITY, Micros
 from icestream.operators.latest.mode_switch import ModeSwitch, QueueMode, SwitchPolicy
-from icestream.operators.latest.report import ServingReport, told
+from icestream.operators.latest.report import ServingReport, combined_report
 from icestream.operators.latest.serving import LIFETIMES, Serving, ServingOperator
 from icestream.operators.latest.update_operator import AppendOperator, NewestOperator, UpdateInputs
 from icestream.operators.latest.window_serving import WindowServing, WindowServingOperator
@@ -122,9 +122,9 @@ class UpdatesShard:
         )
         return NewestOperator(ServingOperator(spec, space), every)
 
-    def inputs(self, shelf: ParcelReader, shard: int) -> UpdateInputs:
+    def inputs(self, reader: ParcelReader, shard: int) -> UpdateInputs:
         """Return the updates that arrived."""
-        newest, every = (Parcels(shelf, shard, 0, kind) for kind in (NEWEST, EVERY))
+        newest, every = (Parcels(reader, shard, 0, kind) for kind in (NEWEST, EVERY))
         return UpdateInputs(newest, every)
 
     def emitted(self, rows: Iterator[Any]) -> Iterator[Emitted]:
@@ -151,45 +151,51 @@ class UpdatesWork:
         """Return how many ordinals the shards of a version use."""
         return shards * len(LIFETIMES)
 
-    def ingest(self, making: VersionContext) -> UpdatesIngest:
+    def ingest(self, context: VersionContext) -> UpdatesIngest:
         """Return the task that every split runs."""
-        before = making.before
-        if making.trigger is not None and before is not None and before.batch == making.trigger[0]:
-            self._overhead.learn(max(0.0, making.trigger[1] - self._known))
+        before = context.before
+        if (
+            context.trigger is not None
+            and before is not None
+            and before.batch == context.trigger[0]
+        ):
+            self._overhead.learn(max(0.0, context.trigger[1] - self._known))
         self._began = self._plan.clock.monotonic()
         if before is not None and self._plan.switches and "mode" in before.decisions:
             mode, against, self._each = before.decisions["mode"]
             self._switch = ModeSwitch(QueueMode(mode), against)
         whole = self._plan.switches and self._switch.mode is QueueMode.APPEND
-        return UpdatesIngest(self._plan, making.version, making.watermark, making.routes, whole)
+        return UpdatesIngest(self._plan, context.version, context.watermark, context.routes, whole)
 
     def run(
         self,
-        making: VersionContext,
+        context: VersionContext,
         executor: Executor[Any],
         parcels: Sequence[Parcel],
         seen: tuple[Micros | None, ...],
         reached: Micros,
     ) -> VersionResult:
         """Let the shards serve while there is time."""
-        reading = 0.0 if making.flushing else self._plan.clock.monotonic() - self._began
-        budget = self._budget(making, executor.parallel, reading)
-        whole = self._decide(making, total(parcels, "rows"))
+        reading = 0.0 if context.flushing else self._plan.clock.monotonic() - self._began
+        budget = self._budget(context, executor.parallel, reading)
+        whole = self._decide(context, total(parcels, "rows"))
         tasks = [
-            making.task(
-                work=UpdatesShard(self._plan, budget, making.delivered, whole),
+            context.task(
+                work=UpdatesShard(self._plan, budget, context.delivered, whole),
                 shard=shard,
                 watermark=reached,
-                first_ordinal=making.first_ordinal + shard * len(LIFETIMES),
-                quota=making.budget // making.shards,
+                first_ordinal=context.first_ordinal + shard * len(LIFETIMES),
+                quota=context.budget // context.shards,
                 parcels=tuple(each.path for each in parcels if each.report.entries),
                 parcel_files=executor.parcel_files,
             )
-            for shard in range(making.shards)
+            for shard in range(context.shards)
         ]
         reports = executor.run(tasks)
-        found = told([ServingReport.from_json(report.statistics["updates"]) for report in reports])
-        waves = making.waves(executor.parallel)
+        found = combined_report(
+            [ServingReport.from_json(report.statistics["updates"]) for report in reports]
+        )
+        waves = context.waves(executor.parallel)
         self._known = reading + waves * found.serving / 1e6
         sent = total(parcels, "entries") - (total(parcels, "rows") if self._plan.every else 0)
         superseded = total(parcels, "rows") - sent if self._plan.newest else 0
@@ -203,27 +209,27 @@ class UpdatesWork:
             shown = {**shown, "mode": str(self._switch.mode)}
         return VersionResult(reports, decisions, (), {"updates": shown})
 
-    def _decide(self, making: VersionContext, rows: int) -> bool:
+    def _decide(self, context: VersionContext, rows: int) -> bool:
         """Return whether all events of a batch are processed, from the time they will take."""
         plan = self._plan
         if not plan.switches:
             return False
-        if plan.interval is None or making.flushing:
+        if plan.interval is None or context.flushing:
             return self._switch.mode is QueueMode.APPEND
         work = rows * self._each * 1e6
-        waiting = 0 if making.before is None else making.before.decisions["waiting"]
+        waiting = 0 if context.before is None else context.before.decisions["waiting"]
         is_append = self._switch.mode is QueueMode.APPEND
         backlog = work if is_append else waiting * self._each * 1e6
         rule = SwitchPolicy(backlog=int(LONGEST * plan.interval))
         self._switch = self._switch.after(work / plan.interval, int(backlog), rule)
         return self._switch.mode is QueueMode.APPEND and is_append
 
-    def _budget(self, making: VersionContext, parallel: int, reading: float) -> Micros:
+    def _budget(self, context: VersionContext, parallel: int, reading: float) -> Micros:
         """Return the microseconds that each shard may serve."""
         plan = self._plan
-        if making.flushing:
+        if context.flushing:
             return INFINITY
-        waves = making.waves(parallel)
+        waves = context.waves(parallel)
         if plan.budget is not None:
             return plan.budget // waves
         if plan.interval is None:

@@ -27,7 +27,7 @@ import pyarrow as pa
 from icestream.core.arrays import Ints
 from icestream.kernels.fold import routes_of
 from icestream.operators.folding.columns import InputColumn
-from icestream.operators.folding.fold import HI, LO, EntryRun, EntryTable
+from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN, EntryRun, EntryTable
 from icestream.operators.folding.sorted_runs import slice_bounds, sorted_run
 from icestream.operators.object_aggregates.states import States
 from icestream.plan.lower import liftable, tuple_keys, whole_stream, window_spec
@@ -98,9 +98,9 @@ class EntryFolder:
         self.entries += len(run.panes)
         self.groups += run.keys.num_rows
         key_groups = self._plan.key_groups
-        hi = np.ascontiguousarray(run.entries[:, 0]).view(np.uint64)
-        shards = np.empty(len(hi), dtype=np.int64)
-        routes_of(hi, key_groups, self._routes, shards, self.load)
+        id_high = np.ascontiguousarray(run.entries[:, 0]).view(np.uint64)
+        shards = np.empty(len(id_high), dtype=np.int64)
+        routes_of(id_high, key_groups, self._routes, shards, self.load)
         lowest = int(run.panes.min())
         span = int(run.panes.max()) - lowest + 1
         ranks, entries = sorted_run(shards * span + (run.panes - lowest), run.entries, self.layout)
@@ -110,9 +110,9 @@ class EntryFolder:
             self._out.entries(int(owners[first]), part, self._kind, self._part)
         if self._kind != ENTRIES:
             return
-        key_hi = run.keys.column(HI).to_numpy()
-        key_shards = np.empty(len(key_hi), dtype=np.int64)
-        routes_of(key_hi, key_groups, self._routes, key_shards, np.zeros_like(self.load))
+        key_id_high = run.keys.column(ID_HIGH_COLUMN).to_numpy()
+        key_shards = np.empty(len(key_id_high), dtype=np.int64)
+        routes_of(key_id_high, key_groups, self._routes, key_shards, np.zeros_like(self.load))
         for shard in np.unique(key_shards).tolist():
             self._out.keys(shard, run.keys.filter(pa.array(key_shards == shard)), self._part)
 
@@ -141,9 +141,9 @@ class TupleSender:
     def take(self, batch: pa.RecordBatch, times: Ints) -> None:
         """Send one batch of events, once per grouping."""
         for keys in groupings(self._plan, batch, self._keys):
-            hi, lo = self._codec.identify(keys)
-            shards = np.empty(len(hi), dtype=np.int64)
-            routes_of(hi, self._plan.key_groups, self._routes, shards, self.load)
+            id_high, id_low = self._codec.identify(keys)
+            shards = np.empty(len(id_high), dtype=np.int64)
+            routes_of(id_high, self._plan.key_groups, self._routes, shards, self.load)
             if self._whole:
                 shards[:] = 0
             canonical = self._codec.canonical(keys) if len(self._keys) else keys
@@ -151,18 +151,18 @@ class TupleSender:
             events = pa.RecordBatch.from_arrays(
                 [
                     pa.array(times),
-                    pa.array(hi),
-                    pa.array(lo),
+                    pa.array(id_high),
+                    pa.array(id_low),
                     *canonical.columns,
                     *(batch.column(name) for name in names),
                 ],
-                names=[TIME, HI, LO, *self._keys.names, *names],
+                names=[TIME, ID_HIGH_COLUMN, ID_LOW_COLUMN, *self._keys.names, *names],
             )
-            cold = np.ones(len(hi), dtype=np.bool_)
-            if self._lifting is not None and len(hot := hot_groups(hi)):
-                cold = ~np.isin(hi, hot)
+            cold = np.ones(len(id_high), dtype=np.bool_)
+            if self._lifting is not None and len(hot := hot_groups(id_high)):
+                cold = ~np.isin(id_high, hot)
                 for group in hot:
-                    chosen = np.flatnonzero(hi == group)
+                    chosen = np.flatnonzero(id_high == group)
                     self._lift(int(shards[chosen[0]]), events, chosen)
             for shard in np.unique(shards[cold]).tolist():
                 self._send(shard, events, np.flatnonzero(cold & (shards == shard)))
@@ -188,12 +188,12 @@ class TupleSender:
             self._out.states(shard, sent, self._part)
 
 
-def hot_groups(hi: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def hot_groups(id_high: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """Return the ids that have a large part of the events, estimated from a sample."""
-    if len(hi) < HOT_ROWS:
-        return hi[:0]
-    found, counts = np.unique(hi[::SAMPLED], return_counts=True)
-    return found[counts * SAMPLED >= max(HOT_ROWS, HOT_SHARE * len(hi))]
+    if len(id_high) < HOT_ROWS:
+        return id_high[:0]
+    found, counts = np.unique(id_high[::SAMPLED], return_counts=True)
+    return found[counts * SAMPLED >= max(HOT_ROWS, HOT_SHARE * len(id_high))]
 
 
 def groupings(plan: Plan, batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -49,7 +49,7 @@ class Ingest:
     #: bytes of the table of one task
     table_bytes: int = TABLE_BYTES
     #: ordinal of the segment that stores the events of the first split; None to store none
-    kept_ordinal: int | None = None
+    raw_events_ordinal: int | None = None
 
     def run(
         self, batches: Iterable[pa.RecordBatch], out: ExchangeWriter, split: int = 0
@@ -151,7 +151,7 @@ class _Folding(_Part):
         partial: bool = False,
     ) -> None:
         super().__init__(ingest, part)
-        plan, ordinal = part.plan, ingest.kept_ordinal
+        plan, ordinal = part.plan, ingest.raw_events_ordinal
         self._plan = plan
         self._grid = window_spec(plan).grid
         self._folder = EntryFolder(

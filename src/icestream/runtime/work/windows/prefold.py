@@ -71,7 +71,7 @@ class Prefold:
         worth_it = self.ratio >= WORTH_IT and self.events >= LEAST_EVENTS
         if not isinstance(ingest, Ingest) or not worth_it:
             return batch, ingest
-        kept = ingest.kept_ordinal is not None
+        kept = ingest.raw_events_ordinal is not None
         if kept or not can_fold(ingest.plan):
             return batch, ingest
         legacy = batch.sparkSession.conf.get(_LEGACY_INTERVALS) == "true"

@@ -57,7 +57,7 @@ class RawEventReader:
     read: Counter[str] = field(default_factory=Counter, compare=False)
 
     def fold(
-        self, panes: tuple[int, int], his: tuple[int, int], capacity: int, version: int
+        self, panes: tuple[int, int], high_words: tuple[int, int], capacity: int, version: int
     ) -> tuple[Ints, Table] | None:
         """Fold events of some panes and a range of id_high; None if there are too many."""
         spec = window_spec(self.plan)
@@ -66,7 +66,7 @@ class RawEventReader:
         first, end = (spec.grid.instant(pane) for pane in panes)
         for batch in self._events(first, end, version):
             for keys in groupings(self.plan, batch, self.plan.group_keys):
-                chosen = np.flatnonzero(self._mine(codec, keys, his))
+                chosen = np.flatnonzero(self._mine(codec, keys, high_words))
                 whole = len(chosen) == batch.num_rows
                 if len(chosen) == 0:
                     continue
@@ -80,15 +80,17 @@ class RawEventReader:
         return run.panes, run.entries
 
     def _mine(
-        self, codec: KeyCodec, keys: pa.RecordBatch, his: tuple[int, int]
+        self, codec: KeyCodec, keys: pa.RecordBatch, high_words: tuple[int, int]
     ) -> npt.NDArray[np.bool_]:
         """Return which keys belong to this shard and to a range of id_high."""
-        hi, _ = codec.identify(keys)
-        shards = np.empty(len(hi), dtype=np.int64)
+        id_high, _ = codec.identify(keys)
+        shards = np.empty(len(id_high), dtype=np.int64)
         load = np.zeros(self.plan.key_groups, dtype=np.int64)
-        routes_of(hi, self.plan.key_groups, np.array(self.routes, dtype=np.int64), shards, load)
-        low, high = (np.uint64(each) for each in his)
-        mine: npt.NDArray[np.bool_] = (shards == self.shard) & (hi >= low) & (hi <= high)
+        routes_of(
+            id_high, self.plan.key_groups, np.array(self.routes, dtype=np.int64), shards, load
+        )
+        low, high = (np.uint64(each) for each in high_words)
+        mine: npt.NDArray[np.bool_] = (shards == self.shard) & (id_high >= low) & (id_high <= high)
         return mine
 
     def _events(self, first: Micros, end: Micros, version: int) -> Iterator[pa.RecordBatch]:

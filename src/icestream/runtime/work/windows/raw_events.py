@@ -44,7 +44,7 @@ from icestream.state.log.ipc import read_batch, write_table
 from icestream.state.log.reader import SegmentReader
 from icestream.state.log.writer import SegmentWriter
 from icestream.state.read_ahead import read_ahead
-from icestream.state.validation import sensible
+from icestream.state.validation import validated
 from icestream.state.versions.commits import SEGMENTS
 
 #: approximate bytes of events in one block
@@ -128,7 +128,7 @@ class ExpiredEventFold:
             path = f"{self.root}/{SEGMENTS}/{info.name}"
             with (
                 closing(SegmentReader(self.files, path, info=info)) as reader,
-                sensible(path),
+                validated(path),
             ):
                 blocks = reader.directory
                 meets = {

@@ -45,10 +45,10 @@ class WindowShard:
         """Open the operator of the plan."""
         return lower.operator(self.plan, space, self.store, self.tiled, self.events, self.flushed)
 
-    def inputs(self, shelf: ParcelReader, shard: int) -> Any:
+    def inputs(self, reader: ParcelReader, shard: int) -> Any:
         """Return entries or tuples for each part of the plan; a single part gets its own."""
         found = [
-            Parcels(shelf, shard, _entry_width(part), number)
+            Parcels(reader, shard, _entry_width(part), number)
             for number, part in enumerate(parts_of(self.plan))
         ]
         return found if len(found) > 1 else found[0]

@@ -62,61 +62,61 @@ class WindowWork:
         """Return how many ordinals the shards of a version use."""
         return shards * len(lower.lifetimes(self._plan))
 
-    def ingest(self, making: VersionContext) -> Ingest:
+    def ingest(self, context: VersionContext) -> Ingest:
         """Return the task that every split runs."""
         kept = None
-        if self._store(making.before) != PANES:
-            kept = making.first_ordinal + self.ordinals(making.shards)
-        table_bytes = _table_bytes(making)
+        if self._store(context.before) != PANES:
+            kept = context.first_ordinal + self.ordinals(context.shards)
+        table_bytes = _table_bytes(context)
         return Ingest(
-            self._plan, making.version, making.watermark, making.routes, table_bytes, kept
+            self._plan, context.version, context.watermark, context.routes, table_bytes, kept
         )
 
     def run(
         self,
-        making: VersionContext,
+        context: VersionContext,
         executor: Executor[Any],
         parcels: Sequence[Parcel],
         seen: tuple[Micros | None, ...],
         reached: Micros,
     ) -> VersionResult:
         """Decide what is still open, fold the events that leave, and run the shards."""
-        before, store = making.before, self._store(making.before)
-        estimate = self._estimate(making, parcels, seen) if store == AUTO else None
+        before, store = context.before, self._store(context.before)
+        estimate = self._estimate(context, parcels, seen) if store == AUTO else None
         if store == AUTO:
             store = AUTO if estimate is None else estimate.choose().plan
-        composition = self._composition(making, store, parcels, seen)
+        composition = self._composition(context, store, parcels, seen)
         paths = [parcel.path for parcel in parcels if parcel.report.entries]
         left: list[Parcel] = []
         if store == TUPLES:
-            left = self._leave(making, executor, parcels, reached)
+            left = self._leave(context, executor, parcels, reached)
             paths += [parcel.path for parcel in left if parcel.report.entries]
-            making.note("leave")
-        flushed = latest_of(seen) if making.flushing else None
+            context.note("leave")
+        flushed = latest_of(seen) if context.flushing else None
         tiled = tuple(map(Tiled.from_json, composition or ()))
         work = WindowShard(self._plan, store, tiled, flushed=flushed)
-        again = self._again(making, parcels) if store != PANES else None
+        again = self._again(context, parcels) if store != PANES else None
         lifetimes = len(lower.lifetimes(self._plan))
         tasks = [
-            making.task(
+            context.task(
                 work=work
                 if again is None
-                else replace(work, events=(again(shard), making.version)),
+                else replace(work, events=(again(shard), context.version)),
                 shard=shard,
                 watermark=reached,
-                first_ordinal=making.first_ordinal + shard * lifetimes,
-                quota=making.budget // making.shards,
+                first_ordinal=context.first_ordinal + shard * lifetimes,
+                quota=context.budget // context.shards,
                 parcels=tuple(paths),
                 parcel_files=executor.parcel_files,
             )
-            for shard in range(making.shards)
+            for shard in range(context.shards)
         ]
         reports = executor.run(tasks)
         said: dict[str, Any] | None = before.decisions["estimate"] if before else None
         if estimate is not None:
             said = _said(estimate, min(parcel.report.begins for parcel in parcels))
         decisions = {"store": store, "composition": composition, "estimate": said}
-        kept = [p for p in parcels if p.sent.kept is not None]
+        kept = [p for p in parcels if p.sent.raw_events is not None]
         if store != TUPLES:
             self._remove(kept)
             kept = []
@@ -135,8 +135,8 @@ class WindowWork:
     def _remove(self, kept: Sequence[Parcel]) -> None:
         """Remove events that were stored only for measuring."""
         for parcel in kept:
-            assert parcel.sent.kept is not None
-            self._files.unlink(f"{self._root}/{SEGMENTS}/{parcel.sent.kept.name}")
+            assert parcel.sent.raw_events is not None
+            self._files.unlink(f"{self._root}/{SEGMENTS}/{parcel.sent.raw_events.name}")
 
     def _expected(
         self, said: dict[str, Any] | None, store: str, reached: Micros
@@ -148,29 +148,29 @@ class WindowWork:
         return SpaceEstimate(*said[store][:2]) if reached >= said["since"] + longest else None
 
     def _again(
-        self, making: VersionContext, parcels: Sequence[Parcel]
+        self, context: VersionContext, parcels: Sequence[Parcel]
     ) -> Callable[[int], RawEventReader] | None:
         """Return a shard's reader of stored events; None if no field needs it."""
         if self._panes is None or lower.takes_back(self._panes):
             return None
         fresh = tuple(
-            LiveSegment(NO_SHARD, making.version, EVENTS, p.sent.kept, p.report.begins)
+            LiveSegment(NO_SHARD, context.version, EVENTS, p.sent.raw_events, p.report.begins)
             for p in parcels
-            if p.sent.kept is not None
+            if p.sent.raw_events is not None
         )
         return partial(
             RawEventReader,
             self._panes,
-            making.routes,
+            context.routes,
             self._files,
             self._root,
-            making.version,
+            context.version,
             fresh,
         )
 
     def _leave(
         self,
-        making: VersionContext,
+        context: VersionContext,
         executor: Executor[Any],
         parcels: Sequence[Parcel],
         reached: Micros,
@@ -179,9 +179,11 @@ class WindowWork:
         if reached == MINUS_INFINITY or not lower.takes_back(self._plan):
             return []
         assert self._panes is not None
-        spans = tuple(lower.window_spec(self._panes).leaves(making.watermark, reached))
-        kept = [(s.info, s.begins) for s in making.live if s.begins is not None]
-        kept += [(p.sent.kept, p.report.begins) for p in parcels if p.sent.kept is not None]
+        spans = tuple(lower.window_spec(self._panes).leaves(context.watermark, reached))
+        kept = [(s.info, s.begins) for s in context.live if s.begins is not None]
+        kept += [
+            (p.sent.raw_events, p.report.begins) for p in parcels if p.sent.raw_events is not None
+        ]
         segments = tuple(
             info
             for info, begins in kept
@@ -195,15 +197,15 @@ class WindowWork:
             return []
         leaving = ExpiredEventFold(
             self._panes,
-            making.version,
-            making.routes,
+            context.version,
+            context.routes,
             self._files,
             self._root,
             spans,
             segments,
-            _table_bytes(making),
+            _table_bytes(context),
         )
-        return executor.reread(leaving, making.folder)
+        return executor.reread(leaving, context.folder)
 
     def _store(self, before: Commit | None) -> str:
         """Return what the log stores for windows on a grid, or that it is yet to be chosen."""
@@ -213,10 +215,10 @@ class WindowWork:
         return self._plan.store if self._panes is not None else PANES
 
     def _estimate(
-        self, making: VersionContext, parcels: Sequence[Parcel], seen: tuple[Micros | None, ...]
+        self, context: VersionContext, parcels: Sequence[Parcel], seen: tuple[Micros | None, ...]
     ) -> PlanComparison | None:
         """Compare both storage plans by the first events; None without events."""
-        kept = [parcel for parcel in parcels if parcel.sent.kept is not None]
+        kept = [parcel for parcel in parcels if parcel.sent.raw_events is not None]
         if not kept:
             return None
         assert self._panes is not None
@@ -225,7 +227,9 @@ class WindowWork:
         longest = max(view.windows.range for view in spec.views)
         events = sum(parcel.report.rows for parcel in kept)
         keys = keys.extended(longest, events * len(self._panes.groupings))
-        size = sum(parcel.sent.kept.bytes for parcel in kept if parcel.sent.kept is not None)
+        size = sum(
+            parcel.sent.raw_events.bytes for parcel in kept if parcel.sent.raw_events is not None
+        )
         return cost.estimate(
             [view.windows for view in spec.views],
             cost.WindowStatistics(
@@ -234,15 +238,15 @@ class WindowWork:
                 keys=keys,
                 entry_bytes=8 * spec.layout.entry_width,
                 group_bytes=8 * max(each.group_width for each in spec.layouts) + GROUP_OVERHEAD,
-                invertible=spec.layout.front_words == 0,
-                shards=making.shards,
+                invertible=spec.layout.suffix_words == 0,
+                shards=context.shards,
                 version=span,
             ),
         )
 
     def _composition(
         self,
-        making: VersionContext,
+        context: VersionContext,
         store: str,
         parcels: Sequence[Parcel],
         seen: tuple[Micros | None, ...],
@@ -251,14 +255,14 @@ class WindowWork:
 
         While there are none, it is computed again at intervals, from the events of that version.
         """
-        before = making.before
+        before = context.before
         present: list[Any] | None = before.decisions["composition"] if before else None
         if store != PANES or self._panes is None or not _folded(parcels):
             return present
         if present is None:
             keys = self._measured(self._panes, parcels, seen)[1]
             return [each.to_json() for each in lower.tiled(lower.composition(self._panes, keys))]
-        if present or making.version % COMPOSED_EVERY:
+        if present or context.version % COMPOSED_EVERY:
             return present
         keys = self._measured(self._panes, parcels, seen)[1]
         return [each.to_json() for each in lower.tiled(lower.recomposition(self._panes, keys))]
@@ -280,8 +284,8 @@ def _folded(parcels: Sequence[Parcel]) -> int:
     return total(parcels, "entries") - total(parcels, "sent")
 
 
-def _table_bytes(making: VersionContext) -> int:
-    return max(LEAST_TABLE_BYTES, min(TABLE_BYTES, making.budget // 4))
+def _table_bytes(context: VersionContext) -> int:
+    return max(LEAST_TABLE_BYTES, min(TABLE_BYTES, context.budget // 4))
 
 
 def _sum(reports: Sequence[ShardReport], name: str) -> int:

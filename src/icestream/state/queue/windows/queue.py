@@ -131,15 +131,15 @@ class WindowArrays:
             self._index.view[:] = 0
             insert_all(self._index.view, self.cells, np.arange(self.keys))
 
-    def find_cells(self, hi: Ids, lo: Ids) -> Ints:
+    def find_cells(self, id_high: Ids, id_low: Ids) -> Ints:
         """Return the cells of keys, created for new ones."""
-        found = np.empty(len(hi), dtype=np.int64)
+        found = np.empty(len(id_high), dtype=np.int64)
         done = 0
         while True:
             done, self.facts[z.KEYS] = kernels.find_cells(
-                self.cells, self._index.view, self.keys, hi, lo, done, found
+                self.cells, self._index.view, self.keys, id_high, id_low, done, found
             )
-            if done == len(hi):
+            if done == len(id_high):
                 return found
             self.reserve_cells(max(32, 2 * self.keys))
 
@@ -161,8 +161,8 @@ class WindowArrays:
 class WindowTuples:
     """Records that were read, in the order of service."""
 
-    hi: Ids
-    lo: Ids
+    id_high: Ids
+    id_low: Ids
     #: number of the key in its queue
     cells: Ints
     times: Ints
@@ -260,12 +260,14 @@ class WindowQueue:
         """Return rows decoded from their words."""
         return self._codec.decode(np.ascontiguousarray(words).reshape(-1), len(words))
 
-    def enqueue(self, hi: Ids, lo: Ids, times: Ints, arrived: Ints, rows: pa.RecordBatch) -> None:
+    def enqueue(
+        self, id_high: Ids, id_low: Ids, times: Ints, arrived: Ints, rows: pa.RecordBatch
+    ) -> None:
         """Add tuples in the order of arrival.
 
         Args:
-            hi: high words of the keys' ids.
-            lo: low words of the keys' ids.
+            id_high: high words of the keys' ids.
+            id_low: low words of the keys' ids.
             times: times of the tuples in the windows, at least 1; those of a key increase.
             arrived: arrival times, for staleness.
             rows: the columns that the operator needs.
@@ -276,16 +278,16 @@ class WindowQueue:
         if len(times) and int(times.min()) < 1:
             msg = f"times of windows must be >= 1; got {int(times.min())}"
             raise InputError(msg)
-        found = self._arrays.find_cells(hi, lo)
+        found = self._arrays.find_cells(id_high, id_low)
         if self._late == "refuse":
             self._check_order(found, times)
         words = self._codec.encode(rows).words.reshape(len(found), self._codec.width)
         self._arrays.reserve_tuples(found)
         kernels.enqueue_many(self._arrays.kernel, found, times, arrived, words)
 
-    def cells(self, hi: Ids, lo: Ids) -> Ints:
+    def cells(self, id_high: Ids, id_low: Ids) -> Ints:
         """Return the numbers of keys: 0, 1, 2, ... in the order of first arrival."""
-        return self._arrays.find_cells(hi, lo)
+        return self._arrays.find_cells(id_high, id_low)
 
     def advance(self, keys: Ints, times: Ints, arrived: Ints, first: Ints, after: Ints) -> None:
         """Record that no tuple comes before a time, for all cells that share a clock.

@@ -85,8 +85,8 @@ def bring_back(arrays: WindowArrays, content: Content) -> None:
     _check_tuples(held, ordinals, tuples)
     _check_cells(cells, held, ordinals)
     identity = np.ascontiguousarray(cells[:, :2]).view(np.uint64)
-    hi, lo = (np.ascontiguousarray(each) for each in identity.T)
-    _check((arrays.find_cells(hi, lo) == np.arange(keys)).all(), "keys")
+    id_high, id_low = (np.ascontiguousarray(each) for each in identity.T)
+    _check((arrays.find_cells(id_high, id_low) == np.arange(keys)).all(), "keys")
     arrays.cells[:keys] = cells
     facts[_COUNTS] = counts
     _link(arrays.cells, facts, keys)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from icestream.core.arrays import Ids
 
 
-def find_cells_reference(hi: Ids, lo: Ids) -> list[int]:
+def find_cells_reference(id_high: Ids, id_low: Ids) -> list[int]:
     """Number keys in order of first appearance, with a dict."""
     numbers: dict[tuple[int, int], int] = {}
     return [
-        numbers.setdefault(key, len(numbers)) for key in zip(hi.tolist(), lo.tolist(), strict=True)
+        numbers.setdefault(key, len(numbers))
+        for key in zip(id_high.tolist(), id_low.tolist(), strict=True)
     ]
