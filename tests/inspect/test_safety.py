@@ -74,7 +74,7 @@ def test_a_name_that_leads_out_of_the_checkpoint_is_damage(
 
     version = 1 if where == "live" else 5
     store = rewritten(copy, version, change)
-    with pytest.raises(DamageError, match="not a valid commit"):
+    with pytest.raises(DamageError, match="not those of a commit"):
         store.load(version)
 
 

@@ -73,8 +73,8 @@ def entries_of(drawn: dict[int, tuple[int, int]]) -> Table:
     for row, (group, (x, y)) in zip(table, sorted(drawn.items()), strict=True):
         float_words = np.array([y / 8, 0.0]).view(np.int64)
         # id_high, id_low, rows, sum (low, high), max, choice, float sum (high, low), min, choice
-        chosen = [y, x, group]
-        row[:] = [group, group, 1, x, x >> 63, x, *chosen, *float_words, x, x, *chosen]
+        first, least = [y, x, group, x], [y, x, group, x, y]
+        row[:] = [group, group, 1, x, x >> 63, x, *first, *float_words, x, *least]
     return table
 
 
@@ -183,7 +183,7 @@ def test_parity_taking_the_next_suffix_and_back(seed: int, used: int) -> None:
     identity, at, width = LAYOUT.group_identity, LAYOUT.suffixes_at, LAYOUT.suffix_words
     rows = dice.integers(-4, 4, size=(5, len(identity)))
     # rows | low high | max | choice | high low | min | choice
-    backs = [groups.FIELDS + word for word in range(3, 14)]
+    backs = [groups.FIELDS + word for word in range(3, 16)]
     assert len(backs) == width
     expected = rows.copy()
     expected[:used] = take_next_reference(rows[:used], backs, identity, at, width)

@@ -148,7 +148,7 @@ class QueueReader:
 
         Examples:
             >>> taken = updates.dequeue(10, now=4)
-            >>> updates.delivered(taken.hi, taken.lo, at=5)
+            >>> updates.delivered(taken.id_high, taken.id_low, at=5)
         """
         slots = self.cells.find(id_high, id_low)
         nothing = np.full(len(slots), NONE, dtype=np.int64)
@@ -183,7 +183,7 @@ class QueueReader:
 
         Examples:
             >>> waiting = updates.read(10)
-            >>> updates.weigh(waiting.hi, waiting.lo, importance=10.0)
+            >>> updates.weigh(waiting.id_high, waiting.id_low, importance=10.0)
         """
         weights = np.broadcast_to(np.asarray(importance * access / cost, np.float64), len(id_high))
         if len(id_high) and not (weights > 0).all():
@@ -223,7 +223,8 @@ class QueueReader:
 
         Examples:
             >>> waiting = updates.read(10)
-            >>> of_queue, of_application = updates.staleness_of(waiting.hi, waiting.lo, now=10)
+            >>> keys = waiting.id_high, waiting.id_low
+            >>> of_queue, of_application = updates.staleness_of(*keys, now=10)
         """
         cells = self.cells.find(id_high, id_low)
         if (cells < 0).any():
