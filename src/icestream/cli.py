@@ -145,7 +145,7 @@ def sql(
 
     At the end of the files the open windows are closed, unless there is a checkpoint.
     """
-    from icestream.commands.statement import FileStream, sql_command
+    from icestream.commands.sql import FileStream, sql_command
 
     use_this_python()
     sql_command(

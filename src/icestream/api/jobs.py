@@ -28,7 +28,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructField, StructType
 
 from icestream.api.event_writer import columns_of, projected
-from icestream.api.statement import BuiltQuery, StreamInput, sources_of
+from icestream.api.shared_plan import BuiltQuery, StreamInput, sources_of
 from icestream.api.types import arrow_type
 from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError

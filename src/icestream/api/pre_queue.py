@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructField, StructType
 
-from icestream.api.statement import StreamInput, refusal
+from icestream.api.shared_plan import StreamInput, refusal
 from icestream.api.update_result import common_columns, quoted
 from icestream.core.errors import DefinitionError
 from icestream.operators.latest.pre_queue import (

@@ -20,7 +20,7 @@ from pyspark.sql.types import TimestampNTZType, TimestampType
 from icestream.api.events import Events, events_of
 from icestream.api.functions import AggregateExpression, as_column, count
 from icestream.api.result import Result
-from icestream.api.statement import Statement, StreamInput, build, refusal
+from icestream.api.shared_plan import Statement, StreamInput, build, refusal
 from icestream.api.updates import ArrowFunction, LatestBy, RowFunction, UpdateResult, latest_by
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros

@@ -20,7 +20,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructField, StructType
 
 from icestream.api.projection import ProjectedRows
-from icestream.api.statement import BuiltQuery, StreamInput, check_same_stream, sources_of
+from icestream.api.shared_plan import BuiltQuery, StreamInput, check_same_stream, sources_of
 from icestream.api.types import arrow_schema, arrow_type
 from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError
@@ -29,7 +29,7 @@ from icestream.operators.latest.pre_queue import columns_of, ranks_of
 from icestream.operators.latest.step import UpdateStep
 from icestream.plan.nodes.queries import SOURCE, TIME
 from icestream.plan.nodes.updates import Updates, column
-from icestream.runtime.ingest.order import piece_columns
+from icestream.runtime.ingest.file_order import piece_columns
 
 if TYPE_CHECKING:
     from icestream.api.updates import LatestBy

@@ -30,7 +30,7 @@ from typing import Any
 
 import icestream as ice
 from icestream.api.planned import computation
-from icestream.commands.statement import statement
+from icestream.commands.sql import statement
 from icestream.core.errors import DefinitionError
 from icestream.core.units import format_bytes, parse_bytes
 from icestream.dashboard.history_reader import HistoryReader

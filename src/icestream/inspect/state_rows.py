@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icestream.core.errors import DefinitionError
-from icestream.core.text import guess
+from icestream.core.text_errors import guess
 from icestream.inspect.access.adapter_protocol import (
     ReadRequest,
     StateAdapter,

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from icestream.core.arrays import Floats, Ids, Ints, Mask, Table
 from icestream.kernels.compile import kernel
-from icestream.kernels.words import dd_add
+from icestream.kernels.field_words import dd_add
 
 Index = npt.NDArray[np.int32]
 

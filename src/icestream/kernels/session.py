@@ -20,7 +20,7 @@ import numpy as np
 
 from icestream.core.arrays import Ids, Ints, Table
 from icestream.kernels.compile import kernel
-from icestream.kernels.words import merge_field
+from icestream.kernels.field_words import merge_field
 
 
 @kernel

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from icestream.core.errors import DefinitionError
-from icestream.kernels.words import INVERTIBLE
+from icestream.kernels.field_words import INVERTIBLE
 from icestream.operators.aggregates.aggregate import OBJECT_FUNCTIONS, Aggregate, applicable
 from icestream.operators.aggregates.catalogue import WORD_FUNCTIONS
 from icestream.operators.folding.fields import Layout

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from icestream.core.arrays import Ints, Mask, Slots, Table
 from icestream.kernels.compile import kernel
-from icestream.kernels.words import merge_field, op_words, unmerge_field
+from icestream.kernels.field_words import merge_field, op_words, unmerge_field
 
 #: words of a group's row behind its suffixes
 COUNT = 0

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from icestream.core.arrays import Ints, Table
 from icestream.kernels.compile import kernel
-from icestream.kernels.words import merge_field
+from icestream.kernels.field_words import merge_field
 
 
 @kernel

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from icestream.core.arrays import Ints, Table
 from icestream.kernels.compile import kernel
-from icestream.kernels.words import merge_field, op_words
+from icestream.kernels.field_words import merge_field, op_words
 
 Flags = npt.NDArray[np.bool_]
 _NEVER = 2**63 - 1

@@ -17,8 +17,8 @@ import numpy as np
 
 from icestream.core.arrays import Ints, Table
 from icestream.kernels.compile import kernel
+from icestream.kernels.field_words import merge_field
 from icestream.kernels.lifetimes.sweep import add_row, negate_field
-from icestream.kernels.words import merge_field
 
 
 @kernel

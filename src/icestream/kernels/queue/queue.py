@@ -58,7 +58,7 @@ from icestream.kernels.queue.order import (
 from icestream.kernels.queue.pages import KEEPS, PoolArrays
 from icestream.kernels.queue.price import COST, PRICE, learn_price
 from icestream.kernels.queue.staleness import AREA, FROM, MOST, NONE, RealTable, settle
-from icestream.kernels.queue.values import free_row, take_row, write_row
+from icestream.kernels.queue.unit_chains import free_row, take_row, write_row
 
 #: words of a cell: id, address of its value (-1 for none), newest arrival, mean gap between
 #: updates (a float), updates seen, a bit for every reader that waits for the value, its words

@@ -40,7 +40,7 @@ from icestream.kernels.queue.queue import (
     release_one,
     take_one,
 )
-from icestream.kernels.queue.values import take_row
+from icestream.kernels.queue.unit_chains import take_row
 
 
 @kernel

@@ -23,8 +23,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints, Mask, Table
+from icestream.kernels import field_words
 from icestream.kernels import fold as kernels
-from icestream.kernels import words
 from icestream.operators.folding.cells import CellFinder
 from icestream.operators.folding.columns import ARRIVAL, BATCH, TIME, InputColumn
 from icestream.operators.folding.fields import ORDERED, Field, Layout
@@ -264,12 +264,12 @@ def _fold_partial(
 ) -> None:
     column = columns[partial_name(field)]
     valid = column.valid
-    if field.op == words.ADD_I64:
+    if field.op == field_words.ADD_I64:
         kernels.fold_sum_i64(entries, place, slots, column.integers, valid, first, last)
-    elif field.op == words.ADD_I128:
+    elif field.op == field_words.ADD_I128:
         low, high = _joined(column.integers, columns[partial_name(field, 1)].integers)
         kernels.fold_sum_i128(entries, place, slots, low, high, valid, first, last)
-    elif field.op == words.MIN:
+    elif field.op == field_words.MIN:
         values = _signed_zeros(field, columns, -0.0, 0.0).ordered
         kernels.fold_min(entries, place, slots, values, valid, first, last)
     else:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from icestream.core.arrays import Ints, Table
-from icestream.kernels.words import combine_sorted
+from icestream.kernels.field_words import combine_sorted
 from icestream.operators.folding.fields import Layout
 
 

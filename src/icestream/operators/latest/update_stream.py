@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints
 from icestream.core.errors import DefinitionError, InputError
-from icestream.kernels.lookup import find, insert_all
+from icestream.kernels.hash_index import find, insert_all
 from icestream.operators.folding.columns import InputColumn
 from icestream.operators.lifetimes.consolidate import numbered
 from icestream.operators.payload_identity import identified

@@ -22,7 +22,7 @@ import pyarrow as pa
 from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError
 from icestream.operators.aggregates.aggregate import Aggregate
-from icestream.operators.object_aggregates import choices, sketches, user_aggregates, values
+from icestream.operators.object_aggregates import choices, sketches, stored_values, user_aggregates
 
 Types = Mapping[str, pa.DataType]
 
@@ -54,12 +54,12 @@ class ObjectFunction(Protocol):
 
 
 _MAKERS: dict[str, Callable[[Aggregate, Types], ObjectFunction]] = {
-    "collect_list": values.CollectList.of,
-    "collect_set": values.CollectSet.of,
-    "count_distinct": values.CountDistinct.of,
-    "percentile": values.Percentile.of,
-    "median": values.Percentile.of,
-    "mode": values.Mode.of,
+    "collect_list": stored_values.CollectList.of,
+    "collect_set": stored_values.CollectSet.of,
+    "count_distinct": stored_values.CountDistinct.of,
+    "percentile": stored_values.Percentile.of,
+    "median": stored_values.Percentile.of,
+    "mode": stored_values.Mode.of,
     "first": choices.FirstOrLast.of,
     "last": choices.FirstOrLast.of,
     "min": choices.ObjectExtreme.of,

@@ -20,7 +20,7 @@ from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import DataFrame
 
-from icestream.runtime.ingest.order import place_of
+from icestream.runtime.ingest.file_order import place_of
 from icestream.runtime.ingest.scans import scans_of
 
 #: with fewer bytes, another task costs more than it saves

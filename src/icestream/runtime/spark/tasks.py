@@ -33,8 +33,8 @@ from pyspark.sql import DataFrame, SparkSession
 from icestream.core.errors import DefinitionError, IcestreamError
 from icestream.operators.folding.columns import PLACE_BITS
 from icestream.runtime.exchange.parcels import ExchangeWriter, SplitReport
+from icestream.runtime.ingest.file_order import FilePlaces, listed_files
 from icestream.runtime.ingest.file_splits import pieces_of, shared_out
-from icestream.runtime.ingest.order import FilePlaces, listed_files
 from icestream.runtime.ingest.reader import FileSource, UnlikeSpark, read
 from icestream.runtime.ingest.reception import IngestTask, RereadTask
 from icestream.runtime.spark.placement import CachedPartitions, TaskSlots, here, tidy_host

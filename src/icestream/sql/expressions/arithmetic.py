@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from icestream.core.arrays import Floats
 from icestream.sql.expressions import decimals
 from icestream.sql.expressions.decimals import valid
-from icestream.sql.expressions.rows import Datum, Kernel, as_array
+from icestream.sql.expressions.evaluation import Datum, Kernel, as_array
 from icestream.sql.expressions.types import BIGINT, DOUBLE
 
 _EXACT: dict[str, Callable[[Any, Any], Any]] = {

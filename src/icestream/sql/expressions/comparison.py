@@ -13,7 +13,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icestream.sql.expressions.rows import Datum
+from icestream.sql.expressions.evaluation import Datum
 from icestream.sql.expressions.types import BOOLEAN, is_float
 
 

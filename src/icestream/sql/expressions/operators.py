@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from icestream.sql.expressions import arithmetic, decimals, tree, types
 from icestream.sql.expressions.comparison import COMPARISONS, among
 from icestream.sql.expressions.context import OVERFLOW, Context, Fails, on_arrays
-from icestream.sql.expressions.rows import Constant, Kernel, Logic, Value
+from icestream.sql.expressions.evaluation import Constant, Kernel, Logic, Value
 from icestream.sql.expressions.time_operators import time_operator
 from icestream.sql.expressions.types import BIGINT, BOOLEAN, DOUBLE, INTERVAL, NULL, type_name
 

@@ -27,7 +27,7 @@ from sqlglot.errors import ParseError, TokenError
 from sqlglot.parsers.spark import SparkParser
 
 from icestream.core.errors import DefinitionError
-from icestream.core.text import TextSpan, error_at
+from icestream.core.text_errors import TextSpan, error_at
 from icestream.sql.expressions import tree, types
 from icestream.sql.expressions.intervals import micros_in, parts_of
 

@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 from sqlglot.dialects.spark import Spark
 
-from icestream.core.text import TextSpan
+from icestream.core.text_errors import TextSpan
 from icestream.sql.expressions.types import type_name
 
 INFIX = frozenset({

@@ -20,8 +20,8 @@ from typing import Any
 from sqlglot import exp
 
 from icestream.core.errors import DefinitionError
-from icestream.core.text import TextSpan
-from icestream.sql.statements.text import Text
+from icestream.core.text_errors import TextSpan
+from icestream.sql.statements.tokens import Text
 
 
 @dataclass(frozen=True)

@@ -21,14 +21,14 @@ from icestream.api.functions import AggregateExpression
 from icestream.api.result import Result
 from icestream.api.stream import Stream, Windowed
 from icestream.core.errors import DefinitionError
-from icestream.core.text import TextSpan
+from icestream.core.text_errors import TextSpan
 from icestream.core.units import format_interval
 from icestream.operators.object_aggregates.user_aggregates import UserAggregate
 from icestream.plan.windows.frame import RowsSlide
 from icestream.sql.statements.aggregates import AggregateCall
 from icestream.sql.statements.names import NameScope
 from icestream.sql.statements.statement import Description, Named, describe
-from icestream.sql.statements.text import Text
+from icestream.sql.statements.tokens import Text
 from icestream.sql.statements.windows import (
     CumulativeWindow,
     RangeWindow,

@@ -16,7 +16,7 @@ from itertools import combinations, product
 from sqlglot import exp
 
 from icestream.sql.statements.dialect import written
-from icestream.sql.statements.text import Text
+from icestream.sql.statements.tokens import Text
 
 #: the keys that an element of the clause denotes: one, or none for columns of the window
 Resolve = Callable[[exp.Expr], Sequence[exp.Expr]]

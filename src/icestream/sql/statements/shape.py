@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from sqlglot import Token, TokenType, exp
 
 from icestream.core.errors import DefinitionError
-from icestream.core.text import TextSpan, guess
-from icestream.sql.statements.text import Text, with_depth
+from icestream.core.text_errors import TextSpan, guess
+from icestream.sql.statements.tokens import Text, with_depth
 from icestream.sql.statements.windows import Window, parse_window
 
 _TWO_STREAMS = (

@@ -23,10 +23,10 @@ import re
 from dataclasses import dataclass
 
 from icestream.core.errors import DefinitionError
-from icestream.core.text import TextSpan, guess
+from icestream.core.text_errors import TextSpan, guess
 from icestream.core.times import Micros
 from icestream.core.units import format_interval, parse_interval
-from icestream.sql.statements.text import Text
+from icestream.sql.statements.tokens import Text
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ import numpy as np
 
 from icestream.core.arrays import Ids, Ints, Mask, Slots
 from icestream.core.times import INFINITY
-from icestream.kernels.groups import extent_plan
+from icestream.kernels.groups import directory_passes
 from icestream.kernels.groups import heap as k
 from icestream.kernels.groups.extents import LASTING_HEADER
 from icestream.state.arena import Arena
@@ -136,7 +136,7 @@ def _live(store: CleanableStore) -> int:
     """
     words = 0
     for synopsis in range(store.directory.synopses):
-        words += extent_plan.live_words(store.directory.table, part(synopsis))
+        words += directory_passes.live_words(store.directory.table, part(synopsis))
     sampled = max(1, len(store.index) // SAMPLED)
     (first, last), elsewhere = store.index.span, 0
     end = first + (last - first) // sampled if sampled > 1 else END
@@ -162,7 +162,7 @@ def _entry_words(store: CleanableStore, entries: Ints) -> int:
 def _move_on(store: CleanableStore, last: int) -> None:
     """Write the groups whole that have never-expiring extents in segments up to an ordinal."""
     for synopsis in range(store.directory.synopses):
-        slots = store.directory.listed(extent_plan.list_old, part(synopsis), last)
+        slots = store.directory.listed(directory_passes.list_old, part(synopsis), last)
         store.consolidate(synopsis, slots)
     most = max(1, store.directory.most // 4)
     left: list[Ints] = []

@@ -33,7 +33,7 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints, Mask, Slots
 from icestream.core.times import INFINITY, Micros
-from icestream.kernels.groups import extent_plan, inline_groups
+from icestream.kernels.groups import directory_passes, inline_groups
 from icestream.kernels.groups import heap as k
 from icestream.state.groups.cleaning import Cleaner
 from icestream.state.groups.directory import (
@@ -200,7 +200,7 @@ class GroupStore(Groups):
         words = np.empty(len(slots), dtype=np.int64)
         table, parts = self.directory.table, self.directory.parts
         chosen = parts[list(synopses)] if synopses else parts
-        extent_plan.words_of(table, chosen, slots, True, 1, words)
+        directory_passes.words_of(table, chosen, slots, True, 1, words)
         yield from self._eviction.parts(slots, words)
 
     def read(self, synopsis: int, slots: Slots) -> GroupRows:
@@ -315,7 +315,11 @@ class GroupStore(Groups):
     def bytes_known(self) -> int:
         """Bytes that the rows of all groups of the directory would take in memory."""
         words = self.heap.block_words
-        return extent_plan.known_words(self.directory.table, words) // words * self.heap.block_bytes
+        return (
+            directory_passes.known_words(self.directory.table, words)
+            // words
+            * self.heap.block_bytes
+        )
 
     def candidates(self) -> Slots:
         """Slots of groups in memory that may be evicted; during a call, none of this chunk."""
@@ -514,7 +518,9 @@ class GroupStore(Groups):
         evicted groups are written, only rows on top of a cold root are written here.
         """
         some = (
-            extent_plan.list_news if self.options.durability == "log" else extent_plan.list_residue
+            directory_passes.list_news
+            if self.options.durability == "log"
+            else directory_passes.list_residue
         )
         self._write_news(some, self.facts[Fact.CHUNK], mirrored=True)
 
@@ -523,7 +529,7 @@ class GroupStore(Groups):
         words = 0
         for synopsis in range(len(self._synopses)):
             before = self.facts[Fact.CHUNK]
-            slots = self.directory.listed(extent_plan.list_residue, part(synopsis), before)
+            slots = self.directory.listed(directory_passes.list_residue, part(synopsis), before)
             words += int(self.memory.column(synopsis, k.WORDS, slots).sum())
         return words
 
@@ -537,13 +543,13 @@ class GroupStore(Groups):
     def _news(self, synopsis: int, slots: Slots) -> Ints:
         """Return the words of groups that are not on the log."""
         words = np.empty(len(slots), dtype=np.int64)
-        extent_plan.news_of(self.directory.table, part(synopsis), slots, words)
+        directory_passes.news_of(self.directory.table, part(synopsis), slots, words)
         return words
 
     def _log_news(self) -> None:
-        self._write_news(extent_plan.list_news, INFINITY)
+        self._write_news(directory_passes.list_news, INFINITY)
         if not self._reminded:
             return
         for synopsis in range(len(self._synopses)):
-            slots = self.directory.listed(extent_plan.list_reminded, part(synopsis))
+            slots = self.directory.listed(directory_passes.list_reminded, part(synopsis))
             self._history.log_reminders(synopsis, slots)

@@ -34,7 +34,7 @@ from icestream.kernels.queue.pages import (
     take_unit,
 )
 
-#: words of a key's cell; the id comes first, where `kernels.lookup` expects it
+#: words of a key's cell; the id comes first, where `kernels.hash_index` expects it
 ID_HIGH = 0
 ID_LOW = 1
 #: WAIT, READY, IDLE and HELD

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from icestream.core.arrays import Ints, Mask, Table
+from icestream.core.arrays import Ids, Ints, Mask, Table
 from icestream.kernels.compile import kernel
+from icestream.kernels.fold import Index
 from icestream.kernels.groups.extents import (
     BACK,
     BACK_LATEST,
@@ -34,6 +35,7 @@ from icestream.kernels.groups.heap import (
     EXPIRY,
     FLAGS,
     GROUP,
+    HEAT,
     ID_HIGH,
     ID_LOW,
     MARK,
@@ -50,7 +52,12 @@ from icestream.kernels.groups.heap import (
     WHOLE,
     WORDS,
 )
+from icestream.kernels.hash_index import insert
 
+#: places in the facts of a directory: first free slot plus one, slots ever used, free slots
+FREE_SLOT = 0
+USED_SLOTS = 1
+FREE_SLOTS = 2
 _LEAST = -9223372036854775808
 _MOST = 9223372036854775807
 
@@ -338,3 +345,73 @@ def settle(
             table[slot, at + ROOT] = markers[i]
             table[slot, at + ROOT_EXPIRY] = headers[i, LATEST]
             table[slot, at + CHAIN] = first << 32 | length
+
+
+# -- slots of groups ------------------------------------------------------------------------
+
+
+@kernel
+def open_slots(
+    index: Index,
+    table: Table,
+    facts: Ints,
+    row: Ints,
+    id_high: Ids,
+    id_low: Ids,
+    stamp: int,
+    slots: Ints,
+) -> None:
+    """Give each of some new, distinct groups a slot; there must be enough slots."""
+    for i in range(id_high.size):
+        slot = facts[FREE_SLOT] - 1
+        if slot >= 0:
+            facts[FREE_SLOT] = table[slot, ID_HIGH]
+            facts[FREE_SLOTS] -= 1
+        else:
+            slot = facts[USED_SLOTS]
+            facts[USED_SLOTS] += 1
+        for w in range(row.size):
+            table[slot, w] = row[w]
+        table[slot, ID_HIGH] = np.int64(id_high[i])
+        table[slot, ID_LOW] = np.int64(id_low[i])
+        table[slot, STAMP] = stamp
+        insert(index, table, slot)
+        slots[i] = slot
+
+
+@kernel
+def close_slots(table: Table, facts: Ints, slots: Ints) -> None:
+    """Make slots free; they must be out of the index."""
+    for k in range(slots.size):
+        slot = slots[k]
+        for w in range(GROUP):
+            table[slot, w] = 0
+        table[slot, ID_HIGH] = facts[FREE_SLOT]
+        facts[FREE_SLOT] = slot + 1
+        facts[FREE_SLOTS] += 1
+
+
+@kernel
+def compact_slots(table: Table, facts: Ints) -> None:
+    """Move open groups, in their order, to the first slots; they must be out of the index."""
+    count = 0
+    for slot in range(table.shape[0]):
+        if table[slot, STAMP] == 0:
+            continue
+        if slot > count:
+            for w in range(table.shape[1]):
+                table[count, w] = table[slot, w]
+        count += 1
+    for slot in range(count, table.shape[0]):
+        table[slot, STAMP] = 0
+    facts[FREE_SLOT] = 0
+    facts[FREE_SLOTS] = 0
+    facts[USED_SLOTS] = count
+
+
+@kernel
+def stamp(table: Table, slots: Ints, chunk: int) -> None:
+    """Record the chunk that accesses groups, and count the accesses."""
+    for k in range(slots.size):
+        table[slots[k], STAMP] = chunk
+        table[slots[k], HEAT] += 1

@@ -1,4 +1,4 @@
-"""Spans of a text, and errors that point at them.
+"""Errors that point at a span of a text.
 
 Idea: an error shows the line of a span, marks the span and says what to do; an unknown word comes
 with the closest known one.

@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from icestream.core.arrays import Ids, Ints
-from icestream.kernels import lookup
+from icestream.kernels import hash_index
 from icestream.kernels.compile import kernel, lean_kernel
 from icestream.kernels.prefetch import prefetch, prefetch_word
 from icestream.kernels.queue.order import (
@@ -62,7 +62,7 @@ from icestream.kernels.queue.queue import (
     send_value,
 )
 from icestream.kernels.queue.staleness import RealTable
-from icestream.kernels.queue.values import read_row, units_of
+from icestream.kernels.queue.unit_chains import read_row, units_of
 
 #: updates whose rows are prefetched before the first is processed
 AT_ONCE = 32
@@ -117,7 +117,7 @@ def drop_keys(store: CellArrays, slots: Ints) -> None:
     facts, cells = store.facts, store.cells
     for k in range(slots.size):
         cell = slots[k]
-        lookup.remove(store.places, cells, cell)
+        hash_index.remove(store.places, cells, cell)
         if cells[cell, ADDRESS] >= 0:
             free_value(store, cell)
         cells[cell, COUNT] = -1

@@ -37,7 +37,7 @@ from icestream.plan.nodes.queries import (
     View,
     WindowKind,
 )
-from icestream.runtime.ingest.order import piece_columns
+from icestream.runtime.ingest.file_order import piece_columns
 from icestream.state.keys import KeyCodec
 
 
