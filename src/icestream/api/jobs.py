@@ -48,7 +48,7 @@ _TAGS = count()
 
 
 def job(stream: Stream) -> Tuples:
-    """Return a stream as tuples: each event has its columns and spans the instant of its time.
+    """Return a stream as the tuples of a job: each event spans the instant of its time.
 
     Examples:
         >>> ice.job(calls).map(

@@ -361,7 +361,7 @@ def _merged(arcs: PreQueueNode) -> tuple[PreQueueNode, ...]:
 
 
 def latest_by(stream: Stream, latest: Latest, budget: str | int | None) -> LatestBy:
-    """Return a stream with update semantics."""
+    """Return a stream with update semantics, as an update stream."""
     columns, keys = common_columns(stream._parts), latest.keys
     named = keys if latest.importance is None else (*keys, latest.importance)
     unknown = [name for name in named if name not in columns.names]

@@ -19,7 +19,7 @@ def identities(entries: Ints) -> tuple[Ids, Ids]:
 
 
 def in_order(id_high: Ids, id_low: Ids) -> Ints:
-    """Return the sort order of ids."""
+    """Return the sort order of ids (id_high, id_low)."""
     order = np.empty(len(id_high), dtype=np.int64)
     is_ordered = sorted_run.order_identities(
         np.ascontiguousarray(id_high), np.ascontiguousarray(id_low), order

@@ -67,7 +67,7 @@ _MOST = 9223372036854775807
 
 @kernel
 def list_news(table: Table, at: int, before: int, slots: Ints) -> int:
-    """List groups, accessed before a chunk, with words not on the log, or with stale ones there."""
+    """List in one pass of the directory groups with words not on the log, or stale ones there."""
     count = 0
     for slot in range(table.shape[0]):
         news = table[slot, at + WORDS] > table[slot, at + CLEAN]
@@ -79,7 +79,7 @@ def list_news(table: Table, at: int, before: int, slots: Ints) -> int:
 
 @kernel
 def list_reminded(table: Table, at: int, slots: Ints) -> int:
-    """List groups with a timer that is not on the log."""
+    """List in one pass of the directory groups with a timer that is not on the log."""
     count = 0
     for slot in range(table.shape[0]):
         if table[slot, at + FLAGS] & REMINDED and table[slot, STAMP] != 0:
@@ -90,7 +90,7 @@ def list_reminded(table: Table, at: int, slots: Ints) -> int:
 
 @kernel
 def list_over(table: Table, at: int, watermark: int, slots: Ints) -> int:
-    """List groups that have rows and whose rows have all expired."""
+    """List in one pass of the directory groups whose rows have all expired."""
     count = 0
     for slot in range(table.shape[0]):
         if table[slot, at + EXPIRY] > watermark or table[slot, STAMP] == 0:
@@ -103,7 +103,7 @@ def list_over(table: Table, at: int, watermark: int, slots: Ints) -> int:
 
 @kernel
 def list_held(table: Table, pin: int, before: int, slots: Ints) -> int:
-    """List groups with words in memory that have another pin and were accessed before a chunk."""
+    """List in one pass of the directory groups with words and another pin, not accessed lately."""
     count = 0
     for slot in range(table.shape[0]):
         stamp = table[slot, STAMP]
@@ -119,7 +119,7 @@ def list_held(table: Table, pin: int, before: int, slots: Ints) -> int:
 
 @kernel
 def list_residue(table: Table, at: int, before: int, slots: Ints) -> int:
-    """List groups, accessed before a chunk, with words in memory on top of a cold root."""
+    """List in one pass of the directory groups with words in memory on top of a cold root."""
     count = 0
     for slot in range(table.shape[0]):
         on_cold = table[slot, at + WORDS] > 0 and table[slot, at + FLAGS] & WHOLE == 0
@@ -131,7 +131,7 @@ def list_residue(table: Table, at: int, before: int, slots: Ints) -> int:
 
 @kernel
 def is_empty(table: Table, slot: int) -> bool:
-    """Return whether a group has no rows anywhere and no timer."""
+    """Return whether a group of the directory has no rows anywhere and no timer."""
     for at in range(GROUP, table.shape[1], PARTS):
         if table[slot, at + WORDS] != 0 or table[slot, at + COLD] != 0:
             return False
@@ -142,7 +142,7 @@ def is_empty(table: Table, slot: int) -> bool:
 
 @kernel
 def list_gone(table: Table, slots: Ints) -> int:
-    """List empty groups that need not hide an older entry."""
+    """List in one pass of the directory empty groups that need not hide an older entry."""
     count = 0
     for slot in range(table.shape[0]):
         if table[slot, STAMP] != 0 and table[slot, PAGED] == 0 and is_empty(table, slot):
@@ -153,7 +153,7 @@ def list_gone(table: Table, slots: Ints) -> int:
 
 @kernel
 def list_needed(table: Table, slots: Ints, out: Ints) -> int:
-    """List the positions of groups whose entries the cold index needs."""
+    """List the positions of groups of the directory whose entries the cold index needs."""
     count = 0
     for i in range(slots.size):
         if table[slots[i], PAGED] != 0 or not is_empty(table, slots[i]):
@@ -164,7 +164,7 @@ def list_needed(table: Table, slots: Ints, out: Ints) -> int:
 
 @kernel
 def list_old(table: Table, at: int, last: int, slots: Ints) -> int:
-    """List groups whose rows never expire and whose oldest extent is in a segment up to `last`."""
+    """List in one pass of the directory groups that never expire, in segments up to `last`."""
     count = 0
     for slot in range(table.shape[0]):
         if table[slot, at + CHAIN] >> 32 > last or table[slot, at + ROOT] == NO_ROOT:
@@ -178,7 +178,7 @@ def list_old(table: Table, at: int, last: int, slots: Ints) -> int:
 
 @kernel
 def live_words(table: Table, at: int) -> int:
-    """Return the words of never-expiring extents that a group points to."""
+    """Count in one pass of the directory the words of extents that never expire."""
     words = np.int64(0)
     for slot in range(table.shape[0]):
         never = table[slot, at + ROOT_EXPIRY] == _MOST
@@ -195,7 +195,7 @@ def live_words(table: Table, at: int) -> int:
 def words_of(
     table: Table, parts: Ints, slots: Ints, with_cold: bool, block: int, out: Ints
 ) -> None:
-    """Count the words of groups in some synopses, including those behind cold roots if asked.
+    """Count in one pass of the directory the words of groups, those behind cold roots if asked.
 
     `parts` are the first columns of the synopses. Words in memory are rounded up to whole blocks
     of `block` words.
@@ -212,7 +212,7 @@ def words_of(
 
 @kernel
 def known_words(table: Table, block: int) -> int:
-    """Return the words of all groups, in memory or on the log, in whole blocks of `block` words."""
+    """Count in one pass of the directory all words of groups, in whole blocks of `block` words."""
     total = np.int64(0)
     for slot in range(table.shape[0]):
         if table[slot, STAMP] == 0:
@@ -225,7 +225,7 @@ def known_words(table: Table, block: int) -> int:
 
 @kernel
 def news_of(table: Table, at: int, slots: Ints, out: Ints) -> None:
-    """Fill in the words of groups that are not on the log."""
+    """Fill in, from the directory, the words of groups that are not on the log."""
     for i in range(slots.size):
         out[i] = table[slots[i], at + WORDS] - table[slots[i], at + CLEAN]
 
@@ -234,7 +234,7 @@ def news_of(table: Table, at: int, slots: Ints, out: Ints) -> None:
 def measure(
     table: Table, at: int, slots: Ints, whole: Mask, skipped: Ints, offsets: Ints, cleans: Ints
 ) -> int:
-    """Determine which words in memory are taken of each group: all if it is `whole`, or new ones.
+    """Measure in one pass of the directory which words in memory are taken of each group.
 
     `skipped` are the words left out, `cleans` the number of clean ones among the others. Returns
     how many groups are not whole in memory.
@@ -273,7 +273,7 @@ def describe(
     again: Mask,
     written: Ints,
 ) -> int:
-    """Fill in the headers of extents with new rows of groups; list those that are not empty.
+    """Fill in, from the directory, headers of extents with new rows of groups; list those with any.
 
     `oldest` is the ordinal of the first extent of the chain, 0 if this is it; `again` marks groups
     that were whole on the log before.
@@ -320,7 +320,7 @@ def settle(
     oldest: Ints,
     markers: Ints,
 ) -> None:
-    """Record what was written of groups; the marker `NO_ROOT` means that nothing was written.
+    """Record in the directory what was written of groups; `NO_ROOT` means that nothing was.
 
     Words in memory are clean now. Groups that are only partly in memory are released by others. An
     extent that marks a group as empty is only for a restore: nothing points to it.
@@ -361,7 +361,7 @@ def open_slots(
     stamp: int,
     slots: Ints,
 ) -> None:
-    """Give each of some new, distinct groups a slot; there must be enough slots."""
+    """Give each of some new, distinct groups a slot of the directory; there must be enough."""
     for i in range(id_high.size):
         slot = facts[FREE_SLOT] - 1
         if slot >= 0:
@@ -381,7 +381,7 @@ def open_slots(
 
 @kernel
 def close_slots(table: Table, facts: Ints, slots: Ints) -> None:
-    """Make slots free; they must be out of the index."""
+    """Make slots of the directory free; they must be out of the index."""
     for k in range(slots.size):
         slot = slots[k]
         for w in range(GROUP):
@@ -393,7 +393,7 @@ def close_slots(table: Table, facts: Ints, slots: Ints) -> None:
 
 @kernel
 def compact_slots(table: Table, facts: Ints) -> None:
-    """Move open groups, in their order, to the first slots; they must be out of the index."""
+    """Move open groups to the first slots of the directory; they must be out of the index."""
     count = 0
     for slot in range(table.shape[0]):
         if table[slot, STAMP] == 0:
@@ -411,7 +411,7 @@ def compact_slots(table: Table, facts: Ints) -> None:
 
 @kernel
 def stamp(table: Table, slots: Ints, chunk: int) -> None:
-    """Record the chunk that accesses groups, and count the accesses."""
+    """Record in the directory the chunk that accesses groups, and count the accesses."""
     for k in range(slots.size):
         table[slots[k], STAMP] = chunk
         table[slots[k], HEAT] += 1

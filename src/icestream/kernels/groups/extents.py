@@ -51,7 +51,7 @@ LASTING_HEADER = 5
 
 @kernel
 def short_header(length: int) -> int:
-    """Return the words of a short header, given its word with the length."""
+    """Return the words of an extent's short header, given its word with the length."""
     words = HEADER
     if length & FIRST:
         words -= 2
@@ -166,7 +166,7 @@ def measure_extents(
 
 @kernel
 def copy_header(stream: Ints, at: int, headers: Table, e: int) -> int:
-    """Fill in a header from a short one; return where the words of its rows begin."""
+    """Fill in an extent's header from a short one; return where the words of its rows begin."""
     for w in range(LENGTH + 1):
         headers[e, w] = stream[at + w]
     length = stream[at + LENGTH]
@@ -222,7 +222,7 @@ def list_extents(record: Ints, places: Ints, headers: Table) -> int:
 
 @kernel
 def copy_pieces(source: Ints, begins: Ints, sizes: Ints, out: Ints, places: Ints) -> None:
-    """Copy pieces of `source` to `places` of `out`, and advance the places."""
+    """Copy pieces of extents, out of `source`, to `places` of `out`; advance the places."""
     for i in range(begins.size):
         begin = begins[i]
         target = places[i]

@@ -51,7 +51,7 @@ def bin_of(value: float) -> int:
 
 
 def bin_edges() -> Reals:
-    """Return the upper edge of every bin but the last."""
+    """Return the upper edge of every bin of staleness but the last."""
     step = np.arange(BINS - 1)
     octave, part = step >> BIN_BITS, step & ((1 << BIN_BITS) - 1)
     return np.asarray(2.0**octave * (1 + part / (1 << BIN_BITS)))
@@ -61,7 +61,7 @@ def bin_edges() -> Reals:
 def settle(
     keys: Table, reals: RealTable, profile: RealTable, cell: int, totals: int, open_at: int, at: int
 ) -> None:
-    """Close the ramp of a key at a time, if it has one.
+    """Close the staleness ramp of a key at a time, if it has one.
 
     `keys` and `reals` are the same words, as integers and as floats; `totals` is the first column
     of the totals of this kind of staleness.

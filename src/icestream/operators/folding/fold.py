@@ -161,14 +161,14 @@ class EntryTable:
 
 
 def identity_schema(keys: pa.Schema) -> pa.Schema:
-    """Return the schema of keys with identity and latest pane."""
+    """Return the schema of folded keys with identity and latest pane."""
     return pa.schema(
         [(ID_HIGH_COLUMN, pa.uint64()), (ID_LOW_COLUMN, pa.uint64()), (LAST, pa.int64()), *keys]
     )
 
 
 def identified(keys: pa.Table, ids: Ids, last: Ints) -> pa.Table:
-    """Add identity and latest pane of each group to its key."""
+    """Add identity and latest pane of each folded group to its key."""
     columns = [pa.array(ids[:, 0]), pa.array(ids[:, 1]), pa.array(last), *keys.columns]
     return pa.Table.from_arrays(columns, schema=identity_schema(keys.schema))
 
@@ -249,7 +249,7 @@ def _choice_rows(
 
 
 def partial_name(field: Field, part: int = 0) -> str:
-    """Return the name of a column with partial aggregates of a field."""
+    """Return the name of a column with folded partial aggregates of a field."""
     return f"{field.kind}_{field.column or 'events'}_{part}"
 
 

@@ -121,7 +121,7 @@ class KeyDirectory:
 
 
 def grown(array: Ints, size: int, fill: int) -> Ints:
-    """Return an array with room for `size` numbers, the new ones set to `fill`."""
+    """Return an array by key of an update stream with room for `size`, new ones set to `fill`."""
     if size <= len(array):
         return array
     more = np.full(max(size, 2 * len(array)) - len(array), fill, dtype=array.dtype)

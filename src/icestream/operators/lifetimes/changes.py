@@ -61,7 +61,7 @@ def payload_of(changes: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def column_of(changes: pa.RecordBatch, name: str) -> Ints:
-    """Return one of the columns before the payload as an array."""
+    """Return one of the columns of changes before the payload as an array."""
     return np.asarray(changes.column(name).to_numpy())
 
 

@@ -46,7 +46,7 @@ def stored_payload(rows: pa.RecordBatch) -> pa.RecordBatch:
 def store_alive(
     synopsis: int, changes: pa.RecordBatch, slots: Slots, groups: Groups, watermark: Micros
 ) -> None:
-    """Store the changes whose events end past the watermark."""
+    """Store the changes of one input whose events end past the watermark."""
     alive = column_of(changes, RE) > watermark
     rows = changes.drop_columns([ID_HIGH_COLUMN, ID_LOW_COLUMN])
     if not alive.all():
@@ -58,7 +58,7 @@ def store_alive(
 def store_late(
     synopsis: int, changes: pa.RecordBatch, slots: Slots, groups: Groups, watermark: Micros
 ) -> None:
-    """Store the other changes until the watermark moves."""
+    """Store the other changes, which ended before they arrived, until the watermark moves."""
     late = column_of(changes, RE) <= watermark
     if late.any():
         rows = changes.drop_columns([ID_HIGH_COLUMN, ID_LOW_COLUMN]).filter(pa.array(late))
@@ -68,7 +68,7 @@ def store_late(
 
 
 def read_summed(synopsis: int, slots: Slots, groups: Groups) -> GroupRows:
-    """Read rows of groups; replace the stored rows of groups in which half cancel out."""
+    """Read stored rows of groups; replace those of groups in which half cancel out."""
     found = groups.read(synopsis, slots)
     taken = column_of(found.rows, DIFF) < 0
     cancelled = 2 * np.bincount(found.owners[taken], minlength=len(slots))
@@ -83,7 +83,7 @@ def read_summed(synopsis: int, slots: Slots, groups: Groups) -> GroupRows:
 def rewrite_some(
     synopsis: int, slots: Slots, which: Mask, rows: GroupRows, groups: Groups
 ) -> GroupRows:
-    """Replace the rows of the groups in `which` with theirs from `rows`, and return these."""
+    """Replace the stored rows of the groups in `which` with theirs from `rows`."""
     mine = which[rows.owners]
     places = np.cumsum(which) - 1
     theirs = GroupRows(places[rows.owners[mine]], rows.rows.filter(pa.array(mine)))
@@ -103,6 +103,6 @@ def _summed(found: GroupRows, worn: Mask) -> GroupRows:
 
 
 def ids_of(changes: pa.RecordBatch, rows: Ints) -> tuple[Ids, Ids]:
-    """Return id_high and id_low of the groups of some changes."""
+    """Return id_high and id_low of the groups of changes to store."""
     id_high, id_low = identities_of(changes)
     return id_high[rows], id_low[rows]

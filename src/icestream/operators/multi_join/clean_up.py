@@ -245,7 +245,7 @@ class CleanUp:
 
 
 def parts_of(first: int, last: int, parts: float) -> list[tuple[int, int]]:
-    """Split a range into about `parts` of equal length, at least two."""
+    """Split a range of ids to clean up into about `parts` of equal length, at least two."""
     length = last - first + 1
     count = min(length, max(2, int(np.ceil(parts))))
     bounds = [first + length * part // count for part in range(count + 1)]

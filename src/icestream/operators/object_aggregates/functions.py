@@ -80,14 +80,14 @@ _LEFT_TO_WORDS = ("min", "max")
 
 
 def is_object(aggregate: Aggregate, types: Types) -> bool:
-    """Return whether the object operator uses an object, not words, for an aggregate."""
+    """Return whether the function of an aggregate uses an object, not words."""
     if aggregate.function in _LEFT_TO_WORDS:
         return needs_objects(aggregate, types)
     return aggregate.function in _MAKERS
 
 
 def needs_objects(aggregate: Aggregate, types: Types) -> bool:
-    """Return whether the state of an aggregate does not fit into words and must be an object."""
+    """Return whether the function of an aggregate cannot use words and needs an object."""
     if aggregate.function not in _ALSO_WORDS:
         return aggregate.function in _MAKERS
     try:
@@ -103,7 +103,7 @@ def function_of(aggregate: Aggregate, types: Types) -> ObjectFunction:
 
 
 def result_type(aggregate: Aggregate, types: Types) -> pa.DataType:
-    """Return the type of an aggregate's answers, object or not."""
+    """Return the type of answers of an aggregate's function, object or not."""
     if is_object(aggregate, types):
         return function_of(aggregate, types).result
     return aggregate.result_type(types)

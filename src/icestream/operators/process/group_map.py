@@ -36,7 +36,7 @@ _Entry = tuple[Row | None, Micros]
 
 
 def is_stale(rows: Any, live: Any) -> Any:
-    """Return whether there are too many rows for `live` keys; works on numbers and on arrays."""
+    """Return whether the map of a group has too many rows for `live` keys; or of many groups."""
     return rows > 2 * live + _SLACK
 
 

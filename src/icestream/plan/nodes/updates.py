@@ -198,5 +198,5 @@ class Updates:
 
 
 def column(place: int) -> str:
-    """Return the name of a column of the events in ingest."""
+    """Return the name, in ingest, of a column of an update stream."""
     return f"c{place}"

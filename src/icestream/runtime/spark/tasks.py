@@ -414,7 +414,7 @@ def _placed(
 
 
 def cut(path: str) -> Iterator[tuple[int, bytes]]:
-    """Yield each shard with its own parcel, made of its records in a split's parcel."""
+    """Yield each shard with its own parcel for its Spark task, cut from a split's parcel."""
     reader = SegmentReader(LocalFiles(), path)
     groups = reader.directory["group"]
     for shard in np.unique(groups).tolist():

@@ -38,7 +38,7 @@ _WHOLE_DOUBLE = 2.0**52
 
 
 def arrays(*values: Datum) -> list[pa.Array]:
-    """Return arrays of one length; one of the values is an array."""
+    """Return arrays of one length for arithmetic; one of the values is an array."""
     size = next(len(value) for value in values if not isinstance(value, pa.Scalar))
     return [as_array(value, size) for value in values]
 
@@ -122,7 +122,7 @@ def positive_remainder(a: Datum, b: Datum) -> pa.Array:
 
 
 def of_floats(function: Callable[..., Any], *, above: float | None = None) -> Kernel:
-    """Return a function of doubles as a kernel; NULL for arguments at or below a bound."""
+    """Return arithmetic on doubles as a kernel; NULL for arguments at or below a bound."""
 
     def kernel(*values: Datum) -> pa.Array:
         given = arrays(*values)

@@ -329,7 +329,7 @@ def caster(source: pa.DataType, target: pa.DataType) -> Caster | None:
 
 
 def always_works(source: pa.DataType, target: pa.DataType) -> bool:
-    """Return whether every value has a counterpart in the target type."""
+    """Return whether a cast always works: every value has a counterpart in the target type."""
     if source in (target, NULL):
         return True
     pair = (_family(source), _family(target))

@@ -121,7 +121,7 @@ class Bound:
 
 
 def parse(text: str) -> Expression:
-    """Parse one expression, with or without AS."""
+    """Parse one expression to compile it, with or without AS."""
     return _expression(parse_item(text))
 
 

@@ -157,5 +157,5 @@ class Context:
 
 
 def on_arrays(kernel: Kernel) -> Kernel:
-    """Return a kernel that gets only arrays, no scalars."""
+    """Return a kernel that a context calls with arrays only, no scalars."""
     return lambda *values: kernel(*arrays(*values))

@@ -92,7 +92,7 @@ class Parsed:
 
 
 def parse_item(text: str) -> Parsed:
-    """Parse one expression, with or without an alias, or *."""
+    """Parse one expression of a text, with or without an alias, or *."""
     reader = _Reader(text)
     found = reader.top()
     alias = None

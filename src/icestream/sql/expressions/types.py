@@ -81,7 +81,7 @@ def is_time(kind: pa.DataType) -> bool:
 
 
 def is_known(kind: pa.DataType) -> bool:
-    """Return whether expressions can use values of a type, other than pass them on."""
+    """Return whether a type is one that expressions can use, not only pass on."""
     return is_number(kind) or is_text(kind) or is_bytes(kind) or is_zoned(kind) or kind in _NAMES
 
 
@@ -101,7 +101,7 @@ def type_name(kind: pa.DataType) -> str:
 
 
 def decimal(precision: int, scale: int) -> pa.Decimal128Type:
-    """Return a decimal; beyond 38 digits it loses fractional digits, but keeps at least six."""
+    """Return a decimal type; beyond 38 digits it has fewer fractional ones, but at least six."""
     if precision > DIGITS:
         ahead = precision - scale
         precision, scale = DIGITS, max(DIGITS - ahead, min(scale, _LEAST_PLACES))
@@ -109,12 +109,12 @@ def decimal(precision: int, scale: int) -> pa.Decimal128Type:
 
 
 def as_decimal(kind: pa.DataType) -> pa.Decimal128Type:
-    """Return the decimal type that holds a type of whole numbers."""
+    """Return the SQL type of whole numbers as the type DECIMAL that holds them."""
     return kind if is_decimal(kind) else pa.decimal128(_WHOLE[kind], 0)
 
 
 def result_decimal(sign: str, a: pa.DataType, b: pa.DataType) -> pa.Decimal128Type:
-    """Return the type of an operator over two decimals."""
+    """Return the SQL type that an operator over two types of decimals results in."""
     ahead_a, ahead_b = a.precision - a.scale, b.precision - b.scale
     places = max(a.scale, b.scale)
     if sign in ("+", "-"):
@@ -152,7 +152,7 @@ def _beside_text(other: pa.DataType) -> pa.DataType | None:
 
 
 def common_type(a: pa.DataType, b: pa.DataType, *, text: bool = True) -> pa.DataType | None:
-    """Return the common type of two values, if there is one.
+    """Return the common type of two types of values, if there is one.
 
     Args:
         a: one type.
@@ -176,7 +176,7 @@ def common_type(a: pa.DataType, b: pa.DataType, *, text: bool = True) -> pa.Data
 
 
 def common_of(kinds: Iterable[pa.DataType], *, text: bool = True) -> pa.DataType | None:
-    """Return the common type of all values, combined one after the other, if there is one."""
+    """Return the common type of many types, combined one after the other, if there is one."""
 
     def meet(a: pa.DataType | None, b: pa.DataType) -> pa.DataType | None:
         return None if a is None else common_type(a, b, text=text)

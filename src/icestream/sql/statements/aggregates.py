@@ -134,7 +134,7 @@ class _Parts:
 
 
 def called(node: exp.Expr) -> str | None:
-    """Return the lower-case name of the function that a node calls, if it is a call."""
+    """Return the lower-case name of the aggregate that a node calls, if it is a call."""
     if isinstance(node, exp.Filter | exp.WithinGroup | exp.IgnoreNulls | exp.RespectNulls):
         return called(node.this)
     if isinstance(node, exp.Any):

@@ -26,7 +26,7 @@ Set = tuple[str, ...]
 def read_grouping(
     group: exp.Group | None, resolve: Resolve, text: Text
 ) -> tuple[list[exp.Expr], tuple[tuple[int, ...], ...] | None]:
-    """Return the keys, each once, and their sets by position; no sets for a plain list."""
+    """Read GROUP BY: the keys, each once, and their sets by position; none for a list."""
     if group is None:
         return [], None
     reader = _Reader(resolve)

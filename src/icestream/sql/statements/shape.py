@@ -80,7 +80,7 @@ class StatementShape:
 
 
 def read_shape(text: Text, streams: Sequence[str]) -> StatementShape:
-    """Take a statement apart."""
+    """Read the shape of a statement: take its outer form apart."""
     brackets = _brackets(text)
     tree = text.parse([TextSpan(place.start - 1, place.end + 1) for place in brackets])
     select = _checked(text, tree)

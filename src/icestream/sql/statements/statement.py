@@ -69,7 +69,7 @@ class Description:
 
 
 def describe(text: str, scope: NameScope) -> list[Description]:
-    """Read all statements of a text."""
+    """Read all statements of a text as pure data."""
     return [_Reader(each, scope).statement() for each in statements(text)]
 
 

@@ -112,7 +112,7 @@ def with_depth(tokens: Iterable[Token]) -> Iterable[tuple[Token, int]]:
 
 
 def statements(whole: str) -> list[Text]:
-    """Split a text into its statements."""
+    """Split the tokens of a text into its statements."""
     try:
         tokens = Cql().tokenize(whole)
     except TokenError:

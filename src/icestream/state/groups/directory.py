@@ -36,17 +36,17 @@ ENTRY = (heap.ROOT, heap.COLD, heap.CHAIN, heap.ROOT_EXPIRY, heap.DUE)
 
 
 def part(synopsis: int) -> int:
-    """Return the column where the words of a synopsis begin."""
+    """Return the column of the directory where the words of a synopsis begin."""
     return heap.GROUP + synopsis * heap.PARTS
 
 
 def entry_width(synopses: int) -> int:
-    """Return the words of a group's entry: its id and its state on the log."""
+    """Return the words of a group's entry in the directory: its id and its state on the log."""
     return 2 + synopses * len(ENTRY)
 
 
 def slot_order(slots: Slots) -> Ints:
-    """Return the sort order of distinct slots; with duplicates, some or all of them."""
+    """Return the sort order of distinct slots of the directory; duplicates may be lost."""
     if not len(slots) or int(slots.max()) > 8 * len(slots):
         return np.argsort(slots)
     places = np.full(int(slots.max()) + 1, -1, dtype=np.int64)
@@ -55,7 +55,7 @@ def slot_order(slots: Slots) -> Ints:
 
 
 def is_empty_entry(entries: Ints) -> npt.NDArray[np.bool_]:
-    """Return which entries describe a group without rows and without a timer."""
+    """Return which directory entries are of a group without rows and without a timer."""
     cold, due = (entries[:, 2 + ENTRY.index(c) :: len(ENTRY)] for c in (heap.COLD, heap.DUE))
     return np.asarray((cold == 0).all(axis=1) & (due == INFINITY).all(axis=1))
 

@@ -294,7 +294,7 @@ class GroupEviction:
 
 
 def taken(parts: list[Slots]) -> Slots:
-    """Empty a list of slots and return them as one."""
+    """Empty a list of slots of groups to evict and return them as one."""
     together = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
     parts.clear()
     return together

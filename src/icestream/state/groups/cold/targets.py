@@ -83,7 +83,7 @@ class Targets:
 
 
 def excess(held: int, limit: int, threshold: float, free: float) -> int:
-    """Return how many bytes to evict: none below the threshold, else the fraction `free` of all."""
+    """Return the target of all: how many bytes to evict, the fraction `free` past the threshold."""
     if held < threshold * limit:
         return 0
     return max(int(free * held), held - int(threshold * limit))
@@ -112,7 +112,7 @@ def targets(
 
 
 def spread(loads: Sequence[SubQueryLoad], need: int, rule: Rule) -> list[int]:
-    """Return how many of `need` bytes each load gives up."""
+    """Return the target of each load: how many of `need` bytes it gives up."""
     check_rule(rule)
     caps = [load.bytes for load in loads]
     if rule == "proportional":
@@ -125,7 +125,7 @@ def spread(loads: Sequence[SubQueryLoad], need: int, rule: Rule) -> list[int]:
 
 
 def check_rule(rule: str) -> None:
-    """Raise unless this rule exists."""
+    """Raise unless this rule for setting eviction targets exists."""
     if rule not in get_args(Rule):
         msg = f"the rule of targets must be one of {', '.join(get_args(Rule))}; got {rule!r}"
         raise DefinitionError(msg)
