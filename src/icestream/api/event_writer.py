@@ -25,7 +25,7 @@ from icestream.plan.nodes.queries import SOURCE, TIME
 
 
 def built(node: Node, sources: Mapping[int, StreamInput], mode: str) -> BuiltQuery[Dataflow]:
-    """Return a query over events, ready to start: projections of its sources, and a dataflow."""
+    """Return events ready for their writer: projections of the sources, and a dataflow."""
     parts = list(sources.values())
     needed = needed_columns(node)
     columns = [needed[tag] for tag in sources]
@@ -48,12 +48,12 @@ def built(node: Node, sources: Mapping[int, StreamInput], mode: str) -> BuiltQue
 
 
 def columns_of(part: StreamInput) -> pa.Schema:
-    """Return the columns of a source of events."""
+    """Return the columns of a source whose events a writer sends."""
     return arrow_schema(part.frame.columns, part.frame.schema.fields)
 
 
 def projected(part: StreamInput, number: int, columns: Sequence[pa.Schema]) -> DataFrame:
-    """Return the rows of one source of events, with nulls in the columns of the others."""
+    """Return the rows of a source for the event writer, with nulls in the columns of others."""
     chosen = [sf.col(part.time).alias(TIME), sf.lit(number).cast("int").alias(SOURCE)]
     for source, schema in enumerate(columns):
         for place, each in enumerate(schema):

@@ -235,7 +235,7 @@ def corr(col1: Column | str, col2: Column | str) -> AggregateExpression:
 
 
 def weighted_avg(col: Column | str, weight: Column | str) -> AggregateExpression:
-    """Return the weighted average sum(col * weight) / sum(weight), null if the weights sum to 0.
+    """Aggregate function: sum(col * weight) / sum(weight), null if the weights sum to 0.
 
     Examples:
         >>> hourly.agg(ice.weighted_avg("price", "volume").alias("vwap")).columns[-1]
@@ -382,7 +382,7 @@ def collect_set(col: Column | str) -> AggregateExpression:
 
 
 def count_distinct(col: Column | str, *cols: Column | str) -> AggregateExpression:
-    """Count the distinct values exactly; of several columns, the combinations without a null.
+    """Aggregate function: count distinct values exactly, or combinations without a null.
 
     Examples:
         >>> hourly.agg(ice.count_distinct("busyTime")).columns[-1]
@@ -488,7 +488,7 @@ def percentile_approx(
 def approx_top_k(
     col: Column | str, k: int = 5, maxItemsTracked: int = 10_000
 ) -> AggregateExpression:
-    """Return the k most frequent values with approximate counts, from a sketch (frequent items).
+    """Aggregate function: the k most frequent values with counts, from a sketch.
 
     Examples:
         >>> hourly.agg(ice.approx_top_k("agent", 3)).columns[-1]

@@ -11,7 +11,7 @@ from icestream.plan.nodes.queries import Computation
 
 
 def computation(result: object) -> Computation:
-    """Return what is planned for a result of any kind, before it is started.
+    """Return the planned computation of a result of any kind.
 
     Raises:
         DefinitionError: if it is not a result, or cannot be a query by itself.

@@ -152,7 +152,7 @@ def built(source: LatestBy, steps: Sequence[UpdateStep]) -> BuiltQuery[Updates]:
 
 
 def common_columns(parts: Sequence[StreamInput]) -> pa.Schema:
-    """Return the columns that all parts of an update stream have."""
+    """Return the columns of a result's update stream, which all its parts have."""
     found = [arrow_schema(part.frame.columns, part.frame.schema.fields) for part in parts]
     for part, schema in zip(parts, found, strict=True):
         if (schema.names, schema.types) != (found[0].names, found[0].types):

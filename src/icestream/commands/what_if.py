@@ -122,7 +122,7 @@ def _described(each: Forecast, budget: int | None) -> dict[str, Any]:
 
 
 def past_runs(checkpoint: str, plan: Computation | None = None) -> list[PastRun]:
-    """Return the past runs of a checkpoint that have an estimate, oldest first.
+    """Return the past runs of a checkpoint to compare a what-if with, oldest first.
 
     Given the plan of the query, runs without an estimate of their own get one.
     """
@@ -197,7 +197,7 @@ def _fitting(memory: float, budget: int | None) -> str:
 
 
 def past_text(runs: list[PastRun]) -> str:
-    """Return estimates and past runs as text."""
+    """Return what-if estimates and past runs as text."""
     if not runs:
         return (
             "no run of this checkpoint has an estimate, because it has no windows on a grid: name "

@@ -77,10 +77,10 @@ def show_time(moment: Micros) -> str:
 
 
 def show_speed(speed: float) -> str:
-    """Format the speed in a progress report: `1.62 M events/s`, `950 events/s`."""
+    """Format the speed of a demo's progress: `1.62 M events/s`, `950 events/s`."""
     return f"{speed / 1e6:.2f} M events/s" if speed >= 1e5 else f"{speed:,.0f} events/s"
 
 
 def show_watermark(progress: Progress) -> str:
-    """Format the watermark in a progress report."""
+    """Format the watermark of a demo's progress."""
     return progress.watermark.replace("T", " ")[:19] if progress.watermark else "none yet"

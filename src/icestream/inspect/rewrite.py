@@ -79,7 +79,7 @@ class Rewrite:
 
 
 def rewrite(reading: Reading, rows: pa.Table, *, others: str = "drop") -> Rewrite:
-    """Replace rows of one table of the newest version; commits a new version.
+    """Rewrite rows of one table of the newest version; commits a new version.
 
     Args:
         reading: chooses the table; its version must be the last.

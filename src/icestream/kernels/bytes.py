@@ -39,7 +39,7 @@ HEAD = 2
 
 @kernel
 def entry_words(length: int | np.int64) -> int:
-    """Return the words of the heap that `length` variable bytes take; empty values have none."""
+    """Return the words that `length` variable-length bytes take; empty values have none."""
     return int(HEAD + (length + 3) // 4) if length > 0 else 0
 
 

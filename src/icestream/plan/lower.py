@@ -50,7 +50,7 @@ KEEPING = 1.0
 
 
 def check(plan: Plan) -> None:
-    """Refuse a plan that no operator can run."""
+    """Refuse a plan that cannot be lowered to any operator."""
     if plan.store == TUPLES and on_panes(plan) is None:
         msg = (
             "the plan 'tuples' is for window(...) and cumulative(...) with aggregates of fixed "
@@ -98,7 +98,7 @@ def whole_stream(plan: Plan) -> bool:
 
 
 def liftable(plan: Plan) -> ObjectSpec | None:
-    """Return what folds a plan's events before they are sent; None if events must be sent.
+    """Return what folds events of a lowered plan before they are sent; None if events must be.
 
     If the result does not depend on the order of events, any task can make states, and the owner of
     the group combines them.
@@ -112,24 +112,24 @@ def liftable(plan: Plan) -> ObjectSpec | None:
 
 
 def lifetimes(plan: Plan) -> tuple[str, ...]:
-    """Return the lifetime classes of a plan's operator, in the order of their ordinals."""
+    """Return the lifetime classes of a lowered plan's operator, in the order of ordinals."""
     own = [_operator(part).lifetimes for part in parts_of(plan)]
     return lifetimes_of(own) if len(own) > 1 else own[0]
 
 
 def emitted(plan: Plan, rows: Iterator[Any]) -> Iterator[Emitted]:
-    """Return the output of a plan's operator as rows of views."""
+    """Return the output of a lowered plan's operator as rows of views."""
     parts = parts_of(plan)
     return rows if len(parts) > 1 else parts[0].rows(rows)
 
 
 def composition(plan: Plan, keys: KeyCounts) -> Composition | None:
-    """Choose which windows of a plan are composed of others; None if panes are as cheap."""
+    """Choose which windows of a plan are lowered to compositions; None if panes are as cheap."""
     return _composed(plan, keys, factors=True)
 
 
 def recomposition(plan: Plan, keys: KeyCounts) -> Composition | None:
-    """Choose which windows, so far all made of panes, are composed of others of the plan."""
+    """Choose which windows lowered to panes so far are composed of others of the plan."""
     return _composed(plan, keys, factors=False)
 
 
@@ -185,7 +185,7 @@ def operator(
     events: tuple[RawEvents, int] | None = None,
     flushed: Micros | None = None,
 ) -> Operator:
-    """Open the operator of a plan on one shard; some windows may be composed of others.
+    """Lower a plan to its operator on one shard; some windows may be composed of others.
 
     `events` are the reader of events for the store `tuples`, and the current version; `flushed` is
     the latest event, if the version closes every window that has one.
@@ -219,7 +219,7 @@ def _opened(
 
 
 def tuple_keys(plan: Plan) -> pa.Schema:
-    """Return the key columns of a plan's events that are sent to a shard, internally named."""
+    """Return the key columns of a lowered plan's events, under internal names."""
     renamed = [field.with_name(f"k{place}") for place, field in enumerate(plan.keys)]
     return pa.schema([*renamed, *list(plan.group_keys)[len(renamed) :]])
 

@@ -11,7 +11,7 @@ from icestream.kernels import sorted_run
 
 
 def identities(entries: Ints) -> tuple[Ids, Ids]:
-    """Return id_high and id_low of entries."""
+    """Return id_high and id_low of the groups of entries, as arrays."""
     id_high, id_low = (
         np.ascontiguousarray(entries[:, column]).view(np.uint64) for column in (0, 1)
     )

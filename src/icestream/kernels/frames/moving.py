@@ -244,7 +244,7 @@ def roll(
     out_times: Ints,
     shown: Mask,
 ) -> None:
-    """Let tuples enter the rings of their groups, each pushing out the one `length` before it.
+    """Let tuples enter the rings of a frame's groups, each pushing out the one `length` before it.
 
     The tuples of run i, of the group in row `slots[i]`, are `order[starts[i]:starts[i + 1]]`; slot
     s of its ring is row `ring_at[i] + s` of `rings`. A tuple shows at most one window, in its own

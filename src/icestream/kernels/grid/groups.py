@@ -38,7 +38,7 @@ FIELDS = 4
 
 @kernel
 def touch(rows: Table, slots: Slots, panes: Ints) -> None:
-    """Record that each resident group has an entry in a pane."""
+    """Record that each running group of a grid has an entry in a pane."""
     for k in range(slots.size):
         rows[slots[k], 2] = max(rows[slots[k], 2], panes[k])
 
@@ -110,7 +110,7 @@ def expire_slice(
 
 @kernel
 def empty_rows(rows: Table, used: int, identity: Ints, end: int, dead: Slots) -> int:
-    """Reset every resident group; list in `dead` those with rows and no pane from `end` on.
+    """Reset every group of a grid; list in `dead` those with rows and no pane from `end` on.
 
     If everything leaves the window, its entries need not be read again.
     """
@@ -129,7 +129,7 @@ def empty_rows(rows: Table, used: int, identity: Ints, end: int, dead: Slots) ->
 
 @kernel
 def start_flip(rows: Table, used: int, ops: Ints, places: Ints, identity: Ints) -> None:
-    """Clear suffixes and backs of resident groups where fields have no inverse."""
+    """Clear suffixes and backs of the groups of a grid where fields have no inverse."""
     suffix = places[-1] + FIELDS - 2 + op_words(ops[-1])
     for slot in range(used):
         for f in range(ops.size):
@@ -168,7 +168,7 @@ def push_back(rows: Table, slots: Slots, entries: Table, ops: Ints, places: Ints
 def take_next(
     rows: Table, used: int, ops: Ints, places: Ints, identity: Ints, suffix: int, width: int
 ) -> None:
-    """Replace front and back of resident groups by the next ones, of `width` words each."""
+    """Replace front and back of a grid's groups by the next ones, of `width` words each."""
     next_suffix = suffix + width
     next_back = next_suffix + width
     for slot in range(used):
@@ -197,7 +197,7 @@ def emit(
     start: int,
     updates: bool,
 ) -> tuple[int, int]:
-    """Write the fields of every resident group with rows in the window to `out` from `start` on.
+    """Write the fields of every group of a grid with rows in the window to `out` from `start` on.
 
     With `updates`, of every group that changed since it was emitted, even if it has no rows left.
     Returns (first row not visited, rows of `out` filled); stops when `out` is full.

@@ -397,7 +397,7 @@ def sift(
     live_cleans: Ints,
     latest: Ints,
 ) -> None:
-    """Move rows of groups that have not expired together, in place; group k's are between offsets.
+    """Move rows of groups from the heap that have not expired together, in place.
 
     Fills in, for each group, its rows, how many of its first `cleans` words are left, and the
     latest expiry; and updates `offsets`.

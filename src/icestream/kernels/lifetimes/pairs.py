@@ -121,7 +121,7 @@ def stretches(
     ends: Ints,
     signs: Ints,
 ) -> int:
-    """Find where one of a pair of covers holds and the other does not; return how many.
+    """Find where one of a pair of covers, counts of lifetimes, holds alone; return how many.
 
     Edges are sorted by owner and time; each adds `before` to the number of rows alive in the one
     cover and `after` to that in the other. The sign is 1 where only the cover before holds, -1

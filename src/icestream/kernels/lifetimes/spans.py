@@ -23,7 +23,7 @@ from icestream.kernels.field_words import merge_field
 
 @kernel
 def merge_spans(first: Ints, last: Ints, rows: Table, ops: Ints, places: Ints, tree: Table) -> None:
-    """Merge every row into the segments that it spans, from `first` up to `last`.
+    """Merge every row into the segments of time that it spans, from `first` up to `last`.
 
     `tree` has two rows for each segment, all neutral elements; its second half is the result.
     """

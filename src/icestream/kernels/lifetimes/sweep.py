@@ -34,7 +34,7 @@ _NEVER = 2**63 - 1
 
 @kernel
 def scale_rows(rows: Table, counts: Ints, ops: Ints, places: Ints) -> None:
-    """Multiply every field of a row of a sweep by an integer, which may be negative."""
+    """Multiply every field of a row, in a sweep over edges, by a positive or negative integer."""
     power = np.empty((1, rows.shape[1]), dtype=np.int64)
     for i in range(rows.shape[0]):
         left = abs(counts[i])
@@ -54,7 +54,7 @@ def scale_rows(rows: Table, counts: Ints, ops: Ints, places: Ints) -> None:
 
 @kernel
 def negate_field(rows: Table, i: int, at: int, op: int) -> None:
-    """Change the sign of a field of a sweep."""
+    """Change the sign of a field in a sweep over edges."""
     if op == 0:
         rows[i, at] = -rows[i, at]
     elif op == 1:

@@ -69,7 +69,7 @@ def open_keys(
     slots: Ints,
     hits: Ints,
 ) -> tuple[int, int]:
-    """Fill `slots` with the resident key of each row, opened if new, and `hits` with matches.
+    """Fill `slots` with the key of each row of a join, resident from now on, and `hits`.
 
     `hits` are rows whose key has rows on all other ports. Returns the keys in use and the hits.
     """
@@ -119,7 +119,7 @@ def combine(
     found: Table,
     lifetimes: Table,
 ) -> int:
-    """Fill `found` with the next combinations of resident rows, and `lifetimes`; return how many.
+    """Fill `found` with the next combinations of a join's resident rows; return how many.
 
     A combination is a row of the chunk and, for each of the other ports, the place of a resident
     row. `state` is the hit to continue with and the depth in its chains, (0, -1) at first;
@@ -234,7 +234,7 @@ def ended_words(heap: Ints, used: int, watermark: int) -> tuple[int, int]:
 
 @kernel
 def rows_by_port(heap: Ints, used: int, counts: Ints) -> None:
-    """Add the resident rows of each port to `counts`."""
+    """Add the number of a join's resident rows of each port to `counts`."""
     at = 0
     while at < used:
         counts[heap[at + KEY] & ((1 << PORT_BITS) - 1)] += 1
@@ -251,7 +251,7 @@ def compact(
     watermark: int,
     facts: Table,
 ) -> tuple[int, int]:
-    """Drop resident rows of doomed partitions and ended ones; return the words and keys in use.
+    """Drop a join's resident rows that ended or are of doomed partitions; return words and keys.
 
     Rows and keys are moved together, in order; the index must be rebuilt.
     """
@@ -306,7 +306,7 @@ def compact(
 
 @kernel
 def index_keys(index: Index, keys: Table, used: int) -> None:
-    """Insert all keys of resident rows into an index of zeros."""
+    """Insert all keys of a join's resident rows into an index of zeros."""
     mask = index.size - 1
     for slot in range(used):
         place = np.int64(np.uint64(keys[slot, 1]) >> np.uint64(20)) & mask

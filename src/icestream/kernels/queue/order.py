@@ -209,7 +209,7 @@ def price_at(reader: ReaderArrays, now: int) -> float:
 
 @lean_kernel
 def link(reader: ReaderArrays, cell: int, number: int, in_front: bool) -> None:
-    """Put a key that is in no list of the order at an end of one."""
+    """Put a key at an end of a list in the order of service; it must be in none."""
     keys, lists = reader.keys, reader.lists
     keys[cell, LIST] = number + 1
     if in_front:

@@ -260,7 +260,7 @@ def put_value(store: CellArrays, cell: int, words: Ints, begin: int, end: int) -
 
 @lean_kernel
 def free_value(store: CellArrays, cell: int) -> None:
-    """Free the location of a key of an update queue, or the chain of them."""
+    """Free the value of a key of an update queue: its location, or a chain of them."""
     free_row(store.pool, store.space, store.cells[cell, ADDRESS], is_linked(store))
     store.cells[cell, ADDRESS] = -1
 

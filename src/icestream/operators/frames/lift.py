@@ -80,7 +80,7 @@ class Lifter:
 
 
 def within(id_high: Ids, partition: Partition) -> npt.NDArray[np.bool_]:
-    """Return which groups of lifted events are in a partition's range."""
+    """Return which groups, of events lifted into frames, are in a partition's range."""
     if partition.whole:
         return np.ones(len(id_high), dtype=np.bool_)
     low, high = np.uint64(partition.low), np.uint64(partition.high - 1)

@@ -50,5 +50,5 @@ def group_records(reader: SegmentReader) -> Iterator[tuple[memoryview, memoryvie
 
 
 def inside(keys: pa.Table, partition: Partition) -> pa.Table:
-    """Return the keys, from records of a frame operator, of groups inside a partition."""
+    """Return keys, from records of a frame operator, of the groups inside a partition."""
     return keys.filter(pa.array(within(keys.column(ID_HIGH_COLUMN).to_numpy(), partition)))

@@ -130,7 +130,7 @@ class Lifting:
 
 
 def table_of(columns: Sequence[pa.Array]) -> Table:
-    """Return events lifted to columns of words as a table."""
+    """Return events with lifetimes, lifted to columns of words, as a table."""
     table = np.empty((len(columns[0]), len(columns)), dtype=np.int64)
     for place, column in enumerate(columns):
         table[:, place] = column.to_numpy()

@@ -73,12 +73,12 @@ class Touched:
 
 
 def bounds_of(owners: Ints, count: int) -> Ints:
-    """Return where the rows to pair of each of `count` owners begin, and the end."""
+    """Return where the rows of each of `count` owners begin, and the end, to find pairs."""
     return np.searchsorted(owners, np.arange(count + 1))
 
 
 def lifetimes_of(rows: pa.RecordBatch, bounds: Ints) -> Lifetimes:
-    """Return the lifetimes of rows to pair."""
+    """Return the lifetimes of rows, to find pairs."""
     return Lifetimes(column_of(rows, LE), column_of(rows, RE), bounds)
 
 

@@ -94,7 +94,7 @@ def fractions_of(aggregate: Aggregate) -> tuple[tuple[float, ...], bool]:
 def listed(
     answers: npt.NDArray[np.float64], empty: npt.NDArray[np.bool_], *, many: bool
 ) -> pa.Array:
-    """Return the percentiles of each group as a list, or its only one; null without values."""
+    """Return percentiles of each group's stored values, as a list or one; null without values."""
     if not many:
         return pa.array(answers[:, 0], mask=empty)
     bounds = np.arange(len(answers) + 1, dtype=np.int32) * answers.shape[1]

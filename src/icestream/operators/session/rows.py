@@ -127,7 +127,7 @@ class Sessions:
 
 
 def united(parts: Sequence[Sessions], spec: SessionSpec) -> Sessions:
-    """Return sorted session rows of several runs as one run."""
+    """Return sorted rows of sessions of several runs as one run."""
     if len(parts) == 1:
         return parts[0]
     none = Sessions.none(spec)

@@ -31,7 +31,7 @@ from icestream.sql.expressions.types import (
     NTZ,
     NULL,
     STRING,
-    as_decimal,
+    decimal_type_of,
     is_bytes,
     is_decimal,
     is_float,
@@ -336,7 +336,7 @@ def always_works(source: pa.DataType, target: pa.DataType) -> bool:
     if pair == ("whole", "whole"):
         return bool(target.bit_width >= source.bit_width)
     if pair in (("decimal", "decimal"), ("whole", "decimal")):
-        held = as_decimal(source)
+        held = decimal_type_of(source)
         ahead = target.precision - target.scale
         return bool(ahead >= held.precision - held.scale and target.scale >= held.scale)
     return pair in _SAFE

@@ -121,7 +121,7 @@ class Bound:
 
 
 def parse(text: str) -> Expression:
-    """Parse one expression to compile it, with or without AS."""
+    """Parse one expression, with or without AS, so that it can be compiled."""
     return _expression(parse_item(text))
 
 

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icestream.core.arrays import Mask
-from icestream.sql.expressions.types import BIGINT, as_decimal
+from icestream.sql.expressions.types import BIGINT, decimal_type_of
 
 #: int64, or Python's integers
 Wholes = npt.NDArray[Any]
@@ -168,7 +168,7 @@ def to_whole(values: Wholes, ok: Mask, kind: pa.DataType) -> pa.Array:
 
 def cast(array: pa.Array, kind: pa.Decimal128Type) -> pa.Array:
     """Cast decimals, or whole numbers, to another precision and scale."""
-    held = as_decimal(array.type)
+    held = decimal_type_of(array.type)
     more = kind.scale - held.scale
     values = unscaled(array, held.precision + max(0, more))
     return packed(rescaled(values, more), valid(array), kind)

@@ -63,7 +63,7 @@ def _cut(mode: str) -> Builder:
         if types.is_whole(value.type):
             return ctx.cast(node, value, BIGINT)
         if types.is_decimal(value.type):
-            kind = types.decimal(value.type.precision - value.type.scale + 1, 0)
+            kind = types.decimal_type(value.type.precision - value.type.scale + 1, 0)
             return ctx.call(
                 node, kind, partial(decimals.rounded, places=0, mode=mode, kind=kind), args
             )

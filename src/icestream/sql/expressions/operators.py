@@ -83,7 +83,7 @@ def _as_decimal(ctx: Context, node: tree.ExpressionNode, value: Value) -> Value:
     if isinstance(value, Constant) and types.is_whole(value.type) and value.scalar.is_valid:
         digits = len(str(abs(value.scalar.as_py())))
         return ctx.cast(node, value, pa.decimal128(digits, 0))
-    return ctx.cast(node, value, types.as_decimal(value.type))
+    return ctx.cast(node, value, types.decimal_type_of(value.type))
 
 
 def _numeric(
@@ -98,7 +98,7 @@ def _numeric(
         a, b = _as_decimal(ctx, left, a), _as_decimal(ctx, right, b)
         if sign == "div":
             return BIGINT, on_arrays(decimals.whole_quotient), a, b
-        kind = types.result_decimal(sign, a.type, b.type)
+        kind = types.result_decimal_type(sign, a.type, b.type)
         return kind, on_arrays(partial(_DECIMAL[sign], kind=kind)), a, b
     if sign == "div":
         return (

@@ -100,31 +100,31 @@ def type_name(kind: pa.DataType) -> str:
     return str(kind)
 
 
-def decimal(precision: int, scale: int) -> pa.Decimal128Type:
-    """Return a decimal type; beyond 38 digits it has fewer fractional ones, but at least six."""
+def decimal_type(precision: int, scale: int) -> pa.Decimal128Type:
+    """Return a decimal type; beyond 38 digits it has fewer fractional ones, at least six."""
     if precision > DIGITS:
         ahead = precision - scale
         precision, scale = DIGITS, max(DIGITS - ahead, min(scale, _LEAST_PLACES))
     return pa.decimal128(precision, scale)
 
 
-def as_decimal(kind: pa.DataType) -> pa.Decimal128Type:
-    """Return the SQL type of whole numbers as the type DECIMAL that holds them."""
+def decimal_type_of(kind: pa.DataType) -> pa.Decimal128Type:
+    """Return the decimal type that holds whole numbers of a type."""
     return kind if is_decimal(kind) else pa.decimal128(_WHOLE[kind], 0)
 
 
-def result_decimal(sign: str, a: pa.DataType, b: pa.DataType) -> pa.Decimal128Type:
-    """Return the SQL type that an operator over two types of decimals results in."""
+def result_decimal_type(sign: str, a: pa.DataType, b: pa.DataType) -> pa.Decimal128Type:
+    """Return the type of an operator's result over two types of decimals."""
     ahead_a, ahead_b = a.precision - a.scale, b.precision - b.scale
     places = max(a.scale, b.scale)
     if sign in ("+", "-"):
-        return decimal(max(ahead_a, ahead_b) + places + 1, places)
+        return decimal_type(max(ahead_a, ahead_b) + places + 1, places)
     if sign == "*":
-        return decimal(a.precision + b.precision + 1, a.scale + b.scale)
+        return decimal_type(a.precision + b.precision + 1, a.scale + b.scale)
     if sign == "/":
         places = max(_LEAST_PLACES, a.scale + b.precision + 1)
-        return decimal(ahead_a + b.scale + places, places)
-    return decimal(min(ahead_a, ahead_b) + places, places)
+        return decimal_type(ahead_a + b.scale + places, places)
+    return decimal_type(min(ahead_a, ahead_b) + places, places)
 
 
 def _wider_decimal(a: pa.DataType, b: pa.DataType) -> pa.Decimal128Type:
@@ -138,7 +138,7 @@ def _wider_number(a: pa.DataType, b: pa.DataType) -> pa.DataType:
     if is_decimal(a) or is_decimal(b):
         if is_float(a) or is_float(b):
             return DOUBLE
-        return _wider_decimal(as_decimal(a), as_decimal(b))
+        return _wider_decimal(decimal_type_of(a), decimal_type_of(b))
     wider = _ORDER[max(_ORDER.index(a), _ORDER.index(b))]
     return DOUBLE if wider == FLOAT and a != b else wider
 

@@ -193,7 +193,7 @@ def show_marker(marker: int) -> str:
 
 
 def padded(length: int) -> int:
-    """Return the padded bytes of a payload in a segment; even an empty one needs an offset."""
+    """Return the bytes of a payload in the format of a segment; even an empty one takes some."""
     return (length + ALIGNMENT - 1) & -ALIGNMENT or ALIGNMENT
 
 
@@ -203,12 +203,12 @@ def part_checksum(ordinal: int, block: int, data: bytes | bytearray | memoryview
 
 
 def pack_header(codec: str | None, ordinal: int) -> bytes:
-    """Return the header of a segment as bytes."""
+    """Return the header of a segment in its byte format."""
     fields = (HEADER_MAGIC, VERSION, CODECS.index(codec), 0, ordinal, 0)
     checked = HEADER.pack(*fields, 0)[:HEADER_CHECKED]
     return HEADER.pack(*fields, xxhash.xxh3_64_intdigest(checked))
 
 
 def footer_checksum(ordinal: int, header: bytes, table: bytes, trailer: bytes) -> int:
-    """Return the checksum in the footer that covers the whole segment file."""
+    """Return the checksum in the format's footer that covers the whole segment file."""
     return xxhash.xxh3_64_intdigest(header + table + trailer[:TRAILER_CHECKED], ordinal)

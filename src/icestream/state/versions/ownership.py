@@ -215,7 +215,7 @@ class Standing:
 
 
 def taken_over(root: str, takeover: Takeover | None) -> TakenOver:
-    """Return the error for an owner whose checkpoint was taken over, and by whom if known."""
+    """Return the error for an owner whose ownership of a checkpoint was taken over."""
     by = "another program"
     if takeover is not None:
         by = (

@@ -341,7 +341,7 @@ def serve_one(windows: WindowQueueArrays) -> tuple[int, int]:
 
 @kernel
 def read_one(windows: WindowQueueArrays, cell: int) -> None:
-    """Move past the tuple that `serve_one` returned, after it was copied."""
+    """Move a key past the tuple that `serve_one` returned: the transition after it was copied."""
     cells, words = windows.cells, windows.pool.words
     place = cells[cell, DF]
     starter = cells[cell, WS]

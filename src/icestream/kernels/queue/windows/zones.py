@@ -141,7 +141,7 @@ class WindowQueueArrays(NamedTuple):
 
 @kernel
 def has_room(windows: WindowQueueArrays) -> bool:
-    """Return whether another zone can be taken."""
+    """Return whether another zone for tuples can be taken."""
     pool = windows.pool
     if windows.space[OPEN_PAGE] != 0 or pool.facts[FREE_PAGE] != 0:
         return True
