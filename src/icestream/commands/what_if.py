@@ -59,7 +59,7 @@ class PastRun:
 
 
 def planned(query: str, columns: str | None, time: str | None) -> dict[str, Computation]:
-    """Return the plans to estimate: of a statement, of a file with one, or of a program."""
+    """Return the plans of a what-if: of a statement, of a file with one, or of a program."""
     if query.endswith(".py"):
         return _of_program(Path(query))
     text = Path(query).read_text() if query.endswith((".sql", ".cql")) else query

@@ -67,7 +67,7 @@ _MOST = 9223372036854775807
 
 @kernel
 def list_news(table: Table, at: int, before: int, slots: Ints) -> int:
-    """List in one pass of the directory groups with words not on the log, or stale ones there."""
+    """Pass over the directory: list groups with words not on the log, or stale ones there."""
     count = 0
     for slot in range(table.shape[0]):
         news = table[slot, at + WORDS] > table[slot, at + CLEAN]
@@ -79,7 +79,7 @@ def list_news(table: Table, at: int, before: int, slots: Ints) -> int:
 
 @kernel
 def list_reminded(table: Table, at: int, slots: Ints) -> int:
-    """List in one pass of the directory groups with a timer that is not on the log."""
+    """Pass over the directory: list groups with a timer that is not on the log."""
     count = 0
     for slot in range(table.shape[0]):
         if table[slot, at + FLAGS] & REMINDED and table[slot, STAMP] != 0:
@@ -90,7 +90,7 @@ def list_reminded(table: Table, at: int, slots: Ints) -> int:
 
 @kernel
 def list_over(table: Table, at: int, watermark: int, slots: Ints) -> int:
-    """List in one pass of the directory groups whose rows have all expired."""
+    """Pass over the directory: list groups that have rows, all of them expired."""
     count = 0
     for slot in range(table.shape[0]):
         if table[slot, at + EXPIRY] > watermark or table[slot, STAMP] == 0:
@@ -103,7 +103,7 @@ def list_over(table: Table, at: int, watermark: int, slots: Ints) -> int:
 
 @kernel
 def list_held(table: Table, pin: int, before: int, slots: Ints) -> int:
-    """List in one pass of the directory groups with words and another pin, not accessed lately."""
+    """Pass over the directory: list groups with words, another pin, accessed before a chunk."""
     count = 0
     for slot in range(table.shape[0]):
         stamp = table[slot, STAMP]
@@ -119,7 +119,7 @@ def list_held(table: Table, pin: int, before: int, slots: Ints) -> int:
 
 @kernel
 def list_residue(table: Table, at: int, before: int, slots: Ints) -> int:
-    """List in one pass of the directory groups with words in memory on top of a cold root."""
+    """Pass over the directory: list groups with words in memory on top of a cold root."""
     count = 0
     for slot in range(table.shape[0]):
         on_cold = table[slot, at + WORDS] > 0 and table[slot, at + FLAGS] & WHOLE == 0
@@ -142,7 +142,7 @@ def is_empty(table: Table, slot: int) -> bool:
 
 @kernel
 def list_gone(table: Table, slots: Ints) -> int:
-    """List in one pass of the directory empty groups that need not hide an older entry."""
+    """Pass over the directory: list empty groups that need not hide an older entry."""
     count = 0
     for slot in range(table.shape[0]):
         if table[slot, STAMP] != 0 and table[slot, PAGED] == 0 and is_empty(table, slot):
@@ -153,7 +153,7 @@ def list_gone(table: Table, slots: Ints) -> int:
 
 @kernel
 def list_needed(table: Table, slots: Ints, out: Ints) -> int:
-    """List the positions of groups of the directory whose entries the cold index needs."""
+    """Pass over the directory: list positions of groups whose entries the cold index needs."""
     count = 0
     for i in range(slots.size):
         if table[slots[i], PAGED] != 0 or not is_empty(table, slots[i]):
@@ -164,7 +164,7 @@ def list_needed(table: Table, slots: Ints, out: Ints) -> int:
 
 @kernel
 def list_old(table: Table, at: int, last: int, slots: Ints) -> int:
-    """List in one pass of the directory groups that never expire, in segments up to `last`."""
+    """Pass over the directory: list groups that never expire, begun in segments up to `last`."""
     count = 0
     for slot in range(table.shape[0]):
         if table[slot, at + CHAIN] >> 32 > last or table[slot, at + ROOT] == NO_ROOT:
@@ -178,7 +178,7 @@ def list_old(table: Table, at: int, last: int, slots: Ints) -> int:
 
 @kernel
 def live_words(table: Table, at: int) -> int:
-    """Count in one pass of the directory the words of extents that never expire."""
+    """Pass over the directory: count words of never-expiring extents that groups point to."""
     words = np.int64(0)
     for slot in range(table.shape[0]):
         never = table[slot, at + ROOT_EXPIRY] == _MOST
@@ -195,7 +195,7 @@ def live_words(table: Table, at: int) -> int:
 def words_of(
     table: Table, parts: Ints, slots: Ints, with_cold: bool, block: int, out: Ints
 ) -> None:
-    """Count in one pass of the directory the words of groups, those behind cold roots if asked.
+    """Pass over the directory: count the words of groups, those behind cold roots if asked.
 
     `parts` are the first columns of the synopses. Words in memory are rounded up to whole blocks
     of `block` words.
@@ -212,7 +212,7 @@ def words_of(
 
 @kernel
 def known_words(table: Table, block: int) -> int:
-    """Count in one pass of the directory all words of groups, in whole blocks of `block` words."""
+    """Pass over the directory: count all words of groups, in whole blocks of `block` words."""
     total = np.int64(0)
     for slot in range(table.shape[0]):
         if table[slot, STAMP] == 0:
@@ -225,7 +225,7 @@ def known_words(table: Table, block: int) -> int:
 
 @kernel
 def news_of(table: Table, at: int, slots: Ints, out: Ints) -> None:
-    """Fill in, from the directory, the words of groups that are not on the log."""
+    """Pass over the directory: fill in the words of groups that are not on the log."""
     for i in range(slots.size):
         out[i] = table[slots[i], at + WORDS] - table[slots[i], at + CLEAN]
 
@@ -234,7 +234,7 @@ def news_of(table: Table, at: int, slots: Ints, out: Ints) -> None:
 def measure(
     table: Table, at: int, slots: Ints, whole: Mask, skipped: Ints, offsets: Ints, cleans: Ints
 ) -> int:
-    """Measure in one pass of the directory which words in memory are taken of each group.
+    """Pass over the directory: find words in memory to take, new ones, or all of `whole` groups.
 
     `skipped` are the words left out, `cleans` the number of clean ones among the others. Returns
     how many groups are not whole in memory.
@@ -273,7 +273,7 @@ def describe(
     again: Mask,
     written: Ints,
 ) -> int:
-    """Fill in, from the directory, headers of extents with new rows of groups; list those with any.
+    """Pass over the directory: fill in headers of extents with new rows; list those with any.
 
     `oldest` is the ordinal of the first extent of the chain, 0 if this is it; `again` marks groups
     that were whole on the log before.
@@ -320,7 +320,7 @@ def settle(
     oldest: Ints,
     markers: Ints,
 ) -> None:
-    """Record in the directory what was written of groups; `NO_ROOT` means that nothing was.
+    """Pass over the directory: record what was written of groups; `NO_ROOT` is nothing.
 
     Words in memory are clean now. Groups that are only partly in memory are released by others. An
     extent that marks a group as empty is only for a restore: nothing points to it.

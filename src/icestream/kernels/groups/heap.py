@@ -399,8 +399,8 @@ def sift(
 ) -> None:
     """Move rows of groups from the heap that have not expired together, in place.
 
-    Fills in, for each group, its rows, how many of its first `cleans` words are left, and the
-    latest expiry; and updates `offsets`.
+    Group k's are between its offsets. Fills in, for each group, its rows, how many of its first
+    `cleans` words are left, and the latest expiry; and updates `offsets`.
     """
     target = np.int64(0)
     begin = offsets[0]

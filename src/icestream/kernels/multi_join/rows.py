@@ -35,7 +35,7 @@ LOG_HEAD = 4
 def list_rows(
     heap: Ints, begin: int, end: int, keys: Table, places: Ints, ports: Ints, id_high: Ids
 ) -> int:
-    """List the rows of a join between two places of the heap, with port and id_high."""
+    """List the rows of a join between two places of the heap, with port and id_high; count them."""
     count = 0
     at = begin
     while at < end:

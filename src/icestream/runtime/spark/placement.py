@@ -143,7 +143,7 @@ def here() -> str:
 
 
 def tidy_host(arenas: str, version: int, named: Collection[str | None]) -> None:
-    """Remove from this host what tasks of `version` placed here do not need."""
+    """Remove from this host, where tasks are placed, other runs and unnamed arenas."""
     remove_other_runs(os.path.dirname(arenas))
     # the list excludes arenas that are created from now on: other tasks of this host are running
     unnamed = set(_names(arenas)) - set(named)

@@ -1,8 +1,7 @@
 """How many bytes each sub-query gives up when memory nears its limit.
 
 Idea: a fraction of the held bytes must be evicted. *Proportional*: every sub-query gives up bytes
-    in
-proportion to its bytes and weight. *Benefit*: the value of a byte of memory is measured by the
+in proportion to its bytes and weight. *Benefit*: the value of a byte of memory is measured by the
 misses among recently evicted groups (they would have been hits with a little more memory), per byte
 and tick. Popularity falls off like one over the rank, so the value of the last byte grows like one
 over the bytes kept; values are equal everywhere if bytes are kept in proportion to bytes times
