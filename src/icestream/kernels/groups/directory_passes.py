@@ -347,9 +347,6 @@ def settle(
             table[slot, at + CHAIN] = first << 32 | length
 
 
-# -- slots of groups ------------------------------------------------------------------------
-
-
 @kernel
 def open_slots(
     index: Index,

@@ -21,26 +21,26 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from icestream.kernels import field_words
+from icestream.kernels import field_words as words
 
 #: how each kind of field is merged
 OPERATIONS = {
-    "rows": field_words.ADD_I64,
-    "valid": field_words.ADD_I64,
-    "sum_i64": field_words.ADD_I64,
-    "sum_i128": field_words.ADD_I128,
-    "sum_f64": field_words.ADD_DD,
-    "squares_f64": field_words.ADD_DD,
-    "products_f64": field_words.ADD_DD,
-    "products_i128": field_words.ADD_I128,
-    "min": field_words.MIN,
-    "max": field_words.MAX,
-    "first": field_words.LEAST_4,
-    "last": field_words.LEAST_4,
-    "first_valid": field_words.LEAST_4,
-    "last_valid": field_words.LEAST_4,
-    "least_by": field_words.LEAST_5,
-    "most_by": field_words.LEAST_5,
+    "rows": words.ADD_I64,
+    "valid": words.ADD_I64,
+    "sum_i64": words.ADD_I64,
+    "sum_i128": words.ADD_I128,
+    "sum_f64": words.ADD_DD,
+    "squares_f64": words.ADD_DD,
+    "products_f64": words.ADD_DD,
+    "products_i128": words.ADD_I128,
+    "min": words.MIN,
+    "max": words.MAX,
+    "first": words.LEAST_4,
+    "last": words.LEAST_4,
+    "first_valid": words.LEAST_4,
+    "last_valid": words.LEAST_4,
+    "least_by": words.LEAST_5,
+    "most_by": words.LEAST_5,
 }
 
 #: kinds of fields that depend on the order of events
@@ -102,18 +102,18 @@ class Layout:
     @cached_property
     def places(self) -> npt.NDArray[np.int64]:
         """Return the first word of each field in an entry."""
-        sizes = [field_words.WORDS[field.op] for field in self.fields]
+        sizes = [words.WORDS[field.op] for field in self.fields]
         return np.cumsum([ENTRY_FIELDS, *sizes[:-1]]).astype(np.int64)
 
     @cached_property
     def field_words(self) -> int:
         """Return the words of all fields together."""
-        return sum(field_words.WORDS[field.op] for field in self.fields)
+        return sum(words.WORDS[field.op] for field in self.fields)
 
     @cached_property
     def suffix_words(self) -> int:
         """Return the words of the suffixes."""
-        return sum(field_words.WORDS[field.op] for field in self._suffixes)
+        return sum(words.WORDS[field.op] for field in self._suffixes)
 
     @cached_property
     def needs_order(self) -> bool:
@@ -163,15 +163,11 @@ class Layout:
     @property
     def _suffixes(self) -> list[Field]:
         """Return the fields that have no inverse."""
-        return [field for field in self.fields if field.op not in field_words.INVERTIBLE]
+        return [field for field in self.fields if field.op not in words.INVERTIBLE]
 
     @staticmethod
     def _identities(fields: Iterable[Field]) -> list[int]:
-        return [
-            field_words.IDENTITY[field.op]
-            for field in fields
-            for _ in range(field_words.WORDS[field.op])
-        ]
+        return [words.IDENTITY[field.op] for field in fields for _ in range(words.WORDS[field.op])]
 
 
 class SlidingLayout(Layout):

@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.arrays import Ints, Table
-from icestream.kernels import field_words
+from icestream.kernels import field_words as words
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.folding.columns import ARRIVAL, TIME, InputColumn
 from icestream.operators.folding.fields import ENTRY_FIELDS, Field, Layout
@@ -55,7 +55,7 @@ class Lifting:
         #: words of a row
         self.width = size + extra
         counters = np.arange(size, self.width)
-        self.ops: Ints = np.concatenate([self._layout.ops, np.full(extra, field_words.ADD_I64)])
+        self.ops: Ints = np.concatenate([self._layout.ops, np.full(extra, words.ADD_I64)])
         self.places: Ints = np.concatenate([self._layout.places - ENTRY_FIELDS, counters])
         guards = [self._guard(field) for field in self._layout.fields]
         #: for each field, the word that counts its values (without any, the field is zero), or -1
@@ -67,9 +67,7 @@ class Lifting:
             if any(_inner(field.name) in each.columns for each in self._layout.fields)
         )
         #: whether all fields have an inverse
-        self.inverts = all(
-            op in (*field_words.INVERTIBLE, field_words.ADD_DD) for op in self.ops.tolist()
-        )
+        self.inverts = all(op in (*words.INVERTIBLE, words.ADD_DD) for op in self.ops.tolist())
         #: columns of the answers
         self.result = pa.schema(
             [pa.field(each.alias, each.result_type(self._types)) for each in self._aggregates]
@@ -119,11 +117,11 @@ class Lifting:
 
     def _may_be_infinite(self, field: Field) -> bool:
         kinds = [self._types[column] for column in field.columns]
-        return field.op == field_words.ADD_DD and any(pa.types.is_floating(kind) for kind in kinds)
+        return field.op == words.ADD_DD and any(pa.types.is_floating(kind) for kind in kinds)
 
     def _guard(self, field: Field) -> int:
         """Return the word that counts the values of a sum of floats."""
-        if field.op != field_words.ADD_DD:
+        if field.op != words.ADD_DD:
             return -1
         counter = Field.of_all("valid", *field.columns)
         return self._layout.place(counter) if counter in self._layout.fields else 0

@@ -16,7 +16,8 @@ from functools import partial
 
 import pyarrow as pa
 
-from icestream.sql.expressions import decimals, time_arrays, tree, types
+from icestream.sql.expressions import decimals, tree, types
+from icestream.sql.expressions import time_arrays as times
 from icestream.sql.expressions.arithmetic import whole
 from icestream.sql.expressions.context import OVERFLOW, Context, on_arrays
 from icestream.sql.expressions.evaluation import Value
@@ -38,9 +39,7 @@ def _to_number(divisor: int) -> Builder:
     """Return the builder of unix_seconds, unix_millis or unix_micros."""
 
     def kernel(array: pa.Array) -> pa.Array:
-        return decimals.to_whole(
-            time_arrays.micros_of(array) // divisor, decimals.valid(array), BIGINT
-        )
+        return decimals.to_whole(times.micros_of(array) // divisor, decimals.valid(array), BIGINT)
 
     def build(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
         if not types.is_zoned(args[0].type) and args[0].type not in (types.NTZ, types.NULL):
@@ -73,23 +72,23 @@ def _from_number(factor: int) -> Builder:
 
 def _truncate(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
     word = ctx.constant(node.args[0], args[0], "the unit")
-    unit = time_arrays.truncation(word) if isinstance(word, str) else None
+    unit = times.truncation(word) if isinstance(word, str) else None
     if unit is None:
         known = "year, quarter, month, week, day, hour, minute, second, millisecond"
         raise ctx.error(node.args[0], f"this is not a unit of time; write one of {known}")
     kind = _zoned(ctx)
     value = ctx.to(node.args[1], args[1], kind)
-    kernel = partial(time_arrays.truncate, unit=unit, zone=ctx.zone)
+    kernel = partial(times.truncate, unit=unit, zone=ctx.zone)
     return ctx.call(node, kind, kernel, [value])
 
 
 def _truncate_date(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
     word = ctx.constant(node.args[1], args[1], "the unit")
-    unit = time_arrays.truncation(word) if isinstance(word, str) else None
+    unit = times.truncation(word) if isinstance(word, str) else None
     if unit not in ("year", "quarter", "month", "week"):
         raise ctx.error(node.args[1], "dates can be truncated to a year, quarter, month or week")
     local = ctx.cast(node.args[0], ctx.to(node.args[0], args[0], DATE), types.NTZ)
-    cut = ctx.call(node, types.NTZ, partial(time_arrays.truncate, unit=unit, zone="UTC"), [local])
+    cut = ctx.call(node, types.NTZ, partial(times.truncate, unit=unit, zone="UTC"), [local])
     return ctx.cast(node, cut, DATE)
 
 
@@ -99,7 +98,7 @@ def _part(name: str) -> Builder:
         kind = DATE if name in _DATE_PARTS else _zoned(ctx)
         if value.type != types.NTZ:
             value = ctx.to(node.args[0], value, kind)
-        return ctx.call(node, INT, partial(time_arrays.part, name=name, zone=ctx.zone), [value])
+        return ctx.call(node, INT, partial(times.part, name=name, zone=ctx.zone), [value])
 
     return build
 
@@ -130,7 +129,7 @@ def _days_apart(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
 
     def kernel(end: pa.Array, start: pa.Array) -> pa.Array:
         ok = decimals.valid(end) & decimals.valid(start)
-        return decimals.to_whole(time_arrays.days_of(end) - time_arrays.days_of(start), ok, INT)
+        return decimals.to_whole(times.days_of(end) - times.days_of(start), ok, INT)
 
     return ctx.call(node, INT, on_arrays(kernel), values)
 

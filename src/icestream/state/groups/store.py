@@ -33,8 +33,9 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints, Mask, Slots
 from icestream.core.times import INFINITY, Micros
-from icestream.kernels.groups import directory_passes, inline_groups
+from icestream.kernels.groups import directory_passes as passes
 from icestream.kernels.groups import heap as k
+from icestream.kernels.groups import inline_groups
 from icestream.state.groups.cleaning import Cleaner
 from icestream.state.groups.directory import (
     ENTRY,
@@ -200,7 +201,7 @@ class GroupStore(Groups):
         words = np.empty(len(slots), dtype=np.int64)
         table, parts = self.directory.table, self.directory.parts
         chosen = parts[list(synopses)] if synopses else parts
-        directory_passes.words_of(table, chosen, slots, True, 1, words)
+        passes.words_of(table, chosen, slots, True, 1, words)
         yield from self._eviction.parts(slots, words)
 
     def read(self, synopsis: int, slots: Slots) -> GroupRows:
@@ -315,11 +316,7 @@ class GroupStore(Groups):
     def bytes_known(self) -> int:
         """Bytes that the rows of all groups of the directory would take in memory."""
         words = self.heap.block_words
-        return (
-            directory_passes.known_words(self.directory.table, words)
-            // words
-            * self.heap.block_bytes
-        )
+        return passes.known_words(self.directory.table, words) // words * self.heap.block_bytes
 
     def candidates(self) -> Slots:
         """Slots of groups in memory that may be evicted; during a call, none of this chunk."""
@@ -517,11 +514,7 @@ class GroupStore(Groups):
         Rows on top of a cold root are freed; any other group is clean when evicted later. If only
         evicted groups are written, only rows on top of a cold root are written here.
         """
-        some = (
-            directory_passes.list_news
-            if self.options.durability == "log"
-            else directory_passes.list_residue
-        )
+        some = passes.list_news if self.options.durability == "log" else passes.list_residue
         self._write_news(some, self.facts[Fact.CHUNK], mirrored=True)
 
     def _residue(self) -> int:
@@ -529,7 +522,7 @@ class GroupStore(Groups):
         words = 0
         for synopsis in range(len(self._synopses)):
             before = self.facts[Fact.CHUNK]
-            slots = self.directory.listed(directory_passes.list_residue, part(synopsis), before)
+            slots = self.directory.listed(passes.list_residue, part(synopsis), before)
             words += int(self.memory.column(synopsis, k.WORDS, slots).sum())
         return words
 
@@ -543,13 +536,13 @@ class GroupStore(Groups):
     def _news(self, synopsis: int, slots: Slots) -> Ints:
         """Return the words of groups that are not on the log."""
         words = np.empty(len(slots), dtype=np.int64)
-        directory_passes.news_of(self.directory.table, part(synopsis), slots, words)
+        passes.news_of(self.directory.table, part(synopsis), slots, words)
         return words
 
     def _log_news(self) -> None:
-        self._write_news(directory_passes.list_news, INFINITY)
+        self._write_news(passes.list_news, INFINITY)
         if not self._reminded:
             return
         for synopsis in range(len(self._synopses)):
-            slots = self.directory.listed(directory_passes.list_reminded, part(synopsis))
+            slots = self.directory.listed(passes.list_reminded, part(synopsis))
             self._history.log_reminders(synopsis, slots)
