@@ -128,7 +128,7 @@ def unmerge_field(
 def combine_sorted(
     order: Ints, panes: Ints, rows: Table, ops: Ints, places: Ints, out: Table, out_panes: Ints
 ) -> int:
-    """Copy `rows` in `order` to `out`, merging fields of one (pane, id); return their number.
+    """Merge the field words of rows of one (pane, id), in `order`, into `out`; count them.
 
     `order` sorts by (pane, upper bits of id_high); rows with equal upper bits may come in any order
     and are sorted by insertion, so the result is sorted by (pane, id) as unsigned numbers.

@@ -114,7 +114,7 @@ def place_of(
 
 @kernel
 def merge_runs(runs: Table, places: Ints, out: Table) -> int:
-    """Merge sorted runs, oldest first, from their places on until `out` is full; count entries.
+    """Merge sorted runs of entries, oldest first, until `out` is full; return how many.
 
     Of several entries of a group, the newest stays. Places are advanced. An entry is truncated to
     the width of `out`.

@@ -218,7 +218,7 @@ def link(
 
 @kernel
 def ended_words(heap: Ints, used: int, watermark: int) -> tuple[int, int]:
-    """Return the words of resident rows that ended by a watermark, and when the next one ends."""
+    """Scan a join's resident rows: words of those ended by a watermark, and the next end."""
     at = 0
     ended = 0
     soonest = 2**63 - 1

@@ -39,7 +39,7 @@ def late_events_synopsis(name: str, payload: pa.Schema) -> Synopsis:
 
 
 def stored_payload(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the payload of stored rows."""
+    """Return the payload of stored rows of one input."""
     return rows.select([name for name in rows.schema.names if name not in {LE, RE, DIFF, UNTIL}])
 
 
@@ -103,6 +103,6 @@ def _summed(found: GroupRows, worn: Mask) -> GroupRows:
 
 
 def ids_of(changes: pa.RecordBatch, rows: Ints) -> tuple[Ids, Ids]:
-    """Return id_high and id_low of the groups of changes to store."""
+    """Return id_high and id_low of the groups of changes whose rows are stored."""
     id_high, id_low = identities_of(changes)
     return id_high[rows], id_low[rows]
