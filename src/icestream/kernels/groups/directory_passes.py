@@ -131,7 +131,7 @@ def list_residue(table: Table, at: int, before: int, slots: Ints) -> int:
 
 @kernel
 def is_empty(table: Table, slot: int) -> bool:
-    """Return whether a group of the directory has no rows anywhere and no timer."""
+    """Return, on a pass over the directory, whether a group has no rows anywhere and no timer."""
     for at in range(GROUP, table.shape[1], PARTS):
         if table[slot, at + WORDS] != 0 or table[slot, at + COLD] != 0:
             return False
@@ -358,7 +358,7 @@ def open_slots(
     stamp: int,
     slots: Ints,
 ) -> None:
-    """Give each of some new, distinct groups a slot of the directory; there must be enough."""
+    """Pass over new, distinct groups: give each a slot of the directory; there must be enough."""
     for i in range(id_high.size):
         slot = facts[FREE_SLOT] - 1
         if slot >= 0:
@@ -378,7 +378,7 @@ def open_slots(
 
 @kernel
 def close_slots(table: Table, facts: Ints, slots: Ints) -> None:
-    """Make slots of the directory free; they must be out of the index."""
+    """Pass over slots of the directory: make them free; they must be out of the index."""
     for k in range(slots.size):
         slot = slots[k]
         for w in range(GROUP):
@@ -390,7 +390,7 @@ def close_slots(table: Table, facts: Ints, slots: Ints) -> None:
 
 @kernel
 def compact_slots(table: Table, facts: Ints) -> None:
-    """Move open groups to the first slots of the directory; they must be out of the index."""
+    """Pass over the directory: move open groups to the first slots, all out of the index."""
     count = 0
     for slot in range(table.shape[0]):
         if table[slot, STAMP] == 0:
@@ -408,7 +408,7 @@ def compact_slots(table: Table, facts: Ints) -> None:
 
 @kernel
 def stamp(table: Table, slots: Ints, chunk: int) -> None:
-    """Record in the directory the chunk that accesses groups, and count the accesses."""
+    """Pass over slots of the directory: record the chunk that accesses them; count the accesses."""
     for k in range(slots.size):
         table[slots[k], STAMP] = chunk
         table[slots[k], HEAT] += 1

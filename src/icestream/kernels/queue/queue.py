@@ -245,13 +245,13 @@ def deliver_one(reader: ReaderArrays, cell: int, since: int, arrived: int, at: i
 
 @lean_kernel
 def is_linked(store: CellArrays) -> bool:
-    """Return whether the values of an update queue are chains of units of various lengths."""
+    """Return whether the values of an update queue differ in length, and so are linked."""
     return bool(store.facts[WIDTH] == 0)
 
 
 @lean_kernel
 def put_value(store: CellArrays, cell: int, words: Ints, begin: int, end: int) -> None:
-    """Write a value of an update queue to the location of its key, replacing the one there."""
+    """Write the value of a key of an update queue, replacing the one there."""
     linked = is_linked(store)
     address = store.cells[cell, ADDRESS]
     store.cells[cell, SIZE] = end - begin
@@ -260,7 +260,7 @@ def put_value(store: CellArrays, cell: int, words: Ints, begin: int, end: int) -
 
 @lean_kernel
 def free_value(store: CellArrays, cell: int) -> None:
-    """Free the value of a key of an update queue: its location, or a chain of them."""
+    """Free the value of a key of an update queue, all of it."""
     free_row(store.pool, store.space, store.cells[cell, ADDRESS], is_linked(store))
     store.cells[cell, ADDRESS] = -1
 

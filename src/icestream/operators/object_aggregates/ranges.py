@@ -44,7 +44,7 @@ def ranges_of(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[tuple[in
 
 
 def within(batch: pa.RecordBatch, low: int, high: int) -> pa.RecordBatch:
-    """Return the events in a range `low <= id_high < high`."""
+    """Return the events of an object aggregate in a range `low <= id_high < high`."""
     if low == 0 and high == _ID_HIGH_END:
         return batch
     id_high = np.asarray(batch.column(ID_HIGH_COLUMN))
