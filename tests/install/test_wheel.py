@@ -191,8 +191,8 @@ def test_state_is_shown(installed: Environment) -> None:
 def test_state_is_checked_repaired_and_rewritten(installed: Environment) -> None:
     assert "fine" in installed.state("verify")
     installed.state("repair", "--to", "repaired")
-    installed.state("export", "--to", "state.parquet")
-    installed.state("rewrite", "--from", "state.parquet")
+    installed.state("export", "--kept", "panes", "--to", "state.parquet")
+    installed.state("rewrite", "--kept", "panes", "--from", "state.parquet")
     assert "fine" in installed.state("verify")
 
 
