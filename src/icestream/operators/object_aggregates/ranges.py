@@ -26,7 +26,7 @@ _ID_HIGH_END = 2**64
 
 
 def ranges_of(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges `low <= id_high < high` of events, each with about `size` bytes."""
+    """Yield ranges of id_high of an object aggregate's events, each with about `size` bytes."""
     weights = np.zeros(2**_BITS)
     for batch in batches:
         if batch.num_rows:
