@@ -36,7 +36,7 @@ ENTRY = (heap.ROOT, heap.COLD, heap.CHAIN, heap.ROOT_EXPIRY, heap.DUE)
 
 
 def part(synopsis: int) -> int:
-    """Return the column of the directory where the words of a synopsis begin."""
+    """Return the column of the directory of groups where the words of a synopsis begin."""
     return heap.GROUP + synopsis * heap.PARTS
 
 
