@@ -15,6 +15,7 @@ from icestream.kernels.groups import heap as k
 from icestream.kernels.groups.extents import HEADER
 from tests.oracles.kernels.groups.extent_plan import (
     describe_reference,
+    extent_words_reference,
     known_words_reference,
     list_gone_reference,
     list_held_reference,
@@ -24,7 +25,7 @@ from tests.oracles.kernels.groups.extent_plan import (
     list_over_reference,
     list_reminded_reference,
     list_residue_reference,
-    live_words_reference,
+    list_worn_reference,
     measure_reference,
     news_of_reference,
     settle_reference,
@@ -42,7 +43,8 @@ def directory(seed: int) -> Table:
     for at in range(k.GROUP, table.shape[1], k.PARTS):
         table[:, at + k.WORDS] = dice.integers(0, 2, SLOTS) * dice.integers(0, 30, SLOTS)
         table[:, at + k.CLEAN] = dice.integers(0, table[:, at + k.WORDS] + 1)
-        table[:, at + k.FLAGS] = dice.integers(0, 16, SLOTS)
+        worn = dice.choice([0, 2, 20, 4000], SLOTS)
+        table[:, at + k.FLAGS] = worn << k.FLAG_BITS | dice.integers(0, 16, SLOTS)
         table[:, at + k.ROOT] = dice.choice([k.NO_ROOT, 3 << 32 | 7, 9 << 32], SLOTS)
         table[:, at + k.COLD] = dice.choice([0, 0, 5, 5000], SLOTS)
         table[:, at + k.CHAIN] = dice.integers(0, 5, SLOTS) << 32 | dice.integers(0, 5, SLOTS)
@@ -65,7 +67,8 @@ def some_slots(seed: int) -> Ints:
         (extent_plan.list_over, list_over_reference, (AT, 5)),
         (extent_plan.list_held, list_held_reference, (2, 3)),
         (extent_plan.list_gone, list_gone_reference, ()),
-        (extent_plan.list_old, list_old_reference, (AT, 2)),
+        (extent_plan.list_old, list_old_reference, (AT, 5, 2)),
+        (extent_plan.list_worn, list_worn_reference, (AT, 3)),
     ],
 )
 def test_parity_lists_of_groups(
@@ -90,7 +93,10 @@ def test_parity_entries_that_the_index_needs(seed: int) -> None:
     needed = out[: extent_plan.list_needed(table, slots, out)].tolist()
     assert needed == list_needed_reference(table, slots)
     assert extent_plan.known_words(table, 8) == known_words_reference(table, 8)
-    assert extent_plan.live_words(table, AT) == live_words_reference(table, AT)
+    sizes = np.empty(SLOTS, dtype=np.int64)
+    unlogged, expected = extent_words_reference(table, AT, 5)
+    assert extent_plan.extent_words(table, AT, 5, sizes) == unlogged
+    assert sizes.tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize("with_cold", [False, True])
