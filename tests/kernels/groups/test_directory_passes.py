@@ -65,14 +65,14 @@ def some_slots(seed: int) -> Ints:
 @pytest.mark.parametrize(
     ("listed", "reference", "how"),
     [
-        (extent_plan.list_news, list_news_reference, (AT, 3)),
-        (extent_plan.list_residue, list_residue_reference, (AT, 3)),
-        (extent_plan.list_reminded, list_reminded_reference, (AT,)),
-        (extent_plan.list_over, list_over_reference, (AT, 5)),
-        (extent_plan.list_held, list_held_reference, (2, 3)),
-        (extent_plan.list_gone, list_gone_reference, ()),
-        (extent_plan.list_old, list_old_reference, (AT, 5, 2)),
-        (extent_plan.list_worn, list_worn_reference, (AT, 3)),
+        (directory_passes.list_news, list_news_reference, (AT, 3)),
+        (directory_passes.list_residue, list_residue_reference, (AT, 3)),
+        (directory_passes.list_reminded, list_reminded_reference, (AT,)),
+        (directory_passes.list_over, list_over_reference, (AT, 5)),
+        (directory_passes.list_held, list_held_reference, (2, 3)),
+        (directory_passes.list_gone, list_gone_reference, ()),
+        (directory_passes.list_old, list_old_reference, (AT, 5, 2)),
+        (directory_passes.list_worn, list_worn_reference, (AT, 3)),
     ],
 )
 def test_parity_lists_of_groups(
@@ -96,10 +96,10 @@ def test_parity_entries_that_the_index_needs(seed: int) -> None:
     out = np.empty(len(slots), dtype=np.int64)
     needed = out[: directory_passes.list_needed(table, slots, out)].tolist()
     assert needed == list_needed_reference(table, slots)
-    assert extent_plan.known_words(table, 8) == known_words_reference(table, 8)
+    assert directory_passes.known_words(table, 8) == known_words_reference(table, 8)
     sizes = np.empty(SLOTS, dtype=np.int64)
     unlogged, expected = extent_words_reference(table, AT, 5)
-    assert extent_plan.extent_words(table, AT, 5, sizes) == unlogged
+    assert directory_passes.extent_words(table, AT, 5, sizes) == unlogged
     assert sizes.tolist() == expected.tolist()
 
 

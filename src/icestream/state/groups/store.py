@@ -441,7 +441,7 @@ class GroupStore(Groups):
     def _consolidate_worn(self) -> None:
         """Rewrite groups in which half of the words cancel or replace others."""
         for synopsis, wear, _ in self._wears:
-            slots = self.directory.listed(extent_plan.list_worn, part(synopsis), FEW_WORN)
+            slots = self.directory.listed(passes.list_worn, part(synopsis), FEW_WORN)
             for some in self.portions(slots, (synopsis,)) if len(slots) else ():
                 with self._eviction.pins(some):
                     found = self._rows(synopsis, self.mover.read(synopsis, some).live)
