@@ -83,6 +83,15 @@ def test_results_on_the_way_carry_what_is_needed_behind_them() -> None:
     assert flow.views[0].payload.names == ["a", "e"]
 
 
+def test_filters_between_joins_do_not_fix_their_order() -> None:
+    a, b, c, d, _ = sources(None)
+    ab = deferred(a, b, on=[("a1", "b1"), ("a2", "b2")], spilling=CHEAPEST)
+    abc = deferred(ab.where("a % 5 <> 2"), c, on=[("a1", "c1")], spilling=CHEAPEST)
+    rows = deferred(abc, d, on=[("b1", "d1"), ("b2", "d2")], spilling=CHEAPEST)
+    flow = dataflow(rows.select("a", "b", "c", "d"), "append", SCHEMAS[:4])
+    assert [step.spec.ports for step in joins(flow)] == [3, 2]
+
+
 def rows_of(flow: Dataflow, folder: Path, seed: int) -> Counter[tuple[int, ...]]:
     dice = np.random.default_rng(seed)
     query = open_dataflow(flow, folder, budget=32 << 20, shards=2)

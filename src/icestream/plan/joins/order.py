@@ -111,7 +111,13 @@ class _Cluster:
         )
 
     def _is_between(self, node: Mapped) -> bool:
-        return self.uses[id(node)] == 1 and self._is_inside(node.before)
+        """Return whether a filter stands between two joins, alone or with other filters."""
+        below: Node = node
+        while isinstance(below, Mapped) and isinstance(below.change, Filtering):
+            if self.uses[id(below)] != 1:
+                return False
+            below = below.before
+        return self._is_inside(below)
 
     def _is_inside(self, node: Node) -> bool:
         if node is self.root:
