@@ -351,6 +351,42 @@ def test_crash_in_the_middle_of_a_clean_up(tmp_path: Path, monkeypatch: pytest.M
     assert found == case.answer(batches)
 
 
+@pytest.mark.parametrize("lifetime", [None, 25 * SECOND])
+def test_oracle_a_restart_with_less_memory_changes_no_row(
+    tmp_path: Path, lifetime: int | None
+) -> None:
+    case = five(lifetime)
+    batches = batches_for(5, 8, 120, 500, 3)
+    found: Rows = Counter()
+    with small_sizes():
+        for budget, some in ((8 << 20, batches[:4]), (1 << 20, batches[4:6]), (2 << 20, batches)):
+            query = open_dataflow(case.flow, tmp_path, budget=budget, shards=2)
+            for tables in some if some is not batches else batches[6:]:
+                found += counted(case.flow, 5, query.feed(fed(case.flow, tables)))
+            if some is not batches:
+                query.close()
+        found += counted(case.flow, 5, query.flush())
+    assert found == case.answer(batches)
+
+
+def test_oracle_pairs_of_history_are_not_handed_out_later(tmp_path: Path) -> None:
+    case = five()
+    batches = batches_for(5, 4, 20, 20, 12)
+    with small_sizes():
+        query = open_dataflow(case.flow, tmp_path, budget=8 << 20)
+        with forced(np.random.default_rng(4), 1.0):
+            for tables in batches[:2]:
+                query.driver.bootstrap(fed(case.flow, tables))
+        query.close()
+        query = open_dataflow(case.flow, tmp_path, budget=8 << 20)
+        assert query.clean_up().num_rows == 0
+        found: Rows = Counter()
+        for tables in batches[2:]:
+            found += counted(case.flow, 5, query.feed(fed(case.flow, tables)))
+        found += counted(case.flow, 5, query.flush())
+    assert found == case.answer(batches) - case.answer(batches[:2])
+
+
 def test_idle_batches_clean_up_a_few_partitions_each(tmp_path: Path) -> None:
     case = five()
     batches = batches_for(5, 3, 60, 40, 6)

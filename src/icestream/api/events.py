@@ -40,7 +40,7 @@ from icestream.operators.lifetimes.top import TopK
 from icestream.operators.process.operator import Processor, UserDefined
 from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.events.explain import explained_dataflow
-from icestream.plan.joins.multi_join import Equal, joined, refuse_after_joins
+from icestream.plan.joins.multi_join import Equal, check_comparable, joined, refuse_after_joins
 from icestream.plan.nodes.events import (
     Applied,
     Entered,
@@ -240,6 +240,8 @@ class Events:
         for stream in (self, *others):
             stream._check_columns(names, "groupApply")
             self._check_together(stream, "groupApply")
+        for name in names:
+            check_comparable([s._node.payload.field(name) for s in (self, *others)])
         around = outer.keys if outer is not None else ()
         scope = Scope((*around, *(name for name in names if name not in around)), outer)
         made: object = apply(*(stream._entering(scope) for stream in (self, *others)))
@@ -486,6 +488,8 @@ class Events:
         mine, theirs = (list(names) for names in zip(*pairs, strict=True))
         self._check_columns(mine, "join")
         other._check_columns(theirs, "join")
+        for name, twin in pairs:
+            check_comparable([self._node.payload.field(name), other._node.payload.field(twin)])
         left, right = keep(self, mine), keep(other, theirs)
         for name, twin in pairs:
             if name != twin and name in right.columns:

@@ -121,6 +121,27 @@ def test_oracle_joins_in_any_order_give_the_same_rows(tmp_path: Path) -> None:
     assert sum(written.values()) > 0
 
 
+def test_a_column_of_another_width_does_not_replace_one() -> None:
+    schemas = [
+        pa.schema([("a1", pa.int32()), ("a", pa.int64())]),
+        pa.schema([("b1", pa.int64()), ("b2", pa.int64()), ("b", pa.int64())]),
+        pa.schema([("c1", pa.int64()), ("c2", pa.int64()), ("c", pa.int64())]),
+        pa.schema([("d1", pa.int32()), ("d", pa.int64())]),
+    ]
+    a, b, c, d = (PlanStream.of(schema, number) for number, schema in enumerate(schemas))
+    ab = deferred(a, b, on=[("a1", "b1")], spilling=CHEAPEST)
+    abc = deferred(ab, c, on=[("b2", "c2")], spilling=CHEAPEST)
+    rows = deferred(abc, d, on=[("b1", "d1")], spilling=CHEAPEST)
+    flow = dataflow(rows, "append", schemas)
+    assert [step.spec.ports for step in joins(flow)] == [2, 3]
+    shown = {each.name: each.type for each in joins(flow)[-1].payload}
+    assert {name: shown[name] for name in ("a1", "b1", "d1")} == {
+        "a1": pa.int32(),
+        "b1": pa.int64(),
+        "d1": pa.int32(),
+    }
+
+
 @st.composite
 def clusters(draw: st.DrawFn) -> Joined:
     parts = [(s, [f"{n}1", f"{n}2"]) for s, n in zip(sources(None), NAMES, strict=True)]
