@@ -364,9 +364,10 @@ def _holdings(context: VersionContext) -> MemoryUse:
 
 
 def _facts(reports: Sequence[ShardReport]) -> dict[str, Any]:
-    """Return the statistics of cold state, summed over the shards."""
+    """Return the statistics of cold state and dropped edges, summed over the shards."""
     sums: dict[str, int] = {}
     for report in reports:
         for name, count in report.statistics.get("cold", {}).items():
             sums[name] = sums.get(name, 0) + count
-    return {"coldState": sums}
+    dropped = sum(report.statistics["dropped"] for report in reports)
+    return {"coldState": sums, "endsWithoutStart": dropped}
