@@ -253,6 +253,24 @@ def test_changes_that_take_events_back_are_refused(tmp_path: Path) -> None:
         list(join.on_changes(0, taken))
 
 
+def test_a_join_of_300_streams_loses_no_row(tmp_path: Path) -> None:
+    schemas = tuple(pa.schema([(f"x{port}", pa.int64())]) for port in range(300))
+    columns = tuple((port, f"x{port}", f"x{port}") for port in (0, 43, 44, 256, 299))
+    run = Run(JoinSpace(str(tmp_path), MultiJoinSpec(3, schemas, columns, 8), quota=1 << 24))
+    with run.space.version() as join:
+        for port in range(150):
+            run.send(join, port, [(key, 0, 9, (port + 1000 * key,)) for key in (0, 3)])
+        join.spill(np.arange(8))
+    with run.space.version() as join:
+        for port in range(150, 300):
+            run.send(join, port, [(key, 0, 9, (port + 1000 * key,)) for key in (0, 3)])
+        run.clean(join, None)
+    assert sorted(event.payload for event in run.made) == [
+        (0, 43, 44, 256, 299),
+        (3000, 3043, 3044, 3256, 3299),
+    ]
+
+
 def test_results_of_one_generation_come_at_once_and_not_again(tmp_path: Path) -> None:
     """Rows meet as long as their partition stays; clean-up brings the rest, once."""
     space = JoinSpace(str(tmp_path), spec_of(2, partitions=1))

@@ -34,7 +34,7 @@ RE = 2
 NEXT = 3
 HEAD = 4
 #: bits of a port below the slot of a key
-PORT_BITS = 8
+PORT_BITS = 16
 #: words of a key before its heads
 HEADS = 2
 #: words of a partition: resident bytes; results and rows, including ended ones, of

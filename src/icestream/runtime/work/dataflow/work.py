@@ -233,10 +233,10 @@ class DataflowWork:
         first = context.before is None and self._plan.jobs > 1
         chosen = [max(least, alike // 2) if first else alike] * count
         known = _holdings(context).of
-        # with less memory than before, shards that do not fit restart cold
-        if sum(max(least, alike // 2, each.held) for each in known.values()) > len(known) * alike:
-            known = {}
         for holdings, spare in ((instructions.holdings, alike // 4), (known, alike // 2)):
+            held = sum(max(least, spare, each.held) for each in holdings.values())
+            if held > len(holdings) * alike:
+                continue  # with less memory than before, shards that do not fit restart cold
             places = {divmod(shard, shards): held for shard, held in holdings.items()}
             found = quotas(len(places) * alike, places, max(least, spare))
             for (component, shard), quota in found.items():
@@ -309,7 +309,7 @@ class DataflowWork:
         self, context: VersionContext, instructions: JoinDecisions, *, idle: bool
     ) -> Mapping[int, tuple[int, ...]] | None:
         """Return the partitions of each join that emit deferred results; None for all."""
-        if context.flushing:
+        if context.flushing or context.is_history:
             return None
         return instructions.idle() if idle and not any(instructions.spill.values()) else {}
 
@@ -364,9 +364,10 @@ def _holdings(context: VersionContext) -> MemoryUse:
 
 
 def _facts(reports: Sequence[ShardReport]) -> dict[str, Any]:
-    """Return the statistics of cold state, summed over the shards."""
+    """Return the statistics of cold state and dropped edges, summed over the shards."""
     sums: dict[str, int] = {}
     for report in reports:
         for name, count in report.statistics.get("cold", {}).items():
             sums[name] = sums.get(name, 0) + count
-    return {"coldState": sums}
+    dropped = sum(report.statistics["dropped"] for report in reports)
+    return {"coldState": sums, "endsWithoutStart": dropped}
