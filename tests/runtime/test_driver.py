@@ -156,7 +156,7 @@ def test_another_number_of_shards_is_refused(tmp_path: Path) -> None:
 def test_more_shards_than_key_groups_are_refused(tmp_path: Path) -> None:
     disk = SimulatedDisk()
     with pytest.raises(DefinitionError, match="to 8 or fewer, not 9"):
-        query(disk, tmp_path, Script(batches=8, shards=9))
+        query(disk, tmp_path, Script(batches=8, shards=9, budget=16 << 20))
     assert not list(disk.list("root"))
 
 
