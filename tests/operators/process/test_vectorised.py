@@ -331,8 +331,8 @@ def test_wrong_vectorised_output_is_refused(make: Any, why: str) -> None:
     ("use", "why"),
     [
         (lambda s: s.totals.set([[1]]), "1 rows for 2 groups"),
-        (lambda s: s.totals.set({"m": [1, 2]}), r"keeps \(n int64\); it was given \(m\)"),
-        (lambda s: s.totals.set([["a", "b"]]), r"keeps \(n int64\)"),
+        (lambda s: s.totals.set({"m": [1, 2]}), r"has the columns \(n int64\); it was given \(m\)"),
+        (lambda s: s.totals.set([["a", "b"]]), r"has the columns \(n int64\)"),
         (lambda s: s.totals.set(pa.record_batch({"m": [1, 2]})), r"given \(m int64\)"),
         (lambda s: s.totals.set([[1, 2]], mask=[True]), "mask of 2 values"),
         (lambda s: s.recent.append([0], [[1, 2]]), "2 rows with 1 group numbers"),

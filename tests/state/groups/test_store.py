@@ -315,6 +315,7 @@ def test_bounded_ten_times_the_budget(tmp_path: Path, options: StoreOptions) -> 
         assert content(store, range(groups)) == expected
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("options", [LOG, EVICT], ids=["log", "evict"])
 def test_bounded_groups_of_sixteen_bytes(
     tmp_path: Path, options: StoreOptions, monkeypatch: pytest.MonkeyPatch

@@ -72,13 +72,13 @@ _MOST = 9223372036854775807
 
 @kernel
 def packed_at(entry: int) -> int:
-    """Return where packed words begin in a row whose entry has `entry` words."""
+    """Return where packed words begin in the row of an inline group with `entry` words before."""
     return entry + BESIDE - 1
 
 
 @kernel
 def adopt(table: Table, columns: Ints, slots: Ints, rows: Table) -> None:
-    """Fill in the log columns of each group that was just opened, from its entry."""
+    """Fill in the log columns of each group that was just opened, from its inline row."""
     for k in range(slots.size):
         slot = slots[k]
         for c in range(IDENTITY, columns.size):
@@ -113,7 +113,7 @@ def copy_entries(table: Table, columns: Ints, slots: Ints, rows: Table) -> None:
 
 @kernel
 def warm(table: Table, entry: int, slots: Ints, rows: Table, halved: int) -> None:
-    """Restore the access counts of groups, halved as often as others were meanwhile."""
+    """Restore the access counts of inline groups, halved as often as others were meanwhile."""
     for k in range(slots.size):
         heat, before = rows[k, entry] >> HEAT_BITS, rows[k, entry] & MOST_HEAT
         table[slots[k], HEAT] = heat >> min(halved - before, 62)
@@ -131,7 +131,7 @@ def stow(
     halved: int,
     rows: Table,
 ) -> None:
-    """Fill in entry, access count and words of each group, and free its blocks.
+    """Make groups inline: fill in entry, access count and words of each, and free its blocks.
 
     It gets no words unless all are in memory and fit.
     """
@@ -149,7 +149,7 @@ def stow(
 def pack(
     table: Table, blocks: Table, links: Links, slot: int, rows: Table, k: int, first: int
 ) -> int:
-    """Copy the words of a group into a row, followed by zeros; return how many by synopsis."""
+    """Copy the words of a group into its inline row, then zeros; return how many by synopsis."""
     size = blocks.shape[1]
     total = np.int64(0)
     fits = True
@@ -175,7 +175,7 @@ def pack(
 
 @kernel
 def blocks_needed(rows: Table, first: int, synopses: int, size: int) -> int:
-    """Return the blocks, of `size` words, that all rows need when they are unpacked."""
+    """Return the blocks, of `size` words, that all inline groups need when unpacked."""
     blocks = 0
     for k in range(rows.shape[0]):
         for s in range(synopses):
@@ -187,7 +187,7 @@ def blocks_needed(rows: Table, first: int, synopses: int, size: int) -> int:
 def unpack(
     table: Table, blocks: Table, links: Links, facts: Ints, slots: Ints, rows: Table, first: int
 ) -> None:
-    """Restore the words of groups that have none in memory, until blocks run out.
+    """Restore the words of inline groups that have none in memory, until blocks run out.
 
     They are clean; a synopsis without a root stays without words.
     """
@@ -211,7 +211,7 @@ def unpack(
 def plan_extents(
     rows: Table, first: int, synopsis: int, width: int, headers: Table, begins: Ints
 ) -> None:
-    """Fill in headers of extents with all packed words of a synopsis, and where those begin.
+    """Fill in headers of extents with all words of inline groups, and where those begin.
 
     Rows of the synopsis have `width` words each, and never expire.
     """

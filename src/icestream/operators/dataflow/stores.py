@@ -257,7 +257,7 @@ class ShardStores:
 
 
 def least_quota(held: int, stores: int) -> int:
-    """Return the quota that stores need if their arena has `held` bytes."""
+    """Return the quota that the stores of a component need if their arena has `held` bytes."""
     return int((held + stores * LISTS + SMALL) / (1 - GATHERED - WORK))
 
 

@@ -40,14 +40,14 @@ def late_events_synopsis(name: str, payload: pa.Schema) -> Synopsis:
 
 
 def stored_payload(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the payload of stored rows."""
+    """Return the payload of stored rows of one input."""
     return rows.select([name for name in rows.schema.names if name not in {LE, RE, DIFF, UNTIL}])
 
 
 def store_alive(
     synopsis: int, changes: pa.RecordBatch, slots: Slots, groups: Groups, watermark: Micros
 ) -> None:
-    """Store the changes whose events end past the watermark."""
+    """Store the changes of one input whose events end past the watermark."""
     alive = column_of(changes, RE) > watermark
     rows = changes.drop_columns([ID_HIGH_COLUMN, ID_LOW_COLUMN])
     if not alive.all():
@@ -59,7 +59,7 @@ def store_alive(
 def store_late(
     synopsis: int, changes: pa.RecordBatch, slots: Slots, groups: Groups, watermark: Micros
 ) -> None:
-    """Store the other changes until the watermark moves."""
+    """Store the other changes, which ended before they arrived, until the watermark moves."""
     late = column_of(changes, RE) <= watermark
     if late.any():
         rows = changes.drop_columns([ID_HIGH_COLUMN, ID_LOW_COLUMN]).filter(pa.array(late))
@@ -71,7 +71,7 @@ def store_late(
 def rewrite_some(
     synopsis: int, slots: Slots, which: Mask, rows: GroupRows, groups: Groups
 ) -> GroupRows:
-    """Replace the rows of the groups in `which` with theirs from `rows`, and return these."""
+    """Replace the stored rows of the groups in `which` with theirs from `rows`."""
     mine = which[rows.owners]
     places = np.cumsum(which) - 1
     theirs = GroupRows(places[rows.owners[mine]], rows.rows.filter(pa.array(mine)))
@@ -86,6 +86,6 @@ def summed(found: GroupRows) -> GroupRows:
 
 
 def ids_of(changes: pa.RecordBatch, rows: Ints) -> tuple[Ids, Ids]:
-    """Return id_high and id_low of the groups of some changes."""
+    """Return id_high and id_low of the groups of changes whose rows are stored."""
     id_high, id_low = identities_of(changes)
     return id_high[rows], id_low[rows]

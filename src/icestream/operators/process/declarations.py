@@ -275,12 +275,12 @@ class ObjectState(Declared):
 
 
 def undefined(processor: object, method: str) -> DefinitionError:
-    """Return the error for a method that a processor needs but does not define."""
+    """Return the error for a method that a declared processor needs but does not define."""
     return DefinitionError(f"{type(processor).__name__} needs the method {method}: define it")
 
 
 def pickled(*, initial: Callable[[], Any] | None = None) -> ObjectState:
-    """Store an object by pickling it: for trusted checkpoints and classes that never change.
+    """Declare an object as pickled state: for trusted checkpoints, classes that never change.
 
     Examples:
         >>> model = ice.pickled()

@@ -34,7 +34,7 @@ import numpy as np
 
 from icestream.core.arrays import Ids, Ints, Mask, Slots
 from icestream.core.times import INFINITY
-from icestream.kernels.groups import extent_plan
+from icestream.kernels.groups import directory_passes
 from icestream.kernels.groups import heap as k
 from icestream.kernels.groups.extents import HEADER, LASTING_HEADER
 from icestream.kernels.groups.inline_groups import LENGTH_BITS
@@ -173,7 +173,7 @@ class Cleaner:
         """Return about how many words of a synopsis are live, in memory or in extents."""
         table, watermark = store.directory.table, self._facts[Fact.WATERMARK]
         sizes = np.empty(len(table), dtype=np.int64)
-        unlogged = extent_plan.extent_words(table, part(synopsis), watermark, sizes)
+        unlogged = directory_passes.extent_words(table, part(synopsis), watermark, sizes)
         sizes = np.append(sizes, weight * _entry_words(entries, synopsis, watermark))
         total = int(sizes.sum())
         if self._expiry_at[synopsis] < 0 or total == 0:
@@ -241,7 +241,7 @@ def _move_on(store: CleanableStore, last: int) -> None:
     """Write the groups whole that have live extents in segments up to an ordinal."""
     watermark = store.facts[Fact.WATERMARK]
     for synopsis in range(store.directory.synopses):
-        slots = store.directory.listed(extent_plan.list_old, part(synopsis), watermark, last)
+        slots = store.directory.listed(directory_passes.list_old, part(synopsis), watermark, last)
         store.consolidate(synopsis, slots)
     most = max(1, store.directory.most // 4)
     left: list[Ints] = []

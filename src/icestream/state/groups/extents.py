@@ -331,7 +331,7 @@ def extents_of(payload: bytes | memoryview) -> tuple[Ints, Ints]:
 
 
 def picked(words: Ints, begins: Ints, sizes: Ints) -> tuple[Ints, Ints]:
-    """Return pieces of words one after the other, and the bounds of each."""
+    """Return pieces of words of extents one after the other, and the bounds of each."""
     offsets = np.zeros(len(begins) + 1, dtype=np.int64)
     np.cumsum(sizes, out=offsets[1:])
     out = np.empty(int(offsets[-1]), dtype=np.int64)

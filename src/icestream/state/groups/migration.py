@@ -28,7 +28,7 @@ from typing import NamedTuple
 import numpy as np
 
 from icestream.core.arrays import Ints, Mask, Slots
-from icestream.kernels.groups import eviction, extent_plan
+from icestream.kernels.groups import directory_passes, eviction
 from icestream.kernels.groups import heap as k
 from icestream.state.groups.directory import part
 from icestream.state.groups.extents import Chains
@@ -270,7 +270,7 @@ class Mover:
             if expiry_at < 0:
                 continue
             slots = self.memory.directory.listed(
-                extent_plan.list_over, part(synopsis), self.memory.watermark
+                directory_passes.list_over, part(synopsis), self.memory.watermark
             )
             if not len(slots):
                 continue

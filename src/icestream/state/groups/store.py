@@ -36,8 +36,9 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints, Mask, Slots
 from icestream.core.times import INFINITY, Micros
-from icestream.kernels.groups import extent_plan, inline_groups
+from icestream.kernels.groups import directory_passes as passes
 from icestream.kernels.groups import heap as k
+from icestream.kernels.groups import inline_groups
 from icestream.state.groups.cleaning import Cleaner
 from icestream.state.groups.directory import (
     ENTRY,
@@ -210,7 +211,7 @@ class GroupStore(Groups):
         words = np.empty(len(slots), dtype=np.int64)
         table, parts = self.directory.table, self.directory.parts
         chosen = parts[list(synopses)] if synopses else parts
-        extent_plan.words_of(table, chosen, slots, True, 1, words)
+        passes.words_of(table, chosen, slots, True, 1, words)
         yield from self._eviction.parts(slots, words)
 
     def read(self, synopsis: int, slots: Slots) -> GroupRows:
@@ -325,7 +326,7 @@ class GroupStore(Groups):
     def bytes_known(self) -> int:
         """Bytes that the rows of all groups of the directory would take in memory."""
         words = self.heap.block_words
-        return extent_plan.known_words(self.directory.table, words) // words * self.heap.block_bytes
+        return passes.known_words(self.directory.table, words) // words * self.heap.block_bytes
 
     def candidates(self) -> Slots:
         """Slots of groups in memory that may be evicted; during a call, none of this chunk."""
@@ -440,7 +441,7 @@ class GroupStore(Groups):
     def _consolidate_worn(self) -> None:
         """Rewrite groups in which half of the words cancel or replace others."""
         for synopsis, wear, _ in self._wears:
-            slots = self.directory.listed(extent_plan.list_worn, part(synopsis), FEW_WORN)
+            slots = self.directory.listed(passes.list_worn, part(synopsis), FEW_WORN)
             for some in self.portions(slots, (synopsis,)) if len(slots) else ():
                 with self._eviction.pins(some):
                     found = self._rows(synopsis, self.mover.read(synopsis, some).live)
@@ -544,9 +545,7 @@ class GroupStore(Groups):
         Rows on top of a cold root are freed; any other group is clean when evicted later. If only
         evicted groups are written, only rows on top of a cold root are written here.
         """
-        some = (
-            extent_plan.list_news if self.options.durability == "log" else extent_plan.list_residue
-        )
+        some = passes.list_news if self.options.durability == "log" else passes.list_residue
         self._write_news(some, self.facts[Fact.CHUNK], mirrored=True)
 
     def _residue(self) -> int:
@@ -554,7 +553,7 @@ class GroupStore(Groups):
         words = 0
         for synopsis in range(len(self._synopses)):
             before = self.facts[Fact.CHUNK]
-            slots = self.directory.listed(extent_plan.list_residue, part(synopsis), before)
+            slots = self.directory.listed(passes.list_residue, part(synopsis), before)
             words += int(self.memory.column(synopsis, k.WORDS, slots).sum())
         return words
 
@@ -568,13 +567,13 @@ class GroupStore(Groups):
     def _news(self, synopsis: int, slots: Slots) -> Ints:
         """Return the words of groups that are not on the log."""
         words = np.empty(len(slots), dtype=np.int64)
-        extent_plan.news_of(self.directory.table, part(synopsis), slots, words)
+        passes.news_of(self.directory.table, part(synopsis), slots, words)
         return words
 
     def _log_news(self) -> None:
-        self._write_news(extent_plan.list_news, INFINITY)
+        self._write_news(passes.list_news, INFINITY)
         if not self._reminded:
             return
         for synopsis in range(len(self._synopses)):
-            slots = self.directory.listed(extent_plan.list_reminded, part(synopsis))
+            slots = self.directory.listed(passes.list_reminded, part(synopsis))
             self._history.log_reminders(synopsis, slots)

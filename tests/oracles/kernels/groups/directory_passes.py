@@ -1,11 +1,11 @@
-"""The obvious versions of the kernels in `icestream.kernels.groups.extent_plan`."""
+"""The obvious versions of the kernels in `icestream.kernels.groups.directory_passes`."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from icestream.core.arrays import Ints, Mask, Table
-from icestream.kernels.groups.extent_plan import _LEAST, _MOST
+from icestream.kernels.groups.directory_passes import _LEAST, _MOST, USED_SLOTS
 from icestream.kernels.groups.extents import (
     BACK,
     BACK_LATEST,
@@ -24,6 +24,7 @@ from icestream.kernels.groups.heap import (
     FLAG_BITS,
     FLAGS,
     GROUP,
+    HEAT,
     ID_HIGH,
     ID_LOW,
     MARK,
@@ -209,3 +210,20 @@ def settle_reference(
     table[slots, at + ROOT] = markers
     table[slots, at + ROOT_EXPIRY] = headers[there, LATEST]
     table[slots, at + CHAIN] = np.where(first > 0, first, markers >> 32) << 32 | length
+
+
+def compact_slots_reference(table: Table) -> Table:
+    """Return the rows that `compact_slots` leaves, by selecting them."""
+    return np.asarray(table[table[:, STAMP] != 0])
+
+
+def used_slots_reference(table: Table, facts: Ints) -> dict[tuple[int, int], int]:
+    """Return what `open_slots` and `close_slots` leave: the slot of each id."""
+    used = np.flatnonzero(table[: facts[USED_SLOTS], STAMP] != 0).tolist()
+    return {(int(table[s, ID_HIGH]) % 2**64, int(table[s, ID_LOW]) % 2**64): s for s in used}
+
+
+def stamp_reference(table: Table, slots: Ints, chunk: int) -> None:
+    """Do what `stamp` does, at once."""
+    table[slots, STAMP] = chunk
+    np.add.at(table[:, HEAT], slots, 1)
