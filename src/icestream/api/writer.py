@@ -42,7 +42,7 @@ from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.types import StructType
 
 from icestream.api.hints import warn_of_late_events
-from icestream.api.statement import BuiltQuery, Statement, build
+from icestream.api.shared_plan import BuiltQuery, Statement, build
 from icestream.core.errors import DefinitionError
 from icestream.core.units import parse_bytes, parse_interval
 from icestream.dashboard.server import shared_page

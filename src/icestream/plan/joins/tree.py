@@ -68,7 +68,7 @@ class JoinTree:
 
 
 def join_tree(outputs: Sequence[Node]) -> JoinTree:
-    """Return the nodes to compile instead of those that users composed."""
+    """Return the tree of joins to compile instead of the nodes that users composed."""
     together = United(outputs[0].payload, parts=tuple(outputs))
     if not any(isinstance(node, Joined) for node in upstream(together)):
         return JoinTree(tuple(outputs))
@@ -266,7 +266,7 @@ def _padded(node: Node, texts: Sequence[str], columns: pa.Schema) -> Node:
 
 
 def shown_only(node: Node, payload: pa.Schema) -> Node:
-    """Drop the hidden columns of a node."""
+    """Drop the hidden columns of a node in a tree of joins."""
     if len(node.payload) == len(payload):
         return node
     chosen = _projection(node.payload, payload.names)

@@ -98,7 +98,7 @@ class Joined(Node):
 
 
 def upstream(node: Node) -> Iterator[Node]:
-    """Yield a node and all nodes that it depends on, each once."""
+    """Yield a node over events and all nodes that it depends on, each once."""
     seen: set[int] = set()
     waiting = [node]
     while waiting:
@@ -124,7 +124,7 @@ def late_events(node: Node) -> Node | None:
 
 
 def before(node: Node) -> tuple[Node, ...]:
-    """Return the inputs of a node."""
+    """Return the inputs of a node over events."""
     match node:
         case Mapped() | Entered() | Left():
             return (node.before,)
