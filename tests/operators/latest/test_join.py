@@ -114,6 +114,9 @@ def test_bounded_join_forgets_keys_of_one_side(monkeypatch: pytest.MonkeyPatch) 
         stored = join.state()
         assert max(len(stored["left.keys"]), len(stored["right.keys"])) <= 40
         assert len(stored["known"]) <= 80
+        # a task continues where the one before it ended
+        join = UpdateJoin(LEFT, RIGHT, within=5, lateness=10)
+        join.recall({name: array.copy() for name, array in stored.items()})
     assert matches == 1000
     # a row that is not too late finds what it can match
     join.on_rows(0, rows(0, [("b", 2010, 7)]))
