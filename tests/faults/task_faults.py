@@ -26,6 +26,7 @@ from pyspark.sql import DataFrame
 
 from icestream.runtime.exchange.parcels import ExchangeWriter, ParcelReader, SplitReport
 from icestream.runtime.ingest.reception import IngestTask
+from icestream.runtime.tables.writer import TableWriters
 from icestream.runtime.version.task import ShardReport, ShardTask
 from icestream.runtime.version.work import Executor, Parcel
 from icestream.runtime.work.windows.ingest import Ingest
@@ -97,12 +98,12 @@ class FaultyShardTask(ShardTask):
     #: every executor has its own folder of arenas, as on separate hosts
     apart: bool = False
 
-    def run(self, reader: ParcelReader) -> ShardReport:
+    def run(self, reader: ParcelReader, tables: TableWriters) -> ShardReport:
         """Run the task, or fail."""
         task = self
         if self.apart:
             task = replace(self, arenas=os.path.join(self.arenas, f"apart-{os.getppid()}"))
-        work = partial(super(FaultyShardTask, task).run, reader)
+        work = partial(super(FaultyShardTask, task).run, reader, tables)
         if self.fault is None or not _applies(self.fault, self.version, self.shard):
             return work()
         report: ShardReport = self.fault(work)

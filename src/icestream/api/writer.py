@@ -65,8 +65,10 @@ from icestream.runtime.spark.sink import (
     make_sink,
     no_rows,
     once,
+    table_of,
 )
 from icestream.runtime.spark.tasks import FileExchangeExecutor, ShuffleExchangeExecutor
+from icestream.runtime.tables.append_table import AppendTable
 from icestream.runtime.version.history import QueryHistory
 from icestream.runtime.version.lease import Lease
 from icestream.runtime.version.scaling import spare_shards
@@ -352,8 +354,14 @@ class StreamWriter:
     def _sink_options(self) -> dict[str, str]:
         return {key: value for key, value in self._options.items() if key not in _OWN_OPTIONS}
 
-    def _sink(self) -> Sink:
-        checkpoint = self._checkpoint()
+    def _identity(self, checkpoint: str, view: int) -> str:
+        """Return the name under which a table knows this query: it moves with the checkpoint."""
+        store = VersionStore(_files_at(checkpoint), f"{checkpoint}/icestream")
+        return f"{store.identity()}-{view}"
+
+    def _sink(self, view: int = 0, checkpoint: str | None = None) -> Sink:
+        """Return the sink of a view, for the checkpoint of this writer or another's."""
+        checkpoint = checkpoint or self._checkpoint()
         if self._callback is not None:
             return CallbackSink(self._callback)
         if self._mode == "complete":
@@ -367,10 +375,11 @@ class StreamWriter:
             self._spark,
             self._format,
             self._schema,
-            identity=checkpoint,
+            identity=self._identity(checkpoint, view),
             name=self._name,
             partition_by=self._partition_by,
             options=self._sink_options,
+            view=view,
         )
 
     def _checkpoint(self) -> str:
@@ -536,7 +545,11 @@ class StreamWriter:
         )
 
     def _driver(
-        self, built: BuiltQuery[Computation], checkpoint: str, modes: Sequence[str]
+        self,
+        built: BuiltQuery[Computation],
+        checkpoint: str,
+        modes: Sequence[str],
+        tables: Sequence[AppendTable] = (),
     ) -> tuple[Driver[DataFrame], Computation, Settings, Files]:
         """Open the checkpoint for a plan."""
         plan = self._planned(built.plan, modes)
@@ -547,7 +560,13 @@ class StreamWriter:
         if self._options.get("takeOver", "false").lower() != "true":
             lease.check()
         driver = Driver(
-            plan, settings, files, executor, application=self._application(), lease=lease
+            plan,
+            settings,
+            files,
+            executor,
+            application=self._application(),
+            lease=lease,
+            tables=tables,
         )
         return driver, plan, settings, files
 
@@ -611,10 +630,8 @@ def start(
     lead = lead.options(**options)
     lead = replace(lead, _shards=shards, _parallelism=parallelism, _name=queryName)
     lead = lead.trigger(**trigger) if trigger else lead
-    sinks = [
-        each.option("checkpointLocation", f"{checkpointLocation}/{number}")._sink()
-        for number, each in enumerate(writers)
-    ]
+    checkpoint = lead._checkpoint()
+    sinks = [each._sink(number, checkpoint) for number, each in enumerate(writers)]
     return _launch([(lead, sinks[0]), *zip(writers[1:], sinks[1:], strict=True)])
 
 
@@ -662,7 +679,9 @@ def _launch(outputs: Sequence[tuple[StreamWriter, Sink]]) -> Query:
     checkpoint, paced = lead._checkpoint(), lead._paced()
     lead._flushes()
     modes = [each._mode for each, _ in outputs]
-    driver, plan, settings, files = paced._driver(built, checkpoint, modes)
+    found = [table_of(sink, each._shape) for each, sink in outputs]
+    tables = [each for each in found if each is not None]
+    driver, plan, settings, files = paced._driver(built, checkpoint, modes, tables)
     try:
         return _run(outputs, lead, paced, built, driver, plan, settings, files)
     except BaseException:
@@ -690,7 +709,8 @@ def _run(
     def deliver(delivery: Delivery) -> None:
         for number, (writer, _) in enumerate(outputs):
             columns, shape = built.rows[number], writer._shape
-            rows = ResultRows(spark, files, delivery.results, columns, shape, number)
+            written = [each for each in delivery.commit.tables if each.view == number]
+            rows = ResultRows(spark, files, delivery.results, columns, shape, number, written)
             hand_out(safe[number], rows, delivery)
         if late_sink is not None:
             columns, shape = built.events.schema, partial(_named, built)

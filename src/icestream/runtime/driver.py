@@ -32,9 +32,12 @@ from icestream.plan.grid.parts import parts_of
 from icestream.plan.nodes.queries import Computation, Plan, check_same_plan
 from icestream.plan.nodes.updates import Updates
 from icestream.plan.state_schema import state_schema_of, written
+from icestream.runtime.tables.append_table import AppendTable
+from icestream.runtime.tables.layout import TableLayout
+from icestream.runtime.tables.sweep import sweep_table
 from icestream.runtime.version.lease import Lease
 from icestream.runtime.version.progress import Timer, progress_of
-from icestream.runtime.version.retention import VersionRetention
+from icestream.runtime.version.retention import SWEEP_EVERY, VersionRetention
 from icestream.runtime.version.run_folders import new_run, remove_other_runs
 from icestream.runtime.version.scaling import next_sizing, placed, placement_report, task_bounds
 from icestream.runtime.version.settings import LEAST_QUOTA, Settings
@@ -95,6 +98,7 @@ class Driver(Generic[Batch_contra]):
         clock: Clock | None = None,
         application: str = "a query",
         lease: Lease | None = None,
+        tables: Sequence[AppendTable] = (),
     ) -> None:
         """Take the checkpoint; nothing is computed yet.
 
@@ -106,6 +110,7 @@ class Driver(Generic[Batch_contra]):
             clock: the clock; by default that of the plan or of the machine.
             application: the name of this program, for an owner that loses the checkpoint to it.
             lease: held while this driver is open, to keep other programs from starting.
+            tables: tables that tasks write the rows of some views to.
         """
         self._plan = plan
         settings.check_memory(_kinds_of_windows(plan))
@@ -121,6 +126,7 @@ class Driver(Generic[Batch_contra]):
         self._versions = VersionRetention(self.store, files, settings.root, settings.keep)
         self._idle = IdleBatches(files, settings.root)
         self._lease = lease
+        self._tables = tuple(tables)
         self._delivered: Micros | None = None
         #: the last batch and the seconds it took, if the caller measures that
         self.trigger: tuple[int, float] | None = None
@@ -295,7 +301,9 @@ class Driver(Generic[Batch_contra]):
         before, timer = self.last, Timer(self._clock)
         version = before.version + 1 if before else 1
         watermark = before.watermark if before else MINUS_INFINITY
-        context = self._context(version, watermark, timer, flushing=batch is None, last=last)
+        emits = number is not None or batch is None
+        tables = tuple(each.layout for each in self._tables) if emits else ()
+        context = self._context(version, watermark, timer, tables, batch is None, last)
         parcels: list[Parcel] = []
         try:
             if batch is not None:
@@ -317,6 +325,8 @@ class Driver(Generic[Batch_contra]):
         timer.note("commit")
         self.delivered()
         self._versions.tidy()
+        if version % SWEEP_EVERY == 0:
+            self._sweep_tables()
         sweep(os.path.join(self._run, "arenas"), set(commit.arenas))
         self._settled = True
         timer.note("tidy")
@@ -332,7 +342,13 @@ class Driver(Generic[Batch_contra]):
         return self._delivery(commit, again=False, progress=progress)
 
     def _context(
-        self, version: int, watermark: Micros, timer: Timer, *, flushing: bool, last: bool
+        self,
+        version: int,
+        watermark: Micros,
+        timer: Timer,
+        tables: tuple[TableLayout, ...],
+        flushing: bool,
+        last: bool,
     ) -> VersionContext:
         """Return the context of the version that is about to be made."""
         before, settings = self.last, self._settings
@@ -364,6 +380,7 @@ class Driver(Generic[Batch_contra]):
                 named=arenas,
                 codec=settings.codec,
                 epoch=self.store.epoch,
+                tables=tables,
                 **rest,
             )
 
@@ -448,6 +465,7 @@ class Driver(Generic[Batch_contra]):
                 if report.result is not None and (number is not None or context.flushing)
             ),
             late=tuple(p.sent.late for p in parcels if p.sent.late is not None),
+            tables=tuple(file for report in reports for file in report.tables),
             bases=bases,
             horizon=self._horizon(bases, watermark),
             next_ordinal=self._next_ordinal(context, parcels),
@@ -530,7 +548,16 @@ class Driver(Generic[Batch_contra]):
         """Read the position of the checkpoint."""
         self._versions.resume(left)
         self._idle.resume()
+        self._sweep_tables()
         self._settled = True
+
+    def _sweep_tables(self) -> None:
+        """Remove files of dead attempts from the tables."""
+        if self._tables:
+            recent = self.store.versions()[-SWEEP_EVERY - 1 :]
+            commits = [self.store.load(version) for version in recent]
+            for table in self._tables:
+                sweep_table(table, commits, self.store.epoch)
 
     def _note_idle(self, number: int | None) -> None:
         """Record that a batch had no events, so that the next one does not look like a gap."""

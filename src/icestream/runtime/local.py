@@ -19,6 +19,8 @@ from icestream.plan.nodes.queries import Computation
 from icestream.runtime.driver import Delivery, Driver
 from icestream.runtime.exchange.parcels import ExchangeWriter, SplitReport
 from icestream.runtime.ingest.reception import IngestTask, RereadTask
+from icestream.runtime.tables.append_table import AppendTable
+from icestream.runtime.tables.writer import read_back
 from icestream.runtime.version.settings import Settings
 from icestream.runtime.version.task import ShardReport, ShardTask, run_all
 from icestream.runtime.version.work import Parcel
@@ -96,15 +98,18 @@ class LocalQuery:
         settings: Settings,
         files: Files | None = None,
         parcel_files: Files | None = None,
+        tables: Sequence[AppendTable] = (),
     ) -> None:
         """Open the checkpoint and resume from it.
 
-        By default parcels are also written to the files of the checkpoint.
+        By default parcels are also written to the files of the checkpoint. Rows of views with a
+        table go to it.
         """
         self.plan = plan
         self.files = files or LocalFiles()
         executor = LocalExecutor(self.files, settings.root, parcel_files or self.files)
-        self.driver: Driver[Splits] = Driver(plan, settings, self.files, executor)
+        self.driver: Driver[Splits] = Driver(plan, settings, self.files, executor, tables=tables)
+        self._tables = {each.layout.view: each for each in tables}
 
     @property
     def next_batch(self) -> int:
@@ -141,7 +146,16 @@ class LocalQuery:
         self.driver.close()
 
     def rows(self, deliveries: Sequence[Delivery], view: int = 0) -> pa.Table:
-        """Return the rows of one view of deliveries in one table."""
+        """Return the rows of one view of deliveries in one table, and add them to its table."""
+        table = self._tables.get(view)
+        columns = self.plan.results(self.plan.views[view])
+        if table is not None:
+            files = [file for each in deliveries for file in each.commit.tables]
+            for delivery in deliveries:
+                table.add(delivery.commit.version - 1, delivery.commit.tables)
+            return pa.concat_tables(
+                [columns.empty_table(), *(read_back(file, columns) for file in files)]
+            )
         try:
             tables = [
                 table
@@ -153,7 +167,7 @@ class LocalQuery:
             self.driver.tell_if_taken_over()
             raise
         if not tables:
-            return self.plan.results(self.plan.views[view]).empty_table()
+            return columns.empty_table()
         return pa.concat_tables(tables)
 
 
