@@ -66,6 +66,7 @@ from icestream.runtime.spark.sink import (
     no_rows,
     once,
     table_of,
+    uses_catalog,
 )
 from icestream.runtime.spark.tasks import FileExchangeExecutor, ShuffleExchangeExecutor
 from icestream.runtime.tables.append_table import AppendTable
@@ -160,7 +161,7 @@ class StreamWriter:
         Examples:
             >>> writer = kpis.writeStream.option("checkpointLocation", "chk").option("ui", True)
         """
-        own = {name.lower(): name for name in (*_OWN_OPTIONS, "path")}
+        own = {name.lower(): name for name in (*_OWN_OPTIONS, "path", "targetFileSize")}
         text = str(value).lower() if isinstance(value, bool) else str(value)
         return replace(self, _options={**self._options, own.get(key.lower(), key): text})
 
@@ -297,6 +298,8 @@ class StreamWriter:
                 "a table only grows: use 'update', or foreachBatch(...) for output mode 'complete'"
             )
             raise DefinitionError(msg)
+        if self._format == "iceberg" and uses_catalog(self._options):
+            return self.start(tableName)
         kind = None if self._format == "parquet" and "path" not in self._options else self._format
         self._checkpoint()
         sink = TableSink(tableName, kind, self._partition_by, self._sink_options)
@@ -375,7 +378,7 @@ class StreamWriter:
             self._spark,
             self._format,
             self._schema,
-            identity=self._identity(checkpoint, view),
+            identity=partial(self._identity, checkpoint, view),
             name=self._name,
             partition_by=self._partition_by,
             options=self._sink_options,

@@ -22,10 +22,12 @@ a log sees the version a second time; callbacks get its number to detect this.
 from __future__ import annotations
 
 import json
+import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -38,6 +40,8 @@ from icestream.runtime.driver import Delivery
 from icestream.runtime.local import read_rows
 from icestream.runtime.spark.parquet_sink import ParquetTable, SinkLog
 from icestream.runtime.tables.append_table import AppendTable
+from icestream.runtime.tables.delta import DeltaAppendTable
+from icestream.runtime.tables.iceberg import CATALOG, IcebergAppendTable
 from icestream.runtime.tables.layout import TableLayout
 from icestream.runtime.tables.writer import TableWriter, read_back
 from icestream.state.files import Files
@@ -311,7 +315,7 @@ class TableSink:
 
 @dataclass(frozen=True)
 class WriterSink:
-    """Any other batch writer of Spark; Delta gets the version, so that it writes it once."""
+    """Any other batch writer of Spark; Delta gets identity and version, to write it once."""
 
     kind: str
     identity: str
@@ -379,7 +383,7 @@ def make_sink(
     kind: str,
     schema: StructType,
     *,
-    identity: str,
+    identity: Callable[[], str],
     name: str | None,
     partition_by: Sequence[str],
     options: Mapping[str, str],
@@ -391,7 +395,7 @@ def make_sink(
             msg = f"format {kind!r} needs .option('path', ...) or .start(path)"
             raise DefinitionError(msg)
         path = options["path"]
-        return FileSink(spark, kind, path, partition_by, options, schema, identity, view)
+        return FileSink(spark, kind, path, partition_by, options, schema, identity(), view)
     if kind == "console":
         truncate = options.get("truncate", "false").lower() == "true"
         return ConsoleSink(int(options.get("numRows", "20")), truncate)
@@ -402,7 +406,54 @@ def make_sink(
         return MemorySink(spark, name, schema)
     if kind == "noop":
         return NoSink()
-    return WriterSink(kind, identity, options)
+    if kind not in ("delta", "iceberg"):
+        return WriterSink(kind, "", options)
+    table = _lake_table(kind, schema, identity(), partition_by, options, view)
+    return WriterSink(kind, identity(), options) if table is None else LakeSink(table)
+
+
+def _lake_table(
+    kind: str,
+    schema: StructType,
+    writer: str,
+    partition_by: Sequence[str],
+    options: Mapping[str, str],
+    view: int,
+) -> AppendTable | None:
+    """Return a Delta or Iceberg table that tasks can write; None if Spark's own writer must."""
+    if "path" not in options:
+        return None
+    place, columns = options["path"], to_arrow_schema(schema, timezone="UTC")
+    if kind == "iceberg":
+        if not uses_catalog(options):
+            return None
+        _needed("pyiceberg", "iceberg")
+        return IcebergAppendTable(
+            place, columns, writer=writer, options=options, partition_by=partition_by, view=view
+        )
+    known = {*options} <= {"path", "targetFileSize"}
+    folder = place.removeprefix("file://")
+    if not known or "://" in folder or find_spec("deltalake") is None:
+        return None
+    return DeltaAppendTable(
+        os.path.abspath(folder),
+        columns,
+        writer=writer,
+        partition_by=partition_by,
+        options=options,
+        view=view,
+    )
+
+
+def uses_catalog(options: Mapping[str, str]) -> bool:
+    """Return whether options name an Iceberg catalogue of `pyiceberg`."""
+    return any(key == CATALOG or key.startswith(f"{CATALOG}.") for key in options)
+
+
+def _needed(module: str, extra: str) -> None:
+    if find_spec(module) is None:
+        msg = f"this sink needs {module}: pip install 'icestream[{extra}]'"
+        raise DefinitionError(msg)
 
 
 def jvm_of(spark: SparkSession) -> Any:

@@ -113,7 +113,7 @@ class TableWriter:
     def abandon(self) -> None:
         """Remove everything that was written."""
         for file in self._open.values():
-            file.sink.close()
+            file.discard()
         self._open.clear()
         for path in self.written:
             self._layout.files.unlink(path)
@@ -144,9 +144,10 @@ class TableWriter:
         self._waiting = 0
 
     def _close(self, values: Values) -> None:
-        file = self._open.pop(values)
+        file = self._open[values]
         self._waiting -= file.waiting_bytes
         self._done.append(file.finish())
+        del self._open[values]
 
     def _parts(self, table: pa.Table) -> Iterator[tuple[Values, pa.Table]]:
         """Yield the rows of each partition, in order."""
@@ -228,6 +229,10 @@ class _OpenTableFile:
             statistics,
         )
 
+    def discard(self) -> None:
+        self.sink.discard()
+        self._writer.close()
+
 
 class _Sink:
     """A new file as the file object that pyarrow writes to."""
@@ -236,10 +241,17 @@ class _Sink:
         self._file = file
         self.place = 0
         self.closed = False
+        self._discarded = False
+
+    def discard(self) -> None:
+        """Ignore what a writer still writes when it is closed."""
+        self._discarded = True
+        self._file.close()
 
     def write(self, data: Any) -> int:
         view = memoryview(data)
-        self._file.write(view)
+        if not self._discarded:
+            self._file.write(view)
         self.place += view.nbytes
         return view.nbytes
 
