@@ -26,6 +26,7 @@ from pyspark.sql import DataFrame
 
 from icestream.runtime.exchange.parcels import ExchangeWriter, ParcelReader, SplitReport
 from icestream.runtime.ingest.reception import IngestTask
+from icestream.runtime.tables.layout import TableLayout
 from icestream.runtime.tables.writer import TableWriters
 from icestream.runtime.version.task import ShardReport, ShardTask
 from icestream.runtime.version.work import Executor, Parcel
@@ -162,6 +163,15 @@ class FaultyExecutor:
     @epoch.setter
     def epoch(self, epoch: int) -> None:
         self.executor.epoch = epoch
+
+    @property
+    def refused(self) -> TableLayout | None:
+        """Return the table of refused rows."""
+        return self.executor.refused
+
+    @refused.setter
+    def refused(self, table: TableLayout | None) -> None:
+        self.executor.refused = table
 
     @property
     def parallel(self) -> int:

@@ -5,7 +5,8 @@ DataFrame. Icestream adds `memory`, `shards` and `parallelism`, and these option
 
 - `flush`: with `availableNow`, close every window at the end.
 - `ticker`: an interval at which batches run even if no events arrive, so that pending work goes on.
-- `lateEvents`: a folder of Parquet files for events that arrived too late.
+- `lateEvents`: a folder of Parquet files for events that arrived too late or without a time, as
+  whole rows.
 - `exchange`: how tasks exchange entries: `files` on a disk that all hosts share; otherwise
   `shuffle` or, for queries of several components, `storage`, files in the checkpoint.
 - `input`: `rows` to take events from the JVM even if tasks could read the files themselves.
@@ -35,11 +36,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import pyarrow as pa
 import xxhash
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming import StreamingQuery
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from icestream.api.statement import BuiltQuery, Statement, build
 from icestream.core.errors import DefinitionError
@@ -51,6 +54,7 @@ from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.nodes.queries import SOURCE, Computation, Plan
 from icestream.plan.nodes.updates import Updates
 from icestream.runtime.driver import Delivery, Driver, least_memory
+from icestream.runtime.ingest.reception import KEPT, REASON, SOURCE_NAME
 from icestream.runtime.ingest.source import sources_of
 from icestream.runtime.spark.query import Query
 from icestream.runtime.spark.remote import RemoteFiles
@@ -63,7 +67,6 @@ from icestream.runtime.spark.sink import (
     TableSink,
     hand_out,
     make_sink,
-    no_rows,
     once,
     table_of,
     uses_catalog,
@@ -79,6 +82,7 @@ from icestream.state.files import Files, LocalFiles
 from icestream.state.groups.cold.manager import Policy
 from icestream.state.groups.options import StoreOptions
 from icestream.state.versions.commits import VersionStore
+from icestream.state.versions.table_files import LATE_VIEW
 
 #: memory of a query by default
 DEFAULT_MEMORY = "512 MB"
@@ -357,7 +361,7 @@ class StreamWriter:
     def _sink_options(self) -> dict[str, str]:
         return {key: value for key, value in self._options.items() if key not in _OWN_OPTIONS}
 
-    def _identity(self, checkpoint: str, view: int) -> str:
+    def _identity(self, checkpoint: str, view: int | str) -> str:
         """Return the name under which a table knows this query: it moves with the checkpoint."""
         store = VersionStore(_files_at(checkpoint), f"{checkpoint}/icestream")
         return f"{store.identity()}-{view}"
@@ -384,6 +388,14 @@ class StreamWriter:
             options=self._sink_options,
             view=view,
         )
+
+    def _late_sink(self, checkpoint: str) -> FileSink | None:
+        """Return the table of refused rows: those that arrived too late, or without a time."""
+        folder, columns = self._options.get("lateEvents"), _refused_columns(self._built)
+        if folder is None or self._built.kept is None:
+            return None
+        writer = self._identity(checkpoint, "late")
+        return FileSink(self._spark, "parquet", folder, (), {}, columns, writer, LATE_VIEW)
 
     def _checkpoint(self) -> str:
         """Return the folder of the query: an option, or a subfolder of Spark's default location."""
@@ -543,8 +555,15 @@ class StreamWriter:
             raise DefinitionError(msg)
         plain = chosen == "auto" and not settings.ticker
         sources = sources_of(events) if plain else None
+        kept = None if self._built.kept is None else _kept_columns(self._built.kept)
         return FileExchangeExecutor(
-            spark, files, root, sources, settings.codec, in_storage=settings.exchange_in_storage
+            spark,
+            files,
+            root,
+            sources,
+            settings.codec,
+            in_storage=settings.exchange_in_storage,
+            kept=kept,
         )
 
     def _driver(
@@ -679,14 +698,19 @@ def _launch(outputs: Sequence[tuple[StreamWriter, Sink]]) -> Query:
             "spark.readStream instead of spark.read, or build state from it with bootstrap()"
         )
         raise DefinitionError(msg)
+    if "lateEvents" in lead._options and built.whole is not None:
+        built = built.whole()
+        lead = replace(lead, _built=built)
     checkpoint, paced = lead._checkpoint(), lead._paced()
     lead._flushes()
+    late_sink = lead._late_sink(checkpoint)
     modes = [each._mode for each, _ in outputs]
     found = [table_of(sink, each._shape) for each, sink in outputs]
+    found += [] if late_sink is None else [late_sink.direct]
     tables = [each for each in found if each is not None]
     driver, plan, settings, files = paced._driver(built, checkpoint, modes, tables)
     try:
-        return _run(outputs, lead, paced, built, driver, plan, settings, files)
+        return _run(outputs, lead, paced, driver, plan, settings, files, late_sink)
     except BaseException:
         driver.close()
         raise
@@ -696,18 +720,16 @@ def _run(
     outputs: Sequence[tuple[StreamWriter, Sink]],
     lead: StreamWriter,
     paced: StreamWriter,
-    built: BuiltQuery[Computation],
     driver: Driver[DataFrame],
     plan: Computation,
     settings: Settings,
     files: Files,
+    late_sink: FileSink | None,
 ) -> Query:
     """Start a query that delivers the rows of a driver to the sinks."""
     checkpoint, flush = lead._checkpoint(), lead._flushes()
-    spark = lead._spark
+    spark, built = lead._spark, lead._built
     safe = [once(sink, files, settings.root, number) for number, (_, sink) in enumerate(outputs)]
-    late = lead._options.get("lateEvents")
-    late_sink = None if late is None else _late_sink(spark, late, built)
 
     def deliver(delivery: Delivery) -> None:
         for number, (writer, _) in enumerate(outputs):
@@ -716,9 +738,11 @@ def _run(
             rows = ResultRows(spark, files, delivery.results, columns, shape, number, written)
             hand_out(safe[number], rows, delivery)
         if late_sink is not None:
-            columns, shape = built.events.schema, partial(_named, built)
-            late_events = ResultRows(spark, files, delivery.late, columns, shape)
-            hand_out(late_sink, late_events, delivery)
+            written = [each for each in delivery.commit.tables if each.view == LATE_VIEW]
+            refused = ResultRows(
+                spark, files, delivery.late, _refused_columns(built), tables=written
+            )
+            hand_out(late_sink, refused, delivery)
 
     about = {"name": lead._name, "plan": plan.describe(), "shards": settings.shards}
     query = Query(driver, deliver, QueryHistory(checkpoint, about), flush=flush)
@@ -744,19 +768,16 @@ def _statements(outputs: Sequence[tuple[StreamWriter, Sink]]) -> list[Statement]
     return statements
 
 
-def _late_sink(spark: SparkSession, folder: str, built: BuiltQuery[Computation]) -> FileSink:
-    columns = _named(built, no_rows(spark, built.events.schema)).schema
-    return FileSink(spark, "parquet", folder, (), {}, columns)
+def _refused_columns(built: BuiltQuery[Computation]) -> StructType:
+    """Return the columns of refused rows: all of their sources', then source and reason."""
+    kept = built.kept if built.kept is not None else StructType()
+    return StructType([*kept, *(StructField(name, StringType()) for name in (SOURCE_NAME, REASON))])
 
 
-def _named(built: BuiltQuery[Computation], events: DataFrame) -> DataFrame:
-    """Rename the columns of events to the user's names, each once."""
-    names = [built.time, "source", *built.plan.given_names]
-    chosen: dict[str, str] = {}
-    for column, name in zip(events.columns, names, strict=True):
-        if name.lower() not in (each.lower() for each in chosen):
-            chosen[name] = column
-    return events.select(*(sf.col(column).alias(name) for name, column in chosen.items()))
+def _kept_columns(kept: StructType) -> pa.Schema:
+    """Return the columns of refused rows as ingest reads them."""
+    columns = to_arrow_schema(kept, timezone="UTC")
+    return pa.schema([each.with_name(f"{KEPT}{place}") for place, each in enumerate(columns)])
 
 
 def _with_ticks(events: DataFrame) -> DataFrame:

@@ -43,6 +43,7 @@ from icestream.runtime.version.scaling import next_sizing, placed, placement_rep
 from icestream.runtime.version.settings import LEAST_QUOTA, Settings
 from icestream.runtime.version.task import ShardReport, ShardTask
 from icestream.runtime.version.work import (
+    BatchChanged,
     Executor,
     Parcel,
     VersionContext,
@@ -69,6 +70,10 @@ from icestream.state.versions.commits import (
 )
 from icestream.state.versions.idle import IdleBatches
 from icestream.state.versions.ownership import Owner, TakenOver
+from icestream.state.versions.table_files import LATE_VIEW
+
+#: times that a version starts again because its batch changed
+_READ_AGAIN = 3
 
 Batch_contra = TypeVar("Batch_contra", contravariant=True)
 
@@ -110,7 +115,7 @@ class Driver(Generic[Batch_contra]):
             clock: the clock; by default that of the plan or of the machine.
             application: the name of this program, for an owner that loses the checkpoint to it.
             lease: held while this driver is open, to keep other programs from starting.
-            tables: tables that tasks write the rows of some views to.
+            tables: tables that tasks write the rows of some views to, and refused rows.
         """
         self._plan = plan
         settings.check_memory(_kinds_of_windows(plan))
@@ -286,9 +291,15 @@ class Driver(Generic[Batch_contra]):
     ) -> Delivery | None:
         """Compute and commit a version, unless this is a tick and there is nothing to do.
 
-        An error after a takeover is reported as the takeover.
+        If a part of the batch changed when it was read again, all of it is read again. An error
+        after a takeover is reported as the takeover.
         """
         try:
+            for _ in range(_READ_AGAIN):
+                try:
+                    return self._computed(number, batch, flush, last=last)
+                except BatchChanged:
+                    self._resume()
             return self._computed(number, batch, flush, last=last)
         except Exception:
             self.tell_if_taken_over()
@@ -302,7 +313,10 @@ class Driver(Generic[Batch_contra]):
         version = before.version + 1 if before else 1
         watermark = before.watermark if before else MINUS_INFINITY
         emits = number is not None or batch is None
-        tables = tuple(each.layout for each in self._tables) if emits else ()
+        layouts = [each.layout for each in self._tables] if emits else []
+        tables = tuple(each for each in layouts if each.view != LATE_VIEW)
+        refused = [each for each in layouts if each.view == LATE_VIEW]
+        self._executor.refused = refused[0] if refused else None
         context = self._context(version, watermark, timer, tables, batch is None, last)
         parcels: list[Parcel] = []
         try:
@@ -465,7 +479,11 @@ class Driver(Generic[Batch_contra]):
                 if report.result is not None and (number is not None or context.flushing)
             ),
             late=tuple(p.sent.late for p in parcels if p.sent.late is not None),
-            tables=tuple(file for report in reports for file in report.tables),
+            tables=tuple(
+                file
+                for files in (*(r.tables for r in reports), *(p.sent.tables for p in parcels))
+                for file in files
+            ),
             bases=bases,
             horizon=self._horizon(bases, watermark),
             next_ordinal=self._next_ordinal(context, parcels),

@@ -20,7 +20,8 @@ from icestream.runtime.driver import Delivery, Driver
 from icestream.runtime.exchange.parcels import ExchangeWriter, SplitReport
 from icestream.runtime.ingest.reception import IngestTask, RereadTask
 from icestream.runtime.tables.append_table import AppendTable
-from icestream.runtime.tables.writer import read_back
+from icestream.runtime.tables.layout import TableLayout
+from icestream.runtime.tables.writer import TableWriters, read_back, refused_rows
 from icestream.runtime.version.settings import Settings
 from icestream.runtime.version.task import ShardReport, ShardTask, run_all
 from icestream.runtime.version.work import Parcel
@@ -40,6 +41,7 @@ class LocalExecutor:
         """Write late events to the checkpoint at `root` and parcels to `parcel_files`."""
         self.parcel_files = parcel_files
         self.epoch = 0
+        self.refused: TableLayout | None = None
         self._files = files
         self._root = root
 
@@ -52,7 +54,11 @@ class LocalExecutor:
         """Fold each split into its own parcel."""
         return [
             self._parcel(
-                f"{number:06d}", ingest.version, folder, partial(_fold, ingest, split, number)
+                f"{number:06d}",
+                ingest.version,
+                folder,
+                partial(_fold, ingest, split, number),
+                refused_rows(self.refused, ingest.version, number, self.epoch),
             )
             for number, split in enumerate(batch)
         ]
@@ -66,11 +72,16 @@ class LocalExecutor:
         ]
 
     def _parcel(
-        self, name: str, version: int, folder: str, run: Callable[[ExchangeWriter], SplitReport]
+        self,
+        name: str,
+        version: int,
+        folder: str,
+        run: Callable[[ExchangeWriter], SplitReport],
+        tables: TableWriters | None = None,
     ) -> Parcel:
         path = os.path.join(folder, f"{name}.parcel")
         label = f"{version:012d}-{new_attempt(self.epoch)}"
-        out = ExchangeWriter(self.parcel_files, path, self._files, self._root, label)
+        out = ExchangeWriter(self.parcel_files, path, self._files, self._root, label, tables=tables)
         try:
             report = run(out)
             return Parcel(path, out.finish(), report)

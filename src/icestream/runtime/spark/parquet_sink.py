@@ -185,7 +185,7 @@ class ParquetTable:
             # a reader needs at least one file to find the columns
             writer = TableWriter(self.layout, lambda _: f"part-00000-{uuid.uuid4()}-c000")
             files = writer.empty()
-            self.layout.files.sync_files(writer.written)
+            writer.sync()
         self.log.fill(latest, version)
         self.log.enter(version, [file.location for file in files])
 

@@ -142,7 +142,7 @@ def write_files(layout: TableLayout, rows: Iterable[pa.Table | pa.RecordBatch]) 
     for each in rows:
         writer.write(each)
     files = writer.finish()
-    layout.files.sync_files(writer.written)
+    writer.sync()
     return files
 
 

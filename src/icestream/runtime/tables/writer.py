@@ -63,9 +63,13 @@ class TableWriters:
         writer.write(rows)
         return True
 
-    def finish(self) -> list[TableFile]:
-        """Close all files, not yet durable, and return them."""
-        return [file for writer in self._writers.values() for file in writer.finish()]
+    def finish(self, *, sync: bool = False) -> list[TableFile]:
+        """Close all files and return them; they are durable only if they are synced."""
+        files = [file for writer in self._writers.values() for file in writer.finish()]
+        if sync:
+            for writer in self._writers.values():
+                writer.sync()
+        return files
 
     @property
     def written(self) -> dict[str, list[str]]:
@@ -76,6 +80,13 @@ class TableWriters:
         """Remove everything that was written."""
         for writer in self._writers.values():
             writer.abandon()
+
+
+def refused_rows(
+    layout: TableLayout | None, version: int, split: int, epoch: int
+) -> TableWriters | None:
+    """Return the writer of the rows that a split refuses; None if they have no table."""
+    return None if layout is None else TableWriters([layout], version, split, epoch)
 
 
 class TableWriter:
@@ -109,6 +120,10 @@ class TableWriter:
         for values in [*self._open]:
             self._close(values)
         return self._done
+
+    def sync(self) -> None:
+        """Make all files durable."""
+        self._layout.files.sync_files(self.written)
 
     def abandon(self) -> None:
         """Remove everything that was written."""
@@ -317,4 +332,12 @@ def _shown(value: Any) -> Any:
     return value.isoformat() if isinstance(value, date) else None
 
 
-__all__ = ["GROUP_BYTES", "MOST_OPEN", "TableWriter", "TableWriters", "read_back", "statistics_of"]
+__all__ = [
+    "GROUP_BYTES",
+    "MOST_OPEN",
+    "TableWriter",
+    "TableWriters",
+    "read_back",
+    "refused_rows",
+    "statistics_of",
+]

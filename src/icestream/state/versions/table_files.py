@@ -18,7 +18,12 @@ from typing import Any
 
 from icestream.state.log.format import text, whole
 
-_NAME = re.compile(r"part-\d{5,}-([0-9a-f]{32}-\d+)-(\d{12,})-([0-9a-f]{6})[0-9a-f]{10}-\d+\.")
+#: the view of rows that were refused: late ones, and those without a time
+LATE_VIEW = -1
+
+_NAME = re.compile(
+    r"part-\d{5,}-([0-9a-f]{32}-(?:\d+|late))-(\d{12,})-([0-9a-f]{6})[0-9a-f]{10}-\d+\."
+)
 
 
 @dataclass(frozen=True)
@@ -85,4 +90,4 @@ def table_file_name(writer: str, version: int, place: int, attempt: str, number:
     return f"part-{place:05d}-{writer}-{version:012d}-{attempt}-{number}"
 
 
-__all__ = ["TableFile", "TableFileName", "table_file_name"]
+__all__ = ["LATE_VIEW", "TableFile", "TableFileName", "table_file_name"]
