@@ -84,8 +84,8 @@ def _in_folder(own: Path, part: str) -> int:
     """Return the rows of all files in the folder of a table, whether its log has them or not."""
     import duckdb  # noqa: PLC0415
 
-    found = duckdb.sql(f"select count(*) from '{own / part}/**/*.parquet'").fetchone()
-    return 0 if found is None else int(found[0])
+    [(rows,)] = duckdb.sql(f"select count(*) from '{own / part}/**/*.parquet'").fetchall()
+    return int(rows)
 
 
 if __name__ == "__main__":

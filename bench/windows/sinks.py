@@ -228,11 +228,10 @@ def _read_back(plan: dict[str, Any], folder: Path) -> tuple[int, float]:
 
     where = "warehouse/bench/rows" if plan["sink"] == "iceberg" else "table"
     value = "vwap" if plan["query"] == "vwap" else "calls"
-    found = duckdb.sql(
+    [(rows, total)] = duckdb.sql(
         f"select count(*), round(sum({value}), 3) from '{folder / where}/**/*.parquet'"
-    ).fetchone()
-    assert found is not None
-    return int(found[0]), float(found[1])
+    ).fetchall()
+    return int(rows), float(total)
 
 
 BENCH = Bench(

@@ -56,7 +56,7 @@ def commands(reported: Callable[[Callable[..., None]], Callable[..., None]]) -> 
         rich_markup_mode=None,
         help="Show and check the state of a checkpoint; only rewrite and repair change it.",
     )
-    for command in (show, groups, get, diff, export, copy, rewrite, verify, repair):
+    for command in (show, groups, get, diff, export, copy, upgrade, rewrite, verify, repair):
         app.command(command.__name__)(reported(_reported(command)))
     return app
 
@@ -219,6 +219,22 @@ def copy(
     else:
         size = format_bytes(done.bytes)
         typer.echo(f"version {done.version}: {done.files} files, {size} in {to}")
+
+
+def upgrade(checkpoint: Where, as_json: AsJson = False) -> None:
+    """Convert a checkpoint of an older format, in place; its query must be stopped.
+
+    What cannot be converted is refused with the reason, and stays as it is.
+    """
+    from icestream.inspect.upgrade import upgrade_checkpoint
+
+    done = upgrade_checkpoint(checkpoint)
+    if as_json:
+        _print_json(asdict(done))
+    elif not done.files:
+        typer.echo(f"{done.root} has format {done.after} already")
+    else:
+        typer.echo(f"{done.root}: format {done.before} became {done.after}, {done.files} files")
 
 
 def rewrite(

@@ -16,16 +16,21 @@ from icestream.runtime.tables.writer import TableWriters
 
 pytestmark = pytest.mark.spark
 
-COLUMNS = "id as n, id % 3 as part, timestamp_micros(id) as at, cast(id as decimal(9, 2)) as money"
+COLUMNS = (
+    "id as n",
+    "id % 3 as part",
+    "timestamp_micros(id) as at",
+    "cast(id as decimal(9, 2)) as money",
+)
 
 
 def table_of(spark: SparkSession, folder: Path, versions: int, first: int = 0) -> DataFrame:
     """Write some versions of two files each; return the table as Spark reads it."""
-    rows = spark.range(0).selectExpr(*COLUMNS.split(", "))
+    rows = spark.range(0).selectExpr(*COLUMNS)
     table = ParquetTable.of(spark, f"{folder}/a b", {}, rows.schema, partition_by=["part"])
     assert table is not None
     for version in range(first, versions):
-        frame = spark.range(6 * version, 6 * version + 6).selectExpr(*COLUMNS.split(", "))
+        frame = spark.range(6 * version, 6 * version + 6).selectExpr(*COLUMNS)
         writers = TableWriters([table.layout], version + 1, 0, 1)
         for batch in frame.toArrow().to_batches():
             writers.write(0, batch)

@@ -159,7 +159,7 @@ def hand_out(sink: Sink, rows: ResultRows, delivery: Delivery) -> None:
     table = table_of(sink, rows.shape)
     if table is None:
         sink.deliver(rows.frame(), version)
-    elif version > table.latest():
+    elif not rows.readers(but=table.layout.folder) or version > table.latest():
         table.add(version, rows.files_for(table.layout))
 
 

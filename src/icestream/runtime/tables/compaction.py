@@ -96,7 +96,7 @@ def _groups(entries: Sequence[dict[str, Any]], target: int) -> Iterator[list[dic
     folders: dict[str, list[dict[str, Any]]] = {}
     for entry in entries:
         if entry["size"] < target // 2:
-            folders.setdefault(os.path.dirname(entry["path"]), []).append(entry)
+            folders.setdefault(os.path.dirname(_local(entry["path"])), []).append(entry)
     for files in folders.values():
         group: list[dict[str, Any]] = []
         for entry in files:

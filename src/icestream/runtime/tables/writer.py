@@ -15,6 +15,7 @@ Cost: one encoding per row; memory of `GROUP_BYTES` and an encoded row group per
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
@@ -249,14 +250,13 @@ class _OpenTableFile:
         self._writer.close()
 
 
-class _Sink:
+class _Sink(io.RawIOBase):
     """A new file as the file object that pyarrow writes to."""
 
     def __init__(self, file: NewFile) -> None:
         self._file = file
-        self.place = 0
-        self.closed = False
         self._discarded = False
+        self.place = 0
 
     def discard(self) -> None:
         """Ignore what a writer still writes when it is closed."""
@@ -270,14 +270,14 @@ class _Sink:
         self.place += view.nbytes
         return view.nbytes
 
+    def writable(self) -> bool:
+        return True
+
     def tell(self) -> int:
         return self.place
 
-    def flush(self) -> None:
-        pass
-
     def close(self) -> None:
-        self.closed = True
+        super().close()
         self._file.close()
 
 
