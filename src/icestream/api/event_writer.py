@@ -15,7 +15,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructField, StructType
 
-from icestream.api.statement import BuiltQuery, StreamInput, WholeRows, sources_of
+from icestream.api.shared_plan import BuiltQuery, StreamInput, WholeRows, sources_of
 from icestream.api.types import arrow_schema, arrow_type
 from icestream.plan.events.dataflow import Dataflow, source_column
 from icestream.plan.events.needed_columns import needed_columns
@@ -75,7 +75,7 @@ def reading(
 
 
 def columns_of(part: StreamInput) -> pa.Schema:
-    """Return the columns of a source."""
+    """Return the columns of a source whose events a writer sends."""
     return arrow_schema(part.frame.columns, part.frame.schema.fields)
 
 

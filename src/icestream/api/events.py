@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 
 from icestream.api.event_writer import built, columns_of
 from icestream.api.functions import AggregateExpression
-from icestream.api.statement import BuiltQuery, StreamInput
+from icestream.api.shared_plan import BuiltQuery, StreamInput
 from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError
 from icestream.core.units import parse_interval

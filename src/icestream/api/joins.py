@@ -31,7 +31,7 @@ def join(
     onPressure: str = "fetch",
     **spilling: Unpack[SpillingOptions],
 ) -> Events:
-    """Combine one event of each stream, for the instants at which all of them live.
+    """Join several streams: one event of each, for the instants at which all of them live.
 
     Join columns with the same name appear once in the result; all other names must differ.
 

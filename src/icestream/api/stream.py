@@ -20,7 +20,7 @@ from pyspark.sql.types import TimestampNTZType, TimestampType
 from icestream.api.events import Events, events_of
 from icestream.api.functions import AggregateExpression, as_column, count
 from icestream.api.result import Result
-from icestream.api.statement import Statement, StreamInput, build, refusal
+from icestream.api.shared_plan import Statement, StreamInput, build, refusal
 from icestream.api.updates import ArrowFunction, LatestBy, RowFunction, UpdateResult, latest_by
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
@@ -39,7 +39,7 @@ EVERY_EVENT = "event"
 
 
 def rows(count: int) -> RowsSlide:
-    """Return the slide of windows that emit a row with every `count`-th event.
+    """Return the slide of a stream's windows that emit a row with every `count`-th event.
 
     Examples:
         >>> calls.window("1 hour", slide=ice.rows(10)).groupBy("agent").count().columns

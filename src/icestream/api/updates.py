@@ -19,7 +19,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from icestream.api.pre_queue import arriving, by_trust, condition_of, frame_of, moved, texts_of
-from icestream.api.statement import StreamInput, refusal
+from icestream.api.shared_plan import StreamInput, refusal
 from icestream.api.update_result import UpdateResult, built, common_columns, quoted
 from icestream.api.update_windows import UpdateWindowed
 from icestream.core.errors import DefinitionError
@@ -361,7 +361,7 @@ def _merged(arcs: PreQueueNode) -> tuple[PreQueueNode, ...]:
 
 
 def latest_by(stream: Stream, latest: Latest, budget: str | int | None) -> LatestBy:
-    """Return a stream with update semantics."""
+    """Return a stream with update semantics, as an update stream."""
     columns, keys = common_columns(stream._parts), latest.keys
     named = keys if latest.importance is None else (*keys, latest.importance)
     unknown = [name for name in named if name not in columns.names]

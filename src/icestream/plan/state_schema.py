@@ -180,7 +180,7 @@ def written(state_schema: StateSchema) -> dict[str, Any]:
 
 
 def read(value: Any) -> StateSchema:
-    """Return what `written` wrote; ValueError for anything else."""
+    """Return the state schema that `written` wrote; ValueError for anything else."""
     state_schema = _decoded(value)
     if not isinstance(state_schema, Plan | DataflowSchema | UpdateSchema | NoSchema):
         msg = "this is not a state schema"

@@ -652,7 +652,7 @@ def _waits(last: Commit | None) -> bool:
 
 
 def least_memory(plan: Computation) -> int:
-    """Return the bytes that one shard of every component of a plan needs."""
+    """Return the bytes that a driver needs for one shard of every component of a plan."""
     if isinstance(plan, Dataflow):
         return plan.jobs * least_quota(plan)
     return _kinds_of_windows(plan) * LEAST_QUOTA
@@ -663,7 +663,7 @@ def _kinds_of_windows(plan: Computation) -> int:
 
 
 def work_of(plan: Computation, files: Files, settings: Settings) -> Work:
-    """Return the work that makes versions of a plan."""
+    """Return the work with which the driver makes versions of a plan."""
     if isinstance(plan, Updates):
         return UpdatesWork(plan)
     if isinstance(plan, Dataflow):

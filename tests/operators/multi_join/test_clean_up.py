@@ -13,7 +13,7 @@ import pytest
 from icestream.core.arrays import Table
 from icestream.core.errors import DamageError
 from icestream.core.times import INFINITY
-from icestream.operators.multi_join.clean_up import CleanUp, first_id_high, parts_of
+from icestream.operators.multi_join.clean_up import CleanUp, parts_of
 from icestream.operators.multi_join.spec import MultiJoinSpec, partitions_of
 from icestream.state.log.format import Record
 from icestream.state.log.reader import Log
@@ -34,16 +34,6 @@ def spilled(folder: Path, versions: int = 6) -> JoinSpace:
                 rows = sent(NUMBERS, [(key, 0, INFINITY, (version,)) for key in range(0, 400, 2)])
                 assert sum(made.num_rows for made in join.on_changes(port, rows)) >= 0
     return space
-
-
-@pytest.mark.parametrize("partitions", [1, 12, 300])
-def test_a_partition_begins_with_its_first_id_high(partitions: int) -> None:
-    firsts = [first_id_high(partition, partitions) for partition in range(partitions + 1)]
-    assert firsts[0] == 0
-    assert firsts[-1] == 2**64
-    ends = np.array([(low, high - 1) for low, high in pairwise(firsts)], dtype=np.uint64)
-    for column in ends.T:
-        assert partitions_of(column, partitions).tolist() == list(range(partitions))
 
 
 @pytest.mark.parametrize(("first", "last"), [(0, 2**64 - 1), (7, 8), (3, 5)])

@@ -69,7 +69,7 @@ class StoredTable:
 
 
 def stored(state_schema: DataflowSchema, commit: Commit, table: StateTable) -> StoredTable:
-    """Find the store of a table; DefinitionError for rows of a join."""
+    """Find the store of a table of a dataflow's state; DefinitionError for rows of a join."""
     shards = len(commit.bases) // max(1, len(state_schema.components))
     component = state_schema.components[table.shards.start // shards]
     for scope, grouping in enumerate(component.groupings):
@@ -184,7 +184,7 @@ def _identities(
 
 
 def every_group(store: GroupStore) -> list[tuple[Ids, Ids]]:
-    """Return the groups of a store, in the order of their ids."""
+    """Return the groups of a store of a dataflow, in the order of their ids."""
     directory = store.directory
     entries = directory.entries(directory.every())
     entries = entries[np.lexsort(identities(entries)[::-1])]

@@ -43,7 +43,7 @@ FULL = -2
 
 
 def pairs_of(heap: Ints, first: int, end: int) -> Table:
-    """Return the pairs from a first one up to an end, in the order they were added."""
+    """Return the pairs that a join gathered from a first one up to an end, in that order."""
     pairs = heap[heap.size - PAIR * end : heap.size - PAIR * first].reshape(-1, PAIR)
     return pairs[::-1]
 
@@ -63,7 +63,7 @@ def take_rows(
     used: int,
     count: int,
 ) -> tuple[int, int]:
-    """Take the rows of a record into a heap of `used` words and `count` pairs; return both anew.
+    """Gather the rows of a record into a heap of `used` words and `count` pairs; return both.
 
     Rows are taken whose id_high is from `first` to `last` and whose partition is `due`, with a
     `floor` before the epoch of the record. `cuts` are sorted, those of partition p begin at
@@ -147,7 +147,7 @@ def _merge(heap: Ints, pairs: Table, begin: int, middle: int, end: int, merged: 
 
 @kernel
 def order_pairs(heap: Ints, pairs: Table, spare: Table, bounds: Ints, counts: Ints) -> None:
-    """Sort pairs by (port, id); those of one id keep their order.
+    """Sort the pairs that a join gathered by (port, id); those of one id keep their order.
 
     Between two `bounds`, which are overwritten, pairs are sorted by (port, id_high); `spare` has as
     many pairs. The port is removed from each pair and added to `counts`.

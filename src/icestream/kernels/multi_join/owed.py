@@ -118,7 +118,7 @@ def owed(
     found: Table,
     lifetimes: Table,
 ) -> int:
-    """Fill `found` with the next owed combinations, `lifetimes` with theirs; return how many.
+    """Fill `found` with the next combinations a join owes, and their `lifetimes`; return how many.
 
     `pairs` are heap place and generation of rows, those of port p from `bounds[p]` to
     `bounds[p + 1]`, sorted by (id, generation). `state` is the depth of the traversal, -1 at first;

@@ -350,7 +350,7 @@ def _check_side(state: State, name: str, schema: pa.Schema, known: int) -> None:
 
 
 def bounds(keys: Ints, times: Ints, wanted_keys: Ints, wanted_times: Ints) -> Ints:
-    """Return, in rows sorted by key and time, the first position not before each wanted one."""
+    """Return, in rows of a join sorted by key and time, the first position not before each."""
     first = np.searchsorted(keys, wanted_keys, "left")
     last = np.searchsorted(keys, wanted_keys, "right")
     while (first < last).any():

@@ -191,12 +191,12 @@ class Generations:
 
 
 def signed(id_high: Ids) -> Ints:
-    """Return identities as signed numbers with the same bits."""
+    """Return identities of rows of a generation as signed numbers with the same bits."""
     return id_high.view(np.int64)
 
 
 def least_between(values: Ints, first: Ints, last: Ints) -> Ints:
-    """Return the minimum of the values in each of many ranges of positions."""
+    """Return the least value, such as a generation, in each of many ranges of partitions."""
     ends = np.column_stack([first, last + 1]).ravel()
     least: Ints = np.minimum.reduceat(np.append(values, np.iinfo(np.int64).max), ends)[::2]
     return least

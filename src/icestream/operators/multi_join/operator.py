@@ -191,7 +191,7 @@ class MultiJoin:
     # -- what is resident ---------------------------------------------------------------------
 
     def sizes(self) -> npt.NDArray[np.int64]:
-        """Return the resident bytes of every partition (`P_size`)."""
+        """Return the resident bytes of every partition (P_size in the paper)."""
         return np.array(self._resident.facts[:, k.BYTES])
 
     def outputs(self) -> npt.NDArray[np.int64]:

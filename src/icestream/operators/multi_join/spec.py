@@ -84,6 +84,11 @@ class MultiJoinSpec:
 
 
 def partitions_of(id_high: Ids, partitions: int) -> Ints:
-    """Return the partition of each identity, out of `partitions`."""
+    """Return the partition, as the spec of a join cuts them, of each identity."""
     upper = id_high >> np.uint64(32)
     return ((upper * np.uint64(partitions)) >> np.uint64(32)).astype(np.int64)
+
+
+def first_id_high(partition: int, partitions: int) -> int:
+    """Return the first id_high of a partition, as the spec of a join cuts them."""
+    return -(-(partition << 32) // partitions) << 32

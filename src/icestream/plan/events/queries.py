@@ -65,7 +65,7 @@ def compiled(
     columns: tuple[pa.Schema, ...],
     time: pa.DataType,
 ) -> Dataflow:
-    """Return the dataflow that computes some nodes, each with its output mode.
+    """Return the dataflow that computes queries over events: nodes, each with its output mode.
 
     `numbers` maps the tags of sources to their numbers.
     """

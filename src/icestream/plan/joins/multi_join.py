@@ -32,7 +32,7 @@ HIDDEN = "__join"
 def joined(
     nodes: Sequence[Node], on: str | Sequence[Equal], where: str | None, spilling: Spilling
 ) -> Joined:
-    """Return the join of streams by columns with equal values."""
+    """Return the join of any number of streams by columns with equal values."""
     keys = _keys(nodes, on)
     inputs = tuple(_without_nulls(node, names) for node, names in zip(nodes, keys, strict=True))
     columns = _columns(inputs, keys)
@@ -65,7 +65,7 @@ def refuse_after_joins(nodes: Sequence[Node], what: str) -> None:
 
 
 def join_text(node: Joined) -> str:
-    """Return a join as text; it is part of the stored description."""
+    """Return a join of streams as text; it is part of the stored description."""
     equal = ", ".join(
         names[0] if len(set(names)) == 1 else " = ".join(names)
         for names in zip(*node.keys, strict=True)

@@ -68,7 +68,7 @@ class JoinTree:
 
 
 def join_tree(outputs: Sequence[Node]) -> JoinTree:
-    """Return the nodes to compile instead of those that users composed."""
+    """Return the tree of joins to compile instead of the nodes that users composed."""
     together = United(outputs[0].payload, parts=tuple(outputs))
     if not any(isinstance(node, Joined) for node in upstream(together)):
         return JoinTree(tuple(outputs))
@@ -230,7 +230,7 @@ def _carrying(node: Node, made: Callable[[Node], Node], tree: JoinTree) -> tuple
 
 
 def shown_only(node: Node, payload: pa.Schema) -> Node:
-    """Drop the hidden columns of a node."""
+    """Drop the hidden columns of a node in a tree of joins."""
     if len(node.payload) == len(payload):
         return node
     chosen = _projection(node.payload, payload.names)

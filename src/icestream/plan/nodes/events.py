@@ -97,7 +97,7 @@ class Joined(Node):
 
 
 def upstream(node: Node) -> Iterator[Node]:
-    """Yield a node and all nodes that it depends on, each once."""
+    """Yield a node over events and all nodes that it depends on, each once."""
     seen: set[int] = set()
     waiting = [node]
     while waiting:
@@ -109,7 +109,7 @@ def upstream(node: Node) -> Iterator[Node]:
 
 
 def before(node: Node) -> tuple[Node, ...]:
-    """Return the inputs of a node."""
+    """Return the inputs of a node over events."""
     match node:
         case Mapped() | Entered() | Left():
             return (node.before,)

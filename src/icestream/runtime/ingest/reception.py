@@ -163,7 +163,7 @@ class EventTimeCheck:
 
 
 def count_entries(report: SplitReport, entries: int, load: Ints) -> None:
-    """Add the entries that a part of the plan was sent to a report."""
+    """Add the entries that an ingest task sent for a part of the plan to its report."""
     report.entries += entries
     for group in np.flatnonzero(load).tolist():
         report.load[group] = report.load.get(group, 0) + int(load[group])

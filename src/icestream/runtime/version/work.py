@@ -159,5 +159,5 @@ class Work(Protocol):
 
 
 def total(parcels: Sequence[Parcel], name: str) -> int:
-    """Return the sum of a field over the reports of parcels."""
+    """Return the sum of a field over the reports of parcels, for the work of a version."""
     return sum(getattr(parcel.report, name) for parcel in parcels)

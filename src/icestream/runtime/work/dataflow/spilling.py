@@ -107,7 +107,7 @@ class JoinDecisions:
 
 
 def facts_of(reports: Sequence[ShardReport]) -> dict[int, JoinStatistics]:
-    """Add up the reports of the shards for each join."""
+    """Add up, to decide on spilling, the reports of the shards for each join of a dataflow."""
     by_join: dict[int, list[Mapping[str, Any]]] = {}
     for report in reports:
         counts = report.statistics.get("join")
@@ -125,7 +125,7 @@ def decided(
     *,
     over: bool = False,
 ) -> JoinDecisions:
-    """Return the instructions for the joins in the next version."""
+    """Return the instructions for spilling to the joins of a dataflow in the next version."""
     facts = facts_of(reports)
     results = _counted("results", before.results, reports, facts)
     kept = _counted("kept", before.kept, reports, facts)
@@ -164,7 +164,7 @@ def _holdings(
 
 
 def joins_report(reports: Sequence[ShardReport], news: JoinDecisions) -> dict[str, Any]:
-    """Return the part of the progress report about joins."""
+    """Return the part of the progress report about the spilling of joins."""
     facts = facts_of(reports)
     return {
         "bytesLogged": sum(info.bytes for report in reports for _, info in report.segments),

@@ -92,7 +92,7 @@ class ComponentShard:
 
 
 def least_quota(plan: Dataflow) -> int:
-    """Return the bytes that any shard of a component needs."""
+    """Return the bytes that any shard of a component of a dataflow needs for its work."""
     kept = max(sum(map(bool, spec.groupings)) for spec in plan.specs)
     return max(LEAST_QUOTA, kept * LEAST_SHARE)
 
