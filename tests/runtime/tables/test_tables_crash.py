@@ -222,6 +222,32 @@ def test_crash_a_parquet_table_loses_and_doubles_nothing(
     assert killed_everywhere(tmp_path, opened, expected, at_adds_and_some(14)) > 8
 
 
+def late_delivery(folder: Path, opened: Opening, expected: list[str]) -> None:
+    """Deliver a version that was committed before the checkpoint was taken over."""
+    with staged():
+        loser = MortalProcess(folder, opened, Steps(), 0)
+        committed = loser.query.driver.batch(0, SCRIPT.inputs[0])
+        owner = MortalProcess(folder, opened, Steps(), 1)
+        owner.run()
+        loser.query.rows(committed)
+        assert texts(by_its_log(owner.table), SCRIPT.plan) == expected
+        assert whole_folder(owner.table) == len(expected)
+
+
+@pytest.mark.parametrize("opened", [delta_at, iceberg_at], ids=["delta", "iceberg"])
+def test_a_late_delivery_by_a_driver_that_lost_its_checkpoint_changes_nothing(
+    opened: Opening, tmp_path: Path, expected: list[str]
+) -> None:
+    late_delivery(tmp_path, opened, expected)
+
+
+@pytest.mark.spark
+def test_a_late_delivery_to_a_parquet_table_changes_nothing(
+    spark: SparkSession, tmp_path: Path, expected: list[str]
+) -> None:
+    late_delivery(tmp_path, parquet_of(spark), expected)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("opened", [delta_at, iceberg_at], ids=["delta", "iceberg"])
 def test_crash_a_lake_table_at_every_step(

@@ -179,7 +179,7 @@ def _folder(name: str, location: str) -> str:
 
 
 def _local(location: str) -> str:
-    return location.removeprefix("file://") if "://" in location else location
+    return os.path.abspath(location.removeprefix("file://"))
 
 
 __all__ = ["CATALOG", "IcebergAppendTable"]
