@@ -44,6 +44,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.types import StringType, StructField, StructType
 
+from icestream.api.hints import warn_of_late_events
 from icestream.api.shared_plan import BuiltQuery, Statement, build
 from icestream.core.errors import DefinitionError
 from icestream.core.units import parse_bytes, parse_interval
@@ -743,6 +744,8 @@ def _run(
                 spark, files, delivery.late, _refused_columns(built), tables=written
             )
             hand_out(late_sink, refused, delivery)
+        elif delivery.progress:
+            warn_of_late_events(plan, delivery.progress, checkpoint)
 
     about = {"name": lead._name, "plan": plan.describe(), "shards": settings.shards}
     query = Query(driver, deliver, QueryHistory(checkpoint, about), flush=flush)

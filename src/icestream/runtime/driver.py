@@ -119,6 +119,12 @@ class Driver(Generic[Batch_contra]):
         """
         self._plan = plan
         settings.check_memory(_kinds_of_windows(plan))
+        if settings.shards > plan.key_groups:
+            msg = (
+                f"there are {plan.key_groups} key groups, and a shard needs one at least: set "
+                f".shards(...) to {plan.key_groups} or fewer, not {settings.shards}"
+            )
+            raise DefinitionError(msg)
         self._work = work_of(plan, files, settings)
         self._settings = settings
         self._files = files
@@ -317,7 +323,15 @@ class Driver(Generic[Batch_contra]):
         tables = tuple(each for each in layouts if each.view != LATE_VIEW)
         refused = [each for each in layouts if each.view == LATE_VIEW]
         self._executor.refused = refused[0] if refused else None
-        context = self._context(version, watermark, timer, tables, batch is None, last)
+        context = self._context(
+            version,
+            watermark,
+            timer,
+            tables,
+            flushing=batch is None,
+            last=last,
+            is_history=batch is not None and number is None,
+        )
         parcels: list[Parcel] = []
         try:
             if batch is not None:
@@ -361,8 +375,10 @@ class Driver(Generic[Batch_contra]):
         watermark: Micros,
         timer: Timer,
         tables: tuple[TableLayout, ...],
+        *,
         flushing: bool,
         last: bool,
+        is_history: bool,
     ) -> VersionContext:
         """Return the context of the version that is about to be made."""
         before, settings = self.last, self._settings
@@ -417,6 +433,7 @@ class Driver(Generic[Batch_contra]):
             self.trigger,
             last,
             self._fuse,
+            is_history,
         )
 
     def _remove_parcels(self, folder: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -66,18 +66,24 @@ class RereadTask(Protocol):
 class EventTimeCheck:
     """Checks the times of events: records the latest, separates late events and those without."""
 
-    def __init__(self, plan: Computation, watermark: Micros, out: ExchangeWriter) -> None:
-        """Compare events with the watermark before the batch."""
+    def __init__(
+        self,
+        plan: Computation,
+        watermark: Micros,
+        out: ExchangeWriter,
+        on_late: Callable[[pa.RecordBatch, Ints], None] | None = None,
+    ) -> None:
+        """Compare events with the watermark before the batch; `on_late` takes late events."""
         self.report = SplitReport()
         self._plan = plan
         self._late_before = plan.late_before(watermark)
         self._out = out
+        self._on_late = on_late
 
     def admit(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Ints]:
         """Return the accepted events, with their times, without columns kept of refused ones."""
         accepted, times = self._admitted(batch)
-        read = [name for name in accepted.schema.names if not name.startswith(KEPT)]
-        return accepted.select(read), times
+        return _read_columns(accepted), times
 
     def _admitted(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Ints]:
         self.report.rows += batch.num_rows
@@ -85,7 +91,8 @@ class EventTimeCheck:
         if missing:
             without = batch.filter(batch.column(TIME).is_null())
             self.refuse_without_time(missing, without)
-            self._keep(without, WITHOUT_TIME)
+            if self._plan.late == "keep":
+                self._keep(without, WITHOUT_TIME)
             batch = batch.filter(batch.column(TIME).is_valid())
         times = np.asarray(batch.column(TIME).cast(pa.int64()).to_numpy())
         if batch.num_rows == 0:
@@ -95,15 +102,16 @@ class EventTimeCheck:
         if int(times.min()) < self._late_before:
             late = times < self._late_before
             self.report.late += int(late.sum())
-            self._keep(batch.filter(pa.array(late)), LATE)
+            if self._plan.late == "keep":
+                self._keep(batch.filter(pa.array(late)), LATE)
+            if self._on_late is not None:
+                self._on_late(_read_columns(batch.filter(pa.array(late))), times[late])
             kept = np.flatnonzero(~late)
             batch, times = batch.take(pa.array(kept)), times[kept]
         return batch, times
 
     def _keep(self, rows: pa.RecordBatch, reason: str) -> None:
         """Store refused rows: whole, with source and reason, if their columns were read."""
-        if self._plan.late != "keep":
-            return
         kept = [name for name in rows.schema.names if name.startswith(KEPT)]
         if not kept:
             if reason == LATE:
@@ -160,6 +168,11 @@ class EventTimeCheck:
         """Return the report, with the number of entries that were sent."""
         count_entries(self.report, entries, load)
         return self.report
+
+
+def _read_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the columns that the plan reads."""
+    return batch.select([name for name in batch.schema.names if not name.startswith(KEPT)])
 
 
 def count_entries(report: SplitReport, entries: int, load: Ints) -> None:

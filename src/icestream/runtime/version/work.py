@@ -114,6 +114,8 @@ class VersionContext:
     last: bool = False
     #: operators that the user wants to fuse from this version on; None: as before
     fuse: Together | None = None
+    #: whether events come from before the first batch, so that results are delivered to nobody
+    is_history: bool = False
 
     def waves(self, parallel: int) -> int:
         """Return how many shards run one after the other, given the tasks that run in parallel."""

@@ -44,7 +44,7 @@ class Synopsis:
     #: int64 or float64 column, never null: the rows with the largest values can be read alone;
     #: rows of such a synopsis are read in any order
     rank: str | None = None
-    #: without it, every row counts until it expires or its group is rewritten
+    #: without it, every row counts until it expires or its group is rewritten; not stored
     wear: Wear | None = field(default=None, compare=False)
 
 
