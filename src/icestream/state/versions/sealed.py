@@ -63,5 +63,6 @@ def format_of(data: bytes) -> int | None:
 
 
 def seal(written: int, body: bytes) -> bytes:
-    """Return the seal, the line after a body; the checksum covers the format too."""
-    return f"icestream {written} {xxhash.xxh3_64_hexdigest(body, written)}\n".encode()
+    """Return the seal, the line after a body; since format 3 its checksum covers the format."""
+    seed = written if written >= 3 else 0
+    return f"icestream {written} {xxhash.xxh3_64_hexdigest(body, seed)}\n".encode()
