@@ -1,7 +1,7 @@
 """A Delta table that tasks write, by the `deltalake` library.
 
 Idea: files are added by one transaction that also records the version under the identity of the
-query (Delta's `txn` action). A commit is tried at exactly one place of Delta's log; if another
+query (a transaction identifier of Delta). A commit is tried at exactly one place of Delta's log; if another
 writer took it, the table is read again, and with it the version that may be in by now.
 
 Invariants:
@@ -10,7 +10,7 @@ Invariants:
    (`test_oracle_tables_have_the_rows_of_the_query`).
 
 Limits: local (or mounted) folders. Columns of partitions are strings, integers, booleans and dates.
-Small files are merged by Delta itself (`DeltaTable.optimize.compact`, or `OPTIMIZE` on Spark).
+Small files are merged by Delta itself (optimize, from Python or on Spark).
 
 References: the Delta transaction log protocol, *Transaction identifiers*.
 """

@@ -11,7 +11,7 @@ Invariants:
    (`test_oracle_tables_have_the_rows_of_the_query`).
 
 Limits: tables whose location is a local (or mounted) folder, and partitions by the values of
-columns. Small files are merged by Iceberg's own `rewrite_data_files`.
+columns. Small files are merged by Iceberg's own procedures.
 """
 
 from __future__ import annotations
