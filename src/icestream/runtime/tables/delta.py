@@ -1,8 +1,8 @@
 """A Delta table that tasks write, by the `deltalake` library.
 
 Idea: files are added by one transaction that also records the version under the identity of the
-query (a transaction identifier of Delta). A commit is tried at exactly one place of Delta's log; if another
-writer took it, the table is read again, and with it the version that may be in by now.
+query, as a transaction identifier of Delta. A commit is tried at exactly one place of Delta's log;
+if another writer took it, the table is read again, and with it the version that may be in by now.
 
 Invariants:
 1. A version is added once, whoever adds it (`test_a_version_is_added_once_by_whoever_delivers_it`).
