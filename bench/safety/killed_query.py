@@ -70,21 +70,20 @@ def _by_the_log(spark: Any, sink: str, own: Path) -> list[Any]:
     if sink == "delta":
         from deltalake import DeltaTable  # noqa: PLC0415 - only this sink needs it
 
-        return DeltaTable(str(own / "out")).to_pyarrow_table().to_pylist()
+        return list(DeltaTable(str(own / "out")).to_pyarrow_table().to_pylist())
     if sink == "iceberg":
         from pyiceberg.catalog import load_catalog  # noqa: PLC0415
 
         table = load_catalog("default", **_catalogue(own)).load_table("out.rows")
-        return table.scan().to_arrow().to_pylist()
-    rows: list[Any] = spark.read.parquet(str(own / "out")).collect()
-    return rows
+        return list(table.scan().to_arrow().to_pylist())
+    return list(spark.read.parquet(str(own / "out")).collect())
 
 
 def _in_folder(own: Path, part: str) -> int:
     """Return the rows of all files in the folder of a table, whether its log has them or not."""
     import duckdb  # noqa: PLC0415
 
-    [(rows,)] = duckdb.sql(f"select count(*) from '{own / part}/**/*.parquet'").fetchall()
+    [(rows,)] = duckdb.execute(f"select count(*) from '{own / part}/**/*.parquet'").fetchall()
     return int(rows)
 
 

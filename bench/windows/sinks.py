@@ -228,7 +228,7 @@ def _read_back(plan: dict[str, Any], folder: Path) -> tuple[int, float]:
 
     where = "warehouse/bench/rows" if plan["sink"] == "iceberg" else "table"
     value = "vwap" if plan["query"] == "vwap" else "calls"
-    [(rows, total)] = duckdb.sql(
+    [(rows, total)] = duckdb.execute(
         f"select count(*), round(sum({value}), 3) from '{folder / where}/**/*.parquet'"
     ).fetchall()
     return int(rows), float(total)

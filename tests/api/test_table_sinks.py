@@ -87,7 +87,7 @@ class Lake:
         return rows_of(load_catalog("default", **own).load_table("db.calls").scan().to_arrow())
 
     def in_folder(self) -> int:
-        found = duckdb.sql(f"select count(*) from '{self.folder}/**/*.parquet'").fetchall()
+        found = duckdb.execute(f"select count(*) from '{self.folder}/**/*.parquet'").fetchall()
         return int(found[0][0])
 
 

@@ -110,7 +110,7 @@ def test_oracle_tables_have_the_rows_of_the_query(
     assert table.latest() == 2
     assert found_in(opened(tmp_path)) == sorted_rows(some_rows(60))
     glob = f"{table.layout.folder}/**/*.parquet"
-    [(count, total)] = duckdb.sql(f"select count(*), sum(n) from '{glob}'").fetchall()
+    [(count, total)] = duckdb.execute(f"select count(*), sum(n) from '{glob}'").fetchall()
     assert (count, total) == (60, sum(range(60)))
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
@@ -157,12 +158,15 @@ def by_its_log(table: Any) -> pa.Table:
     if isinstance(table, IcebergAppendTable):
         table.latest()
         return table._table.scan().to_arrow()
-    paths = ", ".join(f"'{path}'" for path in table.log.files())
-    return duckdb.sql(f"from read_parquet([{paths}])").to_arrow_table()
+    return pa.concat_tables(
+        pq.read_table(path, coerce_int96_timestamp_unit="us") for path in table.log.files()
+    )
 
 
 def whole_folder(table: AppendTable) -> int:
-    [(count,)] = duckdb.sql(f"select count(*) from '{table.layout.folder}/**/*.parquet'").fetchall()
+    [(count,)] = duckdb.execute(
+        f"select count(*) from '{table.layout.folder}/**/*.parquet'"
+    ).fetchall()
     return int(count)
 
 
