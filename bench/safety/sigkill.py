@@ -66,14 +66,15 @@ def compare(
     kills: int = KILLS,
     seed: int = 1,
     files: int = 100,
+    sink: str = "parquet",
     on_kill: Callable[[Killings], None] = lambda _killings: None,
 ) -> OutputComparison:
     """Run the query with and without kills in `folder`, and compare."""
     write_input(folder / "in", files, seed)
-    undisturbed = _command(folder, "undisturbed")
+    undisturbed = _command(folder, "undisturbed", sink)
     kill_until_done(undisturbed, steps=lambda: 0, kills=0, seed=seed, patience=PATIENCE)
     killings = kill_until_done(
-        _command(folder, "killed"),
+        _command(folder, "killed", sink),
         steps=lambda: _versions(folder / "killed"),
         kills=kills,
         seed=seed,
@@ -116,8 +117,8 @@ def _versions(own: Path) -> int:
     return max(VersionStore(LocalFiles(), f"{own}/checkpoint/icestream").versions(), default=0)
 
 
-def _command(folder: Path, name: str) -> list[str]:
-    plan = json.dumps({"folder": str(folder), "name": name})
+def _command(folder: Path, name: str, sink: str) -> list[str]:
+    plan = json.dumps({"folder": str(folder), "name": name, "sink": sink})
     return [sys.executable, "-m", "bench.safety.killed_query", plan]
 
 

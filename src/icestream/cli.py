@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 import typer
 
 from icestream.core.errors import BudgetError, DamageError, IcestreamError
+from icestream.core.units import parse_bytes
 from icestream.demo.command import demo, stay, use_this_python
 from icestream.inspect.command import commands as state_commands
 
@@ -250,6 +251,23 @@ def ui(
     from icestream.dashboard.command import ui_command
 
     ui_command(checkpoints or [], port, open_=open_)
+
+
+@app.command()
+@reported
+def compact(
+    folder: Annotated[Path, typer.Argument(exists=True, file_okay=False, help="The table.")],
+    target: Annotated[str, typer.Option(help="The size that files should have.")] = "256 MB",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+) -> None:
+    """Merge small files of a Parquet table that a query wrote and does not write to now."""
+    from icestream.runtime.tables.compaction import compact as merge
+
+    done = merge(str(folder), parse_bytes(target))
+    if as_json:
+        typer.echo(json.dumps(asdict(done)))
+    else:
+        typer.echo(f"{done.before} files are {done.after} now")
 
 
 app.add_typer(state_commands(reported), name="state")

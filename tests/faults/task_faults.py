@@ -26,6 +26,8 @@ from pyspark.sql import DataFrame
 
 from icestream.runtime.exchange.parcels import ExchangeWriter, ParcelReader, SplitReport
 from icestream.runtime.ingest.reception import IngestTask
+from icestream.runtime.tables.layout import TableLayout
+from icestream.runtime.tables.writer import TableWriters
 from icestream.runtime.version.task import ShardReport, ShardTask
 from icestream.runtime.version.work import Executor, Parcel
 from icestream.runtime.work.windows.ingest import Ingest
@@ -97,12 +99,12 @@ class FaultyShardTask(ShardTask):
     #: every executor has its own folder of arenas, as on separate hosts
     apart: bool = False
 
-    def run(self, reader: ParcelReader) -> ShardReport:
+    def run(self, reader: ParcelReader, tables: TableWriters) -> ShardReport:
         """Run the task, or fail."""
         task = self
         if self.apart:
             task = replace(self, arenas=os.path.join(self.arenas, f"apart-{os.getppid()}"))
-        work = partial(super(FaultyShardTask, task).run, reader)
+        work = partial(super(FaultyShardTask, task).run, reader, tables)
         if self.fault is None or not _applies(self.fault, self.version, self.shard):
             return work()
         report: ShardReport = self.fault(work)
@@ -161,6 +163,15 @@ class FaultyExecutor:
     @epoch.setter
     def epoch(self, epoch: int) -> None:
         self.executor.epoch = epoch
+
+    @property
+    def refused(self) -> TableLayout | None:
+        """Return the table of refused rows."""
+        return self.executor.refused
+
+    @refused.setter
+    def refused(self, table: TableLayout | None) -> None:
+        self.executor.refused = table
 
     @property
     def parallel(self) -> int:

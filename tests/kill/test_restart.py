@@ -78,9 +78,10 @@ def test_crash_killed_between_our_commit_and_sparks(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_crash_killed_twenty_times_at_random_moments(tmp_path: Path) -> None:
-    found = compare(tmp_path, kills=20, seed=1)
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("sink", ["parquet", "delta", "iceberg"])
+def test_crash_killed_fifty_times_at_random_moments(sink: str, tmp_path: Path) -> None:
+    found = compare(tmp_path, kills=50, seed=1, files=250, sink=sink)
     assert found.rows > 1_000
     assert [bar for bar in found.bars if not bar.holds] == []
 

@@ -6,16 +6,16 @@ source; those of other sources are null. Only columns that the query uses are in
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import reduce
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial, reduce
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructField, StructType
 
-from icestream.api.shared_plan import BuiltQuery, StreamInput, sources_of
+from icestream.api.shared_plan import BuiltQuery, StreamInput, WholeRows, sources_of
 from icestream.api.types import arrow_schema, arrow_type
 from icestream.plan.events.dataflow import Dataflow, source_column
 from icestream.plan.events.needed_columns import needed_columns
@@ -24,8 +24,10 @@ from icestream.plan.nodes.events import Node
 from icestream.plan.nodes.queries import SOURCE, TIME
 
 
-def built(node: Node, sources: Mapping[int, StreamInput], mode: str) -> BuiltQuery[Dataflow]:
-    """Return events ready for their writer: projections of the sources, and a dataflow."""
+def built(
+    node: Node, sources: Mapping[int, StreamInput], mode: str, *, whole: bool = False
+) -> BuiltQuery[Dataflow]:
+    """Return the projection of the sources, by tag, and the dataflow, for an output mode."""
     parts = list(sources.values())
     needed = needed_columns(node)
     columns = [needed[tag] for tag in sources]
@@ -43,8 +45,33 @@ def built(node: Node, sources: Mapping[int, StreamInput], mode: str) -> BuiltQue
             for each in plan.results(plan.views[0])
         ]
     )
-    events = reduce(DataFrame.unionAll, frames)
-    return BuiltQuery(events, plan, (rows,), parts[0].time)
+    again = partial(built, node, sources, mode, whole=True)
+    return reading(parts, columns, plan, (rows,), again, whole=whole)
+
+
+def reading(
+    parts: Sequence[StreamInput],
+    columns: Sequence[pa.Schema],
+    plan: Dataflow,
+    rows: tuple[StructType, ...],
+    again: Callable[[], BuiltQuery[Dataflow]],
+    *,
+    whole: bool,
+) -> BuiltQuery[Dataflow]:
+    """Return a query over some columns of its sources, and over all for refused rows."""
+    kept = WholeRows.of(parts) if whole else None
+    beside = kept.columns if kept is not None else ((),) * len(parts)
+    frames = [
+        projected(part, number, columns, *beside[number]) for number, part in enumerate(parts)
+    ]
+    return BuiltQuery(
+        reduce(DataFrame.unionAll, frames),
+        plan,
+        rows,
+        parts[0].time,
+        whole=again,
+        kept=None if kept is None else kept.schema,
+    )
 
 
 def columns_of(part: StreamInput) -> pa.Schema:
@@ -52,8 +79,10 @@ def columns_of(part: StreamInput) -> pa.Schema:
     return arrow_schema(part.frame.columns, part.frame.schema.fields)
 
 
-def projected(part: StreamInput, number: int, columns: Sequence[pa.Schema]) -> DataFrame:
-    """Return the rows of a source for the event writer, with nulls in the columns of others."""
+def projected(
+    part: StreamInput, number: int, columns: Sequence[pa.Schema], *beside: Column
+) -> DataFrame:
+    """Return the rows of one source, with nulls in the columns of the others."""
     chosen = [sf.col(part.time).alias(TIME), sf.lit(number).cast("int").alias(SOURCE)]
     for source, schema in enumerate(columns):
         for place, each in enumerate(schema):
@@ -64,4 +93,4 @@ def projected(part: StreamInput, number: int, columns: Sequence[pa.Schema]) -> D
             else:
                 kind = from_arrow_type(each.type)
                 chosen.append(sf.lit(None).cast(kind).alias(name))
-    return part.frame.select(*chosen)
+    return part.frame.select(*chosen, *beside)

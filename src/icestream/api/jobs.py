@@ -18,16 +18,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructField, StructType
 
-from icestream.api.event_writer import columns_of, projected
+from icestream.api.event_writer import columns_of, projected, reading
 from icestream.api.shared_plan import BuiltQuery, StreamInput, sources_of
 from icestream.api.types import arrow_type
 from icestream.api.writer import StreamWriter
@@ -197,7 +196,7 @@ def _planned(results: Sequence[Tuples]) -> JobPlan:
     return planned_job([each._stream.node for each in results], fuse=lead._fuse, rates=lead._rates)
 
 
-def _built(results: Sequence[object]) -> BuiltQuery[Dataflow]:
+def _built(results: Sequence[object], *, whole: bool = False) -> BuiltQuery[Dataflow]:
     """Return the projection of the sources and the dataflow; the first result sets fusion."""
     given = [each for each in results if isinstance(each, Tuples)]
     if len(given) < len(results):
@@ -223,7 +222,8 @@ def _built(results: Sequence[object]) -> BuiltQuery[Dataflow]:
         )
         for view in plan.views
     )
-    return BuiltQuery(reduce(DataFrame.unionAll, frames), plan, rows, parts[0].time)
+    again = partial(_built, results, whole=True)
+    return reading(parts, columns, plan, rows, again, whole=whole)
 
 
 __all__ = ["Tuples", "job"]

@@ -9,16 +9,16 @@ Invariant: a query that cannot run is refused here, before it starts (`tests/api
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.types import DataType, StructField, StructType
 
 from icestream.api.functions import AggregateExpression
 from icestream.api.types import arrow_schema, arrow_type, result_schema
@@ -38,6 +38,7 @@ from icestream.plan.nodes.queries import (
     WindowKind,
 )
 from icestream.runtime.ingest.file_order import piece_columns
+from icestream.runtime.ingest.reception import KEPT
 from icestream.state.keys import KeyCodec
 
 
@@ -79,6 +80,10 @@ class BuiltQuery(Generic[Plan_co]):
     time: str
     #: the events with columns for their order, where rows depend on it
     ordered: DataFrame | None = None
+    #: builds it again such that all columns of the sources are read, for rows that are refused
+    whole: Callable[[], BuiltQuery[Any]] | None = None
+    #: those columns
+    kept: StructType | None = None
 
     @property
     def read(self) -> DataFrame:
@@ -86,9 +91,49 @@ class BuiltQuery(Generic[Plan_co]):
         return self.events if self.ordered is None else self.ordered
 
 
-def build(statements: Sequence[Statement]) -> BuiltQuery[Plan]:
+@dataclass(frozen=True)
+class WholeRows:
+    """All columns of the sources, under the names of the table of refused rows."""
+
+    schema: StructType
+    #: the columns of each source, null where it has none of a name
+    columns: tuple[tuple[Column, ...], ...]
+
+    @classmethod
+    def of(cls, parts: Sequence[StreamInput]) -> WholeRows:
+        """Return columns of all parts; equal names of different types are told apart."""
+        found: dict[str, StructField] = {}
+        for number, part in enumerate(parts):
+            for each in part.frame.schema.fields:
+                name = each.name
+                other = found.get(name.lower())
+                if other is not None and other.dataType != each.dataType:
+                    name = f"{name}_{number}"
+                found.setdefault(name.lower(), StructField(name, each.dataType))
+        columns = tuple(
+            tuple(_kept(part, number, key, each) for key, each in found.items())
+            for number, part in enumerate(parts)
+        )
+        named = [
+            [column.alias(f"{KEPT}{place}") for place, column in enumerate(each)]
+            for each in columns
+        ]
+        return cls(StructType([*found.values()]), tuple(map(tuple, named)))
+
+
+def _kept(part: StreamInput, number: int, key: str, wanted: StructField) -> Column:
+    for each in part.frame.schema.fields:
+        same = key in (each.name.lower(), f"{each.name.lower()}_{number}")
+        if same and each.dataType == wanted.dataType:
+            escaped = each.name.replace("`", "``")
+            return sf.col(f"`{escaped}`")
+    return sf.lit(None).cast(wanted.dataType)
+
+
+def build(statements: Sequence[Statement], *, whole: bool = False) -> BuiltQuery[Plan]:
     """Return the projection of the events and the plan that statements share."""
     parts = statements[0].parts
+    kept = WholeRows.of(parts) if whole else None
     frame = parts[0].frame
     for each in statements:
         check_aggregates(each.aggregates)
@@ -114,16 +159,25 @@ def build(statements: Sequence[Statement]) -> BuiltQuery[Plan]:
     lower.check(plan)
     kinds: list[DataType] = [each.dataType for each in key_fields]
     rows = tuple(result_schema(plan, view, schema[0].dataType, kinds) for view in plan.views)
-    events = reduce(DataFrame.unionAll, frames)
+    beside = kept.columns if kept is not None else ((),) * len(parts)
+
+    def read(more: Sequence[Sequence[Column]]) -> DataFrame:
+        frames = [
+            _projected(part, number, keys, inputs, *beside[number], *more[number])
+            for number, part in enumerate(parts)
+        ]
+        return reduce(DataFrame.unionAll, frames)
+
     pieces = piece_columns([part.frame for part in parts]) if needs_order(plan) else None
-    if pieces is None:
-        return BuiltQuery(events, plan, rows, parts[0].time)
-    frames = [
-        _projected(part, number, keys, inputs, piece)
-        for number, (part, piece) in enumerate(zip(parts, pieces, strict=True))
-    ]
-    ordered = reduce(DataFrame.unionAll, frames)
-    return BuiltQuery(events, plan, rows, parts[0].time, ordered)
+    return BuiltQuery(
+        read([()] * len(parts)),
+        plan,
+        rows,
+        parts[0].time,
+        None if pieces is None else read([(piece,) for piece in pieces]),
+        partial(build, statements, whole=True),
+        None if kept is None else kept.schema,
+    )
 
 
 def _view(frame: DataFrame, statement: Statement, keys: _Columns, inputs: _Columns) -> View:

@@ -5,7 +5,8 @@ DataFrame. Icestream adds `memory`, `shards` and `parallelism`, and these option
 
 - `flush`: with `availableNow`, close every window at the end.
 - `ticker`: an interval at which batches run even if no events arrive, so that pending work goes on.
-- `lateEvents`: a folder of Parquet files for events that arrived too late.
+- `lateEvents`: a folder of Parquet files for events that arrived too late or without a time, as
+  whole rows.
 - `exchange`: how tasks exchange entries: `files` on a disk that all hosts share; otherwise
   `shuffle` or, for queries of several components, `storage`, files in the checkpoint.
 - `input`: `rows` to take events from the JVM even if tasks could read the files themselves.
@@ -35,11 +36,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import pyarrow as pa
 import xxhash
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming import StreamingQuery
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from icestream.api.hints import warn_of_late_events
 from icestream.api.shared_plan import BuiltQuery, Statement, build
@@ -52,6 +55,7 @@ from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.nodes.queries import SOURCE, Computation, Plan
 from icestream.plan.nodes.updates import Updates
 from icestream.runtime.driver import Delivery, Driver, least_memory
+from icestream.runtime.ingest.reception import KEPT, REASON, SOURCE_NAME
 from icestream.runtime.ingest.source import sources_of
 from icestream.runtime.spark.query import Query
 from icestream.runtime.spark.remote import RemoteFiles
@@ -64,10 +68,12 @@ from icestream.runtime.spark.sink import (
     TableSink,
     hand_out,
     make_sink,
-    no_rows,
     once,
+    table_of,
+    uses_catalog,
 )
 from icestream.runtime.spark.tasks import FileExchangeExecutor, ShuffleExchangeExecutor
+from icestream.runtime.tables.append_table import AppendTable
 from icestream.runtime.version.history import QueryHistory
 from icestream.runtime.version.lease import Lease
 from icestream.runtime.version.scaling import spare_shards
@@ -77,6 +83,7 @@ from icestream.state.files import Files, LocalFiles
 from icestream.state.groups.cold.manager import Policy
 from icestream.state.groups.options import StoreOptions
 from icestream.state.versions.commits import VersionStore
+from icestream.state.versions.table_files import LATE_VIEW
 
 #: memory of a query by default
 DEFAULT_MEMORY = "512 MB"
@@ -159,7 +166,7 @@ class StreamWriter:
         Examples:
             >>> writer = kpis.writeStream.option("checkpointLocation", "chk").option("ui", True)
         """
-        own = {name.lower(): name for name in (*_OWN_OPTIONS, "path")}
+        own = {name.lower(): name for name in (*_OWN_OPTIONS, "path", "targetFileSize")}
         text = str(value).lower() if isinstance(value, bool) else str(value)
         return replace(self, _options={**self._options, own.get(key.lower(), key): text})
 
@@ -296,6 +303,8 @@ class StreamWriter:
                 "a table only grows: use 'update', or foreachBatch(...) for output mode 'complete'"
             )
             raise DefinitionError(msg)
+        if self._format == "iceberg" and uses_catalog(self._options):
+            return self.start(tableName)
         kind = None if self._format == "parquet" and "path" not in self._options else self._format
         self._checkpoint()
         sink = TableSink(tableName, kind, self._partition_by, self._sink_options)
@@ -353,8 +362,14 @@ class StreamWriter:
     def _sink_options(self) -> dict[str, str]:
         return {key: value for key, value in self._options.items() if key not in _OWN_OPTIONS}
 
-    def _sink(self) -> Sink:
-        checkpoint = self._checkpoint()
+    def _identity(self, checkpoint: str, view: int | str) -> str:
+        """Return the name under which a table knows this query: it moves with the checkpoint."""
+        store = VersionStore(_files_at(checkpoint), f"{checkpoint}/icestream")
+        return f"{store.identity()}-{view}"
+
+    def _sink(self, view: int = 0, checkpoint: str | None = None) -> Sink:
+        """Return the sink of a view, for the checkpoint of this writer or another's."""
+        checkpoint = checkpoint or self._checkpoint()
         if self._callback is not None:
             return CallbackSink(self._callback)
         if self._mode == "complete":
@@ -368,11 +383,20 @@ class StreamWriter:
             self._spark,
             self._format,
             self._schema,
-            identity=checkpoint,
+            identity=partial(self._identity, checkpoint, view),
             name=self._name,
             partition_by=self._partition_by,
             options=self._sink_options,
+            view=view,
         )
+
+    def _late_sink(self, checkpoint: str) -> FileSink | None:
+        """Return the table of refused rows: those that arrived too late, or without a time."""
+        folder, columns = self._options.get("lateEvents"), _refused_columns(self._built)
+        if folder is None or self._built.kept is None:
+            return None
+        writer = self._identity(checkpoint, "late")
+        return FileSink(self._spark, "parquet", folder, (), {}, columns, writer, LATE_VIEW)
 
     def _checkpoint(self) -> str:
         """Return the folder of the query: an option, or a subfolder of Spark's default location."""
@@ -532,12 +556,23 @@ class StreamWriter:
             raise DefinitionError(msg)
         plain = chosen == "auto" and not settings.ticker
         sources = sources_of(events) if plain else None
+        kept = None if self._built.kept is None else _kept_columns(self._built.kept)
         return FileExchangeExecutor(
-            spark, files, root, sources, settings.codec, in_storage=settings.exchange_in_storage
+            spark,
+            files,
+            root,
+            sources,
+            settings.codec,
+            in_storage=settings.exchange_in_storage,
+            kept=kept,
         )
 
     def _driver(
-        self, built: BuiltQuery[Computation], checkpoint: str, modes: Sequence[str]
+        self,
+        built: BuiltQuery[Computation],
+        checkpoint: str,
+        modes: Sequence[str],
+        tables: Sequence[AppendTable] = (),
     ) -> tuple[Driver[DataFrame], Computation, Settings, Files]:
         """Open the checkpoint for a plan."""
         plan = self._planned(built.plan, modes)
@@ -548,7 +583,13 @@ class StreamWriter:
         if self._options.get("takeOver", "false").lower() != "true":
             lease.check()
         driver = Driver(
-            plan, settings, files, executor, application=self._application(), lease=lease
+            plan,
+            settings,
+            files,
+            executor,
+            application=self._application(),
+            lease=lease,
+            tables=tables,
         )
         return driver, plan, settings, files
 
@@ -612,10 +653,8 @@ def start(
     lead = lead.options(**options)
     lead = replace(lead, _shards=shards, _parallelism=parallelism, _name=queryName)
     lead = lead.trigger(**trigger) if trigger else lead
-    sinks = [
-        each.option("checkpointLocation", f"{checkpointLocation}/{number}")._sink()
-        for number, each in enumerate(writers)
-    ]
+    checkpoint = lead._checkpoint()
+    sinks = [each._sink(number, checkpoint) for number, each in enumerate(writers)]
     return _launch([(lead, sinks[0]), *zip(writers[1:], sinks[1:], strict=True)])
 
 
@@ -660,12 +699,19 @@ def _launch(outputs: Sequence[tuple[StreamWriter, Sink]]) -> Query:
             "spark.readStream instead of spark.read, or build state from it with bootstrap()"
         )
         raise DefinitionError(msg)
+    if "lateEvents" in lead._options and built.whole is not None:
+        built = built.whole()
+        lead = replace(lead, _built=built)
     checkpoint, paced = lead._checkpoint(), lead._paced()
     lead._flushes()
+    late_sink = lead._late_sink(checkpoint)
     modes = [each._mode for each, _ in outputs]
-    driver, plan, settings, files = paced._driver(built, checkpoint, modes)
+    found = [table_of(sink, each._shape) for each, sink in outputs]
+    found += [] if late_sink is None else [late_sink.direct]
+    tables = [each for each in found if each is not None]
+    driver, plan, settings, files = paced._driver(built, checkpoint, modes, tables)
     try:
-        return _run(outputs, lead, paced, built, driver, plan, settings, files)
+        return _run(outputs, lead, paced, driver, plan, settings, files, late_sink)
     except BaseException:
         driver.close()
         raise
@@ -675,28 +721,29 @@ def _run(
     outputs: Sequence[tuple[StreamWriter, Sink]],
     lead: StreamWriter,
     paced: StreamWriter,
-    built: BuiltQuery[Computation],
     driver: Driver[DataFrame],
     plan: Computation,
     settings: Settings,
     files: Files,
+    late_sink: FileSink | None,
 ) -> Query:
     """Start a query that delivers the rows of a driver to the sinks."""
     checkpoint, flush = lead._checkpoint(), lead._flushes()
-    spark = lead._spark
+    spark, built = lead._spark, lead._built
     safe = [once(sink, files, settings.root, number) for number, (_, sink) in enumerate(outputs)]
-    late = lead._options.get("lateEvents")
-    late_sink = None if late is None else _late_sink(spark, late, built)
 
     def deliver(delivery: Delivery) -> None:
         for number, (writer, _) in enumerate(outputs):
             columns, shape = built.rows[number], writer._shape
-            rows = ResultRows(spark, files, delivery.results, columns, shape, number)
+            written = [each for each in delivery.commit.tables if each.view == number]
+            rows = ResultRows(spark, files, delivery.results, columns, shape, number, written)
             hand_out(safe[number], rows, delivery)
         if late_sink is not None:
-            columns, shape = built.events.schema, partial(_named, built)
-            late_events = ResultRows(spark, files, delivery.late, columns, shape)
-            hand_out(late_sink, late_events, delivery)
+            written = [each for each in delivery.commit.tables if each.view == LATE_VIEW]
+            refused = ResultRows(
+                spark, files, delivery.late, _refused_columns(built), tables=written
+            )
+            hand_out(late_sink, refused, delivery)
         elif delivery.progress:
             warn_of_late_events(plan, delivery.progress, checkpoint)
 
@@ -724,19 +771,16 @@ def _statements(outputs: Sequence[tuple[StreamWriter, Sink]]) -> list[Statement]
     return statements
 
 
-def _late_sink(spark: SparkSession, folder: str, built: BuiltQuery[Computation]) -> FileSink:
-    columns = _named(built, no_rows(spark, built.events.schema)).schema
-    return FileSink(spark, "parquet", folder, (), {}, columns)
+def _refused_columns(built: BuiltQuery[Computation]) -> StructType:
+    """Return the columns of refused rows: all of their sources', then source and reason."""
+    kept = built.kept if built.kept is not None else StructType()
+    return StructType([*kept, *(StructField(name, StringType()) for name in (SOURCE_NAME, REASON))])
 
 
-def _named(built: BuiltQuery[Computation], events: DataFrame) -> DataFrame:
-    """Rename the columns of events to the user's names, each once."""
-    names = [built.time, "source", *built.plan.given_names]
-    chosen: dict[str, str] = {}
-    for column, name in zip(events.columns, names, strict=True):
-        if name.lower() not in (each.lower() for each in chosen):
-            chosen[name] = column
-    return events.select(*(sf.col(column).alias(name) for name, column in chosen.items()))
+def _kept_columns(kept: StructType) -> pa.Schema:
+    """Return the columns of refused rows as ingest reads them."""
+    columns = to_arrow_schema(kept, timezone="UTC")
+    return pa.schema([each.with_name(f"{KEPT}{place}") for place, each in enumerate(columns)])
 
 
 def _with_ticks(events: DataFrame) -> DataFrame:

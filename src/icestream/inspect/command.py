@@ -56,7 +56,7 @@ def commands(reported: Callable[[Callable[..., None]], Callable[..., None]]) -> 
         rich_markup_mode=None,
         help="Show and check the state of a checkpoint; only rewrite and repair change it.",
     )
-    for command in (show, groups, get, diff, export, rewrite, verify, repair):
+    for command in (show, groups, get, diff, export, copy, upgrade, rewrite, verify, repair):
         app.command(command.__name__)(reported(_reported(command)))
     return app
 
@@ -196,6 +196,45 @@ def export(
         _print_json({"file": str(to), "rows": rows, "bytes": size})
     else:
         typer.echo(f"{rows} rows, {format_bytes(size)} in {to}")
+
+
+def copy(
+    checkpoint: Where,
+    to: Annotated[Path, typer.Option(help="The folder of the copy; must not exist.")],
+    clone: Annotated[
+        bool, typer.Option("--clone", help="Give the copy an identity of its own.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Copy the last version of a checkpoint, also while its query runs.
+
+    A backup replaces the original: tables know what they have of it. A clone runs beside the
+    original, and writes rows of its own.
+    """
+    from icestream.inspect.copying import copy_checkpoint
+
+    done = copy_checkpoint(checkpoint, str(to), clone=clone)
+    if as_json:
+        _print_json(asdict(done))
+    else:
+        size = format_bytes(done.bytes)
+        typer.echo(f"version {done.version}: {done.files} files, {size} in {to}")
+
+
+def upgrade(checkpoint: Where, as_json: AsJson = False) -> None:
+    """Convert a checkpoint of an older format, in place; its query must be stopped.
+
+    What cannot be converted is refused with the reason, and stays as it is.
+    """
+    from icestream.inspect.upgrade import upgrade_checkpoint
+
+    done = upgrade_checkpoint(checkpoint)
+    if as_json:
+        _print_json(asdict(done))
+    elif not done.files:
+        typer.echo(f"{done.root} has format {done.after} already")
+    else:
+        typer.echo(f"{done.root}: format {done.before} became {done.after}, {done.files} files")
 
 
 def rewrite(

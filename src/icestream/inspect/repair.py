@@ -26,18 +26,15 @@ from dataclasses import dataclass, field
 from icestream.core.errors import CheckpointError, IcestreamError
 from icestream.inspect.access.checkpoint import Checkpoint
 from icestream.inspect.access.scratch_shard import MEMORY
-from icestream.inspect.verify import DELIVERED, REPAIRED, VerifyReport, verify
+from icestream.inspect.copying import SPARK, copy_commits, copy_version
+from icestream.inspect.verify import REPAIRED, VerifyReport, verify
 from icestream.runtime.version.lease import Lease
-from icestream.state.files import Files, folder_of
-from icestream.state.versions.commits import COMMITS, PLAN, RESULTS, SEGMENTS, Commit
+from icestream.state.files import folder_of
+from icestream.state.versions.commits import COMMITS, PLAN, Commit
 from icestream.state.versions.ownership import Owner
 
 #: folder of the files that a repair in place drops
 DROPPED = "damaged"
-#: Spark's own checkpoint, next to the state
-SPARK = "spark"
-#: bytes copied at once
-_PIECE = 1 << 20
 
 
 @dataclass
@@ -92,28 +89,9 @@ def repair_copy(checkpoint: Checkpoint, repair: Repair, target: str) -> None:
         msg = f"{target} already exists; name a new folder for the repaired copy"
         raise CheckpointError(msg)
     dropped = set(repair.dropped)
-    kept = [number for number in checkpoint.versions if number <= version]
-    paths = [f"{SEGMENTS}/{each.info.name}" for each in checkpoint.live(version)]
-    for number in kept:
-        commit = checkpoint.store.load(number)
-        paths += [f"{SEGMENTS}/{each.info.name}" for each in commit.added]
-        paths += [f"{RESULTS}/{info.name}" for info in (*commit.results, *commit.late)]
-    marks = f"{checkpoint.root}/{DELIVERED}"
-    paths += [
-        f"{DELIVERED}/{view}/{mark}"
-        for view in files.list(marks)
-        for mark in files.list(f"{marks}/{view}")
-    ]
-    for path in (PLAN, *dict.fromkeys(paths)):
-        source = f"{checkpoint.root}/{path}"
-        if source not in dropped and files.exists(source):
-            _copy(files, source, f"{target}/{path}")
+    copy_version(checkpoint, version, target, without=dropped)
     files.put(f"{target}/{REPAIRED}/{version:012d}", b"")
-    # the takeovers among the commits define what the names of commits mean
-    sources = [*checkpoint.store.takeovers_until(version), *map(checkpoint.store.path, kept)]
-    for source in sources:
-        if source not in dropped:
-            _copy(files, source, f"{target}/{os.path.relpath(source, checkpoint.root)}")
+    copy_commits(checkpoint, version, target, dropped)
 
 
 def repair_in_place(checkpoint: Checkpoint, repair: Repair) -> str:
@@ -198,15 +176,3 @@ def _advice(checkpoint: Checkpoint, commit: Commit, newer: list[int]) -> Iterato
             f"rows of the lost versions may have reached the sink and will be delivered again: the "
             f"rows of batches after {batch} are repeated unless the sink recognises versions"
         )
-
-
-def _copy(files: Files, source: str, target: str) -> None:
-    opened, made = files.open(source), files.create(target)
-    try:
-        for offset in range(0, opened.size, _PIECE):
-            made.write(opened.read_at(offset, _PIECE))
-        made.sync()
-    finally:
-        opened.close()
-        made.close()
-    files.sync_folder(folder_of(target))

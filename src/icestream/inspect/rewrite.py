@@ -213,6 +213,7 @@ class _Rewriting:
             released=tuple(n for each in self._changes.values() for n in each.released),
             results=(),
             late=(),
+            tables=(),
             bases=bases,
             horizon=before.watermark if min(bases) == version else before.horizon,
             next_ordinal=self._ordinal,

@@ -32,14 +32,18 @@ from icestream.plan.grid.parts import parts_of
 from icestream.plan.nodes.queries import Computation, Plan, check_same_plan
 from icestream.plan.nodes.updates import Updates
 from icestream.plan.state_schema import state_schema_of, written
+from icestream.runtime.tables.append_table import AppendTable
+from icestream.runtime.tables.layout import TableLayout
+from icestream.runtime.tables.sweep import sweep_table
 from icestream.runtime.version.lease import Lease
 from icestream.runtime.version.progress import Timer, progress_of
-from icestream.runtime.version.retention import VersionRetention
+from icestream.runtime.version.retention import SWEEP_EVERY, VersionRetention
 from icestream.runtime.version.run_folders import new_run, remove_other_runs
 from icestream.runtime.version.scaling import next_sizing, placed, placement_report, task_bounds
 from icestream.runtime.version.settings import LEAST_QUOTA, Settings
 from icestream.runtime.version.task import ShardReport, ShardTask
 from icestream.runtime.version.work import (
+    BatchChanged,
     Executor,
     Parcel,
     VersionContext,
@@ -66,6 +70,10 @@ from icestream.state.versions.commits import (
 )
 from icestream.state.versions.idle import IdleBatches
 from icestream.state.versions.ownership import Owner, TakenOver
+from icestream.state.versions.table_files import LATE_VIEW
+
+#: times that a version starts again because its batch changed
+_READ_AGAIN = 3
 
 Batch_contra = TypeVar("Batch_contra", contravariant=True)
 
@@ -95,6 +103,7 @@ class Driver(Generic[Batch_contra]):
         clock: Clock | None = None,
         application: str = "a query",
         lease: Lease | None = None,
+        tables: Sequence[AppendTable] = (),
     ) -> None:
         """Take the checkpoint; nothing is computed yet.
 
@@ -106,6 +115,7 @@ class Driver(Generic[Batch_contra]):
             clock: the clock; by default that of the plan or of the machine.
             application: the name of this program, for an owner that loses the checkpoint to it.
             lease: held while this driver is open, to keep other programs from starting.
+            tables: tables that tasks write the rows of some views to, and refused rows.
         """
         self._plan = plan
         settings.check_memory(_kinds_of_windows(plan))
@@ -127,6 +137,7 @@ class Driver(Generic[Batch_contra]):
         self._versions = VersionRetention(self.store, files, settings.root, settings.keep)
         self._idle = IdleBatches(files, settings.root)
         self._lease = lease
+        self._tables = tuple(tables)
         self._delivered: Micros | None = None
         #: the last batch and the seconds it took, if the caller measures that
         self.trigger: tuple[int, float] | None = None
@@ -286,9 +297,15 @@ class Driver(Generic[Batch_contra]):
     ) -> Delivery | None:
         """Compute and commit a version, unless this is a tick and there is nothing to do.
 
-        An error after a takeover is reported as the takeover.
+        If a part of the batch changed when it was read again, all of it is read again. An error
+        after a takeover is reported as the takeover.
         """
         try:
+            for _ in range(_READ_AGAIN):
+                try:
+                    return self._computed(number, batch, flush, last=last)
+                except BatchChanged:
+                    self._resume()
             return self._computed(number, batch, flush, last=last)
         except Exception:
             self.tell_if_taken_over()
@@ -301,10 +318,16 @@ class Driver(Generic[Batch_contra]):
         before, timer = self.last, Timer(self._clock)
         version = before.version + 1 if before else 1
         watermark = before.watermark if before else MINUS_INFINITY
+        emits = number is not None or batch is None
+        layouts = [each.layout for each in self._tables] if emits else []
+        tables = tuple(each for each in layouts if each.view != LATE_VIEW)
+        refused = [each for each in layouts if each.view == LATE_VIEW]
+        self._executor.refused = refused[0] if refused else None
         context = self._context(
             version,
             watermark,
             timer,
+            tables,
             flushing=batch is None,
             last=last,
             is_history=batch is not None and number is None,
@@ -330,6 +353,8 @@ class Driver(Generic[Batch_contra]):
         timer.note("commit")
         self.delivered()
         self._versions.tidy()
+        if version % SWEEP_EVERY == 0:
+            self._sweep_tables()
         sweep(os.path.join(self._run, "arenas"), set(commit.arenas))
         self._settled = True
         timer.note("tidy")
@@ -349,6 +374,7 @@ class Driver(Generic[Batch_contra]):
         version: int,
         watermark: Micros,
         timer: Timer,
+        tables: tuple[TableLayout, ...],
         *,
         flushing: bool,
         last: bool,
@@ -384,6 +410,7 @@ class Driver(Generic[Batch_contra]):
                 named=arenas,
                 codec=settings.codec,
                 epoch=self.store.epoch,
+                tables=tables,
                 **rest,
             )
 
@@ -469,6 +496,11 @@ class Driver(Generic[Batch_contra]):
                 if report.result is not None and (number is not None or context.flushing)
             ),
             late=tuple(p.sent.late for p in parcels if p.sent.late is not None),
+            tables=tuple(
+                file
+                for files in (*(r.tables for r in reports), *(p.sent.tables for p in parcels))
+                for file in files
+            ),
             bases=bases,
             horizon=self._horizon(bases, watermark),
             next_ordinal=self._next_ordinal(context, parcels),
@@ -551,7 +583,16 @@ class Driver(Generic[Batch_contra]):
         """Read the position of the checkpoint."""
         self._versions.resume(left)
         self._idle.resume()
+        self._sweep_tables()
         self._settled = True
+
+    def _sweep_tables(self) -> None:
+        """Remove files of dead attempts from the tables."""
+        if self._tables:
+            recent = self.store.versions()[-SWEEP_EVERY - 1 :]
+            commits = [self.store.load(version) for version in recent]
+            for table in self._tables:
+                sweep_table(table, commits, self.store.epoch)
 
     def _note_idle(self, number: int | None) -> None:
         """Record that a batch had no events, so that the next one does not look like a gap."""

@@ -19,6 +19,9 @@ from icestream.plan.nodes.queries import Computation
 from icestream.runtime.driver import Delivery, Driver
 from icestream.runtime.exchange.parcels import ExchangeWriter, SplitReport
 from icestream.runtime.ingest.reception import IngestTask, RereadTask
+from icestream.runtime.tables.append_table import AppendTable
+from icestream.runtime.tables.layout import TableLayout
+from icestream.runtime.tables.writer import TableWriters, read_back, refused_rows
 from icestream.runtime.version.settings import Settings
 from icestream.runtime.version.task import ShardReport, ShardTask, run_all
 from icestream.runtime.version.work import Parcel
@@ -38,6 +41,7 @@ class LocalExecutor:
         """Write late events to the checkpoint at `root` and parcels to `parcel_files`."""
         self.parcel_files = parcel_files
         self.epoch = 0
+        self.refused: TableLayout | None = None
         self._files = files
         self._root = root
 
@@ -50,7 +54,11 @@ class LocalExecutor:
         """Fold each split into its own parcel."""
         return [
             self._parcel(
-                f"{number:06d}", ingest.version, folder, partial(_fold, ingest, split, number)
+                f"{number:06d}",
+                ingest.version,
+                folder,
+                partial(_fold, ingest, split, number),
+                refused_rows(self.refused, ingest.version, number, self.epoch),
             )
             for number, split in enumerate(batch)
         ]
@@ -64,11 +72,16 @@ class LocalExecutor:
         ]
 
     def _parcel(
-        self, name: str, version: int, folder: str, run: Callable[[ExchangeWriter], SplitReport]
+        self,
+        name: str,
+        version: int,
+        folder: str,
+        run: Callable[[ExchangeWriter], SplitReport],
+        tables: TableWriters | None = None,
     ) -> Parcel:
         path = os.path.join(folder, f"{name}.parcel")
         label = f"{version:012d}-{new_attempt(self.epoch)}"
-        out = ExchangeWriter(self.parcel_files, path, self._files, self._root, label)
+        out = ExchangeWriter(self.parcel_files, path, self._files, self._root, label, tables=tables)
         try:
             report = run(out)
             return Parcel(path, out.finish(), report)
@@ -96,15 +109,18 @@ class LocalQuery:
         settings: Settings,
         files: Files | None = None,
         parcel_files: Files | None = None,
+        tables: Sequence[AppendTable] = (),
     ) -> None:
         """Open the checkpoint and resume from it.
 
-        By default parcels are also written to the files of the checkpoint.
+        By default parcels are also written to the files of the checkpoint. Rows of views with a
+        table go to it.
         """
         self.plan = plan
         self.files = files or LocalFiles()
         executor = LocalExecutor(self.files, settings.root, parcel_files or self.files)
-        self.driver: Driver[Splits] = Driver(plan, settings, self.files, executor)
+        self.driver: Driver[Splits] = Driver(plan, settings, self.files, executor, tables=tables)
+        self._tables = {each.layout.view: each for each in tables}
 
     @property
     def next_batch(self) -> int:
@@ -141,7 +157,16 @@ class LocalQuery:
         self.driver.close()
 
     def rows(self, deliveries: Sequence[Delivery], view: int = 0) -> pa.Table:
-        """Return the rows of one view of deliveries in one table."""
+        """Return the rows of one view of deliveries in one table, and add them to its table."""
+        table = self._tables.get(view)
+        columns = self.plan.results(self.plan.views[view])
+        if table is not None:
+            files = [file for each in deliveries for file in each.commit.tables]
+            for delivery in deliveries:
+                table.add(delivery.commit.version - 1, delivery.commit.tables)
+            return pa.concat_tables(
+                [columns.empty_table(), *(read_back(file, columns) for file in files)]
+            )
         try:
             tables = [
                 table
@@ -153,7 +178,7 @@ class LocalQuery:
             self.driver.tell_if_taken_over()
             raise
         if not tables:
-            return self.plan.results(self.plan.views[view]).empty_table()
+            return columns.empty_table()
         return pa.concat_tables(tables)
 
 

@@ -247,15 +247,19 @@ class _LocalOpenFile:
 class LocalFiles:
     """`Files` on a local file system, with real syncs. Stateless, so closures can carry it."""
 
+    #: modes of what is created, less the user's umask
+    file_mode = PRIVATE_FILE
+    folder_mode = PRIVATE_FOLDER
+
     def create(self, path: str) -> NewFile:
         """Create a file exclusively, and its parent folders; FileExistsError if it exists."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         with _refusals_named(path):
             try:
-                return _LocalNewFile(path, os.open(path, flags, PRIVATE_FILE))
+                return _LocalNewFile(path, os.open(path, flags, self.file_mode))
             except FileNotFoundError:
                 self._make_folder(folder_of(path))
-                return _LocalNewFile(path, os.open(path, flags, PRIVATE_FILE))
+                return _LocalNewFile(path, os.open(path, flags, self.file_mode))
 
     def open(self, path: str) -> OpenFile:
         """Open a file for reading; FileNotFoundError if there is none."""
@@ -335,5 +339,5 @@ class LocalFiles:
         parent = folder_of(folder.rstrip("/"))
         self._make_folder(parent)
         with contextlib.suppress(FileExistsError):
-            os.mkdir(folder, PRIVATE_FOLDER)
+            os.mkdir(folder, self.folder_mode)
         self.sync_folder(parent)

@@ -13,11 +13,13 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from icestream.core.errors import StorageError
-from icestream.runtime.spark.parquet_sink import ParquetFiles, SinkLog
-from icestream.runtime.spark.sink import FileSink, ResultRows, no_rows
+from icestream.runtime.driver import Delivery
+from icestream.runtime.spark.parquet_sink import ParquetTable, SinkLog
+from icestream.runtime.spark.sink import FileSink, ResultRows, hand_out, no_rows, table_of
 from icestream.state.files import LocalFiles
 from icestream.state.log.ipc import write_table
 from icestream.state.log.writer import SegmentWriter
+from icestream.state.versions.commits import Commit
 
 pytestmark = pytest.mark.spark
 
@@ -60,10 +62,12 @@ def rows_in(spark: SparkSession, path: str, frame: DataFrame) -> ResultRows:
 
 def give(sink: FileSink, rows: ResultRows, version: int) -> None:
     """Hand rows to a sink as a query does."""
-    if sink.writes(rows):
-        sink.write(rows, version)
-    else:
-        sink.deliver(rows.frame(), version)
+    hand_out(sink, rows, Delivery(Commit(version + 1, None), (), (), again=False))
+
+
+def writes(sink: FileSink, rows: ResultRows) -> bool:
+    """Return whether rows are written without Spark."""
+    return table_of(sink, rows.shape) is not None
 
 
 def storage(folder: str) -> tuple[str, dict[bytes, bytes], list[tuple[Any, ...]]]:
@@ -87,7 +91,7 @@ def test_oracle_direct_files_have_the_schema_spark_writes(
     rows = rows_in(spark, f"{tmp_path}/rows", frame)
     with setting(spark, "spark.sql.parquet.outputTimestampType", stored):
         ours = FileSink(spark, "parquet", f"{tmp_path}/ours", (), {}, frame.schema)
-        assert ours.writes(rows)
+        assert writes(ours, rows)
         give(ours, rows, 0)
         theirs = FileSink(spark, "parquet", f"{tmp_path}/theirs", (), {}, frame.schema)
         theirs.deliver(rows.frame(), 0)
@@ -115,7 +119,7 @@ def test_files_are_compressed_as_asked(codec: str, spark: SparkSession, tmp_path
     rows = rows_in(spark, f"{tmp_path}/rows", frame)
     options = {"compression": codec}
     sink = FileSink(spark, "parquet", f"{tmp_path}/out", (), options, rows.schema)
-    assert sink.writes(rows)
+    assert writes(sink, rows)
     give(sink, rows, 0)
     expected = "UNCOMPRESSED" if codec == "none" else codec.upper()
     assert storage(f"{tmp_path}/out")[2] == [("n", "INT64", expected)]
@@ -145,18 +149,18 @@ def test_what_only_spark_can_write_is_left_to_spark(
     schema = spark.range(1).toDF("n").selectExpr(f"{column} as x").schema
     for name, value in conf.items():
         with setting(spark, name, value):
-            assert ParquetFiles.of(spark, f"{tmp_path}/out", options, schema) is None
+            assert ParquetTable.of(spark, f"{tmp_path}/out", options, schema) is None
     if not conf:
-        assert ParquetFiles.of(spark, f"{tmp_path}/out", options, schema) is None
+        assert ParquetTable.of(spark, f"{tmp_path}/out", options, schema) is None
 
 
 def test_hadoops_settings_of_parquet_are_left_to_spark(spark: SparkSession, tmp_path: Path) -> None:
     hadoop: Any = spark.sparkContext._jsc.hadoopConfiguration()
     schema = spark.range(1).schema
-    assert ParquetFiles.of(spark, f"{tmp_path}/out", {}, schema) is not None
+    assert ParquetTable.of(spark, f"{tmp_path}/out", {}, schema) is not None
     hadoop.set("parquet.crypto.factory.class", "some.Factory")
     try:
-        assert ParquetFiles.of(spark, f"{tmp_path}/out", {}, schema) is None
+        assert ParquetTable.of(spark, f"{tmp_path}/out", {}, schema) is None
     finally:
         hadoop.unset("parquet.crypto.factory.class")
 
@@ -234,7 +238,7 @@ def test_shaped_rows_go_through_spark(spark: SparkSession, tmp_path: Path) -> No
         spark, rows.files, rows.paths, rows.schema, lambda frame: frame.where("n > 2")
     )
     sink = FileSink(spark, "parquet", f"{tmp_path}/out", (), {}, rows.schema)
-    assert not sink.writes(shaped)
+    assert not writes(sink, shaped)
     give(sink, shaped, 0)
     assert sorted(row.n for row in spark.read.parquet(f"{tmp_path}/out").collect()) == [3, 4]
 
@@ -243,7 +247,7 @@ def test_folders_may_have_any_name(spark: SparkSession, tmp_path: Path) -> None:
     folder = tmp_path / "out 1%20+a"
     rows = rows_in(spark, f"{tmp_path}/rows", spark.range(5).toDF("n"))
     sink = FileSink(spark, "parquet", str(folder), (), {}, rows.schema)
-    assert sink.writes(rows)
+    assert writes(sink, rows)
     give(sink, rows, 0)
     assert sorted(row.n for row in spark.read.parquet(str(folder)).collect()) == [*range(5)]
     [path] = folder.glob("*.parquet")

@@ -141,10 +141,33 @@ def test_late_events_are_counted_and_kept(
     assert query.lastProgress is not None
     assert query.lastProgress["icestream"]["lateEvents"] == 1
     kept = spark.read.parquet(f"{tmp_path}/late")
-    assert kept.columns == ["ts", "source", "key"]
-    assert [(r[0], r[1]) for r in kept.selectExpr("unix_millis(ts)", "key").collect()] == [
-        (7900, "b")
-    ]
+    assert kept.columns == ["ts", "key", "_source", "_reason"]
+    found = kept.selectExpr("unix_millis(ts)", "key", "_source", "_reason").collect()
+    assert [tuple(row) for row in found] == [(7900, "b", "stream", "late")]
+
+
+def test_oracle_late_and_refused_rows_are_whole_and_can_be_replayed(
+    feed: Feed, start: Callable[..., ice.Query], spark: SparkSession, tmp_path: Path
+) -> None:
+    def wide(*seconds: float | None) -> pa.Table:
+        count = len(seconds)
+        other = pa.array([[n, None] for n in range(count)], pa.list_(pa.int64()))
+        return events(*seconds).append_column("unused", other).append_column("n", [[*range(count)]])
+
+    feed.add(wide(10))
+    feed.add(wide(20, 8.5, 7.9, None, 3))
+    for options in ({}, {"input": "rows"}):
+        folder = f"{tmp_path}/late{len(options)}"
+        result = counted(feed, nulls="drop")
+        writer = result.writeStream.format("noop").options(lateEvents=folder, flush=True, **options)
+        writer = writer.option("checkpointLocation", f"{folder}-chk").trigger(availableNow=True)
+        writer.memory("64 MB").start().awaitTermination()
+        kept = spark.read.parquet(folder)
+        expected = feed.batch().where("n in (2, 3, 4)")
+        assert kept.drop("_source", "_reason").schema == expected.schema
+        assert kept.drop("_source", "_reason").exceptAll(expected).count() == 0
+        reasons = [row[0] for row in kept.orderBy("n").select("_reason").collect()]
+        assert reasons == ["late", "without time", "late"]
 
 
 def test_bad_input_in_a_task_is_the_error_the_user_sees(

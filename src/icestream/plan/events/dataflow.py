@@ -110,11 +110,6 @@ class Dataflow:
         """Return the number of components."""
         return len(self.components)
 
-    @property
-    def given_names(self) -> tuple[str, ...]:
-        """Return the user's names of the columns of all sources."""
-        return tuple(name for schema in self.columns for name in schema.names)
-
     def results(self, view: Output) -> pa.Schema:
         """Return the columns of the rows of a view."""
         return LifetimeRows(view.payload, self.time, view.mode).schema

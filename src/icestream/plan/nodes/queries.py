@@ -92,11 +92,6 @@ class Computation(Protocol):
         ...
 
     @property
-    def given_names(self) -> tuple[str, ...]:
-        """Return the user's names of the columns that ingest reads after time and source."""
-        ...
-
-    @property
     def late(self) -> str:
         """Return what happens to late events: `drop` or `keep`."""
         ...
@@ -216,11 +211,6 @@ class Plan:
     def jobs(self) -> int:
         """Return 1: there is one component."""
         return 1
-
-    @property
-    def given_names(self) -> tuple[str, ...]:
-        """Return the user's names of keys and inputs."""
-        return (*self.keys.names, *self.expressions)
 
     @property
     def types(self) -> dict[str, pa.DataType]:

@@ -129,11 +129,6 @@ class Updates:
         return 1
 
     @property
-    def given_names(self) -> tuple[str, ...]:
-        """Return the user's names of the columns."""
-        return tuple(self.columns.names)
-
-    @property
     def batch_schema(self) -> pa.Schema:
         """Return the columns of the batches that ingest reads."""
         named = [pa.field(column(place), each.type) for place, each in enumerate(self.columns)]

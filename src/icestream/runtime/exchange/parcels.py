@@ -28,6 +28,7 @@ import pyarrow as pa
 from icestream.core.arrays import Table
 from icestream.core.times import INFINITY, Micros
 from icestream.operators.dataflow.sorted_changes import between, by_group, first_and_last
+from icestream.runtime.tables.writer import TableWriters
 from icestream.state.files import Files
 from icestream.state.log.format import ENTRY_DTYPE, SegmentInfo
 from icestream.state.log.ipc import read_batch, read_table, write_table
@@ -36,6 +37,7 @@ from icestream.state.log.segments import segment_name
 from icestream.state.log.writer import SegmentWriter
 from icestream.state.versions.attempts import epoch_of, new_attempt
 from icestream.state.versions.commits import RESULTS, SEGMENTS
+from icestream.state.versions.table_files import LATE_VIEW, TableFile
 
 KEYS = 0
 TUPLES = 1
@@ -89,6 +91,8 @@ class Sent:
     late: SegmentInfo | None
     #: the segment that stores its events
     raw_events: SegmentInfo | None
+    #: files for the table of refused rows
+    tables: tuple[TableFile, ...] = ()
 
 
 class ExchangeWriter:
@@ -102,8 +106,10 @@ class ExchangeWriter:
         root: str,
         name: str,
         codec: str | None = None,
+        tables: TableWriters | None = None,
     ) -> None:
-        """Write to `path`; late and stored events go to the checkpoint in `root`."""
+        """Write to `path`; late and stored events go to the checkpoint in `root`, or to a table."""
+        self._tables = tables
         self._log_files = log_files
         self._root = root
         self._name = name
@@ -156,7 +162,9 @@ class ExchangeWriter:
             )
 
     def late(self, events: pa.RecordBatch) -> None:
-        """Store events that arrived too late."""
+        """Store rows that were refused: events that arrived too late, or without a time."""
+        if self._tables is not None and self._tables.write(LATE_VIEW, events):
+            return
         if self._late is None:
             path = f"{self._root}/{RESULTS}/{self._name}-late.rows"
             self._late = SegmentWriter(self._log_files, path, 0)
@@ -175,11 +183,12 @@ class ExchangeWriter:
         if self._kept is not None and self._kept.records == 0:
             self._kept.abandon()
             self._kept = None
-        return Sent(late, None if self._kept is None else self._kept.finish())
+        tables = () if self._tables is None else tuple(self._tables.finish(sync=True))
+        return Sent(late, None if self._kept is None else self._kept.finish(), tables)
 
     def abandon(self) -> None:
         """Remove everything that was written."""
-        for writer in (self._writer, self._late, self._kept):
+        for writer in (self._writer, self._late, self._kept, self._tables):
             if writer is not None:
                 writer.abandon()
 

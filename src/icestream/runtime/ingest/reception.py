@@ -15,6 +15,15 @@ from icestream.plan.nodes.queries import SOURCE, TIME, Computation
 from icestream.runtime.exchange.parcels import ExchangeWriter, SplitReport
 from icestream.state.log.format import SegmentInfo
 
+#: names of columns that are read for refused rows alone start with it
+KEPT = "kept"
+#: columns of refused rows besides their own
+SOURCE_NAME = "_source"
+REASON = "_reason"
+#: reasons
+LATE = "late"
+WITHOUT_TIME = "without time"
+
 
 class IngestTask(Protocol):
     """Turns one split into an exchange parcel."""
@@ -72,11 +81,18 @@ class EventTimeCheck:
         self._on_late = on_late
 
     def admit(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Ints]:
-        """Return the accepted events, with their times."""
+        """Return the accepted events, with their times, without columns kept of refused ones."""
+        accepted, times = self._admitted(batch)
+        return _read_columns(accepted), times
+
+    def _admitted(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Ints]:
         self.report.rows += batch.num_rows
         missing = batch.column(TIME).null_count
         if missing:
-            self.refuse_without_time(missing, batch.filter(batch.column(TIME).is_null()))
+            without = batch.filter(batch.column(TIME).is_null())
+            self.refuse_without_time(missing, without)
+            if self._plan.late == "keep":
+                self._keep(without, WITHOUT_TIME)
             batch = batch.filter(batch.column(TIME).is_valid())
         times = np.asarray(batch.column(TIME).cast(pa.int64()).to_numpy())
         if batch.num_rows == 0:
@@ -87,12 +103,27 @@ class EventTimeCheck:
             late = times < self._late_before
             self.report.late += int(late.sum())
             if self._plan.late == "keep":
-                self._out.late(batch.filter(pa.array(late)))
+                self._keep(batch.filter(pa.array(late)), LATE)
             if self._on_late is not None:
-                self._on_late(batch.filter(pa.array(late)), times[late])
+                self._on_late(_read_columns(batch.filter(pa.array(late))), times[late])
             kept = np.flatnonzero(~late)
             batch, times = batch.take(pa.array(kept)), times[kept]
         return batch, times
+
+    def _keep(self, rows: pa.RecordBatch, reason: str) -> None:
+        """Store refused rows: whole, with source and reason, if their columns were read."""
+        kept = [name for name in rows.schema.names if name.startswith(KEPT)]
+        if not kept:
+            if reason == LATE:
+                self._out.late(rows)
+            return
+        names = pa.array([each.name for each in self._plan.sources], pa.string())
+        columns = [
+            *(rows.column(name) for name in kept),
+            names.take(rows.column(SOURCE)),
+            pa.array([reason] * rows.num_rows, pa.string()),
+        ]
+        self._out.late(pa.RecordBatch.from_arrays(columns, [*kept, SOURCE_NAME, REASON]))
 
     def refuse_without_time(self, events: int, batch: pa.RecordBatch) -> None:
         """Count events without a time, or refuse them if their source is strict."""
@@ -137,6 +168,11 @@ class EventTimeCheck:
         """Return the report, with the number of entries that were sent."""
         count_entries(self.report, entries, load)
         return self.report
+
+
+def _read_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the columns that the plan reads."""
+    return batch.select([name for name in batch.schema.names if not name.startswith(KEPT)])
 
 
 def count_entries(report: SplitReport, entries: int, load: Ints) -> None:

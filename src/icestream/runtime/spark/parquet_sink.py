@@ -1,13 +1,12 @@
-"""Writes result files as the Parquet files that Spark's file sink would write, without a job.
+"""A folder of Parquet files with the log of Spark's file sink, written by tasks without the JVM.
 
-Idea: if the driver is the only executor, passing rows to the JVM for writing costs more than
-computing them. The driver writes the same table itself, one file per result file, and registers the
-files in the log of Spark's file sink through Spark's own class, which reads, compacts and cleans
-that log. Readers see the table that Spark would have written.
+Idea: passing rows to the JVM for writing costs more than computing them. Tasks write the same files
+themselves, and the driver registers them in the log of Spark's file sink through Spark's own class,
+which reads, compacts and cleans that log. Readers see the table that Spark would have written.
 
 Invariants:
 1. Types, encodings and stored schema are those that Spark writes; where they would differ,
-   `ParquetFiles.of` returns None
+   `ParquetTable.of` returns None
    (`test_oracle_direct_files_have_the_schema_spark_writes`,
    `test_what_only_spark_can_write_is_left_to_spark`).
 2. A version is registered once, after its files are durable
@@ -15,22 +14,18 @@ Invariants:
 3. Spark can continue the log where we stopped, and we where Spark stopped
    (`test_spark_and_direct_writing_take_turns`).
 
-Cost: a thread per result file, each with the memory of a row group.
-
-Limits: files of an attempt that failed before it registered them stay in the folder, invisible to
-Spark, as do those of Spark's own failed attempts.
+Limits: one query writes to a folder. Only local (or mounted) folders.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, cast
+from urllib.parse import unquote, urlparse
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -55,7 +50,11 @@ from pyspark.sql.types import (
 )
 
 from icestream.core.errors import StorageError
-from icestream.state.files import LocalFiles
+from icestream.core.units import parse_bytes
+from icestream.runtime.tables.append_table import check_columns
+from icestream.runtime.tables.layout import TARGET_FILE_SIZE, TableLayout, can_partition
+from icestream.runtime.tables.writer import TableWriter
+from icestream.state.versions.table_files import TableFile
 
 #: codecs by the names of Spark, with the names of pyarrow
 _CODECS = {
@@ -90,87 +89,110 @@ _ALIKE = (
     TimestampNTZType,
     TimestampType,
 )
-_FLOATS = (DoubleType, FloatType)
+_ROW_METADATA = "org.apache.spark.sql.parquet.row.metadata"
 
 
-@dataclass(frozen=True)
-class ParquetFiles:
+class ParquetTable:
     """A folder of Parquet files with the log of Spark's file sink."""
 
-    folder: str
-    codec: str
-    schema: pa.Schema
-    #: the schema that Spark stores in the metadata
-    marks: Mapping[str, str]
-    #: whether timestamps are stored in 96 bits
-    int96: bool
-    #: columns that are worth a dictionary: all but floats
-    repeated: tuple[str, ...]
-    log: SinkLog
+    def __init__(self, layout: TableLayout, log: SinkLog) -> None:
+        """Use a folder that has been checked."""
+        self.layout = layout
+        self.log = log
 
     @classmethod
     def of(
-        cls, spark: SparkSession, path: str, options: Mapping[str, str], rows: StructType
-    ) -> ParquetFiles | None:
-        """Return a writer of such rows to the folder; None if only Spark can write it."""
+        cls,
+        spark: SparkSession,
+        path: str,
+        options: Mapping[str, str],
+        rows: StructType,
+        *,
+        partition_by: Sequence[str] = (),
+        writer: str = f"{'0' * 32}-0",
+        view: int = 0,
+    ) -> ParquetTable | None:
+        """Return the table at a path for such rows; None if only Spark can write it."""
         chosen = {key.lower(): value for key, value in options.items() if key.lower() != "path"}
         codec = chosen.pop("compression", str(spark.conf.get(_CODEC))).lower()
+        target = parse_bytes(chosen.pop("targetfilesize", TARGET_FILE_SIZE))
+        inside = StructType([each for each in rows if each.name not in partition_by])
         kinds = list(_leaves(rows))
         int96 = spark.conf.get(_INSTANTS) == "INT96" and any(_is_instant(kind) for kind in kinds)
+        schema = to_arrow_schema(rows, timezone="UTC")
         plain = (
             not chosen
             and codec in _CODECS
+            and len(inside)
             and all(_is_alike(kind) for kind in kinds)
+            and all(can_partition(schema.field(name).type) for name in partition_by)
             and not any(field.metadata for field in _fields(rows))
             and not (int96 and any(isinstance(kind, TimestampNTZType) for kind in kinds))
             and (int96 or spark.conf.get(_INSTANTS) in ("INT96", "TIMESTAMP_MICROS"))
             and all(str(spark.conf.get(name)) == value for name, value in _AS_WE_DO.items())
-            and is_alone(spark)
         )
         log = SinkLog(spark, path) if plain else None
         if log is None or log.folder is None or log.customised:
             return None
         marks = {
             "org.apache.spark.version": spark.version,
-            "org.apache.spark.sql.parquet.row.metadata": rows.json(),
+            _ROW_METADATA: inside.json(),
         }
-        schema = to_arrow_schema(rows, timezone="UTC")
-        repeated = tuple(f.name for f in rows if not isinstance(f.dataType, _FLOATS))
-        return cls(log.folder, codec, schema, marks, int96, repeated, log)
+        ending = f"{'' if _CODECS[codec] == 'none' else f'.{codec}'}.parquet"
+        layout = TableLayout(
+            view,
+            writer,
+            log.folder,
+            schema,
+            _CODECS[codec],
+            ending,
+            tuple(partition_by),
+            metadata=marks,
+            int96=int96,
+            target=target,
+        )
+        table = cls(layout, log)
+        table.check(inside)
+        return table
 
-    def write(self, results: Sequence[Iterable[pa.Table]], version: int) -> None:
-        """Write the rows of a version, one file per result file, unless it was written before."""
+    def check(self, inside: StructType) -> None:
+        """Refuse a folder whose files have other columns."""
+        for path in reversed(self.log.files()):
+            try:
+                stored = pq.read_metadata(path).metadata or {}
+            except FileNotFoundError:
+                continue
+            told = stored.get(_ROW_METADATA.encode())
+            if told is not None:
+                found = StructType.fromJson(json.loads(told))
+                check_columns(
+                    self.layout.folder,
+                    [(each.name, each.dataType.simpleString()) for each in found],
+                    [(each.name, each.dataType.simpleString()) for each in inside],
+                )
+            return
+
+    def latest(self) -> int:
+        """Return the last version that was registered, or -1."""
+        return self.log.latest
+
+    def add(self, version: int, files: Sequence[TableFile]) -> None:
+        """Register the files of a version, unless it was registered before."""
         latest = self.log.latest
         if version <= latest:
             return
-        # a reader needs at least one file to find the columns
-        parts = results or ([[]] if latest < 0 else [])
-        with ThreadPoolExecutor(max(1, len(parts))) as pool:
-            paths = list(pool.map(self._write_one, parts, range(len(parts))))
-        if paths:
-            LocalFiles().sync_folder(self.folder)
+        if not files and latest < 0:
+            # a reader needs at least one file to find the columns
+            writer = TableWriter(self.layout, lambda _: f"part-00000-{uuid.uuid4()}-c000")
+            files = writer.empty()
+            writer.sync()
         self.log.fill(latest, version)
-        self.log.enter(version, paths)
+        self.log.enter(version, [file.location for file in files])
 
-    def _write_one(self, tables: Iterable[pa.Table], number: int) -> str:
-        extension = "" if _CODECS[self.codec] == "none" else f".{self.codec}"
-        name = f"part-{number:05d}-{uuid.uuid4()}-c000{extension}.parquet"
-        path = os.path.join(self.folder, name)
-        os.makedirs(self.folder, exist_ok=True)
-        with pq.ParquetWriter(
-            path,
-            self.schema,
-            compression=_CODECS[self.codec],
-            use_dictionary=list(self.repeated),
-            use_deprecated_int96_timestamps=self.int96,
-            store_decimal_as_integer=True,
-            store_schema=False,
-        ) as writer:
-            for table in tables:
-                writer.write_table(table.cast(self.schema))
-            writer.add_key_value_metadata(dict(self.marks))
-        _sync(path)
-        return path
+    def holds(self, paths: Collection[str]) -> set[str]:
+        """Return those of some paths that the log has."""
+        known = {os.path.relpath(path, self.layout.folder) for path in self.log.files()}
+        return known & {*paths}
 
 
 class SinkLog:
@@ -181,6 +203,7 @@ class SinkLog:
         session, jvm = spark._jsparkSession, cast("Any", spark._jvm)
         self._gateway: Any = spark.sparkContext._gateway
         self._path = jvm.org.apache.hadoop.fs.Path
+        self._bytes = jvm.java.io.ByteArrayOutputStream
         hadoop = session.sessionState().newHadoopConf()
         given = self._path(path)
         self._disk = given.getFileSystem(hadoop)
@@ -204,6 +227,16 @@ class SinkLog:
         found = self._log.getLatestBatchId()
         return int(found.get()) if found.isDefined() else -1
 
+    def files(self) -> list[str]:
+        """Return the paths of all files that are part of the table, oldest first."""
+        if self.latest < 0:
+            return []
+        # as text, which is one call instead of one per file
+        out = self._bytes()
+        self._log.serialize(self._log.allFiles(), out)
+        entries = out.toString("UTF-8").splitlines()[1:]
+        return [unquote(urlparse(json.loads(entry)["path"]).path) for entry in entries]
+
     def fill(self, latest: int, batch: int) -> None:
         """Register empty batches for missing numbers, because a log with gaps cannot be read.
 
@@ -224,20 +257,6 @@ class SinkLog:
                 "only one query may write to a folder"
             )
             raise StorageError(msg)
-
-
-def is_alone(spark: SparkSession) -> bool:
-    """Return whether the driver, with the Parquet sink, is the only executor."""
-    master = str(spark.sparkContext.master)
-    return master.startswith("local") and not master.startswith("local-cluster")
-
-
-def _sync(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _fields(kind: DataType) -> Iterable[StructField]:

@@ -1,10 +1,10 @@
-"""Where results go: Spark's own writers, a callback, or a table.
+"""Where results go: tables that tasks write, Spark's own writers, a callback.
 
-Idea: a sink receives the result files of a committed version as a DataFrame, never recomputed rows.
-File formats go through Spark's own file sink with its log of completed batches, numbered by our
-versions, so a version that is delivered twice is written once; Parquet is written without the JVM
-if the result is the same (`ParquetFiles`). Other sinks are wrapped in `DeliveryMarks`, which
-records delivered versions.
+Idea: where tasks can write the files of a table (`runtime.tables`), delivering a version means to
+add its files to the table. Every other sink receives the result files of a committed version as a
+DataFrame, never recomputed rows. Other file formats go through Spark's own file sink with its log
+of completed batches, numbered by our versions, so a version that is delivered twice is written
+once. What has no such log is wrapped in `DeliveryMarks`, which records delivered versions.
 
 Invariants:
 1. Versions are delivered in order, without gaps (`test_versions_reach_the_sink_without_gaps`).
@@ -12,6 +12,8 @@ Invariants:
    (`test_crash_a_version_delivered_again_is_written_once`).
 3. After a stop and a restart no sink sees a version twice
    (`test_a_callback_sees_a_version_once_across_restarts`).
+4. Rows that were committed for one sink reach another that the query is restarted with
+   (`test_rows_of_a_table_reach_the_sink_that_replaces_it`).
 
 Limits: after a crash between a delivery and its mark, a callback, a table or a format without such
 a log sees the version a second time; callbacks get its number to detect this.
@@ -19,19 +21,31 @@ a log sees the version a second time; callbacks get its number to detect this.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import json
+import os
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
 from typing import Any, Protocol
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from icestream.core.errors import DefinitionError
 from icestream.runtime.driver import Delivery
 from icestream.runtime.local import read_rows
-from icestream.runtime.spark.parquet_sink import ParquetFiles, SinkLog
+from icestream.runtime.spark.parquet_sink import ParquetTable, SinkLog
+from icestream.runtime.tables.append_table import AppendTable
+from icestream.runtime.tables.delta import DeltaAppendTable
+from icestream.runtime.tables.iceberg import CATALOG, IcebergAppendTable
+from icestream.runtime.tables.layout import TableLayout
+from icestream.runtime.tables.writer import TableWriter, read_back
 from icestream.state.files import Files
+from icestream.state.versions.table_files import TableFile
 
 #: formats that Spark's file sink writes
 FILE_FORMATS = ("parquet", "orc", "json", "csv", "text", "avro")
@@ -71,7 +85,7 @@ def as_they_are(rows: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True)
 class ResultRows:
-    """The rows of a version: result files, and the user's projection of them."""
+    """The rows of a version: files, and the user's projection of them."""
 
     spark: SparkSession
     files: Files
@@ -80,36 +94,73 @@ class ResultRows:
     schema: StructType
     shape: Callable[[DataFrame], DataFrame] = as_they_are
     view: int = 0
+    #: files that were written for a table
+    tables: Sequence[TableFile] = ()
 
-    def tables(self) -> list[Iterator[pa.Table]]:
-        """Return the tables of each file."""
-        return [read_rows(self.files, path, self.view) for path in self.paths]
+    def readers(self, *, but: str | None = None) -> list[Callable[[], Iterator[pa.Table]]]:
+        """Return functions that read one file each, except those of one table."""
+        columns = to_arrow_schema(self.schema, timezone="UTC")
+        others = [each for each in self.tables if each.table != but]
+        return [
+            *(partial(read_rows, self.files, path, self.view) for path in self.paths),
+            *(partial(_rows_of, file, columns) for file in others),
+        ]
 
     def frame(self) -> DataFrame:
         """Return the rows as a DataFrame, one task per file."""
-        if not self.paths:
+        readers = self.readers()
+        if not readers:
             return self.shape(no_rows(self.spark, self.schema))
-        files, paths, view = self.files, self.paths, self.view
 
         def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in numbers:
                 for number in batch.column(0).to_pylist():
-                    for table in read_rows(files, paths[number], view):
+                    for table in readers[number]():
                         yield from table.to_batches()
 
-        numbers = self.spark.range(0, len(paths), 1, len(paths))
+        numbers = self.spark.range(0, len(readers), 1, len(readers))
         return self.shape(numbers.mapInArrow(read, self.schema))
+
+    def files_for(self, layout: TableLayout) -> list[TableFile]:
+        """Return the files of a table, also of rows that were committed for another sink."""
+        own = [each for each in self.tables if each.table == layout.folder]
+        readers = self.readers(but=layout.folder)
+        if readers:
+            own += write_files(layout, (table for read in readers for table in read()))
+        return own
+
+
+def table_of(sink: Sink, shape: Callable[[DataFrame], DataFrame]) -> AppendTable | None:
+    """Return the table of a sink whose files tasks write; None if Spark must change the rows."""
+    return sink.direct if isinstance(sink, FileSink | LakeSink) and shape is as_they_are else None
+
+
+def write_files(layout: TableLayout, rows: Iterable[pa.Table | pa.RecordBatch]) -> list[TableFile]:
+    """Write durable files for a table outside a version; a sweep leaves them alone."""
+    run = uuid.uuid4()
+    writer = TableWriter(layout, lambda number: f"part-{number:05d}-{run}-c000")
+    for each in rows:
+        writer.write(each)
+    files = writer.finish()
+    writer.sync()
+    return files
+
+
+def _rows_of(file: TableFile, columns: pa.Schema) -> Iterator[pa.Table]:
+    yield read_back(file, columns)
 
 
 def hand_out(sink: Sink, rows: ResultRows, delivery: Delivery) -> None:
     """Hand the rows of a version to its sink."""
-    if isinstance(sink, NoSink) or (not rows.paths and not sink.every_version):
+    exist = bool(rows.paths or rows.tables)
+    if isinstance(sink, NoSink) or not (exist or sink.every_version):
         return
     version = delivery.commit.version - 1
-    if isinstance(sink, FileSink) and sink.writes(rows):
-        sink.write(rows, version)
-    else:
+    table = table_of(sink, rows.shape)
+    if table is None:
         sink.deliver(rows.frame(), version)
+    elif not rows.readers(but=table.layout.folder) or version > table.latest():
+        table.add(version, rows.files_for(table.layout))
 
 
 def once(sink: Sink, files: Files, root: str, view: int = 0) -> Sink:
@@ -157,6 +208,8 @@ class FileSink:
         partition_by: Sequence[str],
         options: Mapping[str, str],
         schema: StructType,
+        writer: str = f"{'0' * 32}-0",
+        view: int = 0,
     ) -> None:
         """Open or create the folder `path` for rows of a schema."""
         jvm, gateway = jvm_of(spark), gateway_of(spark)
@@ -164,9 +217,12 @@ class FileSink:
         given = jvm.org.apache.hadoop.fs.Path(path)
         disk = given.getFileSystem(session.sessionState().newHadoopConf())
         path = str(disk.makeQualified(given).toString())
-        plain = kind == "parquet" and not partition_by
-        self._direct = ParquetFiles.of(spark, path, options, schema) if plain else None
-        self._log = SinkLog(spark, path) if self._direct is None else self._direct.log
+        self.direct: ParquetTable | None = None
+        if kind == "parquet":
+            self.direct = ParquetTable.of(
+                spark, path, options, schema, partition_by=partition_by, writer=writer, view=view
+            )
+        self._log = SinkLog(spark, path) if self.direct is None else self.direct.log
         self._is_whole = False
         finder = jvm.org.apache.spark.sql.execution.datasources.DataSource
         no_classes = gateway.new_array(jvm.java.lang.Class, 0)
@@ -193,14 +249,29 @@ class FileSink:
             self._is_whole = True
         self._sink.addBatch(version, rows._jdf)
 
-    def writes(self, rows: ResultRows) -> bool:
-        """Return whether these rows can be written without a Spark job."""
-        return self._direct is not None and (rows.shape is as_they_are or not rows.paths)
 
-    def write(self, rows: ResultRows, version: int) -> None:
-        """Write the rows as `deliver` does, without a job."""
-        if self._direct is not None:
-            self._direct.write(rows.tables(), version)
+@dataclass(frozen=True)
+class LakeSink:
+    """A Delta or Iceberg table: exactly once, by the version in the table's own log."""
+
+    direct: AppendTable
+    every_version: bool = False
+    repeatable: bool = True
+
+    def deliver(self, rows: DataFrame, version: int) -> None:
+        """Let Spark's tasks write rows that the user's expressions changed, then add the files."""
+        if version <= self.direct.latest():
+            return
+        layout = self.direct.layout
+
+        def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            files = [json.dumps(each.to_json()) for each in write_files(layout, batches)]
+            yield pa.record_batch([pa.array(files, pa.string())], ["file"])
+
+        written = [
+            json.loads(row["file"]) for row in rows.mapInArrow(write, "file string").collect()
+        ]
+        self.direct.add(version, [TableFile.from_json(each) for each in written])
 
 
 @dataclass(frozen=True)
@@ -244,7 +315,7 @@ class TableSink:
 
 @dataclass(frozen=True)
 class WriterSink:
-    """Any other batch writer of Spark; Delta gets the version, so that it writes it once."""
+    """Any other batch writer of Spark; Delta gets identity and version, to write it once."""
 
     kind: str
     identity: str
@@ -312,17 +383,19 @@ def make_sink(
     kind: str,
     schema: StructType,
     *,
-    identity: str,
+    identity: Callable[[], str],
     name: str | None,
     partition_by: Sequence[str],
     options: Mapping[str, str],
+    view: int = 0,
 ) -> Sink:
     """Return the sink of a format; raise an error if an option is missing."""
     if kind in FILE_FORMATS:
         if "path" not in options:
             msg = f"format {kind!r} needs .option('path', ...) or .start(path)"
             raise DefinitionError(msg)
-        return FileSink(spark, kind, options["path"], partition_by, options, schema)
+        path = options["path"]
+        return FileSink(spark, kind, path, partition_by, options, schema, identity(), view)
     if kind == "console":
         truncate = options.get("truncate", "false").lower() == "true"
         return ConsoleSink(int(options.get("numRows", "20")), truncate)
@@ -333,7 +406,54 @@ def make_sink(
         return MemorySink(spark, name, schema)
     if kind == "noop":
         return NoSink()
-    return WriterSink(kind, identity, options)
+    if kind not in ("delta", "iceberg"):
+        return WriterSink(kind, "", options)
+    table = _lake_table(kind, schema, identity(), partition_by, options, view)
+    return WriterSink(kind, identity(), options) if table is None else LakeSink(table)
+
+
+def _lake_table(
+    kind: str,
+    schema: StructType,
+    writer: str,
+    partition_by: Sequence[str],
+    options: Mapping[str, str],
+    view: int,
+) -> AppendTable | None:
+    """Return a Delta or Iceberg table that tasks can write; None if Spark's own writer must."""
+    if "path" not in options:
+        return None
+    place, columns = options["path"], to_arrow_schema(schema, timezone="UTC")
+    if kind == "iceberg":
+        if not uses_catalog(options):
+            return None
+        _needed("pyiceberg", "iceberg")
+        return IcebergAppendTable(
+            place, columns, writer=writer, options=options, partition_by=partition_by, view=view
+        )
+    known = {*options} <= {"path", "targetFileSize"}
+    folder = place.removeprefix("file://")
+    if not known or "://" in folder or find_spec("deltalake") is None:
+        return None
+    return DeltaAppendTable(
+        os.path.abspath(folder),
+        columns,
+        writer=writer,
+        partition_by=partition_by,
+        options=options,
+        view=view,
+    )
+
+
+def uses_catalog(options: Mapping[str, str]) -> bool:
+    """Return whether options name an Iceberg catalogue of `pyiceberg`."""
+    return any(key == CATALOG or key.startswith(f"{CATALOG}.") for key in options)
+
+
+def _needed(module: str, extra: str) -> None:
+    if find_spec(module) is None:
+        msg = f"this sink needs {module}: pip install 'icestream[{extra}]'"
+        raise DefinitionError(msg)
 
 
 def jvm_of(spark: SparkSession) -> Any:

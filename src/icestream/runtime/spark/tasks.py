@@ -12,6 +12,9 @@ Invariants:
    (`test_bad_input_in_a_task_is_the_error_the_user_sees`).
 3. All exchanges give the same rows (`test_oracle_rows_equal_those_of_sparks_batch_engine`,
    `test_oracle_components_hand_on_through_the_checkpoints_storage`).
+4. Blobs that Spark computes again after it lost an executor are used only if they are the same:
+   otherwise the version starts again, from ingest
+   (`test_crash_a_source_that_is_not_deterministic_is_read_again_as_a_whole`).
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import xxhash
 from pyspark import RDD, StorageLevel, TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
@@ -38,8 +42,10 @@ from icestream.runtime.ingest.file_splits import pieces_of, shared_out
 from icestream.runtime.ingest.reader import FileSource, UnlikeSpark, read
 from icestream.runtime.ingest.reception import IngestTask, RereadTask
 from icestream.runtime.spark.placement import CachedPartitions, TaskSlots, here, tidy_host
+from icestream.runtime.tables.layout import TableLayout
+from icestream.runtime.tables.writer import refused_rows
 from icestream.runtime.version.task import ShardReport, ShardTask, run_all
-from icestream.runtime.version.work import Parcel
+from icestream.runtime.version.work import BatchChanged, Parcel
 from icestream.runtime.work.windows.prefold import Prefold
 from icestream.state.files import Files, LocalFiles
 from icestream.state.log.reader import SegmentReader
@@ -68,10 +74,16 @@ class FileExchangeExecutor:
         codec: str | None = None,
         *,
         in_storage: bool = False,
+        kept: pa.Schema | None = None,
     ) -> None:
-        """Create the executor; with `sources`, tasks read the files of a batch themselves."""
+        """Create the executor; with `sources`, tasks read the files of a batch themselves.
+
+        Their rows have the columns `kept` too, if refused rows are stored whole.
+        """
         self.parcel_files = files if in_storage else LocalFiles()
         self.epoch = 0
+        self.refused: TableLayout | None = None
+        self._kept = kept
         self._hosts_apart = in_storage
         self._codec = codec
         self._spark = spark
@@ -99,6 +111,8 @@ class FileExchangeExecutor:
     ) -> list[tuple[int, Parcel]] | None:
         """Let the tasks read the files of the batch; None if only Spark can."""
         sources, schema = self._sources, ingest.plan.batch_schema
+        for column in self._kept or ():
+            schema = schema.append(column)
         if sources is None:
             return None
         owners = [each.has for each in sources]
@@ -139,7 +153,14 @@ class FileExchangeExecutor:
 
     def _parcelling(self, version: int, folder: str) -> _Parcelling:
         return _Parcelling(
-            self._files, self._root, version, self.epoch, folder, self._codec, self.parcel_files
+            self._files,
+            self._root,
+            version,
+            self.epoch,
+            folder,
+            self._codec,
+            self.parcel_files,
+            self.refused,
         )
 
     def reread(self, task: RereadTask, folder: str) -> list[Parcel]:
@@ -182,6 +203,7 @@ class _Parcelling:
     folder: str
     codec: str | None
     parcel_files: Files
+    refused: TableLayout | None
 
     def fold(self, split: int, batches: Iterator[pa.RecordBatch], task: IngestTask) -> _Outcome:
         """Fold a split; return its number and parcel, or the error."""
@@ -194,7 +216,10 @@ class _Parcelling:
     def _filled(self, number: int, fill: Callable[[ExchangeWriter], SplitReport]) -> _Outcome:
         name = f"{self.version:012d}-{number:06d}-{new_attempt(self.epoch)}"
         path = os.path.join(self.folder, f"{name}.parcel")
-        out = ExchangeWriter(self.parcel_files, path, self.files, self.root, name, self.codec)
+        tables = refused_rows(self.refused, self.version, number, self.epoch)
+        out = ExchangeWriter(
+            self.parcel_files, path, self.files, self.root, name, self.codec, tables
+        )
 
         def run() -> tuple[int, Parcel]:
             try:
@@ -221,6 +246,7 @@ class ShuffleExchangeExecutor:
     ) -> None:
         """Start without blobs."""
         self.epoch = 0
+        self.refused: TableLayout | None = None
         self._spark = spark
         self._files = files
         self._root = root
@@ -229,6 +255,8 @@ class ShuffleExchangeExecutor:
         self._prefold = Prefold()
         #: blobs that executors store for the tasks that run next
         self._parcels: list[DataFrame] = []
+        #: their checksums
+        self._sent: _Digests = {}
 
     @property
     def parallel(self) -> int:
@@ -273,23 +301,30 @@ class ShuffleExchangeExecutor:
     ) -> list[Parcel]:
         """Let tasks fold their part of a source and store blobs; return the parcels' reports."""
         files, root, codec, wave = self._files, self._root, self._codec, len(self._parcels)
-        epoch = self.epoch
+        epoch, refused = self.epoch, self.refused
 
         def one(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             number = TaskContext.get().partitionId()  # type: ignore[union-attr]
             with tempfile.TemporaryDirectory(prefix="icestream-") as local:
-                parcels = _Parcelling(files, root, version, epoch, local, codec, LocalFiles())
+                parcels = _Parcelling(
+                    files, root, version, epoch, local, codec, LocalFiles(), refused
+                )
                 for local_place, outcome in fold(parcels, number, batches):
                     place = _PLACES * wave + local_place
-                    yield _packed(_PARCEL, [_NO_SHARD], [place], [pickle.dumps(outcome)], [b""])
-                    if outcome.error is None:
-                        for shard, blob in cut(outcome.value[1].path):
-                            yield _packed(_PARCEL, [shard], [place], [b""], [blob])
+                    sent: _Digests = {}
+                    for shard, blob in cut(outcome.value[1].path) if outcome.value else ():
+                        sent[shard, place] = xxhash.xxh3_64_intdigest(blob)
+                        yield _packed(_PARCEL, [shard], [place], [b""], [blob])
+                    report = pickle.dumps((outcome, sent))
+                    yield _packed(_PARCEL, [_NO_SHARD], [place], [report], [b""])
 
         blobs = source.mapInArrow(one, _PARCEL_DDL).persist(StorageLevel.MEMORY_AND_DISK)
         self._parcels.append(blobs)
         rows = blobs.where(f"shard = {_NO_SHARD}").select("report").collect()
-        done = sorted((_unpacked(row["report"]) for row in rows), key=lambda each: each[0])
+        found = [pickle.loads(row["report"]) for row in rows]
+        for _, sent in found:
+            self._sent.update(sent)
+        done = sorted((_value(outcome) for outcome, _ in found), key=lambda each: each[0])
         return [parcel for _, parcel in done]
 
     def run(self, tasks: Sequence[ShardTask]) -> list[ShardReport]:
@@ -302,17 +337,26 @@ class ShuffleExchangeExecutor:
             )
             raise DefinitionError(msg)
 
-        slots = self._handles.get(_places(tasks))
+        slots, sent = self._handles.get(_places(tasks)), self._sent
         groups = _task_groups(tasks, slots)
 
         def one(partition: int, blobs: Iterable[Any]) -> Iterator[_Done]:
             with tempfile.TemporaryDirectory(prefix="icestream-") as local:
-                stored = _stored(blobs, local)
-                mine = [
-                    replace(task, parcels=tuple(sorted(stored.get(task.shard, ()))))
-                    for task in (tasks[number] for number in groups[partition])
-                ]
-                yield groups[partition], here(), pickle.dumps(_tried(lambda: run_all(mine)))
+                mine = [tasks[number] for number in groups[partition]]
+                shards = {task.shard for task in mine}
+                stored, received = _stored(blobs, local)
+
+                def run() -> list[ShardReport]:
+                    if received != {each: sent[each] for each in sent if each[0] in shards}:
+                        raise BatchChanged
+                    return run_all(
+                        [
+                            replace(task, parcels=tuple(sorted(stored.get(task.shard, ()))))
+                            for task in mine
+                        ]
+                    )
+
+                yield groups[partition], here(), pickle.dumps(_tried(run))
                 tidy_host(tasks[0].arenas, tasks[0].version, tasks[0].named)
 
         try:
@@ -334,9 +378,11 @@ class ShuffleExchangeExecutor:
         """Let the executors drop their blobs."""
         for blobs in self._parcels:
             blobs.unpersist()
-        self._parcels = []
+        self._parcels, self._sent = [], {}
 
 
+#: checksum of each blob, by shard and place
+_Digests = dict[tuple[int, int], int]
 _PARCEL_DDL = "shard int, split int, report binary, blob binary"
 
 
@@ -371,7 +417,10 @@ def _placed_rows(
 
 
 def _unpacked(data: bytes) -> Any:
-    outcome: _Outcome = pickle.loads(data)
+    return _value(pickle.loads(data))
+
+
+def _value(outcome: _Outcome) -> Any:
     if outcome.error is not None:
         raise outcome.error
     return outcome.value
@@ -436,12 +485,14 @@ def cut(path: str) -> Iterator[tuple[int, bytes]]:
 
 def _stored(
     blobs: Iterable[tuple[int, tuple[int, int, bytes]]], folder: str
-) -> dict[int, list[str]]:
-    """Write blobs to local files named by shard and split; return the paths of each shard."""
+) -> tuple[dict[int, list[str]], _Digests]:
+    """Write blobs to local files named by shard and split; return paths by shard, and checksums."""
     paths: dict[int, list[str]] = {}
+    received: _Digests = {}
     for _, (shard, split, blob) in blobs:
         path = os.path.join(folder, f"{shard:06d}-{split:09d}.parcel")
         with open(path, "wb") as file:
             file.write(blob)
         paths.setdefault(shard, []).append(path)
-    return paths
+        received[shard, split] = xxhash.xxh3_64_intdigest(blob)
+    return paths, received

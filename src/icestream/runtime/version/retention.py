@@ -129,4 +129,4 @@ class VersionRetention:
                 self._files.unlink(path)
 
 
-__all__ = ["VersionRetention"]
+__all__ = ["SWEEP_EVERY", "VersionRetention"]

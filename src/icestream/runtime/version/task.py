@@ -32,9 +32,11 @@ from icestream.operators.dataflow.component import Fusible
 from icestream.operators.protocol import Emitted, Operator, PastVersion, Shard
 from icestream.runtime.exchange.change_sender import ChangeSender, ChangeTargets
 from icestream.runtime.exchange.parcels import ParcelReader
+from icestream.runtime.tables.layout import TableLayout
+from icestream.runtime.tables.writer import TableWriters
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget, Refused, shortage
-from icestream.state.files import Files
+from icestream.state.files import Files, LocalFiles
 from icestream.state.log.format import SegmentInfo
 from icestream.state.log.ipc import write_table
 from icestream.state.log.reader import Log, SegmentReader
@@ -43,6 +45,7 @@ from icestream.state.log.writer import SegmentWriter
 from icestream.state.validation import validated
 from icestream.state.versions.attempts import new_attempt
 from icestream.state.versions.commits import RESULTS, SEGMENTS, Commit, VersionStore, is_base
+from icestream.state.versions.table_files import TableFile
 
 
 @dataclass
@@ -64,6 +67,8 @@ class ShardReport:
     statistics: dict[str, Any] = field(default_factory=dict)
     #: reports of the shards fused with this one, whose seconds include theirs
     others: tuple[ShardReport, ...] = ()
+    #: files for tables that the task of this shard wrote, for all its shards; for the first alone
+    tables: tuple[TableFile, ...] = ()
 
     def written(self, root: str) -> Iterator[str]:
         """Yield the paths of all durable files, in the checkpoint at `root`."""
@@ -128,6 +133,8 @@ class ShardTask:
     codec: str | None = None
     #: the epoch of the driver, which is part of the names of all files
     epoch: int = 0
+    #: tables that rows of some views go to
+    tables: tuple[TableLayout, ...] = ()
     #: where changes for other components go; None if there are none
     sends: ChangeTargets | None = None
     #: fused shards of other components, each after those that send to it, which run in this one
@@ -135,16 +142,16 @@ class ShardTask:
     #: for each edge inside the fusion, the place of its target among these shards
     hands: Mapping[int, int] = field(default_factory=dict)
 
-    def run(self, reader: ParcelReader) -> ShardReport:
+    def run(self, reader: ParcelReader, tables: TableWriters) -> ShardReport:
         """Run this shard, together with the shards of other components that are fused with it.
 
-        Files are durable only once they are synced.
+        Files are durable only once they are synced; those of tables are still open.
         """
         started = time.thread_time()
         opened: list[OpenShard] = []
         try:
             for task in (self, *self.fused):
-                opened.append(OpenShard(task, reader))
+                opened.append(OpenShard(task, reader, tables))
             for each in opened:
                 for view, batch in each.emitted():
                     self._hand_on(each, view, batch, opened)
@@ -198,22 +205,41 @@ class ShardTask:
 
 def run_all(tasks: Sequence[ShardTask]) -> list[ShardReport]:
     """Run the shards of one task one after the other, then make all their files durable."""
-    reports: list[ShardReport] = []
-    for paths, alike in groupby(tasks, key=lambda task: task.parcels):
-        with closing(ParcelReader(tasks[0].parcel_files, paths)) as reader:
-            reports += [task.run(reader) for task in alike]
-    if tasks:
-        written = [path for each in reports for path in each.written(tasks[0].root)]
-        tasks[0].files.sync_files(written)
+    if not tasks:
+        return []
+    first, reports = tasks[0], list[ShardReport]()
+    tables = TableWriters(first.tables, first.version, first.place, first.epoch)
+    try:
+        for paths, alike in groupby(tasks, key=lambda task: task.parcels):
+            with closing(ParcelReader(first.parcel_files, paths)) as reader:
+                reports += [task.run(reader, tables) for task in alike]
+        reports[0].tables = tuple(tables.finish())
+        written = [path for each in reports for path in each.written(first.root)]
+        _sync(first, written, tables.written)
+    except BaseException:
+        tables.abandon()
+        raise
     return reports
+
+
+def _sync(task: ShardTask, own: list[str], of_tables: Mapping[str, list[str]]) -> None:
+    """Make files of the checkpoint and of tables durable, on one disk together."""
+    for layout in task.tables:
+        paths = of_tables.get(layout.folder, [])
+        if isinstance(task.files, LocalFiles) and isinstance(layout.files, LocalFiles):
+            own = own + paths
+        else:
+            layout.files.sync_files(paths)
+    task.files.sync_files(own)
 
 
 class OpenShard:
     """A running shard: its arena, its operator, and the files that it writes."""
 
-    def __init__(self, task: ShardTask, reader: ParcelReader) -> None:
+    def __init__(self, task: ShardTask, reader: ParcelReader, tables: TableWriters) -> None:
         """Open the previous version and process the data from the exchange."""
         self._task = task
+        self._tables = tables
         self._attempt = new_attempt(task.epoch)
         self._budget = Budget(task.quota)
         self._arena, self._rebuilt = task.open_arena(self._budget)
@@ -254,11 +280,13 @@ class OpenShard:
             self._rows[view] += batch.num_rows
 
     def write(self, view: int, batch: pa.RecordBatch) -> None:
-        """Write rows of all views to one file, and changes for other components to another."""
+        """Write rows to the view's table, or to one file for all views without; changes apart."""
         task = self._task
         if view < 0:
             assert self._sending is not None
             self._sending.take(-1 - view, batch)
+            return
+        if self._tables.write(view, batch):
             return
         if self._writer is None:
             name = f"{task.version:012d}-{task.shard}-{self._attempt}.rows"

@@ -12,12 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+from icestream.core.errors import IcestreamError
 from icestream.core.times import Micros
 from icestream.plan.balance.sizing import Sizing
 from icestream.plan.fuse.running_fusion import Together
 from icestream.plan.grid.space_formulas import SpaceEstimate
 from icestream.runtime.exchange.parcels import Sent, SplitReport
 from icestream.runtime.ingest.reception import IngestTask, RereadTask
+from icestream.runtime.tables.layout import TableLayout
 from icestream.runtime.version.task import ShardReport, ShardTask
 from icestream.state.files import Files
 from icestream.state.versions.commits import Commit, LiveSegment
@@ -34,6 +36,22 @@ class Parcel:
     report: SplitReport
 
 
+class BatchChanged(IcestreamError):
+    """A part of a batch was read again and is not what it was: the version must start again."""
+
+    def __init__(self) -> None:
+        """Give the advice for a source that never reads the same twice."""
+        super().__init__(
+            "Spark lost an executor and read a part of the batch again, and the source gave other "
+            "rows, again and again. Set .option('exchange', 'storage'): then what was read is kept "
+            "until its version is committed"
+        )
+
+    def __reduce__(self) -> tuple[type[BatchChanged], tuple[()]]:
+        """Pickle correctly, so that the error gets from a Spark task to the driver."""
+        return BatchChanged, ()
+
+
 class Executor(Protocol[Batch_contra]):
     """Runs the tasks of a version."""
 
@@ -41,6 +59,8 @@ class Executor(Protocol[Batch_contra]):
     parcel_files: Files
     #: the epoch that is part of the names of durable files
     epoch: int
+    #: the table of refused rows; None if they go to the checkpoint
+    refused: TableLayout | None
 
     @property
     def parallel(self) -> int:

@@ -22,6 +22,8 @@ References: `docs/formats/commits.md`.
 
 from __future__ import annotations
 
+import re
+import uuid
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
@@ -42,6 +44,7 @@ from icestream.state.versions.ownership import (
     taken_over,
 )
 from icestream.state.versions.sealed import FORMAT, opened, sealed
+from icestream.state.versions.table_files import TableFile
 
 #: the lifetime class that a newer snapshot of the same shard replaces
 BASE = "base"
@@ -61,6 +64,7 @@ RESULTS = "results"
 #: files that tasks of a version pass on if they share no other disk
 EXCHANGE = "exchange"
 PLAN = "plan.json"
+IDENTITY = "identity.json"
 
 #: times that a takeover tries the next place before it gives up: each time a version was committed
 _TRIES = 1000
@@ -135,6 +139,8 @@ class Commit:
     decisions: Mapping[str, Any] = field(default_factory=dict)
     #: totals since the beginning, for progress reports
     totals: Mapping[str, int] = field(default_factory=dict)
+    #: files that it adds to tables
+    tables: tuple[TableFile, ...] = ()
     #: all live segments, in some commits only
     live: tuple[LiveSegment, ...] | None = None
     #: the epoch of the owner that committed it; 0 where nobody owned the checkpoint
@@ -147,18 +153,19 @@ class Commit:
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object."""
-        names = (each.name for each in fields(self) if each.name not in _SEGMENT_LISTS)
+        names = (each.name for each in fields(self) if each.name not in _FILE_LISTS)
         plain = {name: getattr(self, name) for name in names}
         plain["added"] = [segment.to_json() for segment in self.added]
         plain["results"] = [info.to_json() for info in self.results]
         plain["late"] = [info.to_json() for info in self.late]
+        plain["tables"] = [file.to_json() for file in self.tables]
         plain["live"] = None if self.live is None else [each.to_json() for each in self.live]
         return plain
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Commit:
         """Return what `to_json` wrote; ValueError if it is not valid."""
-        plain = {key: item for key, item in value.items() if key not in _SEGMENT_LISTS}
+        plain = {key: item for key, item in value.items() if key not in _FILE_LISTS}
         for name, item in plain.items():
             _CHECKS[name](item)
         for name in ("seen", "routes", "arenas", "bases", "released"):
@@ -171,11 +178,12 @@ class Commit:
             added=tuple(map(LiveSegment.from_json, value["added"])),
             results=tuple(map(SegmentInfo.from_json, value["results"])),
             late=tuple(map(SegmentInfo.from_json, value["late"])),
+            tables=tuple(map(TableFile.from_json, value["tables"])),
             live=None if live is None else tuple(map(LiveSegment.from_json, live)),
         )
 
 
-_SEGMENT_LISTS = ("added", "results", "late", "live")
+_FILE_LISTS = ("added", "results", "late", "tables", "live")
 
 
 def _each(check: Callable[[Any], object]) -> Callable[[Any], object]:
@@ -274,7 +282,7 @@ class VersionStore:
         if value.get("version") != version:
             raise DamageError(path, f"this is the commit of {value.get('version')}")
         try:
-            commit = Commit.from_json({"epoch": 0, **value})
+            commit = Commit.from_json({"epoch": 0, "tables": [], **value})
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             what = f"its fields are not those of a commit ({type(error).__name__}: {error})"
             raise DamageError(path, what) from error
@@ -417,6 +425,15 @@ class VersionStore:
             raise DamageError(path, "it contains no plan")
         return plan, state_schema
 
+    def identity(self) -> str:
+        """Return the identity of the checkpoint: made once, it moves with the checkpoint."""
+        path = f"{self.root}/{IDENTITY}"
+        self.files.put(path, sealed({"identity": uuid.uuid4().hex}))
+        found = self._read(path, "the identity of the checkpoint is missing").get("identity")
+        if not isinstance(found, str) or not re.fullmatch("[0-9a-f]{32}", found):
+            raise DamageError(path, "it contains no identity")
+        return found
+
     def remove(self, versions: Iterable[int]) -> None:
         """Unlink commit files that no kept version needs."""
         for version in versions:
@@ -461,6 +478,7 @@ __all__ = [
     "EVENTS",
     "EXCHANGE",
     "FORMAT",
+    "IDENTITY",
     "MANIFEST_EVERY",
     "NO_SHARD",
     "PART",

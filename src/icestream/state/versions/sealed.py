@@ -3,7 +3,7 @@
 Invariants:
 1. A flipped byte is a `DamageError` that names the file (`test_damage_in_a_commit_is_named`).
 2. A file of a format that this release does not read is refused, naming the release to install
-   (`test_another_format_asks_for_another_release`).
+   or the command that converts it (`test_another_format_asks_for_another_release`).
 
 References: `docs/formats/commits.md`.
 """
@@ -11,7 +11,7 @@ References: `docs/formats/commits.md`.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import xxhash
@@ -31,15 +31,16 @@ def sealed(value: Mapping[str, Any]) -> bytes:
     return body + b"\n" + seal(FORMAT, body)
 
 
-def opened(path: str, data: bytes) -> dict[str, Any]:
-    """Return the JSON object of a sealed file."""
+def opened(path: str, data: bytes, older: Collection[int] = ()) -> dict[str, Any]:
+    """Return the JSON object of a sealed file, which may have one of some older formats."""
     body, _, rest = data.partition(b"\n")
     written = format_of(data)
-    if written is not None and written != FORMAT:
+    if written is not None and written != FORMAT and written not in older:
         age = "newer" if written > FORMAT else "older"
+        convert = "" if written > FORMAT else ", convert it with `icestream state upgrade`"
         msg = (
             f"{path} was written in format {written}, this Icestream reads {FORMAT}: install the "
-            f"{age} Icestream that wrote it, or start a new checkpoint"
+            f"{age} Icestream that wrote it{convert}, or start a new checkpoint"
         )
         raise CheckpointError(msg)
     if written is None or rest != seal(written, body):
@@ -62,5 +63,6 @@ def format_of(data: bytes) -> int | None:
 
 
 def seal(written: int, body: bytes) -> bytes:
-    """Return the seal, the line after a body; the checksum covers the format too."""
-    return f"icestream {written} {xxhash.xxh3_64_hexdigest(body, written)}\n".encode()
+    """Return the seal, the line after a body; since format 3 its checksum covers the format."""
+    seed = written if written >= 3 else 0
+    return f"icestream {written} {xxhash.xxh3_64_hexdigest(body, seed)}\n".encode()

@@ -1,0 +1,83 @@
+"""What a table is to a query: files are added to it once per version.
+
+Idea: the table's own log records, in the same step that makes the files part of the table, the last
+version that was added under the identity of the query. That identity was made with the checkpoint
+and moves with it. A version that is added again, by whoever, changes nothing.
+
+Invariants:
+1. Whoever adds a version, and however often, its rows are in the table once
+   (`test_a_version_is_added_once_by_whoever_delivers_it`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from icestream.core.errors import DefinitionError
+from icestream.runtime.tables.layout import TableLayout
+from icestream.state.versions.table_files import TableFile
+
+
+class AppendTable(Protocol):
+    """A table whose files tasks write."""
+
+    @property
+    def layout(self) -> TableLayout:
+        """Return how its files are written."""
+        ...
+
+    def latest(self) -> int:
+        """Return the last version that was added, or -1."""
+        ...
+
+    def add(self, version: int, files: Sequence[TableFile]) -> None:
+        """Make files part of the table, unless this version was added before."""
+        ...
+
+    def holds(self, paths: Collection[str]) -> set[str]:
+        """Return those of some paths inside the table that are part of it."""
+        ...
+
+
+def check_columns(
+    table: str, found: Iterable[tuple[str, Any]], rows: Iterable[tuple[str, Any]]
+) -> None:
+    """Refuse to write rows to a table with other columns, naming every difference."""
+    there: Mapping[str, Any] = dict(found)
+    here: Mapping[str, Any] = dict(rows)
+    differ = [
+        *(f"{name} ({kind}) is missing in it" for name, kind in here.items() if name not in there),
+        *(f"the query has no {name} ({kind})" for name, kind in there.items() if name not in here),
+        *(
+            f"{name} is {there[name]} in it, {kind} in the query"
+            for name, kind in here.items()
+            if name in there and there[name] != kind
+        ),
+    ]
+    if differ:
+        msg = (
+            f"the table {table} has other columns than the query writes: {'; '.join(differ)}. "
+            "Choose another table, or change the query"
+        )
+        raise DefinitionError(msg)
+
+
+def check_partitions(table: str, found: Sequence[str], wanted: Sequence[str]) -> None:
+    """Refuse a table that is partitioned otherwise; a query that names no columns follows it."""
+    if wanted and [*found] != [*wanted]:
+        msg = (
+            f"the table {table} is partitioned by {[*found]}, but the query says "
+            f"partitionBy{(*wanted,)}: leave partitionBy out, or choose another table"
+        )
+        raise DefinitionError(msg)
+
+
+def columns_of(schema: pa.Schema) -> list[tuple[str, pa.DataType]]:
+    """Return names and types of columns."""
+    return [(each.name, each.type) for each in schema]
+
+
+__all__ = ["AppendTable", "check_columns", "check_partitions", "columns_of"]

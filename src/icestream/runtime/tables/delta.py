@@ -1,0 +1,147 @@
+"""A Delta table that tasks write, by the `deltalake` library.
+
+Idea: files are added by one transaction that also records the version under the identity of the
+query, as a transaction identifier of Delta. A commit is tried at exactly one place of Delta's log;
+if another writer took it, the table is read again, and with it the version that may be in by now.
+
+Invariants:
+1. A version is added once, whoever adds it (`test_a_version_is_added_once_by_whoever_delivers_it`).
+2. What Delta's readers see is what tasks wrote, with partitions and statistics
+   (`test_oracle_tables_have_the_rows_of_the_query`).
+
+Limits: local (or mounted) folders. Columns of partitions are strings, integers, booleans and dates.
+Small files are merged by Delta itself (optimize, from Python or on Spark).
+
+References: the Delta transaction log protocol, *Transaction identifiers*.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from icestream.core.errors import DefinitionError, StorageError
+from icestream.core.units import parse_bytes
+from icestream.runtime.tables.append_table import check_columns, check_partitions, columns_of
+from icestream.runtime.tables.layout import TARGET_FILE_SIZE, TableLayout, can_partition
+from icestream.state.versions.table_files import TableFile
+
+#: times that a commit is tried, each at the next place of Delta's log
+_TRIES = 1000
+
+
+class DeltaAppendTable:
+    """A Delta table in a folder."""
+
+    def __init__(
+        self,
+        folder: str,
+        schema: pa.Schema,
+        *,
+        writer: str,
+        partition_by: Sequence[str] = (),
+        options: Mapping[str, str] | None = None,
+        view: int = 0,
+    ) -> None:
+        """Open the table, or create it; refuse one with other columns.
+
+        Args:
+            folder: the local folder of the table.
+            schema: columns of the rows.
+            writer: the identity of the query and the number of the view.
+            partition_by: columns that the table is partitioned by.
+            options: `targetFileSize`, bytes after which a task starts another file.
+            view: the number of the view.
+        """
+        from deltalake import DeltaTable, Field  # noqa: PLC0415 - an extra
+
+        os.makedirs(folder, exist_ok=True)
+        table = DeltaTable.create(
+            folder, schema=schema, partition_by=[*partition_by], mode="ignore"
+        )
+        found = [(each.name, each.type) for each in table.schema().fields]
+        given = [Field.from_arrow(each) for each in schema]
+        check_columns(folder, found, [(each.name, each.type) for each in given])
+        partitions = tuple(table.metadata().partition_columns)
+        check_partitions(folder, partitions, partition_by)
+        kinds = dict(columns_of(schema))
+        unfit = [name for name in partitions if not can_partition(kinds[name])]
+        if unfit:
+            msg = (
+                f"the table {folder} is partitioned by {unfit}: only strings, integers, booleans "
+                "and dates can be partition columns of a Delta table that a query writes"
+            )
+            raise DefinitionError(msg)
+        target = parse_bytes((options or {}).get("targetFileSize", TARGET_FILE_SIZE))
+        self.layout = TableLayout(
+            view,
+            writer,
+            folder,
+            schema,
+            partition_by=partitions,
+            statistics=True,
+            target=target,
+        )
+        self._table: Any = table
+
+    def latest(self) -> int:
+        """Return the last version that was added, or -1."""
+        self._table.update_incremental()
+        found = self._table.transaction_version(self.layout.writer)
+        return -1 if found is None else int(found)
+
+    def add(self, version: int, files: Sequence[TableFile]) -> None:
+        """Add files in one transaction, unless this version was added before."""
+        from deltalake.exceptions import CommitFailedError  # noqa: PLC0415
+
+        missing = [each.location for each in files if not os.path.exists(each.location)]
+        for _ in range(_TRIES):
+            if not files or version <= self.latest():
+                return
+            if missing:
+                msg = f"{missing[0]} was written for version {version} and is missing"
+                raise StorageError(msg)
+            try:
+                self._commit(version, files)
+            except CommitFailedError:
+                continue
+            return
+        msg = f"other writers of {self.layout.folder} commit faster than this query can follow"
+        raise StorageError(msg)
+
+    def holds(self, paths: Collection[str]) -> set[str]:
+        """Return those of some paths that are part of the table."""
+        self._table.update_incremental()
+        known = {os.path.relpath(each, self.layout.folder) for each in self._table.file_uris()}
+        return known & {*paths}
+
+    def _commit(self, version: int, files: Sequence[TableFile]) -> None:
+        from deltalake import CommitProperties, Transaction  # noqa: PLC0415
+        from deltalake.transaction import AddAction  # noqa: PLC0415
+
+        now = int(time.time() * 1000)
+        actions = [
+            AddAction(
+                each.path, each.bytes, dict(each.values), now, True, json.dumps(each.statistics)
+            )
+            for each in files
+        ]
+        self._table.create_write_transaction(
+            actions,
+            mode="append",
+            schema=self._table.schema(),
+            partition_by=[*self.layout.partition_by],
+            commit_properties=CommitProperties(
+                custom_metadata={"icestream.version": str(version)},
+                max_commit_retries=0,
+                app_transactions=[Transaction(self.layout.writer, version)],
+            ),
+        )
+
+
+__all__ = ["DeltaAppendTable"]

@@ -1,0 +1,185 @@
+"""An Iceberg table that tasks write, by the `pyiceberg` library and any catalogue that it knows.
+
+Idea: one transaction adds the files as a snapshot, with the version in its summary, and records the
+version as a property of the table, under the identity of the query; the property outlives the
+snapshot. A transaction is tried once; if another writer was faster, the table is read again, and
+with it the version that may be in by now.
+
+Invariants:
+1. A version is added once, whoever adds it (`test_a_version_is_added_once_by_whoever_delivers_it`).
+2. What Iceberg's readers see is what tasks wrote
+   (`test_oracle_tables_have_the_rows_of_the_query`).
+
+Limits: tables whose location is a local (or mounted) folder, and partitions by the values of
+columns. Small files are merged by Iceberg's own procedures.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+from urllib.parse import urlparse
+
+import pyarrow as pa
+
+from icestream.core.errors import DefinitionError, StorageError
+from icestream.core.units import parse_bytes
+from icestream.runtime.tables.append_table import check_columns, check_partitions
+from icestream.runtime.tables.layout import TARGET_FILE_SIZE, TableLayout
+from icestream.state.versions.table_files import TableFile
+
+#: options that start with it are properties of the catalogue
+CATALOG = "catalog"
+
+#: times that a transaction is tried
+_TRIES = 1000
+_VARIANTS = re.compile(r"large_| not null|\bint8\b|\bint16\b|\bitem: ")
+_NO_RETRIES = {"commit.retry.num-retries": "0"}
+
+
+class IcebergAppendTable:
+    """A table of an Iceberg catalogue."""
+
+    def __init__(
+        self,
+        name: str,
+        schema: pa.Schema,
+        *,
+        writer: str,
+        options: Mapping[str, str],
+        partition_by: Sequence[str] = (),
+        view: int = 0,
+    ) -> None:
+        """Open the table, or create it with its namespace; refuse one with other columns.
+
+        Args:
+            name: namespace and name of the table.
+            schema: columns of the rows.
+            writer: the identity of the query and the number of the view.
+            options: `catalog`, the name of the catalogue; `catalog.*`, its properties;
+                `targetFileSize`, bytes after which a task starts another file.
+            partition_by: columns that the table is partitioned by.
+            view: the number of the view.
+        """
+        from pyiceberg.catalog import load_catalog  # noqa: PLC0415 - an extra
+        from pyiceberg.exceptions import NoSuchTableError  # noqa: PLC0415
+        from pyiceberg.io.pyarrow import schema_to_pyarrow  # noqa: PLC0415
+
+        start = f"{CATALOG}."
+        properties = {k[len(start) :]: v for k, v in options.items() if k.startswith(start)}
+        catalog: Any = load_catalog(options.get(CATALOG, "default"), **properties)
+        try:
+            table = catalog.load_table(name)
+        except NoSuchTableError:
+            table = _create(catalog, name, schema, partition_by)
+        # files are found by the names of their columns, so they must not have Iceberg's numbers
+        stored = schema_to_pyarrow(table.schema(), include_field_ids=False)
+        check_columns(name, _plain(stored), _plain(schema))
+        partitions = _partitions(name, table)
+        check_partitions(name, partitions, partition_by)
+        self.layout = TableLayout(
+            view,
+            writer,
+            _folder(name, table.location()),
+            stored,
+            codec="zstd",
+            ending=".parquet",
+            partition_by=partitions,
+            hive=False,
+            data="data",
+            target=parse_bytes(options.get("targetFileSize", TARGET_FILE_SIZE)),
+        )
+        self._table: Any = table
+        self._property = f"icestream.{writer}"
+
+    def latest(self) -> int:
+        """Return the last version that was added, or -1."""
+        self._table.refresh()
+        return int(self._table.properties.get(self._property, -1))
+
+    def add(self, version: int, files: Sequence[TableFile]) -> None:
+        """Add files as one snapshot, unless this version was added before."""
+        from pyiceberg.exceptions import CommitFailedException  # noqa: PLC0415
+
+        for _ in range(_TRIES):
+            if not files or version <= self.latest():
+                return
+            try:
+                self._commit(version, files)
+            except CommitFailedException:
+                continue
+            return
+        msg = f"other writers of {self.layout.folder} commit faster than this query can follow"
+        raise StorageError(msg)
+
+    def holds(self, paths: Collection[str]) -> set[str]:
+        """Return those of some paths that are part of the table."""
+        self._table.refresh()
+        known = self._table.inspect.files().column("file_path").to_pylist()
+        return {os.path.relpath(_local(each), self.layout.folder) for each in known} & {*paths}
+
+    def _commit(self, version: int, files: Sequence[TableFile]) -> None:
+        table = self._table
+        # a retry of the library would add the files again, whoever added them meanwhile
+        once = {**table.metadata.properties, **_NO_RETRIES}
+        table.metadata = table.metadata.model_copy(update={"properties": once})
+        prefix = table.location()
+        with table.transaction() as transaction:
+            transaction.set_properties({self._property: str(version)})
+            transaction.add_files(
+                [f"{prefix}/{each.path}" for each in files],
+                snapshot_properties={"icestream.version": str(version)},
+                check_duplicate_files=False,
+            )
+
+
+def _create(catalog: Any, name: str, schema: pa.Schema, partition_by: Sequence[str]) -> Any:
+    """Create a table and its namespace; one that was created meanwhile is fine."""
+    namespace = name.rpartition(".")[0]
+    if not namespace:
+        msg = f"an Iceberg table is named by its namespace and name, as in 'db.calls'; got {name!r}"
+        raise DefinitionError(msg)
+    catalog.create_namespace_if_not_exists(namespace)
+    with catalog.create_table_transaction(name, schema) as transaction:
+        if partition_by:
+            with transaction.update_spec() as update:
+                for column in partition_by:
+                    update.add_identity(column)
+    return catalog.load_table(name)
+
+
+def _plain(schema: pa.Schema) -> list[tuple[str, str]]:
+    """Return names and types of columns, without the variants of Arrow that Iceberg has not."""
+    return [(each.name, _VARIANTS.sub(_without_variant, str(each.type))) for each in schema]
+
+
+def _without_variant(found: re.Match[str]) -> str:
+    return {"int8": "int32", "int16": "int32", "item: ": "element: "}.get(found[0], "")
+
+
+def _partitions(name: str, table: Any) -> tuple[str, ...]:
+    spec, schema = table.spec(), table.schema()
+    other = [str(each) for each in spec.fields if str(each.transform) != "identity"]
+    if other:
+        msg = (
+            f"the table {name} is partitioned by {other}: a query writes to tables that are "
+            "partitioned by the values of columns"
+        )
+        raise DefinitionError(msg)
+    return tuple(schema.find_column_name(each.source_id) for each in spec.fields)
+
+
+def _folder(name: str, location: str) -> str:
+    if urlparse(location).scheme not in ("", "file"):
+        msg = f"the table {name} is at {location}: a query writes to tables in local folders"
+        raise DefinitionError(msg)
+    return _local(location)
+
+
+def _local(location: str) -> str:
+    return os.path.abspath(location.removeprefix("file://"))
+
+
+__all__ = ["CATALOG", "IcebergAppendTable"]
