@@ -38,7 +38,7 @@ def versions(spark: SparkSession) -> list[DataFrame]:
 
 def sink_of(spark: SparkSession, kind: str, options: Mapping[str, str], **more: Any) -> Sink:
     schema = no_rows(spark, spark.sql("select 'k' as key, 0L as n").schema).schema
-    given = {"identity": "q", "name": None, "partition_by": (), **more}
+    given = {"identity": lambda: "q", "name": None, "partition_by": (), **more}
     return make_sink(spark, kind, schema, options=options, **given)
 
 
