@@ -64,15 +64,13 @@ class WeightedAverage:
         pairs, products, weights = self.lift(call)
         result = self.result_type(call)
         if not pa.types.is_decimal(result):
-            total, weight = (
-                floats_of_words(merged.words(each))
-                if _is_exact(call)
-                else merged.floats(each).sum(axis=1)
-                for each in (products, weights)
-            )
-            empty = (merged.word(pairs) == 0) | (weight == 0)
             with np.errstate(all="ignore"):
-                return pa.array(total / np.where(empty, 1.0, weight), mask=empty)
+                if _is_exact(call):
+                    weight = floats_of_words(merged.words(weights))
+                    average = floats_of_words(merged.words(products)) / weight
+                else:
+                    weight, average = merged.sums(weights), merged.ratios(products, weights)
+            return pa.array(average, mask=(merged.word(pairs) == 0) | (weight == 0))
         totals, by = (integers_of_words(merged.words(each)) for each in (products, weights))
         shift = 10 ** (result.scale - call.types[0].scale)
         digits = [

@@ -1,0 +1,295 @@
+"""Rows of words in which sums of doubles have as many digits as the values of a table need.
+
+Idea: a sum of doubles is a fixed-point number (`kernels.fixed_point`), exact and with an inverse.
+How many digits it takes belongs to the table, not to the query: before values are added to each
+other, their tables are given a common shape with room for the result. Most tables need two digits;
+one that holds 1e300 and 1e-300 needs eleven, and only as long as it exists. Stored rows have the
+significant bytes of all their sums in one column, and columns for all other fields.
+
+    row     words of other fields | digits of each sum | NaN, infinities of each sum that has any
+    stored  __w0 __w1 ...         | __sums: bytes
+
+Invariants:
+1. Rows keep their values when they are reshaped, stored and loaded
+   (`test_oracle_rows_keep_their_sums_in_any_shape`).
+2. Equal rows are stored as equal bytes (`test_equal_sums_are_stored_alike`).
+
+Cost: a copy of the table where its shape changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from icestream.core.arrays import Ints, Mask, Table
+from icestream.kernels import fixed_point as fixed
+from icestream.kernels import words
+from icestream.operators.folding.columns import InputColumn
+from icestream.operators.folding.fields import ENTRY_FIELDS, Field, Layout
+from icestream.operators.folding.fold import all_valid, fold_field
+
+Rows = Ints | Mask | slice
+
+
+class Extent(NamedTuple):
+    """Between which bits the values of a sum lie, and whether some are infinite or NaN."""
+
+    low: int = 64 * fixed.DIGITS
+    high: int = 0
+    has_specials: bool = False
+
+    def joined(self, other: Extent) -> Extent:
+        """Return the extent of both."""
+        specials = self.has_specials or other.has_specials
+        return Extent(min(self.low, other.low), max(self.high, other.high), specials)
+
+    def with_room(self, copies: int) -> Extent:
+        """Return the extent of any sum of so many values."""
+        if self.low >= self.high:
+            return self
+        return self._replace(high=self.high + copies.bit_length())
+
+    @property
+    def digits(self) -> tuple[int, int]:
+        """Return the first digit, and how many there are with one bit for the sign."""
+        if self.low >= self.high:
+            return 0, 0
+        first = self.low >> 6
+        return first, ((self.high + 1) >> 6) + 1 - first
+
+
+@dataclass(frozen=True)
+class RowShape:
+    """Where the fields lie in the rows of a table."""
+
+    #: fields of fixed width, the number of events first
+    layout: Layout
+    #: sums of doubles, and the extents of their values
+    of_doubles: tuple[Field, ...]
+    extents: tuple[Extent, ...]
+
+    @cached_property
+    def sums_at(self) -> Table:
+        """Return for each sum: place, first digit, digits, and place of the specials or -1."""
+        described, at = [], self.layout.field_words
+        for extent in self.extents:
+            first, count = extent.digits
+            specials = at + count if extent.has_specials else -1
+            described.append((at, first, count, specials))
+            at += count + fixed.SPECIALS * extent.has_specials
+        return np.array(described, dtype=np.int64).reshape(-1, 4)
+
+    @cached_property
+    def width(self) -> int:
+        """Return the words of a row."""
+        specials = sum(fixed.SPECIALS for each in self.extents if each.has_specials)
+        return self.layout.field_words + int(self.sums_at[:, fixed.COUNT].sum()) + specials
+
+    @cached_property
+    def identity(self) -> Ints:
+        """Return the row into which nothing was merged."""
+        row = np.zeros(self.width, dtype=np.int64)
+        row[: self.layout.field_words] = self.layout.entry_identity[ENTRY_FIELDS:]
+        return row
+
+    @cached_property
+    def _merged(self) -> tuple[Ints, Ints]:
+        ops, places = self.layout.ops.tolist(), (self.layout.places - ENTRY_FIELDS).tolist()
+        for at, _, count, specials in self.sums_at.tolist():
+            ops.append(words.ADD_FIXED + count)
+            places.append(at)
+            if specials >= 0:
+                ops += [words.ADD_I64] * fixed.SPECIALS
+                places += range(specials, specials + fixed.SPECIALS)
+        return np.array(ops, dtype=np.int64), np.array(places, dtype=np.int64)
+
+    @property
+    def ops(self) -> Ints:
+        """Return the operations that merge rows."""
+        return self._merged[0]
+
+    @property
+    def places(self) -> Ints:
+        """Return the first word of each operation."""
+        return self._merged[1]
+
+    @cached_property
+    def sums(self) -> tuple[Ints, Ints]:
+        """Return the operations that can be taken back, and their first words."""
+        adds = np.array([words.is_invertible(op) for op in self.ops.tolist()], dtype=np.bool_)
+        return self.ops[adds], self.places[adds]
+
+    def with_room(self, copies: int) -> RowShape:
+        """Return a shape for any sums of so many rows."""
+        extents = tuple(each.with_room(copies) for each in self.extents)
+        return RowShape(self.layout, self.of_doubles, extents)
+
+    def joined(self, other: RowShape) -> RowShape:
+        """Return a shape for the rows of both."""
+        pairs = zip(self.extents, other.extents, strict=True)
+        return RowShape(self.layout, self.of_doubles, tuple(a.joined(b) for a, b in pairs))
+
+
+@dataclass(frozen=True, slots=True)
+class ExactRows:
+    """A table of rows and its shape."""
+
+    shape: RowShape
+    table: Table
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.table)
+
+    def __getitem__(self, rows: Rows) -> ExactRows:
+        """Return some rows; indices and masks copy them."""
+        return ExactRows(self.shape, self.table[rows])
+
+    @property
+    def counts(self) -> Ints:
+        """Return the number of events of each row."""
+        return self.table[:, 0]
+
+    def copied(self) -> ExactRows:
+        """Return the same rows in a table of their own."""
+        return ExactRows(self.shape, self.table.copy())
+
+    def reshaped(self, shape: RowShape) -> ExactRows:
+        """Return the rows in a shape that has room for them."""
+        if np.array_equal(shape.sums_at, self.shape.sums_at):
+            return ExactRows(shape, self.table)
+        table = np.zeros((len(self.table), shape.width), dtype=np.int64)
+        table[:, : shape.layout.field_words] = self.table[:, : shape.layout.field_words]
+        for old, new in zip(self.shape.sums_at.tolist(), shape.sums_at.tolist(), strict=True):
+            if count := old[fixed.COUNT]:
+                at = new[fixed.PLACE] + old[fixed.FIRST] - new[fixed.FIRST]
+                table[:, at : at + count] = self.table[:, old[0] : old[0] + count]
+            if (at := old[fixed.SPECIALS_AT]) >= 0:
+                to = new[fixed.SPECIALS_AT]
+                table[:, to : to + fixed.SPECIALS] = self.table[:, at : at + fixed.SPECIALS]
+        return ExactRows(shape, table)
+
+
+def alike(first: ExactRows, second: ExactRows) -> tuple[ExactRows, ExactRows]:
+    """Return both in a shape in which any of their rows may be added and subtracted."""
+    shape = first.shape.joined(second.shape).with_room(len(first) + len(second))
+    return first.reshaped(shape), second.reshaped(shape)
+
+
+def concatenated(first: ExactRows, second: ExactRows) -> ExactRows:
+    """Return the rows of both."""
+    shape = first.shape.joined(second.shape)
+    tables = [each.reshaped(shape).table for each in (first, second)]
+    return ExactRows(shape, np.concatenate(tables))
+
+
+def copies_of(counts: Ints) -> int:
+    """Return how many events there are at most if each of some is there `counts` times."""
+    return len(counts) * int(np.abs(counts).max(initial=1))
+
+
+class ExactFold:
+    """Folds single events into rows, and stores rows as columns."""
+
+    def __init__(self, layout: Layout) -> None:
+        """Divide the fields of a layout into sums of doubles and others."""
+        self.layout = Layout(tuple(each for each in layout.fields if each.op != words.ADD_DD))
+        self.sums = tuple(each for each in layout.fields if each.op == words.ADD_DD)
+        names = [f"__w{n}" for n in range(self.layout.field_words)]
+        stored = [pa.field(name, pa.int64(), nullable=False) for name in names]
+        if self.sums:
+            stored.append(pa.field("__sums", pa.binary(), nullable=False))
+        #: columns of stored rows
+        self.schema = pa.schema(stored)
+
+    @property
+    def nothing(self) -> ExactRows:
+        """Return no rows."""
+        return ExactRows(self._shape(()), np.empty((0, self.layout.field_words), dtype=np.int64))
+
+    def zeros(self, rows: int) -> ExactRows:
+        """Return rows of zeros."""
+        return ExactRows(self._shape(()), np.zeros((rows, self.layout.field_words), dtype=np.int64))
+
+    def folded(self, columns: Mapping[str, InputColumn], rows: int, copies: int) -> ExactRows:
+        """Return a row for each event, with room to add up so many of them."""
+        layout = self.layout
+        entries = np.tile(layout.entry_identity, (rows, 1))
+        slots = np.arange(rows)
+        for field, place in zip(layout.fields, layout.places.tolist(), strict=True):
+            fold_field(field, place, entries, slots, columns, 0, rows)
+        inputs = [_inputs(field, columns) for field in self.sums]
+        extents = []
+        for values, valid in inputs:
+            measure = fixed.sum_extent if len(values) == 1 else fixed.product_extent
+            low, high, specials = measure(*values, valid)
+            extents.append(Extent(int(low), int(high), bool(specials)).with_room(copies))
+        shape = self._shape(extents)
+        table = np.zeros((rows, shape.width), dtype=np.int64)
+        table[:, : layout.field_words] = entries[:, ENTRY_FIELDS:]
+        for of, (values, valid) in zip(shape.sums_at, inputs, strict=True):
+            fold = fixed.fold_doubles if len(values) == 1 else fixed.fold_products
+            fold(table, of, slots, *values, valid)
+        return ExactRows(shape, table)
+
+    def stored(self, rows: ExactRows) -> list[pa.Array]:
+        """Return rows as columns to store."""
+        count = self.layout.field_words
+        columns = [pa.array(np.ascontiguousarray(each)) for each in rows.table[:, :count].T]
+        if self.sums:
+            sizes = np.empty(len(rows), dtype=np.int64)
+            fixed.encoded_sizes(rows.table, rows.shape.sums_at, sizes)
+            offsets = np.zeros(len(rows) + 1, dtype=np.int64)
+            np.cumsum(sizes, out=offsets[1:])
+            raw = np.empty(int(offsets[-1]), dtype=np.uint8)
+            fixed.encode_sums(rows.table, rows.shape.sums_at, offsets[:-1], raw)
+            buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(raw)]
+            columns.append(pa.Array.from_buffers(pa.binary(), len(rows), buffers))
+        return columns
+
+    def loaded(self, columns: Sequence[pa.Array], copies: int = 1) -> ExactRows:
+        """Return the rows that columns store, with room to add up so many of each."""
+        words_of = [column.to_numpy() for column in columns[: self.layout.field_words]]
+        rows = len(columns[0])
+        raw, begins = np.empty(0, dtype=np.uint8), np.empty(0, dtype=np.int64)
+        extents = np.tile(np.array(Extent(), dtype=np.int64), (len(self.sums), 1))
+        if self.sums and rows:
+            raw, begins = _raw_bytes(columns[-1])
+            fixed.encoded_extents(raw, begins, extents)
+        shape = self._shape(
+            [
+                Extent(low, high, bool(specials)).with_room(copies)
+                for low, high, specials in extents.tolist()
+            ]
+        )
+        table = np.zeros((rows, shape.width), dtype=np.int64)
+        for place, column in enumerate(words_of):
+            table[:, place] = column
+        if self.sums and rows:
+            fixed.decode_sums(raw, begins, shape.sums_at, table)
+        return ExactRows(shape, table)
+
+    def _shape(self, extents: Sequence[Extent]) -> RowShape:
+        return RowShape(self.layout, self.sums, tuple(extents) or (Extent(),) * len(self.sums))
+
+
+def _inputs(field: Field, columns: Mapping[str, InputColumn]) -> tuple[list[Ints], Mask]:
+    """Return the bits of the doubles that a sum adds up or multiplies, and which events count."""
+    inputs = [columns[name] for name in field.columns]
+    values = [each.floats.view(np.int64) for each in inputs]
+    chosen = {"sum_f64": values[:1], "squares_f64": 2 * values[:1]}.get(field.kind, values)
+    return chosen, all_valid(inputs, 0, len(values[0]))
+
+
+def _raw_bytes(column: pa.Array) -> tuple[npt.NDArray[np.uint8], Ints]:
+    """Return the bytes of a binary column, and where each value begins."""
+    _, offsets, data = column.buffers()
+    begins = np.frombuffer(offsets, dtype=np.int32)[column.offset : column.offset + len(column)]
+    return np.frombuffer(data, dtype=np.uint8), begins.astype(np.int64)
