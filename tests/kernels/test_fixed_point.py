@@ -135,10 +135,11 @@ def test_oracle_numbers_survive_their_bytes(columns: list[list[float]], nans: in
     table = sums_of([[*values, *[math.nan] * nans] for values in columns])
     sums = WIDE[None, :]
     sizes = np.empty(len(columns), dtype=np.int64)
-    fixed.encoded_sizes(table, sums, sizes)
+    bounds = np.empty((len(columns), 2), dtype=np.int64)
+    fixed.measure_sums(table, sums, bounds, sizes)
     begins = np.cumsum(sizes) - sizes
     raw = np.zeros(int(sizes.sum()), dtype=np.uint8)
-    fixed.encode_sums(table, sums, begins, raw)
+    fixed.encode_sums(table, sums, bounds, begins, raw)
     extents = np.empty((1, 3), dtype=np.int64)
     fixed.encoded_extents(raw, begins, extents)
     low, high, specials = extents[0].tolist()
@@ -157,8 +158,20 @@ def test_oracle_numbers_survive_their_bytes(columns: list[list[float]], nans: in
 def test_numbers_of_few_bits_take_few_bytes() -> None:
     table = sums_of([[0.0], [1.0], [-1.0], [12.5], [1e300], [0.1], [1.0, 2.0**200]])
     sizes = np.empty(len(table), dtype=np.int64)
-    fixed.encoded_sizes(table, WIDE[None, :], sizes)
+    bounds = np.empty((len(table), 2), dtype=np.int64)
+    fixed.measure_sums(table, WIDE[None, :], bounds, sizes)
     assert (sizes - fixed.HEAD_BYTES).tolist() == [0, 1, 1, 2, 7, 7, 26]
+
+
+def test_oracle_quotients_next_to_a_tie_are_rounded_right() -> None:
+    # half of an odd number of 54 bits, and a bit far below that decides
+    odd = [float(2**53 + 2 * n) for n in range(8)]
+    tiny = [0.0, 2.0**-60, -(2.0**-60), 2.0**-900]
+    table = sums_of([[value, 1.0, low] for value in odd for low in tiny])
+    out = np.empty(len(table))
+    for count in (1, 2, 3, 2**40, 2**52 + 1, 2**60):
+        fixed.nearest_means(table, WIDE, np.full(len(table), count), out)
+        assert out.tolist() == [nearest_reference(number_reference(row) / count) for row in table]
 
 
 @given(st.lists(st.tuples(FLOATS, FLOATS), min_size=1, max_size=8))

@@ -273,33 +273,43 @@ def _byte(words: Words, at: int) -> np.uint64:
 
 
 @kernel
-def _significant(words: Words, count: int, negative: bool) -> tuple[int, int]:
-    """Return the first byte of a number that is not zero, and the end of those that matter."""
-    low = 0
-    while low < 8 * count and words[low >> 3] == np.uint64(0):
-        low += 8
-    while low < 8 * count and _byte(words, low) == np.uint64(0):
-        low += 1
-    if low >= 8 * count and not negative:
-        return 0, 0
-    sign = np.uint64(0xFF if negative else 0)
-    high = 8 * count
-    while high > low and _byte(words, high - 1) == sign:
-        high -= 1
-    if high == low or (_byte(words, high - 1) >> np.uint64(7) != np.uint64(0)) != negative:
-        high += 1
-    return low, high
+def _bits(word: np.uint64) -> int:
+    """Return the length of a word in bits."""
+    high = word >> np.uint64(32)
+    if high:
+        return 32 + int(math.frexp(np.float64(high))[1])
+    return int(math.frexp(np.float64(word))[1])
 
 
 @kernel
-def encoded_sizes(table: Table, sums: Table, sizes: Ints) -> None:
-    """Return the bytes of the sums of each row."""
+def _significant(words: Words, count: int, negative: bool) -> tuple[int, int]:
+    """Return the first byte of a number that is not zero, and the end of those that matter."""
+    first = 0
+    while first < count and words[first] == np.uint64(0):
+        first += 1
+    if first == count:
+        return 0, 0
+    lowest = words[first] & (~words[first] + np.uint64(1))
+    low = 8 * first + ((_bits(lowest) - 1) >> 3)
+    sign = ~np.uint64(0) if negative else np.uint64(0)
+    last = count - 1
+    while last > first and words[last] == sign:
+        last -= 1
+    # with one bit for the sign
+    return low, max(low, 8 * last + (_bits(words[last] ^ sign) >> 3)) + 1
+
+
+@kernel
+def measure_sums(table: Table, sums: Table, bounds: Table, sizes: Ints) -> None:
+    """Return the bytes of each row, and those of each of its numbers: first and last."""
     words = np.zeros(DIGITS + 1, dtype=np.uint64)
     for i in range(table.shape[0]):
         size = 0
         for s in range(sums.shape[0]):
             of = sums[s]
             low, high = _significant(words, of[COUNT], _complement(table, i, of, words))
+            bounds[i, 2 * s] = low
+            bounds[i, 2 * s + 1] = high
             size += HEAD_BYTES + high - low
             if _has_specials(table, i, of[SPECIALS_AT]):
                 size += 8 * SPECIALS
@@ -316,7 +326,7 @@ def _has_specials(table: Table, i: int, at: int) -> bool:
 
 
 @kernel
-def encode_sums(table: Table, sums: Table, begins: Ints, raw: Bytes) -> None:
+def encode_sums(table: Table, sums: Table, bounds: Table, begins: Ints, raw: Bytes) -> None:
     """Write the sums of each row as bytes."""
     words = np.zeros(DIGITS + 1, dtype=np.uint64)
     for i in range(table.shape[0]):
@@ -324,7 +334,8 @@ def encode_sums(table: Table, sums: Table, begins: Ints, raw: Bytes) -> None:
         for s in range(sums.shape[0]):
             of = sums[s]
             negative = _complement(table, i, of, words)
-            low, high = _significant(words, of[COUNT], negative)
+            low = bounds[i, 2 * s]
+            high = bounds[i, 2 * s + 1]
             words[of[COUNT]] = ~np.uint64(0) if negative else np.uint64(0)
             specials = _has_specials(table, i, of[SPECIALS_AT])
             head = (low + 8 * of[FIRST]) | ((high - low) << _SIZE_BIT)
@@ -445,7 +456,7 @@ def _trimmed(halves: Words, count: int) -> int:
 
 @kernel
 def _bit_length(halves: Words, count: int) -> int:
-    return 32 * (count - 1) + int(math.frexp(np.float64(halves[count - 1]))[1])
+    return 32 * (count - 1) + _bits(halves[count - 1])
 
 
 @kernel
@@ -504,6 +515,52 @@ def _rounded(halves: Words, count: int, exponent: int, rest: bool) -> float:
 
 
 @kernel
+def _close_quotient(number: Words, count: int, divisor: float, exponent: int) -> float:
+    """Return the double next to number / divisor * 2**exponent, or NaN if that is in doubt.
+
+    The divisor is a whole number below 2**53. The quotient of the leading bits is corrected by its
+    error; what is left in doubt is below 2**-90 of it.
+    """
+    bits = _bit_length(number, count)
+    if not -1000 < exponent + bits < 1000:
+        return math.nan
+    left = np.uint64(32 * count - bits)
+    a = number[count - 1] << np.uint64(32)
+    b = np.uint64(0)
+    c = np.uint64(0)
+    if count > 1:
+        a |= number[count - 2]
+    if count > 2:
+        b = number[count - 3] << np.uint64(32)
+    if count > 3:
+        b |= number[count - 4]
+    if count > 4:
+        c = number[count - 5] << np.uint64(32)
+    if left:
+        right = np.uint64(64) - left
+        a = (a << left) | (b >> right)
+        b = (b << left) | (c >> right)
+    high = np.float64(np.int64(a >> np.uint64(11)))
+    low = np.float64((a << np.uint64(53)) | (b >> np.uint64(11))) * 2.0**-64
+    quotient = high / divisor
+    product = quotient * divisor
+    split = quotient * 134217729.0
+    q_high = split - (split - quotient)
+    q_low = quotient - q_high
+    split = divisor * 134217729.0
+    d_high = split - (split - divisor)
+    d_low = divisor - d_high
+    error = ((q_high * d_high - product) + q_high * d_low + q_low * d_high) + q_low * d_low
+    rest = (((high - product) - error) + low) / divisor
+    doubt = quotient * 2.0**-90
+    value = quotient + (rest + doubt)
+    if value != quotient + (rest - doubt):
+        return math.nan
+    scaled: float = np.ldexp(value, exponent + bits - 53)
+    return scaled
+
+
+@kernel
 def _divide(
     number: Words, count: int, divisor: Words, size: int, exponent: int, quotient: Words
 ) -> float:
@@ -512,6 +569,11 @@ def _divide(
         return 0.0
     half = np.uint64(32)
     mask = np.uint64(0xFFFFFFFF)
+    if size == 1 or (size == 2 and divisor[1] < np.uint64(1 << 21)):
+        whole = divisor[0] if size == 1 else (divisor[1] << half) | divisor[0]
+        close = _close_quotient(number, count, np.float64(whole), exponent)
+        if not math.isnan(close):
+            return close
     # the divisor's first bit set, and a quotient of 66 bits or so
     lift = 32 * size - _bit_length(divisor, size)
     size, _ = _shifted(divisor, size, lift)

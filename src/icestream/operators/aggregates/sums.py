@@ -1,4 +1,4 @@
-"""Sums and averages: integers and decimals exactly, floats as double-doubles."""
+"""Sums and averages of integers, decimals and floats."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Weighted averages: sum(value * weight) / sum(weight), for example a volume-weighted price.
 
-Idea: products are added up exactly: integers and decimals in 128 bits if 2**33 of them fit, floats
-as double-doubles of exact products. Integers that do not fit are converted to floats.
+Idea: exact products are added up: of integers and decimals in 128 bits if 2**33 of them fit, of
+floats as the fields add floats. Integers that do not fit are converted to floats.
 
 Invariant: pairs with a null are ignored, and weights that add up to zero give null
 (`test_weighted_averages_without_weight_are_null`).

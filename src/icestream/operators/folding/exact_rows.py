@@ -3,7 +3,7 @@
 Idea: a sum of doubles is a fixed-point number (`kernels.fixed_point`), exact and with an inverse.
 How many digits it takes belongs to the table, not to the query: before values are added to each
 other, their tables are given a common shape with room for the result. Most tables need two digits;
-one that holds 1e300 and 1e-300 needs eleven, and only as long as it exists. Stored rows have the
+one that holds 1e300 and 1e-300 needs 33, and only as long as it exists. Stored rows have the
 significant bytes of all their sums in one column, and columns for all other fields.
 
     row     words of other fields | digits of each sum | NaN, infinities of each sum that has any
@@ -38,19 +38,19 @@ from icestream.operators.folding.fold import all_valid, fold_field
 Rows = Ints | Mask | slice
 
 
-class Extent(NamedTuple):
+class SumExtent(NamedTuple):
     """Between which bits the values of a sum lie, and whether some are infinite or NaN."""
 
     low: int = 64 * fixed.DIGITS
     high: int = 0
     has_specials: bool = False
 
-    def joined(self, other: Extent) -> Extent:
+    def joined(self, other: SumExtent) -> SumExtent:
         """Return the extent of both."""
         specials = self.has_specials or other.has_specials
-        return Extent(min(self.low, other.low), max(self.high, other.high), specials)
+        return SumExtent(min(self.low, other.low), max(self.high, other.high), specials)
 
-    def with_room(self, copies: int) -> Extent:
+    def with_room(self, copies: int) -> SumExtent:
         """Return the extent of any sum of so many values."""
         if self.low >= self.high:
             return self
@@ -73,7 +73,7 @@ class RowShape:
     layout: Layout
     #: sums of doubles, and the extents of their values
     of_doubles: tuple[Field, ...]
-    extents: tuple[Extent, ...]
+    extents: tuple[SumExtent, ...]
 
     @cached_property
     def sums_at(self) -> Table:
@@ -230,7 +230,7 @@ class ExactFold:
         for values, valid in inputs:
             measure = fixed.sum_extent if len(values) == 1 else fixed.product_extent
             low, high, specials = measure(*values, valid)
-            extents.append(Extent(int(low), int(high), bool(specials)).with_room(copies))
+            extents.append(SumExtent(int(low), int(high), bool(specials)).with_room(copies))
         shape = self._shape(extents)
         table = np.zeros((rows, shape.width), dtype=np.int64)
         table[:, : layout.field_words] = entries[:, ENTRY_FIELDS:]
@@ -245,11 +245,12 @@ class ExactFold:
         columns = [pa.array(np.ascontiguousarray(each)) for each in rows.table[:, :count].T]
         if self.sums:
             sizes = np.empty(len(rows), dtype=np.int64)
-            fixed.encoded_sizes(rows.table, rows.shape.sums_at, sizes)
+            bounds = np.empty((len(rows), 2 * len(self.sums)), dtype=np.int64)
+            fixed.measure_sums(rows.table, rows.shape.sums_at, bounds, sizes)
             offsets = np.zeros(len(rows) + 1, dtype=np.int64)
             np.cumsum(sizes, out=offsets[1:])
             raw = np.empty(int(offsets[-1]), dtype=np.uint8)
-            fixed.encode_sums(rows.table, rows.shape.sums_at, offsets[:-1], raw)
+            fixed.encode_sums(rows.table, rows.shape.sums_at, bounds, offsets[:-1], raw)
             buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(raw)]
             columns.append(pa.Array.from_buffers(pa.binary(), len(rows), buffers))
         return columns
@@ -259,13 +260,13 @@ class ExactFold:
         words_of = [column.to_numpy() for column in columns[: self.layout.field_words]]
         rows = len(columns[0])
         raw, begins = np.empty(0, dtype=np.uint8), np.empty(0, dtype=np.int64)
-        extents = np.tile(np.array(Extent(), dtype=np.int64), (len(self.sums), 1))
+        extents = np.tile(np.array(SumExtent(), dtype=np.int64), (len(self.sums), 1))
         if self.sums and rows:
             raw, begins = _raw_bytes(columns[-1])
             fixed.encoded_extents(raw, begins, extents)
         shape = self._shape(
             [
-                Extent(low, high, bool(specials)).with_room(copies)
+                SumExtent(low, high, bool(specials)).with_room(copies)
                 for low, high, specials in extents.tolist()
             ]
         )
@@ -276,8 +277,8 @@ class ExactFold:
             fixed.decode_sums(raw, begins, shape.sums_at, table)
         return ExactRows(shape, table)
 
-    def _shape(self, extents: Sequence[Extent]) -> RowShape:
-        return RowShape(self.layout, self.sums, tuple(extents) or (Extent(),) * len(self.sums))
+    def _shape(self, extents: Sequence[SumExtent]) -> RowShape:
+        return RowShape(self.layout, self.sums, tuple(extents) or (SumExtent(),) * len(self.sums))
 
 
 def _inputs(field: Field, columns: Mapping[str, InputColumn]) -> tuple[list[Ints], Mask]:
