@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icestream.core.arrays import Ints, Table
-from icestream.kernels import words
+from icestream.kernels import field_words
 from icestream.kernels.fixed_point import fold_doubles
 from icestream.kernels.fold import ALL_VALID
 from icestream.kernels.lifetimes.sweep import Flags, fold_equal, scale_rows, sweep_edges
@@ -21,7 +21,9 @@ from tests.oracles.kernels.lifetimes.sweep import (
 
 #: digits 32 to 35: from 2**-128 up to 2**127
 SUM = np.array([4, 32, 4, -1])
-OPS = np.array([words.ADD_I64, words.ADD_I128, words.ADD_I64, words.ADD_FIXED + 4])
+OPS = np.array(
+    [field_words.ADD_I64, field_words.ADD_I128, field_words.ADD_I64, field_words.ADD_FIXED + 4]
+)
 PLACES = np.array([0, 1, 3, 4])
 WIDTH = 8
 LISTS = (OPS.tolist(), PLACES.tolist())

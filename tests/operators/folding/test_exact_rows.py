@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icestream.kernels.words import merge_field, unmerge_field
+from icestream.kernels.field_words import merge_field, unmerge_field
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.aggregates.exact_fields import ExactFields
 from icestream.operators.folding.columns import InputColumn

@@ -29,8 +29,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from icestream.core.arrays import Ints, Mask, Table
+from icestream.kernels import field_words as words
 from icestream.kernels import fixed_point as fixed
-from icestream.kernels import words
 from icestream.operators.folding.columns import InputColumn
 from icestream.operators.folding.fields import ENTRY_FIELDS, Field, Layout
 from icestream.operators.folding.fold import all_valid, fold_field

@@ -23,7 +23,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from icestream.kernels import words
+from icestream.kernels import field_words as words
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.aggregates.exact_fields import ExactFields
 from icestream.operators.folding.columns import ARRIVAL, TIME, InputColumn

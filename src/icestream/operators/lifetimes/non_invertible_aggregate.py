@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ints, Slots
 from icestream.core.times import Micros
-from icestream.kernels import words
+from icestream.kernels import field_words
 from icestream.kernels.lifetimes.sweep import scale_rows
 from icestream.kernels.lifetimes.top import cover_segments, fill_segments
 from icestream.kernels.ranges import numbers_of
@@ -65,7 +65,7 @@ class NonInvertibleAggregate:
         self._choices = [
             (op, place - ENTRY_FIELDS)
             for op, place in zip(layout.ops.tolist(), layout.places.tolist(), strict=True)
-            if not words.is_invertible(op)
+            if not field_words.is_invertible(op)
         ]
 
     def on_changes(
@@ -166,10 +166,10 @@ class NonInvertibleAggregate:
         scale_rows(scaled, there.count, ops, places)
         cover_segments(first, last, scaled, ops, places, table)
         for op, place in self._choices:
-            end = place + words.WORDS[op]
-            table[:, place:end] = words.IDENTITY[op]
+            end = place + field_words.WORDS[op]
+            table[:, place:end] = field_words.IDENTITY[op]
             choice = rows[:, place:end]
-            order = np.lexsort((~choice if op == words.MAX else choice).T[::-1])
+            order = np.lexsort((~choice if op == field_words.MAX else choice).T[::-1])
             runs = np.empty((size, 4), dtype=np.int64)
             once = np.ones(len(there), dtype=np.int64)
             made = fill_segments(

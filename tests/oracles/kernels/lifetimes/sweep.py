@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from icestream.kernels.field_words import ADD_FIXED, ADD_I128
 from icestream.kernels.lifetimes.sweep import _NEVER
-from icestream.kernels.words import ADD_FIXED, ADD_I128
-from tests.oracles.kernels.words import digits_of, merge_words_reference, number_of
+from tests.oracles.kernels.field_words import digits_of, merge_words_reference, number_of
 
 #: group, time and words of a stretch between two edges
 Segment = tuple[int, int, tuple[int, ...]]
