@@ -73,7 +73,7 @@ def test_oracle_rows_keep_their_sums_in_any_shape(first: list[Pair], second: lis
 @given(EVENTS, st.lists(st.tuples(VALUES, VALUES), min_size=1, max_size=5))
 def test_oracle_exact_fields_are_rounded_once(gone: list[Pair], left: list[Pair]) -> None:
     rows, taken = alike(folded([*gone, *left]), folded(gone))
-    ops, places = rows.shape.ops.tolist(), rows.shape.places.tolist()
+    ops, places = rows.shape.at.ops.tolist(), rows.shape.at.places.tolist()
     for op, place in zip(ops, places, strict=True):
         for row in range(1, len(rows)):
             merge_field(rows.table, 0, place, rows.table, row, place, op)
@@ -95,7 +95,7 @@ def test_oracle_exact_fields_are_rounded_once(gone: list[Pair], left: list[Pair]
 
 def test_equal_sums_are_stored_alike() -> None:
     rows, taken = alike(folded([(0.1, 1.0), (1e300, 1.0)]), folded([(1e300, 1.0)]))
-    for op, place in zip(rows.shape.ops.tolist(), rows.shape.places.tolist(), strict=True):
+    for op, place in zip(rows.shape.at.ops.tolist(), rows.shape.at.places.tolist(), strict=True):
         merge_field(rows.table, 0, place, rows.table, 1, place, op)
         unmerge_field(rows.table, 0, place, taken.table, 0, place, op)
     assert FOLD.stored(rows[:1])[-1] == FOLD.stored(folded([(0.1, 1.0)]))[-1]
@@ -114,7 +114,7 @@ def test_infinities_and_nan_are_the_result_while_there_are_any(
     values: list[float], expected: float
 ) -> None:
     rows = survived(folded([(value, 1.0) for value in values]))
-    for op, place in zip(rows.shape.ops.tolist(), rows.shape.places.tolist(), strict=True):
+    for op, place in zip(rows.shape.at.ops.tolist(), rows.shape.at.places.tolist(), strict=True):
         for row in range(1, len(values)):
             merge_field(rows.table, 0, place, rows.table, row, place, op)
     found = answers(rows[:1])
@@ -126,4 +126,4 @@ def test_tables_of_like_values_have_two_digits() -> None:
     dice = np.random.default_rng(3)
     prices = np.round(dice.lognormal(3.0, 1.0, 500), 2).tolist()
     rows = folded([(price, 1.0) for price in prices])
-    assert rows.shape.with_room(10**6).sums_at[0].tolist()[1:3] == [33, 2]
+    assert rows.shape.with_room(10**6).at.sums_at[0].tolist()[1:3] == [33, 2]

@@ -55,7 +55,7 @@ class ExactFields(MergedFields):
         return out
 
     def _of(self, field: Field) -> Ints:
-        return self.shape.sums_at[self.shape.of_doubles.index(field)]
+        return self.shape.at.sums_at[self.shape.of_doubles.index(field)]
 
     def _specials(self, field: Field) -> Ints:
         """Return the numbers of NaN, infinities and minus infinities in each sum."""

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -65,9 +65,49 @@ class SumExtent(NamedTuple):
         return first, ((self.high + 1) >> 6) + 1 - first
 
 
+class RowPlaces(NamedTuple):
+    """Where the words of a row lie."""
+
+    #: for each sum of doubles: place, first digit, digits, and place of the specials or -1
+    sums_at: Table
+    #: words of a row
+    width: int
+    #: the operations that merge rows, and the first word of each
+    ops: Ints
+    places: Ints
+    #: those of them that can be taken back
+    sums: tuple[Ints, Ints]
+    #: the row into which nothing was merged
+    identity: Ints
+
+
+@lru_cache(maxsize=256)
+def _places_of(layout: Layout, spans: tuple[tuple[int, int, bool], ...]) -> RowPlaces:
+    """Lay out the words of a row: first digit, digits and specials of each sum are given."""
+    sums_at, at = [], layout.field_words
+    ops, places = layout.ops.tolist(), (layout.places - ENTRY_FIELDS).tolist()
+    for first, count, has_specials in spans:
+        specials = at + count if has_specials else -1
+        sums_at.append((at, first, count, specials))
+        ops.append(words.ADD_FIXED + count)
+        places.append(at)
+        at += count
+        if has_specials:
+            ops += [words.ADD_I64] * fixed.SPECIALS
+            places += range(at, at + fixed.SPECIALS)
+            at += fixed.SPECIALS
+    all_ops, all_places = (np.array(each, dtype=np.int64) for each in (ops, places))
+    adds = np.array([words.is_invertible(op) for op in ops], dtype=np.bool_)
+    identity = np.zeros(at, dtype=np.int64)
+    identity[: layout.field_words] = layout.entry_identity[ENTRY_FIELDS:]
+    described = np.array(sums_at, dtype=np.int64).reshape(-1, 4)
+    sums = all_ops[adds], all_places[adds]
+    return RowPlaces(described, at, all_ops, all_places, sums, identity)
+
+
 @dataclass(frozen=True)
 class RowShape:
-    """Where the fields lie in the rows of a table."""
+    """Which fields the rows of a table have, and how wide its sums are."""
 
     #: fields of fixed width, the number of events first
     layout: Layout
@@ -76,55 +116,11 @@ class RowShape:
     extents: tuple[SumExtent, ...]
 
     @cached_property
-    def sums_at(self) -> Table:
-        """Return for each sum: place, first digit, digits, and place of the specials or -1."""
-        described, at = [], self.layout.field_words
-        for extent in self.extents:
-            first, count = extent.digits
-            specials = at + count if extent.has_specials else -1
-            described.append((at, first, count, specials))
-            at += count + fixed.SPECIALS * extent.has_specials
-        return np.array(described, dtype=np.int64).reshape(-1, 4)
-
-    @cached_property
-    def width(self) -> int:
-        """Return the words of a row."""
-        specials = sum(fixed.SPECIALS for each in self.extents if each.has_specials)
-        return self.layout.field_words + int(self.sums_at[:, fixed.COUNT].sum()) + specials
-
-    @cached_property
-    def identity(self) -> Ints:
-        """Return the row into which nothing was merged."""
-        row = np.zeros(self.width, dtype=np.int64)
-        row[: self.layout.field_words] = self.layout.entry_identity[ENTRY_FIELDS:]
-        return row
-
-    @cached_property
-    def _merged(self) -> tuple[Ints, Ints]:
-        ops, places = self.layout.ops.tolist(), (self.layout.places - ENTRY_FIELDS).tolist()
-        for at, _, count, specials in self.sums_at.tolist():
-            ops.append(words.ADD_FIXED + count)
-            places.append(at)
-            if specials >= 0:
-                ops += [words.ADD_I64] * fixed.SPECIALS
-                places += range(specials, specials + fixed.SPECIALS)
-        return np.array(ops, dtype=np.int64), np.array(places, dtype=np.int64)
-
-    @property
-    def ops(self) -> Ints:
-        """Return the operations that merge rows."""
-        return self._merged[0]
-
-    @property
-    def places(self) -> Ints:
-        """Return the first word of each operation."""
-        return self._merged[1]
-
-    @cached_property
-    def sums(self) -> tuple[Ints, Ints]:
-        """Return the operations that can be taken back, and their first words."""
-        adds = np.array([words.is_invertible(op) for op in self.ops.tolist()], dtype=np.bool_)
-        return self.ops[adds], self.places[adds]
+    def at(self) -> RowPlaces:
+        """Return where the words of a row lie."""
+        return _places_of(
+            self.layout, tuple((*each.digits, each.has_specials) for each in self.extents)
+        )
 
     def with_room(self, copies: int) -> RowShape:
         """Return a shape for any sums of so many rows."""
@@ -163,11 +159,13 @@ class ExactRows:
 
     def reshaped(self, shape: RowShape) -> ExactRows:
         """Return the rows in a shape that has room for them."""
-        if np.array_equal(shape.sums_at, self.shape.sums_at):
+        if shape.at is self.shape.at:
             return ExactRows(shape, self.table)
-        table = np.zeros((len(self.table), shape.width), dtype=np.int64)
+        table = np.zeros((len(self.table), shape.at.width), dtype=np.int64)
         table[:, : shape.layout.field_words] = self.table[:, : shape.layout.field_words]
-        for old, new in zip(self.shape.sums_at.tolist(), shape.sums_at.tolist(), strict=True):
+        for old, new in zip(
+            *(each.at.sums_at.tolist() for each in (self.shape, shape)), strict=True
+        ):
             if count := old[fixed.COUNT]:
                 at = new[fixed.PLACE] + old[fixed.FIRST] - new[fixed.FIRST]
                 table[:, at : at + count] = self.table[:, old[0] : old[0] + count]
@@ -232,9 +230,9 @@ class ExactFold:
             low, high, specials = measure(*values, valid)
             extents.append(SumExtent(int(low), int(high), bool(specials)).with_room(copies))
         shape = self._shape(extents)
-        table = np.zeros((rows, shape.width), dtype=np.int64)
+        table = np.zeros((rows, shape.at.width), dtype=np.int64)
         table[:, : layout.field_words] = entries[:, ENTRY_FIELDS:]
-        for of, (values, valid) in zip(shape.sums_at, inputs, strict=True):
+        for of, (values, valid) in zip(shape.at.sums_at, inputs, strict=True):
             fold = fixed.fold_doubles if len(values) == 1 else fixed.fold_products
             fold(table, of, slots, *values, valid)
         return ExactRows(shape, table)
@@ -246,11 +244,11 @@ class ExactFold:
         if self.sums:
             sizes = np.empty(len(rows), dtype=np.int64)
             bounds = np.empty((len(rows), 2 * len(self.sums)), dtype=np.int64)
-            fixed.measure_sums(rows.table, rows.shape.sums_at, bounds, sizes)
+            fixed.measure_sums(rows.table, rows.shape.at.sums_at, bounds, sizes)
             offsets = np.zeros(len(rows) + 1, dtype=np.int64)
             np.cumsum(sizes, out=offsets[1:])
             raw = np.empty(int(offsets[-1]), dtype=np.uint8)
-            fixed.encode_sums(rows.table, rows.shape.sums_at, bounds, offsets[:-1], raw)
+            fixed.encode_sums(rows.table, rows.shape.at.sums_at, bounds, offsets[:-1], raw)
             buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(raw)]
             columns.append(pa.Array.from_buffers(pa.binary(), len(rows), buffers))
         return columns
@@ -270,11 +268,11 @@ class ExactFold:
                 for low, high, specials in extents.tolist()
             ]
         )
-        table = np.zeros((rows, shape.width), dtype=np.int64)
+        table = np.zeros((rows, shape.at.width), dtype=np.int64)
         for place, column in enumerate(words_of):
             table[:, place] = column
         if self.sums and rows:
-            fixed.decode_sums(raw, begins, shape.sums_at, table)
+            fixed.decode_sums(raw, begins, shape.at.sums_at, table)
         return ExactRows(shape, table)
 
     def _shape(self, extents: Sequence[SumExtent]) -> RowShape:

@@ -238,7 +238,7 @@ class EventRows:
         words = words.copied()
         heads = np.empty(len(slots), dtype=np.int64)
         index = np.zeros(1 << max(4, (2 * len(slots)).bit_length()), dtype=np.int64)
-        ops, places = words.shape.ops, words.shape.places
+        ops, places = words.shape.at.ops, words.shape.at.places
         count = fold_equal(slots, le, re, words.table, ops, places, index, heads)
         return heads[:count], words[:count]
 
@@ -248,7 +248,7 @@ class EventRows:
         if (count == 1).all():
             return words
         scaled = words.copied()
-        scale_rows(scaled.table, count, *words.shape.sums)
+        scale_rows(scaled.table, count, *words.shape.at.sums)
         return scaled
 
     def _batch(self, events: EventWords, beside: pa.RecordBatch) -> pa.RecordBatch:

@@ -160,9 +160,9 @@ class NonInvertibleAggregate:
         segments = TimeSegments.of(there)
         first, last = segments.spans(there)
         rows, size = kinds.table[there.kind], len(segments.owner)
-        table = np.zeros((size + 1, kinds.shape.width), dtype=np.int64)
+        table = np.zeros((size + 1, kinds.shape.at.width), dtype=np.int64)
         scaled = rows.copy()
-        ops, places = kinds.shape.sums
+        ops, places = kinds.shape.at.sums
         scale_rows(scaled, there.count, ops, places)
         cover_segments(first, last, scaled, ops, places, table)
         for op, place in self._choices:
