@@ -122,7 +122,7 @@ def test_oracle_spreads_are_rounded_once(pairs: list[tuple[float, float]]) -> No
     fixed.fold_products(table, places[2], zeros, x, y, ALL_VALID)
     n = len(pairs)
     a, b = ([Fraction(pair[at]) for pair in pairs] for at in range(2))
-    exact = sum(u * v for u, v in zip(a, b, strict=True)) - sum(a) * sum(b) / n
+    exact = Fraction(sum(u * v for u, v in zip(a, b, strict=True)) - sum(a) * sum(b) / n)
     for divisor in (n, max(1, n - 1)):
         counts, divisors = np.array([n]), np.array([divisor])
         fixed.nearest_spreads(table, places[2], places[0], places[1], counts, divisors, out)
@@ -141,7 +141,7 @@ def test_oracle_numbers_survive_their_bytes(columns: list[list[float]], nans: in
     raw = np.zeros(int(sizes.sum()), dtype=np.uint8)
     fixed.encode_sums(table, sums, bounds, begins, raw)
     extents = np.empty((1, 3), dtype=np.int64)
-    fixed.encoded_extents(raw, begins, extents)
+    assert fixed.encoded_extents(raw, begins, begins + sizes, extents)
     low, high, specials = extents[0].tolist()
     assert specials == (nans > 0)
     first = min(low, high) // 64
@@ -153,6 +153,21 @@ def test_oracle_numbers_survive_their_bytes(columns: list[list[float]], nans: in
     expected[:, first : first + count] = found[:, :count]
     expected[:, fixed.DIGITS :] = found[:, count:]
     assert expected.tolist() == table.tolist()
+
+
+@pytest.mark.parametrize("damage", ["", "ff", "0100", "00f8ff", "00000000", "000040"])
+def test_bytes_that_are_no_sums_are_refused(damage: str) -> None:
+    raw = np.frombuffer(bytes.fromhex(damage), dtype=np.uint8)
+    extents = np.empty((1, 3), dtype=np.int64)
+    assert not fixed.encoded_extents(raw, np.array([0]), np.array([len(raw)]), extents)
+
+
+def test_the_worked_example_of_the_format() -> None:
+    table, raw = sums_of([[-12.5]]), np.zeros(5, dtype=np.uint8)
+    bounds, sizes = np.empty((1, 2), dtype=np.int64), np.empty(1, dtype=np.int64)
+    fixed.measure_sums(table, WIDE[None, :], bounds, sizes)
+    fixed.encode_sums(table, WIDE[None, :], bounds, np.array([0]), raw)
+    assert bytes(raw).hex() == "0f110080f3"
 
 
 def test_numbers_of_few_bits_take_few_bytes() -> None:

@@ -12,8 +12,8 @@ Invariants:
    (`test_oracle_digits_hold_the_exact_sum`).
 2. `nearest_sums`, `nearest_means`, `nearest_ratios` and `nearest_spreads` return the double next to
    the exact result, ties to even (`test_oracle_results_are_the_nearest_doubles`).
-3. Encoded numbers decode to the same digits, and equal numbers have equal bytes
-   (`test_oracle_numbers_survive_their_bytes`).
+3. Encoded numbers decode to the same digits (`test_oracle_numbers_survive_their_bytes`); bytes that
+   are no numbers are refused (`test_bytes_that_are_no_sums_are_refused`).
 
 Cost: O(digits) to add; two digits where magnitudes differ by less than 2**50 or so. Some 50 ns to
 round a sum, 100 to 200 for a quotient. On the log 3 bytes and the significant bytes of the sum.
@@ -47,6 +47,7 @@ HEAD_BYTES = 3
 _SIZE_BIT, _SPECIALS_BIT, _PART = 11, 22, (1 << 11) - 1
 #: words of a description of a sum in a table: place, first digit, digits, place of the specials
 PLACE, FIRST, COUNT, SPECIALS_AT = 0, 1, 2, 3
+_POWERS = 2.0 ** np.arange(-1074, 1024)
 #: halves of digits that products of two sums may need
 _HALVES = 4 * DIGITS + 16
 
@@ -113,8 +114,10 @@ def _is_special(bits: np.int64) -> bool:
 @kernel
 def _exponent(bits: np.int64) -> np.int64:
     """Return the power of two by which the mantissa of a finite double is multiplied."""
-    exponent = (bits >> 52) & 0x7FF
-    return np.int64(max(exponent, 1) - 1075)
+    exponent = np.int64((bits >> 52) & 0x7FF)
+    if exponent == 0:
+        exponent = np.int64(1)
+    return np.int64(exponent - 1075)
 
 
 @kernel
@@ -140,7 +143,7 @@ def sum_extent(x: Ints, valid: Mask) -> tuple[int, int, bool]:
             if _is_special(x[i]):
                 specials = True
             elif x[i] << 1:
-                exponent = _exponent(x[i]) + ORIGIN
+                exponent = int(_exponent(x[i])) + ORIGIN
                 low = min(low, exponent)
                 high = max(high, exponent + 53)
     return low, high, specials
@@ -157,7 +160,7 @@ def product_extent(x: Ints, y: Ints, valid: Mask) -> tuple[int, int, bool]:
             if _is_special(x[i]) or _is_special(y[i]):
                 specials = True
             elif x[i] << 1 and y[i] << 1:
-                exponent = _exponent(x[i]) + _exponent(y[i]) + ORIGIN
+                exponent = int(_exponent(x[i])) + int(_exponent(y[i])) + ORIGIN
                 low = min(low, exponent)
                 high = max(high, exponent + 106)
     return low, high, specials
@@ -269,16 +272,18 @@ def _complement(table: Table, i: int, of: Ints, words: Words) -> bool:
 
 @kernel
 def _byte(words: Words, at: int) -> np.uint64:
-    return (words[at >> 3] >> np.uint64(8 * (at & 7))) & np.uint64(0xFF)
+    return np.uint64((words[at >> 3] >> np.uint64(8 * (at & 7))) & np.uint64(0xFF))
 
 
 @kernel
 def _bits(word: np.uint64) -> int:
     """Return the length of a word in bits."""
-    high = word >> np.uint64(32)
-    if high:
-        return 32 + int(math.frexp(np.float64(high))[1])
-    return int(math.frexp(np.float64(word))[1])
+    length = 0
+    for step in (32, 16, 8, 4, 2, 1):
+        if word >> np.uint64(step):
+            word >>= np.uint64(step)
+            length += step
+    return length + int(word)
 
 
 @kernel
@@ -363,8 +368,11 @@ def _head(raw: Bytes, at: int) -> np.int64:
 
 
 @kernel
-def encoded_extents(raw: Bytes, begins: Ints, extents: Table) -> None:
-    """Fill in, for each sum, the bits between which its numbers lie, and if it has specials."""
+def encoded_extents(raw: Bytes, begins: Ints, ends: Ints, extents: Table) -> bool:
+    """Fill in, for each sum, the bits between which its numbers lie, and if it has specials.
+
+    Returns False for bytes that are no sums.
+    """
     for s in range(extents.shape[0]):
         extents[s, 0] = 64 * DIGITS
         extents[s, 1] = 0
@@ -372,16 +380,23 @@ def encoded_extents(raw: Bytes, begins: Ints, extents: Table) -> None:
     for i in range(begins.size):
         at = begins[i]
         for s in range(extents.shape[0]):
+            if at + HEAD_BYTES > ends[i]:
+                return False
             head = _head(raw, at)
             low = head & _PART
             size = (head >> _SIZE_BIT) & _PART
             at += HEAD_BYTES + size
             if size:
+                if low + size > 8 * DIGITS:
+                    return False
                 extents[s, 0] = min(extents[s, 0], 8 * low)
                 extents[s, 1] = max(extents[s, 1], 8 * (low + size))
             if head >> _SPECIALS_BIT:
                 extents[s, 2] = 1
                 at += 8 * SPECIALS
+        if at != ends[i]:
+            return False
+    return True
 
 
 @kernel
@@ -510,12 +525,13 @@ def _rounded(halves: Words, count: int, exponent: int, rest: bool) -> float:
     half = np.uint64(1) << np.uint64(cut - 1)
     if below > half or (below == half and (rest or mantissa & np.uint64(1))):
         mantissa += np.uint64(1)
-    value: float = np.ldexp(np.float64(np.int64(mantissa)), exponent + cut)
-    return value
+    if exponent + cut > 971:
+        return math.inf
+    return float(np.float64(np.int64(mantissa)) * _POWERS[exponent + cut + 1074])
 
 
 @kernel
-def _close_quotient(number: Words, count: int, divisor: float, exponent: int) -> float:
+def _close_quotient(number: Words, count: int, divisor: np.float64, exponent: int) -> float:
     """Return the double next to number / divisor * 2**exponent, or NaN if that is in doubt.
 
     The divisor is a whole number below 2**53. The quotient of the leading bits is corrected by its
@@ -556,8 +572,7 @@ def _close_quotient(number: Words, count: int, divisor: float, exponent: int) ->
     value = quotient + (rest + doubt)
     if value != quotient + (rest - doubt):
         return math.nan
-    scaled: float = np.ldexp(value, exponent + bits - 53)
-    return scaled
+    return float(value * _POWERS[exponent + bits - 53 + 1074])
 
 
 @kernel

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from icestream.core.errors import CheckpointError
 from icestream.kernels.field_words import merge_field, unmerge_field
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.aggregates.exact_fields import ExactFields
@@ -99,6 +100,12 @@ def test_equal_sums_are_stored_alike() -> None:
         merge_field(rows.table, 0, place, rows.table, 1, place, op)
         unmerge_field(rows.table, 0, place, taken.table, 0, place, op)
     assert FOLD.stored(rows[:1])[-1] == FOLD.stored(folded([(0.1, 1.0)]))[-1]
+
+
+def test_damaged_sums_are_refused() -> None:
+    *columns, sums = FOLD.stored(folded([(0.1, 1.0)]))
+    with pytest.raises(CheckpointError, match="damaged"):
+        FOLD.loaded([*columns, pa.array([sums[0].as_py()[:-1]])])
 
 
 @pytest.mark.parametrize(

@@ -366,15 +366,12 @@ def test_oracle_float_aggregates_are_those_of_fractions(seed: int, also: str, mo
 
 def _exact_answers(values: list[float]) -> tuple[float, float, float | None]:
     if not all(map(math.isfinite, values)):
-        total = sum(value for value in values if not math.isfinite(value))
-        return total, total, math.nan if len(values) > 1 else None
+        special = sum(value for value in values if not math.isfinite(value))
+        return special, special, math.nan if len(values) > 1 else None
     exact = [Fraction(value) for value in values]
     n, total = len(exact), sum(exact, Fraction(0))
-    variance = None
-    if n > 1:
-        variance = nearest_reference(
-            (sum((x * x for x in exact), Fraction(0)) - total * total / n) / (n - 1)
-        )
+    squares = sum((x * x for x in exact), Fraction(0))
+    variance = nearest_reference((squares - total * total / n) / (n - 1)) if n > 1 else None
     return nearest_reference(total), nearest_reference(total / n), variance
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from icestream.core.arrays import Floats, Ints
+from icestream.core.arrays import Floats, Ints, Mask
 from icestream.kernels import fixed_point as fixed
 from icestream.operators.aggregates.protocol import MergedFields
 from icestream.operators.folding.exact_rows import RowShape
@@ -49,13 +49,14 @@ class ExactFields(MergedFields):
     def spreads(self, products: Field, x: Field, y: Field, counts: Ints, divisors: Ints) -> Floats:
         """Return the doubles nearest to (sum of products - product of sums / count) / divisor."""
         out = np.empty(len(self.table))
-        of = [self._of(each) for each in (products, x, y)]
-        fixed.nearest_spreads(self.table, *of, counts, divisors, out)
+        of, x_at, y_at = (self._of(each) for each in (products, x, y))
+        fixed.nearest_spreads(self.table, of, x_at, y_at, counts, divisors, out)
         out[self._special(products) | self._special(x) | self._special(y)] = np.nan
         return out
 
     def _of(self, field: Field) -> Ints:
-        return self.shape.at.sums_at[self.shape.of_doubles.index(field)]
+        described: Ints = self.shape.at.sums_at[self.shape.of_doubles.index(field)]
+        return described
 
     def _specials(self, field: Field) -> Ints:
         """Return the numbers of NaN, infinities and minus infinities in each sum."""
@@ -64,8 +65,9 @@ class ExactFields(MergedFields):
             return np.zeros((len(self.table), fixed.SPECIALS), dtype=np.int64)
         return self.table[:, at : at + fixed.SPECIALS]
 
-    def _special(self, field: Field) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        return self._specials(field).any(axis=1)
+    def _special(self, field: Field) -> Mask:
+        found: Mask = (self._specials(field) != 0).any(axis=1)
+        return found
 
     def _with_specials(self, finite: Floats, field: Field) -> Floats:
         undefined, above, below = self._specials(field).T != 0

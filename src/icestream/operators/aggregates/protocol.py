@@ -64,7 +64,8 @@ class MergedFields:
 
     def sums(self, field: Field) -> Floats:
         """Return sums of floats."""
-        return self.floats(field).sum(axis=1)
+        sums: Floats = self.floats(field).sum(axis=1)
+        return sums
 
     def means(self, field: Field, counts: Ints) -> Floats:
         """Return sums of floats divided by counts, which are positive."""

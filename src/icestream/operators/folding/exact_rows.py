@@ -29,6 +29,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from icestream.core.arrays import Ints, Mask, Table
+from icestream.core.errors import CheckpointError
 from icestream.kernels import field_words as words
 from icestream.kernels import fixed_point as fixed
 from icestream.operators.folding.columns import InputColumn
@@ -225,16 +226,19 @@ class ExactFold:
             fold_field(field, place, entries, slots, columns, 0, rows)
         inputs = [_inputs(field, columns) for field in self.sums]
         extents = []
-        for values, valid in inputs:
-            measure = fixed.sum_extent if len(values) == 1 else fixed.product_extent
-            low, high, specials = measure(*values, valid)
+        for x, y, valid in inputs:
+            low, high, specials = (
+                fixed.sum_extent(x, valid) if y is None else fixed.product_extent(x, y, valid)
+            )
             extents.append(SumExtent(int(low), int(high), bool(specials)).with_room(copies))
         shape = self._shape(extents)
         table = np.zeros((rows, shape.at.width), dtype=np.int64)
         table[:, : layout.field_words] = entries[:, ENTRY_FIELDS:]
-        for of, (values, valid) in zip(shape.at.sums_at, inputs, strict=True):
-            fold = fixed.fold_doubles if len(values) == 1 else fixed.fold_products
-            fold(table, of, slots, *values, valid)
+        for of, (x, y, valid) in zip(shape.at.sums_at, inputs, strict=True):
+            if y is None:
+                fixed.fold_doubles(table, of, slots, x, valid)
+            else:
+                fixed.fold_products(table, of, slots, x, y, valid)
         return ExactRows(shape, table)
 
     def stored(self, rows: ExactRows) -> list[pa.Array]:
@@ -260,8 +264,11 @@ class ExactFold:
         raw, begins = np.empty(0, dtype=np.uint8), np.empty(0, dtype=np.int64)
         extents = np.tile(np.array(SumExtent(), dtype=np.int64), (len(self.sums), 1))
         if self.sums and rows:
-            raw, begins = _raw_bytes(columns[-1])
-            fixed.encoded_extents(raw, begins, extents)
+            raw, bounds = _raw_bytes(columns[-1])
+            begins = bounds[:-1]
+            if not fixed.encoded_extents(raw, begins, bounds[1:], extents):
+                msg = "stored sums of doubles are damaged: restore the checkpoint from a copy"
+                raise CheckpointError(msg)
         shape = self._shape(
             [
                 SumExtent(low, high, bool(specials)).with_room(copies)
@@ -279,16 +286,16 @@ class ExactFold:
         return RowShape(self.layout, self.sums, tuple(extents) or (SumExtent(),) * len(self.sums))
 
 
-def _inputs(field: Field, columns: Mapping[str, InputColumn]) -> tuple[list[Ints], Mask]:
-    """Return the bits of the doubles that a sum adds up or multiplies, and which events count."""
+def _inputs(field: Field, columns: Mapping[str, InputColumn]) -> tuple[Ints, Ints | None, Mask]:
+    """Return the bits of the doubles that a sum adds up, their factors, and which events count."""
     inputs = [columns[name] for name in field.columns]
-    values = [each.floats.view(np.int64) for each in inputs]
-    chosen = {"sum_f64": values[:1], "squares_f64": 2 * values[:1]}.get(field.kind, values)
-    return chosen, all_valid(inputs, 0, len(values[0]))
+    x, *others = (each.floats.view(np.int64) for each in inputs)
+    factors = {"sum_f64": [None], "squares_f64": [x]}.get(field.kind, others)
+    return x, factors[0], all_valid(inputs, 0, len(x))
 
 
 def _raw_bytes(column: pa.Array) -> tuple[npt.NDArray[np.uint8], Ints]:
-    """Return the bytes of a binary column, and where each value begins."""
+    """Return the bytes of a binary column, where each value begins, and the end of the last."""
     _, offsets, data = column.buffers()
-    begins = np.frombuffer(offsets, dtype=np.int32)[column.offset : column.offset + len(column)]
-    return np.frombuffer(data, dtype=np.uint8), begins.astype(np.int64)
+    bounds = np.frombuffer(offsets, dtype=np.int32)[column.offset : column.offset + len(column) + 1]
+    return np.frombuffer(data, dtype=np.uint8), bounds.astype(np.int64)

@@ -52,20 +52,19 @@ class EventWords:
 
     def where(self, chosen: Flags) -> EventWords:
         """Return the chosen events."""
-        return EventWords(
-            *(column[chosen] for column in self._lifetimes()), self.words[chosen], self.row[chosen]
-        )
+        owner, le, re, count, row = (column[chosen] for column in self._columns())
+        return EventWords(owner, le, re, count, self.words[chosen], row)
 
     def and_(self, other: EventWords) -> EventWords:
         """Return both, in the order of groups."""
         order = np.argsort(np.concatenate([self.owner, other.owner]), kind="stable")
-        pairs = zip(self._lifetimes(), other._lifetimes(), strict=True)
-        words, row = concatenated(self.words, other.words), np.concatenate([self.row, other.row])
-        columns = [np.concatenate(pair)[order] for pair in pairs]
-        return EventWords(*columns, words[order], row[order])
+        pairs = zip(self._columns(), other._columns(), strict=True)
+        owner, le, re, count, row = (np.concatenate(pair)[order] for pair in pairs)
+        words = concatenated(self.words, other.words)[order]
+        return EventWords(owner, le, re, count, words, row)
 
-    def _lifetimes(self) -> tuple[Ints, ...]:
-        return self.owner, self.le, self.re, self.count
+    def _columns(self) -> tuple[Ints, ...]:
+        return self.owner, self.le, self.re, self.count, self.row
 
 
 @dataclass(frozen=True, slots=True)
