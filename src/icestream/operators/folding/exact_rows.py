@@ -290,8 +290,10 @@ def _inputs(field: Field, columns: Mapping[str, InputColumn]) -> tuple[Ints, Int
     """Return the bits of the doubles that a sum adds up, their factors, and which events count."""
     inputs = [columns[name] for name in field.columns]
     x, *others = (each.floats.view(np.int64) for each in inputs)
-    factors = {"sum_f64": [None], "squares_f64": [x]}.get(field.kind, others)
-    return x, factors[0], all_valid(inputs, 0, len(x))
+    valid = all_valid(inputs, 0, len(x))
+    if field.kind == "sum_f64":
+        return x, None, valid
+    return x, x if field.kind == "squares_f64" else others[0], valid
 
 
 def _raw_bytes(column: pa.Array) -> tuple[npt.NDArray[np.uint8], Ints]:
