@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from icestream.kernels.field_words import (
     ADD_DD,
+    ADD_FIXED,
     ADD_I64,
     ADD_I128,
     INVERTIBLE,
@@ -87,7 +88,7 @@ def test_parity_combining_rows_in_any_grouping(drawn: list[list[int]]) -> None:
     assert at_once == in_parts
 
 
-@pytest.mark.parametrize("op", sorted(INVERTIBLE))
+@pytest.mark.parametrize("op", [*sorted(INVERTIBLE), ADD_FIXED + 2])
 @given(a=st.tuples(words, words), b=st.tuples(words, words))
 @settings(max_examples=100)
 def test_parity_taking_back_undoes_merging(op: int, a: tuple[int, int], b: tuple[int, int]) -> None:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from icestream.plan.events.dataflow import Dataflow
 from icestream.testing.sources import StreamShape, batches_of
 from tests.fixtures import dataflow_plans as plans
 from tests.fixtures.dataflow_plans import RATINGS, SECOND, PlanStream, dataflow
+from tests.oracles.kernels.fixed_point import nearest_reference
 from tests.oracles.lifetimes import Bag, assert_same_snapshots
 from tests.suites.dataflow_conformance import bag_of_rows, open_dataflow, stream_of
 
@@ -84,6 +87,49 @@ def test_oracle_append_mode_reports_once_what_updates_add_up_to(
         bags.append(bag_of_rows(flow, pa.concat_tables([*tables, query.flush()])))
     assert bags[1]
     assert_same_snapshots(*bags)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("mode", ["update", "append"])
+def test_sums_of_doubles_forget_what_has_ended(mode: str, tmp_path: Path, restarts: bool) -> None:
+    #        0    1    2    3    4    5    6    7
+    # 1e36   |============|
+    # 1e18   |============|
+    # 1e308  |============|   twice: infinite until second 2.5
+    # 1.0    |============|
+    # 0.1         |============|
+    # 0.1              |============|
+    # 0.2                   |============|
+    sums = (Aggregate("sum", "rating", "total"), Aggregate("avg", "rating", "mean"))
+    ratings = PlanStream.of(RATINGS).window(5 * SECOND // 2)
+    flow = dataflow(ratings.apply(["user"], lambda group: group.agg(*sums)), mode, slack=0)
+    values = [[1e36, 1e18, 1e308, 1e308, 1.0], [0.1], [0.1], [0.2], [], [], []]
+    query = open_dataflow(flow, tmp_path)
+    found: Counter[tuple[Any, ...]] = Counter()
+    for second, ratings_then in enumerate(values):
+        rows = len(ratings_then)
+        columns = [
+            pa.array([second * SECOND] * rows, pa.int64()).cast(flow.batch_schema.types[0]),
+            pa.array([0] * rows, pa.int32()),
+            *(pa.array([7] * rows, pa.int64()) for _ in range(2)),
+            pa.array(ratings_then, pa.float64()),
+        ]
+        batch = pa.RecordBatch.from_arrays(columns, schema=flow.batch_schema)
+        found.update(reported(query.feed([[batch]])))
+        if restarts:
+            query.close()
+            query = open_dataflow(flow, tmp_path)
+    found.update(reported(query.flush()))
+    halves = {(2 * first // SECOND, 2 * last // SECOND, *row[1:]) for (first, last, *row) in +found}
+    assert halves == {
+        (0, 2, math.inf, 4e307),
+        (2, 4, math.inf, nearest_reference((2 * Fraction(1e308) + Fraction(1e36)) / 6)),
+        (4, 5, math.inf, nearest_reference((2 * Fraction(1e308) + Fraction(1e36)) / 7)),
+        (5, 6, 0.2, 0.1),
+        (6, 7, 0.4, nearest_reference((2 * Fraction(0.1) + Fraction(0.2)) / 3)),
+        (7, 9, nearest_reference(Fraction(0.1) + Fraction(0.2)), 0.15000000000000002),
+        (9, 11, 0.2, 0.2),
+    }
 
 
 def test_only_aggregates_have_a_complete_answer() -> None:

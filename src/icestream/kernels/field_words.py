@@ -9,8 +9,8 @@ Invariants:
    (`test_parity_combining_rows_in_any_grouping`).
 2. Double-double sums keep 106 bits, and turn into IEEE infinities and NaN as plain sums do
    (`test_double_double_sums_follow_ieee_for_infinities_and_nan`).
-3. Only `ADD_I64` and `ADD_I128` can be subtracted, and then exactly; subtracting with another
-   operation is an error of the caller that `INVERTIBLE` reveals
+3. `ADD_I64`, `ADD_I128` and `ADD_FIXED` can be subtracted, and then exactly; subtracting with
+   another operation is an error of the caller that `is_invertible` reveals
    (`test_parity_taking_back_undoes_merging`).
 
 Cost: O(fields) per row.
@@ -26,6 +26,7 @@ import numpy as np
 
 from icestream.core.arrays import Ints, Table
 from icestream.kernels.compile import kernel
+from icestream.kernels.fixed_point import add_digits, take_digits
 
 ADD_I64 = 0
 ADD_I128 = 1
@@ -37,6 +38,8 @@ MAX = 4
 LEAST_3 = 5
 LEAST_4 = 6
 LEAST_5 = 7
+#: a sum of doubles with n digits is merged by the operation ADD_FIXED + n (`kernels.fixed_point`)
+ADD_FIXED = 16
 
 #: words a field of each operation takes
 WORDS = {ADD_I64: 1, ADD_I128: 2, ADD_DD: 2, MIN: 1, MAX: 1, LEAST_3: 3, LEAST_4: 4, LEAST_5: 5}
@@ -55,9 +58,16 @@ IDENTITY = {
 }
 
 
+def is_invertible(op: int) -> bool:
+    """Return whether values that were merged can be taken back exactly."""
+    return op in INVERTIBLE or op >= ADD_FIXED
+
+
 @kernel
 def op_words(op: int) -> int:
     """Return how many words a field of an operation has, as `WORDS` does."""
+    if op >= 16:
+        return op - 16
     if op >= 5:
         return op - 2
     return 2 if op in (1, 2) else 1
@@ -98,6 +108,8 @@ def merge_field(target: Table, i: int, at: int, source: Table, j: int, place: in
         target[i, at] = min(target[i, at], source[j, place])
     elif op == 4:
         target[i, at] = max(target[i, at], source[j, place])
+    elif op >= 16:
+        add_digits(target, i, at, source, j, place, op - 16)
     else:
         count = op_words(op)
         for w in range(count):
@@ -115,6 +127,8 @@ def unmerge_field(
     """Subtract an invertible field of row `j` of `source` from row `i` of `target`."""
     if op == 0:
         target[i, at] -= source[j, place]
+    elif op >= 16:
+        take_digits(target, i, at, source, j, place, op - 16)
     else:
         a = np.uint64(target[i, at])
         b = np.uint64(source[j, place])

@@ -53,7 +53,7 @@ def test_parity_covering_segments(seed: int) -> None:
     )
     out = np.zeros((segments + 1, 3), dtype=np.int64)
     before = table.copy()
-    cover_segments(first, last, table, ops, places, np.full(2, -1), out)
+    cover_segments(first, last, table, ops, places, out)
     assert out[:-1].tolist() == expected
     assert not out[-1].any()
     assert (table == before).all()

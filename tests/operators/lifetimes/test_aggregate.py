@@ -4,6 +4,8 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from fractions import Fraction
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -18,11 +20,12 @@ from icestream.core.errors import DefinitionError
 from icestream.core.times import INFINITY, MINUS_INFINITY
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.lifetimes.aggregate import LifetimeAggregate, Mode
-from icestream.operators.lifetimes.changes import LE
+from icestream.operators.lifetimes.changes import DIFF, LE, RE
 from icestream.state.groups.spec import GroupRows
 from tests.fixtures import lifetime_events as scenarios
 from tests.fixtures.lifetime_kinds import KINDS
 from tests.oracles import lifetimes as oracle
+from tests.oracles.kernels.fixed_point import nearest_reference
 from tests.oracles.lifetimes import Bag, Event, Payload, changes_from, heads
 from tests.oracles.plain_groups import PlainGroups
 
@@ -315,6 +318,63 @@ def test_definitions_that_make_no_sense_are_refused() -> None:
         LifetimeAggregate(NUMBERS, [count], mode="complete")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("mode", ["changes", "final"])
+@pytest.mark.parametrize("also", ["count", "max"])
+@pytest.mark.parametrize("seed", range(4))
+def test_oracle_float_aggregates_are_those_of_fractions(seed: int, also: str, mode: Mode) -> None:
+    # values of all magnitudes come and go, in chunks of any size, and some are retracted
+    dice = np.random.default_rng(seed)
+    magnitudes = dice.choice([-300, -20, 0, 0, 0, 18, 36, 300], 60).astype(float)
+    values = np.round(dice.normal(size=60), 3) * 10.0**magnitudes
+    values[dice.integers(0, 60, 3)] = [math.inf, -math.inf, math.nan]
+    start = np.sort(dice.integers(0, 50, 60))
+    end = start + dice.integers(1, 12, 60)
+    functions = [
+        Aggregate("sum", "y", "sum"),
+        Aggregate("avg", "y", "avg"),
+        Aggregate("var_samp", "y", "var"),
+        Aggregate(also, "x", "also"),
+    ]
+    operator = LifetimeAggregate(NUMBERS, functions, mode=mode)
+    groups = PlainGroups(operator.synopses)
+    events = [
+        (le, re, None, value, 1)
+        for le, re, value in zip(start.tolist(), end.tolist(), values.tolist(), strict=True)
+    ]
+    retracted = [(le, re, x, value, -1) for le, re, x, value, _ in events[::7]]
+    bounds = [0, *sorted(dice.integers(0, 60, 3).tolist()), 60]
+    chunks = [numbers(*events[a:b]) for a, b in pairwise(bounds) if a < b]
+    found: list[pa.RecordBatch] = []
+    for chunk in [*chunks, numbers(*retracted)]:
+        groups.begin(MINUS_INFINITY)
+        found += operator.on_changes(0, chunk, groups, MINUS_INFINITY)
+    found += operator.on_watermark(groups, 200)
+    alive = [event for place, event in enumerate(events) if place % 7]
+    totals: Counter[tuple[int, str]] = Counter()
+    for batch in found:
+        for row in batch.to_pylist():
+            for at in range(max(0, row[LE]), min(80, row[RE])):
+                totals[at, repr((row["sum"], row["avg"], row["var"]))] += row[DIFF]
+    shown = {at: answer for (at, answer), count in totals.items() if count}
+    expected = {}
+    for at in range(80):
+        there = [value for le, re, _, value, _ in alive if le <= at < re]
+        if there:
+            expected[at] = repr(_exact_answers(there))
+    assert shown == expected
+
+
+def _exact_answers(values: list[float]) -> tuple[float, float, float | None]:
+    if not all(map(math.isfinite, values)):
+        special = sum(value for value in values if not math.isfinite(value))
+        return special, special, math.nan if len(values) > 1 else None
+    exact = [Fraction(value) for value in values]
+    n, total = len(exact), sum(exact, Fraction(0))
+    squares = sum((x * x for x in exact), Fraction(0))
+    variance = nearest_reference((squares - total * total / n) / (n - 1)) if n > 1 else None
+    return nearest_reference(total), nearest_reference(total / n), variance
+
+
 def test_words_of_float_sums_do_not_grow_old() -> None:
     operator = LifetimeAggregate(NUMBERS, [Aggregate("sum", "y", "sum")])
     dice = np.random.default_rng(5)
@@ -325,4 +385,4 @@ def test_words_of_float_sums_do_not_grow_old() -> None:
     rows = dict(zip(*(found.column(name).to_pylist() for name in (LE, "sum")), strict=True))
     assert rows[100] == 0.1
     for at in range(4, 50):
-        assert rows[at] == pytest.approx(math.fsum(values[at - 4 : at + 1]), rel=1e-15)
+        assert rows[at] == math.fsum(values[at - 4 : at + 1])

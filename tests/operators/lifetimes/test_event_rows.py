@@ -28,7 +28,7 @@ def events(name: str, rows: list[tuple[int, int, int, int, float, int]]) -> Even
     owner, le, re, x, y, count = (list(column) for column in zip(*rows, strict=True))
     lifetimes = [np.array(each) for each in (owner, le, re, count)]
     batch = pa.RecordBatch.from_arrays([pa.array(le), pa.array(x), pa.array(y)], ["__le", "x", "y"])
-    words = Lifting(PAYLOAD, FUNCTIONS[name]).lifted(batch)
+    words = Lifting(PAYLOAD, FUNCTIONS[name]).lifted(batch, copies=100)
     row = np.arange(len(rows))
     return EventWords(lifetimes[0], lifetimes[1], lifetimes[2], lifetimes[3], words, row)
 
@@ -49,7 +49,7 @@ def worth(rows: EventWords, instant: int) -> dict[tuple[int, tuple[int, ...]], i
     """Return how often each row of words is there at an instant."""
     there: dict[Any, int] = {}
     for owner, le, re, count, words in zip(
-        rows.owner, rows.le, rows.re, rows.count, rows.words, strict=True
+        rows.owner, rows.le, rows.re, rows.count, rows.words.table, strict=True
     ):
         if le <= instant < re:
             key = int(owner), tuple(words.tolist())

@@ -40,18 +40,19 @@ def test_a_row_and_its_negative_add_up_to_nothing() -> None:
         each
         for each in applicable(PAYLOAD)
         if all(
-            field.op in (*field_words.INVERTIBLE, field_words.ADD_DD)
+            field_words.is_invertible(field.op) or field.op == field_words.ADD_DD
             for field in each.fields({field.name: field.type for field in PAYLOAD})
         )
     ]
     lifting = Lifting(PAYLOAD, sums)
     assert lifting.inverts
-    rows = lifting.lifted(changes())
-    negative = rows.copy()
-    scale_rows(negative, np.full(len(rows), -1), lifting.ops, lifting.places)
+    rows = lifting.lifted(changes(), copies=2)
+    ops, places = rows.shape.at.ops, rows.shape.at.places
+    negative = rows.table.copy()
+    scale_rows(negative, np.full(len(rows), -1), ops, places)
     for row in range(len(rows)):
-        for op, place in zip(lifting.ops.tolist(), lifting.places.tolist(), strict=True):
-            merge_field(negative, row, place, rows, row, place, op)
+        for op, place in zip(ops.tolist(), places.tolist(), strict=True):
+            merge_field(negative, row, place, rows.table, row, place, op)
     assert not negative.any()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from icestream.core.arrays import Ints, Table
-from icestream.kernels.field_words import ADD_DD, ADD_I64, ADD_I128, MAX, MIN, WORDS
+from icestream.kernels.field_words import ADD_DD, ADD_FIXED, ADD_I64, ADD_I128, MAX, MIN, WORDS
 
 
 def combine_sorted_reference(
@@ -42,6 +42,11 @@ def merge_words_reference(target: list[int], source: list[int], place: int, op: 
         low = math.fsum([*pair, *other, -high])
         words = np.array([high, low]).view(np.int64).tolist()
         target[place : place + 2] = words
+    elif op >= ADD_FIXED:
+        end = place + op - ADD_FIXED
+        target[place:end] = digits_of(
+            number_of(target[place:end]) + number_of(source[place:end]), op
+        )
     elif op == MIN:
         target[place] = min(target[place], source[place])
     elif op == MAX:
@@ -49,6 +54,20 @@ def merge_words_reference(target: list[int], source: list[int], place: int, op: 
     else:
         end = place + WORDS[op]
         target[place:end] = min(target[place:end], source[place:end])
+
+
+def number_of(digits: list[int]) -> int:
+    """Return the number that signed digits of 64 bits encode, in units of the first."""
+    return sum(digit << (64 * place) for place, digit in enumerate(digits))
+
+
+def digits_of(number: int, op: int) -> list[int]:
+    """Return the digits of a sum of doubles."""
+    digits = []
+    for _ in range(op - ADD_FIXED):
+        digits.append(_signed(number, 64))
+        number = (number - digits[-1]) >> 64
+    return digits
 
 
 def _int128(words: list[int], place: int) -> int:

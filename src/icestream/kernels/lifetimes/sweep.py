@@ -9,9 +9,9 @@ Invariants:
 1. The segments returned are exactly those of one function that the other does not have, and the
    edges returned have the function of all edges from the watermark on
    (`test_parity_sweeping_beside_the_obvious_loop`).
-2. Sweeping over edges that a sweep returned does the same additions in the same order, so floats
-   agree to the bit (`test_sweeping_again_repeats_every_segment_to_the_bit`).
-3. A float sum over no values is exactly zero, whatever was subtracted
+2. Sweeping over edges that a sweep returned repeats its segments
+   (`test_sweeping_again_repeats_every_segment_to_the_bit`).
+3. A sum over no values is exactly zero, whatever was subtracted
    (`test_a_sum_over_nothing_is_exactly_zero`).
 
 Cost: O(edges x fields) after sorting.
@@ -27,6 +27,7 @@ import numpy.typing as npt
 from icestream.core.arrays import Ints, Table
 from icestream.kernels.compile import kernel
 from icestream.kernels.field_words import merge_field, op_words
+from icestream.kernels.fixed_point import negate_digits
 
 Flags = npt.NDArray[np.bool_]
 _NEVER = 2**63 - 1
@@ -34,13 +35,15 @@ _NEVER = 2**63 - 1
 
 @kernel
 def scale_rows(rows: Table, counts: Ints, ops: Ints, places: Ints) -> None:
-    """Multiply every field of a row, in a sweep over edges, by a positive or negative integer."""
+    """Multiply fields of a row, in a sweep over edges, by a positive or negative integer."""
     power = np.empty((1, rows.shape[1]), dtype=np.int64)
     for i in range(rows.shape[0]):
         left = abs(counts[i])
         if left != 1:
             power[0] = rows[i]
-            rows[i] = 0
+            for f in range(ops.size):
+                for w in range(op_words(ops[f])):
+                    rows[i, places[f] + w] = 0
             while left > 0:
                 for f in range(ops.size):
                     if left & 1:
@@ -63,9 +66,7 @@ def negate_field(rows: Table, i: int, at: int, op: int) -> None:
         if rows[i, at] == 0:
             rows[i, at + 1] += 1
     else:
-        floats = rows.view(np.float64)
-        floats[i, at] = -floats[i, at]
-        floats[i, at + 1] = -floats[i, at + 1]
+        negate_digits(rows, i, at, op - 16)
 
 
 @kernel
@@ -105,10 +106,9 @@ def fold_equal(
         else:
             for f in range(ops.size):
                 merge_field(rows, number, places[f], rows, row, places[f], ops[f])
-    bits = _value_bits(rows.shape[1], ops, places)
     left = 0
     for number in range(count):
-        if not _is_zero(rows, number, bits):
+        if not _is_zero(rows, number):
             rows[left] = rows[number]
             heads[left] = heads[number]
             left += 1
@@ -116,21 +116,11 @@ def fold_equal(
 
 
 @kernel
-def _value_bits(width: int, ops: Ints, places: Ints) -> Ints:
-    """Return for each word the bits that are zero in a zero: for floats all but the sign."""
-    bits = np.full(width, -1, dtype=np.int64)
-    for f in range(ops.size):
-        if ops[f] == 2:
-            bits[places[f]] = bits[places[f] + 1] = 0x7FFFFFFFFFFFFFFF
-    return bits
-
-
-@kernel
-def _is_zero(rows: Table, i: int, bits: Ints) -> bool:
-    """Return whether a row adds nothing; negative zeros are zeros."""
+def _is_zero(rows: Table, i: int) -> bool:
+    """Return whether a row adds nothing."""
     found = np.int64(0)
-    for w in range(bits.size):
-        found |= rows[i, w] & bits[w]
+    for w in range(rows.shape[1]):
+        found |= rows[i, w]
     return bool(found == 0)
 
 
@@ -143,16 +133,10 @@ def _are_equal(rows: Table, i: int, j: int) -> bool:
 
 
 @kernel
-def add_row(
-    total: Table, i: int, row: Table, j: int, ops: Ints, places: Ints, guards: Ints
-) -> None:
-    """Add a row to the total of a sweep; fields whose guard, their count of values, is 0 are 0."""
+def add_row(total: Table, i: int, row: Table, j: int, ops: Ints, places: Ints) -> None:
+    """Add a row to the total of a sweep."""
     for f in range(ops.size):
         merge_field(total, i, places[f], row, j, places[f], ops[f])
-    for f in range(ops.size):
-        if guards[f] >= 0 and total[i, guards[f]] == 0:
-            for w in range(op_words(ops[f])):
-                total[i, places[f] + w] = 0
 
 
 @kernel
@@ -165,7 +149,6 @@ def _take_step(
     added: Table,
     ops: Ints,
     places: Ints,
-    bits: Ints,
     steps: Table,
     cuts: Flags,
 ) -> int:
@@ -182,7 +165,7 @@ def _take_step(
         words = kept if is_kept else added
         if not is_kept:
             row -= kept.shape[0]
-        if _is_zero(words, row, bits):
+        if _is_zero(words, row):
             cuts[0] = cuts[0] or is_kept
             cuts[1] = cuts[2] = True
         for f in range(ops.size):
@@ -191,7 +174,7 @@ def _take_step(
             merge_field(steps, 1, places[f], words, row, places[f], ops[f])
         i += 1
     for which in range(2):
-        cuts[which] = cuts[which] or not _is_zero(steps, which, bits)
+        cuts[which] = cuts[which] or not _is_zero(steps, which)
     return i
 
 
@@ -205,7 +188,6 @@ def sweep_edges(
     watermark: int,
     ops: Ints,
     places: Ints,
-    guards: Ints,
     shows_nothing: bool,
     edge_group: Ints,
     edge_time: Ints,
@@ -222,7 +204,6 @@ def sweep_edges(
     per group, and for twice as many segments.
     """
     width = added.shape[1]
-    bits = _value_bits(width, ops, places)
     # of stored edges, then of all
     totals = np.zeros((2, width), dtype=np.int64)
     steps = np.zeros((2, width), dtype=np.int64)
@@ -244,7 +225,7 @@ def sweep_edges(
             cuts[:] = True
             if not ended:
                 t = time[i]
-                i = _take_step(i, group, time, order, kept, added, ops, places, bits, steps, cuts)
+                i = _take_step(i, group, time, order, kept, added, ops, places, steps, cuts)
             both = cuts[0] and cuts[1] and begun[0] and begun[1] and starts[0] == starts[1]
             if not (both and _are_equal(totals, 0, 1)):
                 for which in range(2):
@@ -261,7 +242,7 @@ def sweep_edges(
             passed = t < watermark or (t == watermark and (begun[1] or cuts[2]))
             for which in range(2):
                 if cuts[which]:
-                    add_row(totals, which, steps, which, ops, places, guards)
+                    add_row(totals, which, steps, which, ops, places)
                     starts[which] = t
                     begun[which] = True
             if not cuts[1]:
@@ -273,7 +254,7 @@ def sweep_edges(
                     edge_time[edges] = t
                     edge_words[edges] = 0
                     edges += 1
-            if not passed or not _is_zero(totals, 1, bits):
+            if not passed or not _is_zero(totals, 1):
                 edge_group[edges] = g
                 edge_time[edges] = t
                 edge_words[edges] = totals[1] if passed else steps[1]

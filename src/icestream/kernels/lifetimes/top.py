@@ -68,7 +68,7 @@ def fill_segments(
 
 @kernel
 def cover_segments(
-    first: Ints, last: Ints, rows: Table, ops: Ints, places: Ints, guards: Ints, out: Table
+    first: Ints, last: Ints, rows: Table, ops: Ints, places: Ints, out: Table
 ) -> None:
     """Add every row of a top-k to all segments it spans; `out` is zero, one longer than them."""
     for i in range(first.size):
@@ -79,6 +79,6 @@ def cover_segments(
             negate_field(rows, i, places[f], ops[f])
     total = np.zeros((1, out.shape[1]), dtype=np.int64)
     for segment in range(out.shape[0]):
-        add_row(total, 0, out, segment, ops, places, guards)
+        add_row(total, 0, out, segment, ops, places)
         for f in range(out.shape[1]):
             out[segment, f] = total[0, f]

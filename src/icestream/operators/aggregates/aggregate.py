@@ -87,8 +87,12 @@ class Aggregate:
 
     def lower(self, table: Table, layout: Layout, types: Types) -> pa.Array:
         """Compute the answers from a table of merged fields (without the identity)."""
+        return self.answers(MergedFields(table, layout), types)
+
+    def answers(self, merged: MergedFields, types: Types) -> pa.Array:
+        """Compute the answers from merged fields."""
         function, call = self._resolved(types)
-        return function.lower(call, MergedFields(table, layout))
+        return function.lower(call, merged)
 
     def _resolved(self, types: Types) -> tuple[WordFunction, TypedCall]:
         function = WORD_FUNCTIONS.get(self.function)

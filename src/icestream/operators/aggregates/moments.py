@@ -1,16 +1,15 @@
 """Variances, covariances and correlation, from sums, sums of squares and sums of products.
 
-Idea: sum of squares minus square of sum over count loses nearly all its digits in doubles; with
-double-doubles it keeps those the answer needs. Merging is then plain addition, which Welford's and
-Chan's formulas are not.
+Idea: sum of squares minus square of sum over count loses nearly all its digits in doubles. Exact
+sums keep them all (`exact_fields`), double-doubles those the answer needs. Merging is then plain
+addition, which Welford's and Chan's formulas are not.
 
 Invariants:
 1. Values far from zero keep their digits (`test_moments_far_from_zero_keep_their_digits`,
    `test_covariances_far_from_zero_keep_their_digits`).
-2. A spread within the rounding error of equal values counts as zero, so equal values have no
-   variance and no correlation (`test_equal_values_have_no_spread`).
+2. Equal values have no variance and no correlation (`test_equal_values_have_no_spread`).
 
-Limits: products beyond 1e300 are NaN.
+Limits: products of double-doubles beyond 1e300 are NaN.
 """
 
 from __future__ import annotations
@@ -18,17 +17,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from icestream.core.arrays import Floats
+from icestream.core.arrays import Ints
 from icestream.operators.aggregates.checks import check_numbers
 from icestream.operators.aggregates.protocol import MergedFields, TypedCall
-from icestream.operators.folding.double_double import product_over
 from icestream.operators.folding.fields import Field
-
-#: relative rounding error of a sum, for each number added
-_ROUNDING = 2.0**-104
 
 
 @dataclass(frozen=True)
@@ -57,8 +51,9 @@ class Moment:
         count, sums, squares = self.lift(call)
         valid = merged.word(count)
         with np.errstate(all="ignore"):
-            spread = _spread(merged, sums, sums, squares, valid)
-            result = np.maximum(spread, 0.0) / _divisor(valid, sample=self.sample)
+            divisor = _divisor(valid, sample=self.sample)
+            spread = merged.spreads(squares, sums, sums, np.maximum(valid, 1), divisor)
+            result = np.maximum(spread, 0.0)
             if self.root:
                 result = np.sqrt(result)
         return pa.array(result, mask=valid < (2 if self.sample else 1))
@@ -99,29 +94,18 @@ class Comoment:
         count, x, y, products, *squares = self.lift(call)
         valid = merged.word(count)
         with np.errstate(all="ignore"):
-            together = _spread(merged, x, y, products, valid)
+            counts = np.maximum(valid, 1)
             if not self.relative:
-                result = together / _divisor(valid, sample=self.sample)
+                divisor = _divisor(valid, sample=self.sample)
+                result = merged.spreads(products, x, y, counts, divisor)
                 return pa.array(result, mask=valid < (2 if self.sample else 1))
-            apart = np.sqrt(np.maximum(_spread(merged, x, x, squares[0], valid), 0.0))
-            apart *= np.sqrt(np.maximum(_spread(merged, y, y, squares[1], valid), 0.0))
+            ones = np.ones_like(counts)
+            together = merged.spreads(products, x, y, counts, ones)
+            apart = np.sqrt(np.maximum(merged.spreads(squares[0], x, x, counts, ones), 0.0))
+            apart *= np.sqrt(np.maximum(merged.spreads(squares[1], y, y, counts, ones), 0.0))
             result = np.clip(together / apart, -1.0, 1.0)
         return pa.array(result, mask=(valid < 2) | (apart == 0))
 
 
-def _divisor(valid: npt.NDArray[np.int64], *, sample: bool) -> npt.NDArray[np.int64]:
+def _divisor(valid: Ints, *, sample: bool) -> Ints:
     return np.maximum(valid - 1 if sample else valid, 1)
-
-
-def _spread(
-    merged: MergedFields, x: Field, y: Field, products: Field, valid: npt.NDArray[np.int64]
-) -> Floats:
-    """Return sum of products minus product of sums over count, to about 100 bits."""
-    count = np.maximum(valid, 1).astype(np.float64)
-    a, b, both = (merged.floats(each) for each in (x, y, products))
-    high, low = product_over((a[:, 0], a[:, 1]), (b[:, 0], b[:, 1]), count)
-    spread = (both[:, 0] - high) + (both[:, 1] - low)
-    noise = _ROUNDING * count * np.maximum(np.abs(both[:, 0]), np.abs(high))
-    finite = np.isfinite(a[:, 0]) & np.isfinite(b[:, 0]) & np.isfinite(both[:, 0])
-    settled = np.where(np.abs(spread) <= noise, 0.0, spread)
-    return np.where(finite, settled, np.nan)

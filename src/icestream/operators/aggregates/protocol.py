@@ -19,7 +19,11 @@ import pyarrow as pa
 from icestream.core.arrays import Floats, Ints, Table
 from icestream.core.errors import DefinitionError
 from icestream.kernels.field_words import WORDS
+from icestream.operators.folding.double_double import product_over
 from icestream.operators.folding.fields import Field, Layout
+
+#: relative rounding error of a sum, for each number added
+_ROUNDING = 2.0**-104
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,33 @@ class MergedFields:
     def floats(self, field: Field) -> Floats:
         """Return a double-double field as pairs of floats."""
         return np.ascontiguousarray(self.words(field)).view(np.float64)
+
+    def sums(self, field: Field) -> Floats:
+        """Return sums of floats."""
+        sums: Floats = self.floats(field).sum(axis=1)
+        return sums
+
+    def means(self, field: Field, counts: Ints) -> Floats:
+        """Return sums of floats divided by counts, which are positive."""
+        return self.sums(field) / counts
+
+    def ratios(self, field: Field, by: Field) -> Floats:
+        """Return sums of floats divided by others."""
+        return self.sums(field) / self.sums(by)
+
+    def spreads(self, products: Field, x: Field, y: Field, counts: Ints, divisors: Ints) -> Floats:
+        """Return (sum of products - product of sums / count) / divisor, to about 100 bits.
+
+        A spread within the rounding error of equal values is zero.
+        """
+        count = counts.astype(np.float64)
+        a, b, both = (self.floats(each) for each in (x, y, products))
+        high, low = product_over((a[:, 0], a[:, 1]), (b[:, 0], b[:, 1]), count)
+        spread = (both[:, 0] - high) + (both[:, 1] - low)
+        noise = _ROUNDING * count * np.maximum(np.abs(both[:, 0]), np.abs(high))
+        finite = np.isfinite(a[:, 0]) & np.isfinite(b[:, 0]) & np.isfinite(both[:, 0])
+        settled = np.where(np.abs(spread) <= noise, 0.0, spread)
+        return np.where(finite, settled, np.nan) / divisors
 
 
 class WordFunction(Protocol):

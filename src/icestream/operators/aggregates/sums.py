@@ -1,4 +1,4 @@
-"""Sums and averages: integers and decimals exactly, floats as double-doubles."""
+"""Sums and averages of integers, decimals and floats."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Sum:
         count, total = _lift(call)
         there = merged.word(count) > 0
         if total.kind == "sum_f64":
-            return pa.array(merged.floats(total).sum(axis=1), mask=~there)
+            return pa.array(merged.sums(total), mask=~there)
         if pa.types.is_decimal(call.types[0]):
             return decimals_of_words(merged.words(total), there, self.result_type(call))
         words = merged.words(total)
@@ -104,7 +104,7 @@ class Average:
             return decimals_of_integers(means, result)
         count_or_one = np.maximum(valid, 1)
         if total.kind == "sum_f64":
-            average = merged.floats(total).sum(axis=1) / count_or_one
+            average = merged.means(total, count_or_one)
         elif total.kind == "sum_i128":
             average = floats_of_words(merged.words(total)) / count_or_one
         else:

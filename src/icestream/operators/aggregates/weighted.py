@@ -1,7 +1,7 @@
 """Weighted averages: sum(value * weight) / sum(weight), for example a volume-weighted price.
 
-Idea: products are added up exactly: integers and decimals in 128 bits if 2**33 of them fit, floats
-as double-doubles of exact products. Integers that do not fit are converted to floats.
+Idea: exact products are added up: of integers and decimals in 128 bits if 2**33 of them fit, of
+floats as the fields add floats. Integers that do not fit are converted to floats.
 
 Invariant: pairs with a null are ignored, and weights that add up to zero give null
 (`test_weighted_averages_without_weight_are_null`).
@@ -64,15 +64,13 @@ class WeightedAverage:
         pairs, products, weights = self.lift(call)
         result = self.result_type(call)
         if not pa.types.is_decimal(result):
-            total, weight = (
-                floats_of_words(merged.words(each))
-                if _is_exact(call)
-                else merged.floats(each).sum(axis=1)
-                for each in (products, weights)
-            )
-            empty = (merged.word(pairs) == 0) | (weight == 0)
             with np.errstate(all="ignore"):
-                return pa.array(total / np.where(empty, 1.0, weight), mask=empty)
+                if _is_exact(call):
+                    weight = floats_of_words(merged.words(weights))
+                    average = floats_of_words(merged.words(products)) / weight
+                else:
+                    weight, average = merged.sums(weights), merged.ratios(products, weights)
+            return pa.array(average, mask=(merged.word(pairs) == 0) | (weight == 0))
         totals, by = (integers_of_words(merged.words(each)) for each in (products, weights))
         shift = 10 ** (result.scale - call.types[0].scale)
         digits = [

@@ -185,7 +185,7 @@ def fold_field(
     """Fold one field of the events from `first` to `last` into the rows `slots` of a table."""
     slots, count = slots[first:last], last - first
     inputs = [columns[name] for name in field.columns]
-    valid = _all_valid(inputs, first, last)
+    valid = all_valid(inputs, first, last)
 
     def fold(kernel: Callable[..., None], *values: npt.NDArray[Any]) -> None:
         kernel(entries, place, slots, *(each[first:last] for each in values), valid, 0, count)
@@ -213,7 +213,7 @@ def fold_field(
         fold(kernels.fold_max, inputs[0].ordered)
 
 
-def _all_valid(inputs: Sequence[InputColumn], first: int, last: int) -> Mask:
+def all_valid(inputs: Sequence[InputColumn], first: int, last: int) -> Mask:
     """Return the mask of events in which no input is null."""
     masks = [column.valid[first:last] for column in inputs if column.valid.size]
     if not masks:

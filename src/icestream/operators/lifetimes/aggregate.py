@@ -4,8 +4,8 @@ Idea: the answer is a step function over time, emitted as events that last as lo
 Answers that are emitted once, when they are final, are computed from the stored events then
 (`final_aggregate`). If answers are revised, invertible fields are stored as edges
 (`invertible_aggregate`); all others need the events that are alive (`non_invertible_aggregate`).
-Float sums are invertible too: they keep 106 bits and are exactly zero over no values (`lift`), so a
-group costs a few words instead of its history.
+Float sums are invertible too, because they are exact (`lift`), so a group costs a few words instead
+of its history.
 
 Invariants: those of `final_aggregate`, `invertible_aggregate` and `non_invertible_aggregate`.
 

@@ -22,14 +22,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from icestream.core.arrays import Ints, Slots, Table
+from icestream.core.arrays import Ints, Slots
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
-from icestream.kernels import field_words as operations
 from icestream.kernels.lifetimes.sweep import fold_equal, scale_rows
+from icestream.operators.folding.exact_rows import ExactRows, concatenated, copies_of
 from icestream.operators.lifetimes.changes import DIFF, LE, RE, column_of
 from icestream.operators.lifetimes.consolidate import identities, numbered
 from icestream.operators.lifetimes.counted_intervals import CountedIntervals
-from icestream.operators.lifetimes.lift import Lifting, table_of
+from icestream.operators.lifetimes.lift import Lifting
 from icestream.operators.lifetimes.rows_by_group import END, first_rows
 from icestream.state.groups.spec import GroupRows, Synopsis
 
@@ -46,22 +46,25 @@ class EventWords:
     le: Ints
     re: Ints
     count: Ints
-    words: Table
+    words: ExactRows
     #: the row with the other columns of each: keys, and inputs of object aggregates
     row: Ints
 
     def where(self, chosen: Flags) -> EventWords:
         """Return the chosen events."""
-        return EventWords(*(column[chosen] for column in self._columns()))
+        owner, le, re, count, row = (column[chosen] for column in self._columns())
+        return EventWords(owner, le, re, count, self.words[chosen], row)
 
     def and_(self, other: EventWords) -> EventWords:
         """Return both, in the order of groups."""
         order = np.argsort(np.concatenate([self.owner, other.owner]), kind="stable")
         pairs = zip(self._columns(), other._columns(), strict=True)
-        return EventWords(*(np.concatenate(pair)[order] for pair in pairs))
+        owner, le, re, count, row = (np.concatenate(pair)[order] for pair in pairs)
+        words = concatenated(self.words, other.words)[order]
+        return EventWords(owner, le, re, count, words, row)
 
     def _columns(self) -> tuple[Ints, ...]:
-        return self.owner, self.le, self.re, self.count, self.words, self.row
+        return self.owner, self.le, self.re, self.count, self.row
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,28 +106,20 @@ class EventRows:
         kept = [each.with_name(_input(each.name)) for each in self.inputs]
         if kept:
             kept.append(pa.field(_BEGAN, pa.int64(), nullable=False))
-        numbers = range(lifting.width)
         head = [pa.field(name, pa.int64(), nullable=False) for name in (LE, RE, _COUNT)]
-        words = [pa.field(f"__w{n}", pa.int64(), nullable=False) for n in numbers]
-        self._schema = pa.schema([*head, *words, *self.keys, *kept])
+        self._schema = pa.schema([*head, *lifting.fold.schema, *self.keys, *kept])
         self._beside = pa.schema([*self.keys, *kept])
         self._grows = grows
         self.synopsis = Synopsis("events", self._schema, expiry=RE)
-        added = np.isin(lifting.ops, [*operations.INVERTIBLE, operations.ADD_DD])
-        self._sums = lifting.ops[added], lifting.places[added]
-        self._chosen = np.ones(lifting.width, dtype=np.bool_)
-        for op, place in zip(*(each.tolist() for each in self._sums), strict=True):
-            self._chosen[place : place + operations.WORDS[op]] = False
-        #: whether events of one lifetime may share a row: nothing is retracted, or retraction is
-        #: exact
-        exact = bool(np.isin(lifting.ops, list(operations.INVERTIBLE)).all())
-        self._folds = (grows or exact) and not kept
+        #: whether events of one lifetime may share a row: nothing is retracted, or all is undone
+        self._folds = (grows or lifting.inverts) and not kept
 
     def taken(
         self, changes: pa.RecordBatch, slots: Slots, le: Ints, re: Ints
     ) -> tuple[Slots, Ints, pa.RecordBatch]:
         """Return rows for changes: the slot and the first instant of each, and the row to store."""
-        words, count = self._lifting.lifted(changes), column_of(changes, DIFF)
+        count = column_of(changes, DIFF)
+        words = self._lifting.lifted(changes, copies_of(count))
         heads = np.arange(len(slots))
         if self._folds:
             heads, words = self._folded(slots, le, re, self._scaled(words, count))
@@ -140,10 +135,11 @@ class EventRows:
         """Return what the rows of groups hold at a watermark."""
         rows = kept.rows
         le, re, count = (column_of(rows, name) for name in (LE, RE, _COUNT))
-        words = table_of(rows.columns[3 : 3 + self._lifting.width])
+        stored = rows.columns[3 : 3 + len(self._lifting.fold.schema)]
+        words = self._lifting.fold.loaded(stored, copies_of(count))
         emitted_until, start = np.full((2, groups), MINUS_INFINITY)
         marks = np.flatnonzero(count == 0)
-        owner, instant = kept.owners[marks], words[marks, 0]
+        owner, instant = kept.owners[marks], words.counts[marks]
         np.maximum.at(emitted_until, owner, instant)
         latest = instant == emitted_until[owner]
         np.maximum.at(start, owner[latest], le[marks[latest]])
@@ -195,8 +191,8 @@ class EventRows:
     ) -> GroupRows:
         """Return events and marks of groups as rows to store."""
         none = np.zeros(len(marks), dtype=np.int64)
-        words = np.zeros((len(marks), self._lifting.width), dtype=np.int64)
-        words[:, 0] = emitted_until
+        words = self._lifting.fold.zeros(len(marks))
+        words.counts[:] = emitted_until
         # a mark that waits for the end of time is stored with the rows that never expire
         until = np.where(due[marks] == END, INFINITY, due[marks])
         rows = EventWords(marks, start[marks], until, none, words, found.first[marks])
@@ -228,7 +224,7 @@ class EventRows:
         If a function depends on order, nothing is retracted, and events with different starts are
         different kinds.
         """
-        columns = [pa.array(np.ascontiguousarray(column)) for column in events.words.T]
+        columns = [pa.array(np.ascontiguousarray(column)) for column in events.words.table.T]
         if len(self.inputs):
             began, inputs = self.inputs_of(found, events)
             columns += [*inputs.columns, *([pa.array(began)] if self._grows else [])]
@@ -236,27 +232,27 @@ class EventRows:
         kinds, heads = numbered(*identities(pa.RecordBatch.from_arrays(columns, names=names)))
         return CountedIntervals(events.owner, kinds, events.le, events.re, events.count), heads
 
-    def _folded(self, slots: Slots, le: Ints, re: Ints, words: Table) -> tuple[Ints, Table]:
+    def _folded(self, slots: Slots, le: Ints, re: Ints, words: ExactRows) -> tuple[Ints, ExactRows]:
         """Merge rows with the same group and lifetime; return the first row and words of each."""
-        words = words.copy()
+        words = words.copied()
         heads = np.empty(len(slots), dtype=np.int64)
         index = np.zeros(1 << max(4, (2 * len(slots)).bit_length()), dtype=np.int64)
-        ops, places = self._lifting.ops, self._lifting.places
-        count = fold_equal(slots, le, re, words, ops, places, index, heads)
+        ops, places = words.shape.at.ops, words.shape.at.places
+        count = fold_equal(slots, le, re, words.table, ops, places, index, heads)
         return heads[:count], words[:count]
 
-    def _scaled(self, words: Table, count: Ints) -> Table:
+    @staticmethod
+    def _scaled(words: ExactRows, count: Ints) -> ExactRows:
         """Return the words of `count` copies of each event."""
         if (count == 1).all():
             return words
-        scaled = words.copy()
-        scale_rows(scaled, count, *self._sums)
-        scaled[:, self._chosen] = words[:, self._chosen]
+        scaled = words.copied()
+        scale_rows(scaled.table, count, *words.shape.at.sums)
         return scaled
 
     def _batch(self, events: EventWords, beside: pa.RecordBatch) -> pa.RecordBatch:
         head = [pa.array(each) for each in (events.le, events.re, events.count)]
-        words = [pa.array(np.ascontiguousarray(column)) for column in events.words.T]
+        words = self._lifting.fold.stored(events.words)
         others = beside.take(pa.array(events.row)).columns
         return pa.RecordBatch.from_arrays([*head, *words, *others], schema=self._schema)
 

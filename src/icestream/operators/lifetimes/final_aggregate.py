@@ -32,9 +32,9 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ints, Slots
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
-from icestream.kernels import field_words as operations
 from icestream.kernels.lifetimes.spans import merge_spans
 from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.folding.exact_rows import ExactRows
 from icestream.operators.lifetimes.changes import changes_of
 from icestream.operators.lifetimes.consolidate import identities, numbered
 from icestream.operators.lifetimes.event_rows import EventRows, EventWords, Flags, StoredEvents
@@ -99,9 +99,6 @@ class FinalAggregate:
         self._answered = pa.schema([fields[each.alias] for each in aggregates])
         self._is_comparable = not any(map(_is_nested, self._answered.types))
         self.result = pa.schema([*self._rows.keys, *self._answered])
-        self._identity = np.zeros(lifting.width, dtype=np.int64)
-        for op, place in zip(lifting.ops.tolist(), lifting.places.tolist(), strict=True):
-            self._identity[place : place + operations.WORDS[op]] = operations.IDENTITY[op]
 
     def on_changes(
         self, _port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
@@ -142,11 +139,11 @@ class FinalAggregate:
     ) -> tuple[Ints, pa.RecordBatch]:
         """Return the segments that have events, and their answers."""
         segments = len(cuts.owner)
-        tree = np.tile(self._identity, (2 * segments, 1))
-        ops, places = self._lifting.ops, self._lifting.places
-        merge_spans(cuts.first, cuts.last, begun.words, ops, places, tree)
-        table = tree[segments:]
-        there = np.flatnonzero((table[:, 0] > 0) & (cuts.le < cuts.re))
+        shape = begun.words.shape
+        tree = np.tile(shape.at.identity, (2 * segments, 1))
+        merge_spans(cuts.first, cuts.last, begun.words.table, shape.at.ops, shape.at.places, tree)
+        table = ExactRows(shape, tree[segments:])
+        there = np.flatnonzero((table.counts > 0) & (cuts.le < cuts.re))
         names, lowered = self._lifting.result.names, self._lifting.lower(table[there])
         columns = dict(zip(names, lowered, strict=True))
         began, inputs = self._rows.inputs_of(found, begun)

@@ -29,11 +29,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icestream.core.arrays import Ints, Slots, Table
+from icestream.core.arrays import Ints, Slots
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.kernels.lifetimes.sweep import fold_equal, scale_rows, sweep_edges
+from icestream.operators.folding.exact_rows import ExactRows, alike, concatenated, copies_of
 from icestream.operators.lifetimes.changes import DIFF, changes_of, column_of
-from icestream.operators.lifetimes.lift import Lifting, table_of
+from icestream.operators.lifetimes.lift import Lifting
 from icestream.operators.lifetimes.rows_by_group import (
     LazyRows,
     RowsByGroup,
@@ -53,13 +54,13 @@ Flags = npt.NDArray[np.bool_]
 @dataclass(frozen=True, slots=True)
 class _Edges:
     time: Ints
-    words: Table
+    words: ExactRows
 
     def last_cuts(self, owners: Ints, count: int) -> Ints:
         """Return when the last event of each of `count` owners ends."""
         cuts, alive = np.full(count, MINUS_INFINITY), np.zeros(count, dtype=np.int64)
         np.maximum.at(cuts, owners, self.time)
-        np.add.at(alive, owners, self.words[:, 0])
+        np.add.at(alive, owners, self.words.counts)
         return np.where((alive == 0) & (cuts > MINUS_INFINITY), cuts, INFINITY)
 
 
@@ -71,7 +72,7 @@ class _Parts:
     le: Ints
     re: Ints
     diff: Ints
-    words: Table
+    words: ExactRows
 
     def unchanged(self, answers: Sequence[pa.Array]) -> Flags:
         """Return which segments are retracted and added again with the same answer."""
@@ -105,7 +106,7 @@ class _Swept:
 
     owners: Ints
     time: Ints
-    words: Table
+    words: ExactRows
     parts: _Parts
 
 
@@ -128,11 +129,10 @@ class InvertibleAggregate:
         self._empty = empty
         self.forgets = not empty
         self._keys = pa.schema([payload.field(name) for name in keys])
-        words = [pa.field(f"__w{n}", pa.int64(), nullable=False) for n in range(lifting.width)]
         time = pa.field(_TIME, pa.int64(), nullable=False)
-        self._schema = pa.schema([time, *words])
+        self._schema = pa.schema([time, *lifting.fold.schema])
         self.synopses: tuple[Synopsis, ...] = (Synopsis("edges", self._schema),)
-        self._nothing = _Edges(_NO_ROWS, np.empty((0, lifting.width), dtype=np.int64))
+        self._nothing = _Edges(_NO_ROWS, lifting.fold.nothing)
         self.result = pa.schema([*self._keys, *lifting.result])
 
     def on_changes(
@@ -157,11 +157,10 @@ class InvertibleAggregate:
         heads, words = self._folded(changes, slots, le, re)
         slots, le, re = slots[heads], le[heads], re[heads]
         ends = np.flatnonzero(re < INFINITY)
-        taken = words[ends]
-        ops, places = self._lifting.ops, self._lifting.places
-        scale_rows(taken, np.full(len(ends), -1), ops, places)
+        taken, shape = words[ends], words.shape
+        scale_rows(taken.table, np.full(len(ends), -1), shape.at.ops, shape.at.places)
         each = np.concatenate([np.arange(len(le)), ends])
-        edges = _Edges(np.concatenate([le, re[ends]]), np.concatenate([words, taken]))
+        edges = _Edges(np.concatenate([le, re[ends]]), concatenated(words, taken))
         keys, key_of = changes.select(self._keys.names), heads[each]
         by_slot = RowsByGroup(slots[each])
         for portion in groups.portions(by_slot.distinct):
@@ -182,14 +181,15 @@ class InvertibleAggregate:
 
     def _folded(
         self, changes: pa.RecordBatch, slots: Slots, le: Ints, re: Ints
-    ) -> tuple[Ints, Table]:
+    ) -> tuple[Ints, ExactRows]:
         """Add up words of changes with the same group and lifetime; return first rows and sums."""
-        words = self._lifting.lifted(changes)
-        ops, places = self._lifting.ops, self._lifting.places
-        scale_rows(words, column_of(changes, DIFF), ops, places)
+        diff = column_of(changes, DIFF)
+        words = self._lifting.lifted(changes, copies_of(diff))
+        ops, places = words.shape.at.ops, words.shape.at.places
+        scale_rows(words.table, diff, ops, places)
         heads = np.empty(len(slots), dtype=np.int64)
         index = np.zeros(1 << max(4, (2 * len(slots)).bit_length()), dtype=np.int64)
-        count = fold_equal(slots, le, re, words, ops, places, index, heads)
+        count = fold_equal(slots, le, re, words.table, ops, places, index, heads)
         return heads[:count], words[:count]
 
     def _remind(
@@ -243,9 +243,10 @@ class InvertibleAggregate:
         owners = np.concatenate([old_owners, new_owners])
         time = np.concatenate([old.time, new.time[chosen]])
         order = np.lexsort((time, owners))
-        row = np.concatenate([np.arange(len(old.time)), len(old.time) + chosen])
         owners = owners[order]
-        count, width = len(owners), self._lifting.width
+        before, after = alike(old.words, new.words[chosen])
+        shape = before.shape
+        count, width = len(owners), shape.at.width
         room = count + int(np.count_nonzero(np.diff(owners))) + 1
         group, instant = (np.empty(room, dtype=np.int64) for _ in range(2))
         words = np.empty((room, width), dtype=np.int64)
@@ -253,13 +254,12 @@ class InvertibleAggregate:
         made, emitted = sweep_edges(
             owners,
             time[order],
-            row[order],
-            old.words,
-            new.words,
+            order,
+            before.table,
+            after.table,
             watermark,
-            self._lifting.ops,
-            self._lifting.places,
-            self._lifting.guards,
+            shape.at.ops,
+            shape.at.places,
             self._empty,
             group,
             instant,
@@ -268,8 +268,8 @@ class InvertibleAggregate:
             part_words,
         )
         owner, le, re, diff = parts[:emitted].T
-        segments = _Parts(owner, le, re, diff, part_words[:emitted])
-        return _Swept(group[:made], instant[:made], words[:made], segments)
+        segments = _Parts(owner, le, re, diff, ExactRows(shape, part_words[:emitted]))
+        return _Swept(group[:made], instant[:made], ExactRows(shape, words[:made]), segments)
 
     def _emitted(
         self, groups: Groups, portion: Slots, parts: _Parts, keys: pa.RecordBatch
@@ -287,10 +287,10 @@ class InvertibleAggregate:
 
     def _batch(self, edges: _Edges, places: Ints) -> pa.RecordBatch:
         """Return the edges at some positions as rows to store."""
-        columns = [pa.array(np.ascontiguousarray(column[places])) for column in edges.words.T]
+        columns = self._lifting.fold.stored(edges.words[places])
         return pa.RecordBatch.from_arrays(
             [pa.array(edges.time[places]), *columns], schema=self._schema
         )
 
     def _edges(self, rows: pa.RecordBatch) -> _Edges:
-        return _Edges(column_of(rows, _TIME), table_of(rows.columns[1 : 1 + self._lifting.width]))
+        return _Edges(column_of(rows, _TIME), self._lifting.fold.loaded(rows.columns[1:]))

@@ -19,16 +19,18 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from icestream.core.arrays import Ints, Slots, Table
+from icestream.core.arrays import Ints, Slots
 from icestream.core.times import Micros
 from icestream.kernels import field_words
 from icestream.kernels.lifetimes.sweep import scale_rows
 from icestream.kernels.lifetimes.top import cover_segments, fill_segments
 from icestream.kernels.ranges import numbers_of
+from icestream.operators.folding.exact_rows import ExactRows, copies_of
+from icestream.operators.folding.fields import ENTRY_FIELDS
 from icestream.operators.lifetimes.changes import DIFF, column_of
 from icestream.operators.lifetimes.consolidate import identities, numbered
 from icestream.operators.lifetimes.counted_intervals import CountedIntervals, TimeSegments
-from icestream.operators.lifetimes.lift import Lifting, table_of
+from icestream.operators.lifetimes.lift import Lifting
 from icestream.operators.lifetimes.revisable_output import (
     RevisableOutput,
     events_synopsis,
@@ -54,20 +56,16 @@ class NonInvertibleAggregate:
         """Store events as words, and the answers shown."""
         self._lifting = lifting
         self._keys = pa.schema([payload.field(name) for name in keys])
-        numbers = range(lifting.width)
-        self._words = pa.schema([pa.field(f"__w{n}", pa.int64(), nullable=False) for n in numbers])
+        self._words = lifting.fold.schema
         self.result = pa.schema([*self._keys, *lifting.result])
         self._shown = RevisableOutput(1, events_synopsis("shown", self.result))
         alive = events_synopsis("alive", self._words)
         self.synopses: tuple[Synopsis, ...] = (alive, self._shown.synopsis)
-        takes_back = np.isin(lifting.ops, [*field_words.INVERTIBLE, field_words.ADD_DD])
-        self._sums = tuple(
-            each[takes_back] for each in (lifting.ops, lifting.places, lifting.guards)
-        )
+        layout = lifting.fold.layout
         self._choices = [
-            (op, place)
-            for op, place in zip(lifting.ops.tolist(), lifting.places.tolist(), strict=True)
-            if op not in (*field_words.INVERTIBLE, field_words.ADD_DD)
+            (op, place - ENTRY_FIELDS)
+            for op, place in zip(layout.ops.tolist(), layout.places.tolist(), strict=True)
+            if not field_words.is_invertible(op)
         ]
 
     def on_changes(
@@ -78,7 +76,8 @@ class NonInvertibleAggregate:
         if changes.num_rows == 0:
             return
         lifted = self._lifting.lifted(changes)
-        diff, rows = column_of(changes, DIFF), self._batch(lifted)
+        diff = column_of(changes, DIFF)
+        rows = pa.RecordBatch.from_arrays(self._lifting.fold.stored(lifted), schema=self._words)
         keys = changes.select(self._keys.names)
         by_slot = RowsByGroup(located(changes, groups))
         for portion in groups.portions(by_slot.distinct):
@@ -126,8 +125,9 @@ class NonInvertibleAggregate:
         after = LazyRows(events.owner, needed)
         keep(groups, 0, portion, kept.owners, LazyRows(new.owner, added), after)
         emitted = payload_of(shown.rows, self.result)
-        segments, table = self._swept(events, table_of(words_of_kinds.columns))
-        chosen = np.flatnonzero(table[:, 0] > 0)
+        kinds_of = self._lifting.fold.loaded(words_of_kinds.columns, copies_of(events.count))
+        segments, table = self._swept(events, kinds_of)
+        chosen = np.flatnonzero(table.counts > 0)
         owners = segments.owner[chosen]
         answers = pa.RecordBatch.from_arrays(
             [*keys.take(pa.array(owners)).columns, *self._lifting.lower(table[chosen])],
@@ -154,17 +154,17 @@ class NonInvertibleAggregate:
             watermark,
         )
 
-    def _swept(self, events: CountedIntervals, kinds: Table) -> tuple[TimeSegments, Table]:
+    def _swept(self, events: CountedIntervals, kinds: ExactRows) -> tuple[TimeSegments, ExactRows]:
         """Return the segments of groups and their merged words."""
         there = events.where(events.count > 0)
         segments = TimeSegments.of(there)
         first, last = segments.spans(there)
-        rows, size = kinds[there.kind], len(segments.owner)
-        table = np.zeros((size + 1, self._lifting.width), dtype=np.int64)
+        rows, size = kinds.table[there.kind], len(segments.owner)
+        table = np.zeros((size + 1, kinds.shape.at.width), dtype=np.int64)
         scaled = rows.copy()
-        ops, places, guards = self._sums
+        ops, places = kinds.shape.at.sums
         scale_rows(scaled, there.count, ops, places)
-        cover_segments(first, last, scaled, ops, places, guards, table)
+        cover_segments(first, last, scaled, ops, places, table)
         for op, place in self._choices:
             end = place + field_words.WORDS[op]
             table[:, place:end] = field_words.IDENTITY[op]
@@ -178,8 +178,4 @@ class NonInvertibleAggregate:
             row, start, stop, _ = runs[:made].T
             chosen = np.repeat(choice[row], stop - start, axis=0)
             table[numbers_of(start, stop), place:end] = chosen
-        return segments, table[:-1]
-
-    def _batch(self, table: Table) -> pa.RecordBatch:
-        columns = [pa.array(np.ascontiguousarray(column)) for column in table.T]
-        return pa.RecordBatch.from_arrays(columns, schema=self._words)
+        return segments, ExactRows(kinds.shape, table[:-1])
