@@ -9,6 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from bench.cold.cold_zipf import as_batch, flow_of
+from icestream.core.arrays import Ints
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.runtime.local import LocalExecutor
 from icestream.runtime.version.task import ShardReport, ShardTask
@@ -89,6 +91,40 @@ def test_bounded_groups_that_pass_are_neither_opened_nor_written(tmp_path: Path)
         assert cold["groups"] <= 2 * (10 + 3)
         assert cold["left"] == cold["demoted"] == 0
     assert rows == len(np.unique(times * 3 + users))
+
+
+@pytest.mark.parametrize("times", [12, pytest.param(100, marks=pytest.mark.slow)])
+def test_bounded_groups_of_sixteen_bytes_with_churn(tmp_path: Path, times: int) -> None:
+    budget, size = 256 << 10, 10_000
+    flow, dice = flow_of("fixed"), np.random.default_rng(0)
+    counts = np.zeros(times * budget // 16 + size, dtype=np.int64)
+    groups = 0
+    with small_sizes(quota=budget, chunk=4096, snapshot=16):
+        query = open_dataflow(flow, tmp_path, budget=budget, shards=1)
+
+        def feed(keys: Ints, *, asks: bool) -> tuple[pa.Table, dict[str, Any]]:
+            number = query.next_batch
+            instants, flags = np.full(len(keys), number), np.full(len(keys), asks)
+            ones = np.ones(len(keys), dtype=np.int64)
+            batch = as_batch(instants, keys, ones, flags, flow.batch_schema)
+            (delivery,) = query.driver.batch(number, [[batch]])
+            return query.rows([delivery]), delivery.progress["icestream"]
+
+        while 16 * groups < times * budget:
+            fresh = size if groups == 0 else size * 4 // 5
+            old = dice.integers(0, max(1, groups), size - fresh)
+            keys = np.concatenate([np.arange(groups, groups + fresh), old])
+            groups += fresh
+            np.add.at(counts, keys, 1)
+            _, facts = feed(keys, asks=False)
+            assert facts["peakMemoryBytes"] <= budget
+            # an outdated entry for each other one at most, and those of groups in the directory
+            assert facts["coldState"]["indexed"] <= 2.1 * groups
+        asked = np.sort(dice.choice(groups, 2_000, replace=False))
+        rows, _ = feed(asked, asks=True)
+    rows = rows.sort_by("key")
+    assert rows.column("key").to_pylist() == asked.tolist()
+    assert rows.column("total").to_pylist() == counts[asked].tolist()
 
 
 @pytest.mark.slow

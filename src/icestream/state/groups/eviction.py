@@ -37,7 +37,7 @@ from icestream.kernels.groups import cold, extent_plan, inline_groups
 from icestream.kernels.groups import extents as kernels
 from icestream.kernels.groups import heap as k
 from icestream.state.budget import Budget, Refused, fail
-from icestream.state.groups.directory import GroupDirectory, part
+from icestream.state.groups.directory import GroupDirectory, is_empty_entry, part
 from icestream.state.groups.facts import Fact, Facts
 from icestream.state.groups.heap import Heap
 from icestream.state.groups.options import Pressure
@@ -161,7 +161,10 @@ class GroupEviction:
         # an empty entry is needed if it has to hide older ones
         places = np.empty(len(slots), dtype=np.int64)
         needed = places[: extent_plan.list_needed(directory.table, slots, places)]
-        self._index.merge(rows[needed[in_order(*identities(rows[needed, :2]))]])
+        rows = rows[needed[in_order(*identities(rows[needed, :2]))]]
+        outdated = int(np.count_nonzero(directory.table[slots, k.PAGED]))
+        gone = is_empty_entry(rows[:, : len(directory.entry_columns)])
+        self._index.merge(rows, outdated + int(np.count_nonzero(gone)))
         directory.close(slots)
         self._facts[Fact.DEMOTED] += len(slots)
 
