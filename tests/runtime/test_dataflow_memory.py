@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from bench.cold.cold_zipf import as_batch, flow_of
+from bench.cold.cold_zipf import COLUMNS, as_batch, flow_of
 from icestream.core.arrays import Ints
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.runtime.local import LocalExecutor
@@ -182,3 +182,40 @@ def _running_sums(
         for (start, count, rating), (end, *_) in pairwise(edges):
             n, total = n + count, total + rating
             yield start, end, user, n, total
+
+
+@pytest.mark.parametrize("kind", ["join", "difference"])
+def test_bounded_one_group_of_many_times_the_budget(tmp_path: Path, kind: str) -> None:
+    budget, size, times = 256 << 10, 4_000, 50
+    events = PlanStream.of(COLUMNS)
+    stored = events.where("NOT asks").select("key", "value").forever()
+    asking = events.where("asks").select("key", "value AS wanted").window(SECOND)
+
+    def combined(left: PlanStream, right: PlanStream) -> PlanStream:
+        if kind == "difference":
+            return left.difference(right)
+        right = right.select("key AS asked", "wanted")
+        return left.join(right, where="value = wanted", hidden=("asked",))
+
+    flow = dataflow(stored.apply(("key",), combined, asking), "update", columns=(COLUMNS,), slack=0)
+    dice = np.random.default_rng(3)
+    # a row has six words of eight bytes
+    values = dice.integers(0, 500, times * budget // 48 // size * size)
+    found = np.zeros(500, dtype=np.int64)
+    with small_sizes(quota=budget, chunk=4096, snapshot=16):
+        query = open_dataflow(flow, tmp_path, budget=budget, shards=1)
+        for first in range(0, len(values) + 1, size):
+            is_last = first == len(values)
+            some = np.array([7]) if is_last else values[first : first + size]
+            instants = np.full(len(some), first * SECOND)
+            flags = np.full(len(some), fill_value=is_last)
+            keys = np.zeros(len(some), dtype=np.int64)
+            batch = as_batch(instants, keys, some, flags, flow.batch_schema)
+            (delivery,) = query.driver.batch(query.next_batch, [[batch]])
+            assert delivery.progress["icestream"]["peakMemoryBytes"] <= budget
+            rows = query.rows([delivery])
+            np.add.at(found, rows.column("value").to_numpy(), rows.column("change").to_numpy())
+    # while the request is alive, the difference is empty
+    expected = np.zeros_like(found)
+    expected[7] = (values == 7).sum() if kind == "join" else 0
+    assert found.tolist() == expected.tolist()

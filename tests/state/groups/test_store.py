@@ -284,6 +284,36 @@ def test_a_group_too_large_is_a_budget_error(tmp_path: Path) -> None:
             content(store, [0])
 
 
+@pytest.mark.parametrize("options", [LOG, EVICT], ids=["log", "evict"])
+def test_a_group_beyond_memory_is_read_in_pieces(tmp_path: Path, options: StoreOptions) -> None:
+    quota, expected = 1 << 18, []
+    space = GroupSpace(str(tmp_path), NUMBERS, options, quota=quota, block_bytes=8192)
+    for version in range(12):
+        with space.version() as store:
+            store.begin(0)
+            values = np.arange(6000) + 10_000 * version
+            add(store, np.zeros(len(values), dtype=np.int64), values)
+            expected += values.tolist()
+            slots = store.locate(*identities([0]))
+            pieces = [some.rows.column(1).to_pylist() for some in store.read_pieces(0, slots)]
+            assert [value for some in pieces for value in some] == expected
+            # three words a row; words, decoded rows and one more copy
+            assert max(map(len, pieces)) * 24 * 3 <= store._eviction.work
+    assert len(pieces) > 20
+    assert space.peak <= quota
+    if options.durability == "log":
+        space.lose_arena()
+        with space.version() as store:
+            store.begin(0)
+            slots = store.locate(*identities([0]))
+            store.consolidate(0, slots)
+    with space.version() as store:
+        store.begin(0)
+        slots = store.locate(*identities([0]))
+        again = [some.rows.column(1).to_pylist() for some in store.read_pieces(0, slots)]
+        assert [value for some in again for value in some] == expected
+
+
 # -- bounds --------------------------------------------------------------------------------
 
 

@@ -9,6 +9,9 @@ Invariant: stored rows and rows read add up to the same bag (`test_oracle_join_i
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import chain
+
 import numpy as np
 import pyarrow as pa
 
@@ -67,9 +70,23 @@ def store_late(
         groups.append(synopsis, slots[late], rows.append_column(field, until))
 
 
-def read_summed(synopsis: int, slots: Slots, groups: Groups) -> GroupRows:
-    """Read rows of groups; replace the stored rows of groups in which half cancel out."""
-    found = groups.read(synopsis, slots)
+def read_summed(synopsis: int, slots: Slots, groups: Groups) -> Iterator[GroupRows]:
+    """Read rows of groups; replace the stored rows of groups in which half cancel out.
+
+    The rows of a group too large for memory are yielded in pieces, and stay as they are.
+    """
+    pieces = groups.read_pieces(synopsis, slots)
+    first, second = next(pieces, None), next(pieces, None)
+    if first is None:
+        return
+    if second is None:
+        yield _summed_if_worn(synopsis, slots, first, groups)
+        return
+    yield from chain((first, second), pieces)
+
+
+def _summed_if_worn(synopsis: int, slots: Slots, found: GroupRows, groups: Groups) -> GroupRows:
+    """Return rows of groups; where half of them cancel out, sum them up and replace them."""
     taken = column_of(found.rows, DIFF) < 0
     cancelled = 2 * np.bincount(found.owners[taken], minlength=len(slots))
     worn = (cancelled >= _FEW) & (2 * cancelled >= np.bincount(found.owners, minlength=len(slots)))

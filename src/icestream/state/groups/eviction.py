@@ -137,7 +137,7 @@ class GroupEviction:
         try:
             return directory.open(id_high, id_low, chunk)
         except Refused as refused:
-            raise self._failure(refused.needed) from refused
+            raise self.failure(refused.needed) from refused
 
     def _promote(self, slots: Slots, rows: Ints) -> None:
         """Fill in the cold index's entries of groups that were just opened."""
@@ -237,7 +237,7 @@ class GroupEviction:
             with suppress(Refused):
                 self._heap.grow(least)
         if self._heap.free < least:
-            raise self._failure(least * self._heap.block_bytes)
+            raise self.failure(least * self._heap.block_bytes)
 
     def candidates(self) -> Slots:
         """Slots of groups in memory that may be evicted; during a call, none of this chunk."""
@@ -251,7 +251,7 @@ class GroupEviction:
         return blocks // size
 
     @property
-    def _at_once(self) -> int:
+    def at_once(self) -> int:
         """Words that work buffers and heap can hold at once."""
         return min(self.work // 3, self._heap.limit // 4) // 8
 
@@ -260,7 +260,7 @@ class GroupEviction:
         sums = np.concatenate(([0], np.cumsum(words)))
         first = 0
         while first < len(slots):
-            last = int(np.searchsorted(sums, sums[first] + self._at_once, side="right")) - 1
+            last = int(np.searchsorted(sums, sums[first] + self.at_once, side="right")) - 1
             last = max(first + 1, last)
             yield slots[first:last]
             first = last
@@ -270,7 +270,7 @@ class GroupEviction:
 
         No extent is read for two parts.
         """
-        if int(words.sum()) <= self._at_once:
+        if int(words.sum()) <= self.at_once:
             yield slots
             return
         id_high, id_low = (
@@ -293,7 +293,8 @@ class GroupEviction:
         for some in self.cut(slots, self.blocks_of(slots) * self._heap.block_words):
             self.evict(some)
 
-    def _failure(self, needed: int) -> BudgetError:
+    def failure(self, needed: int) -> BudgetError:
+        """Return the error for bytes that no eviction can free."""
         return fail(self._budget, needed, self._name)
 
 
