@@ -91,7 +91,7 @@ class ObjectOperator:
         self._directory = NodeDirectory(shard.arena)
         self._portion = max(1, shard.account.budget.total // (2 * WORK))
         self._slice_bytes = min(SLICE_BYTES, self._portion)
-        self._assembly = Assembly(shard, self._states, self._portion)
+        self._assembly = Assembly(shard, self._states, self._portion, self._largest_window)
         #: the maximum number of nodes that one window was composed of
         self._nodes = 0
 
@@ -192,6 +192,10 @@ class ObjectOperator:
                 return
             yield step
             start, done = step.leave, step.end
+
+    def _largest_window(self) -> int:
+        """Return the bytes of the panes of the largest window that there are slices of."""
+        return self._directory.largest(self._spec.windows.range // self._grid.pane)
 
     def _settle(self, watermark: Micros) -> None:
         """Record the position of the windows and drop slices of panes that are in none."""
