@@ -296,7 +296,14 @@ class Driver(Generic[Batch_contra]):
         before, timer = self.last, Timer(self._clock)
         version = before.version + 1 if before else 1
         watermark = before.watermark if before else MINUS_INFINITY
-        context = self._context(version, watermark, timer, flushing=batch is None, last=last)
+        context = self._context(
+            version,
+            watermark,
+            timer,
+            flushing=batch is None,
+            last=last,
+            is_history=batch is not None and number is None,
+        )
         parcels: list[Parcel] = []
         try:
             if batch is not None:
@@ -341,7 +348,14 @@ class Driver(Generic[Batch_contra]):
         return self._delivery(commit, again=False, progress=progress)
 
     def _context(
-        self, version: int, watermark: Micros, timer: Timer, *, flushing: bool, last: bool
+        self,
+        version: int,
+        watermark: Micros,
+        timer: Timer,
+        *,
+        flushing: bool,
+        last: bool,
+        is_history: bool,
     ) -> VersionContext:
         """Return the context of the version that is about to be made."""
         before, settings = self.last, self._settings
@@ -395,6 +409,7 @@ class Driver(Generic[Batch_contra]):
             self.trigger,
             last,
             self._fuse,
+            is_history,
         )
 
     def _remove_parcels(self, folder: str) -> None:
@@ -616,7 +631,7 @@ def _waits(last: Commit | None) -> bool:
 
 
 def least_memory(plan: Computation) -> int:
-    """Return the bytes that one shard of every component of a plan needs."""
+    """Return the bytes that a driver needs for one shard of every component of a plan."""
     if isinstance(plan, Dataflow):
         return plan.jobs * least_quota(plan)
     return _kinds_of_windows(plan) * LEAST_QUOTA
@@ -627,7 +642,7 @@ def _kinds_of_windows(plan: Computation) -> int:
 
 
 def work_of(plan: Computation, files: Files, settings: Settings) -> Work:
-    """Return the work that makes versions of a plan."""
+    """Return the work with which the driver makes versions of a plan."""
     if isinstance(plan, Updates):
         return UpdatesWork(plan)
     if isinstance(plan, Dataflow):

@@ -200,7 +200,7 @@ class _Part(Budget):
 
 
 def fail(budget: Budget, needed: int, owner: str) -> BudgetError:
-    """Return the error for a reservation for which nothing could be freed."""
+    """Return the budget error for a reservation for which nothing could be freed."""
     error = BudgetError(
         f"{owner} needs {format_bytes(needed)}, but only {format_bytes(budget.free)} of "
         f"{format_bytes(budget.total)} is free and nothing more can be evicted. "
@@ -211,7 +211,7 @@ def fail(budget: Budget, needed: int, owner: str) -> BudgetError:
 
 
 def shortage(budget: Budget, refused: Refused) -> BudgetError:
-    """Return the error for a refusal, even if memory was freed since."""
+    """Return the budget error for a refusal, even if memory was freed since."""
     return fail(budget, budget.free + refused.needed - refused.free, refused.owner)
 
 

@@ -60,7 +60,6 @@ from icestream.operators.lifetimes.pairs import (
 from icestream.operators.lifetimes.stored_rows import (
     ids_of,
     live_events_synopsis,
-    read_summed,
     store_alive,
     stored_payload,
 )
@@ -214,7 +213,7 @@ class StreamDifference(LifetimeOperator):
         )
         id_high, id_low = groups.identities(where)
         signs = turned.signs * (-1 if self._present else 1)
-        for left in read_summed(LEFT, where, groups):
+        for left in groups.read_pieces(LEFT, where):
             payload, counts = stored_payload(left.rows), column_of(left.rows, DIFF)
             stored = lifetimes_of(left.rows, bounds_of(left.owners, len(where)))
             for pairs in pairs_of(probes, stored):
@@ -237,7 +236,7 @@ def _covers(
     The range is cut where a group that is read in pieces has more edges in it than a piece has.
     """
     total, most = _NO_EVENTS, 0
-    for found in read_summed(RIGHT, portion, groups):
+    for found in groups.read_pieces(RIGHT, portion):
         le, re, counts = (column_of(found.rows, name) for name in (LE, RE, DIFF))
         some = CountedIntervals(found.owners, np.zeros_like(le), le, re, counts)
         some = some.since(begin).before(end)
