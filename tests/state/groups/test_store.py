@@ -282,8 +282,10 @@ def test_a_group_too_large_is_a_budget_error(tmp_path: Path) -> None:
         add(store, np.zeros(3000, dtype=np.int64), np.arange(3000))
         store.evict(store.candidates())
         add(store, np.zeros(3000, dtype=np.int64), np.arange(3000))
-        with pytest.raises(BudgetError, match="memory"):
+        with pytest.raises(BudgetError, match=r"needs 140\.6 KB") as raised:
             content(store, [0])
+        # rows get a part of the memory
+        assert 1 << 18 < raised.value.needed < 1 << 19
 
 
 @pytest.mark.parametrize("options", [LOG, EVICT], ids=["log", "evict"])

@@ -83,7 +83,8 @@ def advised(
     """
     if not error.needed:
         return error
-    enough = memory
+    # the same memory is not enough, whatever the shard needs
+    enough = memory + memory // 16
     while (quota := quota_of(enough)) < error.needed:
         enough += max(enough // 32, error.needed - quota)
     better = BudgetError(

@@ -136,7 +136,7 @@ class GroupEviction:
         try:
             return directory.open(id_high, id_low, chunk)
         except Refused as refused:
-            raise self.failure(refused.needed) from refused
+            raise self._failed(directory.limit + refused.needed, directory.limit) from refused
 
     def _promote(self, slots: Slots, rows: Ints) -> None:
         """Fill in the cold index's entries of groups that were just opened."""
@@ -236,7 +236,7 @@ class GroupEviction:
             with suppress(Refused):
                 self._heap.grow(least)
         if self._heap.free < least:
-            raise self.failure(least * self._heap.block_bytes)
+            raise self.failure((self._heap.taken + least) * self._heap.block_bytes)
 
     def candidates(self) -> Slots:
         """Slots of groups in memory that may be evicted; during a call, none of this chunk."""
@@ -293,8 +293,15 @@ class GroupEviction:
             self.evict(some)
 
     def failure(self, needed: int) -> BudgetError:
-        """Return the error for bytes that no eviction can free."""
-        return fail(self._budget, needed, self._name)
+        """Return the error for bytes of rows that must be in memory together and do not fit."""
+        return self._failed(needed, self._heap.most * self._heap.block_bytes)
+
+    def _failed(self, needed: int, limit: int) -> BudgetError:
+        """Return the error for bytes beyond a limit that is a part of the budget."""
+        error = fail(self._budget, needed, self._name)
+        total = -(-self._budget.total * needed // max(1, limit))
+        error.needed = max(error.needed, self._budget.whole(total))
+        return error
 
 
 def taken(parts: list[Slots]) -> Slots:

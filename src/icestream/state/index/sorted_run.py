@@ -107,7 +107,7 @@ class SortedRun:
                     yield rows[due]
                     instants[due, place] = INFINITY
                     fences[some, 1] = np.minimum.reduceat(instants.min(axis=1), starts[:-1])
-                    os.pwrite(handle, fences, at)
+                    os.pwrite(handle, fences.tobytes(), at)
             self._guides[guide, 1] = fences[:, 1].min()
 
     def _read_pages(self, handle: int, pages: Ints) -> tuple[Ints, Ints]:
