@@ -110,6 +110,12 @@ class Driver(Generic[Batch_contra]):
         """
         self._plan = plan
         settings.check_memory(_kinds_of_windows(plan))
+        if settings.shards > plan.key_groups:
+            msg = (
+                f"there are {plan.key_groups} key groups, and a shard needs one at least: set "
+                f".shards(...) to {plan.key_groups} or fewer, not {settings.shards}"
+            )
+            raise DefinitionError(msg)
         self._work = work_of(plan, files, settings)
         self._settings = settings
         self._files = files
