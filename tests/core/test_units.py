@@ -6,7 +6,13 @@ from hypothesis import strategies as st
 
 from icestream.core.errors import DefinitionError
 from icestream.core.times import LONGEST
-from icestream.core.units import format_bytes, format_interval, parse_bytes, parse_interval
+from icestream.core.units import (
+    format_bytes,
+    format_interval,
+    format_memory,
+    parse_bytes,
+    parse_interval,
+)
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND
@@ -75,6 +81,12 @@ def test_plain_numbers_are_bytes_to_the_last_one(size: int) -> None:
 )
 def test_sizes_are_written_with_the_largest_readable_unit(size: int, text: str) -> None:
     assert format_bytes(size) == text
+
+
+@given(st.integers(min_value=1, max_value=2**50))
+def test_memory_is_written_as_a_whole_number_that_is_enough(size: int) -> None:
+    written = format_memory(size)
+    assert size <= parse_bytes(written) <= 1024 + 1.1 * size
 
 
 @given(st.integers(min_value=1, max_value=2**50))

@@ -8,6 +8,7 @@ import pytest
 from icestream.kernels import rows as kernels
 from tests.oracles.kernels.rows import (
     collect_fixed_reference,
+    last_row_end_reference,
     put_ragged_reference,
     row_starts_reference,
     rows_fit_reference,
@@ -37,6 +38,19 @@ def test_parity_row_starts_and_fixed_parts(seed: int) -> None:
     kernels.collect_fixed(words, starts, back)
     collect_fixed_reference(words, starts, back_twin)
     assert back.tolist() == back_twin.tolist() == fixed.tolist()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_parity_the_end_of_the_last_row(seed: int) -> None:
+    dice = np.random.default_rng(seed)
+    sizes = dice.integers(1, 9, int(dice.integers(1, 40)))
+    starts = np.cumsum(sizes) - sizes
+    words = np.zeros(int(sizes.sum()), dtype=np.int64)
+    words[starts] = sizes << 32
+    for begin in starts.tolist():
+        most = int(dice.integers(0, 60))
+        wanted = last_row_end_reference(words, begin, most)
+        assert kernels.last_row_end(words, begin, most) == wanted
 
 
 @pytest.mark.parametrize("unit", [1, 8])

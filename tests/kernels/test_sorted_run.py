@@ -16,35 +16,39 @@ from tests.oracles.kernels.sorted_run import (
 
 def entries_of(dice: np.random.Generator, count: int) -> Table:
     """Return distinct entries in order, many with equal id_high and some above 2**63."""
-    pairs = {(int(dice.integers(0, 4)) << 62, int(n)) for n in dice.integers(0, 40, count)}
+    pairs = {(int(dice.integers(0, 4)) << 62, int(n)) for n in dice.integers(0, count, count)}
     rows = [(*pair, int(dice.integers(0, 1000))) for pair in sorted(pairs)]
     return np.array(rows, dtype=np.uint64).reshape(-1, 3).view(np.int64)
 
 
-def runs_of(dice: np.random.Generator, page: int) -> tuple[list[Table], list[Ints], Table, Table]:
-    """Return some runs, their high words, what tells of them, and their fences."""
-    runs = [entries_of(dice, int(dice.integers(1, 50))) for _ in range(int(dice.integers(0, 4)))]
+def runs_of(
+    dice: np.random.Generator, page: int, most: int = 50
+) -> tuple[list[Table], list[Table], Table, Ints]:
+    """Return some runs, the arrays described with them, their descriptors, and their guides."""
+    runs = [entries_of(dice, int(dice.integers(1, most))) for _ in range(int(dice.integers(0, 4)))]
     fences = [np.column_stack((run[::page, 0], run[::page, 2])) for run in runs]
-    firsts = np.cumsum([0, *map(len, fences)])
+    guides = [each[:: kernels.GUIDED] for each in fences]
+    firsts = np.cumsum([0, *map(len, guides)])
     high_words = [run[:, 0].copy() for run in runs]
-    reported = [
-        [run.ctypes.data, len(run), 3, first, high.ctypes.data]
-        for run, high, first in zip(runs, high_words, firsts, strict=False)
+    described = [
+        [run.ctypes.data, len(run), 3, first, fence.ctypes.data, high.ctypes.data]
+        for run, high, fence, first in zip(runs, high_words, fences, firsts, strict=False)
     ]
-    table = np.array(reported, dtype=np.int64).reshape(-1, kernels.RUN)
-    return runs, high_words, table, np.concatenate([np.empty((0, 2), dtype=np.int64), *fences])
+    table = np.array(described, dtype=np.int64).reshape(-1, kernels.RUN)
+    together = np.concatenate([np.empty((0, 2), dtype=np.int64), *guides]).reshape(-1)
+    return runs, [*high_words, *fences], table, together
 
 
-@pytest.mark.parametrize("page", [1, 3, 100])
+@pytest.mark.parametrize(("page", "most"), [(1, 50), (1, 2000), (3, 50), (100, 50)])
 @pytest.mark.parametrize("seed", range(8))
-def test_parity_entries_in_runs(seed: int, page: int) -> None:
+def test_parity_entries_in_runs(seed: int, page: int, most: int) -> None:
     dice = np.random.default_rng(seed)
-    runs, _high_words, table, fences = runs_of(dice, page)
-    asked = sorted({(int(dice.integers(0, 4)) << 62, int(n)) for n in dice.integers(0, 40, 60)})
+    runs, _described, table, guides = runs_of(dice, page, most)
+    asked = sorted({(int(dice.integers(0, 4)) << 62, int(n)) for n in dice.integers(0, most, 60)})
     id_high, id_low = np.array(asked, dtype=np.uint64).T.copy()
     before = dice.random(len(asked)) < 0.1
     found, out = before.copy(), np.zeros((len(asked), 3), dtype=np.int64)
-    kernels.find_in_runs(table, fences, page, id_high, id_low, found, out)
+    kernels.find_in_runs(table, guides, page, id_high, id_low, found, out)
     wanted = find_in_runs_reference(runs, id_high, id_low, before)
     assert np.flatnonzero(found & ~before).tolist() == list(wanted)
     assert out[found & ~before].tolist() == list(wanted.values())
@@ -53,7 +57,7 @@ def test_parity_entries_in_runs(seed: int, page: int) -> None:
 @pytest.mark.parametrize("room", [1, 7, 500])
 @pytest.mark.parametrize("seed", range(8))
 def test_parity_merging_runs(seed: int, room: int) -> None:
-    runs, _high_words, table, _ = runs_of(np.random.default_rng(seed), 3)
+    runs, _described, table, _ = runs_of(np.random.default_rng(seed), 3)
     places, made, full = np.zeros(len(runs), dtype=np.int64), [], True
     while full:
         out = np.empty((room, 3), dtype=np.int64)

@@ -21,9 +21,11 @@ from icestream.state.groups.spec import GroupRows, Groups, Synopsis
 class PlainGroups(Groups):
     """Rows by group, all in memory."""
 
-    def __init__(self, synopses: Sequence[Synopsis]) -> None:
+    def __init__(self, synopses: Sequence[Synopsis], piece_rows: int = 0) -> None:
         """Start empty."""
         self._synopses = tuple(synopses)
+        #: rows of a group that are read at once; 0 for all
+        self._piece_rows = piece_rows
         self._slots: dict[tuple[int, int], int] = {}
         self._rows: list[list[list[dict[str, Any]]]] = []
         self._due: list[int] = []
@@ -79,6 +81,13 @@ class PlainGroups(Groups):
         return GroupRows(
             np.array(owners, dtype=np.int64), pa.RecordBatch.from_pylist(rows, schema=schema)
         )
+
+    def read_pieces(self, synopsis: int, slots: Slots) -> Iterator[GroupRows]:
+        """Yield a few rows at a time, to test that callers handle pieces."""
+        found = self.read(synopsis, slots)
+        some = self._piece_rows or max(1, found.rows.num_rows)
+        for first in range(0, found.rows.num_rows, some):
+            yield GroupRows(found.owners[first : first + some], found.rows.slice(first, some))
 
     def read_best(self, synopsis: int, slots: Slots, counts: Ints) -> GroupRows:
         """Return the best rows of each group, and no others."""

@@ -9,6 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from bench.cold.cold_zipf import COLUMNS, as_batch, flow_of
+from icestream.core.arrays import Ints
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.runtime.local import LocalExecutor
 from icestream.runtime.version.task import ShardReport, ShardTask
@@ -91,6 +93,40 @@ def test_bounded_groups_that_pass_are_neither_opened_nor_written(tmp_path: Path)
     assert rows == len(np.unique(times * 3 + users))
 
 
+@pytest.mark.parametrize("times", [12, pytest.param(100, marks=pytest.mark.slow)])
+def test_bounded_groups_of_sixteen_bytes_with_churn(tmp_path: Path, times: int) -> None:
+    budget, size = 256 << 10, 10_000
+    flow, dice = flow_of("fixed"), np.random.default_rng(0)
+    counts = np.zeros(times * budget // 16 + size, dtype=np.int64)
+    groups = 0
+    with small_sizes(quota=budget, chunk=4096, snapshot=16):
+        query = open_dataflow(flow, tmp_path, budget=budget, shards=1)
+
+        def feed(keys: Ints, *, asks: bool) -> tuple[pa.Table, dict[str, Any]]:
+            number = query.next_batch
+            instants, flags = np.full(len(keys), number), np.full(len(keys), asks)
+            ones = np.ones(len(keys), dtype=np.int64)
+            batch = as_batch(instants, keys, ones, flags, flow.batch_schema)
+            (delivery,) = query.driver.batch(number, [[batch]])
+            return query.rows([delivery]), delivery.progress["icestream"]
+
+        while 16 * groups < times * budget:
+            fresh = size if groups == 0 else size * 4 // 5
+            old = dice.integers(0, max(1, groups), size - fresh)
+            keys = np.concatenate([np.arange(groups, groups + fresh), old])
+            groups += fresh
+            np.add.at(counts, keys, 1)
+            _, facts = feed(keys, asks=False)
+            assert facts["peakMemoryBytes"] <= budget
+            # an outdated entry for each other one at most, and those of groups in the directory
+            assert facts["coldState"]["indexed"] <= 2.1 * groups
+        asked = np.sort(dice.choice(groups, 2_000, replace=False))
+        rows, _ = feed(asked, asks=True)
+    rows = rows.sort_by("key")
+    assert rows.column("key").to_pylist() == asked.tolist()
+    assert rows.column("total").to_pylist() == counts[asked].tolist()
+
+
 @pytest.mark.slow
 def test_bounded_final_aggregates_of_ten_times_the_budget(tmp_path: Path) -> None:
     batches, size, users, budget = 8, 10_000, 4000, 512 << 10
@@ -146,3 +182,40 @@ def _running_sums(
         for (start, count, rating), (end, *_) in pairwise(edges):
             n, total = n + count, total + rating
             yield start, end, user, n, total
+
+
+@pytest.mark.parametrize("kind", ["join", "difference"])
+def test_bounded_one_group_of_many_times_the_budget(tmp_path: Path, kind: str) -> None:
+    budget, size, times = 256 << 10, 4_000, 50
+    events = PlanStream.of(COLUMNS)
+    stored = events.where("NOT asks").select("key", "value").forever()
+    asking = events.where("asks").select("key", "value AS wanted").window(SECOND)
+
+    def combined(left: PlanStream, right: PlanStream) -> PlanStream:
+        if kind == "difference":
+            return left.difference(right)
+        right = right.select("key AS asked", "wanted")
+        return left.join(right, where="value = wanted", hidden=("asked",))
+
+    flow = dataflow(stored.apply(("key",), combined, asking), "update", columns=(COLUMNS,), slack=0)
+    dice = np.random.default_rng(3)
+    # a row has six words of eight bytes
+    values = dice.integers(0, 500, times * budget // 48 // size * size)
+    found = np.zeros(500, dtype=np.int64)
+    with small_sizes(quota=budget, chunk=4096, snapshot=16):
+        query = open_dataflow(flow, tmp_path, budget=budget, shards=1)
+        for first in range(0, len(values) + 1, size):
+            is_last = first == len(values)
+            some = np.array([7]) if is_last else values[first : first + size]
+            instants = np.full(len(some), first * SECOND)
+            flags = np.full(len(some), fill_value=is_last)
+            keys = np.zeros(len(some), dtype=np.int64)
+            batch = as_batch(instants, keys, some, flags, flow.batch_schema)
+            (delivery,) = query.driver.batch(query.next_batch, [[batch]])
+            assert delivery.progress["icestream"]["peakMemoryBytes"] <= budget
+            rows = query.rows([delivery])
+            np.add.at(found, rows.column("value").to_numpy(), rows.column("change").to_numpy())
+    # while the request is alive, the difference is empty
+    expected = np.zeros_like(found)
+    expected[7] = (values == 7).sum() if kind == "join" else 0
+    assert found.tolist() == expected.tolist()

@@ -84,9 +84,17 @@ def test_the_error_says_who_holds_what_and_how_much_more_is_needed() -> None:
     error = fail(budget, 2048, "keys")
     assert isinstance(error, BudgetError)
     assert "keys needs 2.0 KB" in str(error)
-    assert "at least 1.0 KB more" in str(error)
+    assert error.needed == 5120
     assert "panes      3.0 KB" in str(error)
-    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+    copy = pickle.loads(pickle.dumps(error))
+    assert str(copy) == str(error)
+    assert copy.needed == error.needed
+
+
+def test_what_a_part_needs_is_told_of_the_whole() -> None:
+    part = Budget(8192).part("windows", 2048)
+    part.account("panes").reserve(1024)
+    assert fail(part, 3072, "keys").needed == 2 * 8192
 
 
 def test_a_refusal_survives_pickling() -> None:

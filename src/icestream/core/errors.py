@@ -43,6 +43,10 @@ class DamageError(IcestreamError):
 class BudgetError(IcestreamError):
     """The state does not fit into the memory budget: give more memory."""
 
+    #: bytes that the part of the memory of this shard must have; 0 if that is not known
+    needed: int = 0
+    shard: int = -1
+
 
 class StorageError(IcestreamError):
     """A write or read failed: free space or grant access, then restart; nothing is lost."""

@@ -5,7 +5,9 @@ byte and microsecond; text that has no exact meaning is refused with an example.
 
 Invariants:
 1. `parse_interval(format_interval(n)) == n` (`test_every_interval_survives_writing_and_reading`).
-2. A number without a unit is used as it is (`test_plain_numbers_are_bytes_to_the_last_one`).
+2. `parse_bytes(format_memory(n))` is n or a little more
+   (`test_memory_is_written_as_a_whole_number_that_is_enough`).
+3. A number without a unit is used as it is (`test_plain_numbers_are_bytes_to_the_last_one`).
 
 Limits: months and years have no fixed length and are refused, as Spark's `window()` refuses them.
 """
@@ -79,6 +81,15 @@ def format_bytes(size: int) -> str:
         if abs(value) < 1023.95:  # from here on one decimal would show 1024.0
             return f"{value:.1f} {unit}"
     return f"{value / 1024:.1f} TB"
+
+
+def format_memory(size: int) -> str:
+    """Format at least `size` bytes as `parse_bytes` reads them: a whole number of units."""
+    unit, name = next(
+        ((1 << power, name) for power, name in ((30, "GB"), (20, "MB")) if size >= 10 << power),
+        (1 << 10, "KB"),
+    )
+    return f"{-(-size // unit)} {name}"
 
 
 def parse_interval(text: str | int) -> Micros:

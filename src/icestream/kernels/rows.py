@@ -7,7 +7,8 @@ columns.
 
 Invariants:
 1. What `put_ragged` writes `take_ragged` reads back (`test_parity_ragged_pieces_in_and_out`).
-2. `row_starts` visits every row once (`test_parity_row_starts_and_fixed_parts`).
+2. `row_starts` visits every row once (`test_parity_row_starts_and_fixed_parts`), `last_row_end`
+   cuts between two of them (`test_parity_the_end_of_the_last_row`).
 3. `rows_fit` accepts valid rows and nothing that would make a traversal or a copy go wrong
    (`test_parity_rows_that_fit`).
 
@@ -30,6 +31,15 @@ def row_starts(words: Ints, starts: Ints) -> int:
         count += 1
         at += words[at] >> 32
     return count
+
+
+@kernel
+def last_row_end(words: Ints, begin: int, most: int) -> int:
+    """Return where the last row ends that ends within `most` words of `begin`, a row's start."""
+    end = begin
+    while end < words.size and end + (words[end] >> 32) <= begin + most:
+        end += words[end] >> 32
+    return int(end)
 
 
 @kernel

@@ -1,9 +1,10 @@
 """Lookups in and merges of sorted runs of entries of groups.
 
 Idea: a *run* is described by the address of its entries, their number, the words of each, the first
-of its *fences* (the first id_high of each page), and the address of a contiguous copy of all high
-words: a group whose high word is not in a run is never looked up among its entries. Ids are looked
-up in order, so each run is traversed once, in steps that grow until they are too large.
+of its *guides*, and the addresses of its *fences* and of a contiguous copy of all high words: a
+group whose high word is not in a run is never looked up among its entries. A fence has the first
+id_high of a page; a guide, in memory, has that of `GUIDED` pages, so one step reads few fences. Ids
+are looked up in order, so each run is traversed once, in steps that grow until they are too large.
 
 Invariants:
 1. An entry is found in the first run that has it (`test_parity_entries_in_runs`).
@@ -26,25 +27,31 @@ from icestream.kernels.compile import kernel
 ADDRESS = 0
 COUNT = 1
 WIDTH = 2
-FENCES = 3
-HIGH_WORDS = 4
-RUN = 5
+GUIDES = 3
+FENCES = 4
+HIGH_WORDS = 5
+RUN = 6
+
+#: words of a fence or guide: the first id_high and the earliest timer
+FENCE = 2
+#: pages of a guide
+GUIDED = 256
 
 #: maximum leading bits of ids used to sort them
 MOST_BITS = 20
 
 
 @kernel
-def pages_before(fences: Table, first: int, pages: int, known: int, id_high: np.uint64) -> int:
-    """Return how many pages of a sorted run begin before `id_high`; at least `known` do."""
+def begin_before(fences: Ints, known: int, end: int, id_high: np.uint64) -> int:
+    """Return how many fences of a sorted run before `end` begin before `id_high`, from `known`."""
     step = 1
-    while known + step <= pages and np.uint64(fences[first + known + step - 1, 0]) < id_high:
+    while known + step <= end and np.uint64(fences[FENCE * (known + step - 1)]) < id_high:
         known += step
         step *= 2
-    last = min(known + step - 1, pages)
+    last = min(known + step - 1, end)
     while known < last:
         middle = (known + last) >> 1
-        if np.uint64(fences[first + middle, 0]) < id_high:
+        if np.uint64(fences[FENCE * middle]) < id_high:
             known = middle + 1
         else:
             last = middle
@@ -53,29 +60,34 @@ def pages_before(fences: Table, first: int, pages: int, known: int, id_high: np.
 
 @kernel
 def find_in_runs(
-    runs: Table, fences: Table, page: int, id_high: Ids, id_low: Ids, found: Mask, out: Table
+    runs: Table, guides: Ints, page: int, id_high: Ids, id_low: Ids, found: Mask, out: Table
 ) -> None:
     """Fill in the entries, in a sorted run, of sorted ids that are not found yet.
 
-    If several runs have an entry, the first one counts. Pages have `page` entries; the first
-    id_high of each is in `fences`.
+    If several runs have an entry, the first one counts. Pages have `page` entries.
     """
     left = np.flatnonzero(~found)
     for r in range(runs.shape[0]):
-        count, width, fence = runs[r, COUNT], runs[r, WIDTH], runs[r, FENCES]
+        count, width = runs[r, COUNT], runs[r, WIDTH]
         pages = (count + page - 1) // page
+        parts = (pages + GUIDED - 1) // GUIDED
+        mine = guides[FENCE * runs[r, GUIDES] : FENCE * (runs[r, GUIDES] + parts)]
+        fences = words_at(runs[r, FENCES], FENCE * pages)
         words, high_words = (
             words_at(runs[r, ADDRESS], count * width),
             words_at(runs[r, HIGH_WORDS], count),
         )
+        part = 0
         known = 0
         missing = 0
         for n in range(left.size):
             i = left[n]
-            known = pages_before(fences, fence, pages, known, id_high[i])
+            part = begin_before(mine, part, parts, id_high[i])
+            known = max(known, (part - 1) * GUIDED)
+            known = begin_before(fences, known, min(part * GUIDED, pages), id_high[i])
             end = known
             # pages may begin with the same id_high
-            while end < pages and np.uint64(fences[fence + end, 0]) == id_high[i]:
+            while end < pages and np.uint64(fences[FENCE * end]) == id_high[i]:
                 end += 1
             first, last = max(known - 1, 0) * page, min(end * page, count)
             place = place_of(words, high_words, width, first, last, id_high[i], id_low[i])

@@ -20,11 +20,11 @@ import os
 import shutil
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from icestream.core.clock import Clock, SystemClock
-from icestream.core.errors import CheckpointError, DefinitionError
+from icestream.core.errors import BudgetError, CheckpointError, DefinitionError
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.fuse.running_fusion import RunningFusion, Together
@@ -37,6 +37,7 @@ from icestream.runtime.tables.layout import TableLayout
 from icestream.runtime.tables.sweep import sweep_table
 from icestream.runtime.version.lease import Lease
 from icestream.runtime.version.progress import Timer, progress_of
+from icestream.runtime.version.quotas import advised
 from icestream.runtime.version.retention import SWEEP_EVERY, VersionRetention
 from icestream.runtime.version.run_folders import new_run, remove_other_runs
 from icestream.runtime.version.scaling import next_sizing, placed, placement_report, task_bounds
@@ -347,6 +348,14 @@ class Driver(Generic[Batch_contra]):
             reached = max(self._plan.watermark(watermark, seen), flush)
             made = self._work.run(context, self._executor, parcels, seen, reached)
             timer.note("component")
+        except BudgetError as error:
+            shard = error.shard
+            raise advised(
+                error,
+                context.budget,
+                context.shards,
+                lambda budget: self._work.quota(replace(context, budget=budget), shard),
+            ) from error
         finally:
             self._remove_parcels(context.folder)
         commit = self._commit(context, number, reached, seen, parcels, made)

@@ -86,6 +86,10 @@ class Budget:
         """Set aside a part with accounts of its own; the whole counts only the bytes it holds."""
         return _Part(self.account(owner), total)
 
+    def whole(self, needed: int) -> int:
+        """Return what the whole must have so that this part of it has `needed` bytes."""
+        return needed
+
     def holders(self) -> dict[str, int]:
         """Bytes held by owner, largest first, without owners that hold none."""
         sums: dict[str, int] = {}
@@ -174,6 +178,10 @@ class _Part(Budget):
     def free(self) -> int:
         return min(super().free, self._whole.budget.free)
 
+    def whole(self, needed: int) -> int:
+        whole = self._whole.budget
+        return whole.whole(-(-needed * whole.total // max(1, self.total)))
+
     def _move(self, account: Account, change: int) -> bool:
         if not self._whole.budget._move(self._whole, max(0, change)):
             return False
@@ -193,13 +201,13 @@ class _Part(Budget):
 
 def fail(budget: Budget, needed: int, owner: str) -> BudgetError:
     """Return the budget error for a reservation for which nothing could be freed."""
-    missing = max(needed - budget.free, 0)
-    return BudgetError(
-        f"{owner} needs {format_bytes(needed)}, but only {format_bytes(budget.free)} of the memory "
-        f"budget of {format_bytes(budget.total)} is free and nothing more can be evicted. "
-        f"Give the query at least {format_bytes(missing)} more with .memory(...). "
+    error = BudgetError(
+        f"{owner} needs {format_bytes(needed)}, but only {format_bytes(budget.free)} of "
+        f"{format_bytes(budget.total)} is free and nothing more can be evicted. "
         f"Who holds what:\n{budget.report()}"
     )
+    error.needed = budget.whole(budget.total + max(needed - budget.free, 0))
+    return error
 
 
 def shortage(budget: Budget, refused: Refused) -> BudgetError:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -15,6 +16,7 @@ from icestream.core.arrays import Table
 from icestream.core.times import INFINITY, MINUS_INFINITY
 from icestream.operators.folding.fields import Layout
 from icestream.operators.frames import tuples as module
+from icestream.operators.frames.blocks import Blocks
 from icestream.operators.frames.layout import TupleLayout
 from icestream.operators.frames.tuples import ARRIVALS, SETTLED, TupleLog
 from icestream.operators.grid.groups import ID_HIGH_END
@@ -143,6 +145,25 @@ def test_bounded_more_ties_than_a_chunk_holds(tmp_path: Path) -> None:
         assert sequence(log, space) == expected
         held = [s.last - s.first for s in log.read(0, 200, space.partition())]
         assert max(held) <= 8 + 4
+
+
+def test_bounded_a_large_batch_is_settled_in_few_reads(tmp_path: Path) -> None:
+    calls = 0
+    read = TupleLog._read
+
+    def counted(self: TupleLog, blocks: Blocks) -> Iterator[Table]:
+        nonlocal calls
+        calls += 1
+        return read(self, blocks)
+
+    with small(4), mock.patch.object(TupleLog, "_read", counted):
+        space = Space(tmp_path)
+        log = log_of(space, 8)
+        log.arrive(numbered(list(range(at, at + 8)), at) for at in range(0, 2000, 8))
+        log.settle(MINUS_INFINITY, 2000)
+        # there are 500 blocks; half of what is read for a step belongs to the next one
+        assert calls <= 4 * 500
+        assert sequence(log, space) == [(at, at) for at in range(2000)]
 
 
 def test_stretches_hold_the_tuples_of_a_partition_and_the_times_of_all(tmp_path: Path) -> None:

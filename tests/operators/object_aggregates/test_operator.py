@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -325,6 +326,46 @@ def test_bounded_a_group_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
     query.feed([[events(plan, [(1 + n * 1e-5, 1, n) for n in range(60_000)])]])
     with pytest.raises(BudgetError, match="memory"):
         query.feed([[events(plan, [(11, 1, 0.0)])]])
+
+
+def test_bounded_a_batch_of_many_panes_is_written_in_few_slices(tmp_path: Path) -> None:
+    plan = window_plan("1 second", slack="0 seconds", aggregates=LISTS)
+    query = open_query(plan, str(tmp_path), budget="2 MB", shards=1)
+    dice = np.random.default_rng(1)
+    written = 0
+    write = operator.ObjectOperator._write
+
+    def counted(self: operator.ObjectOperator, *args: Any) -> Iterator[tuple[int, ...]]:
+        nonlocal written
+        for each in write(self, *args):
+            written += each[0] == 0
+            yield each
+
+    times, keys = np.sort(dice.random(40_000)) * 100, dice.integers(0, 1_000, 40_000)
+    batch = events(plan, list(zip(times.tolist(), keys.tolist(), [1.0] * 40_000, strict=True)))
+    with mock.patch.object(operator.ObjectOperator, "_write", counted):
+        query.feed([[batch]])
+    # a portion of 32 KB and a hundred panes; some panes are cut by a slice's maximum size
+    assert written <= 4 * (batch.nbytes // (32 << 10) + 100)
+
+
+def test_memory_that_an_error_asks_for_is_enough(tmp_path: Path) -> None:
+    plan = window_plan("10 seconds", "1 second", slack="0 seconds", aggregates=LISTS)
+    memory = "2 MB"
+    for attempt in range(2):
+        query = open_query(plan, str(tmp_path / str(attempt)), budget=memory)
+        try:
+            for first in (0, 10, 20, 30):
+                # the first windows are small, and so are the panes of which nodes are made
+                times = np.sort(np.random.default_rng(first).random(6_000)) * 10 + first
+                query.feed([[events(plan, [(float(t), 1, 1.0) for t in times])]])
+            break
+        except BudgetError as error:
+            assert attempt == 0
+            advice = re.search(r'Give the query at least \.memory\("(.*?)"\), with', str(error))
+            assert advice is not None
+            memory = advice[1]
+    assert memory != "2 MB"
 
 
 def test_windows_without_events_are_not_emitted(tmp_path: Path) -> None:

@@ -17,6 +17,14 @@ def row_starts_reference(words: Ints, starts: Ints) -> int:
     return len(found)
 
 
+def last_row_end_reference(words: Ints, begin: int, most: int) -> int:
+    """Return what `last_row_end` returns, from a list of all ends."""
+    starts = np.empty(len(words), dtype=np.int64)
+    starts = starts[: row_starts_reference(words, starts)]
+    ends = [*starts.tolist(), len(words)]
+    return max(end for end in ends if begin <= end <= begin + most)
+
+
 def rows_fit_reference(
     words: Ints, begins: Ints, ends: Ints, width: int, never: int, places: Ints, units: Ints
 ) -> bool:

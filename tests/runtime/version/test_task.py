@@ -74,7 +74,7 @@ def test_bounded_a_quota_without_room_for_one_group_says_who_holds_what(tmp_path
     with staged(tight=True):
         tiny = Script(batches=4, keys=40, events=80, shards=1, budget=12 << 10)
         process = Process(tiny, SimulatedDisk(), str(tmp_path))
-        with pytest.raises(BudgetError, match=r"Give the query at least .* more with \.memory"):
+        with pytest.raises(BudgetError, match=r'Give the query at least \.memory\("\d+ [KM]B"\)'):
             process.act(0)
 
 

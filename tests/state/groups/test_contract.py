@@ -183,17 +183,26 @@ class Both(RuleBasedStateMachine):
         self.plain.rewrite(synopsis, plain, news)
         self.store.rewrite(synopsis, store, news)
 
-    @rule(synopsis=st.integers(0, 3), groups=st.sets(st.integers(0, GROUPS - 1), min_size=1))
-    def read(self, synopsis: int, groups: set[int]) -> None:
+    @rule(
+        synopsis=st.integers(0, 3),
+        groups=st.sets(st.integers(0, GROUPS - 1), min_size=1),
+        in_pieces=st.booleans(),
+    )
+    def read(self, synopsis: int, groups: set[int], in_pieces: bool) -> None:
         plain, store = self.both(sorted(groups))
         expected = rows_of(self.plain.read(synopsis, plain))
         found: list[Row] = []
         places = dict(zip(store.tolist(), range(len(store)), strict=True))
         for portion in self.store.portions(store):
-            some = self.store.read(synopsis, portion)
-            assert some.rows.schema == SYNOPSES[synopsis].schema
-            for owner, row in rows_of(some):
-                found.append((places[int(portion[owner])], row))
+            pieces = (
+                self.store.read_pieces(synopsis, portion)
+                if in_pieces
+                else [self.store.read(synopsis, portion)]
+            )
+            for some in pieces:
+                assert some.rows.schema == SYNOPSES[synopsis].schema
+                for owner, row in rows_of(some):
+                    found.append((places[int(portion[owner])], row))
         # rows of a group keep their order, portions come in any
         found.sort(key=lambda each: each[0])
         if synopsis in RANKED:

@@ -282,8 +282,40 @@ def test_a_group_too_large_is_a_budget_error(tmp_path: Path) -> None:
         add(store, np.zeros(3000, dtype=np.int64), np.arange(3000))
         store.evict(store.candidates())
         add(store, np.zeros(3000, dtype=np.int64), np.arange(3000))
-        with pytest.raises(BudgetError, match="memory"):
+        with pytest.raises(BudgetError, match=r"needs 140\.6 KB") as raised:
             content(store, [0])
+        # rows get a part of the memory
+        assert 1 << 18 < raised.value.needed < 1 << 19
+
+
+@pytest.mark.parametrize("options", [LOG, EVICT], ids=["log", "evict"])
+def test_a_group_beyond_memory_is_read_in_pieces(tmp_path: Path, options: StoreOptions) -> None:
+    quota, expected = 1 << 18, []
+    space = GroupSpace(str(tmp_path), NUMBERS, options, quota=quota, block_bytes=8192)
+    for version in range(12):
+        with space.version() as store:
+            store.begin(0)
+            values = np.arange(6000) + 10_000 * version
+            add(store, np.zeros(len(values), dtype=np.int64), values)
+            expected += values.tolist()
+            slots = store.locate(*identities([0]))
+            pieces = [some.rows.column(1).to_pylist() for some in store.read_pieces(0, slots)]
+            assert [value for some in pieces for value in some] == expected
+            # three words a row; words, decoded rows and one more copy
+            assert max(map(len, pieces)) * 24 * 3 <= store._eviction.work
+    assert len(pieces) > 20
+    assert space.peak <= quota
+    if options.durability == "log":
+        space.lose_arena()
+        with space.version() as store:
+            store.begin(0)
+            slots = store.locate(*identities([0]))
+            store.consolidate(0, slots)
+    with space.version() as store:
+        store.begin(0)
+        slots = store.locate(*identities([0]))
+        again = [some.rows.column(1).to_pylist() for some in store.read_pieces(0, slots)]
+        assert [value for some in again for value in some] == expected
 
 
 # -- bounds --------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import pytest
 
 from icestream.core.arrays import Ints
 from icestream.core.times import INFINITY
+from icestream.kernels import sorted_run as kernels
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget
 from icestream.state.index import sorted_run
@@ -88,8 +89,7 @@ def test_identities_are_known_to_lie_between_two(tmp_path: Path) -> None:
     assert index.span == (0, 0)
     for first in (1 << 63, 3 << 62):
         index.merge(table_of({(first + n, 0): (1, 1) for n in range(0, 1_000, 10)}))
-    assert index.span[0] == 1 << 63
-    assert (3 << 62) + 900 <= index.span[1] <= (3 << 62) + 990
+    assert index.span == (1 << 63, (3 << 62) + 990)
 
 
 def test_a_page_is_read_for_what_is_due_and_not_again_for_that(tmp_path: Path) -> None:
@@ -142,8 +142,9 @@ def test_bounded_an_index_forgets_what_is_out_of_date(tmp_path: Path) -> None:
     for _ in range(300):
         identities = np.sort(dice.choice(5_000, 400, replace=False)) << 40
         ones = np.ones((len(identities), 2), dtype=np.int64)
-        index.merge(np.column_stack([identities, identities, ones]))
-        assert len(index) <= 4 * 5_000
+        known = index.fetch(*[identities.view(np.uint64)] * 2)[0].sum()
+        index.merge(np.column_stack([identities, identities, ones]), int(known))
+        assert len(index) <= 2 * 5_000
     assert sum(map(len, index.scan())) == 5_000
 
 
@@ -174,7 +175,8 @@ def test_bounded_a_run_reads_a_few_pages_at_a_time(tmp_path: Path) -> None:
         assert index.fetch(keys << np.uint64(40), keys)[0].all()
         assert sum(map(len, index.scan())) == 1000
         assert sum(map(len, index.due(0, 500))) == 501
-    assert most <= 2048
+    # 16 pages of entries, or the fences of a guide
+    assert most <= max(2048, 16 * kernels.GUIDED)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -186,14 +188,46 @@ def test_parity_a_run_beside_a_dictionary(tmp_path: Path, seed: int) -> None:
         writer.add(row[None])
     writer.finish()
     path = str(tmp_path / "run")
-    run = sorted_run.SortedRun(path, shape, writer.before, writer.count, writer.fences)
-    mapped = run.mapped()
+    mapped = sorted_run.SortedRun(path, shape, 100, writer.count, writer.guides).mapped()
     words = mapped.words[mapped.before :].reshape(-1, WIDTH)
     assert mapped.words[: len(words)].tolist() == words[:, 0].tolist()
     assert words.tolist() == table_of(entries).tolist()
     for since in [0, 1 << 60, 5 << 60, (5 << 60) + 1, (1 << 64) - 1]:
-        left = words[run.place(since) :, 0].view(np.uint64)
-        assert (left >= since).sum() == sum(id_high >= since for id_high, _ in entries)
+        left = words[mapped.since(since).place :, 0].view(np.uint64)
+        assert (left >= since).all()
+        assert len(left) == sum(id_high >= since for id_high, _ in entries)
+
+
+def test_guides_have_the_least_of_their_fences(tmp_path: Path) -> None:
+    count, path = 3 * kernels.GUIDED - 10, str(tmp_path / "run")
+    dice = np.random.default_rng(5)
+    entries = {(n << 40, n): (1, int(due)) for n, due in enumerate(dice.integers(0, 1000, count))}
+    shape = sorted_run.EntryFormat(WIDTH, (3,), 1, 100)
+    writer = sorted_run.RunWriter(path, shape, count)
+    writer.add(table_of(entries))
+    writer.finish()
+    assert writer.guides[:, 0].tolist() == [n * kernels.GUIDED << 40 for n in range(3)]
+    run = sorted_run.SortedRun(path, shape, count, count, writer.guides)
+    due = [0, *sorted(dice.integers(0, 1000, 5).tolist()), 1000]
+    for watermark in due:
+        times = [when for _, when in entries.values()]
+        thirds = [times[n : n + kernels.GUIDED] for n in range(0, count, kernels.GUIDED)]
+        assert writer.guides[:, 1].tolist() == [min(third) for third in thirds]
+        found = np.concatenate([table_of({}), *run.due(0, watermark)])
+        wanted = {key: value for key, value in entries.items() if value[1] <= watermark}
+        assert found.tolist() == table_of(wanted).tolist()
+        entries |= dict.fromkeys(wanted, (1, INFINITY))
+
+
+def test_bounded_an_index_takes_little_memory(tmp_path: Path) -> None:
+    arena = arena_in(tmp_path)
+    index = index_in(arena, page_bytes=128, work=1 << 16)
+    before = arena.bytes
+    for first in range(0, 100_000, 20_000):
+        numbers = np.arange(first, first + 20_000) << 40
+        index.merge(np.column_stack([numbers, numbers, np.ones((20_000, 2), dtype=np.int64)]))
+    # a page has four entries of 32 bytes
+    assert arena.bytes - before <= 16 * (100_000 // 4 // kernels.GUIDED + 5) + 4096
 
 
 def test_a_refused_merge_leaves_the_index_as_it_was(tmp_path: Path) -> None:

@@ -70,6 +70,10 @@ class TransientGroups(Groups):
         nothing = [pa.array([], field.type) for field in schema]
         return GroupRows(_NONE, pa.RecordBatch.from_arrays(nothing, schema=schema))
 
+    def read_pieces(self, synopsis: int, slots: Slots) -> Iterator[GroupRows]:
+        """Yield no rows."""
+        yield self.read(synopsis, slots)
+
     def read_best(self, synopsis: int, slots: Slots, counts: Ints) -> GroupRows:
         """Return no rows."""
         del counts

@@ -137,8 +137,10 @@ class TupleLog:
         """Return where to continue, and the tuples from `start` up to there in order."""
         held: list[Table] = []
         size = 0
-        for blocks in self._overlapping(start, end):
-            for table in self._read(blocks[blocks["first"] < end]):
+        left = self._overlapping(start, end)
+        while len(left):
+            some, left = left[: self._blocks_at_once], left[self._blocks_at_once :]
+            for table in self._read(some):
                 held.append(_between(table, start, end))
                 size += len(held[-1])
                 if size <= self._sorted_rows:
@@ -149,20 +151,20 @@ class TupleLog:
                 size = len(held[0])
                 if size > self._sorted_rows:
                     return end, self._of_instant(start)
+                left = left[left["first"] < end]
         return end, iter([_by_time(held)] if size else [])
 
     def _of_instant(self, time: Micros) -> Iterator[Table]:
         """Yield the tuples of one time in the order of arrival."""
-        for blocks in self._overlapping(time, time + 1):
-            for table in self._read(blocks):
+        blocks = self._overlapping(time, time + 1)
+        for at in range(0, len(blocks), self._blocks_at_once):
+            for table in self._read(blocks[at : at + self._blocks_at_once]):
                 yield _between(table, time, time + 1)
 
-    def _overlapping(self, start: Micros, end: Micros) -> Iterator[Blocks]:
-        """Yield the arrival blocks that reach into [start, end), a few at a time, in order."""
+    def _overlapping(self, start: Micros, end: Micros) -> Blocks:
+        """Return the arrival blocks that reach into [start, end), in the order of arrival."""
         blocks = self._arrivals.records
-        chosen = blocks[(blocks["first"] < end) & (blocks["last"] >= start)].copy()
-        for at in range(0, len(chosen), self._blocks_at_once):
-            yield chosen[at : at + self._blocks_at_once]
+        return blocks[(blocks["first"] < end) & (blocks["last"] >= start)].copy()
 
     def _write(self, lifetime: str, table: Table) -> Iterator[tuple[int, ...]]:
         for first in range(0, len(table), self._block_rows):

@@ -19,6 +19,9 @@ Invariants:
 
 Cost: O(changes + right rows of touched groups x log + left rows where the cover changes + output).
 
+A group too large for memory is read in pieces (`test_bounded_one_group_of_many_times_the_budget`),
+its right side once for each range of time with as many edges as a piece has rows.
+
 Limits: only the affected instants are retracted and added, so a lifetime may be emitted in pieces
 and retracted in other pieces.
 
@@ -46,6 +49,7 @@ from icestream.operators.lifetimes.changes import (
     column_of,
     payload_of,
 )
+from icestream.operators.lifetimes.counted_intervals import CountedIntervals
 from icestream.operators.lifetimes.pairs import (
     Lifetimes,
     Touched,
@@ -65,6 +69,7 @@ from icestream.state.groups.spec import Groups, Synopsis
 LEFT, RIGHT = 0, 1
 
 _NOTHING = pa.schema([])
+_NO_EVENTS = CountedIntervals(*(np.empty(0, dtype=np.int64) for _ in range(5)))
 
 
 class Counted(NamedTuple):
@@ -151,25 +156,29 @@ class StreamDifference(LifetimeOperator):
         watermark: Micros,
     ) -> Iterator[pa.RecordBatch]:
         """Yield left changes clipped to where nothing covers them, or something does."""
-        count, right = len(portion), _kept_right(portion, groups)
+        count = len(portion)
         always = Counted(
             np.arange(count),
             np.full(count, MINUS_INFINITY),
             np.full(count, INFINITY),
             np.ones(count, dtype=np.int64),
         )
-        sides = ([right], []) if self._present else ([always], [right])
-        free = _where_they_differ(*sides, count).lifetimes
         le, re, diffs = (column_of(changes, name) for name in (LE, RE, DIFF))
-        probes = Lifetimes(np.maximum(le, watermark), re, bounds)
-        for pairs in pairs_of(probes, free):
-            yield changes_of(
-                payload_of(changes).take(pa.array(pairs.probes)),
-                pairs.le,
-                pairs.re,
-                diffs[pairs.probes],
-                *ids_of(changes, pairs.probes),
-            )
+        le = np.maximum(le, watermark)
+        for begin, end, right in _covers(portion, groups, int(le.min()), int(re.max())):
+            sides = ([right], []) if self._present else ([always], [right])
+            free = _where_they_differ(*sides, count).lifetimes
+            there = np.flatnonzero((le < end) & (re > begin))
+            times = np.maximum(le[there], begin), np.minimum(re[there], end)
+            for pairs in pairs_of(Lifetimes(*times, np.searchsorted(there, bounds)), free):
+                clipped = there[pairs.probes]
+                yield changes_of(
+                    payload_of(changes).take(pa.array(clipped)),
+                    pairs.le,
+                    pairs.re,
+                    diffs[clipped],
+                    *ids_of(changes, clipped),
+                )
 
     def _covered(
         self,
@@ -180,39 +189,71 @@ class StreamDifference(LifetimeOperator):
         watermark: Micros,
     ) -> Iterator[pa.RecordBatch]:
         """Yield left events retracted or added where right changes cover or uncover them."""
-        before = _kept_right(portion, groups)
         owners = np.repeat(np.arange(len(portion)), np.diff(bounds))
         le, re, diffs = (column_of(changes, name) for name in (LE, RE, DIFF))
-        added = Counted(owners, np.maximum(le, watermark), re, diffs)
-        turned = _where_they_differ([before], [before, added], len(portion))
+        le = np.maximum(le, watermark)
+        for begin, end, before in _covers(portion, groups, int(le.min()), int(re.max())):
+            there = (le < end) & (re > begin)
+            times = np.maximum(le[there], begin), np.minimum(re[there], end)
+            added = Counted(owners[there], *times, diffs[there])
+            turned = _where_they_differ([before], [before, added], len(portion))
+            yield from self._turned(turned, portion, groups)
+
+    def _turned(
+        self, turned: CoverDifference, portion: Slots, groups: Groups
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield left events retracted or added where the cover of their group changed."""
         differ = np.diff(turned.lifetimes.bounds) > 0
         if not differ.any():
             return
         where = portion[differ]
-        left = groups.read(LEFT, where)
         starts, ends = turned.lifetimes.bounds[:-1][differ], turned.lifetimes.bounds[1:][differ]
         probes = Lifetimes(
             turned.lifetimes.le, turned.lifetimes.re, np.concatenate([starts, ends[-1:]])
         )
         id_high, id_low = groups.identities(where)
-        payload = stored_payload(left.rows)
-        counts = column_of(left.rows, DIFF)
-        sign = -1 if self._present else 1
-        for pairs in pairs_of(probes, lifetimes_of(left.rows, bounds_of(left.owners, len(where)))):
-            owners = left.owners[pairs.stored]
-            yield changes_of(
-                payload.take(pa.array(pairs.stored)),
-                pairs.le,
-                pairs.re,
-                sign * turned.signs[pairs.probes] * counts[pairs.stored],
-                id_high[owners],
-                id_low[owners],
-            )
+        signs = turned.signs * (-1 if self._present else 1)
+        for left in groups.read_pieces(LEFT, where):
+            payload, counts = stored_payload(left.rows), column_of(left.rows, DIFF)
+            stored = lifetimes_of(left.rows, bounds_of(left.owners, len(where)))
+            for pairs in pairs_of(probes, stored):
+                owners = left.owners[pairs.stored]
+                yield changes_of(
+                    payload.take(pa.array(pairs.stored)),
+                    pairs.le,
+                    pairs.re,
+                    signs[pairs.probes] * counts[pairs.stored],
+                    id_high[owners],
+                    id_low[owners],
+                )
 
 
-def _kept_right(portion: Slots, groups: Groups) -> Counted:
-    found = groups.read(RIGHT, portion)
-    return Counted(found.owners, *(column_of(found.rows, name) for name in (LE, RE, DIFF)))
+def _covers(
+    portion: Slots, groups: Groups, begin: Micros, end: Micros
+) -> Iterator[tuple[Micros, Micros, Counted]]:
+    """Yield the right events of groups between two instants, added up, a time range at a time.
+
+    The range is cut where a group that is read in pieces has more edges in it than a piece has.
+    """
+    total, most = _NO_EVENTS, 0
+    for found in groups.read_pieces(RIGHT, portion):
+        le, re, counts = (column_of(found.rows, name) for name in (LE, RE, DIFF))
+        some = CountedIntervals(found.owners, np.zeros_like(le), le, re, counts)
+        some = some.since(begin).before(end)
+        total = total.and_(some).levelled() if most else some
+        most = max(most, len(le), 1)
+        if len(total) > 2 * most and (cut := _middle(total, begin, end)) is not None:
+            yield from _covers(portion, groups, begin, cut)
+            yield from _covers(portion, groups, cut, end)
+            return
+    yield begin, end, Counted(total.owner, total.le, total.re, total.count)
+
+
+def _middle(events: CountedIntervals, begin: Micros, end: Micros) -> Micros | None:
+    """Return an instant with about half of the edges before it; None if there is none between."""
+    edges = np.concatenate([events.le, events.re])
+    inside = edges[(edges > begin) & (edges < end)]
+    return int(np.partition(inside, len(inside) // 2)[len(inside) // 2]) if len(inside) else None
 
 
 def _where_they_differ(before: list[Counted], after: list[Counted], groups: int) -> CoverDifference:

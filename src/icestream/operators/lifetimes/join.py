@@ -17,6 +17,8 @@ Invariants:
 
 Cost: O(changes + rows read + pairs); output in batches of at most 64K rows.
 
+A group too large for memory is read in pieces (`test_bounded_one_group_of_many_times_the_budget`).
+
 Limits: the caller groups by the key, so that keys of a group are equal; `residual` is evaluated for
 every pair.
 
@@ -27,6 +29,7 @@ to its synopses.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -114,8 +117,10 @@ class StreamJoin(LifetimeOperator):
         for portion in groups.portions(touched.distinct, (1 - port, LATE + 1 - port)):
             mine, bounds = touched.of(portion)
             probes = changes.take(pa.array(mine))
-            for synopsis in (1 - port, LATE + 1 - port):
-                other = groups.read(synopsis, portion)
+            pieces = (
+                groups.read_pieces(synopsis, portion) for synopsis in (1 - port, LATE + 1 - port)
+            )
+            for other in chain.from_iterable(pieces):
                 if other.rows.num_rows:
                     stored = lifetimes_of(other.rows, bounds_of(other.owners, len(portion)))
                     for pairs in pairs_of(lifetimes_of(probes, bounds), stored):

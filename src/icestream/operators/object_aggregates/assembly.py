@@ -18,7 +18,7 @@ Limits: a constant comes on top: the block of each open segment and the slice th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +28,7 @@ from icestream.operators.object_aggregates.directory import Slices
 from icestream.operators.object_aggregates.states import States
 from icestream.operators.object_aggregates.tree import SliceRange, portions
 from icestream.operators.protocol import Shard
+from icestream.state.budget import Refused
 from icestream.state.validation import validated
 
 #: maximum number of slices that are read before they are combined
@@ -39,10 +40,16 @@ WORK = 16
 class Assembly:
     """Reads and combines the states of one shard."""
 
-    def __init__(self, shard: Shard, states: States, portion: int) -> None:
-        """Reserve the memory that a portion of `portion` bytes needs."""
+    def __init__(
+        self, shard: Shard, states: States, portion: int, largest: Callable[[], int]
+    ) -> None:
+        """Reserve the memory that a portion of `portion` bytes needs.
+
+        `largest` returns the bytes of the slices of the largest target so far.
+        """
         self._shard = shard
         self._states = states
+        self._largest = largest
         #: maximum bytes of slices that are in memory together
         self.portion = portion
         #: the maximum number of ranges of id_high that one target was combined in
@@ -117,12 +124,23 @@ class Assembly:
             if size > self.portion:
                 if divisible or len(ends) > 1:
                     return None
-                self._shard.account.resize(WORK * size)
+                self._reserve(size, sum(claimed[each] * uses[each] for each in kept))
         return first + [
             (np.full(kept[marker].num_rows, each.target, dtype=np.int64), kept[marker])
             for each, marker in wanted
             if kept[marker].num_rows
         ]
+
+    def _reserve(self, size: int, read: int) -> None:
+        """Reserve the memory to combine `size` bytes of one group, out of `read` bytes of slices.
+
+        A refusal states what the group needs for the largest target, not only for what was read.
+        """
+        try:
+            self._shard.account.resize(WORK * size)
+        except Refused as refused:
+            more = WORK * max(0, int(size / read * self._largest()) - size)
+            raise Refused(refused.owner, refused.needed + more, refused.free) from refused
 
     @staticmethod
     def _divided(pieces: Sequence[SliceRange]) -> list[Sequence[SliceRange]]:

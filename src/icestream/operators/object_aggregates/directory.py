@@ -73,6 +73,13 @@ class NodeDirectory:
         found: list[int] = np.unique(self._of(level)[1]).tolist()
         return found
 
+    def largest(self, panes: int) -> int:
+        """Return the most bytes of slices that any `panes` consecutive panes have."""
+        slices, places = self._of(0)
+        sums = np.concatenate([[0], np.cumsum(slices["bytes"])])
+        ends = np.searchsorted(places, places + panes)
+        return int((sums[ends] - sums[:-1]).max(initial=0))
+
     def _of(self, level: int) -> tuple[Slices, npt.NDArray[np.int64]]:
         if level not in self._levels:
             slices = self.all

@@ -43,7 +43,7 @@ from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.operators.folding.sorted_runs import slice_bounds
 from icestream.operators.object_aggregates.assembly import WORK, Assembly
 from icestream.operators.object_aggregates.directory import SLICE, NodeDirectory, Slices
-from icestream.operators.object_aggregates.ranges import ranges_of, within
+from icestream.operators.object_aggregates.ranges import EventPortions
 from icestream.operators.object_aggregates.spec import ObjectSpec
 from icestream.operators.object_aggregates.states import TIME, States
 from icestream.operators.object_aggregates.tree import (
@@ -91,23 +91,23 @@ class ObjectOperator:
         self._directory = NodeDirectory(shard.arena)
         self._portion = max(1, shard.account.budget.total // (2 * WORK))
         self._slice_bytes = min(SLICE_BYTES, self._portion)
-        self._assembly = Assembly(shard, self._states, self._portion)
+        self._assembly = Assembly(shard, self._states, self._portion, self._largest_window)
         #: the maximum number of nodes that one window was composed of
         self._nodes = 0
 
     # -- a batch ---------------------------------------------------------------------------
 
     def on_batch(self, inputs: StateInputs) -> None:
-        """Write the states of a batch's events to the log, one range of id_high after the other.
+        """Write the states of a batch's events to the log, one portion after the other.
 
         Events of hot groups arrive as states already.
         """
         found: list[tuple[int, ...]] = []
-        for low, high in ranges_of(inputs.tuples(), self._portion // 2):
+        for batches in EventPortions(inputs.tuples, self._panes_of, self._portion // 2):
             pending: list[pa.RecordBatch] = []
             size = 0
-            for batch in inputs.tuples():
-                for part in self._states.parts(within(batch, low, high), self._portion):
+            for batch in batches:
+                for part in self._states.parts(batch, self._portion):
                     if pending and size + part.nbytes > self._portion:
                         found += self._lift(pending)
                         pending, size = [], 0
@@ -124,8 +124,10 @@ class ObjectOperator:
 
     def _lift(self, batches: list[pa.RecordBatch]) -> Iterator[tuple[int, ...]]:
         tuples = pa.concat_batches(batches)
-        panes = self._grid.panes_of(np.asarray(tuples.column(TIME)))
-        yield from self._write(0, *self._states.lift(tuples, panes))
+        yield from self._write(0, *self._states.lift(tuples, self._panes_of(tuples)))
+
+    def _panes_of(self, tuples: pa.RecordBatch) -> Ints:
+        return self._grid.panes_of(np.asarray(tuples.column(TIME)))
 
     def _write(self, level: int, places: Ints, rows: pa.RecordBatch) -> Iterator[tuple[int, ...]]:
         """Append the states of nodes to the open segment of a level; yield their slices."""
@@ -192,6 +194,10 @@ class ObjectOperator:
                 return
             yield step
             start, done = step.leave, step.end
+
+    def _largest_window(self) -> int:
+        """Return the bytes of the panes of the largest window that there are slices of."""
+        return self._directory.largest(self._spec.windows.range // self._grid.pane)
 
     def _settle(self, watermark: Micros) -> None:
         """Record the position of the windows and drop slices of panes that are in none."""

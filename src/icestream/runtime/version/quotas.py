@@ -22,12 +22,12 @@ version that spills first should therefore report what it holds after the spill.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
 from icestream.core.errors import BudgetError
-from icestream.core.units import format_bytes
+from icestream.core.units import format_bytes, format_memory
 
 #: a component and one of its shards
 Place = tuple[int, int]
@@ -70,6 +70,29 @@ def quotas(budget: int, holdings: Mapping[Place, ShardMemory], least: int) -> di
     shares = _split(alike, dict.fromkeys(places, 1))
     by_growth = _split(free - alike, grown if any(grown.values()) else dict.fromkeys(places, 1))
     return {place: floors[place] + shares[place] + by_growth[place] for place in places}
+
+
+def advised(
+    error: BudgetError, memory: int, shards: int, quota_of: Callable[[int], int]
+) -> BudgetError:
+    """Return an error that begins with the memory that the query needs, as its user writes it.
+
+    A new checkpoint may have more shards by default if there is more memory.
+
+    `quota_of` returns what the shard that failed gets of a budget.
+    """
+    if not error.needed:
+        return error
+    # the same memory is not enough, whatever the shard needs
+    enough = memory + memory // 16
+    while (quota := quota_of(enough)) < error.needed:
+        enough += max(enough // 32, error.needed - quota)
+    better = BudgetError(
+        f'Give the query at least .memory("{format_memory(enough)}"), with .shards({shards}) as '
+        f"now; it has {format_bytes(memory)}. {error}"
+    )
+    better.needed, better.shard = error.needed, error.shard
+    return better
 
 
 def _split(amount: int, weights: Mapping[Place, int]) -> dict[Place, int]:

@@ -27,6 +27,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from icestream.core.errors import BudgetError
 from icestream.core.times import Micros
 from icestream.operators.dataflow.component import Fusible
 from icestream.operators.protocol import Emitted, Operator, PastVersion, Shard
@@ -157,9 +158,12 @@ class ShardTask:
                     self._hand_on(each, view, batch, opened)
             others = tuple(each.finish(0.0) for each in opened[1:])
             return opened[0].finish(time.thread_time() - started, others)
-        except BaseException:
+        except BaseException as error:
             for each in opened:
                 each.discard()
+            if isinstance(error, BudgetError):
+                # shards that are fused have parts of about the same size
+                error.shard = self.shard
             raise
 
     def _hand_on(

@@ -144,6 +144,10 @@ class Work(Protocol):
         """Return how many ordinals the shards of a version use."""
         ...
 
+    def quota(self, context: VersionContext, shard: int) -> int:
+        """Return the bytes that a shard may hold."""
+        ...
+
     def ingest(self, context: VersionContext) -> IngestTask:
         """Return the task that every split runs."""
         ...

@@ -36,7 +36,7 @@ from icestream.core.times import INFINITY
 from icestream.kernels.groups import cold, directory_passes, inline_groups
 from icestream.kernels.groups import heap as k
 from icestream.state.budget import Budget, Refused, fail
-from icestream.state.groups.directory import GroupDirectory, part
+from icestream.state.groups.directory import GroupDirectory, is_empty_entry, part
 from icestream.state.groups.facts import Fact, Facts
 from icestream.state.groups.heap import Heap
 from icestream.state.groups.options import Pressure
@@ -136,7 +136,7 @@ class GroupEviction:
         try:
             return directory.open(id_high, id_low, chunk)
         except Refused as refused:
-            raise self._failure(refused.needed) from refused
+            raise self._failed(directory.limit + refused.needed, directory.limit) from refused
 
     def _promote(self, slots: Slots, rows: Ints) -> None:
         """Fill in the cold index's entries of groups that were just opened."""
@@ -160,7 +160,10 @@ class GroupEviction:
         # an empty entry is needed if it has to hide older ones
         places = np.empty(len(slots), dtype=np.int64)
         needed = places[: directory_passes.list_needed(directory.table, slots, places)]
-        self._index.merge(rows[needed[in_order(*identities(rows[needed, :2]))]])
+        rows = rows[needed[in_order(*identities(rows[needed, :2]))]]
+        outdated = int(np.count_nonzero(directory.table[slots, k.PAGED]))
+        gone = is_empty_entry(rows[:, : len(directory.entry_columns)])
+        self._index.merge(rows, outdated + int(np.count_nonzero(gone)))
         directory.close(slots)
         self._facts[Fact.DEMOTED] += len(slots)
 
@@ -233,7 +236,7 @@ class GroupEviction:
             with suppress(Refused):
                 self._heap.grow(least)
         if self._heap.free < least:
-            raise self._failure(least * self._heap.block_bytes)
+            raise self.failure((self._heap.taken + least) * self._heap.block_bytes)
 
     def candidates(self) -> Slots:
         """Slots of groups in memory that may be evicted; during a call, none of this chunk."""
@@ -247,7 +250,7 @@ class GroupEviction:
         return blocks // size
 
     @property
-    def _at_once(self) -> int:
+    def at_once(self) -> int:
         """Words that work buffers and heap can hold at once."""
         return min(self.work // 3, self._heap.limit // 4) // 8
 
@@ -256,7 +259,7 @@ class GroupEviction:
         sums = np.concatenate(([0], np.cumsum(words)))
         first = 0
         while first < len(slots):
-            last = int(np.searchsorted(sums, sums[first] + self._at_once, side="right")) - 1
+            last = int(np.searchsorted(sums, sums[first] + self.at_once, side="right")) - 1
             last = max(first + 1, last)
             yield slots[first:last]
             first = last
@@ -266,7 +269,7 @@ class GroupEviction:
 
         No extent is read for two parts.
         """
-        if int(words.sum()) <= self._at_once:
+        if int(words.sum()) <= self.at_once:
             yield slots
             return
         id_high, id_low = (
@@ -289,8 +292,16 @@ class GroupEviction:
         for some in self.cut(slots, self.blocks_of(slots) * self._heap.block_words):
             self.evict(some)
 
-    def _failure(self, needed: int) -> BudgetError:
-        return fail(self._budget, needed, self._name)
+    def failure(self, needed: int) -> BudgetError:
+        """Return the error for bytes of rows that must be in memory together and do not fit."""
+        return self._failed(needed, self._heap.most * self._heap.block_bytes)
+
+    def _failed(self, needed: int, limit: int) -> BudgetError:
+        """Return the error for bytes beyond a limit that is a part of the budget."""
+        error = fail(self._budget, needed, self._name)
+        total = -(-self._budget.total * needed // max(1, limit))
+        error.needed = max(error.needed, self._budget.whole(total))
+        return error
 
 
 def taken(parts: list[Slots]) -> Slots:

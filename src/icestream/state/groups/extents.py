@@ -36,6 +36,7 @@ from icestream.core.times import INFINITY, MINUS_INFINITY
 from icestream.kernels.groups import chains
 from icestream.kernels.groups import extents as kernels
 from icestream.kernels.groups.heap import NO_ROOT
+from icestream.kernels.rows import last_row_end
 from icestream.state.groups.options import ROWS, StoreSpace, forever
 from icestream.state.groups.ranked import PIECES, Best
 from icestream.state.groups.unsealed import UnsealedRecords
@@ -228,6 +229,65 @@ class ExtentLog:
                 further &= ~best.enough(active, words, ends, in_order)
             markers[active] = np.where(further, headers[:, kernels.BACK], NO_ROOT)
         return Chains(self, roots, np.concatenate(pieces), kept, codec)
+
+    def read_pieces(
+        self, id_high: Ids, id_low: Ids, root: int, watermark: int, most: int, codec: RowCodec
+    ) -> Iterator[Ints]:
+        """Yield the rows of one chain, oldest first, about `most` words at a time.
+
+        Single rows may be expired. A row of more words is yielded alone. The chain may be replaced
+        meanwhile.
+        """
+        pieces: list[Ints] = []
+        room = most
+        for marker in reversed(self.chain(id_high, id_low, root, watermark)):
+            _, words = self._extent(marker, id_high, id_low)
+            if not codec.fits(words, np.zeros(1, np.int64), np.array([len(words)])):
+                raise self._damage(np.array([marker]), _NO_ROWS)
+            begin = 0
+            while begin < len(words):
+                end = last_row_end(words, begin, room)
+                if end == begin and not pieces:
+                    end = begin + int(words[begin] >> 32)
+                pieces.append(words[begin:end].copy())
+                room -= end - begin
+                if end < len(words):
+                    self._maps.rest()
+                    yield np.concatenate(pieces)
+                    pieces, room = [], most
+                begin = end
+        self._maps.rest()
+        if pieces:
+            yield np.concatenate(pieces)
+
+    def chain(self, id_high: Ids, id_low: Ids, root: int, watermark: int) -> list[int]:
+        """Return the markers of a chain, newest first, up to what has expired as a whole."""
+        markers, left = [], np.iinfo(np.int64).max
+        while root != NO_ROOT:
+            header, _ = self._extent(root, id_high, id_low)
+            place = PIECES * int(header[kernels.SHAPE] >> 32)
+            left = min(left - 1, place + PIECES - 1)
+            if left < place:
+                raise self._damage(np.array([root]), _ASTRAY)
+            markers.append(root)
+            is_over = header[kernels.BACK_LATEST] <= watermark
+            root = NO_ROOT if is_over else int(header[kernels.BACK])
+        self._maps.rest()
+        return markers
+
+    def _extent(self, marker: int, id_high: Ids, id_low: Ids) -> tuple[Ints, Ints]:
+        """Return the header of an extent and a view of its words, which is valid until `rest`."""
+        at, size = np.array([marker]), np.empty(1, dtype=np.int64)
+        unsealed = self._unsealed.holds(at).all()
+        found = self._unsealed.stretches(at) if unsealed else self._stretches(at)
+        origin, stream, _ = next(found)
+        if kernels.measure_extents(stream, origin, at, id_high, id_low, size) == 0:
+            raise self._damage(at, _UNSOUND)
+        headers = np.empty((1, kernels.HEADER), dtype=np.int64)
+        begin = kernels.copy_header(stream, marker - origin, headers, 0)
+        self.traffic.extents_read += 1
+        self.traffic.bytes_read += 8 * int(size[0])
+        return headers[0], stream[begin : begin + int(size[0])]
 
     def _follow(self, markers: Ints, id_high: Ids, id_low: Ids, watermark: int, left: Ints) -> Ints:
         """Follow chains through all segments that can be mapped; return the pieces found."""

@@ -109,9 +109,9 @@ class Memory:
         if behind is not None:
             behind.copy(words, places)
         self.heap.gather(synopsis, slots, measured.skipped, words, places)
-        return self._live(synopsis, words, offsets, cleans)
+        return self.live(synopsis, words, offsets, cleans)
 
-    def _live(self, synopsis: int, words: Ints, offsets: Ints, cleans: Ints) -> Gathered:
+    def live(self, synopsis: int, words: Ints, offsets: Ints, cleans: Ints) -> Gathered:
         """Remove expired rows."""
         expiry_at, width = self.expiry_at[synopsis], self.widths[synopsis]
         if expiry_at < 0 and width:

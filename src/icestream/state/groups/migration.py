@@ -13,7 +13,8 @@ Invariants:
    on the log in many small pieces (`test_a_chain_of_small_pieces_is_made_one_when_it_leaves`).
 3. A group that is passed by stays cold; if it is on the log in many small pieces, they are merged
    into one (`test_a_chain_of_small_pieces_is_made_one_when_it_is_read`).
-4. Reading the best rows of a cold group does not make it hot: they are not mistaken for all of its
+4. A large group is read in pieces (`test_a_group_beyond_memory_is_read_in_pieces`).
+5. Reading the best rows of a cold group does not make it hot: they are not mistaken for all of its
    rows (`test_the_best_rows_of_a_large_group_are_read_alone`).
 
 References: migration of dirty state only, add-only access, partial reconstruction (ICE).
@@ -21,9 +22,9 @@ References: migration of dirty state only, add-only access, partial reconstructi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -61,6 +62,19 @@ class LoadedRows(NamedTuple):
     cold: Ints
 
 
+class Room(Protocol):
+    """Memory for groups."""
+
+    @property
+    def at_once(self) -> int:
+        """Words that work buffers and heap can hold at once."""
+        ...
+
+    def make_room(self, least: int) -> None:
+        """Have at least `least` free blocks."""
+        ...
+
+
 @dataclass
 class Mover:
     """Moves groups of one store."""
@@ -68,8 +82,7 @@ class Mover:
     memory: Memory
     writer: ExtentWriter
     options: StoreOptions
-    #: makes room for a number of blocks
-    make_room: Callable[[int], None]
+    room: Room
     #: codec of the rows, by synopsis
     codecs: Sequence[RowCodec]
 
@@ -97,6 +110,51 @@ class Mover:
         chains = self._follow(synopsis, slots, cold, best)
         return memory.gather(synopsis, slots, memory.measure(synopsis, slots), chains)
 
+    def read_pieces(self, synopsis: int, slot: int) -> Iterator[Gathered]:
+        """Yield all rows of a group, as many at a time as work buffers can hold; it stays cold.
+
+        Rows added meanwhile are not among them.
+        """
+        memory, slots = self.memory, np.array([slot])
+        added = memory.gather(synopsis, slots, memory.measure(synopsis, slots))
+        if not memory.has(synopsis, k.WHOLE, slots)[0]:
+            memory.facts[Fact.RETURNED] += 1
+            for words in self.writer.log.read_pieces(
+                *memory.identities(slots),
+                self._live_root(synopsis, slot),
+                memory.watermark,
+                self.room.at_once,
+                self.codecs[synopsis],
+            ):
+                size = np.array([len(words)])
+                live = memory.live(synopsis, words, np.array([0, len(words)]), size)
+                if len(live.words):
+                    yield live
+        if len(added.words):
+            yield added
+
+    def _live_root(self, synopsis: int, slot: int) -> int:
+        """Return the root of a group; none if everything behind it has expired."""
+        slots, memory = np.array([slot]), self.memory
+        is_over = memory.column(synopsis, k.ROOT_EXPIRY, slots)[0] <= memory.watermark
+        return k.NO_ROOT if is_over else int(memory.column(synopsis, k.ROOT, slots)[0])
+
+    def is_scattered(self, synopsis: int, slot: int) -> bool:
+        """Return whether a group has more extents on the log than it may have, and small ones."""
+        slots = np.array([slot])
+        length = int(self.memory.column(synopsis, k.CHAIN, slots)[0]) & 0xFFFFFFFF
+        cold = int(self.memory.column(synopsis, k.COLD, slots)[0])
+        return length > self.options.chain_limit and cold < length * eviction.LARGE
+
+    def rewrite_pieces(self, synopsis: int, slot: int, *, mirrored: bool) -> None:
+        """Write a large group again, in as few extents as it can be read in; it must be cold."""
+        slots, whole = np.array([slot]), np.ones(1, dtype=np.bool_)
+        for live in self.read_pieces(synopsis, slot):
+            self.writer.write_live(
+                synopsis, slots, whole, live, Fact.CONSOLIDATED, mirrored=mirrored
+            )
+            whole = np.zeros(1, dtype=np.bool_)
+
     def bring_in(self, synopsis: int, slots: Slots) -> Ints:
         """Load all rows of some pinned groups into memory; return which were not there."""
         which = np.flatnonzero(~self.memory.has(synopsis, k.WHOLE, slots))
@@ -111,7 +169,7 @@ class Mover:
         blocks = heap.blocks_for(np.diff(live.offsets)) - heap.blocks_for(
             self.memory.column(synopsis, k.WORDS, slots)
         )
-        self.make_room(max(0, int(blocks.sum())))
+        self.room.make_room(max(0, int(blocks.sum())))
         heap.drop(synopsis, slots)
         heap.install(synopsis, slots, live.words, live.offsets, live.cleans)
         table[slots, part(synopsis) + k.FLAGS] |= k.WHOLE
@@ -257,7 +315,8 @@ class Mover:
                 self.memory.column(synopsis, k.COLD, slots)
                 + self.memory.column(synopsis, k.WORDS, slots)
             )
-            fits = lacking & (np.cumsum(np.where(lacking, blocks, 0)) <= self.memory.heap.free)
+            fits = lacking & (blocks * self.memory.heap.block_words <= self.room.at_once)
+            fits &= np.cumsum(np.where(fits, blocks, 0)) <= self.memory.heap.free
             self.bring_in(synopsis, slots[fits])
             whole = whole & ~(lacking & ~fits)
         return whole

@@ -84,6 +84,14 @@ class Groups(Protocol):
         """Return the rows of distinct groups, in the order of the slots, then of appending."""
         ...
 
+    def read_pieces(self, synopsis: int, slots: Slots) -> Iterator[GroupRows]:
+        """Yield the rows of distinct groups of a portion, in one batch or, of one group, several.
+
+        A group too large for memory is read in batches, in the order of appending. Rows appended
+        meanwhile are not among them.
+        """
+        ...
+
     def read_best(self, synopsis: int, slots: Slots, counts: Ints) -> GroupRows:
         """Return at least the `counts` best rows, by rank, of each distinct group."""
         ...

@@ -20,8 +20,9 @@ Invariants:
 Cost: attaching is O(1); calls are O(rows and groups accessed), plus reads from the log. The first
 chunk and the end of a version scan all groups of the directory.
 
-Limits: the rows of one group must fit into a quarter of the share. A chunk may access at most
-`chunk_groups` groups.
+Limits: `read` needs the rows of a group to fit into memory; `read_pieces` does not. A group with
+more rows than work buffers can hold stays on the log. A chunk may access at most `chunk_groups`
+groups.
 
 References: ICE, incremental cold-state management; admission to a cache on the second request (2Q).
 """
@@ -156,8 +157,7 @@ class GroupStore(Groups):
         self.memory = Memory(self.directory, self.heap, self.facts, expiries, widths)
         writer = ExtentWriter(self.memory, self.log, self.options.durability, ranks)
         self._inline_writer = InlineGroupWriter(writer, widths)
-        make_room = self._eviction.make_room
-        self.mover = Mover(self.memory, writer, self.options, make_room, self._codecs)
+        self.mover = Mover(self.memory, writer, self.options, self._eviction, self._codecs)
         self._cleaner = Cleaner(arena, self.name, self.facts, self.log, self.memory.expiry_at)
         self._history = StoreRecovery(self, space, scope, self._cleaner, self.options.record_bytes)
         self._wears = [
@@ -208,14 +208,13 @@ class GroupStore(Groups):
         `synopses` are those whose rows are counted, all by default. Parts come in any order;
         ascending slots are ascending in each.
         """
-        words = np.empty(len(slots), dtype=np.int64)
-        table, parts = self.directory.table, self.directory.parts
-        chosen = parts[list(synopses)] if synopses else parts
-        passes.words_of(table, chosen, slots, True, 1, words)
-        yield from self._eviction.parts(slots, words)
+        chosen = self.directory.parts[list(synopses)] if synopses else self.directory.parts
+        yield from self._eviction.parts(slots, self._words_in(chosen, slots))
 
     def read(self, synopsis: int, slots: Slots) -> GroupRows:
         """Return the rows of distinct groups, in the order of the slots, then of appending."""
+        if len(slots) == 1:
+            self._check_size(synopsis, slots)
         live, held, cold = self.mover.read(synopsis, slots)
         sizes = np.diff(live.offsets)
         self._eviction.hits.append(slots[sizes > 0])
@@ -226,6 +225,20 @@ class GroupStore(Groups):
             self._eviction.returned.append(slots[cold])
             self._admit(synopsis, slots, cold, live)
         return self._rows(synopsis, live)
+
+    def read_pieces(self, synopsis: int, slots: Slots) -> Iterator[GroupRows]:
+        """Yield the rows of distinct groups of a portion, in any number of batches that fit."""
+        if len(slots) != 1 or self._words(synopsis, slots)[0] <= self._eviction.at_once:
+            yield self.read(synopsis, slots)
+            return
+        slot = int(slots[0])
+        if self.memory.column(synopsis, k.WORDS, slots)[0] > self._eviction.at_once:
+            self.mover.evict(slots)
+        if self.mover.is_scattered(synopsis, slot):
+            self.mover.evict(slots)
+            self.mover.rewrite_pieces(synopsis, slot, mirrored=True)
+        for live in self.mover.read_pieces(synopsis, slot):
+            yield self._rows(synopsis, live)
 
     def read_best(self, synopsis: int, slots: Slots, counts: Ints) -> GroupRows:
         """Return at least the `counts` best rows, by rank, of each distinct group."""
@@ -425,7 +438,11 @@ class GroupStore(Groups):
 
     def consolidate(self, synopsis: int, slots: Slots) -> None:
         """Write groups whole, in one extent each; large ones that were cold become cold again."""
-        for some in self.portions(slots):
+        for some in self.portions(slots, [synopsis]):
+            if len(some) == 1 and self._words(synopsis, some)[0] > self._eviction.at_once:
+                self.mover.evict(some)
+                self.mover.rewrite_pieces(synopsis, int(some[0]), mirrored=False)
+                continue
             with self._eviction.pins(some):
                 cold = some[self.mover.bring_in(synopsis, some)]
                 self.mover.consolidate(synopsis, some)
@@ -439,9 +456,13 @@ class GroupStore(Groups):
     # -- internals -------------------------------------------------------------------------
 
     def _consolidate_worn(self) -> None:
-        """Rewrite groups in which half of the words cancel or replace others."""
+        """Rewrite groups in which half of the words cancel or replace others.
+
+        Groups too large for the work buffers stay as they are.
+        """
         for synopsis, wear, _ in self._wears:
             slots = self.directory.listed(passes.list_worn, part(synopsis), FEW_WORN)
+            slots = slots[self._words(synopsis, slots) <= self._eviction.at_once]
             for some in self.portions(slots, (synopsis,)) if len(slots) else ():
                 with self._eviction.pins(some):
                     found = self._rows(synopsis, self.mover.read(synopsis, some).live)
@@ -469,11 +490,33 @@ class GroupStore(Groups):
         while True:
             done = self.heap.append(synopsis, slots, encoded, done, expiry_at, watermark)
             if done == len(slots):
+                self._evict_large(synopsis, slots)
                 return
             row, rest = encoded.offsets[done + 1] - encoded.offsets[done], encoded.offsets[-1]
             least = int(row) // self.heap.block_words + 2
             wished = int(rest - encoded.offsets[done]) // self.heap.block_words
             self._eviction.make_room(least, max(least, wished))
+
+    def _evict_large(self, synopsis: int, slots: Slots) -> None:
+        """Evict groups with more words in memory than can be written at once."""
+        large = self.memory.column(synopsis, k.WORDS, slots) > self._eviction.at_once
+        if large.any():
+            self.evict(np.unique(slots[large]))
+
+    def _check_size(self, synopsis: int, slots: Slots) -> None:
+        """Raise BudgetError if the rows of a group do not fit into memory as a whole."""
+        words, blocks = int(self._words(synopsis, slots)[0]), self.heap.most
+        if words > blocks * self.heap.block_words:
+            raise self._eviction.failure(8 * words)
+
+    def _words(self, synopsis: int, slots: Slots) -> Ints:
+        """Return the words of groups in one synopsis, in memory and on the log."""
+        return self._words_in(self.directory.parts[[synopsis]], slots)
+
+    def _words_in(self, parts: Ints, slots: Slots) -> Ints:
+        words = np.empty(len(slots), dtype=np.int64)
+        passes.words_of(self.directory.table, parts, slots, True, 1, words)
+        return words
 
     def _encodable(self, rows: pa.RecordBatch, bounds: Ints) -> Iterator[tuple[int, int]]:
         """Cut groups into parts whose rows fit into the work buffers, at least one group each."""
@@ -497,6 +540,7 @@ class GroupStore(Groups):
                 synopsis, slots, encoded, bounds, done, expiry_at, watermark, is_logged=is_logged
             )
             if done == len(slots):
+                self._evict_large(synopsis, slots)
                 return
             places = encoded.offsets[bounds[[done, done + 1, -1]]]
             least, wished = (np.diff(places).cumsum() // self.heap.block_words).tolist()
@@ -505,12 +549,12 @@ class GroupStore(Groups):
     def _admit(self, synopsis: int, slots: Slots, cold: Ints, live: Gathered) -> None:
         """Load cold groups of those read into memory if they were read before.
 
-        A small one is loaded at once: it is stored inline from then on. One that is too large for
-        memory is loaded too, and refused there.
+        A small one is loaded at once: it is stored inline from then on. A large one stays cold.
         """
         again = self.memory.has(synopsis, k.ASKED, slots[cold]) | (not self.options.second_ask)
         words = np.diff(live.offsets)[cold]
-        again |= (words <= self._keeps_inline) | (words > self.heap.most * self.heap.block_words)
+        again |= words <= self._keeps_inline
+        again &= words <= self._eviction.at_once
         self.mover.pass_by(synopsis, slots, cold[~again], live)
         if again.any():
             cold = cold[again]

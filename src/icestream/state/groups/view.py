@@ -64,6 +64,10 @@ class GroupView(Groups):
         """Return the rows of distinct groups."""
         return self._store.read(self._first + synopsis, slots)
 
+    def read_pieces(self, synopsis: int, slots: Slots) -> Iterator[GroupRows]:
+        """Yield the rows of distinct groups of a portion, as many at a time as fit."""
+        return self._store.read_pieces(self._first + synopsis, slots)
+
     def read_best(self, synopsis: int, slots: Slots, counts: Ints) -> GroupRows:
         """Return at least the best rows of distinct groups."""
         return self._store.read_best(self._first + synopsis, slots, counts)

@@ -2,15 +2,15 @@
 
 Idea: the index is state too. Entries leave the directory many at a time and form a new sorted run.
 Runs of about the same size are a *level*; when a level has `FULL` runs they are merged into one, so
-an entry is copied once per level. All runs are merged when the oldest is only a small part of them.
-A group's newest entry counts; an entry that was fetched stays, out of date, until a merge drops it.
-An empty entry means that the group is gone. Inline words next to an entry move with it, but are not
-part of it.
+an entry is copied once per level. A group's newest entry counts; an older one is *outdated* until a
+merge drops it. All runs are merged when there are more outdated entries than others. An empty entry
+means that the group is gone. Inline words next to an entry move with it, but are not part of it.
 
 Invariants:
 1. It behaves like a dictionary of the last entries merged (`test_oracle_an_index_is_a_dictionary`).
-2. Memory does not depend on the number of entries except for 16 bytes a page; there are few runs
-   (`test_bounded_an_index_has_few_runs`), and a group has few entries on average
+2. Memory does not depend on the number of entries except for 16 bytes in 256 pages
+   (`test_bounded_an_index_takes_little_memory`); there are few runs
+   (`test_bounded_an_index_has_few_runs`), and a group has two entries on average at most
    (`test_bounded_an_index_forgets_what_is_out_of_date`).
 3. Like all of the arena it is a cache of the log (`test_crash_restored_groups_are_those_before`).
 
@@ -29,7 +29,6 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 
 import numpy as np
 
@@ -49,8 +48,6 @@ from icestream.state.log.mapped_segments import give_back
 
 #: runs of a level that are merged into one
 FULL = 8
-#: all runs are merged when the newer ones have more than this many times the oldest's entries
-NEWER = 2
 #: minimum pages read or written at once
 _LEAST_PAGES = 16
 #: maximum number of runs
@@ -74,7 +71,7 @@ class ColdIndex:
         """Attach to the arena's files, or start empty.
 
         Args:
-            arena: owner of files and page fences.
+            arena: owner of files and guides.
             name: prefix of their names.
             width: words of an entry.
             dues: its words that are timers.
@@ -92,14 +89,13 @@ class ColdIndex:
         self._is_empty = is_empty
         #: open runs, by file
         self._mapped: dict[int, SortedEntries] = {}
-        self._fences = arena.array(f"{name}.fences", np.int64, 2)
-        #: file number, entries and leading words of each run, oldest first; before these the number
-        #: of
-        #: runs and the number of the last file
+        self._guides = arena.array(f"{name}.guides", np.int64, kernels.FENCE)
+        #: file number, entries and space for entries of each run, oldest first; before these the
+        #: number of runs, the number of the last file and the number of outdated entries
         self._runs = arena.array(f"{name}.runs", np.int64, 3, _MOST_RUNS + 1)
 
     def __len__(self) -> int:
-        """Return the number of entries, including those out of date."""
+        """Return the number of entries, including outdated ones."""
         return int(self._table[:, 1].sum())
 
     @property
@@ -114,9 +110,9 @@ class ColdIndex:
 
     @property
     def span(self) -> tuple[int, int]:
-        """Return the least id_high of all entries, and about the greatest."""
-        fences = self._fences.view[: self._fences_before(self.runs), 0].view(np.uint64)
-        return (int(fences.min()), int(fences.max())) if len(fences) else (0, 0)
+        """Return the least id_high of all entries, and the greatest."""
+        ends = [self._source(number).high_words[[0, -1]].tolist() for number in range(self.runs)]
+        return (min(first for first, _ in ends), max(last for _, last in ends)) if ends else (0, 0)
 
     def fetch(self, id_high: Ids, id_low: Ids) -> tuple[Mask, Ints]:
         """Return which of some sorted groups have entries, and these with their inline words."""
@@ -166,14 +162,14 @@ class ColdIndex:
         self, numbers: Iterable[int], id_high: Ids, id_low: Ids, found: Mask, entries: Ints
     ) -> None:
         """Fill in the entries of sorted groups that are not found yet, newest run first."""
-        descriptor = [self._source(n).descriptor(self._fences_before(n)) for n in numbers]
+        descriptor = [self._source(n).descriptor(self._guides_before(n)) for n in numbers]
         runs = np.array(descriptor[::-1], dtype=np.int64).reshape(-1, kernels.RUN)
         some = self._looked_for_at_once(id_high)
         for first in range(0, len(id_high), some):
             at = slice(first, first + some)
             kernels.find_in_runs(
                 runs,
-                self._fences.view,
+                self._guides.view.reshape(-1),
                 self._shape.page,
                 id_high[at],
                 id_low[at],
@@ -190,17 +186,20 @@ class ColdIndex:
         between = (int(id_high[-1]) - int(id_high[0])) / 2**64 * len(self) * 8 * self.width
         return max(1, int(len(id_high) * LOOKED_AT / max(LOOKED_AT, between)))
 
-    def merge(self, entries: Ints) -> None:
-        """Add sorted entries, with their inline words; they replace older ones."""
+    def merge(self, entries: Ints, outdated: int = 0) -> None:
+        """Add sorted entries, with their inline words; they make `outdated` entries obsolete."""
         if not len(entries):
             return
-        first = self._taken_in(len(entries))
+        first = self._taken_in(len(entries), outdated)
         sources = [self._source(number) for number in range(first, self.runs)]
         sources.append(SortedEntries(entries.reshape(-1), self.width))
         blocks = together(sources, self.width, self._shape.entries_at_once)
         if first == 0:
             blocks = map(self._filled, blocks)
-        self._replace(first, blocks, len(entries) + int(self._table[first:, 1].sum()))
+        most = len(entries) + int(self._table[first:, 1].sum())
+        self._replace(first, blocks, most)
+        if first:
+            self._runs.view[0, 2] += outdated - most + int(self._table[first:, 1].sum())
 
     def add(self, blocks: Iterator[Ints]) -> None:
         """Add sorted entries, a batch at a time, as a run of their own.
@@ -209,15 +208,19 @@ class ColdIndex:
         """
         if self.runs == _MOST_RUNS:
             self._replace(0, self.rows(), len(self))
-        self._replace(self.runs, blocks, len(self))
+        number = self.runs
+        self._replace(number, blocks, len(self))
+        if number:
+            self._runs.view[0, 2] += int(self._table[number:, 1].sum())
 
-    def _taken_in(self, size: int) -> int:
+    def _taken_in(self, size: int, outdated: int) -> int:
         """Return the first run that a new one merges with: those of a full level.
 
-        All of them if the oldest is a small part: much of it is out of date.
+        All of them if most entries are outdated.
         """
         first, sizes = self.runs, self._table[:, 1].tolist()
-        if first == _MOST_RUNS or (sizes and size + sum(sizes[1:]) > NEWER * sizes[0]):
+        outdated += int(self._runs.view[0, 2])
+        if first == _MOST_RUNS or 2 * outdated > size + sum(sizes):
             return 0
         while True:
             last = first
@@ -245,7 +248,7 @@ class ColdIndex:
         file, run = int(self._table[number, 0]), self._run(number)
         if file not in self._mapped:
             self._mapped[file] = run.mapped()
-        return replace(self._mapped[file], place=run.place(since)) if since else self._mapped[file]
+        return self._mapped[file].since(since) if since else self._mapped[file]
 
     def _alone(self, entries: Ints) -> Ints:
         """Return entries with zeros as inline words."""
@@ -256,17 +259,14 @@ class ColdIndex:
         empty = self._is_empty(rows[:, : self._entry])
         return rows[~empty] if empty.any() else rows
 
-    def _pages(self, count: int) -> int:
-        return -(-count // self._shape.page)
-
-    def _fences_before(self, number: int) -> int:
-        return sum(self._pages(count) for count in self._table[:number, 1].tolist())
+    def _guides_before(self, number: int) -> int:
+        return sum(map(self._shape.guides, self._table[:number, 1].tolist()))
 
     def _run(self, number: int) -> SortedRun:
-        file, count, before = self._table[number].tolist()
-        first = self._fences_before(number)
-        fences = self._fences.view[first : first + self._pages(count)]
-        return SortedRun(self._path(file), self._shape, before, count, fences)
+        file, count, most = self._table[number].tolist()
+        first = self._guides_before(number)
+        guides = self._guides.view[first : first + self._shape.guides(count)]
+        return SortedRun(self._path(file), self._shape, most, count, guides)
 
     def _path(self, file: int) -> str:
         return self._arena.path(f"{self._name}.run-{file}")
@@ -279,16 +279,18 @@ class ColdIndex:
             for block in blocks:
                 writer.add(block)
             writer.finish()
-            fences, begin = writer.fences, self._fences_before(first)
-            if begin + len(fences) > self._fences.capacity:
-                self._fences.resize(begin + len(fences) + len(fences) // 4)
+            guides, begin = writer.guides, self._guides_before(first)
+            if begin + len(guides) > self._guides.capacity:
+                self._guides.resize(begin + len(guides))
         except BaseException:
             writer.abandon()
             raise
         gone = self._table[first:, 0].tolist()
-        self._fences.view[begin : begin + len(fences)] = fences
-        self._runs.view[1 + first] = file, writer.count, writer.before
+        self._guides.view[begin : begin + len(guides)] = guides
+        self._runs.view[1 + first] = file, writer.count, most
         self._runs.view[0, :2] = first + (writer.count > 0), file
+        if first == 0:
+            self._runs.view[0, 2] = 0
         if not writer.count:
             gone.append(file)
         for number in gone:

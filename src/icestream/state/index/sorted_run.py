@@ -1,13 +1,16 @@
 """Entries of groups in a sorted file of small pages.
 
-Idea: entries, sorted by id, fill a file of the arena page by page. The owner keeps two *fences* of
-each page: its first id_high and the first time at which one of its groups is due. The file starts
-with a copy of every entry's high word, in a space for the maximum number of entries. Lookups and
-merges read the mapped files; the pages they touched are released afterwards.
+Idea: entries, sorted by id, fill a file of the arena page by page. Before them, in a space for the
+maximum number of entries, the file has a copy of every entry's high word, and a *fence* of each
+page: its first id_high and the first time at which one of its groups is due. The owner keeps a
+*guide* of many fences in memory, with the same two words. Lookups and merges read the mapped files;
+the pages they touched are released afterwards.
 
 Invariants:
 1. Entries are read as they were written (`test_parity_a_run_beside_a_dictionary`).
 2. Few pages are read at a time (`test_bounded_a_run_reads_a_few_pages_at_a_time`).
+3. A guide has the least of its fences, before and after timers
+   (`test_guides_have_the_least_of_their_fences`).
 """
 
 from __future__ import annotations
@@ -15,11 +18,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from icestream.core.arrays import Ints
+from icestream.core.arrays import Ids, Ints
 from icestream.core.times import INFINITY
 from icestream.kernels import sorted_run as kernels
 from icestream.state.files import mapped, storage_error
@@ -47,35 +50,39 @@ class EntryFormat:
         """Entries read or written at once."""
         return self.page * self.at_once
 
+    def pages(self, count: int) -> int:
+        """Return the pages of some entries."""
+        return -(-count // self.page)
+
+    def guides(self, count: int) -> int:
+        """Return the guides of some entries."""
+        return -(-self.pages(count) // kernels.GUIDED)
+
+    def first_entry(self, most: int) -> int:
+        """Return the words before the entries of a file for at most `most` of them."""
+        return most + kernels.FENCE * self.pages(most)
+
 
 class SortedRun:
     """One sorted file."""
 
-    def __init__(
-        self, path: str, shape: EntryFormat, before: int, count: int, fences: Ints
-    ) -> None:
-        """Read a file of `count` entries behind `before` leading words.
+    def __init__(self, path: str, shape: EntryFormat, most: int, count: int, guides: Ints) -> None:
+        """Read a file of `count` entries that has space for `most`.
 
-        `fences` is a view that `due` changes.
+        `guides` is a view that `due` changes.
         """
         self._path = path
         self._shape = shape
-        self._before = before
+        self._most = most
         self._count = count
-        self._fences = fences
+        self._guides = guides
 
     def mapped(self) -> SortedEntries:
         """Return all entries, paged in on access."""
-        width = self._shape.width
-        with self._reading() as handle:
-            data = mapped(handle, 8 * (self._before + width * self._count))
-        return SortedEntries(np.frombuffer(data, dtype=np.int64), width, self._before)
-
-    def place(self, since: int) -> int:
-        """Return a position behind which all entries with id_high >= `since` are."""
-        first_id_high = self._fences[:, 0].view(np.uint64)
-        page = int(np.searchsorted(first_id_high, np.uint64(since), side="left")) - 1
-        return max(0, page) * self._shape.page
+        width, before = self._shape.width, self._shape.first_entry(self._most)
+        with self._open(os.O_RDONLY) as handle:
+            data = mapped(handle, 8 * (before + width * self._count))
+        return SortedEntries(np.frombuffer(data, dtype=np.int64), width, before, self._most)
 
     def due(self, place: int, watermark: int) -> Iterator[Ints]:
         """Yield entries that are due by one of their timers, page by page.
@@ -84,17 +91,24 @@ class SortedRun:
         entry and already be due.
         """
         shape = self._shape
-        pages = np.flatnonzero(self._fences[:, 1] <= watermark)
-        for begin in range(0, len(pages), shape.at_once):
-            some = pages[begin : begin + shape.at_once]
-            with self._reading() as handle:
-                rows, starts = self._read_pages(handle, some)
-            instants = rows[:, shape.dues]
-            due = instants[:, place] <= watermark
-            yield rows[due]
-            instants[due, place] = INFINITY
-            later = instants.min(axis=1)
-            self._fences[some, 1] = np.minimum.reduceat(later, starts[:-1])
+        for guide in np.flatnonzero(self._guides[:, 1] <= watermark).tolist():
+            first = guide * kernels.GUIDED
+            last = min(first + kernels.GUIDED, shape.pages(self._count))
+            with self._open(os.O_RDWR) as handle:
+                size, at = 16 * (last - first), 8 * (self._most + kernels.FENCE * first)
+                fences = np.frombuffer(bytearray(os.pread(handle, size, at)), dtype=np.int64)
+                fences = fences.reshape(-1, kernels.FENCE)
+                pages = np.flatnonzero(fences[:, 1] <= watermark)
+                for begin in range(0, len(pages), shape.at_once):
+                    some = pages[begin : begin + shape.at_once]
+                    rows, starts = self._read_pages(handle, first + some)
+                    instants = rows[:, shape.dues]
+                    due = instants[:, place] <= watermark
+                    yield rows[due]
+                    instants[due, place] = INFINITY
+                    fences[some, 1] = np.minimum.reduceat(instants.min(axis=1), starts[:-1])
+                    os.pwrite(handle, fences.tobytes(), at)
+            self._guides[guide, 1] = fences[:, 1].min()
 
     def _read_pages(self, handle: int, pages: Ints) -> tuple[Ints, Ints]:
         """Return the entries of ascending pages, and the bounds of each page among them."""
@@ -110,12 +124,13 @@ class SortedRun:
     def _read(self, handle: int, first: int, last: int) -> Ints:
         """Return the entries from `first` up to but not including `last`."""
         size = 8 * self._shape.width
-        data = os.pread(handle, (last - first) * size, 8 * self._before + first * size)
+        at = 8 * self._shape.first_entry(self._most) + first * size
+        data = os.pread(handle, (last - first) * size, at)
         return np.frombuffer(data, dtype=np.int64).reshape(-1, self._shape.width)
 
     @contextmanager
-    def _reading(self) -> Iterator[int]:
-        handle = os.open(self._path, os.O_RDONLY)
+    def _open(self, flags: int) -> Iterator[int]:
+        handle = os.open(self._path, flags)
         try:
             yield handle
         finally:
@@ -129,18 +144,18 @@ class RunWriter:
         """Create or truncate the file, for at most `most` entries."""
         self._path = path
         self._shape = shape
-        #: words before the first entry
-        self.before = most
+        #: entries that it has space for
+        self.most = most
         self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         self._waiting = np.empty((0, shape.width), dtype=np.int64)
-        self._fences = [np.empty((0, 2), dtype=np.int64)]
+        self._guides = np.empty((shape.guides(most), kernels.FENCE), dtype=np.int64)
         #: entries written
         self.count = 0
 
     @property
-    def fences(self) -> Ints:
-        """First id_high and earliest timer of each page."""
-        return np.concatenate(self._fences)
+    def guides(self) -> Ints:
+        """First id_high and earliest timer of the pages of each guide."""
+        return self._guides[: self._shape.guides(self.count)]
 
     def add(self, rows: Ints) -> None:
         """Write the whole pages that these rows complete."""
@@ -170,18 +185,24 @@ class RunWriter:
     def _write(self, rows: Ints) -> None:
         if not len(rows):
             return
+        shape = self._shape
+        starts = np.arange(0, len(rows), shape.page)
+        instants = rows[:, shape.dues].min(axis=1, initial=INFINITY)
+        fences = np.column_stack((rows[starts, 0], np.minimum.reduceat(instants, starts)))
+        page = self.count // shape.page
         try:
             self._put(rows[:, 0], self.count)
-            self._put(rows, self.before + self.count * self._shape.width)
+            self._put(fences, self.most + kernels.FENCE * page)
+            self._put(rows, shape.first_entry(self.most) + self.count * shape.width)
         except OSError as error:
             refusal = storage_error(self._path, error)
             if refusal is None:
                 raise
             raise refusal from error
-        starts = np.arange(0, len(rows), self._shape.page)
-        instants = rows[:, self._shape.dues].min(axis=1, initial=INFINITY)
-        earliest = np.minimum.reduceat(instants, starts)
-        self._fences.append(np.column_stack((rows[starts, 0], earliest)))
+        numbers = np.arange(page, page + len(fences))
+        begun = numbers % kernels.GUIDED == 0
+        self._guides[numbers[begun] // kernels.GUIDED] = fences[begun]
+        np.minimum.at(self._guides[:, 1], numbers // kernels.GUIDED, fences[:, 1])
         self.count += len(rows)
 
     def _put(self, table: Ints, place: int) -> None:
@@ -196,18 +217,29 @@ class RunWriter:
 class SortedEntries:
     """Sorted entries to merge or to search."""
 
-    #: words of each entry, and a copy of all high words before them if they are searched
+    #: words of each entry, with high words and fences before them if they are searched
     words: Ints
     width: int
+    #: words before the first entry, and before the fences
     before: int = 0
+    fences: int = 0
     #: the first entry wanted
     place: int = 0
 
-    def descriptor(self, fences: int = 0) -> tuple[int, int, int, int, int]:
-        """Return the numbers that describe it to kernels, with its first fence."""
+    @property
+    def high_words(self) -> Ids:
+        """Return the copy of all high words."""
+        return self.words[: (len(self.words) - self.before) // self.width].view(np.uint64)
+
+    def since(self, id_high: int) -> SortedEntries:
+        """Return the entries with at least this id_high."""
+        return replace(self, place=int(np.searchsorted(self.high_words, np.uint64(id_high))))
+
+    def descriptor(self, guides: int = 0) -> tuple[int, int, int, int, int, int]:
+        """Return the numbers that describe it to kernels, with its first guide."""
         first = self.words.ctypes.data
         count = (len(self.words) - self.before) // self.width
-        return first + 8 * self.before, count, self.width, fences, first
+        return first + 8 * self.before, count, self.width, guides, first + 8 * self.fences, first
 
 
 def together(sources: Sequence[SortedEntries], width: int, some: int) -> Iterator[Ints]:

@@ -120,6 +120,10 @@ class DataflowWork:
             )
             raise DefinitionError(msg)
 
+    def quota(self, context: VersionContext, shard: int) -> int:
+        """Return the bytes that a shard may hold."""
+        return self._quotas(context, self._instructions(context))[shard]
+
     def ordinals(self, shards: int) -> int:
         """Return how many ordinals the shards of a version use."""
         return shards * sum(len(spec.lifetimes) for spec in self._plan.specs)

@@ -147,6 +147,11 @@ class UpdatesWork:
         #: seconds that an event takes, if known
         self._each = 0.0
 
+    def quota(self, context: VersionContext, shard: int) -> int:
+        """Return the bytes that a shard may hold: all get the same."""
+        del shard
+        return context.budget // context.shards
+
     def ordinals(self, shards: int) -> int:
         """Return how many ordinals the shards of a version use."""
         return shards * len(LIFETIMES)
@@ -185,7 +190,7 @@ class UpdatesWork:
                 shard=shard,
                 watermark=reached,
                 first_ordinal=context.first_ordinal + shard * len(LIFETIMES),
-                quota=context.budget // context.shards,
+                quota=self.quota(context, shard),
                 parcels=tuple(each.path for each in parcels if each.report.entries),
                 parcel_files=executor.parcel_files,
             )

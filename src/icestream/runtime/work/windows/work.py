@@ -58,6 +58,11 @@ class WindowWork:
         self._files = files
         self._root = root
 
+    def quota(self, context: VersionContext, shard: int) -> int:
+        """Return the bytes that a shard may hold: all get the same."""
+        del shard
+        return context.budget // context.shards
+
     def ordinals(self, shards: int) -> int:
         """Return how many ordinals the shards of a version use."""
         return shards * len(lower.lifetimes(self._plan))
@@ -105,7 +110,7 @@ class WindowWork:
                 shard=shard,
                 watermark=reached,
                 first_ordinal=context.first_ordinal + shard * lifetimes,
-                quota=context.budget // context.shards,
+                quota=self.quota(context, shard),
                 parcels=tuple(paths),
                 parcel_files=executor.parcel_files,
             )
