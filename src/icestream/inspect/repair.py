@@ -29,6 +29,7 @@ from icestream.inspect.access.scratch_shard import MEMORY
 from icestream.inspect.verify import DELIVERED, REPAIRED, VerifyReport, verify
 from icestream.runtime.version.lease import Lease
 from icestream.state.files import Files, folder_of
+from icestream.state.stores.files import files_at
 from icestream.state.versions.commits import COMMITS, PLAN, RESULTS, SEGMENTS, Commit
 from icestream.state.versions.ownership import Owner
 
@@ -87,8 +88,8 @@ def plan_repair(checkpoint: Checkpoint, memory: int = MEMORY) -> Repair:
 def repair_copy(checkpoint: Checkpoint, repair: Repair, target: str) -> None:
     """Write what is intact to a new folder."""
     version = _possible(repair)
-    files = checkpoint.files
-    if files.exists(target):
+    files, copy = checkpoint.files, files_at(target)
+    if copy.exists(target):
         msg = f"{target} already exists; name a new folder for the repaired copy"
         raise CheckpointError(msg)
     dropped = set(repair.dropped)
@@ -107,13 +108,13 @@ def repair_copy(checkpoint: Checkpoint, repair: Repair, target: str) -> None:
     for path in (PLAN, *dict.fromkeys(paths)):
         source = f"{checkpoint.root}/{path}"
         if source not in dropped and files.exists(source):
-            _copy(files, source, f"{target}/{path}")
-    files.put(f"{target}/{REPAIRED}/{version:012d}", b"")
+            _copy(files, source, copy, f"{target}/{path}")
+    copy.put(f"{target}/{REPAIRED}/{version:012d}", b"")
     # the takeovers among the commits define what the names of commits mean
     sources = [*checkpoint.store.takeovers_until(version), *map(checkpoint.store.path, kept)]
     for source in sources:
         if source not in dropped:
-            _copy(files, source, f"{target}/{os.path.relpath(source, checkpoint.root)}")
+            _copy(files, source, copy, f"{target}/{os.path.relpath(source, checkpoint.root)}")
 
 
 def repair_in_place(checkpoint: Checkpoint, repair: Repair) -> str:
@@ -200,8 +201,8 @@ def _advice(checkpoint: Checkpoint, commit: Commit, newer: list[int]) -> Iterato
         )
 
 
-def _copy(files: Files, source: str, target: str) -> None:
-    opened, made = files.open(source), files.create(target)
+def _copy(files: Files, source: str, others: Files, target: str) -> None:
+    opened, made = files.open(source), others.create(target)
     try:
         for offset in range(0, opened.size, _PIECE):
             made.write(opened.read_at(offset, _PIECE))
@@ -209,4 +210,4 @@ def _copy(files: Files, source: str, target: str) -> None:
     finally:
         opened.close()
         made.close()
-    files.sync_folder(folder_of(target))
+    others.sync_folder(folder_of(target))

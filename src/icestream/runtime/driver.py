@@ -393,8 +393,7 @@ class Driver(Generic[Batch_contra]):
         if not self._settings.exchange_in_storage:
             shutil.rmtree(folder, ignore_errors=True)
             return
-        for name in self._files.list(folder):
-            self._files.unlink(f"{folder}/{name}")
+        self._files.unlink(*(f"{folder}/{name}" for name in self._files.list(folder)))
 
     @property
     def _first_ordinal(self) -> int:

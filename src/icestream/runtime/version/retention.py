@@ -82,8 +82,7 @@ class VersionRetention:
             return
         self._store.check_owner()
         named = self._names(last)
-        for path in self._named - named:
-            self._files.unlink(path)
+        self._files.unlink(*sorted(self._named - named))
         self._named = named
         if last.version % SWEEP_EVERY == 0:
             self._sweep()
@@ -124,9 +123,7 @@ class VersionRetention:
         if left is None:
             own = self._store.epoch
             left = [path for path in self.stored() if epoch_of(path.rpartition("/")[2]) <= own]
-        for path in left:
-            if path not in self._named:
-                self._files.unlink(path)
+        self._files.unlink(*(path for path in left if path not in self._named))
 
 
 __all__ = ["VersionRetention"]

@@ -419,13 +419,13 @@ class VersionStore:
 
     def remove(self, versions: Iterable[int]) -> None:
         """Unlink commit files that no kept version needs."""
-        for version in versions:
-            self.files.unlink(self.path(version))
+        self.files.unlink(*map(self.path, versions))
 
     def forget_before(self, needed: int) -> None:
         """Unlink what only versions before one need, as far as the last look saw it."""
-        for place in self._standing.done_with(needed):
-            self.files.unlink(self._path(place))
+        gone = list(self._standing.done_with(needed))
+        self.files.unlink(*map(self._path, gone))
+        for place in gone:
             self._known.pop(place, None)
 
     def with_manifest(self, commit: Commit, live: tuple[LiveSegment, ...]) -> Commit:

@@ -1,0 +1,297 @@
+"""`Files` in an object store: whole objects, created once, read through copies on the local disk.
+
+Idea: a file that is written lies on the local disk until it is closed; then it is one object, and
+durable. Reading fetches chunks of it, unless this host has written or read them before.
+
+Invariants:
+1. All that holds of files holds of objects (`test_files_in_a_store`).
+2. A query gives the same rows as on a local disk, killed and started again at any request
+   (`test_crash_a_query_in_a_store`).
+3. What a process writes it can read before it is an object
+   (`test_a_file_is_read_before_it_is_closed`).
+
+Cost: one request to create, put, list, or remove any number of files; none to read what this host
+has a copy of. Memory: a chunk for each read or write of an object, two for large ones.
+
+Limits: `rename` copies. Options, which may be secrets, travel to tasks with the work itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import tempfile
+from collections.abc import Callable, Collection, Mapping
+from urllib.parse import urlsplit
+
+from icestream.core.errors import DefinitionError
+from icestream.state.files import Files, LocalFiles, NewFile, OpenFile, storage_error
+from icestream.state.stores.bucket import CHUNK, SCHEMES, Bucket, open_bucket
+from icestream.state.stores.copies import LIMIT, Copy, LocalCopies, NewCopy
+
+Connect = Callable[[str, tuple[tuple[str, str], ...]], Bucket]
+
+
+class StoreFiles:
+    """Files named by URIs of an object store."""
+
+    def __init__(
+        self,
+        options: Mapping[str, str] | None = None,
+        copies: str | None = None,
+        limit: int = LIMIT,
+        connect: Connect = open_bucket,
+    ) -> None:
+        """Connect when something is read or written.
+
+        Args:
+            options: options of the store, in addition to its environment variables.
+            copies: a folder on the local disk of each host; by default a temporary one.
+            limit: the most bytes of copies.
+            connect: opens a bucket.
+        """
+        self._options = tuple(sorted((options or {}).items()))
+        self._folder = copies
+        self._limit = limit
+        self._connect = connect
+        self._set_up()
+
+    def _set_up(self) -> None:
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._copies: LocalCopies | None = None
+        #: files that are being written
+        self._new: dict[str, NewCopy] = {}
+
+    def __getstate__(self) -> dict[str, object]:
+        """Leave out what belongs to this process."""
+        return {name: getattr(self, name) for name in _CARRIED}
+
+    def __setstate__(self, state: Mapping[str, object]) -> None:
+        """Start in another process."""
+        self.__dict__.update(state)
+        self._set_up()
+
+    def __repr__(self) -> str:
+        """Name no option: some are secrets."""
+        return "StoreFiles()"
+
+    def create(self, path: str) -> NewFile:
+        """Create a file; it is an object, whole and durable, once it is closed."""
+        try:
+            new = NewCopy(self.copies.begin(), path)
+        except OSError as error:
+            raise storage_error(self.copies.folder, error) or error from error
+        self._new[path] = new
+        return _NewObject(self, path, new)
+
+    def open(self, path: str) -> OpenFile:
+        """Open a file for reading; FileNotFoundError if there is none."""
+        new = self._new.get(path)
+        return _Unfinished(new) if new is not None else _StoredObject(self, path)
+
+    def read(self, path: str) -> bytes:
+        """Return a whole file, which is not copied; FileNotFoundError if there is none."""
+        bucket, key = self._find(path)
+        return bucket.get(key).data
+
+    def put(self, path: str, data: bytes) -> bool:
+        """Create a file durably, atomically and exclusively; False if it existed already.
+
+        After a lost answer it may be ours although False is returned: compare the content.
+        """
+        bucket, key = self._find(path)
+        return bucket.create(key, data)
+
+    def rename(self, source: str, target: str) -> None:
+        """Copy a file over another one and remove it."""
+        bucket, key = self._find(source)
+        bucket.copy(key, self._find(target)[1])
+        self.copies.drop(target)
+        self.unlink(source)
+
+    def unlink(self, *paths: str) -> None:
+        """Remove files; missing ones are fine."""
+        written = [path for path in paths if path not in self._new]
+        for path in {*paths} & self._new.keys():
+            self._new.pop(path).discard()
+        if written:
+            bucket, _ = self._find(written[0])
+            bucket.delete([self._find(path)[1] for path in written])
+        for path in written:
+            self.copies.drop(path)
+
+    def list(self, folder: str) -> list[str]:
+        """Return the names in a folder, sorted, without dot-files."""
+        bucket, key = self._find(folder)
+        return sorted(name for name in bucket.names(key) if not name.startswith("."))
+
+    def exists(self, path: str) -> bool:
+        """Return whether a file or folder exists."""
+        bucket, key = self._find(path)
+        return bucket.exists(key) or bool(bucket.names(key))
+
+    def sync_folder(self, folder: str) -> None:
+        """Do nothing: an object is durable."""
+
+    def sync_files(self, paths: Collection[str]) -> None:
+        """Do nothing: closed files are durable."""
+
+    @property
+    def copies(self) -> LocalCopies:
+        """Return the copies on the local disk."""
+        if self._copies is None:
+            folder = self._folder
+            if folder is None:
+                self._temporary = tempfile.TemporaryDirectory(prefix="icestream-")
+                folder = self._temporary.name
+            self._copies = LocalCopies(folder, self._limit)
+            self._copies.remove_unfinished()
+        return self._copies
+
+    def fetch(self, path: str, chunk: int) -> tuple[bytes, int]:
+        """Return a chunk of an object and the size of all of it, and keep a copy."""
+        bucket, key = self._find(path)
+        data, size = bucket.get(key, chunk * CHUNK, (chunk + 1) * CHUNK)
+        self.copies.add(path, chunk, data, size)
+        return data, size
+
+    def publish(self, path: str) -> None:
+        """Make an object of a file that was written; do nothing if it is one or was removed."""
+        new = self._new.get(path)
+        if new is None:
+            return
+        bucket, key = self._find(path)
+        new.finish()
+        bucket.put(key, new.chunks())
+        self.copies.keep(new)
+        del self._new[path]
+
+    def _find(self, path: str) -> tuple[Bucket, str]:
+        parts = urlsplit(path)
+        bucket = self._connect(f"{parts.scheme}://{parts.netloc}", self._options)
+        return bucket, parts.path.strip("/")
+
+
+_CARRIED = ("_options", "_folder", "_limit", "_connect")
+
+
+class _NewObject:
+    """A file that becomes an object when it is closed."""
+
+    def __init__(self, files: StoreFiles, path: str, new: NewCopy) -> None:
+        self._files = files
+        self._path = path
+        self._new = new
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        try:
+            self._new.write(data)
+        except OSError as error:
+            raise storage_error(self._files.copies.folder, error) or error from error
+
+    def sync(self) -> None:
+        """Do nothing: closing makes it durable."""
+
+    def close(self) -> None:
+        self._files.publish(self._path)
+        self._new.discard()
+
+
+class _Unfinished:
+    """A file that is being written, open for reading."""
+
+    def __init__(self, new: NewCopy) -> None:
+        self._new = new
+        self.size = new.size
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        return self._new.read(offset, min(length, max(0, self.size - offset)))
+
+    def mapped(self, offset: int) -> memoryview | None:
+        del offset
+        return None
+
+    def close(self) -> None:
+        """Do nothing: its writer has it open."""
+
+
+class _StoredObject:
+    """An object, open for reading."""
+
+    def __init__(self, files: StoreFiles, path: str) -> None:
+        self._files = files
+        self._path = path
+        self._closed = False
+        #: chunks with a copy, and the last one fetched if it could not be copied
+        self._open: dict[int, Copy] = {}
+        self._fetched: tuple[int, bytes] | None = None
+        first = files.copies.find(path, 0)
+        if first is None:
+            self.size = self._fetch(0)
+        else:
+            self._open[0] = first
+            self.size = first.size
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        if self._closed:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF), self._path)
+        parts = []
+        end = min(offset + length, self.size)
+        while offset < end:
+            chunk, inside = divmod(offset, CHUNK)
+            size = min(CHUNK - inside, end - offset)
+            parts.append(self._read(chunk, inside, size))
+            if not parts[-1]:
+                break
+            offset += size
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _read(self, chunk: int, offset: int, length: int) -> bytes:
+        copy = self._open.get(chunk) or self._files.copies.find(self._path, chunk)
+        if copy is not None:
+            self._open[chunk] = copy
+            with contextlib.suppress(ValueError, OSError):
+                return copy.read(offset, length)
+            self._open.pop(chunk).close()
+            self._files.copies.drop(self._path)
+        if self._fetched is None or self._fetched[0] != chunk:
+            self._fetch(chunk)
+        assert self._fetched is not None
+        return self._fetched[1][offset : offset + length]
+
+    def _fetch(self, chunk: int) -> int:
+        """Fetch a chunk, which is held until another one is; return the size of the object."""
+        data, size = self._files.fetch(self._path, chunk)
+        self._fetched = chunk, data
+        return size
+
+    def mapped(self, offset: int) -> memoryview | None:
+        del offset
+        return None
+
+    def close(self) -> None:
+        for copy in self._open.values():
+            copy.close()
+        self._open = {}
+        self._fetched = None
+        self._closed = True
+
+
+def store_scheme(location: str) -> str | None:
+    """Return the scheme of an object store's URI; None if this is none."""
+    scheme = urlsplit(location).scheme
+    return scheme if scheme in SCHEMES else None
+
+
+def files_at(location: str) -> Files:
+    """Return the files of a location that is read without its query: a folder or a store's URI."""
+    if store_scheme(location) is not None:
+        return StoreFiles()
+    if "://" in location:
+        msg = f"{location}: only folders and object stores ({', '.join(SCHEMES)}) can be read here"
+        raise DefinitionError(msg)
+    return LocalFiles()
+
+
+__all__ = ["StoreFiles", "files_at", "store_scheme"]
