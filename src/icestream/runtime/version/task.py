@@ -135,7 +135,7 @@ class ShardTask:
     #: for each edge inside the fusion, the place of its target among these shards
     hands: Mapping[int, int] = field(default_factory=dict)
 
-    def run(self, reader: ParcelReader) -> ShardReport:
+    def run(self, reader: ParcelReader, past: VersionStore) -> ShardReport:
         """Run this shard, together with the shards of other components that are fused with it.
 
         Files are durable only once they are synced.
@@ -144,7 +144,7 @@ class ShardTask:
         opened: list[OpenShard] = []
         try:
             for task in (self, *self.fused):
-                opened.append(OpenShard(task, reader))
+                opened.append(OpenShard(task, reader, past))
             for each in opened:
                 for view, batch in each.emitted():
                     self._hand_on(each, view, batch, opened)
@@ -167,10 +167,6 @@ class ShardTask:
         for further, made in opened[target].take(-1 - view, batch):
             self._hand_on(opened[target], further, made, opened)
 
-    @property
-    def _store(self) -> VersionStore:
-        return VersionStore(self.files, self.root)
-
     def open_arena(self, budget: Budget) -> tuple[Arena, bool]:
         """Return the arena of the previous version, or an empty one that must be rebuilt."""
         account = budget.account("groups")
@@ -183,35 +179,36 @@ class ShardTask:
                 return claimed, False
         return Arena.create(self.arenas, account), self.arena is not None
 
-    def restore(self, operator: Operator, space: ShardSpace) -> None:
+    def restore(self, operator: Operator, space: ShardSpace, past: VersionStore) -> None:
         """Restore the state of the previous version into an empty arena."""
-        space.learn(self._store.live(self.version - 1), self.shard)
-        with validated(self._store.path(self.version - 1)):
-            operator.restore(self._history())
+        space.learn(past.live(self.version - 1), self.shard)
+        with validated(past.path(self.version - 1)):
+            operator.restore(self._history(past))
 
-    def _history(self) -> list[PastVersion]:
+    def _history(self, past: VersionStore) -> list[PastVersion]:
         """Return the versions since the snapshot that this shard is rebuilt from."""
-        last = self._store.load(self.version - 1)
-        first = max(1, last.bases[self.shard])
-        return [_past(self._store.load(v), self.shard) for v in range(first, self.version)]
+        first = max(1, past.load(self.version - 1).bases[self.shard])
+        return [_past(past.load(v), self.shard) for v in range(first, self.version)]
 
 
 def run_all(tasks: Sequence[ShardTask]) -> list[ShardReport]:
     """Run shards of one query one after the other, then make all their files durable."""
+    if not tasks:
+        return []
     reports: list[ShardReport] = []
+    past = VersionStore(tasks[0].files, tasks[0].root)
     for paths, alike in groupby(tasks, key=lambda task: task.parcels):
         with closing(ParcelReader(tasks[0].parcel_files, paths)) as reader:
-            reports += [task.run(reader) for task in alike]
-    if tasks:
-        written = [path for each in reports for path in each.written(tasks[0].root)]
-        tasks[0].files.sync_files(written)
+            reports += [task.run(reader, past) for task in alike]
+    written = [path for each in reports for path in each.written(tasks[0].root)]
+    tasks[0].files.sync_files(written)
     return reports
 
 
 class OpenShard:
     """A running shard: its arena, its operator, and the files that it writes."""
 
-    def __init__(self, task: ShardTask, reader: ParcelReader) -> None:
+    def __init__(self, task: ShardTask, reader: ParcelReader, past: VersionStore) -> None:
         """Open the previous version and process the data from the exchange."""
         self._task = task
         self._attempt = new_attempt(task.epoch)
@@ -222,7 +219,7 @@ class OpenShard:
             self._space = ShardSpace(task, self._budget, self._arena, self._attempt)
             self._operator = task.work.operator(self._space)
             if self._rebuilt:
-                task.restore(self._operator, self._space)
+                task.restore(self._operator, self._space, past)
             self._operator.on_batch(task.work.inputs(reader, task.shard))
         except Refused as refused:
             self.discard()
