@@ -41,6 +41,7 @@ MODULES = (
     "windows.shared_windows",
     "windows.call_centre",
     "windows.plan_choice",
+    "windows.storage",
     "cold.cold_state",
     "cold.recommender",
     "cold.user_state",

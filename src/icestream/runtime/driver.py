@@ -52,6 +52,7 @@ from icestream.runtime.work.latest.work import UpdatesWork
 from icestream.runtime.work.windows.work import WindowWork
 from icestream.state.arena import remove, sweep
 from icestream.state.files import Files
+from icestream.state.stores.bucket import REQUESTS
 from icestream.state.versions.commits import (
     EVENTS,
     EXCHANGE,
@@ -313,6 +314,7 @@ class Driver(Generic[Batch_contra]):
             timer.note("component")
         finally:
             self._remove_parcels(context.folder)
+        requests = REQUESTS.total()
         commit = self._commit(context, number, reached, seen, parcels, made)
         timer.note("commit")
         self.delivered()
@@ -328,6 +330,7 @@ class Driver(Generic[Batch_contra]):
             timer,
             budget=self._settings.budget,
             jobs=self._plan.jobs,
+            requests=REQUESTS.total() - requests,
         )
         return self._delivery(commit, again=False, progress=progress)
 

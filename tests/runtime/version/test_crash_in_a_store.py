@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pytest
 
@@ -63,18 +63,14 @@ class StoreCrashRuns(CrashRuns):
         died: Counter[str] = Counter()
         at = 0
         while at < len(self.script.actions):
-            connected: list[MortalBucket] = []
-            dies_at = next(deaths)
             assert self.points < 1000, "no process gets anywhere"
-
-            def connect(address: str, given: Any, dies_at: int = dies_at) -> Bucket:
-                if not connected:
-                    connected.append(MortalBucket(open_bucket(address, given), dies_at))
-                return connected[0]
-
+            dies_at = next(deaths)
+            alive = open_bucket(f"s3://{BUCKET}", tuple(sorted(options.items())))
+            bucket = MortalBucket(alive, dies_at)
             # every second process is on another host
             folder = copies if dies_at % 2 else copies / str(self.points)
-            files, local = StoreFiles(options, str(folder), connect=connect), self.local()
+            files = StoreFiles(copies=str(folder), connect=lambda *_, bucket=bucket: bucket)
+            local = self.local()
             try:
                 process = StoreProcess(self.script, files, local, root)
                 scenario = f"after {self.points} deaths"
@@ -84,7 +80,7 @@ class StoreCrashRuns(CrashRuns):
                     self._compare(at, process.act(at), scenario)
                     at += 1
             except Crash:
-                died[connected[0].died_at] += 1
+                died[bucket.died_at] += 1
                 self.points += 1
             finally:
                 shutil.rmtree(local, ignore_errors=True)

@@ -194,7 +194,7 @@ def test_no_secret_is_in_errors_logs_or_texts(
 
 def test_a_store_that_is_not_there_is_named(object_store: ObjectStoreServer) -> None:
     bucket = _impatient(object_store, endpoint="http://127.0.0.1:1")
-    with pytest.raises(StorageError, match="s3://bucket/a: .*connection"):
+    with pytest.raises(StorageError, match=r"s3://bucket/a: .*connection"):
         bucket.get("a")
 
 

@@ -36,6 +36,7 @@ def write(files: StoreFiles, path: str, data: bytes, step: int = PAGE) -> None:
     file = files.create(path)
     for first in range(0, len(data), step):
         file.write(data[first : first + step])
+    file.sync()
     file.close()
 
 
@@ -58,7 +59,7 @@ def test_files_in_a_store(root: str, tmp_path: Path, size: int) -> None:
         assert files.read(f"{root}/x") == data
 
 
-def test_a_file_is_read_before_it_is_closed(root: str, tmp_path: Path) -> None:
+def test_a_file_is_read_before_it_is_synced(root: str, tmp_path: Path) -> None:
     files, data = files_in(tmp_path), content_of(CHUNK + 10)
     file = files.create(f"{root}/x")
     file.write(data)
@@ -66,10 +67,14 @@ def test_a_file_is_read_before_it_is_closed(root: str, tmp_path: Path) -> None:
     assert opened.size == len(data)
     assert opened.read_at(CHUNK - 5, 100) == data[CHUNK - 5 :]
     file.close()
+    assert not files.list(root)
+    files.sync_files([f"{root}/x"])
+    assert files.list(root) == ["x"]
+    assert opened.read_at(CHUNK - 5, 100) == data[CHUNK - 5 :]
     assert files.open(f"{root}/x").read_at(0, 5) == data[:5]
 
 
-def test_a_file_that_is_removed_before_it_is_closed_was_never_there(
+def test_a_file_that_is_removed_before_it_is_synced_was_never_there(
     root: str, tmp_path: Path
 ) -> None:
     files = files_in(tmp_path)
@@ -121,9 +126,7 @@ def test_bounded_copies_on_the_local_disk(root: str, tmp_path: Path) -> None:
     assert REQUESTS["get"] == 1
 
 
-def test_copies_need_no_space(
-    root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_copies_need_no_space(root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(files_in(tmp_path / "a"), f"{root}/x", content_of(PAGE))
 
     def full(*_: object) -> int:

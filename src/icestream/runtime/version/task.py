@@ -40,6 +40,7 @@ from icestream.state.log.ipc import write_table
 from icestream.state.log.reader import Log, SegmentReader
 from icestream.state.log.segments import SegmentTable, segment_name
 from icestream.state.log.writer import SegmentWriter
+from icestream.state.stores.bucket import REQUESTS
 from icestream.state.validation import validated
 from icestream.state.versions.attempts import new_attempt
 from icestream.state.versions.commits import RESULTS, SEGMENTS, Commit, VersionStore, is_base
@@ -196,12 +197,14 @@ def run_all(tasks: Sequence[ShardTask]) -> list[ShardReport]:
     if not tasks:
         return []
     reports: list[ShardReport] = []
+    requests = REQUESTS.total()
     past = VersionStore(tasks[0].files, tasks[0].root)
     for paths, alike in groupby(tasks, key=lambda task: task.parcels):
         with closing(ParcelReader(tasks[0].parcel_files, paths)) as reader:
             reports += [task.run(reader, past) for task in alike]
     written = [path for each in reports for path in each.written(tasks[0].root)]
     tasks[0].files.sync_files(written)
+    reports[0].statistics["requests"] = REQUESTS.total() - requests
     return reports
 
 

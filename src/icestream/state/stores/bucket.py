@@ -165,6 +165,7 @@ class Bucket:
     def put(self, key: str, chunks: Sequence[Callable[[], bytes]]) -> None:
         """Write an object from the bytes that functions return, each at most `CHUNK`."""
         obstore = self._obstore
+
         def put() -> None:
             if len(chunks) <= 1:
                 data = chunks[0]() if chunks else b""
@@ -189,7 +190,9 @@ class Bucket:
         for first in range(0, len(keys), NAMES_AT_ONCE):
             some = list(keys[first : first + NAMES_AT_ONCE])
             try:
-                self._repeated("delete", some[0], lambda some=some: obstore.delete(self._store, some))
+                self._repeated(
+                    "delete", some[0], lambda some=some: obstore.delete(self._store, some)
+                )
             except FileNotFoundError:
                 # some stores refuse what is not there
                 if len(some) > 1:

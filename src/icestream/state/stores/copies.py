@@ -197,6 +197,11 @@ class NewCopy:
         #: checksum of the unfinished page
         self._page: xxhash.xxh3_64 | None = None
 
+    @property
+    def is_open(self) -> bool:
+        """Return whether its bytes can still be read here."""
+        return bool(self._chunks) or not self.size
+
     def skip(self, chunk: int) -> None:
         """Begin with a later chunk."""
         self._first = chunk
@@ -236,9 +241,7 @@ class NewCopy:
 
     def chunks(self) -> list[Callable[[], bytes]]:
         """Return functions that read each chunk."""
-        return [
-            lambda first=first: self.read(first, CHUNK) for first in range(0, self.size, CHUNK)
-        ]
+        return [lambda first=first: self.read(first, CHUNK) for first in range(0, self.size, CHUNK)]
 
     def sealed(self, size: int) -> list[tuple[int, str]]:
         """Write the checksums of each chunk of an object of `size` bytes; return their files."""
@@ -260,6 +263,10 @@ class NewCopy:
             with contextlib.suppress(OSError):
                 os.unlink(place)
         self._chunks = []
+
+    def __del__(self) -> None:
+        """Leave nothing of a task that failed."""
+        self.discard()
 
     def _begin_chunk(self) -> None:
         self._end_page()

@@ -1,17 +1,19 @@
 """`Files` in an object store: whole objects, created once, read through copies on the local disk.
 
-Idea: a file that is written lies on the local disk until it is closed; then it is one object, and
-durable. Reading fetches chunks of it, unless this host has written or read them before.
+Idea: a file that is written lies on the local disk until it is synced; then it is one object, and
+durable. Files that are synced together are sent at the same time. Reading fetches chunks, unless
+this host has written or read them before.
 
 Invariants:
 1. All that holds of files holds of objects (`test_files_in_a_store`).
 2. A query gives the same rows as on a local disk, killed and started again at any request
    (`test_crash_a_query_in_a_store`).
 3. What a process writes it can read before it is an object
-   (`test_a_file_is_read_before_it_is_closed`).
+   (`test_a_file_is_read_before_it_is_synced`).
 
-Cost: one request to create, put, list, or remove any number of files; none to read what this host
-has a copy of. Memory: a chunk for each read or write of an object, two for large ones.
+Cost: one request to sync or put a file, to list a folder, or to remove any number of files; none to
+read what this host has a copy of. Memory: a chunk for each read, and for each of up to
+`SENT_AT_ONCE` files that are sent, two for files larger than a chunk.
 
 Limits: `rename` copies. Options, which may be secrets, travel to tasks with the work itself.
 """
@@ -23,12 +25,16 @@ import errno
 import os
 import tempfile
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
 from icestream.core.errors import DefinitionError
 from icestream.state.files import Files, LocalFiles, NewFile, OpenFile, storage_error
 from icestream.state.stores.bucket import CHUNK, SCHEMES, Bucket, open_bucket
 from icestream.state.stores.copies import LIMIT, Copy, LocalCopies, NewCopy
+
+#: files that are sent at the same time
+SENT_AT_ONCE = 8
 
 Connect = Callable[[str, tuple[tuple[str, str], ...]], Bucket]
 
@@ -77,7 +83,7 @@ class StoreFiles:
         return "StoreFiles()"
 
     def create(self, path: str) -> NewFile:
-        """Create a file; it is an object, whole and durable, once it is closed."""
+        """Create a file; it is an object, whole and durable, once it is synced."""
         try:
             new = NewCopy(self.copies.begin(), path)
         except OSError as error:
@@ -88,7 +94,7 @@ class StoreFiles:
     def open(self, path: str) -> OpenFile:
         """Open a file for reading; FileNotFoundError if there is none."""
         new = self._new.get(path)
-        return _Unfinished(new) if new is not None else _StoredObject(self, path)
+        return _StoredObject(self, path) if new is None else _Unfinished(self, path, new)
 
     def read(self, path: str) -> bytes:
         """Return a whole file, which is not copied; FileNotFoundError if there is none."""
@@ -135,7 +141,14 @@ class StoreFiles:
         """Do nothing: an object is durable."""
 
     def sync_files(self, paths: Collection[str]) -> None:
-        """Do nothing: closed files are durable."""
+        """Make objects of files that were written and closed."""
+        waiting = [path for path in paths if path in self._new]
+        if len(waiting) < 2:
+            for path in waiting:
+                self.publish(path)
+            return
+        with ThreadPoolExecutor(min(len(waiting), SENT_AT_ONCE)) as pool:
+            list(pool.map(self.publish, waiting))
 
     @property
     def copies(self) -> LocalCopies:
@@ -166,6 +179,7 @@ class StoreFiles:
         bucket.put(key, new.chunks())
         self.copies.keep(new)
         del self._new[path]
+        new.discard()
 
     def _find(self, path: str) -> tuple[Bucket, str]:
         parts = urlsplit(path)
@@ -177,7 +191,7 @@ _CARRIED = ("_options", "_folder", "_limit", "_connect")
 
 
 class _NewObject:
-    """A file that becomes an object when it is closed."""
+    """A file that becomes an object when it is synced; it can be read before."""
 
     def __init__(self, files: StoreFiles, path: str, new: NewCopy) -> None:
         self._files = files
@@ -191,21 +205,28 @@ class _NewObject:
             raise storage_error(self._files.copies.folder, error) or error from error
 
     def sync(self) -> None:
-        """Do nothing: closing makes it durable."""
+        self._files.publish(self._path)
 
     def close(self) -> None:
-        self._files.publish(self._path)
-        self._new.discard()
+        """Do nothing: the local file is closed once there is an object."""
 
 
 class _Unfinished:
     """A file that is being written, open for reading."""
 
-    def __init__(self, new: NewCopy) -> None:
+    def __init__(self, files: StoreFiles, path: str, new: NewCopy) -> None:
+        self._files = files
+        self._path = path
         self._new = new
         self.size = new.size
+        #: the object that the file has become
+        self._stored: _StoredObject | None = None
 
     def read_at(self, offset: int, length: int) -> bytes:
+        if self._stored is None and not self._new.is_open:
+            self._stored = _StoredObject(self._files, self._path)
+        if self._stored is not None:
+            return self._stored.read_at(offset, length)
         return self._new.read(offset, min(length, max(0, self.size - offset)))
 
     def mapped(self, offset: int) -> memoryview | None:
@@ -213,7 +234,8 @@ class _Unfinished:
         return None
 
     def close(self) -> None:
-        """Do nothing: its writer has it open."""
+        if self._stored is not None:
+            self._stored.close()
 
 
 class _StoredObject:
