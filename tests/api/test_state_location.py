@@ -102,6 +102,7 @@ def test_oracle_a_query_with_its_state_in_a_store(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     state = f"s3://{BUCKET}/oracle"
+    (tmp_path / "in").mkdir()
     writer = query_over(spark, tmp_path, state, object_store.options)
     progress: list[Any] = []
     with object_store.failing(0.05, 1) as faults:

@@ -114,7 +114,7 @@ def _run(
 
 def test_crash_a_query_in_a_store(object_store: ObjectStoreServer, tmp_path: Path) -> None:
     script = Script(batches=4, events=16)
-    with object_store.failing(0.05, 3) as faults:
+    with object_store.failing(0.1, 3) as faults:
         faults.delay = 0.01
         runs, died = _run(object_store, script, tmp_path, "crash", _deaths(9, 45, 4))
         assert faults.done.total() > 10

@@ -6,8 +6,8 @@ driver makes them with Spark's checkpoint file manager, as Spark does for its ow
 
 Invariants:
 1. `put` creates a complete file or none, and never replaces one
-   (`test_a_second_put_of_one_path_is_refused`). It reads the file back and returns what is there, so that a
-   lost answer, or a close that failed unnoticed, leaves no doubt about a commit
+   (`test_a_second_put_of_one_path_is_refused`). It reads the file back and returns what is there,
+   so that a lost answer, or a close that failed unnoticed, leaves no doubt about a commit
    (`test_put_reads_back_what_became_of_it`).
 2. Everything but `put` works in a task without a JVM (`test_tasks_need_no_jvm`).
 

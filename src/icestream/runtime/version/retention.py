@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from icestream.state.files import Files
+from icestream.state.stores.packs import holder_of
 from icestream.state.versions.attempts import epoch_of
 from icestream.state.versions.commits import (
     RESULTS,
@@ -114,9 +115,9 @@ class VersionRetention:
         segments = {each.info.name for each in self._restorable(versions[0])[1]}
         segments |= {each.info.name for commit in commits for each in commit.added}
         rows = {info.name for commit in commits for info in (*commit.results, *commit.late)}
-        return {f"{self._root}/{SEGMENTS}/{name}" for name in segments} | {
-            f"{self._root}/{RESULTS}/{name}" for name in rows
-        }
+        paths = [f"{self._root}/{SEGMENTS}/{name}" for name in segments]
+        paths += [f"{self._root}/{RESULTS}/{name}" for name in rows]
+        return {holder_of(self._files, path) for path in paths}
 
     def _sweep(self, left: Collection[str] | None = None) -> None:
         """Remove files of failed attempts, and of losing attempts that are still writing."""

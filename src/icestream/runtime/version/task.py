@@ -136,7 +136,7 @@ class ShardTask:
     #: for each edge inside the fusion, the place of its target among these shards
     hands: Mapping[int, int] = field(default_factory=dict)
 
-    def run(self, reader: ParcelReader, past: VersionStore) -> ShardReport:
+    def run(self, reader: ParcelReader, past: VersionStore, attempt: str) -> ShardReport:
         """Run this shard, together with the shards of other components that are fused with it.
 
         Files are durable only once they are synced.
@@ -145,7 +145,7 @@ class ShardTask:
         opened: list[OpenShard] = []
         try:
             for task in (self, *self.fused):
-                opened.append(OpenShard(task, reader, past))
+                opened.append(OpenShard(task, reader, past, attempt))
             for each in opened:
                 for view, batch in each.emitted():
                     self._hand_on(each, view, batch, opened)
@@ -199,9 +199,10 @@ def run_all(tasks: Sequence[ShardTask]) -> list[ShardReport]:
     reports: list[ShardReport] = []
     requests = REQUESTS.total()
     past = VersionStore(tasks[0].files, tasks[0].root)
+    attempt = new_attempt(tasks[0].epoch, packed=getattr(tasks[0].files, "packs", False))
     for paths, alike in groupby(tasks, key=lambda task: task.parcels):
         with closing(ParcelReader(tasks[0].parcel_files, paths)) as reader:
-            reports += [task.run(reader, past) for task in alike]
+            reports += [task.run(reader, past, attempt) for task in alike]
     written = [path for each in reports for path in each.written(tasks[0].root)]
     tasks[0].files.sync_files(written)
     reports[0].statistics["requests"] = REQUESTS.total() - requests
@@ -211,10 +212,12 @@ def run_all(tasks: Sequence[ShardTask]) -> list[ShardReport]:
 class OpenShard:
     """A running shard: its arena, its operator, and the files that it writes."""
 
-    def __init__(self, task: ShardTask, reader: ParcelReader, past: VersionStore) -> None:
+    def __init__(
+        self, task: ShardTask, reader: ParcelReader, past: VersionStore, attempt: str
+    ) -> None:
         """Open the previous version and process the data from the exchange."""
         self._task = task
-        self._attempt = new_attempt(task.epoch)
+        self._attempt = attempt
         self._budget = Budget(task.quota)
         self._arena, self._rebuilt = task.open_arena(self._budget)
         self._released = False
@@ -234,7 +237,8 @@ class OpenShard:
         #: changes by edge, for other components and for those fused with this one
         self._sent: Counter[int] = Counter()
         self._writer: SegmentWriter | None = None
-        self._sending = None if task.sends is None else ChangeSender(task.sends, self._attempt)
+        name = f"{task.shard}-{attempt}"
+        self._sending = None if task.sends is None else ChangeSender(task.sends, name)
 
     def emitted(self) -> Iterator[Emitted]:
         """Yield what the shard emits up to the watermark."""

@@ -24,6 +24,7 @@ own, and the caller compares the content.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import random
@@ -229,16 +230,16 @@ class Bucket:
     def _repeated(self, kind: str, key: str, act: Callable[[], Result]) -> Result:
         """Do something until it succeeds; StorageError when it cannot or patience is over."""
         began, pause, tries = time.monotonic(), FIRST_PAUSE, 0
+        place = f"{self._address}/{key}"
         while True:
             REQUESTS[kind] += 1
             try:
                 return act()
             except FileNotFoundError:
-                raise FileNotFoundError(f"{self._address}/{key}") from None
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), place) from None
             except Exception as error:
                 reason, passes = _reason(error)
             tries += 1
-            place = f"{self._address}/{key}"
             if not passes or time.monotonic() - began > self._patience:
                 lasted = f" for {self._patience:.0f} seconds" if passes else ""
                 msg = f"{place}: the store refused a {kind} request{lasted} ({reason}); {_REMEDY}"

@@ -24,7 +24,8 @@ import contextlib
 import errno
 import os
 import tempfile
-from collections.abc import Callable, Collection, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
@@ -32,7 +33,10 @@ from icestream.core.errors import DefinitionError
 from icestream.state.files import Files, LocalFiles, NewFile, OpenFile, storage_error
 from icestream.state.stores.bucket import CHUNK, SCHEMES, Bucket, open_bucket
 from icestream.state.stores.copies import LIMIT, Copy, LocalCopies, NewCopy
+from icestream.state.stores.packs import Member, OpenMember, directory, members_of, pack_of
 
+#: directories of packs in memory
+DIRECTORIES = 64
 #: files that are sent at the same time
 SENT_AT_ONCE = 8
 
@@ -41,6 +45,9 @@ Connect = Callable[[str, tuple[tuple[str, str], ...]], Bucket]
 
 class StoreFiles:
     """Files named by URIs of an object store."""
+
+    #: files of one attempt can be one object
+    packs = True
 
     def __init__(
         self,
@@ -68,6 +75,8 @@ class StoreFiles:
         self._copies: LocalCopies | None = None
         #: files that are being written
         self._new: dict[str, NewCopy] = {}
+        #: directories of packs that were read last
+        self._members: OrderedDict[str, Mapping[str, Member]] = OrderedDict()
 
     def __getstate__(self) -> dict[str, object]:
         """Leave out what belongs to this process."""
@@ -94,10 +103,39 @@ class StoreFiles:
     def open(self, path: str) -> OpenFile:
         """Open a file for reading; FileNotFoundError if there is none."""
         new = self._new.get(path)
-        return _StoredObject(self, path) if new is None else _Unfinished(self, path, new)
+        if new is not None:
+            return _Unfinished(self, path, new)
+        return self._member(path) or _StoredObject(self, path)
+
+    def _member(self, path: str) -> OpenFile | None:
+        """Open a file in its pack; None if there is no such pack, or the file is not in it."""
+        pack = pack_of(path)
+        if pack is None:
+            return None
+        try:
+            file = _StoredObject(self, pack)
+        except FileNotFoundError:
+            return None
+        try:
+            if pack not in self._members:
+                self._members[pack] = members_of(pack, file)
+            self._members.move_to_end(pack)
+            while len(self._members) > DIRECTORIES:
+                self._members.popitem(last=False)
+            member = self._members[pack].get(path.rpartition("/")[2])
+        except BaseException:
+            file.close()
+            raise
+        if member is None:
+            file.close()
+            return None
+        return OpenMember(file, member)
 
     def read(self, path: str) -> bytes:
         """Return a whole file, which is not copied; FileNotFoundError if there is none."""
+        if pack_of(path) is not None:
+            with contextlib.closing(self.open(path)) as file:
+                return file.read_at(0, file.size)
         bucket, key = self._find(path)
         return bucket.get(key).data
 
@@ -110,15 +148,19 @@ class StoreFiles:
         return bucket.create(key, data)
 
     def rename(self, source: str, target: str) -> None:
-        """Copy a file over another one and remove it."""
+        """Copy a file over another one and remove it; one in a pack stays there too."""
         bucket, key = self._find(source)
+        if pack_of(source) is not None:
+            data = self.read(source)
+            bucket.put(self._find(target)[1], [lambda: data])
+            return
         bucket.copy(key, self._find(target)[1])
         self.copies.drop(target)
         self.unlink(source)
 
     def unlink(self, *paths: str) -> None:
-        """Remove files; missing ones are fine."""
-        written = [path for path in paths if path not in self._new]
+        """Remove files; missing ones are fine. A pack is removed by its own name."""
+        written = [path for path in paths if path not in self._new and pack_of(path) is None]
         for path in {*paths} & self._new.keys():
             self._new.pop(path).discard()
         if written:
@@ -135,6 +177,10 @@ class StoreFiles:
     def exists(self, path: str) -> bool:
         """Return whether a file or folder exists."""
         bucket, key = self._find(path)
+        member = self._member(path)
+        if member is not None:
+            member.close()
+            return True
         return bucket.exists(key) or bool(bucket.names(key))
 
     def sync_folder(self, folder: str) -> None:
@@ -142,13 +188,32 @@ class StoreFiles:
 
     def sync_files(self, paths: Collection[str]) -> None:
         """Make objects of files that were written and closed."""
-        waiting = [path for path in paths if path in self._new]
-        if len(waiting) < 2:
-            for path in waiting:
-                self.publish(path)
+        packs: dict[str, list[str]] = {}
+        for path in paths:
+            if path in self._new:
+                packs.setdefault(pack_of(path) or path, []).append(path)
+        if len(packs) < 2:
+            for pack, members in packs.items():
+                self._publish_together(pack, members)
             return
-        with ThreadPoolExecutor(min(len(waiting), SENT_AT_ONCE)) as pool:
-            list(pool.map(self.publish, waiting))
+        with ThreadPoolExecutor(min(len(packs), SENT_AT_ONCE)) as pool:
+            list(pool.map(self._publish_together, packs, packs.values()))
+
+    def _publish_together(self, pack: str, paths: Sequence[str]) -> None:
+        """Make one object of files; of one that is in no pack, its own."""
+        if pack == paths[0]:
+            self.publish(pack)
+            return
+        files = [(path, self._new[path]) for path in paths]
+        together = self.create(pack)
+        together.write(directory([(path.rpartition("/")[2], file.size) for path, file in files]))
+        for _, file in files:
+            for chunk in file.chunks():
+                together.write(chunk())
+        together.sync()
+        for path, file in files:
+            del self._new[path]
+            file.discard()
 
     @property
     def copies(self) -> LocalCopies:
@@ -220,11 +285,11 @@ class _Unfinished:
         self._new = new
         self.size = new.size
         #: the object that the file has become
-        self._stored: _StoredObject | None = None
+        self._stored: OpenFile | None = None
 
     def read_at(self, offset: int, length: int) -> bytes:
         if self._stored is None and not self._new.is_open:
-            self._stored = _StoredObject(self._files, self._path)
+            self._stored = self._files.open(self._path)
         if self._stored is not None:
             return self._stored.read_at(offset, length)
         return self._new.read(offset, min(length, max(0, self.size - offset)))
