@@ -37,7 +37,7 @@ def run(*arguments: str, cwd: Path) -> str:
 
 
 def test_every_example_is_told_of_and_tested() -> None:
-    programs = {path.name for path in EXAMPLES.glob("*.py")}
+    programs = {path.name for path in EXAMPLES.glob("[!_]*.py")}
     assert programs == set(FINDS)
     reported = (ROOT / "docs" / "examples.md").read_text()
     assert all(f"`{name}`" in reported for name in [*programs, NOTEBOOK.name])

@@ -49,7 +49,7 @@ def test_a_query_that_failed_says_why(tmp_path: Path) -> None:
 def test_a_query_whose_process_is_gone_is_lost(tmp_path: Path) -> None:
     code = (
         "import sys, icestream.runtime.version.history as h;"
-        "h.History(sys.argv[1], {'name': 'q'}).start()"
+        "h.QueryHistory(sys.argv[1], {'name': 'q'}).start()"
     )
     environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, env=environment)

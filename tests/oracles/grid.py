@@ -52,9 +52,11 @@ class ObviousWindows(ArrivalOracle):
         return max(before, min(reached))
 
     def _end(self, latest: Micros) -> Micros:
+        # a view that tells updates is not emptied for the sake of longer windows beside it
+        views = [self._view] if self._view.mode == "update" else self._plan.views
         return max(
             end
-            for view in self._plan.views
+            for view in views
             for _, end in windows_of(view.windows, latest)  # type: ignore[arg-type]
         )
 

@@ -96,7 +96,8 @@ def test_oracle_components_hand_on_through_the_checkpoints_storage(
 ) -> None:
     context = partial(FileExchangeExecutor, in_storage=True)
     check(spark, plans.recommender(), tmp_path, context, in_storage=True)
-    assert list((tmp_path / "checkpoint" / "exchange").iterdir()) == []
+    parcels = (tmp_path / "checkpoint" / "exchange").rglob("*")
+    assert [path for path in parcels if path.is_file()] == []
 
 
 def test_components_that_send_to_others_do_not_use_the_shuffle(

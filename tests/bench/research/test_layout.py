@@ -132,7 +132,7 @@ def test_every_operation_leaves_a_valid_layout(moves: list[tuple[int, int]]) -> 
             members = sorted(each for one in after.components.values() for each in one.operators)
             assert members == [0, 1, 2, 3]
             wrong = after.violations()
-            assert all("circle" in each for each in wrong)
+            assert all("cycle" in each for each in wrong)
             if not wrong:
                 now = after
 

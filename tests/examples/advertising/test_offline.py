@@ -291,9 +291,9 @@ def test_priors_are_smoothed() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"window": 0}, "window must be above 0"),
-        ({"memory": -1}, "memory must be above 0"),
-        ({"smoothing": 0.0}, "smoothing must be above 0"),
+        ({"window": 0}, "window must be > 0"),
+        ({"memory": -1}, "memory must be > 0"),
+        ({"smoothing": 0.0}, "smoothing must be > 0"),
         ({"most_clicks": -1}, "must not be negative"),
     ],
 )

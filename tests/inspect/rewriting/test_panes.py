@@ -106,7 +106,7 @@ def test_rows_that_can_be_no_panes_are_refused(tmp_path: Path) -> None:
         rewrite(reading, edited(rows, __pane=at.replace(microsecond=5)))
     with pytest.raises(InputError, match="no pane of an open window begins"):
         rewrite(reading, edited(rows, __pane=at.replace(year=1969)))
-    with pytest.raises(InputError, match="has 3 words in each row"):
+    with pytest.raises(InputError, match="has 4 words in each row"):
         rewrite(reading, edited(rows, **{"__first(value)": [1, 2]}))
     with pytest.raises(InputError, match="has no events"):
         rewrite(reading, edited(rows, **{"__rows()": 0}))

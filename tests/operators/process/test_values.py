@@ -52,7 +52,7 @@ def test_dicts_and_lists_are_rows_too() -> None:
 
 @pytest.mark.parametrize("wrong", [(1,), (1, "a", 2), {"n": 1}, {"n": 1, "t": "a"}, 1, "ab"])
 def test_what_is_no_row_is_refused(wrong: Any) -> None:
-    with pytest.raises(DefinitionError, match=r"no row of \(n int64, s string\)"):
+    with pytest.raises(DefinitionError, match=r"is not a row of \(n int64, s string\)"):
         RowCoder(schema_of("n long, s string")).row(wrong)
 
 

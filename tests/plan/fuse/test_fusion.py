@@ -48,7 +48,7 @@ def test_every_fusion_is_valid(graph: Graph, circles: bool) -> None:
 
 
 def printed(graph: Graph, *, circles: bool) -> Components:
-    """Algorithm 1 line by line; a fusion that would let components wait in a circle is skipped."""
+    """Algorithm 1 line by line; a fusion that would let components wait in a cycle is skipped."""
     fused = {number: frozenset({number}) for number in range(len(graph.operators))}
     while True:
         best, chosen = 0.0, None
@@ -69,7 +69,7 @@ def printed(graph: Graph, *, circles: bool) -> Components:
 
 def acyclic(graph: Graph, fused: dict[int, frozenset[int]]) -> bool:
     components = tuple(tuple(sorted(each)) for each in set(fused.values()))
-    return not [each for each in violations(graph, components) if "circle" in each]
+    return not [each for each in violations(graph, components) if "cycle" in each]
 
 
 @given(graphs(), st.booleans())

@@ -55,7 +55,7 @@ def test_a_block_of_another_number_is_damage() -> None:
         (((("time", "i4"),), PAGE, 0), "first column"),
         (((("time", "i8"), ("a", "i4"), ("b", "f8")), PAGE, 0), "wider columns"),
         ((COLUMNS, 100, 0), "multiple of 4096"),
-        ((COLUMNS, PAGE, 171), "takes 170 tuples"),
+        ((COLUMNS, PAGE, 171), "fits 170 tuples"),
     ],
 )
 def test_what_does_not_fit_is_refused(layout: tuple[object, ...], reported: str) -> None:

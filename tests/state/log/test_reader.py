@@ -111,7 +111,7 @@ def test_a_marker_between_records_is_damage_and_a_foreign_one_a_mistake() -> Non
             with pytest.raises(DamageError, match="log/1: no record at marker 1:"):
                 attempt()
     for foreign in (marker_of(2, 0), NO_MARKER):
-        with pytest.raises(ValueError, match="is not of log/1"):
+        with pytest.raises(ValueError, match="does not belong to log/1"):
             reader.read(foreign)
     segment(disk, 2, groups=0)
     with pytest.raises(DamageError, match="log/2: no record at marker 2:0"):

@@ -193,7 +193,7 @@ class ShardTask:
 
 
 def run_all(tasks: Sequence[ShardTask]) -> list[ShardReport]:
-    """Run shards of one query one after the other, then make all their files durable."""
+    """Run the shards of one task one after the other, then make all their files durable."""
     if not tasks:
         return []
     reports: list[ShardReport] = []

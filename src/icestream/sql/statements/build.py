@@ -21,14 +21,14 @@ from icestream.api.functions import AggregateExpression
 from icestream.api.result import Result
 from icestream.api.stream import Stream, Windowed
 from icestream.core.errors import DefinitionError
-from icestream.core.text import TextSpan
+from icestream.core.text_errors import TextSpan
 from icestream.core.units import format_interval
 from icestream.operators.object_aggregates.user_aggregates import UserAggregate
 from icestream.plan.windows.frame import RowsSlide
 from icestream.sql.statements.aggregates import AggregateCall
 from icestream.sql.statements.names import NameScope
 from icestream.sql.statements.statement import Description, Named, describe
-from icestream.sql.statements.text import Text
+from icestream.sql.statements.tokens import Text
 from icestream.sql.statements.windows import (
     CumulativeWindow,
     RangeWindow,
@@ -41,7 +41,7 @@ from icestream.sql.statements.windows import (
 def sql(
     text: str, /, *, functions: Mapping[str, UserAggregate] | None = None, **streams: Stream
 ) -> Any:
-    """Make queries from CQL statements.
+    """Build queries from CQL statements.
 
         ice.sql("SELECT avg(waitTime) FROM calls [RANGE 1 HOUR SLIDE 1 SECOND]", calls=stream)
 
@@ -69,7 +69,7 @@ def sql(
 
 
 def build(statement: Description, stream: Stream, own: Mapping[str, UserAggregate]) -> Result:
-    """Make the calls of the fluent API that a statement describes."""
+    """Build the calls of the fluent API that a statement describes."""
     text = statement.text
     if statement.where is not None:
         with _located(text, statement.where.place):
@@ -87,7 +87,7 @@ def build(statement: Description, stream: Stream, own: Mapping[str, UserAggregat
 
 
 def windowed_stream(stream: Stream, window: Window) -> Windowed:
-    """Apply a window to a stream."""
+    """Build the call that applies a statement's window to a stream."""
     if isinstance(window, RangeWindow):
         if window.slide is None:
             return stream.window(window.range, slide="event")

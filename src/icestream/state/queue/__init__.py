@@ -5,7 +5,7 @@ It works as a library of its own, without Spark:
     queue = UpdateQueue(schema, schedule="index")
     queue.enqueue(id_high, id_low, arrived, rows)
     served = queue.dequeue(100, now)
-    queue.delivered(served.hi, served.lo, at=done)
+    queue.delivered(served.id_high, served.id_low, at=done)
     queue.staleness(now).application.average
 
 - `arrays`: growing arrays on the heap, with the interface of those in an arena

@@ -239,7 +239,7 @@ def test_no_candidates_no_choice(kind: Classifier) -> None:
 
 def test_classifiers_are_found_by_name() -> None:
     assert [repr(classifier(name)) for name in sorted(BY_NAME)] == [
-        "Clock()",
+        "ClockClassifier()",
         "LeastFrequent(period=32)",
         "LeastFrequent(period=0)",
         "Smoothing(alpha=0.05)",

@@ -297,7 +297,7 @@ def test_another_classifier_begins_with_new_statistics() -> None:
 def test_sub_queries_have_classifiers_of_their_own() -> None:
     policy = Policy(classifiers={"b": "lfu", "c": Smoothing(0.3)})
     assert [repr(policy.classifier_of(name)) for name in "abc"] == [
-        "Clock()",
+        "ClockClassifier()",
         "LeastFrequent(period=32)",
         "Smoothing(alpha=0.3)",
     ]
@@ -312,7 +312,7 @@ def test_sub_queries_have_classifiers_of_their_own() -> None:
         ({"k": 0}, "k must be at least 1"),
         ({"sample": 0}, "sample must be at least 1"),
         ({"every": 0}, "every must be at least 1"),
-        ({"targets": "fair"}, "one of the rules proportional, benefit"),
+        ({"targets": "fair"}, "must be one of proportional, benefit"),
         ({"classifier": "lru"}, "no classifier is called 'lru'"),
     ],
 )
