@@ -33,7 +33,7 @@ from icestream.core.errors import DefinitionError
 from icestream.state.files import Files, LocalFiles, NewFile, OpenFile, storage_error
 from icestream.state.stores.bucket import CHUNK, SCHEMES, Bucket, open_bucket
 from icestream.state.stores.copies import LIMIT, Copy, LocalCopies, NewCopy
-from icestream.state.stores.packs import Member, OpenMember, directory, members_of, pack_of
+from icestream.state.stores.packs import OpenMember, PackedFile, directory, members_of, pack_of
 
 #: directories of packs in memory
 DIRECTORIES = 64
@@ -76,7 +76,7 @@ class StoreFiles:
         #: files that are being written
         self._new: dict[str, NewCopy] = {}
         #: directories of packs that were read last
-        self._members: OrderedDict[str, Mapping[str, Member]] = OrderedDict()
+        self._members: OrderedDict[str, Mapping[str, PackedFile]] = OrderedDict()
 
     def __getstate__(self) -> dict[str, object]:
         """Leave out what belongs to this process."""

@@ -38,7 +38,7 @@ _MOST = 64 << 20
 _PACKED = re.compile(r"(.*/)[^/]*-([0-9a-f]{15}[13579bdf])\.(?:seg|rows)")
 
 
-class Member(NamedTuple):
+class PackedFile(NamedTuple):
     """Where a file is in a pack."""
 
     offset: int
@@ -62,7 +62,7 @@ def directory(members: Sequence[tuple[str, int]]) -> bytes:
     return HEAD.pack(MAGIC, len(listed), _checksum(listed)) + listed
 
 
-def members_of(path: str, file: OpenFile) -> Mapping[str, Member]:
+def members_of(path: str, file: OpenFile) -> Mapping[str, PackedFile]:
     """Return the files in a pack by name; DamageError if it is damaged."""
     head = file.read_at(0, HEAD.size)
     if len(head) < HEAD.size:
@@ -77,7 +77,7 @@ def members_of(path: str, file: OpenFile) -> Mapping[str, Member]:
     while at < length:
         size, place, held = _MEMBER.unpack_from(listed, at)
         at += _MEMBER.size + size
-        found[listed[at - size : at].decode()] = Member(first + place, held)
+        found[listed[at - size : at].decode()] = PackedFile(first + place, held)
         if first + place + held > file.size:
             raise DamageError(path, "the pack is too short")
     return found
@@ -90,7 +90,7 @@ def _checksum(listed: bytes) -> int:
 class OpenMember:
     """A file in a pack, open for reading."""
 
-    def __init__(self, pack: OpenFile, member: Member) -> None:
+    def __init__(self, pack: OpenFile, member: PackedFile) -> None:
         """Read from an open pack, which is closed with this file."""
         self._pack = pack
         self._first = member.offset
@@ -115,4 +115,4 @@ def holder_of(files: Files, path: str) -> str:
     return (pack_of(path) if getattr(files, "packs", False) else None) or path
 
 
-__all__ = ["Member", "OpenMember", "directory", "holder_of", "members_of", "pack_of"]
+__all__ = ["OpenMember", "PackedFile", "directory", "holder_of", "members_of", "pack_of"]
