@@ -63,9 +63,10 @@ class MemoryFiles:
         """Give a file another name."""
         self._store[target] = self._store.pop(source)
 
-    def unlink(self, path: str) -> None:
-        """Delete a file."""
-        self._store.pop(path, None)
+    def unlink(self, *paths: str) -> None:
+        """Delete files."""
+        for path in paths:
+            self._store.pop(path, None)
 
     def list(self, folder: str) -> list[str]:
         """Return the names of files in a folder."""

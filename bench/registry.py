@@ -42,6 +42,7 @@ MODULES = (
     "windows.call_centre",
     "windows.plan_choice",
     "windows.sinks",
+    "windows.storage",
     "cold.cold_state",
     "cold.recommender",
     "cold.user_state",

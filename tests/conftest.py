@@ -12,6 +12,8 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.fixtures.object_store import ObjectStoreServer
+
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -79,3 +81,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     )
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def object_store() -> Iterator[ObjectStoreServer]:
+    from tests.fixtures.object_store import ObjectStoreServer
+
+    server = ObjectStoreServer()
+    yield server
+    server.close()

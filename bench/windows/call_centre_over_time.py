@@ -126,7 +126,7 @@ def _feed(
     settings = Settings(f"{folder}/checkpoint", f"{folder}/local", case.budget, shards=1)
     query = LocalQuery(plan, settings, files, LocalFiles())
     for number in numbers:
-        batch = _batch(plan, stream, number * rows, rows)
+        batch = batch_of(plan, stream, number * rows, rows)
         started = time.perf_counter()
         query.driver.batch(number, [[batch]])
         spent = time.perf_counter() - started
@@ -139,7 +139,8 @@ def _feed(
     query.close()
 
 
-def _batch(plan: Plan, stream: AgentInteractions, first: int, count: int) -> pa.RecordBatch:
+def batch_of(plan: Plan, stream: AgentInteractions, first: int, count: int) -> pa.RecordBatch:
+    """Return events of the stream as the plan takes them."""
     events = stream.batch(first, count)
     columns = [
         events.column("timestamp").cast(plan.time),

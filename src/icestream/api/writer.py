@@ -12,6 +12,10 @@ DataFrame. Icestream adds `memory`, `shards` and `parallelism`, and these option
 - `input`: `rows` to take events from the JVM even if tasks could read the files themselves.
 - `rebalance`: `off` to keep shards on their tasks, however uneven the load is.
 - `localDir`: a folder on the local disk of each host for data that need not survive.
+- `stateLocation`: a folder or the URI of an object store for the state, if it is to be elsewhere
+  than Spark's own small checkpoint.
+- `storage.*`: options of the object store: `storage.endpoint`, `storage.region` and all others that
+  obstore has; `storage.cache`, the bytes of copies on the local disk of each host.
 - `compression.log`: `lz4` or `zstd`, for segments of the log.
 - `cold.classifier`: which groups are evicted first: `clock`, `lfu`, `plain-lfu` or `smoothing`.
 - `cold.targets`: how evictions are divided among sub-queries: `proportional` or `benefit`.
@@ -58,7 +62,7 @@ from icestream.runtime.driver import Delivery, Driver, least_memory
 from icestream.runtime.ingest.reception import KEPT, REASON, SOURCE_NAME
 from icestream.runtime.ingest.source import sources_of
 from icestream.runtime.spark.query import Query
-from icestream.runtime.spark.remote import RemoteFiles
+from icestream.runtime.spark.remote import EXCLUSIVE, RemoteFiles
 from icestream.runtime.spark.sink import (
     Callback,
     CallbackSink,
@@ -82,6 +86,9 @@ from icestream.runtime.version.work import Executor
 from icestream.state.files import Files, LocalFiles
 from icestream.state.groups.cold.manager import Policy
 from icestream.state.groups.options import StoreOptions
+from icestream.state.stores.bucket import SCHEMES
+from icestream.state.stores.copies import LIMIT
+from icestream.state.stores.files import StoreFiles, store_scheme
 from icestream.state.versions.commits import VersionStore
 from icestream.state.versions.table_files import LATE_VIEW
 
@@ -101,10 +108,13 @@ _OWN_OPTIONS = (
     "localDir",
     "plan",
     "rebalance",
+    "stateLocation",
     "takeOver",
     "ticker",
     "ui",
 )
+#: start of the options of an object store
+_STORAGE = "storage."
 #: environment variable with the default of `option("ui", ...)`
 SHOWN = "ICESTREAM_UI"
 _TRIGGERS = ("processingTime", "availableNow", "once")
@@ -143,7 +153,8 @@ class StreamWriter:
     _together: Callable[[Sequence[object]], BuiltQuery[Computation]] | None = None
     _format: str = "parquet"
     _mode: str = "append"
-    _options: dict[str, str] = field(default_factory=dict)
+    #: some are secrets
+    _options: dict[str, str] = field(default_factory=dict, repr=False)
     _name: str | None = None
     _trigger: dict[str, Any] = field(default_factory=dict)
     _partition_by: tuple[str, ...] = ()
@@ -360,7 +371,7 @@ class StreamWriter:
 
     @property
     def _sink_options(self) -> dict[str, str]:
-        return {key: value for key, value in self._options.items() if key not in _OWN_OPTIONS}
+        return {key: value for key, value in self._options.items() if not _is_own(key)}
 
     def _identity(self, checkpoint: str, view: int | str) -> str:
         """Return the name under which a table knows this query: it moves with the checkpoint."""
@@ -453,11 +464,36 @@ class StreamWriter:
     def _every(self, interval: str) -> StreamWriter:
         return self.trigger(processingTime=interval)
 
-    def _local_folder(self, checkpoint: str) -> str:
+    def _local_folder(self, state: str) -> str:
         base = self._options.get("localDir") or os.path.join(
             tempfile.gettempdir(), f"icestream-{os.getuid()}"
         )
-        return os.path.join(base, xxhash.xxh3_64_hexdigest(checkpoint.encode()))
+        return os.path.join(base, xxhash.xxh3_64_hexdigest(state.encode()))
+
+    def _state_location(self, checkpoint: str) -> str:
+        """Return where the state is: an option, or the checkpoint."""
+        chosen = self._options.get("stateLocation")
+        return checkpoint if chosen is None else _location(chosen)
+
+    def _files(self, state: str) -> Files:
+        """Return the files at a location."""
+        options = {
+            key.removeprefix(_STORAGE): value
+            for key, value in self._options.items()
+            if key.startswith(_STORAGE)
+        }
+        limit = parse_bytes(options.pop("cache", LIMIT))
+        if store_scheme(state) is not None:
+            return StoreFiles(options, f"{self._local_folder(state)}.copies", limit)
+        if options:
+            msg = f"options 'storage.*' are for object stores, but the state is at {state}"
+            raise DefinitionError(msg)
+        scheme = state.partition("://")[0] if "://" in state else None
+        if scheme is not None and scheme not in EXCLUSIVE:
+            known = ", ".join(f"{each}://" for each in (*SCHEMES, *EXCLUSIVE, "file"))
+            msg = f"state cannot be stored on {scheme}://; choose one of {known}"
+            raise DefinitionError(msg)
+        return LocalFiles() if scheme is None else RemoteFiles()
 
     def _exchange(self) -> str:
         chosen = self._options.get("exchange")
@@ -494,8 +530,8 @@ class StreamWriter:
 
     # -- starting --------------------------------------------------------------------------
 
-    def _settings(self, files: Files, checkpoint: str) -> Settings:
-        root = f"{checkpoint}/icestream"
+    def _settings(self, files: Files, state: str) -> Settings:
+        root = f"{state}/icestream"
         codec = self._options.get("compression.log")
         if codec not in (None, "lz4", "zstd"):
             msg = f"option 'compression.log' must be 'lz4' or 'zstd'; got {codec!r}"
@@ -508,7 +544,7 @@ class StreamWriter:
         every = self._trigger.get("processingTime")
         return Settings(
             root=root,
-            local=self._local_folder(checkpoint),
+            local=self._local_folder(state),
             budget=self._memory,
             shards=shards,
             parallelism=self._number_of_tasks(shards),
@@ -576,8 +612,9 @@ class StreamWriter:
     ) -> tuple[Driver[DataFrame], Computation, Settings, Files]:
         """Open the checkpoint for a plan."""
         plan = self._planned(built.plan, modes)
-        files = _files_at(checkpoint)
-        settings = self._settings(files, checkpoint)
+        state = self._state_location(checkpoint)
+        files = self._files(state)
+        settings = self._settings(files, state)
         executor = self._executor(built.events, files, settings)
         lease = Lease(files, settings.root)
         if self._options.get("takeOver", "false").lower() != "true":
@@ -668,7 +705,7 @@ def _check_writers(writers: Sequence[object]) -> None:
         if not isinstance(each, StreamWriter):
             msg = f"ice.start takes what result.writeStream returns; got {type(each).__name__}"
             raise DefinitionError(msg)
-        own = sorted({*_OWN_OPTIONS} & {*each._options})
+        own = sorted(filter(_is_own, each._options))
         scale = each._shards or each._parallelism or each._memory != parse_bytes(DEFAULT_MEMORY)
         if own or each._trigger or scale:
             said = [*own, *each._trigger] or ["memory, shards or parallelism"]
@@ -748,9 +785,10 @@ def _run(
             warn_of_late_events(plan, delivery.progress, checkpoint)
 
     about = {"name": lead._name, "plan": plan.describe(), "shards": settings.shards}
-    query = Query(driver, deliver, QueryHistory(checkpoint, about), flush=flush)
+    state = lead._state_location(checkpoint)
+    query = Query(driver, deliver, QueryHistory(state, about), flush=flush)
     if lead._options.get("ui", os.environ.get(SHOWN, "false")).lower() == "true":
-        query.uiWebUrl = shared_page(checkpoint).url
+        query.uiWebUrl = shared_page(state).url
         print(f"icestream: the dashboard of the query is at {query.uiWebUrl}", file=sys.stderr)
     return query.start(
         lambda batch: paced._begin(built.read, batch, f"{_for_spark(checkpoint)}/spark")
@@ -804,8 +842,9 @@ def _location(chosen: str) -> str:
     return chosen.rstrip("/") if "://" in chosen else os.path.abspath(chosen)
 
 
-def _files_at(location: str) -> Files:
-    return RemoteFiles() if "://" in location else LocalFiles()
+def _is_own(option: str) -> bool:
+    """Return whether an option is not one of the sink."""
+    return option in _OWN_OPTIONS or option.startswith(_STORAGE)
 
 
 def _for_spark(location: str) -> str:

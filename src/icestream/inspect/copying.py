@@ -25,6 +25,7 @@ from icestream.core.errors import CheckpointError, DamageError
 from icestream.inspect.access.checkpoint import INSIDE, Checkpoint
 from icestream.inspect.verify import DELIVERED
 from icestream.state.files import Files, folder_of
+from icestream.state.stores.files import files_at
 from icestream.state.versions.commits import IDENTITY, PLAN, RESULTS, SEGMENTS
 from icestream.state.versions.idle import IDLE, IdleBatches
 
@@ -50,18 +51,18 @@ class CheckpointCopy:
 def copy_checkpoint(location: str, target: str, *, clone: bool = False) -> CheckpointCopy:
     """Copy the last version of a checkpoint to a new folder; a clone gets its own identity."""
     checkpoint = Checkpoint(location)
-    files, whole = checkpoint.files, checkpoint.root.endswith(f"/{INSIDE}")
-    if files.exists(target):
+    copy, whole = files_at(target), checkpoint.root.endswith(f"/{INSIDE}")
+    if copy.exists(target):
         msg = f"{target} already exists; name a new folder for the copy"
         raise CheckpointError(msg)
     root = f"{target}/{INSIDE}" if whole else target
     for _ in range(TRIES):
         version = checkpoint.commit().version
         try:
-            copied = copy_version(checkpoint, version, root, identity=not clone)
+            copied = copy_version(checkpoint, version, copy, root, identity=not clone)
             if whole:
-                copied += _copy_spark(checkpoint, version, folder_of(checkpoint.root), target)
-            copied += copy_commits(checkpoint, version, root)
+                copied += _copy_spark(checkpoint, version, copy, target)
+            copied += copy_commits(checkpoint, version, copy, root)
         except (FileNotFoundError, DamageError):
             if checkpoint.versions[-1] == version:
                 raise
@@ -74,6 +75,7 @@ def copy_checkpoint(location: str, target: str, *, clone: bool = False) -> Check
 def copy_version(
     checkpoint: Checkpoint,
     version: int,
+    copy: Files,
     root: str,
     *,
     identity: bool = True,
@@ -93,19 +95,19 @@ def copy_version(
         source = f"{checkpoint.root}/{path}"
         if source in without or (path not in needed and not files.exists(source)):
             continue
-        copied.append(copy_file(files, source, f"{root}/{path}"))
+        copied.append(copy_file(files, source, copy, f"{root}/{path}"))
     return copied
 
 
 def copy_commits(
-    checkpoint: Checkpoint, version: int, root: str, without: Collection[str] = ()
+    checkpoint: Checkpoint, version: int, copy: Files, root: str, without: Collection[str] = ()
 ) -> list[int]:
     """Copy the commits up to a version, and the takeovers that say what their names mean."""
-    store = checkpoint.store
+    store, base = checkpoint.store, checkpoint.root
     kept = [each for each in checkpoint.versions if each <= version]
     sources = [*store.takeovers_until(version), *map(store.path, kept)]
     return [
-        copy_file(checkpoint.files, source, f"{root}/{os.path.relpath(source, checkpoint.root)}")
+        copy_file(checkpoint.files, source, copy, f"{root}/{os.path.relpath(source, base)}")
         for source in sources
         if source not in without
     ]
@@ -120,8 +122,9 @@ def _marks(checkpoint: Checkpoint, version: int) -> Iterator[str]:
                 yield f"{DELIVERED}/{view}/{mark}"
 
 
-def _copy_spark(checkpoint: Checkpoint, version: int, folder: str, target: str) -> list[int]:
+def _copy_spark(checkpoint: Checkpoint, version: int, copy: Files, target: str) -> list[int]:
     """Copy Spark's offsets and commits up to the batch of a version, and all of its sources."""
+    folder = folder_of(checkpoint.root)
     files, idle = checkpoint.files, IdleBatches(checkpoint.files, checkpoint.root)
     idle.resume()
     last = idle.reached(checkpoint.store.load(version))
@@ -134,28 +137,28 @@ def _copy_spark(checkpoint: Checkpoint, version: int, folder: str, target: str) 
         names = files.list(f"{folder}/{SPARK}/sources/{source}")
         paths += [f"sources/{source}/{name}" for name in names]
     return [
-        copy_file(files, f"{folder}/{SPARK}/{path}", f"{target}/{SPARK}/{path}")
+        copy_file(files, f"{folder}/{SPARK}/{path}", copy, f"{target}/{SPARK}/{path}")
         for path in paths
         if files.exists(f"{folder}/{SPARK}/{path}")
     ]
 
 
-def copy_file(files: Files, source: str, target: str) -> int:
+def copy_file(files: Files, source: str, copy: Files, target: str) -> int:
     """Copy a file durably, unless an earlier try has; return its size."""
     opened = files.open(source)
     try:
-        if files.exists(target):
-            if len(files.read(target)) == opened.size:
+        if copy.exists(target):
+            if len(copy.read(target)) == opened.size:
                 return opened.size
-            files.unlink(target)
-        made = files.create(target)
+            copy.unlink(target)
+        made = copy.create(target)
         try:
             for offset in range(0, opened.size, _PIECE):
                 made.write(opened.read_at(offset, _PIECE))
             made.sync()
         finally:
             made.close()
-        files.sync_folder(folder_of(target))
+        copy.sync_folder(folder_of(target))
         return opened.size
     finally:
         opened.close()

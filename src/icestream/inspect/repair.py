@@ -30,6 +30,7 @@ from icestream.inspect.copying import SPARK, copy_commits, copy_version
 from icestream.inspect.verify import REPAIRED, VerifyReport, verify
 from icestream.runtime.version.lease import Lease
 from icestream.state.files import folder_of
+from icestream.state.stores.files import files_at
 from icestream.state.versions.commits import COMMITS, PLAN, Commit
 from icestream.state.versions.ownership import Owner
 
@@ -84,14 +85,14 @@ def plan_repair(checkpoint: Checkpoint, memory: int = MEMORY) -> Repair:
 def repair_copy(checkpoint: Checkpoint, repair: Repair, target: str) -> None:
     """Repair a copy: write what is intact to a new folder."""
     version = _possible(repair)
-    files = checkpoint.files
-    if files.exists(target):
+    files, copy = checkpoint.files, files_at(target)
+    if copy.exists(target):
         msg = f"{target} already exists; name a new folder for the repaired copy"
         raise CheckpointError(msg)
     dropped = set(repair.dropped)
-    copy_version(checkpoint, version, target, without=dropped)
-    files.put(f"{target}/{REPAIRED}/{version:012d}", b"")
-    copy_commits(checkpoint, version, target, dropped)
+    copy_version(checkpoint, version, copy, target, without=dropped)
+    copy.put(f"{target}/{REPAIRED}/{version:012d}", b"")
+    copy_commits(checkpoint, version, copy, target, dropped)
 
 
 def repair_in_place(checkpoint: Checkpoint, repair: Repair) -> str:

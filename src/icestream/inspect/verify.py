@@ -37,6 +37,7 @@ from icestream.inspect.state_rows import Reading
 from icestream.plan.state_schema import NoSchema
 from icestream.state.log.format import NO_MARKER, SegmentInfo, show_marker
 from icestream.state.log.reader import SegmentReader
+from icestream.state.stores.packs import holder_of
 from icestream.state.versions.commits import PLAN, RESULTS, SEGMENTS, Commit, LiveSegment
 
 #: marks of versions delivered to a sink that cannot detect repetitions, and their content
@@ -203,7 +204,7 @@ class _Checking:
     def _file(self, folder: str, info: SegmentInfo, version: int, *, needed: bool) -> bool:
         """Check a file once, however many versions name it."""
         path = f"{self._at.root}/{folder}/{info.name}"
-        self._named.add(path)
+        self._named.add(holder_of(self._at.files, path))
         if path not in self._segments:
             if not self._at.files.exists(path):
                 if needed:

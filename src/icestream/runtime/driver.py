@@ -57,6 +57,7 @@ from icestream.runtime.work.latest.work import UpdatesWork
 from icestream.runtime.work.windows.work import WindowWork
 from icestream.state.arena import remove, sweep
 from icestream.state.files import Files
+from icestream.state.stores.bucket import REQUESTS
 from icestream.state.versions.commits import (
     EVENTS,
     EXCHANGE,
@@ -358,6 +359,7 @@ class Driver(Generic[Batch_contra]):
             ) from error
         finally:
             self._remove_parcels(context.folder)
+        requests = REQUESTS.total()
         commit = self._commit(context, number, reached, seen, parcels, made)
         timer.note("commit")
         self.delivered()
@@ -375,6 +377,7 @@ class Driver(Generic[Batch_contra]):
             timer,
             budget=self._settings.budget,
             jobs=self._plan.jobs,
+            requests=REQUESTS.total() - requests,
         )
         return self._delivery(commit, again=False, progress=progress)
 
@@ -450,8 +453,7 @@ class Driver(Generic[Batch_contra]):
         if not self._settings.exchange_in_storage:
             shutil.rmtree(folder, ignore_errors=True)
             return
-        for name in self._files.list(folder):
-            self._files.unlink(f"{folder}/{name}")
+        self._files.unlink(*(f"{folder}/{name}" for name in self._files.list(folder)))
 
     @property
     def _first_ordinal(self) -> int:

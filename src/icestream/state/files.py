@@ -122,8 +122,8 @@ class Files(Protocol):
     def rename(self, source: str, target: str) -> None:
         """Rename, replacing `target`; durable after `sync_folder` of the target's folder."""
 
-    def unlink(self, path: str) -> None:
-        """Remove a file; a missing one is fine. Durable after `sync_folder`."""
+    def unlink(self, *paths: str) -> None:
+        """Remove files; missing ones are fine. Durable after `sync_folder`."""
 
     def list(self, folder: str) -> list[str]:
         """Return the names in a folder, sorted, without dot-files; [] if it is missing."""
@@ -304,10 +304,11 @@ class LocalFiles:
         with _refusals_named(target):
             os.rename(source, target)
 
-    def unlink(self, path: str) -> None:
-        """Remove a file; a missing one is fine. Durable after `sync_folder`."""
-        with _refusals_named(path), contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+    def unlink(self, *paths: str) -> None:
+        """Remove files; missing ones are fine. Durable after `sync_folder`."""
+        for path in paths:
+            with _refusals_named(path), contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
 
     def list(self, folder: str) -> list[str]:
         """Return the names in a folder, sorted, without dot-files; [] if it is missing."""

@@ -201,12 +201,12 @@ class SimulatedDisk:
         if source != target:
             self._change({source: None, target: content})
 
-    def unlink(self, path: str) -> None:
-        """Remove a file; a missing one is fine."""
-        path = posixpath.normpath(path)
-        self._step("unlink", path)
-        if path in self._names:
-            self._change({path: None})
+    def unlink(self, *paths: str) -> None:
+        """Remove files, one step each; missing ones are fine."""
+        for path in map(posixpath.normpath, paths):
+            self._step("unlink", path)
+            if path in self._names:
+                self._change({path: None})
 
     def list(self, folder: str) -> list[str]:
         """Return the names of files and folders in a folder, sorted, without dot-files."""

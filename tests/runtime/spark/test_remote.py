@@ -36,28 +36,6 @@ def test_a_second_put_of_one_path_is_refused(spark: SparkSession, tmp_path: Path
     assert files.read(path) == b"first"
 
 
-def test_one_of_several_puts_wins(tmp_path: Path) -> None:
-    files = RemoteFiles()
-    for number in range(100):
-        path, begin = f"{uri(tmp_path)}/commits/{number}.json", threading.Barrier(3)
-        won: list[bytes] = []
-
-        def put(content: bytes, path: str, begin: threading.Barrier, won: list[bytes]) -> None:
-            begin.wait()
-            if files.put(path, content):
-                won.append(content)
-
-        racers = [
-            threading.Thread(target=put, args=(content, path, begin, won))
-            for content in (b"one", b"two", b"three")
-        ]
-        for racer in racers:
-            racer.start()
-        for racer in racers:
-            racer.join()
-        assert won == [files.read(path)]
-
-
 class _Failure(Py4JJavaError):  # type: ignore[misc]
     """A failure of the JVM without a JVM."""
 
@@ -92,27 +70,6 @@ def test_put_reads_back_what_became_of_it(tmp_path: Path) -> None:
         remote._created(files, path, b"ours", failed)
     with pytest.raises(StorageError, match="does not have it"):
         remote._created(files, path, b"ours", lambda: None)
-
-
-def test_a_storage_that_cannot_create_exclusively_is_named_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    remote._warn_of.cache_clear()
-    for _ in range(2):
-        remote._warn_of("s3a")
-    assert [record.message.split(":")[0] for record in caplog.records] == ["s3a"]
-
-
-@pytest.mark.parametrize("name", [b"first", b"second"])
-def test_sparks_manager_creates_what_is_not_there(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: bytes
-) -> None:
-    """Take the way of other storages on a local folder."""
-    monkeypatch.setattr(remote, "_is_local", lambda _path: False)
-    files, path = RemoteFiles(), f"{uri(tmp_path)}/commits/1.json"
-    assert files.put(path, name)
-    assert not files.put(path, b"third")
-    assert files.read(path) == name
 
 
 def test_put_works_in_any_thread_of_the_driver(spark: SparkSession, tmp_path: Path) -> None:

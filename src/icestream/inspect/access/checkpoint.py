@@ -17,7 +17,8 @@ from typing import Any
 from icestream.core.errors import CheckpointError, DamageError, IcestreamError
 from icestream.plan import state_schema as state_schemas
 from icestream.plan.state_schema import StateSchema
-from icestream.state.files import Files, LocalFiles
+from icestream.state.files import Files
+from icestream.state.stores.files import files_at
 from icestream.state.versions.commits import (
     COMMITS,
     PLAN,
@@ -40,7 +41,7 @@ class Checkpoint:
 
     def __init__(self, location: str, files: Files | None = None) -> None:
         """Open the checkpoint of a query, or the folder inside it that holds the state."""
-        self.files = files or LocalFiles()
+        self.files = files or files_at(location)
         self.root = self._find(location.rstrip("/") or "/")
         self.store = VersionStore(self.files, self.root)
 

@@ -77,11 +77,12 @@ class ScratchFiles:
         del source
         raise self._refusal(target)
 
-    def unlink(self, path: str) -> None:
-        """Remove a file of the scratch folder; refuse any other."""
-        if not os.path.exists(self._own(path)):
-            raise self._refusal(path)
-        self._local.unlink(self._own(path))
+    def unlink(self, *paths: str) -> None:
+        """Remove files of the scratch folder; refuse any other."""
+        for path in paths:
+            if not os.path.exists(self._own(path)):
+                raise self._refusal(path)
+            self._local.unlink(self._own(path))
 
     def list(self, folder: str) -> list[str]:
         """Return the names in a folder of the read-only files."""

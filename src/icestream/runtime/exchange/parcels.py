@@ -35,6 +35,8 @@ from icestream.state.log.ipc import read_batch, read_table, write_table
 from icestream.state.log.reader import SegmentReader
 from icestream.state.log.segments import segment_name
 from icestream.state.log.writer import SegmentWriter
+from icestream.state.stores.bucket import REQUESTS
+from icestream.state.stores.files import StoreFiles
 from icestream.state.versions.attempts import epoch_of, new_attempt
 from icestream.state.versions.commits import RESULTS, SEGMENTS
 from icestream.state.versions.table_files import LATE_VIEW, TableFile
@@ -93,6 +95,8 @@ class Sent:
     raw_events: SegmentInfo | None
     #: files for the table of refused rows
     tables: tuple[TableFile, ...] = ()
+    #: requests to an object store that it made
+    requests: int = 0
 
 
 class ExchangeWriter:
@@ -116,6 +120,9 @@ class ExchangeWriter:
         self._codec = codec
         self._late: SegmentWriter | None = None
         self._kept: SegmentWriter | None = None
+        self._requests = REQUESTS.total()
+        #: others see a file in a store once it is synced, on a disk at once
+        self._in_store = isinstance(files, StoreFiles)
         self._writer = SegmentWriter(files, path, 0)
 
     def entries(self, shard: int, table: Table, kind: int = ENTRIES, part: int = 0) -> None:
@@ -177,14 +184,15 @@ class ExchangeWriter:
         return self._kept
 
     def finish(self) -> Sent:
-        """Close the parcel; durable files are synced, the parcel need not survive."""
-        self._writer.finish(sync=False)
+        """Close the parcel for others to read; it need not survive, as durable files must."""
+        self._writer.finish(sync=self._in_store)
         late = None if self._late is None else self._late.finish()
         if self._kept is not None and self._kept.records == 0:
             self._kept.abandon()
             self._kept = None
         tables = () if self._tables is None else tuple(self._tables.finish(sync=True))
-        return Sent(late, None if self._kept is None else self._kept.finish(), tables)
+        kept = None if self._kept is None else self._kept.finish()
+        return Sent(late, kept, tables, REQUESTS.total() - self._requests)
 
     def abandon(self) -> None:
         """Remove everything that was written."""

@@ -1,4 +1,4 @@
-"""Checkpoints on HDFS, S3, GCS or any storage that both Spark and Arrow can access.
+"""Checkpoints on HDFS, which both Spark and Arrow can access.
 
 Idea: tasks read and write segments and results through `pyarrow.fs`; a file there is durable once
 it is closed. Arrow cannot create a file only if it does not exist. Only commits need this, and the
@@ -6,21 +6,17 @@ driver makes them with Spark's checkpoint file manager, as Spark does for its ow
 
 Invariants:
 1. `put` creates a complete file or none, and never replaces one
-   (`test_a_second_put_of_one_path_is_refused`); if several race for a name, one wins
-   (`test_one_of_several_puts_wins`). It reads the file back and returns what is there, so that a
-   lost answer, or a close that failed unnoticed, leaves no doubt about a commit
+   (`test_a_second_put_of_one_path_is_refused`). It reads the file back and returns what is there,
+   so that a lost answer, or a close that failed unnoticed, leaves no doubt about a commit
    (`test_put_reads_back_what_became_of_it`).
 2. Everything but `put` works in a task without a JVM (`test_tasks_need_no_jvm`).
 
-Limits: whether `put` is exclusive depends on the storage, as for Spark's own checkpoints. Local
-files are linked and HDFS renames without replacing, so one of two wins. Object stores have no such
-rename (`EXCLUSIVE` lists the storages that do): two programs that create a file at the same moment
-may both believe that they have won; a warning is issued once.
+Limits: `put` is exclusive because HDFS renames without replacing. Object stores have no such
+rename: `icestream.state.stores` reaches them.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -33,14 +29,10 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from icestream.core.errors import DefinitionError, StorageError
-from icestream.state.files import LocalFiles, NewFile, OpenFile, folder_of
+from icestream.state.files import NewFile, OpenFile, folder_of
 
-#: schemes of Hadoop that have another name in Arrow
-_ARROW_SCHEMES = {"s3a": "s3", "s3n": "s3", "wasbs": "abfs", "abfss": "abfs"}
 #: storages on which creating a file fails if another program created it first, at any moment
-EXCLUSIVE = frozenset({"file", "hdfs", "viewfs"})
-
-_LOG = logging.getLogger(__name__)
+EXCLUSIVE = ("hdfs", "viewfs")
 
 
 class RemoteFiles:
@@ -68,10 +60,6 @@ class RemoteFiles:
 
     def put(self, path: str, data: bytes) -> bool:
         """Create a file with this content, on the driver; False if another one exists."""
-        if _is_local(path):
-            return LocalFiles().put(_find(path)[1], data)
-        if urlsplit(path).scheme not in EXCLUSIVE:
-            _warn_of(urlsplit(path).scheme)
         spark = SparkSession.getActiveSession() or SparkSession._instantiatedSession
         if spark is None:
             msg = f"{path} can only be created by the driver, with a running Spark session"
@@ -96,11 +84,12 @@ class RemoteFiles:
         system, place = _find(source)
         system.move(place, _find(target)[1])
 
-    def unlink(self, path: str) -> None:
-        """Remove a file; a missing one is fine."""
-        system, place = _find(path)
-        if system.get_file_info(place).type != pafs.FileType.NotFound:
-            system.delete_file(place)
+    def unlink(self, *paths: str) -> None:
+        """Remove files; missing ones are fine."""
+        for path in paths:
+            system, place = _find(path)
+            if system.get_file_info(place).type != pafs.FileType.NotFound:
+                system.delete_file(place)
 
     def list(self, folder: str) -> list[str]:
         """Return the names in a folder, sorted; none if it is missing."""
@@ -132,21 +121,6 @@ def _created(files: RemoteFiles, path: str, data: bytes, create: Callable[[], No
     except FileNotFoundError:
         reason = "its storage accepted it but does not have it" if failure is None else failure
         raise _refused(path, getattr(reason, "java_exception", reason)) from failure
-
-
-def _is_local(path: str) -> bool:
-    """Return whether this process can link files there."""
-    return urlsplit(path).scheme == "file"
-
-
-@lru_cache(maxsize=16)
-def _warn_of(scheme: str) -> None:
-    """Warn once that a storage cannot create files exclusively."""
-    _LOG.warning(
-        "%s:// cannot create a file exclusively through Spark: two programs that open one "
-        "checkpoint at the same moment may both believe that they own it. Start one at a time",
-        scheme,
-    )
 
 
 class _RemoteNewFile:
@@ -201,9 +175,8 @@ def _refused(path: str, reason: object) -> StorageError:
 
 @lru_cache(maxsize=16)
 def _system(scheme: str, host: str) -> Any:
-    known = _ARROW_SCHEMES.get(scheme, scheme)
     try:
-        return pafs.FileSystem.from_uri(f"{known}://{host}/")[0]
+        return pafs.FileSystem.from_uri(f"{scheme}://{host}/")[0]
     except pa.ArrowInvalid as error:
         msg = f"checkpoints cannot be stored on {scheme}://{host}: {error}. Choose another location"
         raise DefinitionError(msg) from None
@@ -211,6 +184,4 @@ def _system(scheme: str, host: str) -> Any:
 
 def _find(path: str) -> tuple[Any, str]:
     parts = urlsplit(path)
-    system = _system(parts.scheme, parts.netloc)
-    bucket = "" if parts.scheme in ("file", "hdfs", "viewfs") else parts.netloc
-    return system, f"{bucket}{parts.path}" if bucket else parts.path
+    return _system(parts.scheme, parts.netloc), parts.path

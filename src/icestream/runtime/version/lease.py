@@ -113,7 +113,9 @@ class Lease:
             name = f"{self._epoch:08d}-{self._clock.now()}"
             if name == self._name:
                 return
-            self._files.create(f"{self._folder}/{name}").close()
+            file = self._files.create(f"{self._folder}/{name}")
+            file.sync()
+            file.close()
             before, self._name = self._name, name
             if before is not None:
                 self._files.unlink(f"{self._folder}/{before}")

@@ -38,9 +38,11 @@ def progress_of(
     *,
     budget: int,
     jobs: int,
+    requests: int = 0,
 ) -> dict[str, Any]:
-    """Return the progress of a committed version."""
+    """Return the progress of a committed version, with the storage `requests` of the driver."""
     reports = made.reports
+    tasks = [r.statistics.get("requests", 0) for r in reports] or [0]
     rows = total(parcels, "rows")
     log = sum(segment.info.bytes for segment in live)
     return {
@@ -60,6 +62,12 @@ def progress_of(
             "budgetBytes": budget,
             "logBytes": log,
             "segments": len(live),
+            "storageRequests": {
+                "driver": requests,
+                "ingest": sum(parcel.sent.requests for parcel in parcels),
+                "shards": sum(tasks),
+                "mostOfATask": max(tasks),
+            },
             **made.facts,
             "logToEstimate": made.expected and round(log / made.expected.log, 3),
             "groups": sum(r.statistics["groups"] for r in reports),

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from icestream.state.files import Files
+from icestream.state.stores.packs import holder_of
 from icestream.state.versions.attempts import epoch_of
 from icestream.state.versions.commits import (
     RESULTS,
@@ -82,8 +83,7 @@ class VersionRetention:
             return
         self._store.check_owner()
         named = self._names(last)
-        for path in self._named - named:
-            self._files.unlink(path)
+        self._files.unlink(*sorted(self._named - named))
         self._named = named
         if last.version % SWEEP_EVERY == 0:
             self._sweep()
@@ -115,18 +115,16 @@ class VersionRetention:
         segments = {each.info.name for each in self._restorable(versions[0])[1]}
         segments |= {each.info.name for commit in commits for each in commit.added}
         rows = {info.name for commit in commits for info in (*commit.results, *commit.late)}
-        return {f"{self._root}/{SEGMENTS}/{name}" for name in segments} | {
-            f"{self._root}/{RESULTS}/{name}" for name in rows
-        }
+        paths = [f"{self._root}/{SEGMENTS}/{name}" for name in segments]
+        paths += [f"{self._root}/{RESULTS}/{name}" for name in rows]
+        return {holder_of(self._files, path) for path in paths}
 
     def _sweep(self, left: Collection[str] | None = None) -> None:
         """Remove files of failed attempts, and of losing attempts that are still writing."""
         if left is None:
             own = self._store.epoch
             left = [path for path in self.stored() if epoch_of(path.rpartition("/")[2]) <= own]
-        for path in left:
-            if path not in self._named:
-                self._files.unlink(path)
+        self._files.unlink(*(path for path in left if path not in self._named))
 
 
 __all__ = ["SWEEP_EVERY", "VersionRetention"]

@@ -43,6 +43,7 @@ from icestream.state.log.ipc import write_table
 from icestream.state.log.reader import Log, SegmentReader
 from icestream.state.log.segments import SegmentTable, segment_name
 from icestream.state.log.writer import SegmentWriter
+from icestream.state.stores.bucket import REQUESTS
 from icestream.state.validation import validated
 from icestream.state.versions.attempts import new_attempt
 from icestream.state.versions.commits import RESULTS, SEGMENTS, Commit, VersionStore, is_base
@@ -143,7 +144,9 @@ class ShardTask:
     #: for each edge inside the fusion, the place of its target among these shards
     hands: Mapping[int, int] = field(default_factory=dict)
 
-    def run(self, reader: ParcelReader, tables: TableWriters) -> ShardReport:
+    def run(
+        self, reader: ParcelReader, past: VersionStore, attempt: str, tables: TableWriters
+    ) -> ShardReport:
         """Run this shard, together with the shards of other components that are fused with it.
 
         Files are durable only once they are synced; those of tables are still open.
@@ -152,7 +155,7 @@ class ShardTask:
         opened: list[OpenShard] = []
         try:
             for task in (self, *self.fused):
-                opened.append(OpenShard(task, reader, tables))
+                opened.append(OpenShard(task, reader, past, attempt, tables))
             for each in opened:
                 for view, batch in each.emitted():
                     self._hand_on(each, view, batch, opened)
@@ -178,10 +181,6 @@ class ShardTask:
         for further, made in opened[target].take(-1 - view, batch):
             self._hand_on(opened[target], further, made, opened)
 
-    @property
-    def _store(self) -> VersionStore:
-        return VersionStore(self.files, self.root)
-
     def open_arena(self, budget: Budget) -> tuple[Arena, bool]:
         """Return the arena of the previous version, or an empty one that must be rebuilt."""
         account = budget.account("groups")
@@ -194,17 +193,16 @@ class ShardTask:
                 return claimed, False
         return Arena.create(self.arenas, account), self.arena is not None
 
-    def restore(self, operator: Operator, space: ShardSpace) -> None:
+    def restore(self, operator: Operator, space: ShardSpace, past: VersionStore) -> None:
         """Restore the state of the previous version into an empty arena."""
-        space.learn(self._store.live(self.version - 1), self.shard)
-        with validated(self._store.path(self.version - 1)):
-            operator.restore(self._history())
+        space.learn(past.live(self.version - 1), self.shard)
+        with validated(past.path(self.version - 1)):
+            operator.restore(self._history(past))
 
-    def _history(self) -> list[PastVersion]:
+    def _history(self, past: VersionStore) -> list[PastVersion]:
         """Return the versions since the snapshot that this shard is rebuilt from."""
-        last = self._store.load(self.version - 1)
-        first = max(1, last.bases[self.shard])
-        return [_past(self._store.load(v), self.shard) for v in range(first, self.version)]
+        first = max(1, past.load(self.version - 1).bases[self.shard])
+        return [_past(past.load(v), self.shard) for v in range(first, self.version)]
 
 
 def run_all(tasks: Sequence[ShardTask]) -> list[ShardReport]:
@@ -212,17 +210,21 @@ def run_all(tasks: Sequence[ShardTask]) -> list[ShardReport]:
     if not tasks:
         return []
     first, reports = tasks[0], list[ShardReport]()
+    requests = REQUESTS.total()
+    past = VersionStore(first.files, first.root)
+    attempt = new_attempt(first.epoch, packed=getattr(first.files, "packs", False))
     tables = TableWriters(first.tables, first.version, first.place, first.epoch)
     try:
         for paths, alike in groupby(tasks, key=lambda task: task.parcels):
             with closing(ParcelReader(first.parcel_files, paths)) as reader:
-                reports += [task.run(reader, tables) for task in alike]
+                reports += [task.run(reader, past, attempt, tables) for task in alike]
         reports[0].tables = tuple(tables.finish())
         written = [path for each in reports for path in each.written(first.root)]
         _sync(first, written, tables.written)
     except BaseException:
         tables.abandon()
         raise
+    reports[0].statistics["requests"] = REQUESTS.total() - requests
     return reports
 
 
@@ -240,11 +242,18 @@ def _sync(task: ShardTask, own: list[str], of_tables: Mapping[str, list[str]]) -
 class OpenShard:
     """A running shard: its arena, its operator, and the files that it writes."""
 
-    def __init__(self, task: ShardTask, reader: ParcelReader, tables: TableWriters) -> None:
+    def __init__(
+        self,
+        task: ShardTask,
+        reader: ParcelReader,
+        past: VersionStore,
+        attempt: str,
+        tables: TableWriters,
+    ) -> None:
         """Open the previous version and process the data from the exchange."""
         self._task = task
         self._tables = tables
-        self._attempt = new_attempt(task.epoch)
+        self._attempt = attempt
         self._budget = Budget(task.quota)
         self._arena, self._rebuilt = task.open_arena(self._budget)
         self._released = False
@@ -252,7 +261,7 @@ class OpenShard:
             self._space = ShardSpace(task, self._budget, self._arena, self._attempt)
             self._operator = task.work.operator(self._space)
             if self._rebuilt:
-                task.restore(self._operator, self._space)
+                task.restore(self._operator, self._space, past)
             self._operator.on_batch(task.work.inputs(reader, task.shard))
         except Refused as refused:
             self.discard()
@@ -264,7 +273,8 @@ class OpenShard:
         #: changes by edge, for other components and for those fused with this one
         self._sent: Counter[int] = Counter()
         self._writer: SegmentWriter | None = None
-        self._sending = None if task.sends is None else ChangeSender(task.sends, self._attempt)
+        name = f"{task.shard}-{attempt}"
+        self._sending = None if task.sends is None else ChangeSender(task.sends, name)
 
     def emitted(self) -> Iterator[Emitted]:
         """Yield what the shard emits up to the watermark."""

@@ -229,8 +229,8 @@ class SegmentWriter:
     def abandon(self) -> None:
         """Close and unlink the file, finished or not; abandoning twice is fine."""
         self._writable = False
-        self._file.close()
         self._files.unlink(self.path)
+        self._file.close()
 
     def __enter__(self) -> Self:
         """Return this writer."""

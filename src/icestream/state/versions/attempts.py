@@ -21,9 +21,10 @@ _EPOCH_DIGITS = 6
 _ID = re.compile(r"(?<![0-9a-f])([0-9a-f]{6})[0-9a-f]{10}(?![0-9a-f])")
 
 
-def new_attempt(epoch: int) -> str:
-    """Return an id that no other attempt has."""
-    return f"{epoch:0{_EPOCH_DIGITS}x}{uuid.uuid4().hex[: 16 - _EPOCH_DIGITS]}"
+def new_attempt(epoch: int, *, packed: bool = False) -> str:
+    """Return an id that no other attempt has; it is odd if its files are sent as one pack."""
+    chance = int(uuid.uuid4().hex[: 16 - _EPOCH_DIGITS], 16) & ~1 | packed
+    return f"{epoch:0{_EPOCH_DIGITS}x}{chance:0{16 - _EPOCH_DIGITS}x}"
 
 
 def epoch_of(name: str) -> int:

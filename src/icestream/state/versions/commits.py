@@ -248,6 +248,8 @@ class VersionStore:
         self._standing = Standing()
         #: what is known to be at a place: a takeover, or None for a commit
         self._known: dict[Place, Takeover | None] = {}
+        #: commits that were read, by path: they never change
+        self._read_commits: dict[str, Commit] = {}
 
     def versions(self) -> list[int]:
         """Return the versions that have a commit file, ascending."""
@@ -278,6 +280,11 @@ class VersionStore:
     def load(self, version: int) -> Commit:
         """Return one version; DamageError if its file is damaged or missing."""
         path = self.path(version)
+        if path not in self._read_commits:
+            self._read_commits[path] = self._load(path, version)
+        return self._read_commits[path]
+
+    def _load(self, path: str, version: int) -> Commit:
         value = self._read(path, "the commit file of a version is missing")
         if value.get("version") != version:
             raise DamageError(path, f"this is the commit of {value.get('version')}")
@@ -436,14 +443,15 @@ class VersionStore:
 
     def remove(self, versions: Iterable[int]) -> None:
         """Unlink commit files that no kept version needs."""
-        for version in versions:
-            self.files.unlink(self.path(version))
+        self.files.unlink(*map(self.path, versions))
 
     def forget_before(self, needed: int) -> None:
         """Unlink what only versions before one need, as far as the last look saw it."""
-        for place in self._standing.done_with(needed):
-            self.files.unlink(self._path(place))
+        gone = list(self._standing.done_with(needed))
+        self.files.unlink(*map(self._path, gone))
+        for place in gone:
             self._known.pop(place, None)
+            self._read_commits.pop(self._path(place), None)
 
     def with_manifest(self, commit: Commit, live: tuple[LiveSegment, ...]) -> Commit:
         """Add the list of all live segments to a commit if it is due."""

@@ -53,8 +53,7 @@ class IdleBatches:
         if name in self._names:
             return
         self._files.put(f"{self._folder}/{name}", b"")
-        for older in self._names:
-            self._files.unlink(f"{self._folder}/{older}")
+        self._files.unlink(*(f"{self._folder}/{older}" for older in self._names))
         self._names = [name]
 
 

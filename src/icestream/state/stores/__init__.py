@@ -1,0 +1,1 @@
+"""Durable files in object stores: requests that are repeated, objects, local copies of them."""

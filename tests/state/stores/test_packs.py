@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from icestream.core.errors import DamageError
+from icestream.inspect.access.checkpoint import Checkpoint
+from icestream.inspect.verify import verify
+from icestream.runtime.local import LocalQuery
+from icestream.state.files import LocalFiles
+from icestream.state.stores.bucket import CHUNK, REQUESTS
+from icestream.state.stores.files import StoreFiles
+from icestream.state.stores.packs import pack_of
+from icestream.state.versions.attempts import epoch_of, new_attempt
+from icestream.state.versions.commits import RESULTS, SEGMENTS, VersionStore
+from icestream.testing.crash_runs import Script, staged
+from tests.fixtures.object_store import in_memory
+
+ODD, EVEN = "000001c0ffee0001", "000001c0ffee0002"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    return f"memory://bucket{tmp_path}"
+
+
+def files_in(folder: Path) -> StoreFiles:
+    return StoreFiles(copies=str(folder), connect=in_memory)
+
+
+def test_the_name_of_a_file_tells_its_pack() -> None:
+    assert pack_of(f"s3://b/x/segments/0000000004-{ODD}.seg") == f"s3://b/x/segments/{ODD}.pack"
+    assert pack_of(f"s3://b/x/results/000000000001-3-{ODD}.rows") == f"s3://b/x/results/{ODD}.pack"
+    assert pack_of(f"s3://b/x/segments/0000000004-{EVEN}.seg") is None
+    assert pack_of(f"s3://b/x/exchange/00000001/3-{ODD}.parcel") is None
+    assert pack_of("s3://b/x/commits/000000000001-00000001.json") is None
+    assert all(int(new_attempt(7, packed=True), 16) % 2 for _ in range(50))
+    assert not any(int(new_attempt(7), 16) % 2 for _ in range(50))
+    assert epoch_of(f"{ODD}.pack") == 1
+
+
+def test_files_of_a_task_are_one_object(root: str, tmp_path: Path) -> None:
+    files = files_in(tmp_path / "a")
+    sizes = (0, 1, 1000, CHUNK, 3)
+    contents = {
+        f"{root}/segments/{n:010d}-{ODD}.seg": bytes([n]) * size for n, size in enumerate(sizes)
+    }
+    for path, data in contents.items():
+        file = files.create(path)
+        file.write(data)
+        file.close()
+    alone = files.create(f"{root}/segments/0000000009-{EVEN}.seg")
+    alone.write(b"alone")
+    alone.close()
+    REQUESTS.clear()
+    files.sync_files([*contents, f"{root}/segments/0000000009-{EVEN}.seg"])
+    assert files.list(f"{root}/segments") == [f"0000000009-{EVEN}.seg", f"{ODD}.pack"]
+    for folder, gets in (("a", 0), ("b", 2)):
+        files = files_in(tmp_path / folder)
+        REQUESTS.clear()
+        for path, data in contents.items():
+            opened = files.open(path)
+            assert opened.size == len(data)
+            assert opened.read_at(0, len(data) + 10) == data
+            assert opened.read_at(len(data), 5) == b""
+            opened.close()
+            assert files.read(path) == data
+            assert files.exists(path)
+        assert REQUESTS["get"] == gets
+        assert not files.exists(f"{root}/segments/0000000008-{ODD}.seg")
+    some = next(iter(contents))
+    files.unlink(some)
+    assert files.exists(some)
+    files.unlink(f"{root}/segments/{ODD}.pack")
+    assert not files.exists(some)
+    with pytest.raises(FileNotFoundError):
+        files.open(some)
+
+
+def test_a_file_that_was_copied_into_a_store_is_found_by_its_own_name(
+    root: str, tmp_path: Path
+) -> None:
+    files, path = files_in(tmp_path), f"{root}/segments/0000000004-{ODD}.seg"
+    files.put(path, b"copied")
+    assert files.open(path).read_at(0, 10) == b"copied"
+
+
+@pytest.mark.parametrize("cut", [slice(0, 10), slice(0, 40), slice(0, -1)])
+def test_a_damaged_pack_is_damage_of_its_file(root: str, tmp_path: Path, cut: slice) -> None:
+    files, path = files_in(tmp_path / "a"), f"{root}/segments/0000000004-{ODD}.seg"
+    file = files.create(path)
+    file.write(b"0123456789")
+    file.close()
+    files.sync_files([path])
+    pack = f"{root}/segments/{ODD}.pack"
+    whole = files.read(pack)
+    for damaged in (whole[cut], bytes([whole[0] ^ 1]) + whole[1:], whole[:30] + b"?" + whole[31:]):
+        files.unlink(pack)
+        assert files.put(pack, damaged)
+        with pytest.raises(DamageError, match=f"{ODD}.pack"):
+            files_in(tmp_path / str(len(damaged)) / str(damaged[0])).open(path)
+
+
+def test_nothing_is_left_in_a_store_that_no_version_names(root: str, tmp_path: Path) -> None:
+    script = Script(batches=12, shards=4)
+    files = files_in(tmp_path / "copies")
+    settings = replace(script.settings(str(tmp_path / "local")), root=root)
+    with staged():
+        query = LocalQuery(script.plan, settings, files, LocalFiles())
+        most = []
+        for action in script.actions:
+            if action is None:
+                (delivery,) = query.driver.flush()
+            else:
+                (delivery,) = query.driver.batch(action, script.inputs[action])
+            most.append(delivery.progress["icestream"]["storageRequests"]["mostOfATask"])
+        query.close()
+    assert max(most) <= 2
+    store = VersionStore(files, root)
+    last = store.versions()[-1]
+    live = {each.info.name for each in store.live(last - 1)} | {
+        each.info.name for each in store.load(last).added
+    }
+    rows = {info.name for v in (last - 1, last) for info in store.load(v).results}
+    late = {info.name for v in (last - 1, last) for info in store.load(v).late}
+    for folder, names in ((SEGMENTS, live), (RESULTS, rows | late)):
+        holders = {(pack_of(f"/{name}") or f"/{name}")[1:] for name in names}
+        assert set(files.list(f"{root}/{folder}")) == holders
+    report = verify(Checkpoint(root, files))
+    assert report.is_fine
+    assert not report.ignored
