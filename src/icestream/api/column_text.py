@@ -6,6 +6,8 @@ expression has a text that the package's own parser reads.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, SparkSession
@@ -42,7 +44,8 @@ def sql_text(expression: object, payload: pa.Schema, method: str) -> str:
 
 def _kind(column: Column) -> str:
     """Return the kind of a column: a name, text, an alias or something else."""
-    return str(column._jc.node().getClass().getSimpleName())
+    node: Any = column._jc.node  # a method of Java
+    return str(node().getClass().getSimpleName())
 
 
 __all__ = ["sql_text"]

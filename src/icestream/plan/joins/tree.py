@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pyarrow as pa
 
@@ -258,7 +259,7 @@ def _carrying_union(node: United, parts: tuple[Node, ...], tree: JoinTree) -> tu
 def _padded(node: Node, texts: Sequence[str], columns: pa.Schema) -> Node:
     """Return the chosen columns of a node, and nulls in those that it lacks."""
     chosen = Projection.bind(node.payload, texts)
-    fields = {"scope": node.scope, "grows": node.grows, "reach": node.reach}
+    fields: dict[str, Any] = {"scope": node.scope, "grows": node.grows, "reach": node.reach}
     projected = Mapped(
         chosen.schema, **fields, before=node, change=Projecting(chosen), text="keys of joins"
     )
