@@ -33,6 +33,7 @@ from icestream.runtime.version.work import Executor, Parcel
 from icestream.runtime.work.windows.ingest import Ingest
 from icestream.state.arena import Arena
 from icestream.state.files import Files
+from icestream.state.versions.commits import VersionStore
 
 
 class TaskFault(Protocol):
@@ -99,12 +100,14 @@ class FaultyShardTask(ShardTask):
     #: every executor has its own folder of arenas, as on separate hosts
     apart: bool = False
 
-    def run(self, reader: ParcelReader, tables: TableWriters) -> ShardReport:
+    def run(
+        self, reader: ParcelReader, past: VersionStore, attempt: str, tables: TableWriters
+    ) -> ShardReport:
         """Run the task, or fail."""
         task = self
         if self.apart:
             task = replace(self, arenas=os.path.join(self.arenas, f"apart-{os.getppid()}"))
-        work = partial(super(FaultyShardTask, task).run, reader, tables)
+        work = partial(super(FaultyShardTask, task).run, reader, past, attempt, tables)
         if self.fault is None or not _applies(self.fault, self.version, self.shard):
             return work()
         report: ShardReport = self.fault(work)

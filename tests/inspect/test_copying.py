@@ -58,12 +58,12 @@ def test_a_copy_of_a_live_checkpoint_goes_on_by_itself(
         copied: list[str] = []
         one = copying.copy_file
 
-        def while_it_runs(files: Any, source: str, target: str) -> int:
+        def while_it_runs(files: Any, source: str, copy: Any, target: str) -> int:
             # the query goes on between two files, until the first try has lost its version
             if len(copied) % 4 == 3 and len(expected) < 10:
                 expected.append(act(query, len(expected)))
             copied.append(source)
-            return one(files, source, target)
+            return one(files, source, copy, target)
 
         monkeypatch.setattr(copying, "copy_file", while_it_runs)
         done = copy_checkpoint(str(tmp_path / "original"), str(tmp_path / "copy"))

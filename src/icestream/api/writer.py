@@ -375,7 +375,8 @@ class StreamWriter:
 
     def _identity(self, checkpoint: str, view: int | str) -> str:
         """Return the name under which a table knows this query: it moves with the checkpoint."""
-        store = VersionStore(_files_at(checkpoint), f"{checkpoint}/icestream")
+        state = self._state_location(checkpoint)
+        store = VersionStore(self._files(state), f"{state}/icestream")
         return f"{store.identity()}-{view}"
 
     def _sink(self, view: int = 0, checkpoint: str | None = None) -> Sink:

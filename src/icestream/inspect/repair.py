@@ -85,7 +85,7 @@ def plan_repair(checkpoint: Checkpoint, memory: int = MEMORY) -> Repair:
 def repair_copy(checkpoint: Checkpoint, repair: Repair, target: str) -> None:
     """Repair a copy: write what is intact to a new folder."""
     version = _possible(repair)
-    files, copy = checkpoint.files, files_at(target)
+    copy = files_at(target)
     if copy.exists(target):
         msg = f"{target} already exists; name a new folder for the repaired copy"
         raise CheckpointError(msg)

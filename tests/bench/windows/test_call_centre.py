@@ -83,7 +83,7 @@ def test_a_log_in_memory_gives_the_rows_of_one_on_disk(tmp_path: Path, store: st
         query = LocalQuery(case.plan, settings, files)
         stream = AgentInteractions(rate=case.rate)
         batches = [
-            call_centre_over_time._batch(case.plan, stream, number * 500, 500)
+            call_centre_over_time.batch_of(case.plan, stream, number * 500, 500)
             for number in range(6)
         ]
         counts.append([query.feed([[batch]]).num_rows for batch in batches])

@@ -71,9 +71,9 @@ def test_crash_a_compaction_at_every_step(
                 raise Killed
 
         class Dying(TableFiles):
-            def unlink(self, path: str) -> None:
+            def unlink(self, *paths: str) -> None:
                 take()
-                super().unlink(path)
+                super().unlink(*paths)
 
             def rename(self, source: str, target: str) -> None:
                 take()

@@ -69,9 +69,9 @@ class MortalDisk(LocalFiles):
         self._steps.take("put")
         return super().put(path, data)
 
-    def unlink(self, path: str) -> None:
+    def unlink(self, *paths: str) -> None:
         self._steps.take("unlink")
-        super().unlink(path)
+        super().unlink(*paths)
 
     def sync_files(self, paths: Collection[str]) -> None:
         self._steps.take("sync files")

@@ -7,6 +7,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -41,7 +42,8 @@ def folder() -> str:
 
 def test_one_of_sixteen_threads_creates_an_object(bucket: Bucket, folder: str) -> None:
     for number in range(5):
-        won, begin = [], threading.Barrier(16)
+        won: list[bytes] = []
+        begin = threading.Barrier(16)
 
         def race(content: bytes, number: int, begin: threading.Barrier, won: list[bytes]) -> None:
             begin.wait()
@@ -70,7 +72,7 @@ def test_faults_of_the_network_change_nothing(
             match dice.choice(["put", "create", "get", "list", "delete"]):
                 case "put":
                     model[name] = str(step).encode()
-                    bucket.put(name, [lambda name=name: model[name]])
+                    bucket.put(name, [partial(model.__getitem__, name)])
                 case "create":
                     created = bucket.create(name, f"new {step}".encode())
                     if name not in model:

@@ -132,7 +132,7 @@ def test_copies_need_no_space(root: str, tmp_path: Path, monkeypatch: pytest.Mon
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(copies.os, "write", full)
+    monkeypatch.setattr(os, "write", full)
     opened = files_in(tmp_path / "b").open(f"{root}/x")
     assert opened.read_at(5, 100) == content_of(PAGE)[5:105]
     with pytest.raises(StorageError, match="free space"):

@@ -33,7 +33,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import import_module
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
@@ -191,9 +191,7 @@ class Bucket:
         for first in range(0, len(keys), NAMES_AT_ONCE):
             some = list(keys[first : first + NAMES_AT_ONCE])
             try:
-                self._repeated(
-                    "delete", some[0], lambda some=some: obstore.delete(self._store, some)
-                )
+                self._repeated("delete", some[0], partial(obstore.delete, self._store, some))
             except FileNotFoundError:
                 # some stores refuse what is not there
                 if len(some) > 1:

@@ -24,6 +24,7 @@ import shutil
 import struct
 import uuid
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from typing import NamedTuple
 
@@ -241,7 +242,7 @@ class NewCopy:
 
     def chunks(self) -> list[Callable[[], bytes]]:
         """Return functions that read each chunk."""
-        return [lambda first=first: self.read(first, CHUNK) for first in range(0, self.size, CHUNK)]
+        return [partial(self.read, first, CHUNK) for first in range(0, self.size, CHUNK)]
 
     def sealed(self, size: int) -> list[tuple[int, str]]:
         """Write the checksums of each chunk of an object of `size` bytes; return their files."""
