@@ -2,9 +2,9 @@
 
 Idea: event number i determines its kind and its time; all other choices are drawn for all events of
 a kind at once. Proportions, skew and texts are those of the public suite: of 50 events one is a
-person, three are auctions and 46 are bids; half of the bids go to one auction of the newest hundred,
-three quarters come from one bidder of the newest hundred persons, three quarters of the auctions
-belong to one such seller, and half of the bids come through four channels.
+person, three are auctions and 46 are bids; half of the bids go to one auction of the newest
+hundred, three quarters come from one bidder of the newest hundred persons, three quarters of the
+auctions belong to one such seller, and half of the bids come through four channels.
 
 Invariants:
 1. The same seed gives the same events (`test_events_are_a_function_of_the_seed`).

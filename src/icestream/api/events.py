@@ -278,8 +278,21 @@ class Events:
         )
         return before._applied(operator, f"aggregate {shown}", grows=False)
 
-    def top(self, k: int, by: str | Sequence[str], *, ascending: bool = False) -> Events:
+    def top(
+        self,
+        k: int,
+        by: str | Sequence[str],
+        *,
+        ascending: bool | Sequence[bool] = False,
+        rank: str | None = None,
+    ) -> Events:
         """Keep the top `k` events of a group at each instant, ordered by some columns.
+
+        Args:
+            k: the number of events.
+            by: the columns, most significant first; nulls sort as in Spark.
+            ascending: whether the least values are the top ones, for all columns or for each.
+            rank: the name of a further column with the place of an event, from 1.
 
         Examples:
             >>> events.window("1 hour").groupApply(
@@ -290,10 +303,21 @@ class Events:
         self._scope("top", "groupApply(keys, lambda group: group.top(...))")
         names = (by,) if isinstance(by, str) else tuple(by)
         self._check_columns(names, "top")
-        order = tuple(Order(name, descending=not ascending) for name in names)
-        operator = TopK(self._node.payload, k, order)
-        way = "ascending" if ascending else "descending"
-        return self._applied(operator, f"top {k} by {', '.join(names)} {way}", grows=False)
+        ways = [ascending] * len(names) if isinstance(ascending, bool) else list(ascending)
+        if len(ways) != len(names):
+            msg = f"ascending has {len(ways)} values for {len(names)} columns: give one for each"
+            raise DefinitionError(msg)
+        order = tuple(
+            Order(name, descending=not way) for name, way in zip(names, ways, strict=True)
+        )
+        operator = TopK(self._node.payload, k, order, rank=rank)
+        words = ["ascending" if way else "descending" for way in ways]
+        if len(set(words)) == 1:
+            shown = f"{', '.join(names)} {words[0]}"
+        else:
+            shown = ", ".join(f"{name} {way}" for name, way in zip(names, words, strict=True))
+        text = f"top {k} by {shown}" if rank is None else f"top {k} by {shown}, ranked"
+        return self._applied(operator, text, grows=False)
 
     def process(self, processor: Processor) -> Events:
         """Pass the events of each group to user code, which may keep state.

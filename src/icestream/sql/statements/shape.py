@@ -81,7 +81,7 @@ class StatementShape:
 
 def read_shape(text: Text, streams: Sequence[str]) -> StatementShape:
     """Take a statement apart."""
-    brackets = _brackets(text)
+    brackets = window_brackets(text)
     tree = text.parse([TextSpan(place.start - 1, place.end + 1) for place in brackets])
     select = _checked(text, tree)
     table = _table(text, select)
@@ -105,8 +105,8 @@ def read_shape(text: Text, streams: Sequence[str]) -> StatementShape:
     )
 
 
-def _brackets(text: Text) -> list[TextSpan]:
-    """Find the contents of the brackets between FROM and the next clause."""
+def window_brackets(text: Text) -> list[TextSpan]:
+    """Return the contents of the brackets between FROM and the next clause."""
     places: list[TextSpan] = []
     opened: Token | None = None
     before: Token | None = None
