@@ -70,18 +70,18 @@ def sources(spark: SparkSession, folder: Path, slack: str = "2 seconds") -> dict
 
 def ran(
     query: Any, spark: SparkSession, folder: Path, *, mode: str = "update", memory: str = "64 MB"
-) -> DataFrame:
-    """Run a query over all that there is; return its rows."""
+) -> tuple[DataFrame, Any]:
+    """Run a query over all that there is; return its rows, and the query that has ended."""
     out, checkpoint = f"{folder}/out", f"{folder}/checkpoint"
     writer = query.writeStream.format("parquet").option("checkpointLocation", checkpoint)
-    if isinstance(query, DataFrame):
-        writer.trigger(availableNow=True).start(out).awaitTermination()
-        return spark.read.parquet(out)
+    writer = writer.option("path", out).trigger(availableNow=True)
     if isinstance(query, ice.Events):
         writer = writer.outputMode(mode)
-    writer = writer.shards(2).memory(memory).option("flush", "true").option("path", out)
-    writer.trigger(availableNow=True).start().awaitTermination()
-    return spark.read.parquet(out)
+    if not isinstance(query, DataFrame):
+        writer = writer.shards(2).memory(memory).option("flush", "true")
+    ended = writer.start()
+    ended.awaitTermination()
+    return spark.read.parquet(out), ended
 
 
 def table_of(query: Any, rows: DataFrame) -> Counter[tuple[Any, ...]]:

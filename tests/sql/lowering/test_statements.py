@@ -189,6 +189,14 @@ def test_oracle_statements(name: str, sources: dict[str, Any], tmp_path: Path) -
     assert ran_here(query, tmp_path) == by_duckdb(other, TABLES)
 
 
+def test_oracle_both_forms_of_windows(sources: dict[str, Any], tmp_path: Path) -> None:
+    text, _ = CASES["spark's windows"]
+    grid, events = ice.sql(text, **sources), ice.sql(f"SELECT DISTINCT * FROM ({text})", **sources)
+    assert isinstance(grid, ice.Result)
+    assert isinstance(events, ice.Events)
+    assert ran_here(grid, tmp_path) == ran_here(events, tmp_path)
+
+
 def test_statements_without_state_are_sparks(sources: dict[str, Any]) -> None:
     query = ice.sql(
         "SELECT upper(word) AS w, title FROM a JOIN t ON k = key WHERE soundex(word) = 'I200'",

@@ -6,7 +6,7 @@ in FROM it is a relation; IN, EXISTS and their negations are semi and anti joins
 a join with its one row.
 
 Invariants:
-1. NOT IN follows SQL's rules for NULL (`test_oracle_in_and_not_in_with_nulls`).
+1. NOT IN follows SQL's rules for NULL (`test_oracle_statements`).
 2. Unsupported syntax is refused at its place, with what to write instead
    (`test_what_relations_cannot_express_is_refused`).
 
@@ -568,13 +568,14 @@ class _Reader:
         order, limit = tree.args.get("order"), tree.args.get("limit")
         if order is None and limit is None:
             return query
-        if order is not None and limit is None:
-            raise self._text.error(
-                order, "a stream is not sorted: write ORDER BY ... LIMIT n, or sort the result "
-                "when you read it",
-            )  # fmt: skip
-        if order is None:
-            raise self._text.error(limit, "LIMIT needs ORDER BY, which says what comes first")
+        if limit is None or order is None:
+            message = (
+                "a stream is not sorted: write ORDER BY ... LIMIT n, or sort the result when you "
+                "read it"
+                if limit is None
+                else "LIMIT needs ORDER BY, which says what comes first"
+            )
+            raise self._text.error(order or limit or tree, message)
         count = limit.expression
         if not (isinstance(count, exp.Literal) and str(count.this).isdecimal()):
             raise self._text.error(limit, "LIMIT is followed by a number")

@@ -8,7 +8,9 @@ they need. `tables_joined_first` moves joins with static tables to the stream th
 Spark can do them.
 
 Invariants:
-1. No rule changes an answer (`test_oracle_rules_change_no_answer`).
+1. Conditions move only to where they mean the same
+   (`test_conditions_on_the_right_of_a_left_join_stay_above_it`).
+2. Statements have the answers of another engine (`test_oracle_statements`).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ lifetimes that have ended are forgotten.
 Windowed joins are the same with equal instants.
 
 Invariants:
-1. Pairs are those that satisfy the conditions (`test_oracle_time_bounded_joins`).
+1. Pairs are those that satisfy the conditions (`test_oracle_statements`).
 
 Limits: the lower bound is the other side's instant plus a constant, because rows cannot live before
 they arrive.
