@@ -83,6 +83,10 @@ test-cluster: $(READY) ## run the tests on a Spark cluster of several processes,
 test-kill: $(READY) ## kill a query on Spark again and again, and compare its output
 	@$(WITH_SPARK) $(BIN)/python -m pytest tests/kill $(ARGS)
 
+.PHONY: test-install
+test-install: $(READY) ## install the wheel into an empty environment; run all commands, demo and tutorial there
+	@$(WITH_SPARK) $(BIN)/python -m pytest tests/install $(ARGS)
+
 .PHONY: soak
 soak: $(READY) ## torment all demo queries for half an hour; ARGS='--size small' for three minutes
 	@$(WITH_SPARK) $(BIN)/python -m bench soak $(or $(ARGS),--size full)
@@ -103,7 +107,7 @@ format: $(READY) ## rewrite the code in the house style
 	@$(BIN)/ruff check --quiet --fix-only . ; $(BIN)/ruff format --quiet .
 
 .PHONY: release
-release: $(READY) ## build wheel and sdist, install the wheel into an empty environment, follow the tutorial there
+release: $(READY) ## build wheel and sdist, and try the wheel in an empty environment
 	@$(WITH_SPARK) tools/release.sh $(CURDIR)/$(BIN)/python
 
 .PHONY: peers

@@ -31,6 +31,35 @@ def compiled_kernels() -> Path:
 os.environ.setdefault("NUMBA_CACHE_DIR", str(compiled_kernels()))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as slow the cases of a test that are beyond its sample."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sample"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for each in cases.values():
+        (size,) = each[0].get_closest_marker("sample").args  # type: ignore[union-attr]
+        for item in beyond_sample(each, size):
+            item.add_marker("slow")
+
+
+def beyond_sample(cases: list[pytest.Item], size: int) -> list[pytest.Item]:
+    """Return the cases that are not in the sample, which has many different parameters."""
+    left, seen = list(cases), set[tuple[str, str]]()
+    for _ in range(min(size, len(left))):
+        chosen = max(left, key=lambda case: len(parameters(case) - seen))
+        seen |= parameters(chosen)
+        left.remove(chosen)
+    return left
+
+
+def parameters(case: pytest.Item) -> set[tuple[str, str]]:
+    """Return the names and values of a case's parameters."""
+    assert isinstance(case, pytest.Function)
+    return {(name, repr(value)) for name, value in case.callspec.params.items()}
+
+
 @pytest.fixture(scope="session", autouse=True)
 def state_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep what queries note for `icestream ui` out of the home of who runs the tests."""

@@ -34,7 +34,7 @@ from icestream.kernels.queue.order import (
 )
 from icestream.kernels.queue.queue import CellArrays, accept_one, is_linked
 from icestream.kernels.queue.staleness import NONE, Reals, settle
-from icestream.kernels.queue.values import free_row, read_row, take_row, write_row
+from icestream.kernels.queue.unit_chains import free_row, read_row, take_row, write_row
 
 #: words of an entry before its value, after the link of its unit if it has one
 AFTER = 0

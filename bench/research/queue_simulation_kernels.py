@@ -38,7 +38,7 @@ from icestream.kernels.queue.queue import (
     release_one,
     take_one,
 )
-from icestream.kernels.queue.values import free_row
+from icestream.kernels.queue.unit_chains import free_row
 
 #: columns of the log of services: cell, oldest update it represents, arrival of the value, time
 #: it was taken and time it was delivered

@@ -25,7 +25,7 @@ from bench.research import window_simulation_kernels as kernels
 from bench.research.window_staleness import Ramps, application_ramps, average
 from icestream.core.arrays import Ints, Table
 from icestream.kernels.queue.windows import zones as z
-from icestream.kernels.queue.windows.batch import blank_cell
+from icestream.kernels.queue.windows.tuple_batches import blank_cell
 from icestream.state.queue.windows.queue import WindowArrays
 from icestream.state.queue.windows.spec import UpdateWindows
 

@@ -37,7 +37,7 @@ OVER_BUDGET = 4
 
 
 def exit_code(error: IcestreamError) -> int:
-    """Return the exit code of an error: 3 damaged checkpoint, 4 budget, 1 any other."""
+    """Return the exit code of the command line: 3 damaged checkpoint, 4 budget, 1 any other."""
     match error:
         case DamageError():
             return DAMAGED
@@ -48,7 +48,7 @@ def exit_code(error: IcestreamError) -> int:
 
 
 def reported(command: Callable[P, None]) -> Callable[P, None]:
-    """Make a command end with one line and the exit code of its error, without a traceback."""
+    """Make a command of the CLI end with one line and the exit code of its error."""
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -145,7 +145,7 @@ def sql(
 
     At the end of the files the open windows are closed, unless there is a checkpoint.
     """
-    from icestream.commands.statement import FileStream, sql_command
+    from icestream.commands.sql import FileStream, sql_command
 
     use_this_python()
     sql_command(

@@ -70,7 +70,7 @@ class Finding:
 
 
 def examine(folder: Path) -> list[Finding]:
-    """Run all checks; the disk is checked and measured in `folder`, which must exist."""
+    """Run all checks of the doctor; the disk is measured in `folder`, which must exist."""
     return [
         check_python(),
         check_spark(),
@@ -130,7 +130,7 @@ def check_java() -> Finding:
 
 
 def java_version(printed: str) -> int | None:
-    """Parse the feature release from the output of `java -version` (`1.8` is 8)."""
+    """Parse Java's feature release for the doctor from `java -version` (`1.8` is 8)."""
     match = re.search(r'version "(?:1\.)?(\d+)', printed)
     return int(match[1]) if match else None
 
@@ -235,7 +235,7 @@ def _write_synced(path: Path, size: int) -> float:
 
 
 def describe_machine() -> dict[str, str]:
-    """Describe the machine, for reports."""
+    """Describe the machine that the doctor examined, for reports."""
     return {"system": platform.platform(), "machine": platform.machine()}
 
 

@@ -63,6 +63,7 @@ def copy(root: str, tmp_path: Path) -> str:
     return str(shutil.copytree(root, tmp_path / "checkpoint"))
 
 
+@pytest.mark.sample(14)
 @pytest.mark.parametrize("name", OUTSIDE)
 @pytest.mark.parametrize("where", ["added", "results", "live"])
 def test_a_name_that_leads_out_of_the_checkpoint_is_damage(
@@ -194,6 +195,7 @@ def test_files_and_folders_are_for_the_user_alone(kind: str, tmp_path: Path) -> 
     assert stat.S_IMODE(os.stat(root).st_mode) == 0o700
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     "kind",
     [pytest.param(kind, marks=[pytest.mark.slow] if kind in SLOW else []) for kind in KINDS],

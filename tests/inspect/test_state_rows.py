@@ -49,6 +49,7 @@ def read_all(reading: Reading) -> pa.Table:
     return pa.Table.from_batches(list(reading.batches()), schema=reading.schema)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     "kind",
     [

@@ -148,6 +148,7 @@ def _copy(root: str, target: str) -> str:
     return target
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("kind", ["windows", "events", "rows", "sessions", "pairs", "joins"])
 @pytest.mark.parametrize("mend", [_in_place, _copy])
 def test_a_query_goes_on_from_a_repaired_checkpoint(

@@ -6,12 +6,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icestream.core.arrays import Table
-from icestream.kernels import words
+from icestream.kernels import field_words
 from icestream.kernels.session import cut_fragments, merge_sessions
 from tests.oracles.kernels.session import cut_fragments_reference, merge_sessions_reference
 
-OPS = np.array([words.ADD_I64, words.ADD_I128, words.MIN, words.MAX, words.LEAST_3])
-SIZES = [words.WORDS[op] for op in OPS.tolist()]
+OPS = np.array(
+    [
+        field_words.ADD_I64,
+        field_words.ADD_I128,
+        field_words.MIN,
+        field_words.MAX,
+        field_words.LEAST_3,
+    ]
+)
+SIZES = [field_words.WORDS[op] for op in OPS.tolist()]
 PLACES = np.cumsum([4, *SIZES[:-1]]).astype(np.int64)
 WIDTH = 4 + sum(SIZES)
 

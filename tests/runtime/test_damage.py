@@ -23,6 +23,7 @@ def flips(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BitFlips]:
         yield BitFlips(runs, STOPPED)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     "kind",
     [

@@ -103,6 +103,7 @@ KINDS = (
 )
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_damage_in_any_durable_file_is_noticed_and_named(
     flips: DataflowBitFlips, kind: str

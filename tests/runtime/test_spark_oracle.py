@@ -242,6 +242,7 @@ def _restored_zone(spark: SparkSession) -> Iterator[None]:
     spark.conf.unset("spark.sql.session.timeZone")
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", CASES)
 def test_oracle_rows_equal_those_of_sparks_batch_engine(
     name: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -50,6 +50,7 @@ def reported(delivery: Any) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("restart", [False, True])
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_oracle_every_keys_newest_value_is_served(
@@ -268,6 +269,7 @@ def test_crash_every_step_of_a_run(tmp_path: Path) -> None:
     assert runs.differences == []
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("restart", [False, True])
 @pytest.mark.parametrize("schedule", ["index", "fifo"])
 def test_oracle_steps_share_a_queue_as_if_it_were_their_own(

@@ -341,6 +341,7 @@ def tree_plan(front: PreQueueNode, clock: ManualClock) -> Updates:
     )
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", TREES)
 def test_oracle_trees_before_the_queue_beside_the_plain_answer(name: str, tmp_path: Path) -> None:
     front, batches = TREES[name], three_inputs(5, 12)

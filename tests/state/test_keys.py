@@ -342,6 +342,7 @@ def test_oracle_take_returns_what_was_put(
     arena.discard()
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize(("kind", "values"), LEAVES, ids=[str(kind) for kind, _ in LEAVES])
 @settings(
     max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

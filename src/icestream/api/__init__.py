@@ -3,5 +3,5 @@
 Start at `stream` (`ice.stream`, windows and groups). `functions` has the aggregates, `events`
 and `joins` the queries over lifetimes, `updates` the update streams (`latestBy`), `jobs` the
 operators that map, compute and consolidate. `writer` starts queries, `state` reads and edits
-their state. `statement`, `event_writer` and `pre_queue` turn what users write into plans.
+their state. `shared_plan`, `event_writer` and `pre_queue` turn what users write into plans.
 """

@@ -15,7 +15,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructField, StructType
 
-from icestream.api.statement import BuiltQuery, StreamInput, sources_of
+from icestream.api.shared_plan import BuiltQuery, StreamInput, sources_of
 from icestream.api.types import arrow_schema, arrow_type
 from icestream.plan.events.dataflow import Dataflow, source_column
 from icestream.plan.events.needed_columns import needed_columns
@@ -25,7 +25,7 @@ from icestream.plan.nodes.queries import SOURCE, TIME
 
 
 def built(node: Node, sources: Mapping[int, StreamInput], mode: str) -> BuiltQuery[Dataflow]:
-    """Return the projection of the sources, by tag, and the dataflow, for an output mode."""
+    """Return events ready for their writer: projections of the sources, and a dataflow."""
     parts = list(sources.values())
     needed = needed_columns(node)
     columns = [needed[tag] for tag in sources]
@@ -48,12 +48,12 @@ def built(node: Node, sources: Mapping[int, StreamInput], mode: str) -> BuiltQue
 
 
 def columns_of(part: StreamInput) -> pa.Schema:
-    """Return the columns of a source."""
+    """Return the columns of a source whose events a writer sends."""
     return arrow_schema(part.frame.columns, part.frame.schema.fields)
 
 
 def projected(part: StreamInput, number: int, columns: Sequence[pa.Schema]) -> DataFrame:
-    """Return the rows of one source, with nulls in the columns of the others."""
+    """Return the rows of a source for the event writer, with nulls in the columns of others."""
     chosen = [sf.col(part.time).alias(TIME), sf.lit(number).cast("int").alias(SOURCE)]
     for source, schema in enumerate(columns):
         for place, each in enumerate(schema):

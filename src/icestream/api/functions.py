@@ -73,7 +73,7 @@ def _aggregate(
 
 
 def as_column(column: object) -> Column:
-    """Return the column that was given itself or by name."""
+    """Return the argument of an aggregate function as a column: given itself or by name."""
     if isinstance(column, str):
         return sf.col(column)
     if isinstance(column, Column):
@@ -83,7 +83,7 @@ def as_column(column: object) -> Column:
 
 
 def count(column: Column | str = "*") -> AggregateExpression:
-    """Count events, or those in which the column is not null.
+    """Aggregate function: count events, or those in which the column is not null.
 
     Examples:
         >>> hourly.agg(ice.count()).columns[-1]
@@ -95,7 +95,7 @@ def count(column: Column | str = "*") -> AggregateExpression:
 
 
 def sum(column: Column | str) -> AggregateExpression:
-    """Sum the values: integers and decimals exactly, floats without drift.
+    """Aggregate function: sum the values: integers and decimals exactly, floats without drift.
 
     Examples:
         >>> hourly.agg(ice.sum("busyTime")).columns[-1]
@@ -105,7 +105,7 @@ def sum(column: Column | str) -> AggregateExpression:
 
 
 def avg(column: Column | str) -> AggregateExpression:
-    """Average the values.
+    """Aggregate function: average the values.
 
     Examples:
         >>> hourly.agg(ice.avg("busyTime")).columns[-1]
@@ -115,7 +115,7 @@ def avg(column: Column | str) -> AggregateExpression:
 
 
 def mean(column: Column | str) -> AggregateExpression:
-    """Average the values; an alias of `avg`.
+    """Aggregate function: average the values; an alias of `avg`.
 
     Examples:
         >>> hourly.agg(ice.mean("busyTime")).columns[-1]
@@ -125,7 +125,7 @@ def mean(column: Column | str) -> AggregateExpression:
 
 
 def min(column: Column | str) -> AggregateExpression:
-    """Return the smallest value.
+    """Aggregate function: the smallest value.
 
     Examples:
         >>> hourly.agg(ice.min("busyTime")).columns[-1]
@@ -135,7 +135,7 @@ def min(column: Column | str) -> AggregateExpression:
 
 
 def max(column: Column | str) -> AggregateExpression:
-    """Return the largest value; NaN is larger than any number, as in Spark.
+    """Aggregate function: the largest value; NaN is larger than any number, as in Spark.
 
     Examples:
         >>> hourly.agg(ice.max("busyTime")).columns[-1]
@@ -145,7 +145,7 @@ def max(column: Column | str) -> AggregateExpression:
 
 
 def var_pop(column: Column | str) -> AggregateExpression:
-    """Return the population variance of the values.
+    """Aggregate function: the population variance of the values.
 
     Examples:
         >>> hourly.agg(ice.var_pop("busyTime")).columns[-1]
@@ -155,7 +155,7 @@ def var_pop(column: Column | str) -> AggregateExpression:
 
 
 def var_samp(column: Column | str) -> AggregateExpression:
-    """Return the sample variance of the values.
+    """Aggregate function: the sample variance of the values.
 
     Examples:
         >>> hourly.agg(ice.var_samp("busyTime")).columns[-1]
@@ -165,7 +165,7 @@ def var_samp(column: Column | str) -> AggregateExpression:
 
 
 def variance(column: Column | str) -> AggregateExpression:
-    """Return the sample variance; an alias of `var_samp`.
+    """Aggregate function: the sample variance; an alias of `var_samp`.
 
     Examples:
         >>> hourly.agg(ice.variance("busyTime")).columns[-1]
@@ -175,7 +175,7 @@ def variance(column: Column | str) -> AggregateExpression:
 
 
 def stddev_pop(column: Column | str) -> AggregateExpression:
-    """Return the population standard deviation of the values.
+    """Aggregate function: the population standard deviation of the values.
 
     Examples:
         >>> hourly.agg(ice.stddev_pop("busyTime")).columns[-1]
@@ -185,7 +185,7 @@ def stddev_pop(column: Column | str) -> AggregateExpression:
 
 
 def stddev_samp(column: Column | str) -> AggregateExpression:
-    """Return the sample standard deviation of the values.
+    """Aggregate function: the sample standard deviation of the values.
 
     Examples:
         >>> hourly.agg(ice.stddev_samp("busyTime")).columns[-1]
@@ -195,7 +195,7 @@ def stddev_samp(column: Column | str) -> AggregateExpression:
 
 
 def stddev(column: Column | str) -> AggregateExpression:
-    """Return the sample standard deviation; an alias of `stddev_samp`.
+    """Aggregate function: the sample standard deviation; an alias of `stddev_samp`.
 
     Examples:
         >>> hourly.agg(ice.stddev("busyTime")).columns[-1]
@@ -205,7 +205,7 @@ def stddev(column: Column | str) -> AggregateExpression:
 
 
 def covar_pop(col1: Column | str, col2: Column | str) -> AggregateExpression:
-    """Return the population covariance of two columns; pairs with a null are ignored.
+    """Aggregate function: population covariance of two columns; pairs with a null are ignored.
 
     Examples:
         >>> hourly.agg(ice.covar_pop("busyTime", "price")).columns[-1]
@@ -215,7 +215,7 @@ def covar_pop(col1: Column | str, col2: Column | str) -> AggregateExpression:
 
 
 def covar_samp(col1: Column | str, col2: Column | str) -> AggregateExpression:
-    """Return the sample covariance of two columns; pairs with a null are ignored.
+    """Aggregate function: the sample covariance of two columns; pairs with a null are ignored.
 
     Examples:
         >>> hourly.agg(ice.covar_samp("busyTime", "price")).columns[-1]
@@ -225,7 +225,7 @@ def covar_samp(col1: Column | str, col2: Column | str) -> AggregateExpression:
 
 
 def corr(col1: Column | str, col2: Column | str) -> AggregateExpression:
-    """Return the correlation of two columns; null if one of them has a single value.
+    """Aggregate function: the correlation of two columns; null if one of them has a single value.
 
     Examples:
         >>> hourly.agg(ice.corr("busyTime", "price")).columns[-1]
@@ -235,7 +235,7 @@ def corr(col1: Column | str, col2: Column | str) -> AggregateExpression:
 
 
 def weighted_avg(col: Column | str, weight: Column | str) -> AggregateExpression:
-    """Return the weighted average sum(col * weight) / sum(weight), null if the weights sum to 0.
+    """Aggregate function: sum(col * weight) / sum(weight), null if the weights sum to 0.
 
     Examples:
         >>> hourly.agg(ice.weighted_avg("price", "volume").alias("vwap")).columns[-1]
@@ -245,7 +245,7 @@ def weighted_avg(col: Column | str, weight: Column | str) -> AggregateExpression
 
 
 def first(col: Column | str, ignorenulls: bool = False) -> AggregateExpression:
-    """Return the value of the first event by time; among equal times, of the first to arrive.
+    """Aggregate function: the value of the first event by time; of equal times, first to arrive.
 
     Examples:
         >>> hourly.agg(ice.first("busyTime")).columns[-1]
@@ -255,7 +255,7 @@ def first(col: Column | str, ignorenulls: bool = False) -> AggregateExpression:
 
 
 def last(col: Column | str, ignorenulls: bool = False) -> AggregateExpression:
-    """Return the value of the last event by time; among equal times, of the last to arrive.
+    """Aggregate function: the value of the last event by time; of equal times, the last to arrive.
 
     Examples:
         >>> hourly.agg(ice.last("busyTime")).columns[-1]
@@ -265,7 +265,7 @@ def last(col: Column | str, ignorenulls: bool = False) -> AggregateExpression:
 
 
 def any_value(col: Column | str, ignoreNulls: bool | None = None) -> AggregateExpression:
-    """Return any value; Icestream returns the first.
+    """Aggregate function: any value; Icestream returns the first.
 
     Examples:
         >>> hourly.agg(ice.any_value("busyTime")).columns[-1]
@@ -284,7 +284,7 @@ def _ordered(
 
 
 def min_by(col: Column | str, ord: Column | str) -> AggregateExpression:
-    """Return the value of the event with the smallest `ord`; among several, the first by time.
+    """Aggregate function: the value of the event with the smallest `ord`, the first of several.
 
     Examples:
         >>> hourly.agg(ice.min_by("agent", "busyTime")).columns[-1]
@@ -294,7 +294,7 @@ def min_by(col: Column | str, ord: Column | str) -> AggregateExpression:
 
 
 def max_by(col: Column | str, ord: Column | str) -> AggregateExpression:
-    """Return the value of the event with the largest `ord`; among several, the first by time.
+    """Aggregate function: the value of the event with the largest `ord`, the first of several.
 
     Examples:
         >>> hourly.agg(ice.max_by("agent", "busyTime")).columns[-1]
@@ -304,7 +304,7 @@ def max_by(col: Column | str, ord: Column | str) -> AggregateExpression:
 
 
 def bool_and(col: Column | str) -> AggregateExpression:
-    """Return whether a condition holds for all events; nulls are ignored.
+    """Aggregate function: whether a condition holds for all events; nulls are ignored.
 
     Examples:
         >>> from pyspark.sql import functions as F
@@ -315,7 +315,7 @@ def bool_and(col: Column | str) -> AggregateExpression:
 
 
 def bool_or(col: Column | str) -> AggregateExpression:
-    """Return whether a condition holds for any event; nulls are ignored.
+    """Aggregate function: whether a condition holds for any event; nulls are ignored.
 
     Examples:
         >>> from pyspark.sql import functions as F
@@ -326,7 +326,7 @@ def bool_or(col: Column | str) -> AggregateExpression:
 
 
 def every(col: Column | str) -> AggregateExpression:
-    """Return whether a condition holds for all events; an alias of `bool_and`.
+    """Aggregate function: whether a condition holds for all events; an alias of `bool_and`.
 
     Examples:
         >>> from pyspark.sql import functions as F
@@ -337,7 +337,7 @@ def every(col: Column | str) -> AggregateExpression:
 
 
 def some(col: Column | str) -> AggregateExpression:
-    """Return whether a condition holds for any event; an alias of `bool_or`.
+    """Aggregate function: whether a condition holds for any event; an alias of `bool_or`.
 
     Examples:
         >>> from pyspark.sql import functions as F
@@ -348,7 +348,7 @@ def some(col: Column | str) -> AggregateExpression:
 
 
 def count_if(col: Column | str) -> AggregateExpression:
-    """Count the events for which a condition holds.
+    """Aggregate function: count the events for which a condition holds.
 
     Examples:
         >>> from pyspark.sql import functions as F
@@ -362,7 +362,7 @@ def count_if(col: Column | str) -> AggregateExpression:
 
 
 def collect_list(col: Column | str) -> AggregateExpression:
-    """Return all values that are not null, in the order of the stream.
+    """Aggregate function: all values that are not null, in the order of the stream.
 
     Examples:
         >>> hourly.agg(ice.collect_list("busyTime")).columns[-1]
@@ -372,7 +372,7 @@ def collect_list(col: Column | str) -> AggregateExpression:
 
 
 def collect_set(col: Column | str) -> AggregateExpression:
-    """Return the distinct values that are not null.
+    """Aggregate function: the distinct values that are not null.
 
     Examples:
         >>> hourly.agg(ice.collect_set("busyTime")).columns[-1]
@@ -382,7 +382,7 @@ def collect_set(col: Column | str) -> AggregateExpression:
 
 
 def count_distinct(col: Column | str, *cols: Column | str) -> AggregateExpression:
-    """Count the distinct values exactly; of several columns, the combinations without a null.
+    """Aggregate function: count distinct values exactly, or combinations without a null.
 
     Examples:
         >>> hourly.agg(ice.count_distinct("busyTime")).columns[-1]
@@ -392,7 +392,7 @@ def count_distinct(col: Column | str, *cols: Column | str) -> AggregateExpressio
 
 
 def mode(col: Column | str) -> AggregateExpression:
-    """Return the most frequent value.
+    """Aggregate function: the most frequent value.
 
     Examples:
         >>> hourly.agg(ice.mode("busyTime")).columns[-1]
@@ -402,7 +402,7 @@ def mode(col: Column | str) -> AggregateExpression:
 
 
 def median(col: Column | str) -> AggregateExpression:
-    """Return the exact median.
+    """Aggregate function: the exact median.
 
     Examples:
         >>> hourly.agg(ice.median("busyTime")).columns[-1]
@@ -416,7 +416,7 @@ def percentile(
     percentage: float | Sequence[float],
     frequency: Column | str | int = 1,
 ) -> AggregateExpression:
-    """Return the exact percentile, interpolated, or a list of them.
+    """Aggregate function: the exact percentile, interpolated, or a list of them.
 
     Args:
         col: a number.
@@ -437,7 +437,7 @@ def percentile(
 
 
 def approx_count_distinct(col: Column | str, rsd: float = 0.02) -> AggregateExpression:
-    """Count the distinct values approximately with a sketch (HyperLogLog).
+    """Aggregate function: count distinct values with a sketch (HyperLogLog).
 
     Args:
         col: the values.
@@ -453,7 +453,7 @@ def approx_count_distinct(col: Column | str, rsd: float = 0.02) -> AggregateExpr
 def approx_percentile(
     col: Column | str, percentage: float | Sequence[float], accuracy: int = 100
 ) -> AggregateExpression:
-    """Return the approximate percentile, or a list of them, from a sketch (KLL).
+    """Aggregate function: the approximate percentile, or a list, from a sketch (KLL).
 
     Args:
         col: a number.
@@ -475,7 +475,7 @@ def approx_percentile(
 def percentile_approx(
     col: Column | str, percentage: float | Sequence[float], accuracy: int = 100
 ) -> AggregateExpression:
-    """Return the approximate percentile; an alias of `approx_percentile`.
+    """Aggregate function: the approximate percentile; an alias of `approx_percentile`.
 
     Examples:
         >>> hourly.agg(ice.percentile_approx("busyTime", 0.9)).columns[-1]
@@ -488,7 +488,7 @@ def percentile_approx(
 def approx_top_k(
     col: Column | str, k: int = 5, maxItemsTracked: int = 10_000
 ) -> AggregateExpression:
-    """Return the k most frequent values with approximate counts, from a sketch (frequent items).
+    """Aggregate function: the k most frequent values with counts, from a sketch.
 
     Examples:
         >>> hourly.agg(ice.approx_top_k("agent", 3)).columns[-1]
@@ -498,7 +498,7 @@ def approx_top_k(
 
 
 def user(aggregate: UserAggregate, *cols: Column | str) -> AggregateExpression:
-    """Apply a user-defined aggregate to columns.
+    """Aggregate function: apply a user-defined aggregate to columns.
 
     Examples:
         >>> import pyarrow as pa

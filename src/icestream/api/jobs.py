@@ -28,7 +28,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructField, StructType
 
 from icestream.api.event_writer import columns_of, projected
-from icestream.api.statement import BuiltQuery, StreamInput, sources_of
+from icestream.api.shared_plan import BuiltQuery, StreamInput, sources_of
 from icestream.api.types import arrow_type
 from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError
@@ -48,7 +48,7 @@ _TAGS = count()
 
 
 def job(stream: Stream) -> Tuples:
-    """Return a stream as tuples: each event has its columns and spans the instant of its time.
+    """Return a stream as the tuples of a job: each event spans the instant of its time.
 
     Examples:
         >>> ice.job(calls).map(

@@ -24,7 +24,7 @@ _LEAST_KLL = 8
 
 
 def fractions(function: str, wanted: float | Sequence[float]) -> float | tuple[float, ...]:
-    """Return one fraction or several; refuse numbers outside 0 to 1."""
+    """Return the fractions given as a parameter, one or several; refuse those outside 0 to 1."""
     several: Sequence[Any] = wanted if isinstance(wanted, Sequence) else [wanted]
     for each in several:
         if not isinstance(each, int | float) or not 0 <= each <= 1:
@@ -38,7 +38,7 @@ def fractions(function: str, wanted: float | Sequence[float]) -> float | tuple[f
 
 
 def registers(rsd: float) -> int:
-    """Return lg_k of a HyperLogLog sketch with this relative standard deviation."""
+    """Return the parameter lg_k of a HyperLogLog sketch with this relative standard deviation."""
     if not 0.0008 <= rsd <= 0.09:
         msg = (
             f"rsd must be between 0.0008 and 0.09; got {rsd}. Use ice.count_distinct for an exact "
@@ -49,7 +49,7 @@ def registers(rsd: float) -> int:
 
 
 def quantile_size(accuracy: Any) -> int:
-    """Return k of a KLL sketch with a rank error of at most 1 / accuracy."""
+    """Return the parameter k of a KLL sketch with a rank error of at most 1 / accuracy."""
     if not isinstance(accuracy, int) or not 1 <= accuracy <= 20_000:
         msg = (
             f"accuracy must be a whole number from 1 to 20000; got {accuracy!r}. Use "

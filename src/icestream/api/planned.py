@@ -11,7 +11,7 @@ from icestream.plan.nodes.queries import Computation
 
 
 def computation(result: object) -> Computation:
-    """Return the plan of a result of any kind.
+    """Return the planned computation of a result of any kind.
 
     Raises:
         DefinitionError: if it is not a result, or cannot be a query by itself.

@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructField, StructType
 
-from icestream.api.statement import StreamInput, refusal
+from icestream.api.shared_plan import StreamInput, refusal
 from icestream.api.update_result import common_columns, quoted
 from icestream.core.errors import DefinitionError
 from icestream.operators.latest.pre_queue import (
@@ -34,7 +34,7 @@ from icestream.operators.latest.update_stream import UpdateStream
 def arriving(
     parts: Sequence[StreamInput], keys: tuple[str, ...], numbers: tuple[int, ...] | None = None
 ) -> PreQueueInput:
-    """Return the rows of some parts as they arrive; inputs are numbered from 0 by default."""
+    """Return the input of a user's tree in front of the queue; inputs are numbered from 0."""
     times = {part.time for part in parts}
     if len(times) > 1:
         msg = f"streams that are combined need the same name for their time; got {sorted(times)}"
@@ -44,7 +44,7 @@ def arriving(
 
 
 def moved(front: PreQueueNode, by: int) -> PreQueueNode:
-    """Return a tree with its input numbers increased."""
+    """Return a user's tree in front of the queue with its input numbers increased."""
     if isinstance(front, PreQueueInput):
         return replace(front, numbers=tuple(number + by for number in front.numbers))
     if isinstance(front, PreQueueFilter | PreQueueMap):
@@ -56,20 +56,20 @@ def moved(front: PreQueueNode, by: int) -> PreQueueNode:
 
 
 def by_trust(front: PreQueueNode) -> list[int]:
-    """Return the input numbers of a tree, those of a union in descending order of trust."""
+    """Return input numbers of a user's tree in front of the queue, a union's most trusted first."""
     if not isinstance(front, PreQueueUnion):
         return list(numbers_of(front))
     return [number for place in front.truth for number in numbers_of(front.sources[place])]
 
 
 def frame_of(session: SparkSession, columns: pa.Schema) -> DataFrame:
-    """Return an empty frame with some columns."""
+    """Return an empty Spark frame with the columns of a stream in front of the queue."""
     fields = [StructField(each.name, from_arrow_type(each.type)) for each in columns]
     return session.createDataFrame([], StructType(fields))
 
 
 def texts_of(frame: DataFrame, columns: Sequence[Column | str]) -> list[str]:
-    """Return the columns selected from a frame as SQL, one text per column."""
+    """Return Spark columns selected in front of the queue as SQL, one text per column."""
     try:
         chosen = frame.select(*columns)._jdf.queryExecution().analyzed().expressions()
     except AnalysisException as error:
@@ -83,7 +83,7 @@ def texts_of(frame: DataFrame, columns: Sequence[Column | str]) -> list[str]:
 
 
 def condition_of(frame: DataFrame, condition: Column | str) -> str:
-    """Return a condition as SQL."""
+    """Return a user's condition of a filter in front of the queue as SQL."""
     if isinstance(condition, str):
         return condition
     return texts_of(frame, [condition.alias("x")])[0].removesuffix(" AS `x`")

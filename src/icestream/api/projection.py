@@ -15,7 +15,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import StructType
 
-from icestream.api.statement import BuiltQuery
+from icestream.api.shared_plan import BuiltQuery
 from icestream.core.errors import DefinitionError
 from icestream.runtime.spark.sink import as_they_are, no_rows
 

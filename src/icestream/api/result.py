@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from icestream.api.projection import ProjectedRows
-from icestream.api.statement import BuiltQuery, Statement
+from icestream.api.shared_plan import BuiltQuery, Statement
 from icestream.api.writer import StreamWriter
 from icestream.plan.explain import explained
 from icestream.plan.grid.cost import WindowStatistics

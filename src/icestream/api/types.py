@@ -14,7 +14,7 @@ from icestream.plan.nodes.queries import Plan, View
 
 
 def arrow_schema(names: Sequence[str], fields: Sequence[StructField]) -> pa.Schema:
-    """Return Arrow fields with the given names for fields of Spark."""
+    """Return fields of Spark's types as Arrow fields with the given names."""
     return pa.schema(
         [
             pa.field(name, arrow_type(field.dataType, name))
@@ -24,7 +24,7 @@ def arrow_schema(names: Sequence[str], fields: Sequence[StructField]) -> pa.Sche
 
 
 def arrow_type(kind: DataType, name: str) -> pa.DataType:
-    """Return the Arrow type in which Spark sends a column."""
+    """Return the Arrow type in which Spark sends a column of its type."""
     if isinstance(kind, StringType) and kind.simpleString() != "string":
         msg = (
             f"column {name!r} is {kind.simpleString()}: strings must have the binary collation; "

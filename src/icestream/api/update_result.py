@@ -20,7 +20,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructField, StructType
 
 from icestream.api.projection import ProjectedRows
-from icestream.api.statement import BuiltQuery, StreamInput, check_same_stream, sources_of
+from icestream.api.shared_plan import BuiltQuery, StreamInput, check_same_stream, sources_of
 from icestream.api.types import arrow_schema, arrow_type
 from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError
@@ -29,7 +29,7 @@ from icestream.operators.latest.pre_queue import columns_of, ranks_of
 from icestream.operators.latest.step import UpdateStep
 from icestream.plan.nodes.queries import SOURCE, TIME
 from icestream.plan.nodes.updates import Updates, column
-from icestream.runtime.ingest.order import piece_columns
+from icestream.runtime.ingest.file_order import piece_columns
 
 if TYPE_CHECKING:
     from icestream.api.updates import LatestBy
@@ -85,7 +85,7 @@ class UpdateResult(ProjectedRows):
 
 
 def together(results: Sequence[object]) -> BuiltQuery[Updates]:
-    """Return the events and the plan of steps that form one query."""
+    """Return the events and the plan of results of update streams that form one query."""
     given = [each for each in results if isinstance(each, UpdateResult)]
     if len(given) < len(results):
         msg = (
@@ -112,7 +112,7 @@ def together(results: Sequence[object]) -> BuiltQuery[Updates]:
 
 
 def built(source: LatestBy, steps: Sequence[UpdateStep]) -> BuiltQuery[Updates]:
-    """Return the events and the plan of some steps."""
+    """Return the events and the plan of the results of some steps over an update stream."""
     parts, front = source._parts, source._pre_queue
     ranks = ranks_of(front) if source._windowed is None else None
     if ranks is not None:
@@ -152,7 +152,7 @@ def built(source: LatestBy, steps: Sequence[UpdateStep]) -> BuiltQuery[Updates]:
 
 
 def common_columns(parts: Sequence[StreamInput]) -> pa.Schema:
-    """Return the columns that all parts of a stream have."""
+    """Return the columns of a result's update stream, which all its parts have."""
     found = [arrow_schema(part.frame.columns, part.frame.schema.fields) for part in parts]
     for part, schema in zip(parts, found, strict=True):
         if (schema.names, schema.types) != (found[0].names, found[0].types):
@@ -177,6 +177,6 @@ def _projected(part: StreamInput, number: int, columns: pa.Schema, *beside: Colu
 
 
 def quoted(name: str) -> str:
-    """Return the name of a column quoted for Spark, whatever characters it has."""
+    """Return the name of a column of an update stream quoted for Spark."""
     escaped = name.replace("`", "``")
     return f"`{escaped}`"

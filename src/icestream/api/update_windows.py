@@ -17,7 +17,7 @@ from pyspark.sql import Column
 
 from icestream.api.functions import AggregateExpression
 from icestream.api.pre_queue import condition_of, frame_of
-from icestream.api.statement import aggregate_of, answer_name, check_aggregates
+from icestream.api.shared_plan import aggregate_of, answer_name, check_aggregates
 from icestream.api.update_result import UpdateResult, built, quoted
 from icestream.operators.latest.step import UpdateStep
 from icestream.operators.latest.window_serving import WindowedBy

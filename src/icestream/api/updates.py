@@ -19,13 +19,14 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from icestream.api.pre_queue import arriving, by_trust, condition_of, frame_of, moved, texts_of
-from icestream.api.statement import StreamInput, refusal
+from icestream.api.shared_plan import StreamInput, refusal
 from icestream.api.update_result import UpdateResult, built, common_columns, quoted
 from icestream.api.update_windows import UpdateWindowed
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.core.units import parse_interval
 from icestream.operators.latest.pre_queue import (
+    LATENESS,
     PreQueueFilter,
     PreQueueJoin,
     PreQueueMap,
@@ -159,6 +160,7 @@ class LatestBy:
         *,
         within: str | int,
         condition: str | None = None,
+        lateness: str | int = LATENESS,
     ) -> LatestBy:
         """Match the updates of both streams on their key; the newest match of a key is its update.
 
@@ -167,6 +169,8 @@ class LatestBy:
             on: the key, stated for the reader.
             within: how far apart in time matching updates may be.
             condition: a further condition on matches, in SQL over their columns.
+            lateness: how far an update may be behind the newest one of its stream, whatever its
+                key, and find all matches; the join forgets what is older. An hour by default.
 
         Examples:
             >>> prices = calls.latestBy("symbol").select("timestamp", "symbol", "price")
@@ -182,7 +186,11 @@ class LatestBy:
             msg = f"update streams are joined on their key {self._latest.keys}; got on={asked}"
             raise DefinitionError(msg)
         right = moved(other._arcs, len(self._parts))
-        joined = PreQueueJoin(self._arcs, right, parse_interval(within), condition, self._zone)
+        times = parse_interval(within), parse_interval(lateness)
+        if times[1] < 0:
+            msg = f"lateness must not be negative; got {lateness!r}"
+            raise DefinitionError(msg)
+        joined = PreQueueJoin(self._arcs, right, times[0], condition, self._zone, times[1])
         return replace(self, _parts=self._parts + other._parts)._behind(joined)
 
     def window(
@@ -361,7 +369,7 @@ def _merged(arcs: PreQueueNode) -> tuple[PreQueueNode, ...]:
 
 
 def latest_by(stream: Stream, latest: Latest, budget: str | int | None) -> LatestBy:
-    """Return a stream with update semantics."""
+    """Return a stream with update semantics, as an update stream."""
     columns, keys = common_columns(stream._parts), latest.keys
     named = keys if latest.importance is None else (*keys, latest.importance)
     unknown = [name for name in named if name not in columns.names]

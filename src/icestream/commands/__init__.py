@@ -1,1 +1,1 @@
-"""The commands `run` (`program`), `sql` (`statement`) and `plan` (`what_if`) of the CLI."""
+"""The commands `run` (`program`), `sql` and `plan` (`what_if`) of the CLI."""

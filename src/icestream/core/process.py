@@ -20,7 +20,7 @@ def this_process() -> dict[str, Any]:
 
 
 def lives(process: Mapping[str, Any]) -> bool | None:
-    """Tell whether a process that `this_process` described lives; None where nobody can tell."""
+    """Tell whether the process that `this_process` described lives; None where nobody can tell."""
     if process.get("host") != socket.gethostname():
         return None
     try:

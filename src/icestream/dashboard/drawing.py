@@ -22,7 +22,7 @@ _WIDTH = 64
 
 
 def drawing(plan: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return boxes with their columns, and arrows between them; None if it is not a plan."""
+    """Return a plan drawn as boxes with columns, and arrows; None if it is not a plan."""
     try:
         return _dataflow(plan) if "components" in plan else _one_component(plan)
     except (AttributeError, KeyError, TypeError, ValueError, IndexError):

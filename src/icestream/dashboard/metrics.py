@@ -67,7 +67,7 @@ _STALENESS = (("average", "averageMs"), ("0.5", "p50Ms"), ("0.99", "p99Ms"), ("1
 
 
 def exposition(queries: Iterable[WatchedQuery]) -> str:
-    """Return the text of a scrape."""
+    """Return the metrics of all queries as the text that Prometheus scrapes."""
     watched = list(queries)
     lines: list[str] = []
     for metric in METRICS:

@@ -117,7 +117,7 @@ _sharing = threading.Lock()
 
 
 def shared_page(checkpoint: str) -> DashboardServer:
-    """Return the one page of this process, with another checkpoint added."""
+    """Return the server of this process's page, with another checkpoint added."""
     with _sharing:
         if not _shared:
             _shared.append(DashboardServer(QueryList()))

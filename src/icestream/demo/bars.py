@@ -11,7 +11,7 @@ _WIDTH = 36
 
 
 def bars() -> Table:
-    """Return a table for rows of a name, a bar or a text, and a text."""
+    """Return a table of bars: rows of a name, a bar or a text, and a text."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="bold")
     grid.add_column(width=_WIDTH)
@@ -31,5 +31,5 @@ def events_bar(progress: Progress, events: int, written: int) -> tuple[ProgressB
 
 
 def show_phases(progress: Progress) -> str:
-    """Return how long the phases of the last batch took, as text."""
+    """Return a text under the bars: how long the phases of the last batch took."""
     return "  ".join(f"{name} {millis:,} ms" for name, millis in progress.phases.items())

@@ -35,7 +35,7 @@ Ui = Annotated[bool, typer.Option("--ui", help="Also show the queries on a local
 
 
 def stay() -> None:
-    """Keep the page of this process open until Ctrl-C, on a terminal."""
+    """Keep the page open after the command `icestream demo` until Ctrl-C, on a terminal."""
     if sys.stdout.isatty():
         typer.echo("The page stays open until you press Ctrl-C.")
         with contextlib.suppress(KeyboardInterrupt):
@@ -43,12 +43,12 @@ def stay() -> None:
 
 
 def use_this_python() -> None:
-    """Let Spark start its Python workers with this interpreter, unless one is configured."""
+    """Let Spark's workers use the Python of the demo command, unless one is configured."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
 def run_demo(run: Callable[..., int], *, ui: bool, **options: Any) -> None:
-    """Run a demo with this Python in its workers, and exit with its exit code."""
+    """Run the command of a demo with this Python in its workers; exit with its exit code."""
     use_this_python()
     code = run(ui=ui, **options)
     if ui:

@@ -39,7 +39,7 @@ class EventFile:
 def write_files(
     folder: Path, pieces: Iterable[tuple[pa.Table, Micros]], dictionary: Sequence[str]
 ) -> Iterator[EventFile]:
-    """Write each piece, given with the event time it reaches, to its own file.
+    """Write each piece of events, given with the event time it reaches, to its own file.
 
     Args:
         folder: where files appear.

@@ -72,15 +72,15 @@ class Progress:
 
 
 def show_time(moment: Micros) -> str:
-    """Format an event time: `2026-01-01 14:10:00`."""
+    """Format the event time of a demo's progress: `2026-01-01 14:10:00`."""
     return f"{datetime.fromtimestamp(moment // 1_000_000, UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def show_speed(speed: float) -> str:
-    """Format a number of events per second: `1.62 M events/s`, `950 events/s`."""
+    """Format the speed of a demo's progress: `1.62 M events/s`, `950 events/s`."""
     return f"{speed / 1e6:.2f} M events/s" if speed >= 1e5 else f"{speed:,.0f} events/s"
 
 
 def show_watermark(progress: Progress) -> str:
-    """Format the watermark of a query."""
+    """Format the watermark of a demo's progress."""
     return progress.watermark.replace("T", " ")[:19] if progress.watermark else "none yet"

@@ -88,7 +88,7 @@ class NewestWindow:
 
 
 def micros_of(times: pa.Array) -> pa.Array:
-    """Convert timestamps of any unit to microseconds since the epoch."""
+    """Convert timestamps in result files, of any unit, to microseconds since the epoch."""
     if times.type.tz is None:
         return times.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
     return times.cast(_MICROS, safe=False).cast(pa.int64())

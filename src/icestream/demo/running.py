@@ -71,14 +71,14 @@ class DemoView(Protocol):
 
 
 def wide_console() -> Console:
-    """Return a console for standard output, wide enough for tables if it is not a terminal."""
+    """Return the console for running a demo, wide enough for tables if it is no terminal."""
     console = Console()
     return console if console.is_terminal else Console(width=_WIDTH)
 
 
 @contextmanager
 def demo_folder(keep: Path | None, shown: Console | None = None) -> Iterator[Path]:
-    """Return the folder to keep, or a temporary one that is removed at the end.
+    """Return the folder for running a demo: one to keep, or a temporary one.
 
     With a console, the page of this process shows the queries in the folder, and its address is
     printed there; the page keeps what it has read when the folder is gone.
@@ -105,7 +105,7 @@ def _new_folder(keep: Path | None, ending: ExitStack) -> Path:
 
 
 def demo_session(ending: ExitStack) -> SparkSession:
-    """Return a local Spark session; at the end it is stopped, unless it was running before."""
+    """Return the Spark session for running a demo; it is stopped unless it ran before."""
     runs_already = SparkSession.getActiveSession() is not None
     if not kernel_cache().exists():
         wide_console().print("The first run compiles the kernels, which takes half a minute.")
@@ -116,7 +116,7 @@ def demo_session(ending: ExitStack) -> SparkSession:
 
 
 def follow(queries: Sequence[DemoQuery], replay: Replay, view: DemoView, console: Console) -> None:
-    """Show queries until they have processed everything that the replay writes."""
+    """Show the running queries of a demo until they processed all that the replay writes."""
     done = threading.Event()
     failures: list[Exception] = []
 

@@ -49,7 +49,7 @@ MEMORY = "256 MB"
 
 
 def commands(reported: Callable[[Callable[..., None]], Callable[..., None]]) -> typer.Typer:
-    """Return the commands, each wrapped so that errors are printed in one line."""
+    """Return the commands under `icestream state`, which print errors in one line."""
     app = typer.Typer(
         name="state",
         no_args_is_help=True,

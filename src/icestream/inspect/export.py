@@ -13,7 +13,7 @@ from icestream.state.files import PRIVATE_FILE, temporary_name
 
 
 def write_parquet(reading: Reading, target: Path) -> int:
-    """Write the selected rows to a new file, readable by this user only; return their number."""
+    """Export rows of state to a new Parquet file, readable by this user only; count them."""
     if target.exists():
         msg = f"{target} already exists; name a new file"
         raise DefinitionError(msg)

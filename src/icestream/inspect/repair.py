@@ -62,7 +62,7 @@ class Repair:
 
 
 def plan_repair(checkpoint: Checkpoint, memory: int = MEMORY) -> Repair:
-    """Determine what can be saved; changes nothing."""
+    """Determine what a repair can save; changes nothing."""
     report = verify(checkpoint, memory=memory)
     found = Repair(checkpoint.root, report)
     if report.is_fine:
@@ -85,7 +85,7 @@ def plan_repair(checkpoint: Checkpoint, memory: int = MEMORY) -> Repair:
 
 
 def repair_copy(checkpoint: Checkpoint, repair: Repair, target: str) -> None:
-    """Write what is intact to a new folder."""
+    """Repair a copy: write what is intact to a new folder."""
     version = _possible(repair)
     files = checkpoint.files
     if files.exists(target):
@@ -117,7 +117,7 @@ def repair_copy(checkpoint: Checkpoint, repair: Repair, target: str) -> None:
 
 
 def repair_in_place(checkpoint: Checkpoint, repair: Repair) -> str:
-    """Move dropped files to a folder inside the checkpoint; return that folder.
+    """Repair: move dropped files to a folder inside the checkpoint; return that folder.
 
     It takes the checkpoint over first, and goes back to the version once all files are moved.
     """

@@ -79,7 +79,7 @@ class Rewrite:
 
 
 def rewrite(reading: Reading, rows: pa.Table, *, others: str = "drop") -> Rewrite:
-    """Replace rows of one table of the newest version; commits a new version.
+    """Rewrite rows of one table of the newest version; commits a new version.
 
     Args:
         reading: chooses the table; its version must be the last.
@@ -139,7 +139,10 @@ def _window_rewriter(
     assert state is not None
     if table.name != state.table.name:
         name = state.table.name
-        msg = f"open windows consist of {name}, which can be rewritten: choose {name!r}"
+        msg = (
+            f"open windows consist of {name}, and only these can be rewritten: export and "
+            f"rewrite them with kept={name!r} (--kept {name})"
+        )
         raise CheckpointError(msg)
     given = edited(rows, state.table, commit)
     if isinstance(state, SessionState):

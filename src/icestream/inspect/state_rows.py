@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icestream.core.errors import DefinitionError
-from icestream.core.text import guess
+from icestream.core.text_errors import guess
 from icestream.inspect.access.adapter_protocol import (
     ReadRequest,
     StateAdapter,
@@ -218,7 +218,7 @@ class Reading:
 
 
 def group_names(found: StateRows) -> list[str] | list[None]:
-    """Return the id of each row's group, as 32 hexadecimal digits."""
+    """Return the id of the group of each row of state, as 32 hexadecimal digits."""
     if found.identity is None:
         return [None] * found.rows.num_rows
     id_high, id_low = (part.tolist() for part in found.identity)

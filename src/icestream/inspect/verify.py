@@ -88,7 +88,7 @@ def verify(
     memory: int = MEMORY,
     progress: Callable[[str], None] = lambda _: None,
 ) -> VerifyReport:
-    """Check a checkpoint.
+    """Verify a checkpoint: check that it is intact.
 
     Args:
         checkpoint: the checkpoint to check.
@@ -104,7 +104,7 @@ def verify(
 
 
 def check_segment(checkpoint: Checkpoint, folder: str, info: SegmentInfo) -> SegmentReader:
-    """Read a file of records completely; DamageError if it differs from its entry in the commit.
+    """Verify a file of records; DamageError if it differs from its entry in the commit.
 
     The returned reader is closed, with the directory still in memory.
     """
@@ -124,7 +124,7 @@ def check_segment(checkpoint: Checkpoint, folder: str, info: SegmentInfo) -> Seg
 
 
 def check_mark(checkpoint: Checkpoint, path: str) -> None:
-    """Refuse a delivery mark with unexpected content."""
+    """Verify a delivery mark: refuse unexpected content."""
     if checkpoint.files.read(path) != MARK:
         raise DamageError(path, "this is not a delivery mark")
 

@@ -40,5 +40,5 @@ _array: Any = numba.carray  # type: ignore[attr-defined]
 
 @kernel
 def words_at(address: int, count: int) -> Words:
-    """Return the words that begin at an address."""
+    """Return the words that begin at an address, as an array."""
     return _array(_pointer(np.intp(address)), (count,))  # type: ignore[no-any-return]

@@ -39,13 +39,13 @@ HEAD = 2
 
 @kernel
 def entry_words(length: int | np.int64) -> int:
-    """Words of the entry of a value of `length` bytes; empty values have none."""
+    """Return the words that `length` variable-length bytes take; empty values have none."""
     return int(HEAD + (length + 3) // 4) if length > 0 else 0
 
 
 @kernel
 def words_needed(offsets: npt.NDArray[Any], mask: ByteArray) -> int:
-    """Words that scattering these rows appends."""
+    """Return the words that scattering the bytes of these rows appends to the heap."""
     words = 0
     for i in range(offsets.size - 1):
         if mask.size == 0 or mask[i] == VALUE:
@@ -95,7 +95,7 @@ def scatter_bytes(
 
 @kernel
 def free_bytes(cells: Cells, starts: Words, heap: Words) -> int:
-    """Empty the cells; return the words that became garbage."""
+    """Empty the cells of variable-length bytes; return the words that became garbage."""
     garbage = 0
     for i in range(cells.size):
         start = np.int64(starts[cells[i]])
@@ -130,7 +130,7 @@ def gather_bytes(cells: Cells, starts: Words, heap: Words, offsets: Cells, out: 
 
 @kernel
 def compact_bytes(starts: Words, heap: Words, tail: int) -> int:
-    """Slide live entries down over garbage, in place; return the new tail."""
+    """Slide live bytes in the heap down over garbage, in place; return the new tail."""
     write = FIRST
     read = FIRST
     while read < tail:

@@ -33,7 +33,7 @@ def number_cells(
     heads: Ints,
     sizes: Ints,
 ) -> int:
-    """Number the cells of the events from `first` on; return how many there are.
+    """Number the (group, pane) cells of a batch's events from `first` on; return how many.
 
     `grid` is empty, a row for each pane from `earliest` on, a column for each code from `least` on.
     Fills `cells` (cell of each event), `heads` (first event of each cell) and `sizes` (how many
@@ -59,6 +59,6 @@ def number_cells(
 
 @kernel
 def slots_of_cells(cells: Ints, numbers: Ints, first: int, last: int) -> None:
-    """Replace the cell of each event by the number of that cell's entry."""
+    """Replace the (group, pane) cell of each event by the number of that cell's entry."""
     for i in range(first, last):
         cells[i] = numbers[cells[i]]

@@ -53,14 +53,14 @@ _POWERS = 2.0 ** np.arange(-200, 200)
 
 @kernel
 def is_plain(bits: np.uint64) -> bool:
-    """Return whether a value fits into a row; zeros are plain."""
+    """Return whether a value fits into a row of exact sums; zeros are plain."""
     exponent = np.int64(bits >> np.uint64(52)) & 0x7FF
     return bool((_LEAST <= exponent <= _MOST) or (bits << np.uint64(1)) == np.uint64(0))
 
 
 @kernel
 def wide_rows_free(wide: Words) -> int:
-    """Count the wide rows that are free."""
+    """Count the wide rows of exact sums that are free."""
     free = 0
     for row in range(wide.size // WIDE):
         if wide[row * WIDE + TAKEN] == np.uint64(0):
@@ -154,7 +154,7 @@ def _shift_in(
 def add_product(
     sums: Words, at: int, wide: Words, bits: np.uint64, weight: np.int64, taken: bool
 ) -> None:
-    """Add value * weight to the row at `at`, or subtract it; `bits` are those of the value.
+    """Add value * weight to an exact sum, or subtract it; `bits` are those of the value.
 
     A value that is not plain needs a free wide row when it is added: the caller must provide it.
     """
@@ -189,7 +189,7 @@ def add_product(
 
 @kernel
 def average(sums: Words, at: int, wide: Words, scratch: Words) -> float:
-    """Return sum / weights of a row as the nearest double; NaN where the weights add up to 0."""
+    """Return exact sum / weights as the nearest double; NaN where the weights add up to 0."""
     weights = np.int64(sums[at + WEIGHTS])
     if weights == 0:
         return math.nan

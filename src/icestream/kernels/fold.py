@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from icestream.core.arrays import Floats, Ids, Ints, Mask, Table
 from icestream.kernels.compile import kernel
-from icestream.kernels.words import dd_add
+from icestream.kernels.field_words import dd_add
 
 Index = npt.NDArray[np.int32]
 
@@ -43,7 +43,7 @@ def assign_entries(
     slots: Ints,
     opened: Ints,
 ) -> tuple[int, int, int]:
-    """Number the entry of each event from `first` on; stop when the table is full.
+    """Number the entry that each event folds into, from `first` on; stop when it is full.
 
     Fills `slots` (entry of each event) and `opened` (events that opened an entry). Returns
     (first event not done, entries used, events listed in `opened`).
@@ -96,7 +96,7 @@ def new_keys(
     used: int,
     fresh: Ints,
 ) -> tuple[int, int]:
-    """List in `fresh` the events among `rows[:count]` of groups not seen before.
+    """List in `fresh` the folded events among `rows[:count]` of groups not seen before.
 
     Also records in `last` the latest pane of every group. Returns (groups seen, events listed).
     """
@@ -125,7 +125,7 @@ def new_keys(
 
 @kernel
 def fold_count(entries: Table, at: int, slots: Ints, valid: Mask, first: int, last: int) -> None:
-    """Count events, or those with a value where `valid` is given."""
+    """Fold events into a count of all, or of those with a value where `valid` is given."""
     if valid.size == 0:
         for i in range(first, last):
             entries[slots[i], at] += 1
@@ -139,7 +139,7 @@ def fold_count(entries: Table, at: int, slots: Ints, valid: Mask, first: int, la
 def fold_sum_i64(
     entries: Table, at: int, slots: Ints, values: Ints, valid: Mask, first: int, last: int
 ) -> None:
-    """Add integers whose sum cannot overflow 64 bits."""
+    """Fold integers into a sum that cannot overflow 64 bits."""
     for i in range(first, last):
         if valid.size == 0 or valid[i]:
             entries[slots[i], at] += values[i]
@@ -156,7 +156,7 @@ def fold_sum_i128(
     first: int,
     last: int,
 ) -> None:
-    """Add 128-bit integers given as two words."""
+    """Fold 128-bit integers given as two words into their sum."""
     for i in range(first, last):
         if valid.size == 0 or valid[i]:
             e = slots[i]
@@ -172,7 +172,7 @@ def fold_sum_i128(
 def fold_sum_f64(
     entries: Table, at: int, slots: Ints, values: Floats, valid: Mask, first: int, last: int
 ) -> None:
-    """Add floats to double-double sums."""
+    """Fold floats into double-double sums."""
     sums = entries.view(np.float64)
     for i in range(first, last):
         if valid.size == 0 or valid[i]:
@@ -184,7 +184,7 @@ def fold_sum_f64(
 def fold_squares_f64(
     entries: Table, at: int, slots: Ints, values: Floats, valid: Mask, first: int, last: int
 ) -> None:
-    """Add exact squares of floats to double-double sums."""
+    """Fold exact squares of floats into double-double sums."""
     sums = entries.view(np.float64)
     for i in range(first, last):
         if valid.size == 0 or valid[i]:
@@ -206,7 +206,7 @@ def fold_squares_f64(
 def fold_products_f64(
     entries: Table, at: int, slots: Ints, x: Floats, y: Floats, valid: Mask, first: int, last: int
 ) -> None:
-    """Add exact products of floats to double-double sums."""
+    """Fold exact products of floats into double-double sums."""
     sums = entries.view(np.float64)
     for i in range(first, last):
         if valid.size == 0 or valid[i]:
@@ -257,7 +257,7 @@ def fold_products_i128(
     first: int,
     last: int,
 ) -> None:
-    """Add products of 128-bit integers that fit 128 bits themselves."""
+    """Fold products of integers that fit 128 bits into their sum."""
     for i in range(first, last):
         if valid.size == 0 or valid[i]:
             e = slots[i]
@@ -275,7 +275,7 @@ def fold_products_i128(
 def fold_least(
     entries: Table, at: int, slots: Ints, rows: Table, valid: Mask, first: int, last: int
 ) -> None:
-    """Keep the least row of words, compared one after the other."""
+    """Fold rows of words into the least of them, compared one word after the other."""
     count = rows.shape[1]
     for i in range(first, last):
         if valid.size == 0 or valid[i]:
@@ -292,7 +292,7 @@ def fold_least(
 def fold_min(
     entries: Table, at: int, slots: Ints, values: Ints, valid: Mask, first: int, last: int
 ) -> None:
-    """Keep the least value."""
+    """Fold values into the least."""
     for i in range(first, last):
         if valid.size == 0 or valid[i]:
             e = slots[i]
@@ -303,7 +303,7 @@ def fold_min(
 def fold_max(
     entries: Table, at: int, slots: Ints, values: Ints, valid: Mask, first: int, last: int
 ) -> None:
-    """Keep the greatest value."""
+    """Fold values into the greatest."""
     for i in range(first, last):
         if valid.size == 0 or valid[i]:
             e = slots[i]
@@ -312,7 +312,7 @@ def fold_max(
 
 @kernel
 def order_floats(bits: Ints, out: Ints) -> None:
-    """Map float64 bits to integers of the same order, -0.0 below 0.0, all NaNs greatest."""
+    """Map float64 bits to fold to integers of the same order, -0.0 below 0.0, NaNs greatest."""
     for i in range(bits.size):
         b = bits[i]
         if (b & 0x7FFFFFFFFFFFFFFF) > 0x7FF0000000000000:
@@ -325,7 +325,7 @@ def order_floats(bits: Ints, out: Ints) -> None:
 
 @kernel
 def routes_of(id_high: Ids, key_groups: int, route: Ints, out: Ints, load: Ints) -> None:
-    """Look up the shard of every group and count entries per key group."""
+    """Look up the shard of every group with folded entries; count entries per key group."""
     for i in range(id_high.size):
         group = np.int64(((id_high[i] >> np.uint64(32)) * np.uint64(key_groups)) >> np.uint64(32))
         load[group] += 1

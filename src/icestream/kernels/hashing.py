@@ -65,7 +65,7 @@ _FLOAT_NAN = np.uint64(0x7FF8000000000000)
 
 @kernel
 def mix_high(x: np.uint64) -> np.uint64:
-    """Permute 64 bits (upper lane)."""
+    """Hash 64 bits by a permutation (upper lane)."""
     x = (x ^ (x >> _S30)) * _HIGH_1
     x = (x ^ (x >> _S27)) * _HIGH_2
     return x ^ (x >> _S31)
@@ -73,7 +73,7 @@ def mix_high(x: np.uint64) -> np.uint64:
 
 @kernel
 def mix_low(x: np.uint64) -> np.uint64:
-    """Permute 64 bits (lower lane)."""
+    """Hash 64 bits by a permutation (lower lane)."""
     x = (x ^ (x >> _S33)) * _LOW_1
     x = (x ^ (x >> _S33)) * _LOW_2
     return x ^ (x >> _S33)
@@ -81,7 +81,7 @@ def mix_low(x: np.uint64) -> np.uint64:
 
 @kernel
 def plain_float(bits: np.uint64) -> np.uint64:
-    """Map all NaNs to one bit pattern, and both zeros to one."""
+    """Map all NaNs to one bit pattern before hashing, and both zeros to one."""
     magnitude = bits & _SIGN_OFF
     if magnitude == _ZERO:
         return _ZERO
@@ -92,14 +92,14 @@ def plain_float(bits: np.uint64) -> np.uint64:
 
 @kernel
 def plain_floats(bits: U64Array, out: U64Array) -> None:
-    """Write the canonical bits of doubles, as Spark normalises grouping keys."""
+    """Write the canonical bits of doubles for hashing, as Spark normalises grouping keys."""
     for i in range(bits.size):
         out[i] = plain_float(bits[i])
 
 
 @kernel
 def absorb_marks(mask: ByteArray, id_high: U64Array, id_low: U64Array) -> None:
-    """Absorb that a struct begins, or is null; if the mask is empty it begins in every row."""
+    """Absorb into a hash that a struct begins, or is null; an empty mask: begins in every row."""
     for i in range(id_high.size):
         kind = mask[i] if mask.size else VALUE
         if kind == VALUE:
@@ -114,7 +114,7 @@ def absorb_marks(mask: ByteArray, id_high: U64Array, id_low: U64Array) -> None:
 def absorb_words(
     words: npt.NDArray[Any], mask: ByteArray, id_high: U64Array, id_low: U64Array
 ) -> None:
-    """Absorb one integer of any width per row, sign-extended."""
+    """Absorb into a hash one integer of any width per row, sign-extended."""
     if mask.size == 0:
         for i in range(id_high.size):
             word = np.uint64(words[i])
@@ -133,7 +133,7 @@ def absorb_words(
 
 @kernel
 def absorb_floats(bits: U64Array, mask: ByteArray, id_high: U64Array, id_low: U64Array) -> None:
-    """Absorb one double per row, given by its bits: NaN is NaN, and -0.0 is 0.0."""
+    """Absorb into a hash one double per row, by its bits: NaN is NaN, and -0.0 is 0.0."""
     for i in range(id_high.size):
         kind = mask[i] if mask.size else VALUE
         if kind == VALUE:
@@ -149,7 +149,7 @@ def absorb_floats(bits: U64Array, mask: ByteArray, id_high: U64Array, id_low: U6
 def absorb_bytes(
     offsets: npt.NDArray[Any], data: ByteArray, mask: ByteArray, id_high: U64Array, id_low: U64Array
 ) -> None:
-    """Absorb `data[offsets[i]:offsets[i + 1]]` per row: its length, then its words, zero-padded."""
+    """Absorb into a hash `data[offsets[i]:offsets[i + 1]]` per row: length, padded words."""
     end_of_data = np.uint64(data.size)
     for i in range(id_high.size):
         kind = mask[i] if mask.size else VALUE

@@ -25,7 +25,7 @@ from icestream.kernels.compile import kernel
 def window_runs(
     id_high: Ids, id_low: Ids, times: Ints, length: int, offset: int, heads: Ints, starts: Ints
 ) -> int:
-    """Write the first tuple of each run and the start of its window; return how many there are.
+    """Find the runs of tuples of one key and window: first tuple and start; return how many.
 
     Length 0 is one window for all time, which starts at 0. Returns -1 if times of a key decrease.
     """

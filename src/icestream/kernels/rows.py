@@ -22,7 +22,7 @@ from icestream.kernels.compile import kernel
 
 @kernel
 def row_starts(words: Ints, starts: Ints) -> int:
-    """Fill `starts` with the word at which each row begins; return how many rows there are."""
+    """Fill `starts` with the word at which each row of words begins; return how many."""
     at = 0
     count = 0
     while at < words.size:
@@ -36,7 +36,7 @@ def row_starts(words: Ints, starts: Ints) -> int:
 def rows_fit(
     words: Ints, begins: Ints, ends: Ints, width: int, never: int, places: Ints, units: Ints
 ) -> bool:
-    """Return whether the words between some places are whole rows.
+    """Return whether the words between some places are whole rows of words.
 
     A row has `width` words and its variable-length pieces, each of as many units as one of its
     words states. None of the null bits in `never` is set in its first word.
@@ -62,7 +62,7 @@ def rows_fit(
 
 @kernel
 def spread_fixed(fixed: Table, starts: Ints, words: Ints) -> None:
-    """Write the fixed part of each row to its place."""
+    """Write the fixed part of each row of words to its place."""
     for i in range(fixed.shape[0]):
         at = starts[i]
         for w in range(fixed.shape[1]):
@@ -71,7 +71,7 @@ def spread_fixed(fixed: Table, starts: Ints, words: Ints) -> None:
 
 @kernel
 def collect_fixed(words: Ints, starts: Ints, fixed: Table) -> None:
-    """Read the fixed part of each row."""
+    """Read the fixed part of each row of words."""
     for i in range(fixed.shape[0]):
         at = starts[i]
         for w in range(fixed.shape[1]):
@@ -82,7 +82,7 @@ def collect_fixed(words: Ints, starts: Ints, fixed: Table) -> None:
 def put_ragged(
     raw: Bytes, places: Ints, data: Bytes, begins: Ints, counts: Ints, unit: int
 ) -> None:
-    """Copy `counts` units of `data` from `begins` on to `places`, and advance the places."""
+    """Copy ragged columns into rows of words: `counts` units from `begins` to `places`."""
     for i in range(places.size):
         size = counts[i] * unit
         source = begins[i] * unit
@@ -94,7 +94,7 @@ def put_ragged(
 
 @kernel
 def take_ragged(raw: Bytes, places: Ints, counts: Ints, unit: int, out: Bytes) -> None:
-    """Copy `counts` units at `places` to `out` without gaps, and advance the places."""
+    """Copy ragged columns out of rows of words: `counts` units at `places`, without gaps."""
     target = 0
     for i in range(places.size):
         size = counts[i] * unit

@@ -20,7 +20,7 @@ import numpy as np
 
 from icestream.core.arrays import Ids, Ints, Table
 from icestream.kernels.compile import kernel
-from icestream.kernels.words import merge_field
+from icestream.kernels.field_words import merge_field
 
 
 @kernel
@@ -34,7 +34,7 @@ def cut_fragments(
     heads: Ints,
     last: Ints,
 ) -> int:
-    """Number the fragment of each event; `order` sorts them by (id_high, id_low, time).
+    """Number the session fragment of each event; `order` sorts by (id_high, id_low, time).
 
     Fills `slots` (fragment of each event), and `heads` and `last` (first event and latest time of
     each fragment). Returns the number of fragments.

@@ -36,7 +36,7 @@ MOST_BITS = 20
 
 @kernel
 def pages_before(fences: Table, first: int, pages: int, known: int, id_high: np.uint64) -> int:
-    """Return how many pages of a run begin before `id_high`; at least `known` of them do."""
+    """Return how many pages of a sorted run begin before `id_high`; at least `known` do."""
     step = 1
     while known + step <= pages and np.uint64(fences[first + known + step - 1, 0]) < id_high:
         known += step
@@ -55,7 +55,7 @@ def pages_before(fences: Table, first: int, pages: int, known: int, id_high: np.
 def find_in_runs(
     runs: Table, fences: Table, page: int, id_high: Ids, id_low: Ids, found: Mask, out: Table
 ) -> None:
-    """Fill in the entries of sorted ids that are not found yet and are in a run.
+    """Fill in the entries, in a sorted run, of sorted ids that are not found yet.
 
     If several runs have an entry, the first one counts. Pages have `page` entries; the first
     id_high of each is in `fences`.
@@ -99,7 +99,7 @@ def place_of(
     id_high: np.uint64,
     id_low: np.uint64,
 ) -> int:
-    """Return which entry between two positions has an id; -1 if none has."""
+    """Return which entry of a sorted run, between two positions, has an id; -1 if none."""
     last = end
     while first < last:
         middle = (first + last) >> 1
@@ -114,7 +114,7 @@ def place_of(
 
 @kernel
 def merge_runs(runs: Table, places: Ints, out: Table) -> int:
-    """Merge runs, oldest first, from their places on until `out` is full; return how many entries.
+    """Merge sorted runs of entries, oldest first, until `out` is full; return how many.
 
     Of several entries of a group, the newest stays. Places are advanced. An entry is truncated to
     the width of `out`.
@@ -153,7 +153,7 @@ def merge_runs(runs: Table, places: Ints, out: Table) -> int:
 
 @kernel
 def read_head(runs: Table, r: int, place: int, heads: Ids) -> None:
-    """Fill in the id of an entry of a run."""
+    """Fill in the id of an entry of a sorted run."""
     words = words_at(runs[r, ADDRESS] + 8 * runs[r, WIDTH] * place, 2)
     heads[r, 0] = np.uint64(words[0])
     heads[r, 1] = np.uint64(words[1])
@@ -161,7 +161,7 @@ def read_head(runs: Table, r: int, place: int, heads: Ids) -> None:
 
 @kernel
 def order_identities(id_high: Ids, id_low: Ids, order: Ints) -> bool:
-    """Fill in the stable sort order of ids; return whether it is valid: not if they are uneven.
+    """Fill in the order of ids for lookups in a sorted run; return if it is valid.
 
     Their first bits give the approximate position of each; then an id after a greater one moves
     forward, a few places on average, or the attempt is given up.

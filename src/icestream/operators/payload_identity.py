@@ -16,6 +16,6 @@ def _codec(schema: pa.Schema) -> KeyCodec:
 
 
 def identified(payload: pa.RecordBatch, keys: tuple[str, ...]) -> tuple[Ids, Ids]:
-    """Return (id_high, id_low) of each row, computed from some of its columns."""
+    """Return (id_high, id_low) of each row, the identity of some columns of its payload."""
     chosen = payload.select(list(keys))
     return _codec(chosen.schema).identify(chosen)

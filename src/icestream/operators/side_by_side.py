@@ -51,7 +51,7 @@ class Side:
 
 
 def lifetimes_of(lifetimes: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """Return the lifetime classes of all operators, given those of each."""
+    """Return the lifetime classes of operators side by side, given those of each."""
     return tuple(
         f"{_scope(number)}{lifetime}" for number, own in enumerate(lifetimes) for lifetime in own
     )

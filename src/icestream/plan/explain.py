@@ -20,7 +20,7 @@ from icestream.plan.windows.grid import Cumulative, Windows
 
 
 def explained(plan: Plan, statistics: cost.WindowStatistics | None = None) -> str:
-    """Return a plan as text for people."""
+    """Explain a plan as text for people."""
     described = plan.describe()
     views = described.pop("views")
     facts: dict[str, object] = dict(described)
@@ -58,7 +58,7 @@ def explained(plan: Plan, statistics: cost.WindowStatistics | None = None) -> st
 
 
 def estimate_and_log(progress: Mapping[str, Any]) -> str | None:
-    """Return the estimated and the actual size of the log, as text.
+    """Explain the estimated and the actual size of the log, as text.
 
     `progress` is the part `icestream` of a version's progress. None if nothing was estimated: the
     plan has no windows on a grid, the user chose the storage plan, or there were no events yet.

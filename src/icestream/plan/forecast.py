@@ -94,7 +94,7 @@ class Forecast:
 
 
 def forecast(plan: Computation, load: StreamLoad) -> list[Forecast]:
-    """Return the expected cost of each operator of a plan."""
+    """Return the forecast cost of each operator of a plan."""
     if isinstance(plan, Plan):
         return [_of_part(part, load, plan.store) for part in parts_of(plan)]
     if isinstance(plan, Dataflow):

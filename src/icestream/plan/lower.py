@@ -50,7 +50,7 @@ KEEPING = 1.0
 
 
 def check(plan: Plan) -> None:
-    """Refuse a plan that no operator can run."""
+    """Refuse a plan that cannot be lowered to any operator."""
     if plan.store == TUPLES and on_panes(plan) is None:
         msg = (
             "the plan 'tuples' is for window(...) and cumulative(...) with aggregates of fixed "
@@ -65,24 +65,24 @@ def check(plan: Plan) -> None:
 
 
 def on_panes(plan: Plan) -> Plan | None:
-    """Return the part of a plan that receives entries, as a plan; None if there is none."""
+    """Return the part of a plan that is lowered to windows on panes; None if there is none."""
     first = parts_of(plan)[0]
     return first.plan if first.folded else None
 
 
 def takes_tuples(plan: Plan) -> bool:
-    """Return whether some operator of a plan receives events instead of entries."""
+    """Return whether some operator that a plan is lowered to receives events, not entries."""
     return not all(part.folded for part in parts_of(plan))
 
 
 def takes_back(plan: Plan) -> bool:
-    """Return whether there are windows on panes, and whatever leaves them can be subtracted."""
+    """Return whether a plan is lowered to windows on panes, all of them invertible."""
     folded = on_panes(plan)
     return folded is not None and window_spec(folded).layout.suffix_words == 0
 
 
 def sole_part(plan: Plan) -> tuple[Plan, SessionSpec | ObjectSpec] | None:
-    """Return a plan of sessions or object aggregates alone, as its operator sees it; else None."""
+    """Return a plan of sessions or object aggregates alone, lowered to one operator; else None."""
     (part, *others) = parts_of(plan)
     if others or part.folded or part.framed:
         return None
@@ -92,13 +92,13 @@ def sole_part(plan: Plan) -> tuple[Plan, SessionSpec | ObjectSpec] | None:
 
 
 def whole_stream(plan: Plan) -> bool:
-    """Return whether one shard must see all events in order."""
+    """Return whether one shard must see all events of a lowered plan in order."""
     windows = plan.views[0].windows
     return isinstance(windows, Frame) and windows.in_one_shard
 
 
 def liftable(plan: Plan) -> ObjectSpec | None:
-    """Return what folds events into states before they are sent; None if events must be sent.
+    """Return what folds events of a lowered plan before they are sent; None if events must be.
 
     If the result does not depend on the order of events, any task can make states, and the owner of
     the group combines them.
@@ -112,24 +112,24 @@ def liftable(plan: Plan) -> ObjectSpec | None:
 
 
 def lifetimes(plan: Plan) -> tuple[str, ...]:
-    """Return the lifetime classes of the operator's segments, in the order of their ordinals."""
+    """Return the lifetime classes of a lowered plan's operator, in the order of ordinals."""
     own = [_operator(part).lifetimes for part in parts_of(plan)]
     return lifetimes_of(own) if len(own) > 1 else own[0]
 
 
 def emitted(plan: Plan, rows: Iterator[Any]) -> Iterator[Emitted]:
-    """Return the output of a plan's operator as rows of views."""
+    """Return the output of a lowered plan's operator as rows of views."""
     parts = parts_of(plan)
     return rows if len(parts) > 1 else parts[0].rows(rows)
 
 
 def composition(plan: Plan, keys: KeyCounts) -> Composition | None:
-    """Choose which windows are composed of others; None if panes are as cheap for all."""
+    """Choose which windows of a plan are lowered to compositions; None if panes are as cheap."""
     return _composed(plan, keys, factors=True)
 
 
 def recomposition(plan: Plan, keys: KeyCounts) -> Composition | None:
-    """Choose which windows, so far all made of panes, are composed of others of the plan."""
+    """Choose which windows lowered to panes so far are composed of others of the plan."""
     return _composed(plan, keys, factors=False)
 
 
@@ -164,7 +164,7 @@ def _extended(keys: KeyCounts, longest: Micros) -> KeyCounts:
 
 
 def tiled(chosen: Composition | None) -> tuple[Tiled, ...]:
-    """Return a composition in the form that the window operator executes."""
+    """Lower a composition to the form that the window operator executes."""
     if chosen is None:
         return ()
     return tuple(
@@ -185,7 +185,7 @@ def operator(
     events: tuple[RawEvents, int] | None = None,
     flushed: Micros | None = None,
 ) -> Operator:
-    """Open the operator of a plan on one shard; some windows may be composed of others.
+    """Lower a plan to its operator on one shard; some windows may be composed of others.
 
     `events` are the reader of events for the store `tuples`, and the current version; `flushed` is
     the latest event, if the version closes every window that has one.
@@ -219,14 +219,14 @@ def _opened(
 
 
 def tuple_keys(plan: Plan) -> pa.Schema:
-    """Return the key columns of events that are sent to a shard, under internal names."""
+    """Return the key columns of a lowered plan's events, under internal names."""
     renamed = [field.with_name(f"k{place}") for place, field in enumerate(plan.keys)]
     return pa.schema([*renamed, *list(plan.group_keys)[len(renamed) :]])
 
 
 @lru_cache(maxsize=8)
 def window_spec(plan: Plan, made_of: tuple[Tiled, ...] = ()) -> WindowSpec:
-    """Return the spec of a plan's window operator; some windows may be composed of others."""
+    """Lower a plan to the spec of its window operator; windows may be composed of others."""
     return WindowSpec(
         tuple(_window_view(plan, number, view) for number, view in enumerate(plan.views)),
         plan.group_keys,

@@ -158,7 +158,7 @@ class LocalQuery:
 
 
 def read_rows(files: Files, path: str, view: int = 0) -> Iterator[pa.Table]:
-    """Yield the tables of a view in a result file."""
+    """Yield the tables of a view in a result file of a local query."""
     with closing(SegmentReader(files, path)) as reader:
         chosen = reader.directory["synopsis"] == view
         for record in reader.read_many(reader.directory["marker"][chosen]):

@@ -43,7 +43,7 @@ _SIMPLE = {
 
 
 def schema_of(given: pa.Schema | str) -> pa.Schema:
-    """Return an Arrow schema as it is, or read one from text."""
+    """Return an Arrow schema as it is, or read one from DDL text."""
     if isinstance(given, pa.Schema):
         return given
     if not isinstance(given, str):

@@ -23,7 +23,7 @@ from icestream.api.events import Events
 from icestream.api.result import Result
 from icestream.api.stream import Stream
 from icestream.core.errors import DefinitionError
-from icestream.core.text import TextSpan
+from icestream.core.text_errors import TextSpan
 from icestream.operators.object_aggregates.user_aggregates import UserAggregate
 from icestream.sql.lowering.lower import lowered
 from icestream.sql.relations.read import (
@@ -39,7 +39,7 @@ from icestream.sql.statements.build import build
 from icestream.sql.statements.names import NameScope
 from icestream.sql.statements.shape import window_brackets
 from icestream.sql.statements.statement import described
-from icestream.sql.statements.text import Text, statements
+from icestream.sql.statements.tokens import Text, statements
 
 
 def sql(

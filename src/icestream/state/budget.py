@@ -192,7 +192,7 @@ class _Part(Budget):
 
 
 def fail(budget: Budget, needed: int, owner: str) -> BudgetError:
-    """Return the error for a reservation for which nothing could be freed."""
+    """Return the budget error for a reservation for which nothing could be freed."""
     missing = max(needed - budget.free, 0)
     return BudgetError(
         f"{owner} needs {format_bytes(needed)}, but only {format_bytes(budget.free)} of the memory "
@@ -203,7 +203,7 @@ def fail(budget: Budget, needed: int, owner: str) -> BudgetError:
 
 
 def shortage(budget: Budget, refused: Refused) -> BudgetError:
-    """Return the error for a refusal, even if memory was freed since."""
+    """Return the budget error for a refusal, even if memory was freed since."""
     return fail(budget, budget.free + refused.needed - refused.free, refused.owner)
 
 

@@ -67,7 +67,7 @@ _REMEDIES = {
 
 
 def storage_error(path: str, error: OSError) -> StorageError | None:
-    """Return the error with the remedy for an OS error; None if it has no known remedy."""
+    """Return the error of a file with the remedy, for an OS error; None without a remedy."""
     remedy = _REMEDIES.get(error.errno or 0)
     return None if remedy is None else StorageError(f"{path}: {remedy} ({error.strerror})")
 
@@ -139,12 +139,12 @@ class Files(Protocol):
 
 
 def folder_of(path: str) -> str:
-    """Return the folder that holds `path`; `.` for a bare name."""
+    """Return the folder that holds the file `path`; `.` for a bare name."""
     return os.path.dirname(path) or "."
 
 
 def temporary_name(path: str) -> str:
-    """Return a fresh dot-name next to `path`, for a file that is not published yet."""
+    """Return a fresh dot-name next to the file `path`, for one that is not published yet."""
     return os.path.join(folder_of(path), f".{os.path.basename(path)}.{uuid.uuid4().hex}")
 
 

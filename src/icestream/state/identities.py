@@ -11,7 +11,7 @@ from icestream.kernels import sorted_run
 
 
 def identities(entries: Ints) -> tuple[Ids, Ids]:
-    """Return id_high and id_low of entries."""
+    """Return id_high and id_low of the groups of entries, as arrays."""
     id_high, id_low = (
         np.ascontiguousarray(entries[:, column]).view(np.uint64) for column in (0, 1)
     )
@@ -19,7 +19,7 @@ def identities(entries: Ints) -> tuple[Ids, Ids]:
 
 
 def in_order(id_high: Ids, id_low: Ids) -> Ints:
-    """Return the sort order of ids."""
+    """Return the sort order of ids of groups."""
     order = np.empty(len(id_high), dtype=np.int64)
     is_ordered = sorted_run.order_identities(
         np.ascontiguousarray(id_high), np.ascontiguousarray(id_low), order
@@ -28,7 +28,7 @@ def in_order(id_high: Ids, id_low: Ids) -> Ints:
 
 
 def distinct(id_high: Ids, id_low: Ids) -> tuple[Ids, Ids, Ints]:
-    """Return the distinct ids, sorted, and for each id given its position among them.
+    """Return the distinct ids of groups, sorted, and the position of each given id among them.
 
     Ids that are sorted already, as the changes of a batch are, are not sorted again.
     """

@@ -76,7 +76,7 @@ class KeyColumn(NamedTuple):
 
 
 def layout(schema: pa.Schema) -> tuple[KeyNode, ...]:
-    """List the nodes of a key schema; DefinitionError, with advice, for other types."""
+    """List the nodes of key columns of a schema; DefinitionError, with advice, for other types."""
     names = schema.names
     for name in names:
         if names.count(name) > 1:
@@ -89,7 +89,7 @@ def layout(schema: pa.Schema) -> tuple[KeyNode, ...]:
 
 
 def read(nodes: tuple[KeyNode, ...], batch: pa.RecordBatch) -> list[KeyColumn]:
-    """Find the columns of a key in a batch, by name; InputError if they do not match the schema."""
+    """Find the key columns in a batch, by name; InputError if they do not match the schema."""
     columns: list[KeyColumn] = []
     for node in nodes:
         if node.parent < 0:
@@ -102,29 +102,29 @@ def read(nodes: tuple[KeyNode, ...], batch: pa.RecordBatch) -> list[KeyColumn]:
 
 
 def integers(column: KeyColumn) -> Flat:
-    """View the values of an INTEGER column."""
+    """View the values of an INTEGER key column."""
     return _numbers(column.array, column.node.dtype, 1)
 
 
 def decimals(column: KeyColumn) -> npt.NDArray[np.int64]:
-    """View a DECIMAL column as two words per row, the lower one first."""
+    """View a DECIMAL key column as two words per row, the lower one first."""
     return _numbers(column.array, column.node.dtype, 2).reshape(-1, 2)
 
 
 def doubles(column: KeyColumn) -> npt.NDArray[np.uint64]:
-    """Return the bits of a FLOAT column, as doubles; not yet canonical."""
+    """Return the bits of a FLOAT key column, as doubles; not yet canonical."""
     values = _numbers(column.array, column.node.dtype, 1)
     with np.errstate(invalid="ignore"):  # a signalling NaN is a NaN
         return values.astype(np.float64, copy=False).view(np.uint64)
 
 
 def booleans(column: KeyColumn) -> ByteArray:
-    """Return a BOOLEAN column as one byte per row."""
+    """Return a BOOLEAN key column as one byte per row."""
     return _bits(column.array, 1)
 
 
 def ragged(column: KeyColumn) -> tuple[Flat, ByteArray]:
-    """View a BYTES column as offsets, one more than rows, into bytes."""
+    """View a BYTES key column as offsets, one more than rows, into bytes."""
     array, kind = column.array, offset_type(column.node)
     if len(array) == 0:
         return np.zeros(1, kind), np.empty(0, np.uint8)
@@ -136,7 +136,7 @@ def ragged(column: KeyColumn) -> tuple[Flat, ByteArray]:
 
 
 def plain(column: KeyColumn) -> Flat:
-    """Return the canonical values of a FLOAT column, in its own width."""
+    """Return the canonical values of a FLOAT key column, in its own width."""
     bits = doubles(column)
     out = np.empty(len(bits), np.uint64)
     plain_floats(bits, out)
@@ -157,7 +157,7 @@ class KeyRows(NamedTuple):
 def assemble(
     nodes: tuple[KeyNode, ...], schema: pa.Schema, rows: int, parts: list[KeyRows]
 ) -> pa.RecordBatch:
-    """Build a record batch of exactly this schema from one part per node."""
+    """Build a record batch of key columns, of exactly this schema, from one part per node."""
     below: dict[int, list[pa.Array]] = {position: [] for position in range(-1, len(nodes))}
     for position in range(len(nodes) - 1, -1, -1):
         node, fields = nodes[position], below[position][::-1]
@@ -166,7 +166,7 @@ def assemble(
 
 
 def build(node: KeyNode, rows: int, part: KeyRows, fields: list[pa.Array]) -> pa.Array:
-    """Build the Arrow array of one node from its part and the arrays of its fields."""
+    """Build the Arrow array of one key column from its part and the arrays of its fields."""
     if node.kind is KeyLayout.NOTHING:
         return pa.nulls(rows)
     buffers = [None if part.valid.all() else _packed(part.valid)]
@@ -180,7 +180,7 @@ def build(node: KeyNode, rows: int, part: KeyRows, fields: list[pa.Array]) -> pa
 
 
 def batch_of(schema: pa.Schema, rows: int, arrays: list[pa.Array]) -> pa.RecordBatch:
-    """Return a record batch that has the right number of rows even without columns."""
+    """Return a batch of key columns that has the right number of rows even without columns."""
     if arrays:
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
     empty = pa.Array.from_buffers(pa.struct([]), rows, [None], children=[])
@@ -192,7 +192,7 @@ def _packed(flags: ByteArray) -> pa.Buffer:
 
 
 def offset_type(node: KeyNode) -> np.dtype[Any]:
-    """Return the width of the offsets of a BYTES node."""
+    """Return the width of the offsets of a BYTES key column."""
     large = pt.is_large_string(node.type) or pt.is_large_binary(node.type)
     return np.dtype(np.int64 if large else np.int32)
 

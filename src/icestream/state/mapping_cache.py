@@ -70,6 +70,6 @@ KEPT = MappingCache()
 
 
 def place_of(handle: int) -> Place:
-    """Return the device and inode number of an open file."""
+    """Return what identifies a cached mapping: device and inode number of an open file."""
     about = os.fstat(handle)
     return about.st_dev, about.st_ino

@@ -24,7 +24,7 @@ _END: Final = object()
 
 
 def read_ahead(blocks: Generator[T], pool: int) -> Generator[T]:
-    """Yield blocks; a block is finished when the next one is requested.
+    """Yield blocks that a thread reads ahead; one is finished when the next is requested.
 
     Args:
         blocks: reads a block on each request; it runs in the thread.

@@ -59,7 +59,7 @@ class SnapshotSchedule:
 
 
 def in_step(headers: Iterable[dict[str, Any]]) -> None:
-    """Make the operators of a shard, each with a header, take snapshots in the same versions.
+    """Schedule snapshots of a shard's operators, each with a header, in the same versions.
 
     Call it before the version that may end with one: its cost is known from the last.
     """

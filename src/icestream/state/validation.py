@@ -31,7 +31,7 @@ _STUMBLES = (
 
 @contextmanager
 def validated(path: str) -> Iterator[None]:
-    """Attribute any error inside the block to a file, except errors of Icestream."""
+    """Attribute any error while content is validated to a file, except errors of Icestream."""
     try:
         yield
     except (IcestreamError, MemoryError):

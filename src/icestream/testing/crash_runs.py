@@ -121,7 +121,7 @@ class Script:
 
 @contextmanager
 def staged(*, tight: bool = False) -> Iterator[None]:
-    """Take snapshots often and, if `tight`, use blocks so small that groups exceed the quota."""
+    """Stage a crash run: snapshots are frequent and, if `tight`, groups exceed the quota."""
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(snapshot_schedule, "AFTER", 3))
         stack.enter_context(mock.patch.object(snapshot_schedule, "AT_LATEST", 5))

@@ -36,5 +36,5 @@ def separate_disks() -> Iterator[None]:
 
 
 def rescale(query: LocalQuery, batch: int) -> None:
-    """Set the number of tasks of a query for a batch."""
+    """Set the number of tasks of a query for a batch, so that shards move."""
     query.rescale(COURSE[batch % len(COURSE)])

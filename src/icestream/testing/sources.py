@@ -74,7 +74,7 @@ class StreamShape:
 
 
 def shapes(*, span: Micros = 60 * SECOND, specials: bool = True) -> st.SearchStrategy[StreamShape]:
-    """Draw shapes of short streams, simple ones first."""
+    """Draw shapes of short test streams, simple ones first."""
     return st.builds(
         StreamShape,
         events=st.integers(0, 250),
@@ -95,13 +95,13 @@ def shapes(*, span: Micros = 60 * SECOND, specials: bool = True) -> st.SearchStr
 
 
 def generate(plan: Plan, shape: StreamShape, seed: int) -> list[Item]:
-    """Return the items of one stream; the last is a batch."""
+    """Return the items of one test source; the last is a batch."""
     dice = np.random.default_rng(seed)
     return items_of(random_events(plan, shape, dice), shape, dice)
 
 
 def items_of(events: pa.RecordBatch, shape: StreamShape, dice: np.random.Generator) -> list[Item]:
-    """Split events into batches and splits, with empty batches and `ABORT` between them."""
+    """Split events of a source into batches and splits, with empty ones and `ABORT` between."""
     size = -(-max(events.num_rows, 1) // shape.batches)
     items: list[Item] = []
     for first in range(0, max(events.num_rows, 1), size):
@@ -114,7 +114,7 @@ def items_of(events: pa.RecordBatch, shape: StreamShape, dice: np.random.Generat
 
 
 def random_events(plan: Plan, shape: StreamShape, dice: np.random.Generator) -> pa.RecordBatch:
-    """Return the events of a stream in the order of arrival."""
+    """Return random events of a test source in the order of arrival."""
     times = arrival_times(shape, dice)
     count = len(times)
     ids = group_numbers(shape, count, dice)
@@ -132,7 +132,7 @@ def random_events(plan: Plan, shape: StreamShape, dice: np.random.Generator) -> 
 def random_column(
     kind: pa.DataType, count: int, shape: StreamShape, dice: np.random.Generator
 ) -> pa.Array:
-    """Return values of a type, including nulls and special floats."""
+    """Return random values of a type for a test source, including nulls and special floats."""
     missing = dice.random(count) < shape.nulls
     if pa.types.is_floating(kind):
         values = np.round(dice.normal(scale=1000.0, size=count), 3)
@@ -150,12 +150,12 @@ def random_column(
 
 
 def batches_of(items: Iterable[Item]) -> list[Splits]:
-    """Return the batches among the items."""
+    """Return the batches among the items of a test source."""
     return [item for item in items if not isinstance(item, Marker)]
 
 
 def restart(items: Sequence[Item], every: int = 1) -> list[Item]:
-    """Put an `ABORT` after every `every` batches."""
+    """Put an `ABORT` after every `every` batches of a test source."""
     return [
         each
         for number, batch in enumerate(batches_of(items))
@@ -164,7 +164,7 @@ def restart(items: Sequence[Item], every: int = 1) -> list[Item]:
 
 
 def rebatch(items: Iterable[Item], size: int) -> list[Item]:
-    """Return the same events, in the same order, in batches of `size` events and one split."""
+    """Return the events of a test source in batches of `size` events and one split."""
     whole = [batch for splits in batches_of(items) for split in splits for batch in split]
     if not whole:
         return [[]]
@@ -173,7 +173,7 @@ def rebatch(items: Iterable[Item], size: int) -> list[Item]:
 
 
 def drive(open_again: Callable[[], LocalQuery], items: Iterable[Item]) -> list[pa.Table]:
-    """Feed items to a query, reopening it after each `ABORT`; return the rows of each batch.
+    """Feed a test source to a query, reopening it after each `ABORT`; return each batch's rows.
 
     The windows that are open at the end are flushed; their rows are the last table.
     """
@@ -190,7 +190,7 @@ def drive(open_again: Callable[[], LocalQuery], items: Iterable[Item]) -> list[p
 
 
 def arrival_times(shape: StreamShape, dice: np.random.Generator) -> Rows:
-    """Return the times of events in the order of arrival."""
+    """Return the times of a test source's events in the order of arrival."""
     turns = np.sort(dice.integers(0, shape.span, size=shape.events, endpoint=True))
     for _ in range(shape.gaps):
         turns[turns > dice.integers(0, shape.span)] += 10 * shape.span
@@ -199,7 +199,7 @@ def arrival_times(shape: StreamShape, dice: np.random.Generator) -> Rows:
 
 
 def group_numbers(shape: StreamShape, count: int, dice: np.random.Generator) -> Rows:
-    """Return the group of each event, with skew."""
+    """Return the group of each event of a test source, with skew."""
     if shape.skew <= 0:
         return dice.integers(0, shape.groups, size=count)
     weights = 1.0 / np.arange(1, shape.groups + 1) ** shape.skew

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from bench.research import window_simulation_kernels as kernels
 from icestream.core.arrays import Ints
 from icestream.kernels.queue.windows import zones as z
-from icestream.kernels.queue.windows.batch import blank_cell
+from icestream.kernels.queue.windows.tuple_batches import blank_cell
 from icestream.state.queue.windows.queue import WindowArrays
 from tests.oracles.kernels.window_queue import PlainWindows
 

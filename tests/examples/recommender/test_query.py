@@ -140,6 +140,7 @@ def workload(seed: int, standing: float) -> pa.Table:
     return RatingWorkload(made.table(), 30, requests=1, standing=standing, seed=seed).table()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("mode", ["append", "update"])
 @pytest.mark.parametrize("window", [None, "20 minutes"])
 def test_oracle_requests_are_answered_as_by_the_offline_model(

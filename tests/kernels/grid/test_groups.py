@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from icestream.core.arrays import Table
-from icestream.kernels import lookup
+from icestream.kernels import hash_index
 from icestream.kernels.grid import groups
 from icestream.operators.folding.fields import Field, SlidingLayout
+from tests.oracles.kernels.field_words import merge_words_reference
 from tests.oracles.kernels.grid.groups import empty_rows_reference, take_next_reference
-from tests.oracles.kernels.words import merge_words_reference
 
 #: a sum with an inverse; a maximum, a minimum, a float sum and choices without one
 LAYOUT = SlidingLayout.of(
@@ -40,12 +40,12 @@ class GroupIndex(RuleBasedStateMachine):
         id_low = (place << 20) + more
         if (id_high, id_low) in self.known:
             slot = self.known.pop((id_high, id_low))
-            lookup.remove_all(self.index, self.rows, np.array([slot]))
+            hash_index.remove_all(self.index, self.rows, np.array([slot]))
             self.free.append(slot)
         elif self.free:
             slot = self.free.pop(0)
             self.rows[slot, :2] = id_high, id_low
-            lookup.insert_all(self.index, self.rows, np.array([slot]))
+            hash_index.insert_all(self.index, self.rows, np.array([slot]))
             self.known[id_high, id_low] = slot
 
     @invariant()
@@ -58,7 +58,7 @@ class GroupIndex(RuleBasedStateMachine):
         ]
         id_high, id_low = np.array(every, dtype=np.uint64).T.copy()
         slots = np.empty(len(every), dtype=np.int64)
-        missing = lookup.find(self.index, self.rows, id_high, id_low, slots)
+        missing = hash_index.find(self.index, self.rows, id_high, id_low, slots)
         assert slots.tolist() == [self.known.get(key, -1) for key in every]
         assert missing == len(every) - len(self.known)
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icestream.core.arrays import Table
-from icestream.kernels import lookup
+from icestream.kernels import hash_index
 from icestream.kernels.grid import groups, strides
 from icestream.operators.folding.fields import Field, SlidingLayout
 from tests.oracles.kernels.grid.strides import stride_reference
@@ -80,7 +80,7 @@ def running_rows(slices: Slices) -> tuple[Table, npt.NDArray[np.int32]]:
         for group in values:
             rows[group, groups.LAST] = pane
     index = np.zeros(16, dtype=np.int32)
-    lookup.insert_all(index, rows, np.arange(GROUPS))
+    hash_index.insert_all(index, rows, np.arange(GROUPS))
     return rows, index
 
 

@@ -1,4 +1,4 @@
-"""Extents in records and slots in directories, beside dictionaries."""
+"""Extents in records, beside the obvious versions."""
 
 from __future__ import annotations
 
@@ -9,15 +9,11 @@ from icestream.core.arrays import Ints
 from icestream.core.times import INFINITY
 from icestream.kernels.groups import extents as kernels
 from icestream.kernels.groups import heap as k
-from icestream.kernels.lookup import remove
 from tests.oracles.kernels.groups.extents import (
-    compact_slots_reference,
     copy_pieces_reference,
     lay_out_reference,
     list_extents_reference,
     read_extents_reference,
-    stamp_reference,
-    used_slots_reference,
 )
 
 MARKER = (3 << 32) + 11
@@ -115,38 +111,3 @@ def test_parity_copying_pieces(seed: int) -> None:
     copy_pieces_reference(source, begins, sizes, outs[1], moved[1])
     assert outs[0].tolist() == outs[1].tolist()
     assert moved[0].tolist() == moved[1].tolist() == (places + sizes).tolist()
-
-
-def test_parity_slots_beside_a_dictionary() -> None:
-    dice = np.random.default_rng(5)
-    table = np.zeros((64, k.GROUP), dtype=np.int64)
-    index, facts = np.zeros(128, dtype=np.int32), np.zeros(3, dtype=np.int64)
-    blank = np.zeros(k.GROUP, dtype=np.int64)
-    expected: dict[tuple[int, int], int] = {}
-    for step in range(1, 80):
-        wanted = {(int(n), int(n) << 21) for n in dice.integers(0, 60, 6)} - set(expected)
-        id_high, id_low = (np.array([w[c] for w in wanted], dtype=np.uint64) for c in (0, 1))
-        slots = np.empty(len(wanted), dtype=np.int64)
-        kernels.open_slots(index, table, facts, blank, id_high, id_low, step, slots)
-        expected |= dict(zip(wanted, slots.tolist(), strict=True))
-        gone = [w for w in expected if dice.random() < 0.2]
-        closed = np.array([expected.pop(w) for w in gone], dtype=np.int64)
-        for slot in closed.tolist():
-            remove(index, table, slot)
-        kernels.close_slots(table, facts, closed)
-        assert used_slots_reference(table, facts) == expected
-    rows = compact_slots_reference(table)
-    kernels.compact_slots(table, facts)
-    assert table[: len(rows)].tolist() == rows.tolist()
-    assert len(used_slots_reference(table, facts)) == len(rows) == len(expected)
-    assert (table[len(rows) :, k.STAMP] == 0).all()
-
-
-def test_parity_stamping_groups() -> None:
-    dice = np.random.default_rng(6)
-    tables = [np.zeros((20, k.GROUP), dtype=np.int64) for _ in range(2)]
-    for chunk in range(1, 5):
-        slots = dice.integers(0, 20, 12)
-        kernels.stamp(tables[0], slots, chunk)
-        stamp_reference(tables[1], slots, chunk)
-        assert tables[0].tolist() == tables[1].tolist()

@@ -3,11 +3,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from icestream.kernels import words
+from icestream.kernels import field_words
 from icestream.kernels.lifetimes.spans import merge_spans
 from tests.oracles.kernels.lifetimes.spans import merge_spans_reference
 
-OPS = [words.ADD_I64, words.ADD_I128, words.MIN, words.MAX, words.LEAST_3]
+OPS = [
+    field_words.ADD_I64,
+    field_words.ADD_I128,
+    field_words.MIN,
+    field_words.MAX,
+    field_words.LEAST_3,
+]
 PLACES = [0, 1, 3, 4, 5]
 IDENTITY = [0, 0, 0, 2**63 - 1, -(2**63), *[2**63 - 1] * 3]
 
@@ -32,6 +38,6 @@ def test_a_row_leaves_no_trace_where_it_is_not() -> None:
     # 1.0    |=========|
     table = np.array([[1e40, 0.0], [1.0, 0.0]]).view(np.int64)
     tree = np.zeros((4, 2), dtype=np.int64)
-    ops, places = np.array([words.ADD_DD]), np.array([0])
+    ops, places = np.array([field_words.ADD_DD]), np.array([0])
     merge_spans(np.array([0, 0]), np.array([1, 2]), table, ops, places, tree)
     assert tree[2:].view(np.float64)[:, 0].tolist() == [1e40, 1.0]

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icestream.core.arrays import Ints, Table
-from icestream.kernels import words
+from icestream.kernels import field_words
 from icestream.kernels.lifetimes.sweep import Flags, fold_equal, scale_rows, sweep_edges
 from tests.oracles.kernels.lifetimes.sweep import (
     fold_equal_reference,
@@ -15,7 +15,7 @@ from tests.oracles.kernels.lifetimes.sweep import (
     sweep_edges_reference,
 )
 
-OPS = np.array([words.ADD_I64, words.ADD_I128, words.ADD_I64, words.ADD_DD])
+OPS = np.array([field_words.ADD_I64, field_words.ADD_I128, field_words.ADD_I64, field_words.ADD_DD])
 PLACES = np.array([0, 1, 3, 4])
 GUARDS = np.array([-1, -1, -1, 3])
 WIDTH = 6

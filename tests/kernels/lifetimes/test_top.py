@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from icestream.kernels import words
+from icestream.kernels import field_words
 from icestream.kernels.lifetimes.top import cover_segments, fill_segments
 from tests.oracles.kernels.lifetimes.top import cover_segments_reference, fill_segments_reference
 
@@ -45,7 +45,7 @@ def test_parity_covering_segments(seed: int) -> None:
     rows, segments = int(dice.integers(1, 15)), int(dice.integers(1, 12))
     ends = np.sort(dice.integers(0, segments + 1, (rows, 2)), axis=1)
     first, last = np.ascontiguousarray(ends[:, 0]), np.ascontiguousarray(ends[:, 1])
-    ops, places = np.array([words.ADD_I64, words.ADD_I128]), np.array([0, 1])
+    ops, places = np.array([field_words.ADD_I64, field_words.ADD_I128]), np.array([0, 1])
     table = dice.integers(-5, 5, (rows, 3))
     table[:, 2] = table[:, 1] >> 63
     expected = cover_segments_reference(

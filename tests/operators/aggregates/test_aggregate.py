@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from icestream.core.errors import DefinitionError
-from icestream.kernels.words import INVERTIBLE
+from icestream.kernels.field_words import INVERTIBLE
 from icestream.operators.aggregates.aggregate import OBJECT_FUNCTIONS, Aggregate, applicable
 from icestream.operators.aggregates.catalogue import WORD_FUNCTIONS
 from icestream.operators.folding.fields import Layout
@@ -22,6 +22,7 @@ def test_every_function_applies_to_some_column() -> None:
     assert len({each.alias for each in APPLICABLE}) == len(APPLICABLE)
 
 
+@pytest.mark.sample(60)
 @pytest.mark.parametrize("aggregate", APPLICABLE, ids=lambda a: a.text)
 def test_only_nulls_are_counted_as_none_and_answered_by_null(aggregate: Aggregate) -> None:
     columns = {name: pa.nulls(3, TYPES[name]) for name in aggregate.columns}
@@ -29,6 +30,7 @@ def test_only_nulls_are_counted_as_none_and_answered_by_null(aggregate: Aggregat
     assert folded(aggregate, columns) == (0 if counts else None)
 
 
+@pytest.mark.sample(60)
 @pytest.mark.parametrize("aggregate", APPLICABLE, ids=lambda a: a.text)
 def test_functions_look_only_at_fields_they_lifted(aggregate: Aggregate) -> None:
     # whatever is in the words of other fields, the answer is the same

@@ -102,6 +102,7 @@ def test_ordered_words_turn_back_into_their_values(values: pa.Array) -> None:
     assert same(folded(LAST, {"x": values}), expected[1])
 
 
+@pytest.mark.sample(48)
 @pytest.mark.parametrize("aggregate", ALL, ids=lambda a: a.text)
 @pytest.mark.parametrize("field", list(EVERY_INPUT), ids=EVERY_INPUT.names)
 @pytest.mark.parametrize("seed", range(3))

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from icestream.kernels import words
+from icestream.kernels import field_words
 from icestream.operators.folding.fields import (
     ENTRY_FIELDS,
     GROUP_FIELDS,
@@ -52,7 +52,7 @@ def test_rows_of_sliding_windows_have_the_next_suffix_and_back_behind() -> None:
 
 
 def test_identities_fill_every_word() -> None:
-    least = words.IDENTITY[words.MIN]
+    least = field_words.IDENTITY[field_words.MIN]
     assert LAYOUT.entry_identity.tolist() == [0, 0, 0, 0, 0, 0, least, 0, 0]
     assert LAYOUT.group_identity.tolist() == [0, 0, 0, 0, 0, 0, 0, 0, least, 0, 0, least, 0, 0]
 
@@ -60,8 +60,8 @@ def test_identities_fill_every_word() -> None:
 def test_every_kind_of_field_has_an_operation_with_a_size_and_an_identity() -> None:
     for kind in OPERATIONS:
         op = Field(kind, "x").op
-        assert op in words.WORDS
-        assert op in words.IDENTITY
+        assert op in field_words.WORDS
+        assert op in field_words.IDENTITY
 
 
 def test_fields_that_need_the_order_of_events_are_reported() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icestream.kernels import words
+from icestream.kernels import field_words
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.folding.columns import ARRIVAL, TIME, InputColumn
 from icestream.operators.folding.fields import Field, Layout
@@ -76,8 +76,8 @@ def test_oracle_runs_equal_one_big_fold(
     expected_panes, expected = merged(whole)
     assert panes == expected_panes
     for field, place in zip(LAYOUT.fields, LAYOUT.places.tolist(), strict=True):
-        end = place + words.WORDS[field.op]
-        if field.op == words.ADD_DD:
+        end = place + field_words.WORDS[field.op]
+        if field.op == field_words.ADD_DD:
             a, b = (t[:, place:end].copy().view(np.float64) for t in (entries, expected))
             assert np.allclose(a.sum(axis=1), b.sum(axis=1), rtol=1e-14, atol=0, equal_nan=True)
         else:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from icestream.operators.folding.fields import Field, Layout
 from icestream.operators.folding.sorted_runs import slice_bounds, sorted_run
-from tests.oracles.kernels.words import combine_sorted_reference
+from tests.oracles.kernels.field_words import combine_sorted_reference
 
 LAYOUT = Layout.of((Field("sum_i64", "x"), Field("sum_f64", "y")))
 

@@ -117,6 +117,7 @@ SETS: dict[str, list[Windows | Cumulative]] = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("windows", SETS.values(), ids=SETS)
 @pytest.mark.parametrize("tiny", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_oracle_windows_made_of_windows_equal_those_of_panes(

@@ -204,6 +204,7 @@ def views_of(store: str) -> Plan:
     )
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("store", ["panes", "tuples", "auto"])
 @pytest.mark.parametrize("budget", ["16 MB", "440 KB"])
 def test_oracle_views_that_share_windows_equal_views_alone(
@@ -242,6 +243,7 @@ def test_oracle_updates_are_the_differences_between_windows(shape: StreamShape, 
         check(plan, generate(plan, shape, seed), folder)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("snapshot", [2, 20])
 def test_crash_a_query_of_updates_goes_on_with_appends(

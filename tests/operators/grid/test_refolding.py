@@ -100,6 +100,7 @@ def test_crash_rebuilt_shards_see_the_events_their_versions_saw(tmp_path: Path) 
             check(plan, items, str(tmp_path / str(snapshot)))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("budget", ["16 MB", "440 KB"])
 def test_oracle_views_of_raw_events_equal_views_alone(tmp_path: Path, budget: str) -> None:
     hopping = Windows(6 * SECOND, 2 * SECOND)

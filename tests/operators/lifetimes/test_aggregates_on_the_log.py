@@ -53,6 +53,7 @@ class Chilly(GroupView):
         super().begin(watermark)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("durability", ["log", "evict"])
 @pytest.mark.parametrize("name", OPERATORS)
 def test_parity_cold_groups_give_the_answers_of_plain_ones(

@@ -6,9 +6,9 @@ from decimal import Decimal
 import numpy as np
 import pyarrow as pa
 
-from icestream.kernels import words
+from icestream.kernels import field_words
+from icestream.kernels.field_words import merge_field
 from icestream.kernels.lifetimes.sweep import scale_rows
-from icestream.kernels.words import merge_field
 from icestream.operators.aggregates.aggregate import applicable
 from icestream.operators.lifetimes.lift import Lifting
 from tests.oracles.lifetimes import Event, changes_from
@@ -40,7 +40,7 @@ def test_a_row_and_its_negative_add_up_to_nothing() -> None:
         each
         for each in applicable(PAYLOAD)
         if all(
-            field.op in (*words.INVERTIBLE, words.ADD_DD)
+            field.op in (*field_words.INVERTIBLE, field_words.ADD_DD)
             for field in each.fields({field.name: field.type for field in PAYLOAD})
         )
     ]

@@ -13,7 +13,7 @@ import pytest
 from icestream.core.arrays import Table
 from icestream.core.errors import DamageError
 from icestream.core.times import INFINITY
-from icestream.operators.multi_join.clean_up import CleanUp, first_id_high, parts_of
+from icestream.operators.multi_join.clean_up import CleanUp, parts_of
 from icestream.operators.multi_join.spec import MultiJoinSpec, partitions_of
 from icestream.state.log.format import Record
 from icestream.state.log.reader import Log
@@ -34,16 +34,6 @@ def spilled(folder: Path, versions: int = 6) -> JoinSpace:
                 rows = sent(NUMBERS, [(key, 0, INFINITY, (version,)) for key in range(0, 400, 2)])
                 assert sum(made.num_rows for made in join.on_changes(port, rows)) >= 0
     return space
-
-
-@pytest.mark.parametrize("partitions", [1, 12, 300])
-def test_a_partition_begins_with_its_first_id_high(partitions: int) -> None:
-    firsts = [first_id_high(partition, partitions) for partition in range(partitions + 1)]
-    assert firsts[0] == 0
-    assert firsts[-1] == 2**64
-    ends = np.array([(low, high - 1) for low, high in pairwise(firsts)], dtype=np.uint64)
-    for column in ends.T:
-        assert partitions_of(column, partitions).tolist() == list(range(partitions))
 
 
 @pytest.mark.parametrize(("first", "last"), [(0, 2**64 - 1), (7, 8), (3, 5)])
@@ -73,7 +63,7 @@ def test_bounded_scattered_partitions_are_read_in_one_pass(
     monkeypatch.setattr(Log, "read_many", noted)
     with space.version() as join:
         assert join.dirty().sum() > PARTITIONS // 4
-        late = sum(made.num_rows for made in join.clean_up())
+        late = sum(made.num_rows for made in join.clean_up(fill=0.0))
     homes = partitions_of(
         np.array([identity(key)[0] for key in range(0, 400, 2)], dtype=np.uint64), PARTITIONS
     )
@@ -106,6 +96,7 @@ def test_bounded_a_key_that_does_not_fit_is_soon_alone(
 
     monkeypatch.setattr(CleanUp, "_load", noted)
     with space.version() as join:
+        join.spill(np.arange(4))
         late = sum(made.num_rows for made in join.clean_up())
         early = sum(join.statistics[each] for each in ("early", "forced_spills"))
     busy = identity(6)[0]

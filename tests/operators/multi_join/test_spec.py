@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,12 @@ import pyarrow as pa
 import pytest
 
 from icestream.core.errors import DefinitionError
-from icestream.operators.multi_join.spec import MultiJoinSpec, partitions_of
+from icestream.operators.multi_join.spec import (
+    MOST_STREAMS,
+    MultiJoinSpec,
+    first_id_high,
+    partitions_of,
+)
 
 X = pa.schema([("x", pa.int64())])
 
@@ -26,6 +32,7 @@ def test_partitions_are_even_ranges_of_id_high(partitions: int) -> None:
     ("change", "reported"),
     [
         ({"inputs": (X,)}, "at least two"),
+        ({"inputs": (X,) * (MOST_STREAMS + 1)}, "at most 65,504 streams"),
         ({"partitions": 0}, "at least one partition"),
         ({"columns": ((0, "x", "a"), (1, "x", "a"))}, "'a' twice"),
         ({"columns": ((2, "x", "a"),)}, "stream 2"),
@@ -43,3 +50,13 @@ def test_the_output_has_the_columns_in_the_order_given() -> None:
     spec = MultiJoinSpec(0, (X, other), ((1, "y", "name"), (0, "x", "x")), 4)
     assert spec.payload == pa.schema([("name", pa.string()), ("x", pa.int64())])
     assert spec.ports == 2
+
+
+@pytest.mark.parametrize("partitions", [1, 12, 300])
+def test_a_partition_begins_with_its_first_id_high(partitions: int) -> None:
+    firsts = [first_id_high(partition, partitions) for partition in range(partitions + 1)]
+    assert firsts[0] == 0
+    assert firsts[-1] == 2**64
+    ends = np.array([(low, high - 1) for low, high in pairwise(firsts)], dtype=np.uint64)
+    for column in ends.T:
+        assert partitions_of(column, partitions).tolist() == list(range(partitions))

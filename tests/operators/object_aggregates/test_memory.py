@@ -80,6 +80,7 @@ def tuples(rows: int, groups: int, seed: int) -> pa.RecordBatch:
     return pa.record_batch(columns, names=["time", ID_HIGH_COLUMN, ID_LOW_COLUMN, "k0", "x", "t"])
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("groups", [pytest.param(20, marks=pytest.mark.slow), 2000])
 @pytest.mark.parametrize("call", CALLS, ids=lambda each: each.text)
 def test_bounded_work_takes_no_more_than_is_reserved(call: Aggregate, groups: int) -> None:

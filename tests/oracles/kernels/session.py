@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from icestream.core.arrays import Ids, Ints, Table
-from tests.oracles.kernels.words import merge_words_reference
+from tests.oracles.kernels.field_words import merge_words_reference
 
 
 def cut_fragments_reference(

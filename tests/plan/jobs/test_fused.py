@@ -194,6 +194,7 @@ def results(tables: Sequence[pa.Table]) -> Counter[Any]:
     return counted(each for table in tables for each in tuples_in(table))
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("many", [False, True])
 @pytest.mark.parametrize("configuration", CONFIGURATIONS)
 def test_oracle_configurations(configuration: str, many: bool, tmp_path: Path) -> None:
@@ -388,6 +389,7 @@ def test_changes_on_an_aligned_edge_stay_in_their_shard(configuration: str, tmp_
     assert bool(went) == bool(aligned)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("configuration", CONFIGURATIONS)
 def test_oracle_rescaling_and_restarts_change_no_row(configuration: str, tmp_path: Path) -> None:
     """Tasks come and go at every batch, each with a disk of its own, and queries die."""

@@ -133,6 +133,7 @@ LINES = {
 }
 
 
+@pytest.mark.sample(20)
 @pytest.mark.spark
 @pytest.mark.parametrize("lines", LINES)
 @pytest.mark.parametrize("options", [{}, {"header": "true"}, {"nullValue": "NA"}], ids=str)

@@ -77,6 +77,7 @@ def storage(folder: str) -> tuple[str, dict[bytes, bytes], list[tuple[Any, ...]]
     return described, file.metadata.metadata, codecs
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("stored", ["INT96", "TIMESTAMP_MICROS"])
 @pytest.mark.parametrize("time", [INSTANT, LOCAL], ids=["instants", "local"])
 def test_oracle_direct_files_have_the_schema_spark_writes(

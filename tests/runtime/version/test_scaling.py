@@ -167,6 +167,7 @@ def grown(kind: str, folder: Path, course: Sequence[int]) -> list[str]:
 FAST = ("windows", "groups", "joins", "updates")
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "kind",
     [each if each in FAST else pytest.param(each, marks=pytest.mark.slow) for each in KINDS],

@@ -13,7 +13,7 @@ from icestream.sql.relations.show import shown
 from icestream.sql.relations.times import time_bounds
 from icestream.sql.relations.tree import Join, Scan, walk
 from icestream.sql.statements.dialect import Cql, written
-from icestream.sql.statements.text import statements
+from icestream.sql.statements.tokens import statements
 
 SOURCES = {
     "a": SourceTable("a", ("ts", "k", "v", "until"), "ts"),

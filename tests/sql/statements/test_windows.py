@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icestream.core.errors import DefinitionError
-from icestream.core.text import TextSpan
+from icestream.core.text_errors import TextSpan
 from icestream.core.units import format_interval, parse_interval
-from icestream.sql.statements.text import statements
+from icestream.sql.statements.tokens import statements
 from icestream.sql.statements.windows import (
     CumulativeWindow,
     RangeWindow,

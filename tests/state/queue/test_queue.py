@@ -110,6 +110,7 @@ def play(
     return clock
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("schema", [FIXED, RAGGED], ids=["fixed", "ragged"])
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @settings(max_examples=60, deadline=None)

@@ -60,7 +60,7 @@ def demo(
     ui: bool = False,
     console: Console | None = None,
 ) -> int:
-    """Run the demo and show it.
+    """Run the demo of the call centres and show it.
 
     Args:
         events: how many events to generate and process.

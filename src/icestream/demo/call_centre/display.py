@@ -49,7 +49,7 @@ def _event_time(status: CallCenterStatus) -> Micros:
 
 
 def live_page(status: CallCenterStatus) -> RenderableType:
-    """Return the page that is redrawn while the query runs."""
+    """Return the display of the call centres, which is redrawn while the query runs."""
     grid = bars()
     span = status.until - status.begin
     covered = _event_time(status)
@@ -79,7 +79,7 @@ def live_page(status: CallCenterStatus) -> RenderableType:
 
 
 def plain_line(status: CallCenterStatus) -> str:
-    """Return the status as a line, for output that is not a terminal."""
+    """Return the display of a status as a line, for output that is not a terminal."""
     return (
         f"{status.elapsed:5.0f} s  event time {show_time(_event_time(status))}  "
         f"events {status.processed:,} of {status.events:,}  {show_speed(status.speed)}  "
@@ -89,7 +89,7 @@ def plain_line(status: CallCenterStatus) -> str:
 
 
 def kpi_table(status: CallCenterStatus, *, most: int) -> Table:
-    """Return the figures of the newest window, for the groups with the most calls."""
+    """Return the display of the newest window's key figures, for groups with the most calls."""
     full = status.window_end - parse_interval(status.window) >= status.begin
     title = f"The {status.window} up to {show_time(status.window_end)} UTC"
     if not full:
@@ -110,7 +110,7 @@ def kpi_table(status: CallCenterStatus, *, most: int) -> Table:
 
 
 def summary_table(status: CallCenterStatus, *, kept: str | None) -> Table:
-    """Return the summary of the run: events, time, memory and disk."""
+    """Return the display of a run's summary: events, time, memory and disk."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold")
     table.add_column()

@@ -64,12 +64,12 @@ class Figure:
 
 
 def show_count(value: Any) -> str:
-    """Format a count: `1,234,567`."""
+    """Format a KPI that counts: `1,234,567`."""
     return f"{int(value):,}"
 
 
 def show_seconds(value: Any) -> str:
-    """Format a mean of seconds: `41.3 s`, or `5:07 min` from two minutes on."""
+    """Format a KPI of mean seconds: `41.3 s`, or `5:07 min` from two minutes on."""
     if value >= 120:
         minutes, seconds = divmod(round(value), 60)
         return f"{minutes:,}:{seconds:02d} min"
@@ -77,7 +77,7 @@ def show_seconds(value: Any) -> str:
 
 
 def show_hours(value: Any) -> str:
-    """Format a total of seconds in hours: `1,234 h`."""
+    """Format a KPI of total seconds in hours: `1,234 h`."""
     return f"{value / 3600:,.0f} h"
 
 
@@ -93,12 +93,12 @@ DEMO: tuple[Figure, ...] = (
 
 
 def group_name(grouping: str, value: int) -> str:
-    """Return the name of a group: the service, or the key and its number."""
+    """Return the name of a group of KPIs: the service, or the key and its number."""
     if grouping == "serviceId" and 1 <= value <= len(SERVICES):
         return SERVICES[value - 1].name
     return f"{grouping} {value}"
 
 
 def by_calls(rows: Sequence[dict[str, Any]], most: int) -> list[dict[str, Any]]:
-    """Return the groups with the most calls, in descending order."""
+    """Return the groups of KPIs with the most calls, in descending order."""
     return sorted(rows, key=lambda row: row["calls"], reverse=True)[:most]

@@ -64,7 +64,7 @@ class ReadRequest:
 
 
 def key_row(keys: pa.Schema, texts: Mapping[str, str]) -> pa.RecordBatch:
-    """Return a row of key columns with values given as text; `null` is null."""
+    """Return the key that an adapter is asked for, given as text, as a row; `null` is null."""
     values = []
     for field in keys:
         text = texts[field.name]

@@ -74,7 +74,7 @@ class EditedRows:
 
 
 def edited(given: pa.Table, table: StateTable, commit: Commit) -> EditedRows:
-    """Return rows by group and shard; InputError describes what is wrong with them."""
+    """Return edited rows by group and shard; InputError describes what is wrong with them."""
     rows = _cast(given, table.columns)
     id_high, id_low = _identities(given, table.keys)
     order = np.lexsort((np.arange(len(id_high)), id_low, id_high))

@@ -17,7 +17,7 @@ GROUP = "__group"
 
 
 def plain(value: Any) -> Any:
-    """Return a value in a form that JSON supports."""
+    """Return a value of a row of state in a form that JSON text supports."""
     if isinstance(value, dict):
         return {str(name): plain(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
@@ -34,5 +34,5 @@ def plain(value: Any) -> Any:
 
 
 def as_text(row: Mapping[str, Any]) -> str:
-    """Return a row as JSON text; equal rows have equal texts."""
+    """Return a row of state as JSON text; equal rows have equal texts."""
     return json.dumps(plain(row), ensure_ascii=False, default=str)

@@ -187,7 +187,7 @@ def restorable(
     memory: int,
     target: SegmentTarget | None = None,
 ) -> Iterator[tuple[ScratchShard, list[PastVersion]]]:
-    """Open a shard in a temporary folder, with the history that its state is restored from.
+    """Open a shard in a scratch folder, with the history that its state is restored from.
 
     Segments are written to the target, or else to that folder.
     """
@@ -225,7 +225,7 @@ def _past(commit: Commit, shard: int) -> PastVersion:
 def restored_operator(
     kind: type[Kind], plan: Plan, space: ScratchShard, history: Sequence[PastVersion]
 ) -> Kind:
-    """Return the operator of a plan with a single part of some kind, in a restored shard."""
+    """Return the operator of a plan with one part of some kind, in a scratch shard."""
     operator = lower.operator(plan, space)
     assert isinstance(operator, kind)
     operator.restore(history)

@@ -13,7 +13,7 @@ from icestream.state.versions.commits import Commit
 
 
 def readable(state_schema: StateSchema, commit: Commit) -> StateAdapter:
-    """Return the adapter for a state schema at a version; CheckpointError if there is none."""
+    """Choose the adapter for a state schema at a version; CheckpointError if there is none."""
     if isinstance(state_schema, NoSchema):
         msg = f"this checkpoint has no state that can be read: {state_schema.why}"
         raise CheckpointError(msg)

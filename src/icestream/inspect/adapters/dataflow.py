@@ -69,7 +69,7 @@ class StoredTable:
 
 
 def stored(state_schema: DataflowSchema, commit: Commit, table: StateTable) -> StoredTable:
-    """Find the store of a table; DefinitionError for rows of a join."""
+    """Find the store of a table of a dataflow's state; DefinitionError for rows of a join."""
     shards = len(commit.bases) // max(1, len(state_schema.components))
     component = state_schema.components[table.shards.start // shards]
     for scope, grouping in enumerate(component.groupings):
@@ -184,7 +184,7 @@ def _identities(
 
 
 def every_group(store: GroupStore) -> list[tuple[Ids, Ids]]:
-    """Return the groups of a store, in the order of their ids."""
+    """Return the groups of a store of a dataflow, in the order of their ids."""
     directory = store.directory
     entries = directory.entries(directory.every())
     entries = entries[np.lexsort(identities(entries)[::-1])]
@@ -225,6 +225,7 @@ def _joined(
     )
     past.restore(history)
     owing = resident.facts[:, k.OLDER] + (resident.facts[:, k.MEMBERS] > 0) > 1
+    owing &= resident.facts[:, k.NEWS] > 0
     floor = np.array(resident.facts[:, k.FLOOR])
     markers = np.sort(generations.records[:, MARKER].view(np.uint64))
     for record in space.log.read_many(markers):

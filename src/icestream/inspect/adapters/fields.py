@@ -18,15 +18,15 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ints, Table
 from icestream.core.errors import InputError
-from icestream.kernels import words
+from icestream.kernels import field_words
 from icestream.operators.aggregates.decimals import decimals_of_words
-from icestream.operators.aggregates.values import decode_ordered
+from icestream.operators.aggregates.word_values import decode_ordered
 from icestream.operators.folding.columns import InputColumn
 from icestream.operators.folding.fields import ENTRY_FIELDS, Field, Layout
 from icestream.plan.nodes.queries import Plan
 
 _DIGITS = 38
-_EXTREMES = (words.MIN, words.MAX)
+_EXTREMES = (field_words.MIN, field_words.MAX)
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class FieldColumns:
         """Return the fields of rows as entries, without ids; InputError if one has no events."""
         out = np.zeros((rows.num_rows, self.layout.entry_width), dtype=np.int64)
         for each, place in zip(self.layout.fields, self.layout.places.tolist(), strict=True):
-            count = words.WORDS[each.op]
+            count = field_words.WORDS[each.op]
             out[:, place : place + count] = self._words(each, rows.column(self._name(each)))
         if (out[:, self.layout.places[0]] < 1).any():
             msg = "a row has no events: delete the row to remove the group"
@@ -80,47 +80,47 @@ class FieldColumns:
         return f"__{field.kind}({', '.join(self.named[each] for each in field.columns)})"
 
     def _type(self, field: Field) -> pa.DataType:
-        if field.op == words.ADD_I64:
+        if field.op == field_words.ADD_I64:
             return pa.int64()
-        if field.op == words.ADD_I128:
+        if field.op == field_words.ADD_I128:
             kind = self.types[str(field.column)]
             scaled = field.kind == "sum_i128" and pa.types.is_decimal(kind)
             return pa.decimal128(_DIGITS, kind.scale if scaled else 0)
-        if field.op == words.ADD_DD:
+        if field.op == field_words.ADD_DD:
             return pa.float64()
         if field.op in _EXTREMES:
             return self.types[str(field.column)]
         return pa.list_(pa.int64())
 
     def _shown(self, field: Field, entries: Table) -> pa.Array:
-        place, count = self.layout.place(field) + ENTRY_FIELDS, words.WORDS[field.op]
+        place, count = self.layout.place(field) + ENTRY_FIELDS, field_words.WORDS[field.op]
         own = np.ascontiguousarray(entries[:, place : place + count])
-        if field.op == words.ADD_I64:
+        if field.op == field_words.ADD_I64:
             return pa.array(own[:, 0])
-        if field.op == words.ADD_I128:
+        if field.op == field_words.ADD_I128:
             return decimals_of_words(own, np.ones(len(own), dtype=np.bool_), self._type(field))
-        if field.op == words.ADD_DD:
+        if field.op == field_words.ADD_DD:
             return pa.array(own.view(np.float64)[:, 0])
         if field.op in _EXTREMES:
-            empty = own[:, 0] == words.IDENTITY[field.op]
+            empty = own[:, 0] == field_words.IDENTITY[field.op]
             return decode_ordered(own[:, 0], self._type(field), empty)
         offsets = pa.array(np.arange(len(own) + 1, dtype=np.int32) * count)
         return pa.ListArray.from_arrays(offsets, pa.array(own.reshape(-1)))
 
     def _words(self, field: Field, shown: pa.Array) -> Table:
-        count = words.WORDS[field.op]
-        if field.op == words.ADD_DD:
+        count = field_words.WORDS[field.op]
+        if field.op == field_words.ADD_DD:
             pair = np.zeros((len(shown), 2))
             pair[:, 0] = shown.to_numpy(zero_copy_only=False)
             return pair.view(np.int64)
         column = InputColumn(shown)
-        if field.op == words.ADD_I128:
+        if field.op == field_words.ADD_I128:
             return np.stack(column.pair, axis=1)
         if field.op in _EXTREMES:
             there = np.asarray(shown.is_valid().to_numpy(zero_copy_only=False))
-            ordered = np.where(there, column.ordered, words.IDENTITY[field.op])
+            ordered = np.where(there, column.ordered, field_words.IDENTITY[field.op])
             return ordered.reshape(-1, 1)
-        if field.op == words.ADD_I64:
+        if field.op == field_words.ADD_I64:
             return column.integers.reshape(-1, 1)
         lengths = np.asarray(shown.value_lengths().to_numpy())
         if (lengths != count).any():

@@ -46,7 +46,7 @@ _ROWS_AT_ONCE = 16_384
 
 
 def obstacle(plan: Plan, commit: Commit) -> str | None:
-    """Return why there are no panes to read; None if there are."""
+    """Return why an adapter has no panes to read; None if there are."""
     if lower.on_panes(plan) is None or len(parts_of(plan)) > 1:
         return "panes exist only if all windows are on a grid with aggregates of fixed size"
     if str(commit.decisions.get("store", PANES)) != PANES:
@@ -137,7 +137,7 @@ class PaneState:
 
 
 def instants_of(rows: pa.RecordBatch) -> Ints:
-    """Return the first instant of the pane of each row."""
+    """Return the first instant of the pane of each row of state."""
     return np.asarray(rows.column(PANE).view(pa.int64()).to_numpy())
 
 

@@ -78,7 +78,7 @@ def chosen(
     id_low: Ids,
     asked: ReadRequest,
 ) -> StateRows:
-    """Return rows; only those of one group if it is requested."""
+    """Return rows of state in front of the queue; only those of one group if it is requested."""
     if asked.key is not None:
         one, two = KeyCodec(table.keys).identify(key_row(table.keys, asked.key))
         mine = np.flatnonzero((id_high == one) & (id_low == two))

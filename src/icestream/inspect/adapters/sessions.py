@@ -87,7 +87,7 @@ class SessionState:
 
 
 def entries_of(rows: Table) -> Table:
-    """Return rows of sessions as entries: id and fields, without bounds."""
+    """Return rows of state of sessions as entries: id and fields, without bounds."""
     return np.concatenate([rows[:, :START], rows[:, SESSION_FIELDS:]], axis=1)
 
 

@@ -184,7 +184,7 @@ class WindowState:
 
 
 def kept(plan: Plan, commit: Commit) -> PaneState | SessionState | ObjectAggregateState | None:
-    """Return the adapter of the parts that windows consist of, if these can be read."""
+    """Return the adapter of the parts that windows consist of, if their state can be read."""
     if obstacle(plan, commit) is None:
         return PaneState(plan, commit)
     if (sole := lower.sole_part(plan)) is None:

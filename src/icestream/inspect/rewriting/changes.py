@@ -54,7 +54,7 @@ class Rewriter(ABC):
 
 
 def differing(one: Ints, begins: Ints, two: Ints, others: Ints) -> npt.NDArray[np.bool_]:
-    """Return which runs of words differ, given the start of each and the end of the last."""
+    """Return which runs of words a rewrite changes, given the start of each and the last end."""
     sizes = np.diff(begins)
     differ: npt.NDArray[np.bool_] = sizes != np.diff(others)
     lengths = np.where(differ, 0, sizes)
@@ -66,7 +66,7 @@ def differing(one: Ints, begins: Ints, two: Ints, others: Ints) -> npt.NDArray[n
 
 
 def places_of(rows: Table, among: Table) -> Ints:
-    """Return the position of each row among others, which are unique; -1 if it is missing."""
+    """Return the position of each changed row among others, which are unique; -1 if missing."""
     _, numbers = np.unique(np.concatenate([among, rows]), axis=0, return_inverse=True)
     place = np.full(len(numbers), -1, dtype=np.int64)
     place[numbers[: len(among)]] = np.arange(len(among))
@@ -74,7 +74,7 @@ def places_of(rows: Table, among: Table) -> Ints:
 
 
 def alone(one: Table, other: Table) -> Table:
-    """Return the rows that are in one of two tables only; in each they are unique."""
+    """Return the rows that a rewrite changes: those in one of two tables only, each unique."""
     rows, counts = np.unique(np.concatenate([one, other]), axis=0, return_counts=True)
     found: Table = rows[counts == 1]
     return found

@@ -43,7 +43,7 @@ from icestream.state.versions.commits import Commit
 
 
 def check(plan: Plan, commit: Commit) -> None:
-    """Refuse windows whose state does not consist of panes."""
+    """Refuse to rewrite windows whose state does not consist of panes."""
     why = obstacle(plan, commit)
     if why is None and any(view.mode == "update" for view in plan.views):
         why = "in update mode the state includes the last rows of windows, which panes do not have"
@@ -106,7 +106,7 @@ class PaneRewriter(Rewriter):
 
 
 def panes_of(rows: pa.RecordBatch, grid: Grid, first: int | None) -> Ints:
-    """Return the pane of each row; InputError for an instant where no needed pane begins."""
+    """Return the pane of each row to rewrite; InputError where no needed pane begins."""
     instants = instants_of(rows)
     panes = grid.panes_of(instants)
     wrong = panes * grid.pane + grid.origin != instants

@@ -42,7 +42,7 @@ Flags = npt.NDArray[np.int8]
 
 @kernel
 def first_unfit(times: Ints, groups: SmallInts, last: int, limit: int) -> int:
-    """Return the first event with a decreasing time or a group not in [0, limit); -1 if none."""
+    """Return the first event that blocks refuse: time decreases, group not in [0, limit); or -1."""
     for i in range(times.size):
         if times[i] < last or groups[i] < 0 or groups[i] >= limit:
             return i
@@ -70,7 +70,7 @@ def slide_averages(
     scratch: Words,
     out: Floats,
 ) -> tuple[int, int]:
-    """Compute results of events from `first` on: per window the average of the event's group.
+    """Slide frames over blocks: from `first` on, per window the average of an event's group.
 
     The average is weighted. `sums` holds a row (`exact_sums`) per window and group. Returns (event
     stopped at, reason).
@@ -134,7 +134,7 @@ def slide_totals(
     first: int,
     totals: Ints,
 ) -> tuple[int, int]:
-    """Add events from `first` on; keep the sum of the weights of each window in `totals`.
+    """Slide frames over blocks from `first` on; keep the weights of each window in `totals`.
 
     Returns (event stopped at, reason).
     """

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from icestream.core.arrays import Ints, Mask, Slots, Table
 from icestream.kernels.compile import kernel
-from icestream.kernels.words import merge_field, op_words, unmerge_field
+from icestream.kernels.field_words import merge_field, op_words, unmerge_field
 
 #: words of a group's row behind its suffixes
 COUNT = 0
@@ -54,7 +54,7 @@ NEVER = 2**63 - 1
 
 @kernel
 def enter(rows: Table, slot: int, tuples: Table, k: int, ops: Ints, places: Ints, at: Ints) -> None:
-    """Merge a tuple into the running fields of its group."""
+    """Let a tuple enter a moving frame: merge it into the running fields of its group."""
     for f in range(ops.size):
         merge_field(rows, slot, at[f], tuples, k, places[f], ops[f])
 
@@ -72,7 +72,7 @@ def leave(
     places: Ints,
     at: Ints,
 ) -> None:
-    """Remove a tuple: fields with an inverse are subtracted, others take the front after it."""
+    """Let a tuple leave a moving frame: subtract it, or take the front after it."""
     for f in range(ops.size):
         if ops[f] < 2:
             unmerge_field(rows, slot, at[f], tuples, k, places[f], ops[f])
@@ -82,7 +82,7 @@ def leave(
 
 @kernel
 def forget_backs(rows: Table, slot: int, ops: Ints, at: Ints, identity: Ints) -> None:
-    """Empty the running fields without an inverse."""
+    """Empty the running fields of moving frames that have no inverse."""
     for f in range(ops.size):
         if ops[f] >= 2:
             for w in range(at[f], at[f] + op_words(ops[f])):
@@ -93,7 +93,7 @@ def forget_backs(rows: Table, slot: int, ops: Ints, at: Ints, identity: Ints) ->
 def show(
     rows: Table, slot: int, ops: Ints, at: Ints, suffixes_at: int, out: Table, target: int
 ) -> None:
-    """Write the fields of a group's window, backs merged with suffixes, to a row of `out`."""
+    """Write a group's fields in a moving frame, backs merged with suffixes, to a row of `out`."""
     for w in range(out.shape[1]):
         out[target, w] = rows[slot, at[0] + w]
     suffix = suffixes_at
@@ -118,7 +118,7 @@ def push_suffixes(
     flip: int,
     suffixes: Table,
 ) -> None:
-    """Push tuples `first` to `last` onto the suffixes, latest first; record the front after each.
+    """Push tuples of a moving frame onto its suffixes, latest first; record each front.
 
     A group that flip number `flip` has not reached yet starts with empty front and back.
     """
@@ -164,7 +164,7 @@ def advance(
     out_times: Ints,
     progress: Ints,
 ) -> int:
-    """Let tuples up to `last` enter and others leave before them; show windows; return the reason.
+    """Move a frame: tuples up to `last` enter, others leave before them; return why it stopped.
 
     A window is shown after every `every`-th event of its group, never if `every` is 0. After the
     last tuple, those with a key of at most `bound` leave. With `same`, the tuples that leave are
@@ -244,7 +244,7 @@ def roll(
     out_times: Ints,
     shown: Mask,
 ) -> None:
-    """Let tuples enter the rings of their groups, each pushing out the one `length` before it.
+    """Let tuples enter the rings of a frame's groups, each pushing out the one `length` before it.
 
     The tuples of run i, of the group in row `slots[i]`, are `order[starts[i]:starts[i + 1]]`; slot
     s of its ring is row `ring_at[i] + s` of `rings`. A tuple shows at most one window, in its own
@@ -328,7 +328,7 @@ def show_due(
     out_times: Ints,
     start: int,
 ) -> tuple[int, int]:
-    """Show the groups whose next row is due, from row `first` on, in `out` from row `start` on.
+    """Show groups of a moving frame whose next row is due, from `first` on, in `out[start:]`.
 
     Returns (first row not visited, rows of `out` filled); stops when `out` is full.
     """
@@ -359,7 +359,7 @@ def show_standing(
     out_slots: Slots,
     start: int,
 ) -> tuple[int, int]:
-    """Show every group with tuples in the window; returns the same as `show_due`."""
+    """Show every group with tuples in a moving frame; returns the same as `show_due`."""
     count = start
     for slot in range(first, used):
         if rows[slot, at[0]] == 0:

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from icestream.core.arrays import Ints, Slots, Table
 from icestream.kernels.compile import kernel
-from icestream.kernels.words import merge_field, op_words, unmerge_field
+from icestream.kernels.field_words import merge_field, op_words, unmerge_field
 
 #: places in a group's row
 ID_HIGH = 0
@@ -38,7 +38,7 @@ FIELDS = 4
 
 @kernel
 def touch(rows: Table, slots: Slots, panes: Ints) -> None:
-    """Record that each group has an entry in a pane."""
+    """Record that each running group of a grid has an entry in a pane."""
     for k in range(slots.size):
         rows[slots[k], 2] = max(rows[slots[k], 2], panes[k])
 
@@ -84,7 +84,7 @@ def expire_slice(
     pane: int,
     dead: Slots,
 ) -> int:
-    """Remove a slice of `pane` from the window; list in `dead` the groups whose last pane it was.
+    """Remove a slice of `pane` from its groups; list in `dead` those whose last pane it was.
 
     Fields with an inverse are subtracted. The others take the front that `push_suffix` computed for
     the time after this slice. A group with no row left in the window is reset.
@@ -110,7 +110,7 @@ def expire_slice(
 
 @kernel
 def empty_rows(rows: Table, used: int, identity: Ints, end: int, dead: Slots) -> int:
-    """Reset every group; list in `dead` those that had rows and have no pane from `end` on.
+    """Reset every group of a grid; list in `dead` those with rows and no pane from `end` on.
 
     If everything leaves the window, its entries need not be read again.
     """
@@ -129,7 +129,7 @@ def empty_rows(rows: Table, used: int, identity: Ints, end: int, dead: Slots) ->
 
 @kernel
 def start_flip(rows: Table, used: int, ops: Ints, places: Ints, identity: Ints) -> None:
-    """Clear suffixes and backs of the fields without an inverse, the next ones too."""
+    """Clear suffixes and backs of the groups of a grid where fields have no inverse."""
     suffix = places[-1] + FIELDS - 2 + op_words(ops[-1])
     for slot in range(used):
         for f in range(ops.size):
@@ -144,7 +144,7 @@ def start_flip(rows: Table, used: int, ops: Ints, places: Ints, identity: Ints) 
 def push_suffix(
     rows: Table, slots: Slots, entries: Table, ops: Ints, places: Ints, suffix: int, out: Table
 ) -> None:
-    """Push one older slice onto the front at a word of the rows.
+    """Push one older pane slice onto the front, at a word of the rows of its groups.
 
     The front after it is recorded in `out`, then the slice is merged in.
     """
@@ -157,7 +157,7 @@ def push_suffix(
 
 @kernel
 def push_back(rows: Table, slots: Slots, entries: Table, ops: Ints, places: Ints) -> None:
-    """Merge the fields without an inverse of a slice into the backs; others are there already."""
+    """Merge fields without an inverse of a pane slice into the backs of its groups."""
     for k in range(slots.size):
         for f in range(ops.size):
             if ops[f] >= 2:
@@ -168,7 +168,7 @@ def push_back(rows: Table, slots: Slots, entries: Table, ops: Ints, places: Ints
 def take_next(
     rows: Table, used: int, ops: Ints, places: Ints, identity: Ints, suffix: int, width: int
 ) -> None:
-    """Replace front and back by the next front and back, of `width` words each."""
+    """Replace front and back of a grid's groups by the next ones, of `width` words each."""
     next_suffix = suffix + width
     next_back = next_suffix + width
     for slot in range(used):
@@ -197,7 +197,7 @@ def emit(
     start: int,
     updates: bool,
 ) -> tuple[int, int]:
-    """Write the fields of every group with rows in the window to `out` from row `start` on.
+    """Write the fields of every group of a grid with rows in the window to `out` from `start` on.
 
     With `updates`, of every group that changed since it was emitted, even if it has no rows left.
     Returns (first row not visited, rows of `out` filled); stops when `out` is full.

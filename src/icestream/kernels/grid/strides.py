@@ -48,7 +48,7 @@ _LEAVE = 2
 
 @kernel
 def locate(index: Index, rows: Table, entries: Table, slots: Slots) -> int:
-    """Fill `slots` with the row of each entry's group; return how many entries have none."""
+    """Fill `slots` with the row of each entry's group before a stride; return 0 if all have one."""
     if index.size == 0:
         return len(entries)
     mask = index.size - 1
@@ -97,7 +97,7 @@ def stride(
     found: Slots,
     state: Ints,
 ) -> int:
-    """Process the windows that begin at `starts`; return why it stopped.
+    """Process many slides of a window in one stride over `starts`; return why it stopped.
 
     Slices are given by their panes, in order, and by bounds in the entries. More slices may follow
     the last one unless its pane is past what is needed; to end them, pass a slice without entries

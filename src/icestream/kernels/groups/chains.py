@@ -45,7 +45,7 @@ FULL = -2
 
 @kernel
 def find_segment(ordinals: Ints, ordinal: int) -> int:
-    """Return the number of a segment in a map, -1 if it is not in the map."""
+    """Return the number of the segment where a chain goes on, -1 if it is not mapped."""
     first = 0
     last = ordinals.size
     while first < last:
@@ -69,7 +69,7 @@ def follow(
     pieces: Table,
     count: int,
 ) -> tuple[int, int]:
-    """Follow chains from their markers, newest extent first; return pieces and how it ended.
+    """Follow chains of extents from their markers, newest first; return pieces and how it ended.
 
     `segments` has rows of ordinals, addresses and words. A marker is advanced, to `NO_ROOT` at the
     end of its chain or where everything behind has expired. `left` is how many extents may still
@@ -104,7 +104,7 @@ def follow(
 
 @kernel
 def copy_back(pieces: Table, out: Ints, places: Ints) -> None:
-    """Copy pieces, the last one first, to the places of their chains, and advance the places."""
+    """Copy pieces of chains, the last one first, to the places of their chains; advance these."""
     for p in range(pieces.shape[0] - 1, -1, -1):
         chain, size = pieces[p, CHAIN], pieces[p, SIZE]
         words = words_at(pieces[p, ADDRESS], size)

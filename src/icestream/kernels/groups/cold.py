@@ -41,7 +41,7 @@ MOST_HEAT = 255
 
 @kernel
 def clock_sweep(stats: Stats, candidates: Slots, start: int, k: int, out: Slots) -> tuple[int, int]:
-    """Move the hand over `candidates` from position `start` until `k` or all are taken.
+    """Move the hand of the clock over `candidates` until `k` cold groups or all are taken.
 
     Fills `out`; returns how many were taken and where the hand stops. A slot that is taken gets a
     negative first word.
@@ -65,7 +65,7 @@ def clock_sweep(stats: Stats, candidates: Slots, start: int, k: int, out: Slots)
 
 @kernel
 def faded(score: float, last: int, tick: int, period: int, retain: float) -> float:
-    """Return the value at `tick` of a score of tick `last`; 0 for a mark or no score.
+    """Return the score of a group, of tick `last`, at `tick`, to see if it is cold; 0 without one.
 
     It is multiplied by `retain` at every tick that `period` divides, never if that is 0.
     """
@@ -86,7 +86,7 @@ def faded(score: float, last: int, tick: int, period: int, retain: float) -> flo
 def fade_hit(
     scores: Floats, last: Ints, slots: Slots, tick: int, period: int, gain: float, retain: float
 ) -> None:
-    """Add `gain` to the score of every slot, each time it is listed."""
+    """Add `gain` to the score of every group that was hit, so that it is less cold."""
     for i in range(slots.size):
         slot = slots[i]
         scores[slot] = faded(scores[slot], last[slot], tick, period, retain) + gain
@@ -95,7 +95,7 @@ def fade_hit(
 
 @kernel
 def colder(keys: Floats, ages: Ints, slots: Slots, a: int, b: int) -> bool:
-    """Return whether entry `a` is colder than entry `b`; no two entries are equal."""
+    """Return whether group `a` is colder than group `b`; no two are equal."""
     if keys[a] != keys[b]:
         return bool(keys[a] < keys[b])
     if ages[a] != ages[b]:
@@ -105,7 +105,7 @@ def colder(keys: Floats, ages: Ints, slots: Slots, a: int, b: int) -> bool:
 
 @kernel
 def swap(keys: Floats, ages: Ints, slots: Slots, a: int, b: int) -> None:
-    """Exchange two entries."""
+    """Exchange two groups while the coldest are searched."""
     keys[a], keys[b] = keys[b], keys[a]
     ages[a], ages[b] = ages[b], ages[a]
     slots[a], slots[b] = slots[b], slots[a]
@@ -113,7 +113,7 @@ def swap(keys: Floats, ages: Ints, slots: Slots, a: int, b: int) -> None:
 
 @kernel
 def partition(keys: Floats, ages: Ints, slots: Slots, count: int, k: int) -> None:
-    """Bring the `k` coldest of `count` entries to the front, the warmest of them last."""
+    """Bring the `k` coldest of `count` groups to the front, the warmest of them last."""
     first = 0
     end = count - 1
     while first < end:
@@ -151,7 +151,7 @@ def fade_coldest(
     ages: Ints,
     slots: Slots,
 ) -> int:
-    """Put the `k` coldest candidates, or all of them, first in `slots`; return how many.
+    """Put the `k` coldest candidate groups, or all, first in `slots`; return how many.
 
     `keys`, `ages` and `slots` have room for 2 * `k` entries; `k` is at least 1.
     """
@@ -180,7 +180,7 @@ def fade_coldest(
 
 @kernel
 def list_coldest(table: Table, before: int, count: int, slots: Ints) -> int:
-    """List up to `count` groups last accessed before a chunk: fewest accesses first, then oldest.
+    """List up to `count` cold groups, last accessed before a chunk: fewest accesses first.
 
     They are counted by accesses, and those of the last count included by age: nothing is sorted.
     Slots ascend. Returns how many there are.
@@ -217,7 +217,7 @@ def list_coldest(table: Table, before: int, count: int, slots: Ints) -> int:
 
 @kernel
 def sample_places(first: int, count: int, one_in: int, out: Ints) -> int:
-    """Choose which of `count` hits are kept, one at a random place in every `one_in` of a stream.
+    """Choose which of `count` accesses of groups the cold statistics sample, one in `one_in`.
 
     `first` is how many hits came before. Fills `out`, which has room for one more than
     `count // one_in` rounded up; returns how many are kept.

@@ -31,7 +31,7 @@ LARGE = 1024
 
 @kernel
 def is_apart(table: Table, at: int, slot: int, few: int, scattered: int) -> bool:
-    """Return whether a chain has at least `few` extents, on average below `scattered` words."""
+    """Return whether eviction merges a chain: `few` extents, below `scattered` words on average."""
     length = table[slot, at + CHAIN] & 0xFFFFFFFF
     return bool(length >= few and table[slot, at + COLD] < length * scattered)
 
@@ -40,7 +40,7 @@ def is_apart(table: Table, at: int, slot: int, few: int, scattered: int) -> bool
 def judge(
     table: Table, at: int, slots: Ints, limit: int, hot_limit: int, deltas: bool, whole: Mask
 ) -> tuple[int, int]:
-    """Determine which groups with new rows have to be written whole.
+    """Determine which groups with new rows are written whole, now or when evicted.
 
     A chain may have `limit` extents, `hot_limit` if the whole group is in memory, and any number
     of large extents. Returns how many are not whole in memory, and how many of those must be read
@@ -76,7 +76,7 @@ def judge_eviction(
     dirty: Mask,
     whole: Mask,
 ) -> tuple[int, int]:
-    """List groups with words to free; determine which must be written, and which of them whole.
+    """List groups with words to evict; determine which must be written, and which whole.
 
     A chain may have `limit` extents, more if they are large. A chain of at least `few` extents with
     fewer than `scattered` words on average is merged into one if the whole group is in memory.
@@ -108,7 +108,7 @@ def judge_eviction(
 
 @kernel
 def list_apart(table: Table, at: int, slots: Ints, few: int, scattered: int, out: Ints) -> int:
-    """List which groups are on the log in many small extents."""
+    """List which groups of an eviction are on the log in many small extents."""
     count = 0
     for i in range(slots.size):
         if is_apart(table, at, slots[i], few, scattered):
@@ -119,7 +119,7 @@ def list_apart(table: Table, at: int, slots: Ints, few: int, scattered: int, out
 
 @kernel
 def let_go(table: Table, at: int, slots: Ints) -> None:
-    """Record that the words of groups are gone from memory: all their rows are on the log.
+    """Record that the words of groups are evicted from memory: all their rows are on the log.
 
     For a group that was whole in memory, the earlier request for its cold rows is cleared.
     """

@@ -20,9 +20,7 @@ import numpy as np
 
 from icestream.core.arrays import Ids, Ints, Table
 from icestream.kernels.compile import kernel
-from icestream.kernels.fold import Index
-from icestream.kernels.groups.heap import GROUP, HEAT, ID_HIGH, ID_LOW, NO_ROOT, STAMP
-from icestream.kernels.lookup import insert
+from icestream.kernels.groups.heap import ID_HIGH, ID_LOW, NO_ROOT
 
 #: words of a header: identity, rows and place in the chain, checksum and flags and words, previous
 #: extent, latest expiry of the chain from here on and of the chain before
@@ -50,15 +48,10 @@ _MOST = 9223372036854775807
 LEAST_HEADER = 4
 LASTING_HEADER = 5
 
-#: places in the facts of a directory: first free slot plus one, slots ever used, free slots
-FREE_SLOT = 0
-USED_SLOTS = 1
-FREE_SLOTS = 2
-
 
 @kernel
 def short_header(length: int) -> int:
-    """Return the words of a short header, given its word with the length."""
+    """Return the words of an extent's short header, given its word with the length."""
     words = HEADER
     if length & FIRST:
         words -= 2
@@ -173,7 +166,7 @@ def measure_extents(
 
 @kernel
 def copy_header(stream: Ints, at: int, headers: Table, e: int) -> int:
-    """Fill in a header from a short one; return where the words of its rows begin."""
+    """Fill in an extent's header from a short one; return where the words of its rows begin."""
     for w in range(LENGTH + 1):
         headers[e, w] = stream[at + w]
     length = stream[at + LENGTH]
@@ -229,77 +222,10 @@ def list_extents(record: Ints, places: Ints, headers: Table) -> int:
 
 @kernel
 def copy_pieces(source: Ints, begins: Ints, sizes: Ints, out: Ints, places: Ints) -> None:
-    """Copy pieces of `source` to `places` of `out`, and advance the places."""
+    """Copy pieces of extents, out of `source`, to `places` of `out`; advance the places."""
     for i in range(begins.size):
         begin = begins[i]
         target = places[i]
         for w in range(sizes[i]):
             out[target + w] = source[begin + w]
         places[i] = target + sizes[i]
-
-
-@kernel
-def open_slots(
-    index: Index,
-    table: Table,
-    facts: Ints,
-    row: Ints,
-    id_high: Ids,
-    id_low: Ids,
-    stamp: int,
-    slots: Ints,
-) -> None:
-    """Give each of some new, distinct groups a slot; there must be enough slots."""
-    for i in range(id_high.size):
-        slot = facts[FREE_SLOT] - 1
-        if slot >= 0:
-            facts[FREE_SLOT] = table[slot, ID_HIGH]
-            facts[FREE_SLOTS] -= 1
-        else:
-            slot = facts[USED_SLOTS]
-            facts[USED_SLOTS] += 1
-        for w in range(row.size):
-            table[slot, w] = row[w]
-        table[slot, ID_HIGH] = np.int64(id_high[i])
-        table[slot, ID_LOW] = np.int64(id_low[i])
-        table[slot, STAMP] = stamp
-        insert(index, table, slot)
-        slots[i] = slot
-
-
-@kernel
-def close_slots(table: Table, facts: Ints, slots: Ints) -> None:
-    """Make slots free; they must be out of the index."""
-    for k in range(slots.size):
-        slot = slots[k]
-        for w in range(GROUP):
-            table[slot, w] = 0
-        table[slot, ID_HIGH] = facts[FREE_SLOT]
-        facts[FREE_SLOT] = slot + 1
-        facts[FREE_SLOTS] += 1
-
-
-@kernel
-def compact_slots(table: Table, facts: Ints) -> None:
-    """Move open groups, in their order, to the first slots; they must be out of the index."""
-    count = 0
-    for slot in range(table.shape[0]):
-        if table[slot, STAMP] == 0:
-            continue
-        if slot > count:
-            for w in range(table.shape[1]):
-                table[count, w] = table[slot, w]
-        count += 1
-    for slot in range(count, table.shape[0]):
-        table[slot, STAMP] = 0
-    facts[FREE_SLOT] = 0
-    facts[FREE_SLOTS] = 0
-    facts[USED_SLOTS] = count
-
-
-@kernel
-def stamp(table: Table, slots: Ints, chunk: int) -> None:
-    """Record the chunk that accesses groups, and count the accesses."""
-    for k in range(slots.size):
-        table[slots[k], STAMP] = chunk
-        table[slots[k], HEAT] += 1

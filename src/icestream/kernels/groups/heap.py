@@ -16,6 +16,7 @@ Invariants:
    writes nothing of it (`test_append_stops_where_blocks_end`,
    `test_replace_stops_before_the_group_without_blocks`).
 4. Sorting the free blocks loses none of them (`test_parity_free_blocks_in_order`).
+5. Worn words are those of rows that cancel others, twice, or of all rows (`test_worn_words`).
 
 Cost: append, replace and gather touch each word once, and a cache line of the directory per row or
 group; freeing is O(groups), sorting the free list O(blocks).
@@ -75,6 +76,9 @@ STALE = 2
 REMINDED = 4
 #: its rows were read while cold, and left on the log
 ASKED = 8
+#: bits of `FLAGS` for flags; the others count *worn* words, those that may cancel or replace others
+FLAG_BITS = 8
+PLAIN_FLAGS = (1 << FLAG_BITS) - 1
 
 #: places in the facts of a heap: first free block, free blocks, blocks ever used
 FREE = 0
@@ -88,7 +92,7 @@ NO_ROOT = -1
 
 @kernel
 def take_block(facts: Ints, links: Links) -> int:
-    """Return a free block; there must be one."""
+    """Return a free block of the heap of groups; there must be one."""
     block = facts[FREE] - 1
     if block >= 0:
         facts[FREE] = links[block]
@@ -112,7 +116,7 @@ def extend(
     begin: int,
     end: int,
 ) -> None:
-    """Append words to the chain of a group; there must be enough blocks."""
+    """Append words to the chain of blocks of a group in the heap; there must be enough blocks."""
     size = blocks.shape[1]
     count = table[slot, at + WORDS]
     block = table[slot, at + TAIL] - 1
@@ -145,7 +149,7 @@ def append(
     expiry_at: int,
     watermark: int,
 ) -> int:
-    """Append rows from `first` on to the chains of their groups; return the first row not appended.
+    """Append rows from `first` on to their groups in the heap; return the first not appended.
 
     It stops when blocks run out. Expired rows are left out. `expiry_at` is the word of a
     row with its expiry, or -1.
@@ -171,6 +175,21 @@ def append(
 
 
 @kernel
+def wear(table: Table, at: int, slots: Ints, words: Ints, offsets: Ints, sign_at: int) -> None:
+    """Count the worn words of the groups to which rows are appended.
+
+    A row whose word at `sign_at` is negative cancels another one of its size. If `sign_at` is -1,
+    any row may replace another.
+    """
+    for i in range(slots.size):
+        size = offsets[i + 1] - offsets[i]
+        if sign_at < 0:
+            table[slots[i], at + FLAGS] += size << FLAG_BITS
+        elif words[offsets[i] + sign_at] < 0:
+            table[slots[i], at + FLAGS] += 2 * size << FLAG_BITS
+
+
+@kernel
 def install(
     table: Table,
     at: int,
@@ -182,7 +201,7 @@ def install(
     offsets: Ints,
     cleans: Ints,
 ) -> None:
-    """Give a run of words, some of them clean, to each of some groups that have none.
+    """Give a run of words, some of them clean, to each of some groups that have none in the heap.
 
     There must be enough blocks.
     """
@@ -211,7 +230,7 @@ def overwrite(
     watermark: int,
     spare: int,
 ) -> int:
-    """Write rows that have not expired over the chain of a group; return its last block.
+    """Write rows that have not expired over a group's blocks in the heap; return its last.
 
     Blocks are added if it is too short, and its last `spare` ones freed.
     """
@@ -262,7 +281,7 @@ def replace(
     watermark: int,
     is_logged: bool,
 ) -> int:
-    """Replace all rows of groups from `first` on; return where it stopped.
+    """Replace all rows in the heap of groups from `first` on; return where it stopped.
 
     Group k has the rows between its bounds, row r the words between its offsets. It stops when
     blocks run out. Expired rows are left out. Rows on the log become stale if they have to be
@@ -307,7 +326,7 @@ def replace(
         table[slot, at + EXPIRY] = latest
         table[slot, at + COLD] = 0
         table[slot, at + CHAIN] = 0
-        table[slot, at + FLAGS] |= WHOLE
+        table[slot, at + FLAGS] = table[slot, at + FLAGS] & PLAIN_FLAGS | WHOLE
         if is_logged:
             if table[slot, at + ROOT] != NO_ROOT:
                 table[slot, at + FLAGS] |= STALE
@@ -319,14 +338,14 @@ def replace(
 
 @kernel
 def drop(table: Table, at: int, size: int, links: Links, facts: Ints, slots: Ints) -> None:
-    """Free the chains of groups; blocks have `size` words."""
+    """Free the blocks of groups in the heap; blocks have `size` words."""
     for k in range(slots.size):
         free(table, at, slots[k], size, links, facts)
 
 
 @kernel
 def free(table: Table, at: int, slot: int, size: int, links: Links, facts: Ints) -> None:
-    """Free the chain of a group; blocks have `size` words."""
+    """Free the blocks of a group in the heap; blocks have `size` words."""
     head = table[slot, at + HEAD]
     if head != 0:
         links[table[slot, at + TAIL] - 1] = facts[FREE]
@@ -338,7 +357,7 @@ def free(table: Table, at: int, slot: int, size: int, links: Links, facts: Ints)
 
 @kernel
 def sort_free(links: Links, facts: Ints, is_free: Mask) -> None:
-    """Sort the free blocks by position, so that blocks taken together are adjacent.
+    """Sort the free blocks of the heap by position, so that blocks taken together are adjacent.
 
     `is_free` has a place, False, for each block ever used.
     """
@@ -364,7 +383,7 @@ def gather(
     out: Ints,
     places: Ints,
 ) -> None:
-    """Copy the words of each group, without the first `skipped`, to `places`; advance these."""
+    """Copy words of groups out of the heap, all but the first `skipped`; advance `places`."""
     size = blocks.shape[1]
     for k in range(slots.size):
         slot = slots[k]
@@ -397,10 +416,10 @@ def sift(
     live_cleans: Ints,
     latest: Ints,
 ) -> None:
-    """Move rows that have not expired together, in place; group k's are between its offsets.
+    """Move rows of groups from the heap that have not expired together, in place.
 
-    Fills in, for each group, its rows, how many of its first `cleans` words are left, and the
-    latest expiry; and updates `offsets`.
+    Group k's are between its offsets. Fills in, for each group, its rows, how many of its first
+    `cleans` words are left, and the latest expiry; and updates `offsets`.
     """
     target = np.int64(0)
     begin = offsets[0]

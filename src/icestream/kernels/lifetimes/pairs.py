@@ -27,7 +27,7 @@ from icestream.kernels.compile import kernel
 
 @kernel
 def is_in_order(bounds: Ints, le: Ints) -> bool:
-    """Return whether the rows of each group begin in order."""
+    """Return whether the rows of each group that are paired begin in order."""
     for group in range(bounds.size - 1):
         for row in range(bounds[group] + 1, bounds[group + 1]):
             if le[row] < le[row - 1]:
@@ -39,7 +39,7 @@ def is_in_order(bounds: Ints, le: Ints) -> bool:
 def narrow(
     probe_le: Ints, probe_re: Ints, bounds: Ints, le: Ints, re: Ints, firsts: Ints, lasts: Ints
 ) -> None:
-    """Narrow the range of stored rows of each probe from its whole group to possible partners.
+    """Narrow the stored rows that a probe pairs with from its whole group to possible partners.
 
     The rows of each group begin in order.
     """
@@ -121,7 +121,7 @@ def stretches(
     ends: Ints,
     signs: Ints,
 ) -> int:
-    """Find where one of two covers holds and the other does not; return the number of stretches.
+    """Find where one of a pair of covers, counts of lifetimes, holds alone; return how many.
 
     Edges are sorted by owner and time; each adds `before` to the number of rows alive in the one
     cover and `after` to that in the other. The sign is 1 where only the cover before holds, -1
@@ -156,7 +156,7 @@ def stretches(
 
 @kernel
 def number_pairs(id_high: Ids, id_low: Ids, index: Ints, numbers: Ints, heads: Ints) -> int:
-    """Number rows by two words; fill `heads` with the first row of each number; return how many.
+    """Number rows by pairs of words; fill `heads` with the first row of each; return how many.
 
     `index` is zeros; its length is a power of two above the number of rows.
     """

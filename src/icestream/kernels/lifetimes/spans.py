@@ -18,12 +18,12 @@ from __future__ import annotations
 
 from icestream.core.arrays import Ints, Table
 from icestream.kernels.compile import kernel
-from icestream.kernels.words import merge_field
+from icestream.kernels.field_words import merge_field
 
 
 @kernel
 def merge_spans(first: Ints, last: Ints, rows: Table, ops: Ints, places: Ints, tree: Table) -> None:
-    """Merge every row into the segments from `first` up to `last`.
+    """Merge every row into the segments of time that it spans, from `first` up to `last`.
 
     `tree` has two rows for each segment, all neutral elements; its second half is the result.
     """

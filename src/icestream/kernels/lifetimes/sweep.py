@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from icestream.core.arrays import Ints, Table
 from icestream.kernels.compile import kernel
-from icestream.kernels.words import merge_field, op_words
+from icestream.kernels.field_words import merge_field, op_words
 
 Flags = npt.NDArray[np.bool_]
 _NEVER = 2**63 - 1
@@ -34,7 +34,7 @@ _NEVER = 2**63 - 1
 
 @kernel
 def scale_rows(rows: Table, counts: Ints, ops: Ints, places: Ints) -> None:
-    """Multiply every field of a row by an integer, which may be negative."""
+    """Multiply every field of a row, in a sweep over edges, by a positive or negative integer."""
     power = np.empty((1, rows.shape[1]), dtype=np.int64)
     for i in range(rows.shape[0]):
         left = abs(counts[i])
@@ -54,7 +54,7 @@ def scale_rows(rows: Table, counts: Ints, ops: Ints, places: Ints) -> None:
 
 @kernel
 def negate_field(rows: Table, i: int, at: int, op: int) -> None:
-    """Change the sign of a field."""
+    """Change the sign of a field in a sweep over edges."""
     if op == 0:
         rows[i, at] = -rows[i, at]
     elif op == 1:
@@ -79,7 +79,7 @@ def fold_equal(
     index: Ints,
     heads: Ints,
 ) -> int:
-    """Add up rows with equal slot and lifetime, and move the sums to the front.
+    """Add up rows of a sweep with equal slot and lifetime, and move the sums to the front.
 
     `heads` is filled with the first row of each sum; `index` is zeros, its length a power of two
     above the number of rows. Sums that are zero are left out. Return the number of sums.
@@ -146,7 +146,7 @@ def _are_equal(rows: Table, i: int, j: int) -> bool:
 def add_row(
     total: Table, i: int, row: Table, j: int, ops: Ints, places: Ints, guards: Ints
 ) -> None:
-    """Add a row to a total; a field whose guard, the count of its values, is zero is zero."""
+    """Add a row to the total of a sweep; fields whose guard, their count of values, is 0 are 0."""
     for f in range(ops.size):
         merge_field(total, i, places[f], row, j, places[f], ops[f])
     for f in range(ops.size):

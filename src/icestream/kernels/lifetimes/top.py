@@ -17,8 +17,8 @@ import numpy as np
 
 from icestream.core.arrays import Ints, Table
 from icestream.kernels.compile import kernel
+from icestream.kernels.field_words import merge_field
 from icestream.kernels.lifetimes.sweep import add_row, negate_field
-from icestream.kernels.words import merge_field
 
 
 @kernel
@@ -38,7 +38,7 @@ def _next_free(ahead: Ints, segment: int) -> int:
 def fill_segments(
     order: Ints, first: Ints, last: Ints, counts: Ints, k: int, ahead: Ints, room: Ints, runs: Table
 ) -> int:
-    """Fill segments with rows in `order`, at most k in each; return the runs made.
+    """Fill segments with the top rows in `order`, at most k in each; return the runs made.
 
     A row spans the segments from `first` up to `last`, and counts `counts` times. `ahead` counts up
     from 0 and is one longer than the number of segments, `room` is k for each segment. A run is a
@@ -70,7 +70,7 @@ def fill_segments(
 def cover_segments(
     first: Ints, last: Ints, rows: Table, ops: Ints, places: Ints, guards: Ints, out: Table
 ) -> None:
-    """Add every row to all segments it spans; `out` is zero and one longer than the segments."""
+    """Add every row of a top-k to all segments it spans; `out` is zero, one longer than them."""
     for i in range(first.size):
         for f in range(ops.size):
             merge_field(out, first[i], places[f], rows, i, places[f], ops[f])

@@ -34,12 +34,13 @@ RE = 2
 NEXT = 3
 HEAD = 4
 #: bits of a port below the slot of a key
-PORT_BITS = 8
+PORT_BITS = 16
 #: words of a key before its heads
 HEADS = 2
 #: words of a partition: resident bytes; results and rows, including ended ones, of
 #: its resident generation; latest end of a row; first begin of a row that is not of its oldest
-#: generation; the epoch up to which its rows on the log are garbage; its older generations
+#: generation; the epoch up to which its rows on the log are garbage; its older generations; the
+#: epoch of its last clean-up, and its rows since
 BYTES = 0
 OUTPUTS = 1
 MEMBERS = 2
@@ -47,12 +48,14 @@ LATEST = 3
 FIRST = 4
 FLOOR = 5
 OLDER = 6
-FACTS = 7
+CLEANED = 7
+NEWS = 8
+FACTS = 9
 
 
 @kernel
 def partition_of(id_high: int, partitions: int) -> np.int64:
-    """Return the partition of an id."""
+    """Return the partition of a join that an id belongs to, for resident rows."""
     return np.int64(
         ((np.uint64(id_high) >> np.uint64(32)) * np.uint64(partitions)) >> np.uint64(32)
     )
@@ -69,7 +72,7 @@ def open_keys(
     slots: Ints,
     hits: Ints,
 ) -> tuple[int, int]:
-    """Fill `slots` with the key of each row, opened if it is new, and `hits` with rows to combine.
+    """Fill `slots` with the key of each row of a join, resident from now on, and `hits`.
 
     `hits` are rows whose key has rows on all other ports. Returns the keys in use and the hits.
     """
@@ -119,7 +122,7 @@ def combine(
     found: Table,
     lifetimes: Table,
 ) -> int:
-    """Fill `found` with the next combinations, `lifetimes` with their lifetimes; return how many.
+    """Fill `found` with the next combinations of a join's resident rows; return how many.
 
     A combination is a row of the chunk and, for each of the other ports, the place of a resident
     row. `state` is the hit to continue with and the depth in its chains, (0, -1) at first;
@@ -184,7 +187,7 @@ def link(
     facts: Table,
     fresh: bool,
 ) -> int:
-    """Add rows to the heap and to the front of their chains; return where the heap now ends.
+    """Add resident rows of a join to the heap and their chains; return where the heap now ends.
 
     The payload of row i begins at `begins[i]` of `words`. Rows that are not `fresh` were counted
     among the members of their generation before.
@@ -210,6 +213,7 @@ def link(
         facts[partition, BYTES] += 8 * (HEAD + size) + (key_bytes if alone else 0)
         if fresh:
             facts[partition, MEMBERS] += 1
+            facts[partition, NEWS] += 1
             facts[partition, LATEST] = max(facts[partition, LATEST], re[i])
             if facts[partition, OLDER] > 0:
                 facts[partition, FIRST] = min(facts[partition, FIRST], le[i])
@@ -218,7 +222,7 @@ def link(
 
 @kernel
 def ended_words(heap: Ints, used: int, watermark: int) -> tuple[int, int]:
-    """Return the words of rows that ended at or before a watermark, and when the next one ends."""
+    """Scan a join's resident rows: words of those ended by a watermark, and the next end."""
     at = 0
     ended = 0
     soonest = 2**63 - 1
@@ -234,7 +238,7 @@ def ended_words(heap: Ints, used: int, watermark: int) -> tuple[int, int]:
 
 @kernel
 def rows_by_port(heap: Ints, used: int, counts: Ints) -> None:
-    """Add the rows of each port to `counts`."""
+    """Add the number of a join's resident rows of each port to `counts`."""
     at = 0
     while at < used:
         counts[heap[at + KEY] & ((1 << PORT_BITS) - 1)] += 1
@@ -251,7 +255,7 @@ def compact(
     watermark: int,
     facts: Table,
 ) -> tuple[int, int]:
-    """Drop the rows of doomed partitions and ended rows; return the words and keys in use.
+    """Drop a join's resident rows that ended or are of doomed partitions; return words and keys.
 
     Rows and keys are moved together, in order; the index must be rebuilt.
     """
@@ -306,7 +310,7 @@ def compact(
 
 @kernel
 def index_keys(index: Index, keys: Table, used: int) -> None:
-    """Insert all keys into an index of zeros."""
+    """Insert all keys of a join's resident rows into an index of zeros."""
     mask = index.size - 1
     for slot in range(used):
         place = np.int64(np.uint64(keys[slot, 1]) >> np.uint64(20)) & mask

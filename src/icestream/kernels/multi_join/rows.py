@@ -35,7 +35,7 @@ LOG_HEAD = 4
 def list_rows(
     heap: Ints, begin: int, end: int, keys: Table, places: Ints, ports: Ints, id_high: Ids
 ) -> int:
-    """List the rows between two places of the heap, with port and id_high; return how many."""
+    """List the rows of a join between two places of the heap, with port and id_high; count them."""
     count = 0
     at = begin
     while at < end:
@@ -49,7 +49,7 @@ def list_rows(
 
 @kernel
 def pack_rows(heap: Ints, keys: Table, places: Ints, words: Ints) -> int:
-    """Write rows of the heap in the format of the log; return the words written."""
+    """Write rows of a join from the heap in the format of the log; return the words written."""
     used = 0
     for i in range(places.size):
         at = places[i]
@@ -67,7 +67,7 @@ def pack_rows(heap: Ints, keys: Table, places: Ints, words: Ints) -> int:
 
 @kernel
 def log_starts(words: Ints, starts: Ints) -> int:
-    """Fill `starts` with the word at which each row of the log begins; return how many.
+    """Fill `starts` with the word at which each row of a join begins on the log; return how many.
 
     -1 if a row has no payload, or runs past the end of the words.
     """
@@ -87,7 +87,7 @@ def log_starts(words: Ints, starts: Ints) -> int:
 
 @kernel
 def gather_payloads(heap: Ints, places: Ints, words: Ints) -> None:
-    """Copy the payloads that begin at some places, one after the other."""
+    """Copy the payloads of rows of a join, one after the other."""
     used = 0
     for i in range(places.size):
         at = places[i]

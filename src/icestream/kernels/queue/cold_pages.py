@@ -32,7 +32,7 @@ LOOK, TAKE, OVER = range(3)
 def visit_rows(
     pages: Table, room: int, homes: Ints, tags: Ints, rows: Table, found: Mask, mode: int
 ) -> None:
-    """Find keys, whose ids are the first two words of their rows, and apply `mode`.
+    """Find cold keys in pages by the ids, the first words of their rows, and apply `mode`.
 
     `room` is how many rows fit on a page. The pages must include, after every home page, those up
     to one that was not passed.
@@ -76,7 +76,7 @@ def visit_rows(
 def put_rows(
     pages: Table, room: int, homes: Ints, tags: Ints, rows: Table, due: int, fences: Ints
 ) -> int:
-    """Put rows of keys that are not there; return how many, fewer than all if pages end.
+    """Put rows of keys into cold pages; return how many, fewer than all if pages end.
 
     For each page that takes a row, `fences` is lowered to word `due` of the row.
     """
@@ -100,7 +100,7 @@ def put_rows(
 
 @kernel
 def collect_rows(pages: Table, room: int, due: int, before: int, fences: Ints, out: Table) -> int:
-    """Copy rows whose word `due` is below `before` from pages that may have some; return how many.
+    """Copy rows from cold pages whose word `due` is below `before`; return how many.
 
     The fence of a page that was visited becomes the least of its other rows. All rows are copied if
     `due` is negative.

@@ -115,7 +115,7 @@ class ReaderArrays(NamedTuple):
 
 @lean_kernel
 def class_of(gap: float, weight: float) -> int:
-    """Return the list of a key with this mean gap between updates and this weight."""
+    """Return the list, in the order of service, of a key with this mean gap and weight."""
     rate = 0
     if gap >= 1.0:
         bits = np.int64(np.float64(gap).view(np.int64)) >> 50
@@ -127,20 +127,20 @@ def class_of(gap: float, weight: float) -> int:
 
 @lean_kernel
 def note_gap(reader: ReaderArrays, cell: int, gap: int, mean: float) -> None:
-    """Update the estimate of how even a key's gaps are from a gap between two updates."""
+    """Note a gap between two updates: estimate how even a key's gaps are, for its order."""
     off = min(abs(gap - mean) / max(mean, 1.0), 1.0)
     reader.reals[cell, UNEVEN] += EVEN_STEP * (off - reader.reals[cell, UNEVEN])
 
 
 @lean_kernel
 def is_even(reader: ReaderArrays, cell: int) -> bool:
-    """Return whether a key is served by the phase of its updates."""
+    """Return whether the order serves a key by the phase of its updates."""
     return bool(reader.reals[cell, UNEVEN] < EVEN and reader.reals[cell, WEIGHT] == 1.0)
 
 
 @lean_kernel
 def even_list(gap: float, waited: int) -> int:
-    """Return the list of a key with even gaps whose oldest waiting update waited this long."""
+    """Return the list in the order of a key with even gaps that waited this long."""
     missed = int(waited / max(gap, 1.0) + 0.5)
     rung = missed
     if missed >= 4:
@@ -154,7 +154,7 @@ def even_list(gap: float, waited: int) -> int:
 
 @lean_kernel
 def is_by_phase(number: int) -> bool:
-    """Return whether a list has keys in the order of their last updates."""
+    """Return whether a list of the order has keys in the order of their last updates."""
     return CLASSES <= number < LISTS_OF_INDEX - GAPS
 
 
@@ -162,7 +162,7 @@ def is_by_phase(number: int) -> bool:
 def wait_of(
     reader: ReaderArrays, cell: int, number: int, gap: float, now: int, price: float
 ) -> float:
-    """Return the effective waiting time of a key of a list."""
+    """Return the effective waiting time of a key in a list of the order."""
     waited = max(now - reader.keys[cell, SINCE], 0)
     if not is_by_phase(number):
         return float(waited)
@@ -174,7 +174,7 @@ def wait_of(
 def key_worth(
     reader: ReaderArrays, cell: int, number: int, gap: float, now: int, price: float
 ) -> float:
-    """Return the index of a key of a list now."""
+    """Return the index by which the order now ranks a key of a list."""
     weight = reader.reals[cell, WEIGHT]
     return worth_of(wait_of(reader, cell, number, gap, now, price), gap, weight, price)
 
@@ -190,7 +190,7 @@ def better_end(
     now: int,
     price: float,
 ) -> tuple[int, float]:
-    """Return the better key of the two ends of a list, and its index."""
+    """Return the better key of the two ends of a list of the order, and its index."""
     most = key_worth(reader, head, number, gaps[head, gap_column], now, price)
     if is_by_phase(number) and tail != head:
         other = key_worth(reader, tail, number, gaps[tail, gap_column], now, price)
@@ -201,7 +201,7 @@ def better_end(
 
 @lean_kernel
 def price_at(reader: ReaderArrays, now: int) -> float:
-    """Return the price at a time: the estimate before the first service at that time."""
+    """Return the price that the order uses at a time: the estimate before its first service."""
     if reader.facts[SCORED] == now:
         return float(reader.settings[PRICE])
     return learnt_price(reader.settings)
@@ -209,7 +209,7 @@ def price_at(reader: ReaderArrays, now: int) -> float:
 
 @lean_kernel
 def link(reader: ReaderArrays, cell: int, number: int, in_front: bool) -> None:
-    """Put a key that is in no list at an end of one."""
+    """Put a key at an end of a list in the order of service; it must be in none."""
     keys, lists = reader.keys, reader.lists
     keys[cell, LIST] = number + 1
     if in_front:
@@ -245,21 +245,21 @@ def link(reader: ReaderArrays, cell: int, number: int, in_front: bool) -> None:
 
 @lean_kernel
 def is_first(reader: ReaderArrays, cell: int) -> bool:
-    """Return whether no key waits before this one in a single list, in memory or not."""
+    """Return whether no key is before this one in a single-list order, in memory or not."""
     keys = reader.keys
     return bool(keys[cell, PREVIOUS] == 0 and keys[cell, TURN] == reader.facts[FRONT])
 
 
 @lean_kernel
 def is_last(reader: ReaderArrays, cell: int) -> bool:
-    """Return whether no key waits after this one in a single list, in memory or not."""
+    """Return whether no key is after this one in a single-list order, in memory or not."""
     keys = reader.keys
     return bool(keys[cell, NEXT] == 0 and keys[cell, TURN] == reader.facts[BACK] - 1)
 
 
 @lean_kernel
 def link_by_wait(reader: ReaderArrays, cell: int, number: int) -> None:
-    """Insert a key that is in no list after the keys that waited as long or longer."""
+    """Insert a key into the order after the keys that waited as long or longer."""
     keys, lists = reader.keys, reader.lists
     before = lists[number, TAIL]
     while before and keys[before - 1, SINCE] > keys[cell, SINCE]:
@@ -274,7 +274,7 @@ def link_by_wait(reader: ReaderArrays, cell: int, number: int) -> None:
 
 @lean_kernel
 def link_between(reader: ReaderArrays, cell: int, number: int, before: int, after: int) -> None:
-    """Insert a key that is in no list between two neighbours, both given plus one."""
+    """Insert a key into the order between two neighbours, both given plus one."""
     keys = reader.keys
     keys[cell, LIST] = number + 1
     keys[cell, NEXT] = after
@@ -285,7 +285,7 @@ def link_between(reader: ReaderArrays, cell: int, number: int, before: int, afte
 
 @lean_kernel
 def unlink(reader: ReaderArrays, cell: int) -> None:
-    """Remove a key from its list."""
+    """Remove a key from its list in the order of service."""
     keys, lists = reader.keys, reader.lists
     number = keys[cell, LIST] - 1
     after = keys[cell, NEXT]
@@ -313,7 +313,7 @@ def unlink(reader: ReaderArrays, cell: int) -> None:
 
 @lean_kernel
 def first_key(reader: ReaderArrays, gaps: RealTable, gap_column: int, now: int) -> int:
-    """Return the key to serve next, -1 if none waits."""
+    """Return the key that is first in the order of service, -1 if none waits."""
     facts = reader.facts
     if facts[WAITING] == 0:
         return -1
@@ -345,7 +345,7 @@ def first_key(reader: ReaderArrays, gaps: RealTable, gap_column: int, now: int) 
 
 @kernel
 def next_keys(reader: ReaderArrays, gaps: RealTable, gap_column: int, now: int, out: Ints) -> int:
-    """Fill `out` with the keys that would be served at `now`, in order; return how many."""
+    """Fill `out` with the keys to be served at `now`, in order; return how many."""
     facts = reader.facts
     count = 0
     if facts[SCHEDULE] != INDEX:
@@ -395,7 +395,7 @@ def next_keys(reader: ReaderArrays, gaps: RealTable, gap_column: int, now: int, 
 
 @lean_kernel
 def blank_key(reader: ReaderArrays, cell: int) -> None:
-    """Initialise the row of a new key."""
+    """Initialise the row of a new key in a reader's order."""
     for word in range(READER_WORDS):
         reader.keys[cell, word] = 0
     reader.keys[cell, SINCE] = NONE

@@ -65,7 +65,7 @@ class PoolArrays(NamedTuple):
 
 @lean_kernel
 def take_page(pool: PoolArrays) -> int:
-    """Return a free page; there must be one."""
+    """Return a free page of the pool; there must be one."""
     facts = pool.facts
     page = facts[FREE_PAGE] - 1
     if page >= 0:
@@ -116,7 +116,7 @@ def close_page(pool: PoolArrays, space: Ints, page: int) -> None:
 
 @lean_kernel
 def take_unit(pool: PoolArrays, space: Ints) -> int:
-    """Return the address of a free unit (MemAdd); there must be a free page or unit."""
+    """Return the address of a free unit of a page (MemAdd); there must be a free page or unit."""
     page = space[OPEN_PAGE] - 1
     if page < 0:
         page = take_page(pool)

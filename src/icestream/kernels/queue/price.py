@@ -70,13 +70,13 @@ def fair_wait(gap: float, weight: float, price: float) -> float:
 
 @kernel
 def worth_of(waited: float, gap: float, weight: float, price: float) -> float:
-    """Return the gain of serving a key now; the key with the largest is served."""
+    """Return the gain of serving a key now, at a price; the key with the largest is served."""
     return weight * (waited - fair_wait(gap, weight, price))
 
 
 @kernel
 def even_wait(waited: float, left: float, gap: float, price: float) -> float:
-    """Return the effective wait of a key with even gaps and `left` of the current one to go."""
+    """Return the wait, for its price, of a key with even gaps, `left` of the current one to go."""
     if gap < 1.0:
         return waited
     part = min(2.0 * price / (gap * gap), 1.0)
@@ -91,7 +91,7 @@ def even_wait(waited: float, left: float, gap: float, price: float) -> float:
 
 @kernel
 def learnt_price(facts: Reals) -> float:
-    """Return the current estimate of the price."""
+    """Return the current estimate of the price of a service."""
     ended = facts[ABSORBED] + facts[IDLED]
     if facts[COST] <= 0.0 or ended <= 0.0:
         return float(facts[MATCHED])
@@ -103,7 +103,7 @@ def learnt_price(facts: Reals) -> float:
 def learn_price(
     facts: Reals, waited: int, gap: float, weight: float, now: int, others: int
 ) -> None:
-    """Update the estimate from a service that begins now, of a key that waited."""
+    """Update the estimate of the price from a service that begins now, of a key that waited."""
     cost = facts[COST]
     wait = np.float64(max(waited, 0))
     facts[SERVICES] += 1.0

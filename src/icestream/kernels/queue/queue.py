@@ -58,7 +58,7 @@ from icestream.kernels.queue.order import (
 from icestream.kernels.queue.pages import KEEPS, PoolArrays
 from icestream.kernels.queue.price import COST, PRICE, learn_price
 from icestream.kernels.queue.staleness import AREA, FROM, MOST, NONE, RealTable, settle
-from icestream.kernels.queue.values import free_row, take_row, write_row
+from icestream.kernels.queue.unit_chains import free_row, take_row, write_row
 
 #: words of a cell: id, address of its value (-1 for none), newest arrival, mean gap between
 #: updates (a float), updates seen, a bit for every reader that waits for the value, its words
@@ -105,7 +105,7 @@ Readers = tuple[ReaderArrays, ...]
 
 @lean_kernel
 def accept_one(store: CellArrays, cell: int, arrived: int) -> bool:
-    """Record an arrival in its cell; False if it goes back in time and is dropped."""
+    """Record one update of a queue in its cell; False if it goes back in time and is dropped."""
     facts, cells = store.facts, store.cells
     count = cells[cell, COUNT]
     if count == 0:
@@ -131,7 +131,7 @@ def accept_one(store: CellArrays, cell: int, arrived: int) -> bool:
 
 @lean_kernel
 def admit_one(store: CellArrays, reader: ReaderArrays, cell: int, arrived: int) -> None:
-    """Insert a key into a reader's order, or move it, according to the schedule."""
+    """Insert a key of an update queue into a reader's order, or move it, by the schedule."""
     facts, keys = reader.facts, reader.keys
     schedule = facts[SCHEDULE]
     bit = np.int64(1) << facts[BIT]
@@ -169,7 +169,7 @@ def admit_one(store: CellArrays, reader: ReaderArrays, cell: int, arrived: int) 
 
 @lean_kernel
 def enqueue_one(store: CellArrays, readers: Readers, cell: int, arrived: int) -> bool:
-    """Add an update of a key; the caller then writes its value to the cell's address.
+    """Add one update to an update queue; the caller then writes its value to the address.
 
     False if it goes back in time and is dropped. There must be room for one more location.
     """
@@ -188,7 +188,7 @@ def enqueue_one(store: CellArrays, readers: Readers, cell: int, arrived: int) ->
 
 @lean_kernel
 def leave_order(store: CellArrays, reader: ReaderArrays, cell: int, now: int) -> None:
-    """Remove a waiting key from a reader's order."""
+    """Remove a waiting key of an update queue from a reader's order."""
     keys = reader.keys
     since = keys[cell, SINCE]
     gap, price = store.reals[cell, GAP], reader.settings[PRICE]
@@ -204,28 +204,28 @@ def leave_order(store: CellArrays, reader: ReaderArrays, cell: int, now: int) ->
 
 @lean_kernel
 def send_value(store: CellArrays, reader: ReaderArrays, cell: int) -> None:
-    """Record that the value of a key is being delivered to a reader's application."""
+    """Record that an update queue is delivering the value of a key to a reader's application."""
     reader.keys[cell, FLYING] = store.cells[cell, ARRIVED]
     store.cells[cell, WAITED_FOR] &= ~(np.int64(1) << reader.facts[BIT])
 
 
 @lean_kernel
 def take_one(store: CellArrays, reader: ReaderArrays, cell: int, now: int) -> None:
-    """Remove a waiting key from a reader's order; its value stays in place."""
+    """Take one waiting key of an update queue from a reader's order; its value stays in place."""
     leave_order(store, reader, cell, now)
     send_value(store, reader, cell)
 
 
 @lean_kernel
 def release_one(store: CellArrays, cell: int) -> None:
-    """Free the location of a key for which no reader waits any more."""
+    """Free the location of one key of an update queue for which no reader waits any more."""
     if store.cells[cell, WAITED_FOR] == 0 and store.space[KEEPS] == 0:
         free_value(store, cell)
 
 
 @lean_kernel
 def deliver_one(reader: ReaderArrays, cell: int, since: int, arrived: int, at: int) -> None:
-    """Record that the application has the value that arrived at `arrived`, from `at` on.
+    """Record that the application has one update of a queue, that of `arrived`, from `at` on.
 
     `since` is the oldest update it represents; NONE for the oldest one the application lacks. Of
     several values of a key being delivered, the last must be reported last.
@@ -245,13 +245,13 @@ def deliver_one(reader: ReaderArrays, cell: int, since: int, arrived: int, at: i
 
 @lean_kernel
 def is_linked(store: CellArrays) -> bool:
-    """Return whether values are chains of units because their lengths differ."""
+    """Return whether the values of an update queue differ in length, and so are linked."""
     return bool(store.facts[WIDTH] == 0)
 
 
 @lean_kernel
 def put_value(store: CellArrays, cell: int, words: Ints, begin: int, end: int) -> None:
-    """Write a row to the location of its key, replacing the one there."""
+    """Write the value of a key of an update queue, replacing the one there."""
     linked = is_linked(store)
     address = store.cells[cell, ADDRESS]
     store.cells[cell, SIZE] = end - begin
@@ -260,14 +260,14 @@ def put_value(store: CellArrays, cell: int, words: Ints, begin: int, end: int) -
 
 @lean_kernel
 def free_value(store: CellArrays, cell: int) -> None:
-    """Free the location, or the chain of them, of a key."""
+    """Free the value of a key of an update queue, all of it."""
     free_row(store.pool, store.space, store.cells[cell, ADDRESS], is_linked(store))
     store.cells[cell, ADDRESS] = -1
 
 
 @lean_kernel
 def begin_measuring(reader: ReaderArrays, cells_seen: int, at: int) -> None:
-    """Discard the staleness of all keys before a time."""
+    """Discard the staleness of all keys of an update queue before a time."""
     reader.facts[BEGAN] = at
     for cell in range(cells_seen):
         for totals in (QUEUE_STALENESS, APPLICATION_STALENESS):

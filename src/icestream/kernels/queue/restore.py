@@ -40,12 +40,12 @@ from icestream.kernels.queue.queue import (
     release_one,
     take_one,
 )
-from icestream.kernels.queue.values import take_row
+from icestream.kernels.queue.unit_chains import take_row
 
 
 @kernel
 def take_cells(store: CellArrays, reader: ReaderArrays, slots: Ints, now: int) -> None:
-    """Remove chosen keys from a reader's order, with their values; skip keys that do not wait."""
+    """Remove chosen keys and values from a reader's order until restored; skip others."""
     for k in range(slots.size):
         cell = slots[k]
         if reader.keys[cell, LIST]:
@@ -55,7 +55,7 @@ def take_cells(store: CellArrays, reader: ReaderArrays, slots: Ints, now: int) -
 
 @kernel
 def leave_lists(reader: ReaderArrays, slots: Ints) -> None:
-    """Remove keys that wait on elsewhere from their lists; skip keys that do not wait."""
+    """Remove keys from their lists that wait elsewhere until restored; skip others."""
     for k in range(slots.size):
         if reader.keys[slots[k], LIST]:
             unlink(reader, slots[k])
@@ -63,7 +63,7 @@ def leave_lists(reader: ReaderArrays, slots: Ints) -> None:
 
 @kernel
 def put_by_turn(reader: ReaderArrays, slots: Ints, numbers: Ints) -> None:
-    """Insert keys, sorted by turn, into given lists by their turns."""
+    """Restore keys, sorted by turn, in given lists of an update queue."""
     keys, lists, facts = reader.keys, reader.lists, reader.facts
     at = 0
     for k in range(slots.size):
@@ -91,7 +91,7 @@ def put_by_turn(reader: ReaderArrays, slots: Ints, numbers: Ints) -> None:
 
 @kernel
 def count_ready(reader: ReaderArrays, turn: int, most: int) -> int:
-    """Return how many keys of the first list, up to `most`, come before a turn."""
+    """Return how many keys of the first list, up to `most`, come before a turn to restore."""
     count = 0
     at = reader.lists[0, HEAD]
     while at and count < most and reader.keys[at - 1, TURN] < turn:
@@ -102,7 +102,7 @@ def count_ready(reader: ReaderArrays, turn: int, most: int) -> int:
 
 @kernel
 def put_values(store: CellArrays, slots: Ints, words: Ints, offsets: Ints) -> None:
-    """Give values to keys without one; there must be room for all of them."""
+    """Restore values of keys without one; there must be room for all of them."""
     for k in range(slots.size):
         store.cells[slots[k], ADDRESS] = take_row(store.pool, store.space, is_linked(store))
         put_value(store, slots[k], words, offsets[k], offsets[k + 1])

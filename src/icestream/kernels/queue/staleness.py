@@ -43,7 +43,7 @@ PROFILE = 2
 
 @lean_kernel
 def bin_of(value: float) -> int:
-    """Return the bin of a staleness; those below 1 share the first."""
+    """Return the bin of a staleness, in a kernel; those below 1 share the first."""
     if value < 1.0:
         return 0
     bits = np.int64(np.float64(value).view(np.int64)) >> (52 - BIN_BITS)
@@ -51,7 +51,7 @@ def bin_of(value: float) -> int:
 
 
 def bin_edges() -> Reals:
-    """Return the upper edge of every bin but the last."""
+    """Return the upper edge of every bin of staleness that kernels use, but the last."""
     step = np.arange(BINS - 1)
     octave, part = step >> BIN_BITS, step & ((1 << BIN_BITS) - 1)
     return np.asarray(2.0**octave * (1 + part / (1 << BIN_BITS)))
@@ -61,7 +61,7 @@ def bin_edges() -> Reals:
 def settle(
     keys: Table, reals: RealTable, profile: RealTable, cell: int, totals: int, open_at: int, at: int
 ) -> None:
-    """Close the ramp of a key at a time, if it has one.
+    """Close the ramp in a key's integral of staleness at a time, if it has one.
 
     `keys` and `reals` are the same words, as integers and as floats; `totals` is the first column
     of the totals of this kind of staleness.

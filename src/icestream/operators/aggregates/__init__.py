@@ -1,10 +1,10 @@
 """Aggregate functions over windows: their state, their results and their input types.
 
 Idea: a function has three steps. *lift* chooses the fields that events are folded into; *combine*
-merges fields and belongs to the field's operation, not to the function (`kernels.words`); *lower*
-computes the answer from merged fields. Removing events is a separate capability of an operation
-(`kernels.words.INVERTIBLE`): operators subtract only fields that have it. Functions whose state has
-no fixed width are only named here; `operators.object_aggregates` computes them.
+merges fields and belongs to the field's operation, not to the function (`kernels.field_words`);
+*lower* computes the answer from merged fields. Removing events is a separate capability of an
+operation (`kernels.field_words.INVERTIBLE`): operators subtract only fields that have it. Functions
+whose state has no fixed width are only named here; `operators.object_aggregates` computes them.
 
 Invariants:
 1. Results have Spark's types and Spark's nulls (`test_oracle_every_aggregate_equals_duckdb`, and

@@ -104,7 +104,7 @@ class Aggregate:
 
 
 def applicable(inputs: pa.Schema) -> Iterator[Aggregate]:
-    """Yield every function over words with every column, or two adjacent ones, that it takes."""
+    """Yield every aggregate function over words with every column, or two, that it takes."""
     types = {column.name: column.type for column in inputs}
     for name, function in WORD_FUNCTIONS.items():
         single = [(column,) for column in inputs.names]

@@ -8,7 +8,7 @@ from icestream.operators.aggregates.protocol import TypedCall
 
 
 def is_word(kind: pa.DataType) -> bool:
-    """Return whether values of a type fit into one word that preserves their order."""
+    """Check whether values of an aggregate's input type fit into one word that preserves order."""
     if pa.types.is_decimal128(kind):
         return bool(kind.precision <= 18)
     return bool(
@@ -22,7 +22,7 @@ def is_word(kind: pa.DataType) -> bool:
 
 
 def check_numbers(call: TypedCall) -> None:
-    """Reject types that cannot be added up."""
+    """Reject input types of an aggregate that cannot be added up."""
     for kind in call.types:
         number = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal128)
         if not any(is_one(kind) for is_one in number):
@@ -31,7 +31,7 @@ def check_numbers(call: TypedCall) -> None:
 
 
 def check_booleans(call: TypedCall) -> None:
-    """Reject types other than boolean."""
+    """Reject input types of an aggregate other than boolean."""
     for kind in call.types:
         if not pa.types.is_boolean(kind):
             complaint = f"{call.function} needs a boolean, got {kind}"
@@ -39,7 +39,7 @@ def check_booleans(call: TypedCall) -> None:
 
 
 def check_words(call: TypedCall) -> None:
-    """Reject types that do not fit into a word."""
+    """Reject input types of an aggregate that do not fit into a word."""
     for kind in call.types:
         if not is_word(kind):
             complaint = f"{call.function} of a {kind} is not supported"

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from icestream.operators.aggregates.checks import check_words
 from icestream.operators.aggregates.protocol import MergedFields, TypedCall
-from icestream.operators.aggregates.values import decode_ordered
+from icestream.operators.aggregates.word_values import decode_ordered
 from icestream.operators.folding.fields import Field
 
 

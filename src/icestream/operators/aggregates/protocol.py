@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from icestream.core.arrays import Floats, Ints, Table
 from icestream.core.errors import DefinitionError
-from icestream.kernels.words import WORDS
+from icestream.kernels.field_words import WORDS
 from icestream.operators.folding.fields import Field, Layout
 
 

@@ -16,7 +16,7 @@ from icestream.operators.aggregates.decimals import (
     quotient,
 )
 from icestream.operators.aggregates.protocol import MergedFields, TypedCall
-from icestream.operators.aggregates.values import sum_kind
+from icestream.operators.aggregates.word_values import sum_kind
 from icestream.operators.folding.fields import Field
 
 

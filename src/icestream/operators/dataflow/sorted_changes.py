@@ -53,7 +53,7 @@ def gathered(
 
 
 def collected(inputs: ChangeInputs, edge: int, room: int) -> Iterator[pa.RecordBatch]:
-    """Yield the changes of an edge as they arrived, about as many at a time as fit into memory."""
+    """Yield the changes of an edge, not sorted, about as many at a time as fit into memory."""
     waiting: list[pa.RecordBatch] = []
     size = 0
     for part in inputs.changes(edge, 0, END):
@@ -85,7 +85,7 @@ def by_group_and_time(changes: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def order_of(identities: Ids) -> Ints:
-    """Return the stable order of identities.
+    """Return the stable order by identity in which changes are sorted.
 
     They are spread evenly, so sorting by their first bits, which takes no comparisons, almost
     sorts them; input that already has long sorted runs is merged.
@@ -97,7 +97,7 @@ def order_of(identities: Ids) -> Ints:
 
 
 def order_in_runs(runs: Ints, times: Ints) -> Ints:
-    """Return the stable order by the number of the run, which must be >= 0, then by time."""
+    """Return the stable order of sorted changes by the number of the run, then by time."""
     if len(runs) == 0:
         return runs
     first = int(times.min())
@@ -108,7 +108,7 @@ def order_in_runs(runs: Ints, times: Ints) -> Ints:
 
 
 def taken(batch: pa.RecordBatch, order: Ints) -> pa.RecordBatch:
-    """Return some rows of a batch, or the batch itself if these are all rows in order."""
+    """Return some rows of changes, or the batch itself if these are all rows in order."""
     if len(order) == batch.num_rows and np.array_equal(order, np.arange(len(order))):
         return batch
     return pc.take(batch, pa.array(order.astype(np.int32)), boundscheck=False)
@@ -120,7 +120,7 @@ def pieces(
     groups: int,
     counted: Callable[[pa.RecordBatch], Mask] | None = None,
 ) -> Iterator[tuple[pa.RecordBatch, bool]]:
-    """Split changes into pieces of at most `rows` rows and `groups` groups.
+    """Split sorted changes into pieces of at most `rows` rows and `groups` groups.
 
     Changes are sorted by group if they must be split. The flag of a piece is whether it is entire,
     that is, has all changes of its groups; a piece that is not entire belongs to one group.

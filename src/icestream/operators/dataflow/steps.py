@@ -156,7 +156,7 @@ class Projecting:
 
 
 def regrouped(changes: pa.RecordBatch, keys: tuple[str, ...]) -> pa.RecordBatch:
-    """Return changes under the identity of the given columns."""
+    """Return changes under the identity of the columns that a step regroups by."""
     id_high, id_low = identified(payload_of(changes), keys)
     columns = [*changes.columns[: len(HEAD) - 2], pa.array(id_high), pa.array(id_low)]
     return pa.RecordBatch.from_arrays(

@@ -101,7 +101,7 @@ class TransientGroups(Groups):
 
 
 def lasting(changes: pa.RecordBatch, over: Micros) -> Mask:
-    """Return which changes belong to groups that may have something that ends past an instant."""
+    """Return which changes are not of transient groups: something may end past an instant."""
     late = column_of(changes, RE) > over
     if not late.any() or late.all():
         return late

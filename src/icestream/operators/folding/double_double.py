@@ -15,7 +15,7 @@ Pair = tuple[Floats, Floats]
 
 
 def two_product(a: Floats, b: Floats) -> Pair:
-    """Return the exact product of floats."""
+    """Return the exact product of floats as double-doubles."""
     product = a * b
     ca, cb = 134217729.0 * a, 134217729.0 * b
     a1, b1 = ca - (ca - a), cb - (cb - b)

@@ -21,7 +21,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from icestream.kernels import words
+from icestream.kernels import field_words as words
 
 #: how each kind of field is merged
 OPERATIONS = {

@@ -23,8 +23,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints, Mask, Table
+from icestream.kernels import field_words
 from icestream.kernels import fold as kernels
-from icestream.kernels import words
 from icestream.operators.folding.cells import CellFinder
 from icestream.operators.folding.columns import ARRIVAL, BATCH, TIME, InputColumn
 from icestream.operators.folding.fields import ORDERED, Field, Layout
@@ -161,14 +161,14 @@ class EntryTable:
 
 
 def identity_schema(keys: pa.Schema) -> pa.Schema:
-    """Return the schema of keys with identity and latest pane."""
+    """Return the schema of folded keys with identity and latest pane."""
     return pa.schema(
         [(ID_HIGH_COLUMN, pa.uint64()), (ID_LOW_COLUMN, pa.uint64()), (LAST, pa.int64()), *keys]
     )
 
 
 def identified(keys: pa.Table, ids: Ids, last: Ints) -> pa.Table:
-    """Add identity and latest pane of each group to its key."""
+    """Add identity and latest pane of each folded group to its key."""
     columns = [pa.array(ids[:, 0]), pa.array(ids[:, 1]), pa.array(last), *keys.columns]
     return pa.Table.from_arrays(columns, schema=identity_schema(keys.schema))
 
@@ -249,7 +249,7 @@ def _choice_rows(
 
 
 def partial_name(field: Field, part: int = 0) -> str:
-    """Return the name of a column with partial aggregates of a field."""
+    """Return the name of a column with folded partial aggregates of a field."""
     return f"{field.kind}_{field.column or 'events'}_{part}"
 
 
@@ -264,12 +264,12 @@ def _fold_partial(
 ) -> None:
     column = columns[partial_name(field)]
     valid = column.valid
-    if field.op == words.ADD_I64:
+    if field.op == field_words.ADD_I64:
         kernels.fold_sum_i64(entries, place, slots, column.integers, valid, first, last)
-    elif field.op == words.ADD_I128:
+    elif field.op == field_words.ADD_I128:
         low, high = _joined(column.integers, columns[partial_name(field, 1)].integers)
         kernels.fold_sum_i128(entries, place, slots, low, high, valid, first, last)
-    elif field.op == words.MIN:
+    elif field.op == field_words.MIN:
         values = _signed_zeros(field, columns, -0.0, 0.0).ordered
         kernels.fold_min(entries, place, slots, values, valid, first, last)
     else:

@@ -14,12 +14,12 @@ from __future__ import annotations
 import numpy as np
 
 from icestream.core.arrays import Ints, Table
-from icestream.kernels.words import combine_sorted
+from icestream.kernels.field_words import combine_sorted
 from icestream.operators.folding.fields import Layout
 
 
 def sorted_run(ranks: Ints, rows: Table, layout: Layout) -> tuple[Ints, Table]:
-    """Return ranks and entries sorted by (rank, id_high, id_low), one per distinct triple."""
+    """Sort folded entries into a run, by (rank, id_high, id_low), equal ones merged."""
     if len(ranks) == 0:
         return ranks, rows
     out_ranks = np.empty_like(ranks)
@@ -43,7 +43,7 @@ def _order(ranks: Ints, rows: Table) -> Ints:
 
 
 def slice_bounds(ranks: Ints) -> Ints:
-    """Return where each run of equal ranks begins, and the end of the last."""
+    """Return where each slice of equal ranks begins in a run of folded entries, and the end."""
     if len(ranks) == 0:
         return np.zeros(1, dtype=np.int64)
     changes = np.flatnonzero(np.diff(ranks)) + 1

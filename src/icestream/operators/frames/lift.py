@@ -26,7 +26,7 @@ from icestream.state.keys import KeyCodec
 
 
 def in_time(batch: pa.RecordBatch, watermark: Micros) -> pa.RecordBatch:
-    """Return the events that are not behind the watermark."""
+    """Return the events that are lifted into frames: not behind the watermark."""
     times = np.asarray(batch.column(TIME).to_numpy())
     return batch if not (times < watermark).any() else batch.filter(pa.array(times >= watermark))
 
@@ -34,7 +34,7 @@ def in_time(batch: pa.RecordBatch, watermark: Micros) -> pa.RecordBatch:
 def pieces(
     batches: Iterable[pa.RecordBatch], watermark: Micros, rows: int
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the events that are not behind the watermark, at most `rows` at a time."""
+    """Yield the events that are lifted into frames, at most `rows` at a time."""
     for batch in batches:
         for first in range(0, batch.num_rows, rows):
             piece = in_time(batch.slice(first, rows), watermark)
@@ -80,7 +80,7 @@ class Lifter:
 
 
 def within(id_high: Ids, partition: Partition) -> npt.NDArray[np.bool_]:
-    """Return which groups are in a partition's range."""
+    """Return which groups, of events lifted into frames, are in a partition's range."""
     if partition.whole:
         return np.ones(len(id_high), dtype=np.bool_)
     low, high = np.uint64(partition.low), np.uint64(partition.high - 1)

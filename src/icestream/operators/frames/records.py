@@ -30,7 +30,7 @@ POSITION = 7
 
 
 def logged_keys(shard: Shard, past: PastVersion) -> Iterator[pa.Table]:
-    """Yield the keys that a past version logged."""
+    """Yield the keys of a frame operator that records of a past version have."""
     for lifetime, info in past.segments:
         if lifetime == BASE:
             with closing(shard.reader(info)) as reader:
@@ -40,7 +40,7 @@ def logged_keys(shard: Shard, past: PastVersion) -> Iterator[pa.Table]:
 
 
 def group_records(reader: SegmentReader) -> Iterator[tuple[memoryview, memoryview]]:
-    """Yield rows and keys of a snapshot's groups, chunk by chunk."""
+    """Yield rows and keys of groups from records of a frame operator's snapshot."""
     rows = memoryview(b"")
     for record in reader.scan():
         if record.synopsis == GROUP_ROWS:
@@ -50,5 +50,5 @@ def group_records(reader: SegmentReader) -> Iterator[tuple[memoryview, memoryvie
 
 
 def inside(keys: pa.Table, partition: Partition) -> pa.Table:
-    """Return the keys of groups inside a partition."""
+    """Return keys, from records of a frame operator, of the groups inside a partition."""
     return keys.filter(pa.array(within(keys.column(ID_HIGH_COLUMN).to_numpy(), partition)))

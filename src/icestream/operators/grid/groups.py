@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints, Table
 from icestream.core.errors import CheckpointError
-from icestream.kernels import lookup
+from icestream.kernels import hash_index
 from icestream.kernels.grid import groups as kernels
 from icestream.kernels.grid import strides
 from icestream.operators.folding.fields import Layout
@@ -266,7 +266,7 @@ class ResidentGroups:
             return
         slots = np.unique(slots)
         rows, index = self._rows.view, self._index.view
-        lookup.remove_all(index, rows, slots)
+        hash_index.remove_all(index, rows, slots)
         rows[slots] = self._layout.group_identity
         self._keys.free(slots)
         counts = self._counts
@@ -300,7 +300,7 @@ class ResidentGroups:
         if self._index.capacity == 0:
             slots[:] = -1
             return slots, len(id_high)
-        return slots, lookup.find(self._index.view, self._rows.view, id_high, id_low, slots)
+        return slots, hash_index.find(self._index.view, self._rows.view, id_high, id_low, slots)
 
     def _open(self, id_high: Ids, id_low: Ids, keys: pa.RecordBatch) -> Ints:
         counts = self._counts
@@ -318,7 +318,7 @@ class ResidentGroups:
         rows[slots, kernels.ID_LOW] = id_low.view(np.int64)
         rows[slots, kernels.LAST] = np.iinfo(np.int64).min
         self._keys.put(slots, keys)
-        lookup.insert_all(self._index.view, rows, slots)
+        hash_index.insert_all(self._index.view, rows, slots)
         return slots
 
     def _grow(self, more: int, keys: pa.RecordBatch) -> None:
@@ -349,7 +349,7 @@ class ResidentGroups:
         if places != self._index.capacity:
             self._index.resize(places)
             self._index.view[:] = 0
-            lookup.insert_all(self._index.view, self._rows.view, self._live())
+            hash_index.insert_all(self._index.view, self._rows.view, self._live())
 
     @staticmethod
     def _places(capacity: int) -> int:

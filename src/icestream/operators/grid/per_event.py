@@ -59,7 +59,7 @@ class Extent:
 
 
 def weighted_layout(block_bytes: int = BLOCK_BYTES, factor: int = 0) -> BlockLayout:
-    """Return the block layout of (time, value, group, weight): 24 bytes a tuple."""
+    """Return the block layout for a result per event: (time, value, group, weight)."""
     columns = (("time", "i8"), ("value", "u8"), ("group", "i4"), ("weight", "i4"))
     return BlockLayout(columns, block_bytes, factor)
 

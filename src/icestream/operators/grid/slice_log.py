@@ -284,7 +284,7 @@ class SliceCursor:
 
 
 def described(record: Record) -> tuple[int, ...]:
-    """Return the directory entry of a slice."""
+    """Return the directory entry of a pane slice that is a record of the log."""
     rows = np.frombuffer(record.payload, dtype=np.uint64).reshape(record.rows, -1)
     return record.group, record.marker, record.rows, int(rows[0, 0]), int(rows[-1, 0])
 

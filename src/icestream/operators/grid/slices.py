@@ -30,7 +30,7 @@ Slices = npt.NDArray[np.void]
 
 
 def in_order(slices: Slices) -> Slices:
-    """Return slices sorted by pane and, within a pane, by arrival."""
+    """Return pane slices sorted by pane and, within a pane, by arrival."""
     return slices[np.argsort(slices["pane"], kind="stable")]
 
 

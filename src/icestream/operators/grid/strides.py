@@ -37,7 +37,7 @@ AT_ONCE = 4096
 
 
 def starts_of(course: Sliding, panes: Ints, start: int, watermark: Micros) -> Iterator[Ints]:
-    """Yield the starts, from `start` on, of windows with one of the panes that have closed."""
+    """Yield the starts, for a stride, of windows with one of the panes that have closed."""
     passed = course.grid.passed(watermark)
     panes = panes[np.searchsorted(panes, start) :] if start > MINUS_INFINITY else panes
     if watermark == MINUS_INFINITY or len(panes) == 0:

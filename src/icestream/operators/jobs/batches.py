@@ -67,18 +67,18 @@ class TupleBatch:
 
 
 def as_array(column: pa.Array) -> npt.NDArray[Any]:
-    """Return a column as an array; nulls of numbers are NaN."""
+    """Return a column of a batch of a job as an array; nulls of numbers are NaN."""
     found: npt.NDArray[Any] = column.to_numpy(zero_copy_only=False)
     return found
 
 
 def arrays_of(batch: pa.RecordBatch) -> dict[str, npt.NDArray[Any]]:
-    """Return the columns of a batch as arrays by name."""
+    """Return the columns of a batch as arrays by name, for a function of a job."""
     return {name: as_array(batch.column(name)) for name in batch.schema.names}
 
 
 def rows_of(batch: pa.RecordBatch, ts1: Ints, ts2: Ints) -> list[dict[str, Any]]:
-    """Return tuples as dictionaries, with their time spans."""
+    """Return a batch of tuples as dictionaries, with their time spans, for a function of a job."""
     rows: list[dict[str, Any]] = batch.to_pylist()
     for row, begin, end in zip(rows, ts1.tolist(), ts2.tolist(), strict=True):
         row[TS1], row[TS2] = begin, end
@@ -86,7 +86,7 @@ def rows_of(batch: pa.RecordBatch, ts1: Ints, ts2: Ints) -> list[dict[str, Any]]
 
 
 def columns_of(given: Any, schema: pa.Schema, name: str, count: int | None = None) -> Any:
-    """Convert the result of a function to a batch of the declared columns.
+    """Convert the result of a job's function to a batch of the declared columns.
 
     Functions return a batch, or arrays: by name, or in the order of the columns.
     """
@@ -118,7 +118,7 @@ def _typed(column: Any, kind: pa.DataType) -> pa.Array:
 
 
 def unfit(name: str, schema: pa.Schema, found: Any) -> DefinitionError:
-    """Return the error for a function whose result differs from its declaration."""
+    """Return the error for a job's function whose batch differs from its declaration."""
     declared = ", ".join(f"{each.name} {each.type}" for each in schema)
     return DefinitionError(
         f"{name} declares the columns ({declared}) and returned {found}: return one array for "
@@ -127,5 +127,5 @@ def unfit(name: str, schema: pa.Schema, found: Any) -> DefinitionError:
 
 
 def failed(name: str, error: Exception) -> DefinitionError:
-    """Return the error for a function that failed."""
+    """Return the error for a job's function that failed on a batch."""
     return DefinitionError(f"{name}: the function failed with {type(error).__name__}: {error}")

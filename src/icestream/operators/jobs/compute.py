@@ -281,7 +281,7 @@ class Compute:
 
 
 def one_by_one(changes: pa.RecordBatch) -> pa.RecordBatch:
-    """Repeat tuples with a count above one."""
+    """Repeat tuples with a count above one, for `compute`."""
     diffs = column_of(changes, DIFF)
     if (diffs == 1).all():
         return changes
@@ -306,7 +306,7 @@ def _located(groups: Groups, id_high: Ids, id_low: Ids) -> Slots:
 
 
 def heads_of(*columns: npt.NDArray[np.int64]) -> Ints:
-    """Return the first row of each range of equal rows."""
+    """Return the first tuple of each range with equal key and window, for `compute`."""
     fresh = np.zeros(len(columns[0]), dtype=np.bool_)
     fresh[:1] = True
     for column in columns:
@@ -362,5 +362,5 @@ def _zeros(count: int) -> Ints:
 
 
 def integers(rows: pa.RecordBatch, name: str) -> Ints:
-    """Return a column of whole numbers as an array."""
+    """Return a column of whole numbers of `compute` as an array."""
     return np.asarray(rows.column(name).to_numpy())

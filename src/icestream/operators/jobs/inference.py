@@ -25,7 +25,7 @@ def map_columns(
     *,
     vectorised: bool,
 ) -> pa.Schema:
-    """Return the columns that a map returns for tuples with a payload."""
+    """Infer the columns that a map returns for tuples with a payload."""
     try:
         made = _of_none(function, payload) if vectorised else _of_one(function, payload)
     except Exception as error:
@@ -38,12 +38,12 @@ def map_columns(
 
 
 def state_columns(initial: Mapping[str, Any]) -> pa.Schema:
-    """Return the columns of a state, given its initial values."""
+    """Infer the columns of a state from its initial values."""
     return pa.schema([(name, _type(value)) for name, value in initial.items()])
 
 
 def initial_of(state: pa.Schema, given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the values of a new state: zero for numbers and null otherwise, unless given."""
+    """Infer the values of a new state: zero for numbers and null otherwise, unless given."""
     found = {each.name: _zero(each.type) for each in state}
     unknown = sorted(set(given or {}) - found.keys())
     if unknown:

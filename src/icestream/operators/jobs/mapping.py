@@ -128,7 +128,7 @@ class MapTuples:
 
 
 def several(made: Any) -> list[dict[str, Any]]:
-    """Convert what a function for one row returned (nothing, a row, or rows) to a list."""
+    """Convert what a map's function returned for one row (nothing, a row, or rows) to a list."""
     if made is None:
         return []
     if isinstance(made, dict):

@@ -94,7 +94,7 @@ class WindowSpans:
 
 
 def assign(windows: Windows, ts1: Ints, ts2: Ints, spanning: Spanning) -> tuple[Ints, Ints]:
-    """Return row and start of every window of one kind that tuples belong to, row by row."""
+    """Return row and start of every window of one kind that the spans of tuples belong to."""
     last = ts2 - 1
     if windows.tumbles and spanning in {"begin", "end"}:
         return np.arange(len(ts1)), _last(windows, ts1 if spanning == "begin" else last)
@@ -116,7 +116,7 @@ def assign(windows: Windows, ts1: Ints, ts2: Ints, spanning: Spanning) -> tuple[
 
 
 def named(windows: Windows) -> str:
-    """Return windows of one kind as readable text."""
+    """Return windows of one kind, to which spans are assigned, as readable text."""
     text = format_interval(windows.range)
     if not windows.tumbles:
         text += f" every {format_interval(windows.slide)}"

@@ -103,7 +103,7 @@ class NewestUpdates:
 
 
 def folded(updates: NewestUpdates, ranks: Ints | None = None) -> NewestUpdates:
-    """Fold updates, in the order of arrival, to one row for each key.
+    """Coalesce updates in transit, in the order of arrival, to one row for each key.
 
     With ranks, among equal times the update of the input with the lowest rank wins.
     """
@@ -151,5 +151,5 @@ class UpdateCoalescer:
 
 
 def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """Return batches as one."""
+    """Return batches of coalesced updates as one."""
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)

@@ -12,7 +12,7 @@ from icestream.operators.payload_identity import identified
 
 
 def places_among(id_high: Ids, id_low: Ids, others_id_high: Ids, others_id_low: Ids) -> Ints:
-    """Return the position of each identity among distinct others, or -1 if it is not there."""
+    """Return the position of each key's identity among distinct others, or -1 if missing."""
     numbers, heads = numbered(
         np.concatenate([others_id_high, id_high]), np.concatenate([others_id_low, id_low])
     )
@@ -24,7 +24,7 @@ def places_among(id_high: Ids, id_low: Ids, others_id_high: Ids, others_id_low: 
 def newest(
     id_high: Ids, id_low: Ids, times: Ints, trust: Ints | None = None
 ) -> tuple[Ints, Ints, Ints]:
-    """Fold updates in the order of arrival to one for each key.
+    """Fold updates, given by the identities of keys, to the newest one of each key.
 
     Returns the row of the newest update of each key (among equal times the most trusted one, then
     the one that arrived last), the key number of each update, and the first row of each key. Keys
@@ -37,7 +37,7 @@ def newest(
 
 
 def identity_of(payload: pa.RecordBatch, keys: tuple[str, ...]) -> tuple[Ids, Ids]:
-    """Return (id_high, id_low) of each row's key; without key columns all rows have one key."""
+    """Return (id_high, id_low) of each update's key; without key columns all have one key."""
     if keys:
         return identified(payload, keys)
     return np.full(payload.num_rows, START_HIGH), np.full(payload.num_rows, START_LOW)

@@ -37,6 +37,9 @@ from icestream.operators.latest.union import UpdateUnion
 from icestream.operators.latest.update_stream import UpdateStream
 from icestream.operators.protocol import Shard
 
+#: how far a row may be behind the newest one of its side of a join, unless the query says
+LATENESS = 3_600_000_000
+
 
 class PreQueueNode(Protocol):
     """One node of a tree, with its sources."""
@@ -191,6 +194,8 @@ class PreQueueJoin:
     within: Micros
     condition: str | None = None
     zone: str = "UTC"
+    #: how far a row may be behind the newest one of its side and find all matches
+    lateness: Micros = LATENESS
 
     @property
     def sources(self) -> tuple[PreQueueNode, ...]:
@@ -204,7 +209,11 @@ class PreQueueJoin:
 
     def describe(self) -> dict[str, Any]:
         """Return it as JSON."""
-        return {"join": format_interval(self.within), "condition": self.condition}
+        return {
+            "join": format_interval(self.within),
+            "condition": self.condition,
+            "lateness": format_interval(self.lateness),
+        }
 
     def runner(self) -> PreQueueStep:
         """Return the join."""
@@ -215,13 +224,14 @@ class PreQueueJoin:
             self.left.stream,
             self.right.stream,
             within=self.within,
+            lateness=self.lateness,
             condition=self.condition,
             zone=self.zone,
         )
 
 
 def inputs_of(front: PreQueueNode) -> Iterator[PreQueueInput]:
-    """Yield the inputs of a tree, from left to right."""
+    """Yield the inputs of a tree of operators before the queue, from left to right."""
     if isinstance(front, PreQueueInput):
         yield front
     for source in front.sources:
@@ -229,12 +239,12 @@ def inputs_of(front: PreQueueNode) -> Iterator[PreQueueInput]:
 
 
 def numbers_of(front: PreQueueNode) -> tuple[int, ...]:
-    """Return the numbers of the inputs of a tree."""
+    """Return the numbers of the inputs of a tree of operators before the queue."""
     return tuple(number for each in inputs_of(front) for number in each.numbers)
 
 
 def ranks_of(front: PreQueueNode | None) -> tuple[int, ...] | None:
-    """Return the trust rank of each input (0 is most) of a union of plain inputs, else None."""
+    """Return the trust rank of each input (0 is most) of a union operator before the queue."""
     if not isinstance(front, PreQueueUnion) or not all(
         isinstance(arc, PreQueueInput) for arc in front.sources
     ):
@@ -248,7 +258,7 @@ def ranks_of(front: PreQueueNode | None) -> tuple[int, ...] | None:
 
 
 def columns_of(front: PreQueueNode) -> pa.Schema:
-    """Return the columns that a tree's rows have in transit: the union of all inputs' columns."""
+    """Return the columns in transit of a tree of operators before the queue: of all its inputs."""
     found: dict[str, pa.Field] = {}
     for each in inputs_of(front):
         for column in each.stream.schema:
@@ -263,7 +273,7 @@ def columns_of(front: PreQueueNode) -> pa.Schema:
 
 
 def described(front: PreQueueNode) -> dict[str, Any]:
-    """Return a tree as JSON."""
+    """Return a tree of operators before the queue as JSON."""
     sources = [described(each) for each in front.sources]
     return {**front.describe(), **({"of": sources} if sources else {})}
 

@@ -185,7 +185,7 @@ class ServingReport:
 
 
 def combined_report(shards: Sequence[ServingReport]) -> ServingReport:
-    """Add up the reports of shards."""
+    """Add up the reports of shards about serving updates."""
     total = ServingReport()
     for each in shards:
         total = replace(

@@ -70,7 +70,7 @@ class SavedArrays:
 
 
 def records_of(state: State) -> Iterator[bytes]:
-    """Yield arrays as the payloads of records."""
+    """Yield saved arrays as the payloads of records."""
     for name, array in state.items():
         flat = np.ascontiguousarray(array).tobytes()
         header = {"name": name, "kind": array.dtype.str, "shape": list(array.shape)}
@@ -80,7 +80,7 @@ def records_of(state: State) -> Iterator[bytes]:
 
 
 def state_of(payloads: Iterable[bytes]) -> State:
-    """Decode what `records_of` encoded."""
+    """Decode the saved arrays that `records_of` encoded."""
     parts: dict[str, list[bytes]] = {}
     shapes: dict[str, tuple[str, list[int]]] = {}
     for payload in payloads:
@@ -95,12 +95,12 @@ def state_of(payloads: Iterable[bytes]) -> State:
 
 
 def bytes_of(table: pa.Table) -> npt.NDArray[np.uint8]:
-    """Encode a table as an array."""
+    """Encode a table as an array to be saved."""
     return np.frombuffer(write_table(table), np.uint8)
 
 
 def table_of(array: npt.NDArray[np.uint8]) -> pa.Table:
-    """Decode what `bytes_of` encoded."""
+    """Decode the saved array that `bytes_of` encoded."""
     return read_table(array.tobytes())
 
 

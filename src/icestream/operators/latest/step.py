@@ -124,7 +124,7 @@ class UpdateStep:
 
 
 def one_batch(table: pa.Table) -> pa.RecordBatch:
-    """Return a table as one batch."""
+    """Return a table as one batch, for the function of a step over an update stream."""
     columns = [column.combine_chunks() for column in table.columns]
     return pa.RecordBatch.from_arrays(columns, schema=table.schema)
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints
 from icestream.core.errors import DefinitionError, InputError
-from icestream.kernels.lookup import find, insert_all
+from icestream.kernels.hash_index import find, insert_all
 from icestream.operators.folding.columns import InputColumn
 from icestream.operators.lifetimes.consolidate import numbered
 from icestream.operators.payload_identity import identified
@@ -121,7 +121,7 @@ class KeyDirectory:
 
 
 def grown(array: Ints, size: int, fill: int) -> Ints:
-    """Return an array with room for `size` numbers, the new ones set to `fill`."""
+    """Return an array by key of an update stream with room for `size`, new ones set to `fill`."""
     if size <= len(array):
         return array
     more = np.full(max(size, 2 * len(array)) - len(array), fill, dtype=array.dtype)

@@ -399,7 +399,7 @@ class WaitingKeys:
 
 
 def importances(updates: NewestUpdates, column: str | None) -> npt.NDArray[np.float64]:
-    """Return the weights of the keys of updates; InputError unless all are positive."""
+    """Return the weights of keys that updates make wait; InputError unless all are positive."""
     values = updates.rows.column(column).cast(pa.float64())
     weights = np.asarray(values.to_numpy(zero_copy_only=False))
     if not (weights > 0).all():

@@ -48,7 +48,7 @@ def changes_schema(payload: pa.Schema) -> pa.Schema:
 def changes_of(
     payload: pa.RecordBatch, le: Ints, re: Ints, diff: Ints, id_high: Ids, id_low: Ids
 ) -> pa.RecordBatch:
-    """Build a batch of changes."""
+    """Build a batch of changes to events with lifetimes."""
     head = [pa.array(part) for part in (le, re, diff, id_high, id_low)]
     return pa.RecordBatch.from_arrays(
         [*head, *payload.columns], schema=changes_schema(payload.schema)
@@ -56,17 +56,17 @@ def changes_of(
 
 
 def payload_of(changes: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the payload of changes."""
+    """Return the payload of changes to events with lifetimes."""
     return changes.select(changes.schema.names[len(HEAD) :])
 
 
 def column_of(changes: pa.RecordBatch, name: str) -> Ints:
-    """Return one of the columns before the payload as an array."""
+    """Return one of the columns of changes before the payload as an array."""
     return np.asarray(changes.column(name).to_numpy())
 
 
 def identities_of(changes: pa.RecordBatch) -> tuple[Ids, Ids]:
-    """Return id_high and id_low of the group of each change."""
+    """Return id_high and id_low of the group of each change in a batch."""
     id_high, id_low = (
         np.asarray(changes.column(name).to_numpy()) for name in (ID_HIGH_COLUMN, ID_LOW_COLUMN)
     )

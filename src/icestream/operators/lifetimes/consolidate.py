@@ -30,7 +30,7 @@ from icestream.state.keys import KeyCodec
 
 
 def identities(rows: pa.RecordBatch) -> tuple[Ids, Ids]:
-    """Return id_high and id_low of each row: equal exactly where all columns are."""
+    """Return the ids that changes are consolidated by: equal exactly where all columns are."""
     columns = [
         _list_as_bytes(column) if _is_list(column.type) else column for column in rows.columns
     ]
@@ -39,7 +39,7 @@ def identities(rows: pa.RecordBatch) -> tuple[Ids, Ids]:
 
 
 def numbered(id_high: Ids, id_low: Ids) -> tuple[Ints, Ints]:
-    """Number rows by their identity: (number of each row, first row of each number)."""
+    """Number rows to consolidate by identity: (number of each row, first row of each number)."""
     index = np.zeros(1 << max(4, (2 * len(id_high)).bit_length()), dtype=np.int64)
     numbers, heads = np.empty(len(id_high), dtype=np.int64), np.empty(len(id_high), dtype=np.int64)
     count = number_pairs(id_high, id_low, index, numbers, heads)
@@ -47,7 +47,7 @@ def numbered(id_high: Ids, id_low: Ids) -> tuple[Ints, Ints]:
 
 
 def consolidated(changes: pa.RecordBatch) -> pa.RecordBatch:
-    """Add up the changes to each event and drop those that add up to zero."""
+    """Consolidate changes: add up those to each event and drop those that add up to zero."""
     diffs = column_of(changes, DIFF)
     if len(diffs) <= 1:
         return changes if diffs.all() else changes.slice(0, 0)

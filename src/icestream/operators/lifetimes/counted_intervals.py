@@ -97,7 +97,7 @@ class CountedIntervals:
 def revised(
     shown: CountedIntervals, answer: CountedIntervals, watermark: Micros
 ) -> CountedIntervals:
-    """Return the answer from the watermark on, and before it what was shown there."""
+    """Return an answer's counted intervals from the watermark on, and before it those shown."""
     return shown.before(watermark).and_(answer).levelled()
 
 

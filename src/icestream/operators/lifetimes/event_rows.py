@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ints, Slots, Table
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
-from icestream.kernels import words as operations
+from icestream.kernels import field_words as operations
 from icestream.kernels.lifetimes.sweep import fold_equal, scale_rows
 from icestream.operators.lifetimes.changes import DIFF, LE, RE, column_of
 from icestream.operators.lifetimes.consolidate import identities, numbered

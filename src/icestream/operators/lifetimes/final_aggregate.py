@@ -32,7 +32,7 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ints, Slots
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
-from icestream.kernels import words as operations
+from icestream.kernels import field_words as operations
 from icestream.kernels.lifetimes.spans import merge_spans
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.lifetimes.changes import changes_of

@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.arrays import Ints, Table
-from icestream.kernels import words
+from icestream.kernels import field_words as words
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.folding.columns import ARRIVAL, TIME, InputColumn
 from icestream.operators.folding.fields import ENTRY_FIELDS, Field, Layout
@@ -128,7 +128,7 @@ class Lifting:
 
 
 def table_of(columns: Sequence[pa.Array]) -> Table:
-    """Return columns of words as a table."""
+    """Return events with lifetimes, lifted to columns of words, as a table."""
     table = np.empty((len(columns[0]), len(columns)), dtype=np.int64)
     for place, column in enumerate(columns):
         table[:, place] = column.to_numpy()

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ints, Slots, Table
 from icestream.core.times import Micros
-from icestream.kernels import words
+from icestream.kernels import field_words
 from icestream.kernels.lifetimes.sweep import scale_rows
 from icestream.kernels.lifetimes.top import cover_segments, fill_segments
 from icestream.kernels.ranges import numbers_of
@@ -60,14 +60,14 @@ class NonInvertibleAggregate:
         self._shown = RevisableOutput(1, events_synopsis("shown", self.result))
         alive = events_synopsis("alive", self._words)
         self.synopses: tuple[Synopsis, ...] = (alive, self._shown.synopsis)
-        takes_back = np.isin(lifting.ops, [*words.INVERTIBLE, words.ADD_DD])
+        takes_back = np.isin(lifting.ops, [*field_words.INVERTIBLE, field_words.ADD_DD])
         self._sums = tuple(
             each[takes_back] for each in (lifting.ops, lifting.places, lifting.guards)
         )
         self._choices = [
             (op, place)
             for op, place in zip(lifting.ops.tolist(), lifting.places.tolist(), strict=True)
-            if op not in (*words.INVERTIBLE, words.ADD_DD)
+            if op not in (*field_words.INVERTIBLE, field_words.ADD_DD)
         ]
 
     def on_changes(
@@ -166,10 +166,10 @@ class NonInvertibleAggregate:
         scale_rows(scaled, there.count, ops, places)
         cover_segments(first, last, scaled, ops, places, guards, table)
         for op, place in self._choices:
-            end = place + words.WORDS[op]
-            table[:, place:end] = words.IDENTITY[op]
+            end = place + field_words.WORDS[op]
+            table[:, place:end] = field_words.IDENTITY[op]
             choice = rows[:, place:end]
-            order = np.lexsort((~choice if op == words.MAX else choice).T[::-1])
+            order = np.lexsort((~choice if op == field_words.MAX else choice).T[::-1])
             runs = np.empty((size, 4), dtype=np.int64)
             once = np.ones(len(there), dtype=np.int64)
             made = fill_segments(

@@ -73,17 +73,17 @@ class Touched:
 
 
 def bounds_of(owners: Ints, count: int) -> Ints:
-    """Return where the rows of each of `count` owners begin, and the end; owners ascend."""
+    """Return where the rows of each of `count` owners begin, and the end, to find pairs."""
     return np.searchsorted(owners, np.arange(count + 1))
 
 
 def lifetimes_of(rows: pa.RecordBatch, bounds: Ints) -> Lifetimes:
-    """Return the lifetimes of rows."""
+    """Return the lifetimes of rows, to find pairs."""
     return Lifetimes(column_of(rows, LE), column_of(rows, RE), bounds)
 
 
 def pairs_of(probes: Lifetimes, stored: Lifetimes) -> Iterator[Pairs]:
-    """Find pairs of rows, of the same group, that share an instant."""
+    """Find pairs of rows, of the same group, whose lifetimes share an instant."""
     members = np.repeat(np.arange(len(probes.bounds) - 1), np.diff(probes.bounds))
     firsts, lasts = stored.bounds[members], stored.bounds[members + 1]
     le, re, order = stored.le, stored.re, None

@@ -28,19 +28,19 @@ LIFETIME = HEAD[:3]
 def events_synopsis(
     name: str, payload: pa.Schema, *more: pa.Field, rank: str | None = None
 ) -> Synopsis:
-    """Return a synopsis of events that are garbage when their lifetime has ended."""
+    """Return a synopsis of shown events, to be revised until their lifetime has ended."""
     return Synopsis(name, pa.schema([*LIFETIME, *payload, *more]), expiry=RE, rank=rank)
 
 
 def payload_of(rows: pa.RecordBatch, payload: pa.Schema) -> pa.RecordBatch:
-    """Return the payload of stored events."""
+    """Return the payload of stored output that may be revised."""
     return pa.RecordBatch.from_arrays(
         rows.columns[len(LIFETIME) : len(LIFETIME) + len(payload)], schema=payload
     )
 
 
 def stretches_of(rows: pa.RecordBatch, owners: Ints, kinds: Ints) -> CountedIntervals:
-    """Return events as counted intervals."""
+    """Return shown output that may be revised as counted intervals."""
     le, re, diff = (column_of(rows, name) for name in (LE, RE, DIFF))
     return CountedIntervals(owners, kinds, le, re, diff)
 
@@ -48,7 +48,7 @@ def stretches_of(rows: pa.RecordBatch, owners: Ints, kinds: Ints) -> CountedInte
 def rows_of(
     stretches: CountedIntervals, payload: pa.RecordBatch, *more: pa.Array, schema: pa.Schema
 ) -> GroupRows:
-    """Return intervals as rows to store; `payload` and `more` have one row for each interval."""
+    """Return counted intervals as rows of revisable output to store, one row for each interval."""
     head = [pa.array(each) for each in (stretches.le, stretches.re, stretches.count)]
     rows = pa.RecordBatch.from_arrays([*head, *payload.columns, *more], schema=schema)
     return GroupRows(stretches.owner, rows)

@@ -48,12 +48,12 @@ class RowsByGroup:
 
 
 def located(changes: pa.RecordBatch, groups: Groups) -> Slots:
-    """Return the slot of the group of each change."""
+    """Return the slot of the group of each change, to go through rows by group."""
     return groups.locate(*identities_of(changes))
 
 
 def first_rows(owners: Ints, count: int) -> Ints:
-    """Return the position of the first row of each of `count` owners; each must have one."""
+    """Return the first row of each of `count` groups, in rows by group; each must have one."""
     first = np.full(count, len(owners), dtype=np.int64)
     np.minimum.at(first, owners, np.arange(len(owners)))
     return first
@@ -64,7 +64,7 @@ END = INFINITY - 1
 
 
 def woken(groups: Groups, watermark: Micros) -> Iterator[Slots]:
-    """Yield portions of the groups that are due; the caller must set a later wake-up for each."""
+    """Yield rows by group for groups that are due; the caller must set a later wake-up for each."""
     while len(due := groups.due(min(watermark, END))):
         yield from groups.portions(due)
         # groups returned so far may leave the directory; rows are not expired by this call
@@ -72,7 +72,7 @@ def woken(groups: Groups, watermark: Micros) -> Iterator[Slots]:
 
 
 def clipped(changes: pa.RecordBatch, watermark: Micros) -> tuple[pa.RecordBatch, Ints, Ints]:
-    """Return the changes that reach past the watermark, and their clipped starts and ends."""
+    """Return the changes by group that reach past the watermark, and their clipped lifetimes."""
     le, re = np.maximum(column_of(changes, LE), watermark), column_of(changes, RE)
     ahead = (le < re) & (column_of(changes, DIFF) != 0)
     if ahead.all():
@@ -100,7 +100,7 @@ def keep(
     *,
     worn: bool = False,
 ) -> None:
-    """Append new rows to the stored ones, or rewrite a group if at most half of its rows remain.
+    """Append new rows to those of a group, or rewrite it if at most half of its rows remain.
 
     `kept` are the owners of the rows that were read, `after` all rows a group needs from now on;
     `worn` rewrites all groups.

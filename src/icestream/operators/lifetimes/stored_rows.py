@@ -1,10 +1,13 @@
 """Stored rows of one input of an operator: the events of each group while they live.
 
 Idea: the stored rows are changes, appended without reading the group. Retracting an event adds a
-row with a negative count; both expire when the event ends. If many rows of a group cancel out, they
-are summed up when the group is read anyway.
+row with a negative count; both expire when the event ends. The store sums up the rows of groups in
+which half of them cancel out, whether anyone reads them or not.
 
-Invariant: stored rows and rows read add up to the same bag (`test_oracle_join_in_any_chunks`).
+Invariants:
+1. Stored rows and rows read add up to the same bag (`test_oracle_join_in_any_chunks`).
+2. Retracted events leave a side that nobody probes
+   (`test_bounded_ended_events_leave_a_side_that_nobody_probes`).
 """
 
 from __future__ import annotations
@@ -17,19 +20,17 @@ from icestream.core.times import Micros
 from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN
 from icestream.operators.lifetimes.changes import DIFF, HEAD, LE, RE, column_of, identities_of
 from icestream.operators.lifetimes.consolidate import consolidated
-from icestream.state.groups.spec import GroupRows, Groups, Synopsis
+from icestream.state.groups.spec import GroupRows, Groups, Synopsis, Wear
 
 #: the instant from which a late row is garbage
 UNTIL = "__until"
 _OWNER = "__owner"
-#: how many rows of a group must cancel out before summing up pays off
-_FEW = 4
 
 
 def live_events_synopsis(name: str, payload: pa.Schema) -> Synopsis:
     """Return the synopsis that stores events with a payload while they live."""
     head = [field for field in HEAD if field.name in {LE, RE, DIFF}]
-    return Synopsis(name, pa.schema([*head, *payload]), expiry=RE)
+    return Synopsis(name, pa.schema([*head, *payload]), expiry=RE, wear=Wear(summed, DIFF))
 
 
 def late_events_synopsis(name: str, payload: pa.Schema) -> Synopsis:
@@ -39,14 +40,14 @@ def late_events_synopsis(name: str, payload: pa.Schema) -> Synopsis:
 
 
 def stored_payload(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the payload of stored rows."""
+    """Return the payload of stored rows of one input."""
     return rows.select([name for name in rows.schema.names if name not in {LE, RE, DIFF, UNTIL}])
 
 
 def store_alive(
     synopsis: int, changes: pa.RecordBatch, slots: Slots, groups: Groups, watermark: Micros
 ) -> None:
-    """Store the changes whose events end past the watermark."""
+    """Store the changes of one input whose events end past the watermark."""
     alive = column_of(changes, RE) > watermark
     rows = changes.drop_columns([ID_HIGH_COLUMN, ID_LOW_COLUMN])
     if not alive.all():
@@ -58,7 +59,7 @@ def store_alive(
 def store_late(
     synopsis: int, changes: pa.RecordBatch, slots: Slots, groups: Groups, watermark: Micros
 ) -> None:
-    """Store the other changes until the watermark moves."""
+    """Store the other changes, which ended before they arrived, until the watermark moves."""
     late = column_of(changes, RE) <= watermark
     if late.any():
         rows = changes.drop_columns([ID_HIGH_COLUMN, ID_LOW_COLUMN]).filter(pa.array(late))
@@ -67,23 +68,10 @@ def store_late(
         groups.append(synopsis, slots[late], rows.append_column(field, until))
 
 
-def read_summed(synopsis: int, slots: Slots, groups: Groups) -> GroupRows:
-    """Read rows of groups; replace the stored rows of groups in which half cancel out."""
-    found = groups.read(synopsis, slots)
-    taken = column_of(found.rows, DIFF) < 0
-    cancelled = 2 * np.bincount(found.owners[taken], minlength=len(slots))
-    worn = (cancelled >= _FEW) & (2 * cancelled >= np.bincount(found.owners, minlength=len(slots)))
-    if not worn.any():
-        return found
-    summed = _summed(found, worn[found.owners])
-    rewrite_some(synopsis, slots, worn, summed, groups)
-    return summed
-
-
 def rewrite_some(
     synopsis: int, slots: Slots, which: Mask, rows: GroupRows, groups: Groups
 ) -> GroupRows:
-    """Replace the rows of the groups in `which` with theirs from `rows`, and return these."""
+    """Replace the stored rows of the groups in `which` with theirs from `rows`."""
     mine = which[rows.owners]
     places = np.cumsum(which) - 1
     theirs = GroupRows(places[rows.owners[mine]], rows.rows.filter(pa.array(mine)))
@@ -91,18 +79,13 @@ def rewrite_some(
     return theirs
 
 
-def _summed(found: GroupRows, worn: Mask) -> GroupRows:
-    """Sum up the rows of worn groups, and leave all others as they are."""
-    owned = found.rows.append_column(_OWNER, pa.array(found.owners))
-    parts = [owned.filter(pa.array(~worn)), consolidated(owned.filter(pa.array(worn)))]
-    together = pa.concat_batches(parts)
-    owners = column_of(together, _OWNER)
-    order = np.argsort(owners, kind="stable")
-    rows = together.drop_columns([_OWNER]).take(pa.array(order))
-    return GroupRows(owners[order], rows)
+def summed(found: GroupRows) -> GroupRows:
+    """Return one row for each event of a group, none for those that cancel out."""
+    left = consolidated(found.rows.append_column(_OWNER, pa.array(found.owners)))
+    return GroupRows(column_of(left, _OWNER), left.drop_columns([_OWNER]))
 
 
 def ids_of(changes: pa.RecordBatch, rows: Ints) -> tuple[Ids, Ids]:
-    """Return id_high and id_low of the groups of some changes."""
+    """Return id_high and id_low of the groups of changes whose rows are stored."""
     id_high, id_low = identities_of(changes)
     return id_high[rows], id_low[rows]

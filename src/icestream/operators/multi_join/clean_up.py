@@ -55,6 +55,7 @@ from icestream.operators.multi_join.generations import (
 )
 from icestream.operators.multi_join.logged_rows import checked_words, no_rows
 from icestream.operators.multi_join.results import JoinResults, Members
+from icestream.operators.multi_join.spec import first_id_high
 from icestream.state.log.reader import Log
 
 #: share of the available memory that a range should fill, since its size is an estimate
@@ -78,6 +79,8 @@ class CleanUp:
     due: npt.NDArray[np.bool_]
     #: epoch up to which rows are garbage, by partition
     floor: Ints
+    #: epoch of the last clean-up, by partition
+    cleaned: Ints
     generations: Generations
     log: Log
     results: JoinResults
@@ -170,6 +173,7 @@ class CleanUp:
                 *ends,
                 self.due,
                 self.floor,
+                self.cleaned,
                 cuts,
                 begins,
                 heap,
@@ -244,13 +248,8 @@ class CleanUp:
 
 
 def parts_of(first: int, last: int, parts: float) -> list[tuple[int, int]]:
-    """Split a range into about `parts` of equal length, at least two."""
+    """Split a range of ids to clean up into about `parts` of equal length, at least two."""
     length = last - first + 1
     count = min(length, max(2, int(np.ceil(parts))))
     bounds = [first + length * part // count for part in range(count + 1)]
     return [(low, high - 1) for low, high in pairwise(bounds)]
-
-
-def first_id_high(partition: int, partitions: int) -> int:
-    """Return the first id_high of a partition."""
-    return -(-(partition << 32) // partitions) << 32

@@ -34,7 +34,7 @@ def flush(
     operator: int,
     record_bytes: int,
 ) -> int:
-    """Write the rows that are not on the log yet; return the bytes. The index must have room."""
+    """Flush the rows of a join that are not on the log; return the bytes. The index needs room."""
     count = resident.fresh
     places, ports = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
     id_high = np.empty(count, dtype=np.uint64)
@@ -71,7 +71,7 @@ def _by_port_and_id_high(ports: Ints, id_high: Ids) -> Ints:
 
 
 def record_bounds(ports: Ints, sizes: Ints, words: int) -> list[int]:
-    """Return where records begin, and the end, for rows sorted by port."""
+    """Return where the records of a flush begin, and the end, for rows sorted by port."""
     if not len(ports):
         return [0]
     bounds = [0]
@@ -88,7 +88,7 @@ def most_records(rows: int, words: int, ports: int, record_bytes: int) -> int:
 
 
 def record_of(port: int, epoch: int, marker: int, id_high: Ids, words: int, latest: int) -> Ints:
-    """Return the index entry of a record."""
+    """Return the index entry of a record that a join flushed."""
     first, last = signed(id_high[[0, -1]]).tolist()
     place = marker - 2**64 if marker >= 2**63 else marker
     return np.array([port, epoch, place, first, last, len(id_high), words, latest])

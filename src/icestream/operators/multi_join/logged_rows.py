@@ -85,7 +85,7 @@ class LoggedRows:
 
 
 def checked_words(record: Record, codecs: Sequence[RowCodec], folder: str) -> Ints:
-    """Return the words of a record of join rows; DamageError if it cannot be one."""
+    """Return the words of a record of logged join rows; DamageError if it cannot be one."""
     known = record.synopsis < len(codecs) and 0 <= record.group < EPOCHS
     if not known or not len(record.payload) or len(record.payload) % 8:
         raise DamageError(folder, no_rows(record))
@@ -93,5 +93,5 @@ def checked_words(record: Record, codecs: Sequence[RowCodec], folder: str) -> In
 
 
 def no_rows(record: Record) -> str:
-    """Return the message for a record that does not hold join rows."""
+    """Return the message for a record on the log that does not hold join rows."""
     return f"record {show_marker(record.marker)} does not hold rows of a join"

@@ -34,7 +34,7 @@ class Chunk:
 
 
 def combined(resident: Resident, ports: int, chunk: Chunk, room: int) -> Iterator[Members]:
-    """Yield the combinations of rows of a chunk with those of other ports, `room` at a time."""
+    """Probe with the rows of a chunk: yield combinations with other ports, `room` at a time."""
     others = np.array([each for each in range(ports) if each != chunk.port])
     state, cursors = np.array([0, -1]), np.zeros(len(others), dtype=np.int64)
     parts = np.zeros((len(others), 2), dtype=np.int64)

@@ -28,6 +28,8 @@ from icestream.sql.expressions.compile import Predicate
 
 #: default number of partitions of a join
 PARTITIONS = 256
+#: maximum number of streams of a join; greater numbers mark other records of its log
+MOST_STREAMS = 0xFFE0
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,12 @@ class MultiJoinSpec:
         """Reject definitions that make no sense."""
         if len(self.inputs) < 2:
             msg = f"a join needs at least two streams; got {len(self.inputs)}"
+            raise DefinitionError(msg)
+        if len(self.inputs) > MOST_STREAMS:
+            msg = (
+                f"a join takes at most {MOST_STREAMS:,} streams; got {len(self.inputs):,}: unite "
+                "streams that have the same columns with union(...) first"
+            )
             raise DefinitionError(msg)
         if self.partitions < 1:
             msg = f"a join needs at least one partition; got {self.partitions}"
@@ -84,6 +92,11 @@ class MultiJoinSpec:
 
 
 def partitions_of(id_high: Ids, partitions: int) -> Ints:
-    """Return the partition of each identity, out of `partitions`."""
+    """Return the partition, as the spec of a join cuts them, of each identity."""
     upper = id_high >> np.uint64(32)
     return ((upper * np.uint64(partitions)) >> np.uint64(32)).astype(np.int64)
+
+
+def first_id_high(partition: int, partitions: int) -> int:
+    """Return the first id_high of a partition, as the spec of a join cuts them."""
+    return -(-(partition << 32) // partitions) << 32

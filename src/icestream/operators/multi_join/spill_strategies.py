@@ -92,7 +92,7 @@ def chosen(
     depth: Mapping[int, int],
     seed: int,
 ) -> npt.NDArray[np.bool_]:
-    """Return which groups to spill so that at least `amount` bytes are freed.
+    """Return which partition groups a strategy spills so that at least `amount` bytes are freed.
 
     `depth` is the height of each join above the inputs: 0 for joins of the query's inputs only.
     """
@@ -110,7 +110,7 @@ def chosen(
 
 
 def productivity(statistics: PartitionStatistics, strategy: str, ahead: float) -> Floats:
-    """Return the results per byte of each group, with bytes as the strategy counts them.
+    """Return the results per byte of each group, by which a spill strategy chooses.
 
     `ahead` is the expected work until the next decision, as a fraction of the work so far.
     """
@@ -121,7 +121,7 @@ def productivity(statistics: PartitionStatistics, strategy: str, ahead: float) -
 
 
 def horizon(statistics: PartitionStatistics, amount: int) -> float:
-    """Return the expected work until memory is full again, as a fraction of the work so far.
+    """Return the work expected between two spills, as a fraction of the work so far.
 
     Resident bytes have arrived since the groups began; `amount` bytes can arrive next.
     """

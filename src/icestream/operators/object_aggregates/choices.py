@@ -24,7 +24,7 @@ from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.object_aggregates.ragged import chosen_of, owners, rank
-from icestream.operators.object_aggregates.values import check_ranked
+from icestream.operators.object_aggregates.stored_values import check_ranked
 
 Types = Mapping[str, pa.DataType]
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError
 from icestream.operators.aggregates.aggregate import Aggregate
-from icestream.operators.object_aggregates import choices, sketches, user_aggregates, values
+from icestream.operators.object_aggregates import choices, sketches, stored_values, user_aggregates
 
 Types = Mapping[str, pa.DataType]
 
@@ -54,12 +54,12 @@ class ObjectFunction(Protocol):
 
 
 _MAKERS: dict[str, Callable[[Aggregate, Types], ObjectFunction]] = {
-    "collect_list": values.CollectList.of,
-    "collect_set": values.CollectSet.of,
-    "count_distinct": values.CountDistinct.of,
-    "percentile": values.Percentile.of,
-    "median": values.Percentile.of,
-    "mode": values.Mode.of,
+    "collect_list": stored_values.CollectList.of,
+    "collect_set": stored_values.CollectSet.of,
+    "count_distinct": stored_values.CountDistinct.of,
+    "percentile": stored_values.Percentile.of,
+    "median": stored_values.Percentile.of,
+    "mode": stored_values.Mode.of,
     "first": choices.FirstOrLast.of,
     "last": choices.FirstOrLast.of,
     "min": choices.ObjectExtreme.of,
@@ -80,14 +80,14 @@ _LEFT_TO_WORDS = ("min", "max")
 
 
 def is_object(aggregate: Aggregate, types: Types) -> bool:
-    """Return whether the object operator uses an object, not words, for an aggregate."""
+    """Return whether the function of an aggregate uses an object, not words."""
     if aggregate.function in _LEFT_TO_WORDS:
         return needs_objects(aggregate, types)
     return aggregate.function in _MAKERS
 
 
 def needs_objects(aggregate: Aggregate, types: Types) -> bool:
-    """Return whether the state of an aggregate does not fit into words and must be an object."""
+    """Return whether the function of an aggregate cannot use words and needs an object."""
     if aggregate.function not in _ALSO_WORDS:
         return aggregate.function in _MAKERS
     try:
@@ -103,7 +103,7 @@ def function_of(aggregate: Aggregate, types: Types) -> ObjectFunction:
 
 
 def result_type(aggregate: Aggregate, types: Types) -> pa.DataType:
-    """Return the type of an aggregate's answers, object or not."""
+    """Return the type of answers of an aggregate's function, object or not."""
     if is_object(aggregate, types):
         return function_of(aggregate, types).result
     return aggregate.result_type(types)

@@ -36,32 +36,32 @@ class Tally:
 
 
 def owners(bounds: Ints) -> Ints:
-    """Return the number of the run of each position."""
+    """Return the run, of ragged values, of each position."""
     return np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
 
 
 def bounds_of(groups: Ints, count: int) -> Ints:
-    """Return the bounds of `count` groups, given the ascending group of each position."""
+    """Return the bounds of `count` ragged groups, given the ascending group of each position."""
     return np.searchsorted(groups, np.arange(count + 1)).astype(np.int64)
 
 
 def lengths(lists: pa.Array) -> Ints:
-    """Return the length of each list; none is null."""
+    """Return the length of each ragged list; none is null."""
     return np.diff(np.asarray(lists.offsets)).astype(np.int64)
 
 
 def lists_of(bounds: Ints, values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return lists of a list type, sliced from flat values."""
+    """Return ragged lists of a list type, sliced from flat values."""
     return pa.ListArray.from_arrays(pa.array(bounds.astype(np.int32)), values, type=kind)
 
 
 def spread(lists: pa.Array, bounds: Ints) -> tuple[Ints, pa.Array]:
-    """Return the values of all lists and, for each value, the run of its list."""
+    """Return the flat values of all ragged lists and, for each value, the run of its list."""
     return np.repeat(owners(bounds), lengths(lists)), lists.flatten()
 
 
 def present(values: pa.Array, groups: Ints) -> tuple[Ints, pa.Array]:
-    """Drop nulls."""
+    """Drop nulls of ragged values, and their groups."""
     if values.null_count == 0:
         return groups, values
     valid = values.is_valid()
@@ -69,7 +69,7 @@ def present(values: pa.Array, groups: Ints) -> tuple[Ints, pa.Array]:
 
 
 def plain_floats(values: pa.Array) -> pa.Array:
-    """Make floats that Spark treats as equal equal to the bit; other values do not change."""
+    """Make floats among ragged values that Spark treats as equal equal to the bit."""
     if not pa.types.is_floating(values.type):
         return values
     floats = np.asarray(values.to_numpy(zero_copy_only=False))
@@ -80,7 +80,7 @@ def plain_floats(values: pa.Array) -> pa.Array:
 
 
 def rank(values: pa.Array) -> tuple[Ints, pa.Array]:
-    """Return the rank of each value among the distinct ones, and these in ascending order.
+    """Return the rank of each ragged value among the distinct ones, and these in ascending order.
 
     Values must not be null, but fields of structs may be: a null is the least.
     """
@@ -108,7 +108,7 @@ def _rank_structs(values: pa.Array) -> tuple[Ints, pa.Array]:
 
 
 def tally(values: pa.Array, groups: Ints, count: int, weights: Ints | None = None) -> Tally:
-    """Count the distinct values of each of `count` groups; without weights each counts once."""
+    """Count the distinct ragged values of each of `count` groups, each once without weights."""
     numbers = _numbers(values)
     if numbers is not None:
         order = np.lexsort((numbers, groups))
@@ -156,7 +156,7 @@ def _whole(kind: pa.DataType) -> pa.DataType | None:
 
 
 def chosen_of(groups: Ints, keys: Ints, count: int) -> pa.Array:
-    """Return the position of the least key of each group, the first of equal ones, or null."""
+    """Return the position of the least key of each ragged group, the first of equal ones."""
     order = np.lexsort((keys, groups))
     owner, first = np.unique(groups[order], return_index=True)
     places = np.zeros(count, dtype=np.int64)

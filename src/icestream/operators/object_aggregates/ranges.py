@@ -26,7 +26,7 @@ _ID_HIGH_END = 2**64
 
 
 def ranges_of(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges `low <= id_high < high`, each with about `size` bytes of the batches."""
+    """Yield ranges of id_high of an object aggregate's events, each with about `size` bytes."""
     weights = np.zeros(2**_BITS)
     for batch in batches:
         if batch.num_rows:
@@ -44,7 +44,7 @@ def ranges_of(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[tuple[in
 
 
 def within(batch: pa.RecordBatch, low: int, high: int) -> pa.RecordBatch:
-    """Return the events with `low <= id_high < high`."""
+    """Return the events of an object aggregate in a range `low <= id_high < high`."""
     if low == 0 and high == _ID_HIGH_END:
         return batch
     id_high = np.asarray(batch.column(ID_HIGH_COLUMN))

@@ -35,7 +35,7 @@ from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.object_aggregates.ragged import owners, plain_floats, present, tally
-from icestream.operators.object_aggregates.values import (
+from icestream.operators.object_aggregates.stored_values import (
     check_number,
     check_ranked,
     doubles,

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints, Table
-from icestream.kernels.words import combine_sorted
+from icestream.kernels.field_words import combine_sorted
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.folding.columns import InputColumn
 from icestream.operators.folding.fields import Layout

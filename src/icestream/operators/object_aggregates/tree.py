@@ -39,7 +39,7 @@ _ID_HIGH_END = 2**64
 
 
 def highest_level(reach: int, move: int) -> int:
-    """Return the highest level whose nodes serve at least two windows.
+    """Return the highest level of the tree whose nodes serve at least two windows.
 
     Windows are `reach` panes long and `move` panes apart.
     """
@@ -50,7 +50,7 @@ def highest_level(reach: int, move: int) -> int:
 
 
 def nodes_of(start: int, end: int, highest: int) -> Iterator[tuple[int, int]]:
-    """Yield level and place of the fewest nodes that cover the panes from `start` to `end`."""
+    """Yield level and place of the fewest nodes of the tree that cover a window's panes."""
     while start < end:
         level = 0
         while (
@@ -64,7 +64,7 @@ def nodes_of(start: int, end: int, highest: int) -> Iterator[tuple[int, int]]:
 
 
 def first_pane(level: int, place: int) -> int:
-    """Return the first pane of a node."""
+    """Return the first pane of a node of the tree."""
     return place * int(FAN**level)
 
 
@@ -107,7 +107,7 @@ class SliceRange:
 
 
 def portions(targets: Iterable[tuple[int, Slices]], limit: int) -> Iterator[list[SliceRange]]:
-    """Yield pieces to combine together, about `limit` bytes at a time, targets in their order.
+    """Yield portions of tree nodes to combine, about `limit` bytes at a time, targets in order.
 
     A range of id_high comes alone: only the part of its slices inside the range stays in memory.
     """

@@ -62,7 +62,7 @@ class PortionContext:
 
 
 def chosen_groups(chosen: Any, count: int) -> Ints:
-    """Return the numbers of groups given by a mask or by numbers."""
+    """Return the numbers of groups for column state, given by a mask or by numbers."""
     given = np.asarray(chosen)
     if given.dtype == np.bool_ and len(given) == count:
         return np.flatnonzero(given)
@@ -76,7 +76,7 @@ def chosen_groups(chosen: Any, count: int) -> Ints:
 
 
 def as_rows(given: Any, schema: pa.Schema, name: str) -> pa.RecordBatch:
-    """Convert a batch, a mapping or a sequence of arrays to columns of the declared types."""
+    """Convert a batch, a mapping or arrays to columns of state, of the declared types."""
     try:
         if isinstance(given, pa.RecordBatch):
             if given.schema.equals(schema):
@@ -145,7 +145,7 @@ class ColumnVariable(ABC):
 
 
 def until(times: Ints, lifetime: Micros) -> Ints:
-    """Return when rows written at some times expire."""
+    """Return when rows of column state written at some times expire."""
     return np.minimum(times, INFINITY - lifetime) + lifetime
 
 

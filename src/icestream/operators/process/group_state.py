@@ -64,7 +64,7 @@ class GroupContext:
 
 
 def living(found: GroupRows, watermark: Micros) -> GroupRows:
-    """Drop rows whose expiry the watermark has reached, in case the store still has them."""
+    """Drop rows of a group's state whose expiry the watermark has reached."""
     place = found.rows.schema.get_field_index(EXPIRY)
     if place < 0:
         return found
@@ -75,7 +75,7 @@ def living(found: GroupRows, watermark: Micros) -> GroupRows:
 
 
 def with_expiry(rows: pa.RecordBatch, expiry: Sequence[Micros] | Ints) -> pa.RecordBatch:
-    """Append the column of expiries."""
+    """Append the column of expiries to rows of a group's state."""
     return rows.append_column(
         pa.field(EXPIRY, pa.int64(), nullable=False), pa.array(expiry, type=pa.int64())
     )

@@ -50,7 +50,7 @@ class GroupPortion:
 
 
 def portions_of(groups: Groups, changes: pa.RecordBatch, *, expand: bool) -> Iterator[GroupPortion]:
-    """Yield changes sorted by group and time; `expand` repeats events with a count above one."""
+    """Yield changes grouped and by time; `expand` repeats events with a count above one."""
     id_high, id_low = (
         column_of(changes, name).view(np.uint64) for name in (ID_HIGH_COLUMN, ID_LOW_COLUMN)
     )
@@ -100,7 +100,7 @@ def _begins(differ: npt.NDArray[np.bool_]) -> Ints:
 
 
 def take(batch: pa.RecordBatch, rows: Ints) -> pa.RecordBatch:
-    """Return some rows of a batch, or the batch itself if these are all rows in order."""
+    """Return some rows of grouped changes, or the batch itself if these are all rows in order."""
     if len(rows) == batch.num_rows and np.array_equal(rows, np.arange(len(rows))):
         return batch
     return batch.take(pa.array(rows))

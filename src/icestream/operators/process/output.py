@@ -27,14 +27,14 @@ TIMES = (LE, RE, DIFF)
 
 
 def shown(schema: pa.Schema | Iterable[str]) -> str:
-    """Return columns as text."""
+    """Return the columns of output of user code as text."""
     if not isinstance(schema, pa.Schema):
         return ", ".join(schema)
     return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
 def wrong_output(result: pa.Schema, found: pa.Schema | Iterable[str], why: str = "") -> Exception:
-    """Return the error for output whose columns differ from those declared."""
+    """Return the error for output of user code whose columns differ from those declared."""
     return DefinitionError(
         f"output has the columns ({shown(found)}), but ({shown(result)}) are declared{why}; "
         "__le, __re and __diff may be added"
@@ -42,7 +42,7 @@ def wrong_output(result: pa.Schema, found: pa.Schema | Iterable[str], why: str =
 
 
 def fitted(batch: pa.RecordBatch, result: pa.Schema, extra: Iterable[str]) -> pa.RecordBatch:
-    """Return the declared columns of a batch in their types."""
+    """Return the declared columns of a batch of output in their types."""
     names = set(batch.schema.names)
     if names - set(extra) != set(result.names) or len(names) < batch.num_columns:
         raise wrong_output(result, batch.schema)
@@ -53,7 +53,7 @@ def fitted(batch: pa.RecordBatch, result: pa.Schema, extra: Iterable[str]) -> pa
 
 
 def time_columns(batch: pa.RecordBatch, now: Ints) -> tuple[Ints, Ints, Ints]:
-    """Return start, end and count of the events of a batch returned at time `now`."""
+    """Return start, end and count of the events of output returned at time `now`."""
     names = batch.schema.names
     le = _integers(batch, LE) if LE in names else now
     re = _integers(batch, RE) if RE in names else le + 1

@@ -42,7 +42,7 @@ def timer_synopses(keys: pa.Schema) -> tuple[Synopsis, Synopsis]:
 
 
 def instants(values: Ints) -> pa.RecordBatch:
-    """Return rows of the first of these synopses."""
+    """Return rows of the synopsis of timers: one instant each."""
     return pa.RecordBatch.from_arrays([pa.array(values)], schema=_AT_SCHEMA)
 
 

@@ -44,7 +44,7 @@ def _plain_type(kind: pa.DataType) -> type | None:
 
 
 def decoded(column: pa.Array) -> list[Any]:
-    """Return the values of a column."""
+    """Return the Python values of a column of state."""
     kind = column.type
     if column.null_count == 0 and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
         values: list[Any] = np.asarray(column).tolist()

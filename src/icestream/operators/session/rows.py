@@ -127,7 +127,7 @@ class Sessions:
 
 
 def united(parts: Sequence[Sessions], spec: SessionSpec) -> Sessions:
-    """Return sorted sessions of several runs as one run."""
+    """Return sorted rows of sessions of several runs as one run."""
     if len(parts) == 1:
         return parts[0]
     none = Sessions.none(spec)
@@ -135,7 +135,7 @@ def united(parts: Sequence[Sessions], spec: SessionSpec) -> Sessions:
 
 
 def portions(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
-    """Yield the same events in batches of about `size` bytes, since large batches fold better.
+    """Yield the events to fold into session rows in batches of about `size` bytes.
 
     A larger batch is split, smaller ones are concatenated.
     """
@@ -155,7 +155,7 @@ def portions(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[pa.Record
 
 
 def fragments_of(tuples: pa.RecordBatch, arrivals: int, spec: SessionSpec) -> Sessions:
-    """Fold events into the sessions they form on their own; `arrivals` precede them."""
+    """Fold events into rows of the sessions they form on their own, after `arrivals`."""
     id_high, id_low, time = (
         np.asarray(tuples.column(name).to_numpy()) for name in (ID_HIGH_COLUMN, ID_LOW_COLUMN, TIME)
     )

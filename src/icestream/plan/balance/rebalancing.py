@@ -45,7 +45,7 @@ _ROUNDING = 1e-9
 
 
 def totals(loads: Sequence[float], task_of: Sequence[int], tasks: int) -> list[float]:
-    """Return the load of each task."""
+    """Return the load of each task, to rebalance them."""
     sums = [0.0] * tasks
     for load, task in zip(loads, task_of, strict=True):
         sums[task] += load
@@ -112,7 +112,7 @@ def spread(
     task_of: Sequence[int] | None = None,
     tolerance: float = TOLERANCE,
 ) -> tuple[int, ...]:
-    """Return a task for each shard after the number of tasks has changed.
+    """Return a task for each shard, rebalanced after the number of tasks has changed.
 
     Shards of removed tasks must move; of the others, only those that load a task above the
     tolerance. Without `task_of` all shards are placed from scratch.
@@ -146,7 +146,7 @@ def spread(
 def hot_shards(
     loads: Sequence[float], tasks: int, *, tolerance: float = TOLERANCE
 ) -> tuple[int, ...]:
-    """Return the shards that alone load a task above the tolerance, hottest first."""
+    """Return the shards that rebalancing cannot help: each alone loads a task too much."""
     ceiling = sum(loads) / tasks * (1 + tolerance)
     hot = [shard for shard, load in enumerate(loads) if load > ceiling]
     return tuple(sorted(hot, key=lambda shard: (-loads[shard], shard)))
@@ -160,7 +160,7 @@ def isolated(
     tolerance: float = TOLERANCE,
     most_moves: int,
 ) -> tuple[int, ...]:
-    """Return a task for each shard, with other shards moved away from those that are too hot.
+    """Return a task for each shard, rebalanced away from those that are too hot.
 
     The hot shard stays, because its neighbours are lighter. The heaviest neighbours go first, each
     to the least loaded task, as long as variance falls.
@@ -197,7 +197,7 @@ def key_parts(
     tolerance: float = TOLERANCE,
     merging: float = 0.0,
 ) -> tuple[int, ...]:
-    """Return into how many parts, on as many tasks, each key of a mergeable aggregate is split.
+    """Return into how many parts, for balance, each key of a mergeable aggregate is split.
 
     Args:
         loads: the measured costs of the hottest keys.

@@ -95,7 +95,7 @@ class BatchMeasurements:
 
 
 def sized(before: Sizing, bounds: Bounds, measured: BatchMeasurements) -> Sizing:
-    """Return the number of tasks of the next batch."""
+    """Return the number of tasks of the next batch, by the measured work."""
     now = bounds.nearest(before.tasks)
     if now != before.tasks or bounds.fixed:
         return Sizing(now, f"the bounds are {bounds.least} to {bounds.most}")
@@ -117,7 +117,7 @@ def sized(before: Sizing, bounds: Bounds, measured: BatchMeasurements) -> Sizing
 
 
 def room_of(measured: BatchMeasurements) -> float:
-    """Return the seconds of work that a task may have in a batch."""
+    """Return the seconds of work that a task may have in a batch, to size their number."""
     if measured.interval is None or measured.batch is None:
         return WORTH
     tasks = 1 + max(measured.task_of)

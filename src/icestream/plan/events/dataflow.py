@@ -59,6 +59,8 @@ class Edge:
     texts: tuple[str, ...] = ()
     #: whether both ends are partitioned by the same values, so that changes stay in their shard
     aligned: bool = False
+    #: whether the source sends its late events, instead of all others
+    late: bool = False
 
 
 @dataclass(frozen=True)
@@ -200,7 +202,7 @@ class Dataflow:
 
 
 def component_order(components: Iterable[int], edges: Sequence[Edge]) -> list[int]:
-    """Return the numbers of components in an order in which edges lead forward."""
+    """Return the numbers of a dataflow's components, such that edges lead forward."""
     before: dict[int, set[int]] = {number: set() for number in sorted(components)}
     for edge in edges:
         if edge.origin is not None:
@@ -211,7 +213,7 @@ def component_order(components: Iterable[int], edges: Sequence[Edge]) -> list[in
 def in_order(
     components: Mapping[int, Sequence[Step]], edges: Sequence[Edge]
 ) -> tuple[tuple[tuple[Step, ...], ...], tuple[Edge, ...]]:
-    """Return components and edges, numbered so that edges lead forward."""
+    """Return components and edges of a dataflow, numbered so that edges lead forward."""
     order = component_order(components, edges)
     place = {number: at for at, number in enumerate(order)}
     numbered = tuple(
@@ -226,12 +228,12 @@ def in_order(
 
 
 def source_column(source: int, place: int) -> str:
-    """Return the name of a column of a source in ingest."""
+    """Return the name of a column of a source of a dataflow in ingest."""
     return f"s{source}_{place}"
 
 
 def described(step: Step) -> str:
-    """Return a step as text; it is part of the stored description."""
+    """Return a step of a dataflow as text; it is part of the stored description."""
     after = f" of {', '.join(map(str, step.inputs))}" if step.inputs else ""
     match step:
         case Receive():

@@ -17,7 +17,7 @@ from icestream.plan.nodes.events import Applied, Left, Mapped, Node, United, bef
 
 
 def emitted_once(outputs: Iterable[tuple[Node, str]]) -> list[Applied]:
-    """Return the aggregates that may wait, given the nodes of views and their output modes."""
+    """Return the aggregates whose answers wait until final, given views and output modes."""
     found: dict[int, Applied] = {}
     seen: set[tuple[int, bool]] = set()
     waiting = [(node, mode == "append") for node, mode in outputs]
@@ -34,7 +34,7 @@ def emitted_once(outputs: Iterable[tuple[Node, str]]) -> list[Applied]:
 
 
 def is_final(node: Node, waiting: Iterable[Applied]) -> bool:
-    """Return whether the events of a node are never retracted if some aggregates wait."""
+    """Return whether a node's events are final, never retracted, if some aggregates wait."""
     match node:
         case Mapped() | Left():
             return is_final(node.before, waiting)

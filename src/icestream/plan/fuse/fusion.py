@@ -35,7 +35,7 @@ Components = tuple[tuple[int, ...], ...]
 
 
 def alone(graph: Graph) -> Components:
-    """Return every operator as its own component."""
+    """Return every operator as its own component, without fusion."""
     return tuple((number,) for number in range(len(graph.operators)))
 
 
@@ -95,7 +95,7 @@ def fused_by_attributes(graph: Graph, *, circles: bool = False) -> Components:
 
 
 def fused_by_hand(graph: Graph, together: Iterable[Iterable[int]]) -> Components:
-    """Return the components that a user requests; operators that are not named are alone."""
+    """Return the fusion that a user requests; operators that are not named are alone."""
     asked: list[tuple[int, ...]] = [tuple(sorted(set(each))) for each in together]
     named = {number for each in asked for number in each}
     rest: list[tuple[int, ...]] = [
@@ -110,7 +110,7 @@ def fused_by_hand(graph: Graph, together: Iterable[Iterable[int]]) -> Components
 
 
 def violations(graph: Graph, components: Components, *, circles: bool = False) -> list[str]:
-    """Return what is wrong with components; empty if they are valid."""
+    """Return what is wrong with the components of a fusion; empty if they are valid."""
     found = []
     members = sorted(number for each in components for number in each)
     if members != list(range(len(graph.operators))):
@@ -127,19 +127,19 @@ def violations(graph: Graph, components: Components, *, circles: bool = False) -
 
 
 def waits_in_circle(graph: Graph, components: Components) -> bool:
-    """Return whether rows can leave a component and come back to it."""
+    """Return whether rows can leave a fused component and come back to it."""
     of = place_of(components)
     between = {(of[edge.origin], of[edge.target]) for edge in graph.edges}
     return cyclic(len(components), ((one, other) for one, other in between if one != other))
 
 
 def place_of(components: Components) -> dict[int, int]:
-    """Return the component of each operator."""
+    """Return the fused component of each operator."""
     return {number: at for at, each in enumerate(components) for number in each}
 
 
 def components_at(places: Mapping[int, int]) -> Components:
-    """Return the components in which operators have the same place."""
+    """Return the fused components in which operators have the same place."""
     members: dict[int, list[int]] = defaultdict(list)
     for number in sorted(places):
         members[places[number]].append(number)
@@ -223,7 +223,7 @@ class GrowingComponents:
 
 
 def set_bits(numbers: int) -> list[int]:
-    """Return the numbers of the bits that are set, ascending."""
+    """Return the operators of a fusion in a set of bits, ascending."""
     found = []
     while numbers:
         lowest = numbers & -numbers

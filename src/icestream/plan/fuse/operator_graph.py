@@ -218,7 +218,7 @@ class Graph:
 
 
 def cyclic(count: int, edges: Iterable[tuple[int, int]]) -> bool:
-    """Return whether edges between `count` nodes form a cycle."""
+    """Return whether edges between `count` nodes of an operator graph form a cycle."""
     following: list[list[int]] = [[] for _ in range(count)]
     waiting = [0] * count
     for origin, target in edges:

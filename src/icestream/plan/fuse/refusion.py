@@ -52,7 +52,7 @@ def adapted(
     join_from: float,
     part_below: float,
 ) -> PartialFusion:
-    """Decide what runs together, from rates measured by edge and key group.
+    """Decide the refusion of a running job, from rates measured by edge and key group.
 
     Args:
         graph: the job; its own rates are ignored.

@@ -144,7 +144,7 @@ class Composition:
 
 
 def tiles_of(upstream: Windows, window: Windows) -> int | None:
-    """Return how many windows of `upstream` alone fill every one of `window`, or None."""
+    """Return how many windows of `upstream` alone compose every one of `window`, or None."""
     aligned = (
         window.slide % upstream.slide == 0 == (window.offset - upstream.offset) % upstream.slide
     )

@@ -255,7 +255,7 @@ class WindowShape:
 def estimate(
     windows: Sequence[Windows | Cumulative], statistics: WindowStatistics
 ) -> PlanComparison:
-    """Compare both plans for time windows over one stream."""
+    """Compare the cost of storing tuples and storing panes for time windows over one stream."""
     if not windows:
         msg = "there is no window to estimate; give at least one"
         raise DefinitionError(msg)
@@ -268,7 +268,7 @@ def estimate(
 
 
 def compare(shape: WindowShape, stats: WindowStatistics) -> PlanComparison:
-    """Compare both plans for windows of a shape."""
+    """Compare the cost of storing tuples and storing panes for windows of a shape."""
     ranges, pane = shape.ranges, shape.pane
     largest = max(ranges)
     entries = stats.keys.rows(pane)

@@ -70,7 +70,7 @@ class PlanPart:
 
 @lru_cache(maxsize=8)
 def parts_of(plan: Plan) -> tuple[PlanPart, ...]:
-    """Return the parts of a plan, the one on panes first."""
+    """Return the parts of a plan of windows, the one on panes first."""
     on_panes = tuple(n for n, view in enumerate(plan.views) if _on_panes(plan, view))
     alike: dict[tuple[Any, ...], list[int]] = {}
     for number, view in enumerate(plan.views):
@@ -84,7 +84,7 @@ def parts_of(plan: Plan) -> tuple[PlanPart, ...]:
 
 
 def needs_order(plan: Plan) -> bool:
-    """Return whether rows depend on the order in which events of equal time arrive."""
+    """Return whether a part's rows depend on the order in which events of equal time arrive."""
     return any(
         not _on_panes(plan, view)
         or any(

@@ -81,7 +81,7 @@ def traffic(
 
 
 def versions_kept(snapshot: float, logged: float) -> float:
-    """Return how many versions the log stores to rebuild a shard, on average.
+    """Return, for the formulas, how many versions the log stores to rebuild a shard.
 
     These are the versions since the last snapshot, which is taken once they logged its size.
     """

@@ -132,7 +132,7 @@ def _fused(graph: og.Graph, rates: Rates) -> fusion.Components:
 
 
 def operators_of(outputs: Iterable[JobNode]) -> tuple[JobNode, ...]:
-    """Return all operators that results depend on, each after its inputs."""
+    """Return all operators of a job to fuse, each after its inputs."""
     before: dict[JobNode, tuple[JobNode, ...]] = {}
     waiting = list(outputs)
     while waiting:
@@ -145,7 +145,7 @@ def operators_of(outputs: Iterable[JobNode]) -> tuple[JobNode, ...]:
 
 
 def fusion_job(operators: Sequence[JobNode], rates: Rates) -> og.Job:
-    """Return operators and edges in the form that fusion uses."""
+    """Return the operators and edges of a job in the form that fusion uses."""
     place = {id(node): number for number, node in enumerate(operators)}
     edges = [
         og.GraphEdge(place[id(before)], number, rates.get((before.name, node.name), 0.0))

@@ -61,7 +61,7 @@ def chosen_windows(
     composable: bool = True,
     divisible: bool = True,
 ) -> Chosen:
-    """Choose what is folded and how windows are composed of it.
+    """Choose what is folded in a job and how its windows are composed of it.
 
     Args:
         windows: the windows of the query.
@@ -95,7 +95,7 @@ def tilings_of(
     *,
     composable: bool = True,
 ) -> tuple[tuple[SpanTiling, ...], float]:
-    """Return how windows are composed of partials that are windows, and the rows per second."""
+    """Return how a job's windows are composed of partials that are windows, and the rate."""
     if composable and len(given) == 1 and given[0].tumbles:
         return _composed(windows, given[0], keys)
     tilings: list[SpanTiling] = []

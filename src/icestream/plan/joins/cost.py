@@ -128,7 +128,7 @@ class JoinPlans:
 
 
 def assumed(payloads: Sequence[pa.Schema]) -> list[StreamStatistics]:
-    """Return the expectations for streams of which only the columns are known."""
+    """Assume, for the cost of joins, streams of which only the columns are known."""
     return [
         StreamStatistics(f"stream {port}", ASSUMED_ROWS, ASSUMED_KEYS, row_bytes(payload))
         for port, payload in enumerate(payloads)
@@ -138,7 +138,7 @@ def assumed(payloads: Sequence[pa.Schema]) -> list[StreamStatistics]:
 def measured(
     payloads: Sequence[pa.Schema], sizes: Sequence[tuple[int, int]]
 ) -> list[StreamStatistics]:
-    """Return the expectations for streams with the given numbers of rows and keys."""
+    """Return, for the cost of joins, streams with measured numbers of rows and keys."""
     return [
         StreamStatistics(f"stream {port}", rows, keys, row_bytes(payload))
         for port, (payload, (rows, keys)) in enumerate(zip(payloads, sizes, strict=True))
@@ -146,12 +146,12 @@ def measured(
 
 
 def row_bytes(payload: pa.Schema) -> int:
-    """Return the bytes of a row, assuming that text is as long as two numbers."""
+    """Return the bytes of a row for the cost of joins: text is as long as two numbers."""
     return sum(8 if pa.types.is_primitive(each.type) else 16 for each in payload)
 
 
 def join_plans(streams: Sequence[StreamStatistics]) -> JoinPlans:
-    """Compare a flat join of streams that share a key with the best tree of binary joins."""
+    """Compare the cost of a flat join of streams with that of the best tree of binary joins."""
     if len(streams) < 2:
         msg = f"a join needs at least two streams; got {len(streams)}"
         raise DefinitionError(msg)
@@ -164,7 +164,7 @@ def join_plans(streams: Sequence[StreamStatistics]) -> JoinPlans:
 
 
 def results_of(streams: Sequence[StreamStatistics]) -> float:
-    """Return the expected results of joining streams: for each key that all have, rows of all."""
+    """Return the expected results, for the cost of joins: rows of all, for each common key."""
     if any(each.keys == 0 for each in streams):
         return 0.0
     common = min(each.keys for each in streams)

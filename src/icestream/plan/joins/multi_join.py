@@ -32,7 +32,7 @@ HIDDEN = "__join"
 def joined(
     nodes: Sequence[Node], on: str | Sequence[Equal], where: str | None, spilling: Spilling
 ) -> Joined:
-    """Return the join of streams by columns with equal values."""
+    """Return the join of any number of streams by columns with equal values."""
     keys = _keys(nodes, on)
     inputs = tuple(_without_nulls(node, names) for node, names in zip(nodes, keys, strict=True))
     columns = _columns(inputs, keys)
@@ -65,7 +65,7 @@ def refuse_after_joins(nodes: Sequence[Node], what: str) -> None:
 
 
 def join_text(node: Joined) -> str:
-    """Return a join as text; it is part of the stored description."""
+    """Return a join of streams as text; it is part of the stored description."""
     equal = ", ".join(
         names[0] if len(set(names)) == 1 else " = ".join(names)
         for names in zip(*node.keys, strict=True)
@@ -89,15 +89,26 @@ def _keys(nodes: Sequence[Node], on: str | Sequence[Equal]) -> tuple[tuple[str, 
             if name not in node.payload.names:
                 msg = f"join names {name!r}; the columns are {node.payload.names}"
                 raise DefinitionError(msg)
-        kinds = [node.payload.field(name).type for node, name in zip(nodes, row, strict=True)]
-        if any(kind != kinds[0] for kind in kinds):
-            told = ", ".join(f"{name} {kind}" for name, kind in zip(row, kinds, strict=True))
-            msg = f"columns of a join must have the same type; got {told}: cast them in select(...)"
-            raise DefinitionError(msg)
+        check_comparable([n.payload.field(name) for n, name in zip(nodes, row, strict=True)])
     keys = tuple(zip(*rows, strict=True))
     for node, names in zip(nodes, keys, strict=True):
         identified(_nothing(node), names)
     return keys
+
+
+def check_comparable(columns: Sequence[pa.Field]) -> None:
+    """Refuse columns whose equal values have different identities, or equal ones no meaning."""
+    kinds = [each.type for each in columns]
+    for is_number in (pa.types.is_signed_integer, pa.types.is_floating):
+        if all(map(is_number, kinds)):
+            return
+    if any(kind != kinds[0] for kind in kinds):
+        told = ", ".join(f"{each.name} {each.type}" for each in columns)
+        msg = (
+            f"columns that are compared must have one type, or be integers of any width; got "
+            f"{told}: cast one of them with select('cast(x AS ...) AS x')"
+        )
+        raise DefinitionError(msg)
 
 
 def _nothing(node: Node) -> pa.RecordBatch:
@@ -148,4 +159,4 @@ def _columns(
     return tuple(columns)
 
 
-__all__ = ["HIDDEN", "Equal", "join_text", "joined", "refuse_after_joins"]
+__all__ = ["HIDDEN", "Equal", "check_comparable", "join_text", "joined", "refuse_after_joins"]

@@ -106,7 +106,7 @@ class ConsolidateNode(JobNode):
 
 
 def source_node(payload: pa.Schema, tag: int = 0, name: str = "source") -> TupleSource:
-    """Return the tuples of a source."""
+    """Return a node of a job: the tuples of a source."""
     _refuse_names(payload)
     return TupleSource(name, payload, source=tag)
 
@@ -114,7 +114,7 @@ def source_node(payload: pa.Schema, tag: int = 0, name: str = "source") -> Tuple
 def map_node(
     inputs: tuple[JobNode, ...], change: MapTuples, partition: tuple[str, ...] | None
 ) -> MapNode:
-    """Return the results of a function of each tuple."""
+    """Return a node of a job: the results of a function of each tuple."""
     _refuse_names(change.result)
     names = set(inputs[0].payload.names)
     missing = sorted(set(partition or ()) - names)
@@ -139,7 +139,7 @@ def map_node(
 def compute_node(
     inputs: tuple[JobNode, ...], fold: FoldFunction, key: tuple[str, ...], spans: WindowSpans | None
 ) -> ComputeNode:
-    """Return the states of keys and windows, or answers to each tuple."""
+    """Return a node of a job: the states of keys and windows, or answers to each tuple."""
     payload = inputs[0].payload
     keys = _fields(payload, key, fold.name)
     lag, reach = _lag_of(inputs), max(each.reach for each in inputs)
@@ -181,7 +181,7 @@ def consolidate_node(
     tilings: tuple[SpanTiling, ...],
     because: str = "",
 ) -> ConsolidateNode:
-    """Return complete windows made of partials."""
+    """Return a node of a job: complete windows made of partials."""
     before = _windows_of(inputs)
     assert before is not None
     keys = _fields(inputs[0].payload, key, merge.name)
@@ -199,7 +199,7 @@ def consolidate_node(
 
 
 def partial_windows(inputs: tuple[JobNode, ...], name: str) -> tuple[Windows, ...]:
-    """Return the windows that partials span; raise an error if they span none."""
+    """Return the windows that partials of a job span; raise an error if they span none."""
     found = _windows_of(inputs)
     if found is None:
         msg = (

@@ -292,7 +292,7 @@ class Plan:
 def watermark_of(
     sources: tuple[Source, ...], before: Micros, seen: tuple[Micros | None, ...]
 ) -> Micros:
-    """Return the watermark once the sources have reached `seen`.
+    """Return the watermark of a query once its sources have reached `seen`.
 
     It has whole milliseconds, as in Spark. A source without events holds it back.
     """
@@ -304,13 +304,13 @@ def watermark_of(
 
 
 def grouping_id(grouping: tuple[int, ...], keys: tuple[int, ...]) -> int:
-    """Return a bit, first key highest, for each key that is not in a grouping."""
+    """Return a bit, first key highest, for each key of a query that is not in a grouping."""
     last = len(keys) - 1
     return sum(1 << (last - i) for i, key in enumerate(keys) if key not in grouping)
 
 
 def check_same_plan(root: str, kept: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint of another plan, with every difference."""
+    """Refuse a checkpoint of another query's plan, with every difference."""
     theirs, ours = _flat(kept), _flat(wanted)
     differences = [
         f"{name}: the checkpoint has {theirs.get(name)!r}, the query has {ours.get(name)!r}"

@@ -76,7 +76,7 @@ class Spilling:
 
 
 def defers(on_pressure: str, options: Mapping[str, object]) -> bool:
-    """Return whether a join may defer results; raise an error if an option is invalid."""
+    """Return whether spilling joins may defer results; raise an error if an option is invalid."""
     if on_pressure not in ("defer", "fetch"):
         msg = f"onPressure must be 'defer' or 'fetch'; got {on_pressure!r}"
         raise DefinitionError(msg)

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from icestream.core.clock import Clock, SystemClock
 from icestream.core.errors import DefinitionError
-from icestream.core.text import guess
+from icestream.core.text_errors import guess
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.core.units import format_interval
 from icestream.operators.latest.coalescing import ORIGIN
@@ -198,5 +198,5 @@ class Updates:
 
 
 def column(place: int) -> str:
-    """Return the name of a column of the events in ingest."""
+    """Return the name, in ingest, of a column of an update stream."""
     return f"c{place}"

@@ -161,7 +161,7 @@ class Cumulative(_OnGrid):
 
 
 def window_column(name: str, time: pa.DataType) -> pa.Field:
-    """Return a column with the start and end of a window."""
+    """Return a column with the start and end of each window on a grid."""
     return pa.field(name, pa.struct([pa.field("start", time), pa.field("end", time)]))
 
 

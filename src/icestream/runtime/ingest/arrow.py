@@ -44,7 +44,7 @@ class ArrowReader:
 
 
 def rows_of_paths(schema: pa.Schema) -> Callable[[Batches], Batches]:
-    """Return a function from batches of paths to the rows of those files."""
+    """Return a function from batches of paths to the rows of those Arrow files."""
 
     def rows(paths: Batches) -> Batches:
         for batch in paths:

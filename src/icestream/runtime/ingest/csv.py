@@ -157,7 +157,7 @@ class CsvReader:
 
 
 def blocks(piece: FileSplit) -> Iterator[bytes]:
-    """Yield the lines that start in a piece, many at a time."""
+    """Yield the lines that start in a piece of a CSV file, many at a time."""
     file = os.open(piece.path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         at, end = _line_from(file, piece.start), _line_from(file, piece.end)

@@ -20,7 +20,7 @@ from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import DataFrame
 
-from icestream.runtime.ingest.order import place_of
+from icestream.runtime.ingest.file_order import place_of
 from icestream.runtime.ingest.scans import scans_of
 
 #: with fewer bytes, another task costs more than it saves
@@ -50,7 +50,7 @@ class FileSplit:
 def pieces_of(
     batch: DataFrame, owners: Sequence[Callable[[str], bool]], places: Mapping[str, int]
 ) -> list[FileSplit] | None:
-    """Return what Spark's own scans of the batch would read; None if they are not plain scans.
+    """Return the pieces of files that Spark's own scans would read; None if not plain scans.
 
     The functions in `owners` return whether a file belongs to a source: each source has one scan,
     or none if it has no new files. Pieces are in the order of the files' places.
@@ -75,7 +75,7 @@ def pieces_of(
 
 
 def local_path(uri: str) -> str:
-    """Return the path of a local file without partition folders, or an empty string."""
+    """Return the path of a local file to split, without partition folders, or an empty string."""
     parts = urlsplit(uri)
     path = unquote(parts.path)
     plain = parts.scheme in ("", "file") and "=" not in path.rsplit("/", 1)[0]
@@ -83,7 +83,7 @@ def local_path(uri: str) -> str:
 
 
 def shared_out(pieces: Sequence[FileSplit], workers: int) -> list[list[FileSplit]]:
-    """Cut pieces into equal shares: one per worker, or a multiple of that."""
+    """Split pieces of files into equal shares: one per worker, or a multiple of that."""
     total = sum(piece.length for piece in pieces)
     rounds = -(-total // (workers * MOST_SHARE))
     count = max(1, min(workers * rounds, total // LEAST_SHARE))

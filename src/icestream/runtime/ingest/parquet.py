@@ -73,7 +73,7 @@ def _is_sparks_int96(file: Any, name: str) -> bool:
 
 
 def row_groups(file: Any, piece: FileSplit) -> list[int]:
-    """Return the row groups whose middle is in the piece."""
+    """Return the row groups of a Parquet file whose middle is in the piece."""
     chosen = []
     for number in range(file.metadata.num_row_groups):
         group = file.metadata.row_group(number)

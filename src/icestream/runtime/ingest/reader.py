@@ -54,7 +54,7 @@ class FileSource:
 def read(
     pieces: Sequence[FileSplit], sources: Sequence[FileSource], schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the events of some pieces; raise `UnlikeSpark` if Spark must read them."""
+    """Read the events of some pieces of files; raise `UnlikeSpark` if Spark must read them."""
     for piece in pieces:
         source = next(each for each in sources if each.has(piece.path))
         names = source.columns

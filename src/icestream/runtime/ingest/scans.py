@@ -21,7 +21,7 @@ class ScannedFile:
 
 
 def rdd_of(batch: DataFrame) -> Any | None:
-    """Return the rows of a micro-batch as Spark planned them; None for any other frame."""
+    """Return the rows of a micro-batch as Spark's scans read them; None for any other frame."""
     plan = batch._jdf.queryExecution().logical()
     while plan.getClass().getSimpleName() != "LogicalRDD":
         if plan.children().size() != 1:
@@ -31,7 +31,7 @@ def rdd_of(batch: DataFrame) -> Any | None:
 
 
 def scans_of(batch: DataFrame) -> list[list[ScannedFile]]:
-    """Return the files of each scan of a batch."""
+    """Return the files of each of Spark's scans of a batch."""
     found: list[list[ScannedFile]] = []
     rdd = rdd_of(batch)
     waiting = [] if rdd is None else [rdd]
@@ -44,7 +44,7 @@ def scans_of(batch: DataFrame) -> list[list[ScannedFile]]:
 
 
 def kafka_ranges(rdd: Any) -> list[tuple[str, int, int]] | None:
-    """Return topic, partition and first offset of each of Spark's partitions of a Kafka batch.
+    """Return topic, partition and first offset of each of Spark's scans of a Kafka batch.
 
     None if it is not one plain scan of Kafka.
     """
@@ -72,6 +72,6 @@ def _files(partition: Any) -> Iterator[ScannedFile]:
 
 
 def items(sequence: Any) -> Iterator[Any]:
-    """Yield the items of a Scala sequence."""
+    """Yield the items of a Scala sequence of Spark's scans."""
     for place in range(sequence.size()):
         yield sequence.apply(place)

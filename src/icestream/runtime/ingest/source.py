@@ -29,7 +29,7 @@ _SETTINGS = (
 
 
 def sources_of(events: DataFrame) -> tuple[FileSource, ...] | None:
-    """Return how to read the files behind the events of some sources; None if Spark must.
+    """Return the file sources of the events of several streams; None if Spark must read.
 
     Several sources are distinguished by the folders of their files.
     """
@@ -53,7 +53,7 @@ def sources_of(events: DataFrame) -> tuple[FileSource, ...] | None:
 
 
 def source_of(events: DataFrame) -> FileSource | None:
-    """Return how to read the files behind the events; None if they need Spark's reader."""
+    """Return the file source of the events of a stream; None if Spark must read it."""
     return _source(events._jdf.queryExecution().analyzed(), events.sparkSession, alone=True)
 
 

@@ -23,7 +23,7 @@ _TRIM_THRESHOLD = -1
 
 
 def keep_freed_memory() -> None:
-    """Let this process and its forks keep memory they free, up to 64 MB each."""
+    """Let the daemon and the workers it forks keep memory they free, up to 64 MB each."""
     library = ctypes.CDLL(None)
     if hasattr(library, "mallopt"):
         library.mallopt(_MMAP_THRESHOLD, 16 << 20)
@@ -31,7 +31,7 @@ def keep_freed_memory() -> None:
 
 
 def ending_quietly(worker: Callable[..., int]) -> Callable[..., int]:
-    """Return a worker that exits, without a traceback, when its connection is closed."""
+    """Return a worker for the daemon that exits quietly when its connection is closed."""
 
     def run(*args: Any) -> int:
         try:

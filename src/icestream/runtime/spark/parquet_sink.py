@@ -227,7 +227,7 @@ class SinkLog:
 
 
 def is_alone(spark: SparkSession) -> bool:
-    """Return whether the driver is the only executor."""
+    """Return whether the driver, with the Parquet sink, is the only executor."""
     master = str(spark.sparkContext.master)
     return master.startswith("local") and not master.startswith("local-cluster")
 

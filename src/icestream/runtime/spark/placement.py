@@ -123,7 +123,7 @@ class CachedPartitions:
 
 
 def slots_for(homes: Sequence[str | None], held: Sequence[str]) -> tuple[int, ...]:
-    """Return a partition for each task: one on its last executor if possible, else any other.
+    """Place each task in a partition: on its last executor if possible, else any other.
 
     Args:
         homes: the executor that last ran each task; None if there is none.
@@ -138,12 +138,12 @@ def slots_for(homes: Sequence[str | None], held: Sequence[str]) -> tuple[int, ..
 
 
 def here() -> str:
-    """Return a name of the executor that runs this task: the common parent of its workers."""
+    """Return a name of the executor where this task is placed: the parent of its workers."""
     return f"{os.uname().nodename}/{os.getppid()}"
 
 
 def tidy_host(arenas: str, version: int, named: Collection[str | None]) -> None:
-    """Remove from this host what tasks of `version` do not need: other runs, unnamed arenas."""
+    """Remove from this host, where tasks are placed, other runs and unnamed arenas."""
     remove_other_runs(os.path.dirname(arenas))
     # the list excludes arenas that are created from now on: other tasks of this host are running
     unnamed = set(_names(arenas)) - set(named)

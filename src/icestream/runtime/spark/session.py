@@ -35,7 +35,7 @@ _DEFAULTS = {
 
 
 def settings() -> dict[str, str]:
-    """Return the Spark settings that Icestream recommends.
+    """Return the settings that Icestream recommends for a Spark session.
 
     Examples:
         >>> ice.settings()["spark.python.daemon.module"]
@@ -50,7 +50,7 @@ def local_session(
     memory: str = "2g",
     conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Start Spark on this machine, or return the running session.
+    """Start a Spark session on this machine, or return the running one.
 
     Args:
         app_name: the name in Spark's own pages.
@@ -88,6 +88,6 @@ def local_session(
 
 
 def kernel_cache() -> Path:
-    """Return a folder for compiled kernels that outlives the process."""
+    """Return the session's folder for compiled kernels, which outlives the process."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(base) / "icestream" / "kernels"

@@ -58,14 +58,14 @@ class Sink(Protocol):
 
 
 def no_rows(spark: SparkSession, schema: StructType) -> DataFrame:
-    """Return an empty DataFrame that runs no task when it is read."""
+    """Return an empty DataFrame for a sink that runs no task when it is read."""
     session = spark._jsparkSession
     kind = session.parseDataType(schema.json())
     return DataFrame(session.createDataFrame(jvm_of(spark).java.util.ArrayList(), kind), spark)
 
 
 def as_they_are(rows: DataFrame) -> DataFrame:
-    """Return the rows of a version unchanged."""
+    """Return the rows of a version for a sink unchanged."""
     return rows
 
 
@@ -337,10 +337,10 @@ def make_sink(
 
 
 def jvm_of(spark: SparkSession) -> Any:
-    """Return the view of Spark's Java process."""
+    """Return the view of Spark's Java process, for a sink."""
     return spark._jvm
 
 
 def gateway_of(spark: SparkSession) -> Any:
-    """Return the connection to Spark's Java process."""
+    """Return the connection to Spark's Java process, for a sink."""
     return spark.sparkContext._gateway

@@ -33,8 +33,8 @@ from pyspark.sql import DataFrame, SparkSession
 from icestream.core.errors import DefinitionError, IcestreamError
 from icestream.operators.folding.columns import PLACE_BITS
 from icestream.runtime.exchange.parcels import ExchangeWriter, SplitReport
+from icestream.runtime.ingest.file_order import FilePlaces, listed_files
 from icestream.runtime.ingest.file_splits import pieces_of, shared_out
-from icestream.runtime.ingest.order import FilePlaces, listed_files
 from icestream.runtime.ingest.reader import FileSource, UnlikeSpark, read
 from icestream.runtime.ingest.reception import IngestTask, RereadTask
 from icestream.runtime.spark.placement import CachedPartitions, TaskSlots, here, tidy_host
@@ -414,7 +414,7 @@ def _placed(
 
 
 def cut(path: str) -> Iterator[tuple[int, bytes]]:
-    """Yield each shard with its own parcel, made of its records in a split's parcel."""
+    """Yield each shard with its own parcel for its Spark task, cut from a split's parcel."""
     reader = SegmentReader(LocalFiles(), path)
     groups = reader.directory["group"]
     for shard in np.unique(groups).tolist():

@@ -17,7 +17,7 @@ _SECOND = 1_000_000
 
 
 def kernels() -> None:
-    """Run a small query that uses every kernel."""
+    """Warm up: run a small query that uses every kernel."""
     inputs = pa.schema([("x0", pa.float64()), ("x1", pa.int64()), ("x2", pa.int32())])
     plan = Plan.of(
         sources=(Source("warm-up", 0),),

@@ -21,7 +21,7 @@ _NAME = re.compile(r"([0-9]{8})-[0-9a-f]{12}")
 
 
 def new_run(local: str, epoch: int) -> str:
-    """Return the folder of a new run."""
+    """Return the folder of a new run of a query."""
     return os.path.join(local, f"{epoch:08d}-{uuid.uuid4().hex[:12]}")
 
 

@@ -51,7 +51,7 @@ _MOVES = 4
 
 
 def spare_shards(memory: int, components: int, least: int, *, tasks: int, cores: int) -> int:
-    """Return the default number of shards of a query, with room to grow.
+    """Return the default number of shards of a query, with room to scale.
 
     Args:
         memory: bytes of the query.
@@ -66,7 +66,7 @@ def spare_shards(memory: int, components: int, least: int, *, tasks: int, cores:
 
 
 def task_bounds(parallelism: int | tuple[int, int], shards: int) -> Bounds:
-    """Return the bounds of the number of tasks; refuse bounds beyond the number of shards."""
+    """Return the bounds for scaling the number of tasks; refuse more than there are shards."""
     least, most = (parallelism, parallelism) if isinstance(parallelism, int) else parallelism
     if not 1 <= least <= most <= shards:
         msg = (
@@ -85,7 +85,7 @@ def next_sizing(
     interval: float | None,
     cores: int,
 ) -> Sizing:
-    """Return the number of tasks of the next version, given the report of the last.
+    """Scale: return the number of tasks of the next version, given the report of the last.
 
     Args:
         before: what `placement_report` returned.
@@ -108,7 +108,7 @@ def next_sizing(
 def placed(
     before: Mapping[str, Any] | None, shards: int, parallelism: int, *, rebalance: bool
 ) -> tuple[int, ...]:
-    """Return the task of each shard for the next version, given the report of the last."""
+    """Return the task of each shard after scaling, given the report of the last version."""
     if before is None:
         return tuple(shard * parallelism // shards for shard in range(shards))
     tasks, loads = tuple(before["tasks"]), before["loads"]
@@ -127,7 +127,7 @@ def placement_report(
     sizing: Sizing,
     reports: Sequence[ShardReport],
 ) -> dict[str, Any]:
-    """Return the tasks of a version and the loads of its shards, for the next version."""
+    """Return the tasks of a version and the loads of its shards, to scale the next."""
     shards = len(placement)
     took = [0.0] * shards
     for report in reports:
@@ -148,7 +148,7 @@ def placement_report(
 
 
 def placement_facts(decided: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of the progress report about tasks."""
+    """Return the part of the progress report about scaling tasks."""
     return {
         "parallelism": decided["parallelism"],
         "parallelismBecause": decided["why"],

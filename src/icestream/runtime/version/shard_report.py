@@ -53,7 +53,7 @@ def shard_facts(
 
 
 def key_group_facts(loads: Iterable[Mapping[int, int]], routes: Sequence[int]) -> dict[str, Any]:
-    """Return the entries that a batch sent to each key group, and the owning shards.
+    """Report the entries that a batch sent to each key group, and the owning shards.
 
     Args:
         loads: entries by key group, for every split of the batch.

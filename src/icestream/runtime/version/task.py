@@ -197,7 +197,7 @@ class ShardTask:
 
 
 def run_all(tasks: Sequence[ShardTask]) -> list[ShardReport]:
-    """Run shards of one query one after the other, then make all their files durable."""
+    """Run the shards of one task one after the other, then make all their files durable."""
     reports: list[ShardReport] = []
     for paths, alike in groupby(tasks, key=lambda task: task.parcels):
         with closing(ParcelReader(tasks[0].parcel_files, paths)) as reader:

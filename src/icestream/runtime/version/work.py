@@ -94,6 +94,8 @@ class VersionContext:
     last: bool = False
     #: operators that the user wants to fuse from this version on; None: as before
     fuse: Together | None = None
+    #: whether events come from before the first batch, so that results are delivered to nobody
+    is_history: bool = False
 
     def waves(self, parallel: int) -> int:
         """Return how many shards run one after the other, given the tasks that run in parallel."""
@@ -139,5 +141,5 @@ class Work(Protocol):
 
 
 def total(parcels: Sequence[Parcel], name: str) -> int:
-    """Return the sum of a field over the reports of parcels."""
+    """Return the sum of a field over the reports of parcels, for the work of a version."""
     return sum(getattr(parcel.report, name) for parcel in parcels)

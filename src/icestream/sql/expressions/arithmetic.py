@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from icestream.core.arrays import Floats
 from icestream.sql.expressions import decimals
 from icestream.sql.expressions.decimals import valid
-from icestream.sql.expressions.rows import Datum, Kernel, as_array
+from icestream.sql.expressions.evaluation import Datum, Kernel, as_array
 from icestream.sql.expressions.types import BIGINT, DOUBLE
 
 _EXACT: dict[str, Callable[[Any, Any], Any]] = {
@@ -38,13 +38,13 @@ _WHOLE_DOUBLE = 2.0**52
 
 
 def arrays(*values: Datum) -> list[pa.Array]:
-    """Return arrays of one length; one of the values is an array."""
+    """Return arrays of one length for arithmetic; one of the values is an array."""
     size = next(len(value) for value in values if not isinstance(value, pa.Scalar))
     return [as_array(value, size) for value in values]
 
 
 def whole(name: str) -> Kernel:
-    """Return +, - or * of whole numbers of one type; NULL where the result is out of range."""
+    """Return the arithmetic +, - or * of whole numbers; NULL where the result is out of range."""
     fast, exact = getattr(pc, name), _EXACT[name]
 
     def kernel(a: Datum, b: Datum) -> pa.Array:
@@ -59,14 +59,14 @@ def whole(name: str) -> Kernel:
 
 
 def negate(a: pa.Array) -> pa.Array:
-    """Return whole numbers or intervals with the other sign; NULL if it is out of range."""
+    """Arithmetic: change the sign of whole numbers or intervals; NULL if out of range."""
     if pa.types.is_duration(a.type):
         return negate(a.view(BIGINT)).view(a.type)
     return whole("subtract_checked")(pa.scalar(0, a.type), a)
 
 
 def absolute(a: pa.Array) -> pa.Array:
-    """Return absolute values of whole numbers or intervals; NULL if out of range."""
+    """Arithmetic: return absolute values of whole numbers or intervals; NULL if out of range."""
     if pa.types.is_duration(a.type):
         return absolute(a.view(BIGINT)).view(a.type)
     return pc.if_else(pc.less(a, pa.scalar(0, a.type)), negate(a), a)
@@ -80,7 +80,7 @@ def _where_not_zero(result: pa.Array, divisor: Datum) -> pa.Array:
 
 
 def divide(a: Datum, b: Datum) -> pa.Array:
-    """Divide doubles; NULL where the divisor is zero."""
+    """Arithmetic: divide doubles; NULL where the divisor is zero."""
     return _where_not_zero(pc.divide(a, b), b)
 
 
@@ -91,7 +91,7 @@ def _never_zero(array: pa.Array) -> npt.NDArray[Any]:
 
 
 def whole_quotient(a: Datum, b: Datum) -> pa.Array:
-    """Divide whole numbers and truncate; NULL if the divisor is 0 or the result out of range."""
+    """Arithmetic: divide whole numbers and truncate; NULL by 0 or if out of range."""
     left, right = arrays(a, b)
     x, y = left.fill_null(0).to_numpy(), _never_zero(right)
     overflow = (x == np.iinfo(np.int64).min) & (y == -1)
@@ -103,7 +103,7 @@ def whole_quotient(a: Datum, b: Datum) -> pa.Array:
 
 
 def remainder(a: Datum, b: Datum) -> pa.Array:
-    """Return the remainder, with the sign of the dividend; NULL if the divisor is 0."""
+    """Arithmetic: return the remainder, with the sign of the dividend; NULL by 0."""
     left, right = arrays(a, b)
     by = _never_zero(right)
     if pa.types.is_integer(right.type):
@@ -114,7 +114,7 @@ def remainder(a: Datum, b: Datum) -> pa.Array:
 
 
 def positive_remainder(a: Datum, b: Datum) -> pa.Array:
-    """Return the remainder, moved into the range of the divisor."""
+    """Arithmetic: return the remainder, moved into the range of the divisor."""
     rest = remainder(a, b)
     below = pc.less(rest, pa.scalar(0, rest.type))
     moved = remainder(pc.add(rest, b), b)
@@ -122,7 +122,7 @@ def positive_remainder(a: Datum, b: Datum) -> pa.Array:
 
 
 def of_floats(function: Callable[..., Any], *, above: float | None = None) -> Kernel:
-    """Return a function of doubles as a kernel; NULL for arguments at or below a bound."""
+    """Return arithmetic on doubles as a kernel; NULL for arguments at or below a bound."""
 
     def kernel(*values: Datum) -> pa.Array:
         given = arrays(*values)
@@ -138,20 +138,20 @@ def of_floats(function: Callable[..., Any], *, above: float | None = None) -> Ke
 
 
 def power(a: Floats, b: Floats) -> Floats:
-    """Raise doubles to a power; 1 to the power NaN is NaN, as in Java."""
+    """Arithmetic: raise doubles to a power; 1 to the power NaN is NaN, as in Java."""
     odd = (np.abs(a) == 1) & ~np.isfinite(b)
     result: Floats = np.where(odd, np.nan, np.power(a, b))
     return result
 
 
 def logarithm(base: Floats, a: Floats) -> Floats:
-    """Return logarithms to any base."""
+    """Arithmetic: return logarithms to any base."""
     result: Floats = np.log(a) / np.log(base)
     return result
 
 
 def round_floats(array: pa.Array, places: int) -> pa.Array:
-    """Round doubles half up to a number of places.
+    """Arithmetic: round doubles half up to a number of places.
 
     The tie above `k` is `(k + 1/2) / 10**places`. The double nearest to it is the one whose
     shortest text is the tie, so comparing doubles equals comparing texts.
@@ -171,7 +171,7 @@ def round_floats(array: pa.Array, places: int) -> pa.Array:
 
 
 def round_whole(array: pa.Array, places: int) -> pa.Array:
-    """Round whole numbers half up to a negative number of places; NULL if out of range."""
+    """Arithmetic: round whole numbers half up to places before the point; NULL if too large."""
     if places >= 0:
         return array
     values = decimals.half_up(decimals.unscaled(array, 38), 10**-places) * 10**-places
@@ -179,7 +179,7 @@ def round_whole(array: pa.Array, places: int) -> pa.Array:
 
 
 def to_whole_number(function: Callable[[Floats], Floats]) -> Kernel:
-    """Return floor or ceil of doubles as BIGINT: 0 for NaN, NULL if out of range."""
+    """Arithmetic: return floor or ceil of doubles as BIGINT: 0 for NaN, or NULL."""
 
     def kernel(array: pa.Array) -> pa.Array:
         values = array.fill_null(0.0).to_numpy()

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icestream.sql.expressions import decimals, times
+from icestream.sql.expressions import decimals, time_arrays
 from icestream.sql.expressions.decimals import valid
 from icestream.sql.expressions.types import (
     BOOLEAN,
@@ -31,7 +31,7 @@ from icestream.sql.expressions.types import (
     NTZ,
     NULL,
     STRING,
-    as_decimal,
+    decimal_type_of,
     is_bytes,
     is_decimal,
     is_float,
@@ -111,7 +111,7 @@ def _float_to_decimal(array: pa.Array, kind: pa.DataType, zone: str) -> pa.Array
 
 def _text_to_decimal(array: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
     del zone
-    parts = pc.extract_regex(pc.utf8_trim(array, characters=times.BLANKS), _NUMBER)
+    parts = pc.extract_regex(pc.utf8_trim(array, characters=time_arrays.BLANKS), _NUMBER)
     whole, fraction, exponent = (
         pc.fill_null(pc.struct_field(parts, name), "") for name in ("whole", "fraction", "exponent")
     )
@@ -138,7 +138,7 @@ def _text_to_whole(array: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
         # Arrow reads 0x10 as sixteen, and rejects blanks, signs and numbers out of range
         with suppress(pa.ArrowInvalid):
             return array.cast(kind)
-    text = pc.utf8_trim(array, characters=times.BLANKS)
+    text = pc.utf8_trim(array, characters=time_arrays.BLANKS)
     fits = pc.fill_null(pc.match_substring_regex(text, r"^[+-]?0*\d{1,19}$"), False)
     clean = pc.replace_substring_regex(pc.if_else(fits, text, "0"), r"^([+-]?)0*(\d)", r"\1\2")
     values = decimals.unscaled(clean.cast(pa.decimal128(38, 0)))
@@ -147,7 +147,7 @@ def _text_to_whole(array: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
 
 def _text_to_float(array: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
     del zone
-    text = pc.utf8_trim(array, characters=times.BLANKS)
+    text = pc.utf8_trim(array, characters=time_arrays.BLANKS)
     fits = pc.fill_null(pc.match_substring_regex(text, _FLOAT), False)
     kept = pc.replace_substring_regex(
         pc.if_else(fits, text, pa.scalar(None, STRING)), r"(?i)([\d.])[df]$", r"\1"
@@ -157,7 +157,7 @@ def _text_to_float(array: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
 
 def _text_to_boolean(array: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
     del kind, zone
-    text = pc.utf8_lower(pc.utf8_trim(array, characters=times.BLANKS))
+    text = pc.utf8_lower(pc.utf8_trim(array, characters=time_arrays.BLANKS))
     true = pc.is_in(text, value_set=pa.array(_TRUE))
     false = pc.is_in(text, value_set=pa.array(_FALSE))
     return pc.if_else(true, True, pc.if_else(false, False, pa.scalar(None, BOOLEAN)))
@@ -223,7 +223,7 @@ def _whole_to_zoned(array: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
     bound = (2**63 - 1) // _SECOND
     micros = np.where(seconds > bound, 2**63 - 1, np.clip(seconds, -bound, bound) * _SECOND)
     micros = np.where(seconds < -bound, -(2**63), micros)
-    return times.from_micros(micros, valid(array), kind)
+    return time_arrays.from_micros(micros, valid(array), kind)
 
 
 def _float_to_zoned(array: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
@@ -241,17 +241,17 @@ def _decimal_to_zoned(array: pa.Array, kind: pa.DataType, zone: str) -> pa.Array
 
 def _zoned_to_whole(array: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
     del zone
-    return decimals.to_whole(times.micros_of(array) // _SECOND, valid(array), kind)
+    return decimals.to_whole(time_arrays.micros_of(array) // _SECOND, valid(array), kind)
 
 
 def _zoned_to_float(array: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
     del zone
-    return pa.array(times.micros_of(array) / 1e6, mask=~valid(array)).cast(kind, safe=False)
+    return pa.array(time_arrays.micros_of(array) / 1e6, mask=~valid(array)).cast(kind, safe=False)
 
 
 def _zoned_to_decimal(array: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
     del zone
-    micros = decimals.packed(times.micros_of(array), valid(array), pa.decimal128(20, 6))
+    micros = decimals.packed(time_arrays.micros_of(array), valid(array), pa.decimal128(20, 6))
     return decimals.cast(micros, kind)
 
 
@@ -286,26 +286,26 @@ _CASTS: dict[tuple[str, str], Caster] = {
     ("text", "boolean"): _text_to_boolean,
     ("text", "text"): _plain,
     ("text", "bytes"): _plain,
-    ("text", "date"): lambda array, kind, zone: times.date_from_text(array),
-    ("text", "zoned"): times.timestamp_from_text,
-    ("text", "local"): times.timestamp_from_text,
+    ("text", "date"): lambda array, kind, zone: time_arrays.date_from_text(array),
+    ("text", "zoned"): time_arrays.timestamp_from_text,
+    ("text", "local"): time_arrays.timestamp_from_text,
     ("bytes", "text"): _plain,
     ("bytes", "bytes"): _plain,
-    ("date", "text"): lambda array, kind, zone: times.to_text(array, zone).cast(kind),
-    ("date", "zoned"): lambda array, kind, zone: times.to_instant(
-        times.to_local(array, zone), zone
+    ("date", "text"): lambda array, kind, zone: time_arrays.to_text(array, zone).cast(kind),
+    ("date", "zoned"): lambda array, kind, zone: time_arrays.to_instant(
+        time_arrays.to_local(array, zone), zone
     ).cast(kind),
-    ("date", "local"): lambda array, kind, zone: times.to_local(array, zone),
-    ("zoned", "text"): lambda array, kind, zone: times.to_text(array, zone).cast(kind),
-    ("zoned", "date"): lambda array, kind, zone: times.to_date(array, zone),
-    ("zoned", "local"): lambda array, kind, zone: times.to_local(array, zone),
+    ("date", "local"): lambda array, kind, zone: time_arrays.to_local(array, zone),
+    ("zoned", "text"): lambda array, kind, zone: time_arrays.to_text(array, zone).cast(kind),
+    ("zoned", "date"): lambda array, kind, zone: time_arrays.to_date(array, zone),
+    ("zoned", "local"): lambda array, kind, zone: time_arrays.to_local(array, zone),
     ("zoned", "zoned"): _plain,
     ("zoned", "whole"): _zoned_to_whole,
     ("zoned", "float"): _zoned_to_float,
     ("zoned", "decimal"): _zoned_to_decimal,
-    ("local", "text"): lambda array, kind, zone: times.to_text(array, zone).cast(kind),
-    ("local", "date"): lambda array, kind, zone: times.to_date(array, zone),
-    ("local", "zoned"): lambda array, kind, zone: times.to_instant(array, zone).cast(kind),
+    ("local", "text"): lambda array, kind, zone: time_arrays.to_text(array, zone).cast(kind),
+    ("local", "date"): lambda array, kind, zone: time_arrays.to_date(array, zone),
+    ("local", "zoned"): lambda array, kind, zone: time_arrays.to_instant(array, zone).cast(kind),
 }
 #: casts that never fail
 _SAFE = {
@@ -329,14 +329,14 @@ def caster(source: pa.DataType, target: pa.DataType) -> Caster | None:
 
 
 def always_works(source: pa.DataType, target: pa.DataType) -> bool:
-    """Return whether every value has a counterpart in the target type."""
+    """Return whether a cast always works: every value has a counterpart in the target type."""
     if source in (target, NULL):
         return True
     pair = (_family(source), _family(target))
     if pair == ("whole", "whole"):
         return bool(target.bit_width >= source.bit_width)
     if pair in (("decimal", "decimal"), ("whole", "decimal")):
-        held = as_decimal(source)
+        held = decimal_type_of(source)
         ahead = target.precision - target.scale
         return bool(ahead >= held.precision - held.scale and target.scale >= held.scale)
     return pair in _SAFE

@@ -13,45 +13,45 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icestream.sql.expressions.rows import Datum
+from icestream.sql.expressions.evaluation import Datum
 from icestream.sql.expressions.types import BOOLEAN, is_float
 
 
 def equal(a: Datum, b: Datum) -> pa.Array:
-    """Return a = b."""
+    """Compare values: return a = b."""
     same = pc.equal(a, b)
     return pc.or_(same, pc.and_(pc.is_nan(a), pc.is_nan(b))) if is_float(a.type) else same
 
 
 def greater(a: Datum, b: Datum) -> pa.Array:
-    """Return a > b."""
+    """Compare values: return a > b."""
     if not is_float(a.type):
         return pc.greater(a, b)
     return pc.and_(pc.invert(pc.less_equal(a, b)), pc.invert(pc.is_nan(b)))
 
 
 def less(a: Datum, b: Datum) -> pa.Array:
-    """Return a < b."""
+    """Compare values: return a < b."""
     return greater(b, a)
 
 
 def greater_equal(a: Datum, b: Datum) -> pa.Array:
-    """Return a >= b."""
+    """Compare values: return a >= b."""
     return pc.invert(greater(b, a))
 
 
 def less_equal(a: Datum, b: Datum) -> pa.Array:
-    """Return a <= b."""
+    """Compare values: return a <= b."""
     return pc.invert(greater(a, b))
 
 
 def not_equal(a: Datum, b: Datum) -> pa.Array:
-    """Return a <> b."""
+    """Compare values: return a <> b."""
     return pc.invert(equal(a, b))
 
 
 def same(a: Datum, b: Datum) -> pa.Array:
-    """Return a <=> b: NULL equals only NULL."""
+    """Compare values: return a <=> b, in which NULL equals only NULL."""
     both = pc.and_(pc.is_null(a), pc.is_null(b))
     return pc.or_(both, pc.fill_null(equal(a, b), False))
 
@@ -63,7 +63,7 @@ COMPARISONS = {
 
 
 def extreme(*values: Datum, highest: bool) -> pa.Array:
-    """Return the greatest or least of some values, ignoring NULLs."""
+    """Compare values: return the greatest or least, ignoring NULLs."""
     best = values[0]
     for value in values[1:]:
         beats = greater(value, best) if highest else greater(best, value)
@@ -73,7 +73,7 @@ def extreme(*values: Datum, highest: bool) -> pa.Array:
 
 
 def among(value: Datum, *others: Datum) -> pa.Array:
-    """Return value IN (...): TRUE if one is equal, else NULL if one or the value is NULL."""
+    """Compare values: return value IN (...), TRUE, or NULL if there is a NULL, or FALSE."""
     constants = [other for other in others if isinstance(other, pa.Scalar)]
     if len(constants) == len(others) and not is_float(value.type):
         known = [each for each in constants if each.is_valid]

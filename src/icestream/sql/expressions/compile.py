@@ -24,12 +24,10 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icestream.core.text import TextSpan, error_at, guess
+from icestream.core.text_errors import TextSpan, error_at, guess
 from icestream.sql.expressions import tree, types
 from icestream.sql.expressions.context import Context
-from icestream.sql.expressions.functions import FUNCTIONS
-from icestream.sql.expressions.parse import Parsed, parse_item
-from icestream.sql.expressions.rows import (
+from icestream.sql.expressions.evaluation import (
     BatchRows,
     CaseValue,
     ColumnValue,
@@ -38,6 +36,8 @@ from icestream.sql.expressions.rows import (
     Value,
     as_array,
 )
+from icestream.sql.expressions.functions import FUNCTIONS
+from icestream.sql.expressions.parse import Parsed, parse_item
 from icestream.sql.expressions.types import BOOLEAN, type_name
 
 
@@ -121,7 +121,7 @@ class Bound:
 
 
 def parse(text: str) -> Expression:
-    """Parse one expression, with or without AS."""
+    """Parse one expression, with or without AS, so that it can be compiled."""
     return _expression(parse_item(text))
 
 

@@ -18,10 +18,10 @@ from typing import Any
 import pyarrow as pa
 
 from icestream.core.errors import DefinitionError, InputError
-from icestream.core.text import error_at
+from icestream.core.text_errors import error_at
 from icestream.sql.expressions import casts, tree, types
 from icestream.sql.expressions.arithmetic import arrays
-from icestream.sql.expressions.rows import (
+from icestream.sql.expressions.evaluation import (
     BatchRows,
     Constant,
     Datum,
@@ -157,5 +157,5 @@ class Context:
 
 
 def on_arrays(kernel: Kernel) -> Kernel:
-    """Return a kernel that gets only arrays, no scalars."""
+    """Return a kernel that a context calls with arrays only, no scalars."""
     return lambda *values: kernel(*arrays(*values))

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icestream.core.arrays import Mask
-from icestream.sql.expressions.types import BIGINT, as_decimal
+from icestream.sql.expressions.types import BIGINT, decimal_type_of
 
 #: int64, or Python's integers
 Wholes = npt.NDArray[Any]
@@ -36,7 +36,7 @@ _DOUBLE_DIGITS = 15
 
 
 def valid(array: pa.Array) -> Mask:
-    """Return which values are not NULL."""
+    """Return which decimals, or other values, are not NULL."""
     mask: Mask = array.is_valid().to_numpy(zero_copy_only=False)
     return mask
 
@@ -86,7 +86,7 @@ def packed(values: Wholes, ok: Mask, kind: pa.Decimal128Type) -> pa.Array:
 
 
 def half_up(values: Wholes, divisor: Wholes | int) -> Wholes:
-    """Divide, rounding halves away from zero."""
+    """Divide unscaled decimals, rounding halves away from zero."""
     size, by = np.abs(values), np.abs(divisor)
     quotient = size // by
     rest = size - quotient * by
@@ -97,7 +97,7 @@ def half_up(values: Wholes, divisor: Wholes | int) -> Wholes:
 
 
 def rescaled(values: Wholes, places: int) -> Wholes:
-    """Move the point: multiply by a power of ten, or divide and round."""
+    """Move the point of decimals: multiply by a power of ten, or divide and round."""
     return values * 10**places if places >= 0 else half_up(values, 10**-places)
 
 
@@ -146,20 +146,20 @@ def _truncated(a: pa.Array, b: pa.Array) -> tuple[Wholes, Wholes, Mask]:
 
 
 def remainder(a: pa.Array, b: pa.Array, kind: pa.Decimal128Type) -> pa.Array:
-    """Return the remainder, with the sign of the dividend."""
+    """Return the remainder of decimals, with the sign of the dividend."""
     _, rest, ok = _truncated(a, b)
     places = max(a.type.scale, b.type.scale)
     return packed(rescaled(rest, kind.scale - places), ok, kind)
 
 
 def whole_quotient(a: pa.Array, b: pa.Array) -> pa.Array:
-    """Return quotients truncated to whole numbers."""
+    """Return quotients of decimals truncated to whole numbers."""
     quotient, _, ok = _truncated(a, b)
     return to_whole(quotient, ok, BIGINT)
 
 
 def to_whole(values: Wholes, ok: Mask, kind: pa.DataType) -> pa.Array:
-    """Return whole numbers of a type; NULL if not `ok` or out of its range."""
+    """Return unscaled decimals as whole numbers of a type; NULL if not `ok` or out of range."""
     bound = 1 << (kind.bit_width - 1)
     fits = ok & (values >= -bound).astype(bool) & (values < bound).astype(bool)
     kept = np.where(fits, values, 0).astype(np.int64).astype(kind.to_pandas_dtype())
@@ -168,7 +168,7 @@ def to_whole(values: Wholes, ok: Mask, kind: pa.DataType) -> pa.Array:
 
 def cast(array: pa.Array, kind: pa.Decimal128Type) -> pa.Array:
     """Cast decimals, or whole numbers, to another precision and scale."""
-    held = as_decimal(array.type)
+    held = decimal_type_of(array.type)
     more = kind.scale - held.scale
     values = unscaled(array, held.precision + max(0, more))
     return packed(rescaled(values, more), valid(array), kind)

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from icestream.sql.expressions import arithmetic, comparison, decimals, tree, types
 from icestream.sql.expressions.context import OVERFLOW, Context, on_arrays
+from icestream.sql.expressions.evaluation import CaseValue, Coalesce, Constant, Kernel, Value
 from icestream.sql.expressions.operators import (
     Builder,
     arithmetic_operator,
@@ -32,7 +33,6 @@ from icestream.sql.expressions.operators import (
     signed,
 )
 from icestream.sql.expressions.operators import comparison as compare
-from icestream.sql.expressions.rows import CaseValue, Coalesce, Constant, Kernel, Value
 from icestream.sql.expressions.text_functions import TEXT_FUNCTIONS
 from icestream.sql.expressions.time_functions import TIME_FUNCTIONS
 from icestream.sql.expressions.types import BIGINT, BOOLEAN, DOUBLE, NULL, type_name
@@ -63,7 +63,7 @@ def _cut(mode: str) -> Builder:
         if types.is_whole(value.type):
             return ctx.cast(node, value, BIGINT)
         if types.is_decimal(value.type):
-            kind = types.decimal(value.type.precision - value.type.scale + 1, 0)
+            kind = types.decimal_type(value.type.precision - value.type.scale + 1, 0)
             return ctx.call(
                 node, kind, partial(decimals.rounded, places=0, mode=mode, kind=kind), args
             )

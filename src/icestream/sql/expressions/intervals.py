@@ -30,7 +30,7 @@ _SINGLE = re.compile(r"\s*[+-]?\s*\d+(?:\.\d*)?\s*")
 
 
 def parts_of(written: str, unit: str) -> list[Part]:
-    """Return the parts of an interval; none if it cannot be read.
+    """Return the parts of the text of an interval; none if it cannot be read.
 
     Args:
         written: the text between the quotes.
@@ -40,7 +40,7 @@ def parts_of(written: str, unit: str) -> list[Part]:
 
 
 def micros_in(parts: Sequence[Part]) -> int:
-    """Return the microseconds of an interval."""
+    """Return the microseconds of the text of an interval."""
     return int(sum(number * _UNITS[unit] for number, unit in parts))
 
 

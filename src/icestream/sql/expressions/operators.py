@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from icestream.sql.expressions import arithmetic, decimals, tree, types
 from icestream.sql.expressions.comparison import COMPARISONS, among
 from icestream.sql.expressions.context import OVERFLOW, Context, Fails, on_arrays
-from icestream.sql.expressions.rows import Constant, Kernel, Logic, Value
+from icestream.sql.expressions.evaluation import Constant, Kernel, Logic, Value
 from icestream.sql.expressions.time_operators import time_operator
 from icestream.sql.expressions.types import BIGINT, BOOLEAN, DOUBLE, INTERVAL, NULL, type_name
 
@@ -42,7 +42,7 @@ def _failure(sign: str, node: tree.Call, kind: pa.DataType) -> Fails:
 
 
 def arithmetic_operator(sign: str, *, gently: bool = False) -> Builder:
-    """Return the builder of an operator; `gently` for its try_ function."""
+    """Return the builder of an arithmetic operator; `gently` for its try_ function."""
 
     def build(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
         a, b = args
@@ -83,7 +83,7 @@ def _as_decimal(ctx: Context, node: tree.ExpressionNode, value: Value) -> Value:
     if isinstance(value, Constant) and types.is_whole(value.type) and value.scalar.is_valid:
         digits = len(str(abs(value.scalar.as_py())))
         return ctx.cast(node, value, pa.decimal128(digits, 0))
-    return ctx.cast(node, value, types.as_decimal(value.type))
+    return ctx.cast(node, value, types.decimal_type_of(value.type))
 
 
 def _numeric(
@@ -98,7 +98,7 @@ def _numeric(
         a, b = _as_decimal(ctx, left, a), _as_decimal(ctx, right, b)
         if sign == "div":
             return BIGINT, on_arrays(decimals.whole_quotient), a, b
-        kind = types.result_decimal(sign, a.type, b.type)
+        kind = types.result_decimal_type(sign, a.type, b.type)
         return kind, on_arrays(partial(_DECIMAL[sign], kind=kind)), a, b
     if sign == "div":
         return (
@@ -132,7 +132,7 @@ _FLOAT: dict[str, Kernel] = {
 
 
 def comparison(sign: str) -> Builder:
-    """Return the builder of a comparison."""
+    """Return the builder of an operator that compares."""
 
     def build(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
         kind, values = ctx.alike(node, node.args, args, text=True)
@@ -153,7 +153,7 @@ def _check_comparable(ctx: Context, node: tree.Call, kind: pa.DataType) -> None:
 
 
 def membership(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
-    """Bind IN."""
+    """Bind the operator IN."""
     kind, values = ctx.alike(node, node.args, args, text=True)
     _check_comparable(ctx, node, kind)
     if kind == NULL:
@@ -162,7 +162,7 @@ def membership(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
 
 
 def logic(name: str) -> Builder:
-    """Return the builder of AND or OR."""
+    """Return the builder of the operators AND and OR."""
 
     def build(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
         first, second = (
@@ -186,7 +186,7 @@ def bitwise(name: str) -> Builder:
 
 
 def minus(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
-    """Bind a change of sign or a subtraction."""
+    """Bind the operator minus: a change of sign or a subtraction."""
     if len(args) == 2:
         return arithmetic_operator("-")(ctx, node, args)
     return signed(ctx, node, args, arithmetic.negate, pc.negate, turn=True)
@@ -195,7 +195,7 @@ def minus(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
 def signed(
     ctx: Context, node: tree.Call, args: list[Value], exact: Kernel, floats: Kernel, *, turn: bool
 ) -> Value:
-    """Bind a function of numbers and intervals that can change the sign."""
+    """Bind an operator on numbers and intervals that can change the sign."""
     (value,) = args
     if types.is_text(value.type) or value.type == NULL:
         value = ctx.cast(node.args[0], value, DOUBLE)

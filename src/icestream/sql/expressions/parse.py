@@ -27,7 +27,7 @@ from sqlglot.errors import ParseError, TokenError
 from sqlglot.parsers.spark import SparkParser
 
 from icestream.core.errors import DefinitionError
-from icestream.core.text import TextSpan, error_at
+from icestream.core.text_errors import TextSpan, error_at
 from icestream.sql.expressions import tree, types
 from icestream.sql.expressions.intervals import micros_in, parts_of
 
@@ -92,7 +92,7 @@ class Parsed:
 
 
 def parse_item(text: str) -> Parsed:
-    """Parse one expression, with or without an alias, or *."""
+    """Parse one expression of a text, with or without an alias, or *."""
     reader = _Reader(text)
     found = reader.top()
     alias = None

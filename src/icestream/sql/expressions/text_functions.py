@@ -22,8 +22,8 @@ import pyarrow.compute as pc
 
 from icestream.sql.expressions import tree, types
 from icestream.sql.expressions.context import Context
+from icestream.sql.expressions.evaluation import Constant, Kernel, Value
 from icestream.sql.expressions.operators import Builder
-from icestream.sql.expressions.rows import Constant, Kernel, Value
 from icestream.sql.expressions.types import BINARY, BOOLEAN, INT, STRING
 
 _NOTHING = pa.scalar(None, STRING)

@@ -16,11 +16,12 @@ from functools import partial
 
 import pyarrow as pa
 
-from icestream.sql.expressions import decimals, times, tree, types
+from icestream.sql.expressions import decimals, tree, types
+from icestream.sql.expressions import time_arrays as times
 from icestream.sql.expressions.arithmetic import whole
 from icestream.sql.expressions.context import OVERFLOW, Context, on_arrays
+from icestream.sql.expressions.evaluation import Value
 from icestream.sql.expressions.operators import Builder, arithmetic_operator
-from icestream.sql.expressions.rows import Value
 from icestream.sql.expressions.types import BIGINT, DATE, INT, type_name
 
 _DATE_PARTS = (

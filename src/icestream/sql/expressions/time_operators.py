@@ -17,9 +17,9 @@ from functools import partial
 
 import pyarrow as pa
 
-from icestream.sql.expressions import arithmetic, decimals, times, tree, types
+from icestream.sql.expressions import arithmetic, decimals, time_arrays, tree, types
 from icestream.sql.expressions.context import OVERFLOW, Context, on_arrays
-from icestream.sql.expressions.rows import Kernel, Value
+from icestream.sql.expressions.evaluation import Kernel, Value
 from icestream.sql.expressions.types import BIGINT, DATE, INT, INTERVAL
 
 _FAR = (OVERFLOW, "filter out times this far away")
@@ -69,7 +69,7 @@ def _as_whole(kernel: Kernel, a: pa.Array, b: pa.Array) -> pa.Array:
 
 def _move_date(date: pa.Array, days: pa.Array, sign: int) -> pa.Array:
     ok = decimals.valid(date) & decimals.valid(days)
-    return times.from_days(times.days_of(date) + sign * decimals.unscaled(days), ok)
+    return time_arrays.from_days(time_arrays.days_of(date) + sign * decimals.unscaled(days), ok)
 
 
 def _moved(ctx: Context, node: tree.Call, a: Value, b: Value, sign: int) -> Value:
@@ -81,7 +81,7 @@ def _moved(ctx: Context, node: tree.Call, a: Value, b: Value, sign: int) -> Valu
         kind = types.NTZ
     start = ctx.cast(node.args[0], a, kind)
     moved = ctx.call(
-        node, kind, on_arrays(partial(times.add, zone=ctx.zone, sign=sign)), [start, b],
+        node, kind, on_arrays(partial(time_arrays.add, zone=ctx.zone, sign=sign)), [start, b],
         fails=_FAR,
     )  # fmt: skip
     return ctx.cast(node, moved, DATE) if back_to_date else moved
@@ -100,7 +100,7 @@ def _apart(ctx: Context, node: tree.Call, a: Value, b: Value) -> Value:
         values = [ctx.cast(part, each, kind) for part, each in zip(node.args, values, strict=True)]
 
     def between(left: pa.Array, right: pa.Array) -> pa.Array:
-        local = [times.to_local(each, zone).view(BIGINT) for each in (left, right)]
+        local = [time_arrays.to_local(each, zone).view(BIGINT) for each in (left, right)]
         return _WHOLE["-"](*local).view(INTERVAL)
 
     return ctx.call(node, INTERVAL, on_arrays(between), values)

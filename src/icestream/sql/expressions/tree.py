@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 from sqlglot.dialects.spark import Spark
 
-from icestream.core.text import TextSpan
+from icestream.core.text_errors import TextSpan
 from icestream.sql.expressions.types import type_name
 
 INFIX = frozenset({
@@ -101,18 +101,18 @@ class CaseWhen(ExpressionNode):
 
 
 def is_keyword(name: str) -> bool:
-    """Return whether a name is also a SQL keyword."""
+    """Return whether a name in an expression tree is also a SQL keyword."""
     return name.upper() in Spark.Tokenizer.KEYWORDS
 
 
 def quoted(name: str) -> str:
-    """Return a name with quotes, if SQL needs them."""
+    """Return a name in an expression tree with quotes, if SQL needs them."""
     plain = re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII)
     return name if plain and not is_keyword(name) else "`" + name.replace("`", "``") + "`"
 
 
 def text_of(node: ExpressionNode, *, as_written: bool = False) -> str:
-    """Return the text of an expression; names in lower case, or as written."""
+    """Return the text of an expression tree; names in lower case, or as written."""
 
     def inner(child: ExpressionNode) -> str:
         return text_of(child, as_written=as_written)

@@ -81,7 +81,7 @@ def is_time(kind: pa.DataType) -> bool:
 
 
 def is_known(kind: pa.DataType) -> bool:
-    """Return whether expressions can use values of a type, other than pass them on."""
+    """Return whether a type is one that expressions can use, not only pass on."""
     return is_number(kind) or is_text(kind) or is_bytes(kind) or is_zoned(kind) or kind in _NAMES
 
 
@@ -100,31 +100,31 @@ def type_name(kind: pa.DataType) -> str:
     return str(kind)
 
 
-def decimal(precision: int, scale: int) -> pa.Decimal128Type:
-    """Return a decimal; beyond 38 digits it loses fractional digits, but keeps at least six."""
+def decimal_type(precision: int, scale: int) -> pa.Decimal128Type:
+    """Return a decimal type; beyond 38 digits it has fewer fractional ones, at least six."""
     if precision > DIGITS:
         ahead = precision - scale
         precision, scale = DIGITS, max(DIGITS - ahead, min(scale, _LEAST_PLACES))
     return pa.decimal128(precision, scale)
 
 
-def as_decimal(kind: pa.DataType) -> pa.Decimal128Type:
-    """Return the decimal type that holds a type of whole numbers."""
+def decimal_type_of(kind: pa.DataType) -> pa.Decimal128Type:
+    """Return, of the types of SQL, the decimal that holds whole numbers of a type."""
     return kind if is_decimal(kind) else pa.decimal128(_WHOLE[kind], 0)
 
 
-def result_decimal(sign: str, a: pa.DataType, b: pa.DataType) -> pa.Decimal128Type:
-    """Return the type of an operator over two decimals."""
+def result_decimal_type(sign: str, a: pa.DataType, b: pa.DataType) -> pa.Decimal128Type:
+    """Return the type of an operator's result over two types of decimals."""
     ahead_a, ahead_b = a.precision - a.scale, b.precision - b.scale
     places = max(a.scale, b.scale)
     if sign in ("+", "-"):
-        return decimal(max(ahead_a, ahead_b) + places + 1, places)
+        return decimal_type(max(ahead_a, ahead_b) + places + 1, places)
     if sign == "*":
-        return decimal(a.precision + b.precision + 1, a.scale + b.scale)
+        return decimal_type(a.precision + b.precision + 1, a.scale + b.scale)
     if sign == "/":
         places = max(_LEAST_PLACES, a.scale + b.precision + 1)
-        return decimal(ahead_a + b.scale + places, places)
-    return decimal(min(ahead_a, ahead_b) + places, places)
+        return decimal_type(ahead_a + b.scale + places, places)
+    return decimal_type(min(ahead_a, ahead_b) + places, places)
 
 
 def _wider_decimal(a: pa.DataType, b: pa.DataType) -> pa.Decimal128Type:
@@ -138,7 +138,7 @@ def _wider_number(a: pa.DataType, b: pa.DataType) -> pa.DataType:
     if is_decimal(a) or is_decimal(b):
         if is_float(a) or is_float(b):
             return DOUBLE
-        return _wider_decimal(as_decimal(a), as_decimal(b))
+        return _wider_decimal(decimal_type_of(a), decimal_type_of(b))
     wider = _ORDER[max(_ORDER.index(a), _ORDER.index(b))]
     return DOUBLE if wider == FLOAT and a != b else wider
 
@@ -152,7 +152,7 @@ def _beside_text(other: pa.DataType) -> pa.DataType | None:
 
 
 def common_type(a: pa.DataType, b: pa.DataType, *, text: bool = True) -> pa.DataType | None:
-    """Return the common type of two values, if there is one.
+    """Return the common type of two types of values, if there is one.
 
     Args:
         a: one type.
@@ -176,7 +176,7 @@ def common_type(a: pa.DataType, b: pa.DataType, *, text: bool = True) -> pa.Data
 
 
 def common_of(kinds: Iterable[pa.DataType], *, text: bool = True) -> pa.DataType | None:
-    """Return the common type of all values, combined one after the other, if there is one."""
+    """Return the common type of many types, combined one after the other, if there is one."""
 
     def meet(a: pa.DataType | None, b: pa.DataType) -> pa.DataType | None:
         return None if a is None else common_type(a, b, text=text)

@@ -33,7 +33,7 @@ from icestream.sql.relations.tree import (
 )
 from icestream.sql.statements.build import aggregate_of
 from icestream.sql.statements.dialect import written
-from icestream.sql.statements.text import Text
+from icestream.sql.statements.tokens import Text
 
 
 def on_a_grid(

@@ -26,7 +26,7 @@ from icestream.api.events import Events
 from icestream.api.result import Result
 from icestream.api.stream import Stream
 from icestream.core.errors import DefinitionError
-from icestream.core.text import TextSpan
+from icestream.core.text_errors import TextSpan
 from icestream.operators.object_aggregates.user_aggregates import UserAggregate
 from icestream.sql.lowering import flowing, staged
 from icestream.sql.lowering.flowing import Flowing
@@ -50,7 +50,7 @@ from icestream.sql.relations.tree import (
 )
 from icestream.sql.statements.aggregates import AggregateCall
 from icestream.sql.statements.dialect import Cql, written
-from icestream.sql.statements.text import Text
+from icestream.sql.statements.tokens import Text
 
 Rows = Static | Staged | Flowing
 _ID = re.compile(r"\bc\d+_\w*")

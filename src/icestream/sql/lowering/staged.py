@@ -19,11 +19,11 @@ from sqlglot import exp
 
 from icestream.api.stream import Stream
 from icestream.core.errors import DefinitionError
-from icestream.core.text import TextSpan
+from icestream.core.text_errors import TextSpan
 from icestream.sql.relations.conditions import all_of
 from icestream.sql.relations.tree import Join, Scan, WindowTable, bare
 from icestream.sql.statements.dialect import written
-from icestream.sql.statements.text import Text
+from icestream.sql.statements.tokens import Text
 
 #: hidden columns: the event time, and the instant of a row if it is another one
 TIME, INSTANT = "event time", "instant"

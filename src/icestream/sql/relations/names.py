@@ -18,8 +18,8 @@ from itertools import count
 from sqlglot import exp
 
 from icestream.core.errors import DefinitionError
-from icestream.core.text import guess
-from icestream.sql.statements.text import Text
+from icestream.core.text_errors import guess
+from icestream.sql.statements.tokens import Text
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from sqlglot import exp
 
 from icestream.core.errors import DefinitionError
-from icestream.core.text import guess
+from icestream.core.text_errors import guess
 from icestream.sql.relations.conditions import parts_of
 from icestream.sql.relations.names import (
     ColumnNumbers,
@@ -50,7 +50,7 @@ from icestream.sql.relations.tree import (
 from icestream.sql.relations.window_calls import read_window, window_call
 from icestream.sql.statements.aggregates import ABSENT, AggregateCall, CallReader, called
 from icestream.sql.statements.dialect import written
-from icestream.sql.statements.text import Text
+from icestream.sql.statements.tokens import Text
 
 _REFUSED: dict[str, str] = {
     "hint": "hints have no effect here: remove them",

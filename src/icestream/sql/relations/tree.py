@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, fields, replace
 
 from sqlglot import exp
 
-from icestream.core.text import TextSpan
+from icestream.core.text_errors import TextSpan
 from icestream.core.times import Micros
 from icestream.sql.statements.aggregates import AggregateCall
 from icestream.sql.statements.dialect import written

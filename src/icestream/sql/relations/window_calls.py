@@ -15,7 +15,7 @@ from icestream.core.times import Micros
 from icestream.core.units import parse_interval
 from icestream.sql.relations.tree import TimeWindow
 from icestream.sql.statements.aggregates import called
-from icestream.sql.statements.text import Text
+from icestream.sql.statements.tokens import Text
 
 #: kinds by their names in SQL, and the numbers of intervals they take
 _KINDS = {

@@ -20,8 +20,8 @@ from typing import Any
 from sqlglot import exp
 
 from icestream.core.errors import DefinitionError
-from icestream.core.text import TextSpan
-from icestream.sql.statements.text import Text
+from icestream.core.text_errors import TextSpan
+from icestream.sql.statements.tokens import Text
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class _Parts:
 
 
 def called(node: exp.Expr) -> str | None:
-    """Return the lower-case name of the function that a node calls, if it is a call."""
+    """Return the lower-case name of the aggregate that a node calls, if it is a call."""
     if isinstance(node, exp.Filter | exp.WithinGroup | exp.IgnoreNulls | exp.RespectNulls):
         return called(node.this)
     if isinstance(node, exp.Any):

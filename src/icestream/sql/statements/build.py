@@ -20,13 +20,13 @@ from icestream.api.functions import AggregateExpression
 from icestream.api.result import Result
 from icestream.api.stream import Stream, Windowed
 from icestream.core.errors import DefinitionError
-from icestream.core.text import TextSpan
+from icestream.core.text_errors import TextSpan
 from icestream.core.units import format_interval
 from icestream.operators.object_aggregates.user_aggregates import UserAggregate
 from icestream.plan.windows.frame import RowsSlide
 from icestream.sql.statements.aggregates import AggregateCall
 from icestream.sql.statements.statement import Description, Named
-from icestream.sql.statements.text import Text
+from icestream.sql.statements.tokens import Text
 from icestream.sql.statements.windows import (
     CumulativeWindow,
     RangeWindow,
@@ -37,7 +37,7 @@ from icestream.sql.statements.windows import (
 
 
 def build(statement: Description, stream: Stream, own: Mapping[str, UserAggregate]) -> Result:
-    """Make the calls of the fluent API that a statement describes."""
+    """Build the calls of the fluent API that a statement describes."""
     text = statement.text
     if statement.where is not None:
         with _located(text, statement.where.place):
@@ -55,7 +55,7 @@ def build(statement: Description, stream: Stream, own: Mapping[str, UserAggregat
 
 
 def windowed_stream(stream: Stream, window: Window) -> Windowed:
-    """Apply a window to a stream."""
+    """Build the call that applies a statement's window to a stream."""
     if isinstance(window, RangeWindow):
         if window.slide is None:
             return stream.window(window.range, slide="event")

@@ -55,10 +55,10 @@ class Cql(Spark):
 
 
 def written(node: exp.Expr) -> str:
-    """Return an expression as Spark parses it; the text does not depend on the case of calls."""
+    """Return an expression in Spark's dialect; the text does not depend on the case of calls."""
     return node.sql(dialect=Cql, comments=False, normalize_functions="lower")
 
 
 def column(name: str) -> exp.Column:
-    """Return a reference to a result column of any name."""
+    """Return a reference, in Spark's dialect, to a result column of any name."""
     return exp.column(name, quoted=True)

@@ -16,7 +16,7 @@ from itertools import combinations, product
 from sqlglot import exp
 
 from icestream.sql.statements.dialect import written
-from icestream.sql.statements.text import Text
+from icestream.sql.statements.tokens import Text
 
 #: the keys that an element of the clause denotes: one, or none for columns of the window
 Resolve = Callable[[exp.Expr], Sequence[exp.Expr]]
@@ -26,7 +26,7 @@ Set = tuple[str, ...]
 def read_grouping(
     group: exp.Group | None, resolve: Resolve, text: Text
 ) -> tuple[list[exp.Expr], tuple[tuple[int, ...], ...] | None]:
-    """Return the keys, each once, and their sets by position; no sets for a plain list."""
+    """Read GROUP BY: the keys, each once, and their sets by position; none for a list."""
     if group is None:
         return [], None
     reader = _Reader(resolve)

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from icestream.core.errors import DefinitionError
-from icestream.core.text import TextSpan, guess
+from icestream.core.text_errors import TextSpan, guess
 from icestream.sql.statements.aggregates import ABSENT, NAMES, called
 from icestream.sql.statements.dialect import Cql, written
-from icestream.sql.statements.text import Text
+from icestream.sql.statements.tokens import Text
 
 
 @dataclass(frozen=True)

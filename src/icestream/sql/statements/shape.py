@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from sqlglot import Token, TokenType, exp
 
 from icestream.core.errors import DefinitionError
-from icestream.core.text import TextSpan, guess
-from icestream.sql.statements.text import Text, with_depth
+from icestream.core.text_errors import TextSpan, guess
+from icestream.sql.statements.tokens import Text, with_depth
 from icestream.sql.statements.windows import Window, parse_window
 
 _TWO_STREAMS = (
@@ -80,7 +80,7 @@ class StatementShape:
 
 
 def read_shape(text: Text, streams: Sequence[str]) -> StatementShape:
-    """Take a statement apart."""
+    """Read the shape of a statement: take its outer form apart."""
     brackets = window_brackets(text)
     tree = text.parse([TextSpan(place.start - 1, place.end + 1) for place in brackets])
     select = _checked(text, tree)

@@ -19,13 +19,13 @@ import sqlglot
 from sqlglot import exp
 
 from icestream.core.errors import DefinitionError
-from icestream.core.text import TextSpan
+from icestream.core.text_errors import TextSpan
 from icestream.sql.statements.aggregates import AggregateCall, CallReader, called
 from icestream.sql.statements.dialect import Cql, column, written
 from icestream.sql.statements.grouping import read_grouping
 from icestream.sql.statements.names import Names, NameScope
 from icestream.sql.statements.shape import read_shape
-from icestream.sql.statements.text import Text
+from icestream.sql.statements.tokens import Text
 from icestream.sql.statements.windows import RowsWindow, Window, heading
 
 

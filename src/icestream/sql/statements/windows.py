@@ -23,10 +23,10 @@ import re
 from dataclasses import dataclass
 
 from icestream.core.errors import DefinitionError
-from icestream.core.text import TextSpan, guess
+from icestream.core.text_errors import TextSpan, guess
 from icestream.core.times import Micros
 from icestream.core.units import format_interval, parse_interval
-from icestream.sql.statements.text import Text
+from icestream.sql.statements.tokens import Text
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ _STRUCTS = {CumulativeWindow: "window", SessionWindow: "session_window"}
 
 
 def heading(window: Window) -> str:
-    """Return the name of the first result column: a struct of start and end, or the instant."""
+    """Return the name of a window's column in the result: a struct of bounds, or the instant."""
     if isinstance(window, RangeWindow) and isinstance(window.slide, int):
         return "window"
     return _STRUCTS.get(type(window), "time")
@@ -119,7 +119,7 @@ class _Lexeme:
 
 
 def parse_window(text: Text, place: TextSpan) -> tuple[Window, tuple[TextSpan, ...]]:
-    """Parse the clause in brackets at a place; also return the places of partition columns."""
+    """Parse the window clause in brackets at a place; also return places of partition columns."""
     return _Parser(text, place).window()
 
 

@@ -233,7 +233,7 @@ class SlotStore:
 
 
 def move_out(frames: Frames, frame: int, block: int, place: BlockAddress) -> None:
-    """Write a block from a frame to its place."""
+    """Write a block from a frame to its place in the store."""
     data = frames.seal(frame, block)
     with _refusals_named(place.path):
         written = 0
@@ -245,7 +245,7 @@ def move_out(frames: Frames, frame: int, block: int, place: BlockAddress) -> Non
 
 
 def move_in(frames: Frames, frame: int, block: int, place: BlockAddress) -> None:
-    """Read a block from its place into a frame, and check it."""
+    """Read a block from its place in the store into a frame, and check it."""
     data = frames.block(frame)
     with _refusals_named(place.path):
         read = os.preadv(place.file, [data], place.offset)

@@ -24,8 +24,8 @@ import numpy.typing as npt
 
 from icestream.core.arrays import Ids, Ints, Slots, Table
 from icestream.core.times import INFINITY, MINUS_INFINITY
-from icestream.kernels import lookup
-from icestream.kernels.groups import extents as kernels
+from icestream.kernels import hash_index
+from icestream.kernels.groups import directory_passes as kernels
 from icestream.kernels.groups import heap, inline_groups
 from icestream.state.arena import Arena
 from icestream.state.budget import Refused
@@ -36,17 +36,17 @@ ENTRY = (heap.ROOT, heap.COLD, heap.CHAIN, heap.ROOT_EXPIRY, heap.DUE)
 
 
 def part(synopsis: int) -> int:
-    """Return the column where the words of a synopsis begin."""
+    """Return the column of the directory of groups where the words of a synopsis begin."""
     return heap.GROUP + synopsis * heap.PARTS
 
 
 def entry_width(synopses: int) -> int:
-    """Return the words of a group's entry: its id and its state on the log."""
+    """Return the words of a group's entry in the directory: its id and its state on the log."""
     return 2 + synopses * len(ENTRY)
 
 
 def slot_order(slots: Slots) -> Ints:
-    """Return the sort order of distinct slots; with duplicates, some or all of them."""
+    """Return the sort order of distinct slots of the directory; duplicates may be lost."""
     if not len(slots) or int(slots.max()) > 8 * len(slots):
         return np.argsort(slots)
     places = np.full(int(slots.max()) + 1, -1, dtype=np.int64)
@@ -55,7 +55,7 @@ def slot_order(slots: Slots) -> Ints:
 
 
 def is_empty_entry(entries: Ints) -> npt.NDArray[np.bool_]:
-    """Return which entries describe a group without rows and without a timer."""
+    """Return which directory entries are of a group without rows and without a timer."""
     cold, due = (entries[:, 2 + ENTRY.index(c) :: len(ENTRY)] for c in (heap.COLD, heap.DUE))
     return np.asarray((cold == 0).all(axis=1) & (due == INFINITY).all(axis=1))
 
@@ -143,7 +143,7 @@ class GroupDirectory:
         """Return the slot of each group, -1 for those that are not open."""
         slots = np.full(len(id_high), -1, dtype=np.int64)
         if self._index.capacity:
-            lookup.find(self._places, self._rows.view, id_high, id_low, slots)
+            hash_index.find(self._places, self._rows.view, id_high, id_low, slots)
         return slots
 
     def open(self, id_high: Ids, id_low: Ids, stamp: int) -> Slots:
@@ -160,7 +160,7 @@ class GroupDirectory:
     def close(self, slots: Slots) -> None:
         """Close groups; their slots may be reused."""
         if len(slots):
-            lookup.remove_all(self._places, self._rows.view, slots)
+            hash_index.remove_all(self._places, self._rows.view, slots)
             kernels.close_slots(self._rows.view, self._facts.view, slots)
 
     def shrink(self, size: int) -> None:
@@ -171,7 +171,7 @@ class GroupDirectory:
         places = 1 << (2 * capacity - 1).bit_length()
         if places < self._index.capacity:
             self._index.resize(places)
-        lookup.insert_all(self._places, self._rows.view, np.arange(self.used))
+        hash_index.insert_all(self._places, self._rows.view, np.arange(self.used))
         if capacity < self._rows.capacity:
             self._rows.resize(capacity)
 
@@ -193,7 +193,9 @@ class GroupDirectory:
 
     def entries(self, slots: Slots) -> Ints:
         """Return the entries of groups, a row each: their state on the log, not in memory."""
-        return np.asarray(self.table[slots[:, None], self.entry_columns])
+        entries = np.empty((len(slots), len(self.entry_columns)), dtype=np.int64)
+        inline_groups.copy_entries(self.table, self.entry_columns, slots, entries)
+        return entries
 
     def adopt(self, slots: Slots, entries: Ints) -> None:
         """Fill in the entries of groups that were just opened."""
@@ -206,7 +208,8 @@ class GroupDirectory:
         table[slots, at + heap.ROOT_EXPIRY] = MINUS_INFINITY
         table[slots, at + heap.COLD] = 0
         table[slots, at + heap.CHAIN] = 0
-        table[slots, at + heap.FLAGS] |= heap.WHOLE
+        flags = table[slots, at + heap.FLAGS] & heap.PLAIN_FLAGS
+        table[slots, at + heap.FLAGS] = flags | heap.WHOLE
 
     # -- growth ----------------------------------------------------------------------------
 
@@ -229,5 +232,5 @@ class GroupDirectory:
         if places > self._index.capacity:
             self._index.resize(places)
             self._index.view[:] = 0
-            lookup.insert_all(self._places, self._rows.view, self.every())
+            hash_index.insert_all(self._places, self._rows.view, self.every())
         self._rows.resize(capacity)

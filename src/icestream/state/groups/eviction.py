@@ -33,8 +33,7 @@ import numpy as np
 from icestream.core.arrays import Ids, Ints, Mask, Slots
 from icestream.core.errors import BudgetError
 from icestream.core.times import INFINITY
-from icestream.kernels.groups import cold, extent_plan, inline_groups
-from icestream.kernels.groups import extents as kernels
+from icestream.kernels.groups import cold, directory_passes, inline_groups
 from icestream.kernels.groups import heap as k
 from icestream.state.budget import Budget, Refused, fail
 from icestream.state.groups.directory import GroupDirectory, part
@@ -112,7 +111,7 @@ class GroupEviction:
 
     def touch(self, slots: Slots) -> None:
         """Record that this chunk accesses groups."""
-        kernels.stamp(self._directory.table, slots, self._facts[Fact.CHUNK])
+        directory_passes.stamp(self._directory.table, slots, self._facts[Fact.CHUNK])
         self._facts[Fact.NAMED] += len(slots)
 
     def _open(self, id_high: Ids, id_low: Ids) -> Slots:
@@ -160,7 +159,7 @@ class GroupEviction:
         self._heap.stow(slots, self._facts[Fact.HALVED], rows)
         # an empty entry is needed if it has to hide older ones
         places = np.empty(len(slots), dtype=np.int64)
-        needed = places[: extent_plan.list_needed(directory.table, slots, places)]
+        needed = places[: directory_passes.list_needed(directory.table, slots, places)]
         self._index.merge(rows[needed[in_order(*identities(rows[needed, :2]))]])
         directory.close(slots)
         self._facts[Fact.DEMOTED] += len(slots)
@@ -184,7 +183,7 @@ class GroupEviction:
 
     def sweep(self) -> None:
         """Close groups without rows."""
-        self._directory.close(self._directory.listed(extent_plan.list_gone))
+        self._directory.close(self._directory.listed(directory_passes.list_gone))
 
     def due(self, synopsis: int, watermark: int, most: int) -> Slots:
         """Return groups that are due; at most `most` of them come from the cold index."""
@@ -244,7 +243,7 @@ class GroupEviction:
         """Return the blocks that groups have in memory."""
         blocks, size = np.empty(len(slots), dtype=np.int64), self._heap.block_words
         directory = self._directory
-        extent_plan.words_of(directory.table, directory.parts, slots, False, size, blocks)
+        directory_passes.words_of(directory.table, directory.parts, slots, False, size, blocks)
         return blocks // size
 
     @property
@@ -279,7 +278,7 @@ class GroupEviction:
 
     def _evictable(self, before: int = INFINITY) -> Slots:
         """Return slots with rows in memory that the call in progress does not need."""
-        return self._directory.listed(extent_plan.list_held, self._pinned or -1, before)
+        return self._directory.listed(directory_passes.list_held, self._pinned or -1, before)
 
     def _evict_oldest(self, blocks: int) -> None:
         """Evict the groups that were accessed longest ago."""
@@ -295,7 +294,7 @@ class GroupEviction:
 
 
 def taken(parts: list[Slots]) -> Slots:
-    """Empty a list of slots and return them as one."""
+    """Empty a list of slots of groups to evict and return them as one."""
     together = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
     parts.clear()
     return together

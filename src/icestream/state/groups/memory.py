@@ -20,7 +20,7 @@ import numpy as np
 
 from icestream.core.arrays import Ids, Ints, Mask, Slots
 from icestream.core.times import INFINITY, MINUS_INFINITY
-from icestream.kernels.groups import extent_plan
+from icestream.kernels.groups import directory_passes as passes
 from icestream.kernels.groups import heap as k
 from icestream.state.groups.directory import GroupDirectory, part
 from icestream.state.groups.extents import Chains, picked
@@ -91,7 +91,7 @@ class Memory:
         skipped, cleans = np.empty((2, len(slots)), dtype=np.int64)
         offsets = np.empty(len(slots) + 1, dtype=np.int64)
         table = self.directory.table
-        cold = extent_plan.measure(table, part(synopsis), slots, whole, skipped, offsets, cleans)
+        cold = passes.measure(table, part(synopsis), slots, whole, skipped, offsets, cleans)
         return GatherSizes(skipped, offsets, cleans, cold)
 
     def gather(

@@ -25,12 +25,12 @@ Durability = Literal["log", "evict"]
 
 
 def forever(scope: int) -> str:
-    """Return the lifetime class of a store's extents that never expire; the store cleans them."""
+    """Return the option for a store's extents that never expire: their lifetime class."""
     return f"forever-{scope}"
 
 
 def lifetimes(scopes: int) -> tuple[str, ...]:
-    """Return the lifetime classes of a shard with `scopes` stores, without that of snapshots."""
+    """Return the lifetime classes, by the options of `scopes` stores, without that of snapshots."""
     return (ROWS, *map(forever, range(scopes)))
 
 

@@ -58,7 +58,7 @@ class Pieces(NamedTuple):
 
 
 def rows_of(words: Ints, offsets: Ints) -> RowsOf:
-    """Find the rows of groups whose words are stored one after the other."""
+    """Find the rows to rank of groups whose words are stored one after the other."""
     starts = np.empty(len(words), dtype=np.int64)
     starts = starts[: row_starts(words, starts)]
     groups = np.searchsorted(offsets, starts, side="right") - 1
@@ -74,7 +74,7 @@ def ranks_of(words: Ints, starts: Ints, rank_at: int, is_float: bool) -> npt.NDA
 def cut(
     words: Ints, offsets: Ints, rank_at: int, is_float: bool, expiry_at: int, never: int
 ) -> Pieces:
-    """Sort the rows of each group, best first, and cut them into pieces."""
+    """Sort the rows of each group by rank, best first, and cut them into pieces."""
     rows = rows_of(words, offsets)
     ranks = ranks_of(words, rows.starts, rank_at, is_float)
     # ascending by rank, then reversed: negating a rank could overflow

@@ -13,6 +13,9 @@ Invariants:
 3. All state is in the arena between two versions (`test_a_store_goes_on_in_another_task`).
 4. Reading a cold group takes no memory and evicts no others, unless it was read before
    (`test_a_cold_group_comes_back_when_it_is_asked_for_again`).
+5. After a version, less than half the words of a large group are worn
+   (`test_bounded_worn_groups_are_consolidated`), and memory and log are a small multiple of the
+   live bytes (`icestream.state.groups.cleaning`).
 
 Cost: attaching is O(1); calls are O(rows and groups accessed), plus reads from the log. The first
 chunk and the end of a version scan all groups of the directory.
@@ -33,8 +36,9 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints, Mask, Slots
 from icestream.core.times import INFINITY, Micros
-from icestream.kernels.groups import extent_plan, inline_groups
+from icestream.kernels.groups import directory_passes as passes
 from icestream.kernels.groups import heap as k
+from icestream.kernels.groups import inline_groups
 from icestream.state.groups.cleaning import Cleaner
 from icestream.state.groups.directory import (
     ENTRY,
@@ -50,7 +54,7 @@ from icestream.state.groups.heap import Heap
 from icestream.state.groups.inline_groups import InlineGroupWriter
 from icestream.state.groups.memory import Gathered, Memory
 from icestream.state.groups.migration import Mover
-from icestream.state.groups.options import Past, Pressure, StoreOptions, StoreSpace, forever
+from icestream.state.groups.options import Past, Pressure, StoreOptions, StoreSpace
 from icestream.state.groups.recovery import StoreRecovery
 from icestream.state.groups.spec import GroupRows, Groups, Synopsis
 from icestream.state.groups.view import GroupView
@@ -66,6 +70,8 @@ HEAP = 15 / 32
 #: free and they take at least this part of it
 SPILL = 4
 RESIDUE = 256
+#: worn words of a group that are not worth consolidating it
+FEW_WORN = 64
 
 
 class GroupStore(Groups):
@@ -152,16 +158,21 @@ class GroupStore(Groups):
         self._inline_writer = InlineGroupWriter(writer, widths)
         make_room = self._eviction.make_room
         self.mover = Mover(self.memory, writer, self.options, make_room, self._codecs)
-        self._cleaner = Cleaner(arena, self.name, self.facts)
+        self._cleaner = Cleaner(arena, self.name, self.facts, self.log, self.memory.expiry_at)
         self._history = StoreRecovery(self, space, scope, self._cleaner, self.options.record_bytes)
-        self._forever = forever(scope)
+        self._wears = [
+            (number, synopsis.wear, -1 if sign is None else self._codecs[number].place(sign))
+            for number, synopsis in enumerate(self._synopses)
+            if synopsis.wear is not None
+            for sign in [synopsis.wear.sign]
+        ]
         self._eviction.evict = self.mover.evict
         self._eviction.save = self.mover.save
         self._eviction.spill = self._spill
         self._eviction.settle = self._settle
         #: whether a timer was set in this version
         self._reminded = False
-        #: ordinals of segments that are no longer needed before their expiry
+        #: ordinals of segments that this store no longer needs
         self.released: tuple[int, ...] = ()
 
     # -- groups ----------------------------------------------------------------------------
@@ -200,7 +211,7 @@ class GroupStore(Groups):
         words = np.empty(len(slots), dtype=np.int64)
         table, parts = self.directory.table, self.directory.parts
         chosen = parts[list(synopses)] if synopses else parts
-        extent_plan.words_of(table, chosen, slots, True, 1, words)
+        passes.words_of(table, chosen, slots, True, 1, words)
         yield from self._eviction.parts(slots, words)
 
     def read(self, synopsis: int, slots: Slots) -> GroupRows:
@@ -315,7 +326,7 @@ class GroupStore(Groups):
     def bytes_known(self) -> int:
         """Bytes that the rows of all groups of the directory would take in memory."""
         words = self.heap.block_words
-        return extent_plan.known_words(self.directory.table, words) // words * self.heap.block_bytes
+        return passes.known_words(self.directory.table, words) // words * self.heap.block_bytes
 
     def candidates(self) -> Slots:
         """Slots of groups in memory that may be evicted; during a call, none of this chunk."""
@@ -351,6 +362,11 @@ class GroupStore(Groups):
 
     # -- versions --------------------------------------------------------------------------
 
+    def is_crowded(self, watermark: Micros) -> bool:
+        """Return whether the version should end with a snapshot, because too much is dead."""
+        self.facts[Fact.WATERMARK] = max(watermark, self.facts[Fact.WATERMARK])
+        return self._cleaner.is_crowded(self)
+
     def end_version(self, watermark: Micros, *, snapshot: bool = False) -> None:
         """Write what a restore needs, before the segments of this version are sealed.
 
@@ -359,22 +375,26 @@ class GroupStore(Groups):
         self.facts.next(Fact.CHUNK)
         self.facts[Fact.WATERMARK] = max(watermark, self.facts[Fact.WATERMARK])
         self.mover.expire()
-        self._cleaner.clean(self)
+        self._consolidate_worn()
+        self.released = ()
+        if snapshot or (self.options.durability == "evict" and self._cleaner.is_crowded(self)):
+            self.released = self._cleaner.clean(self)
         if self.options.durability == "log":
             self._log_news()
         if 16 * self.directory.bytes > 17 * self.directory.ample:
             self._eviction.shrink(self.directory.ample)
-        written = self.log.traffic.classes.pop(self._forever, 0)
-        if written:
-            self._cleaner.note(self.log.open[self._forever], written)
+        self._cleaner.note_written()
         if snapshot and self.options.durability == "log":
             self._history.save()
-        self.released = ()
-        if snapshot or self.options.durability == "evict":
-            self.released = self._cleaner.released()
         self._count_reads()
         self.log.rest()
         self.facts[Fact.SWEEP] = 1
+
+    @property
+    def segments(self) -> list[int]:
+        """Ordinals of the segments that this store needs."""
+        ordinals: list[int] = self._cleaner.segments[:, 0].tolist()
+        return ordinals
 
     @property
     def snapshot_bytes(self) -> int:
@@ -418,6 +438,15 @@ class GroupStore(Groups):
 
     # -- internals -------------------------------------------------------------------------
 
+    def _consolidate_worn(self) -> None:
+        """Rewrite groups in which half of the words cancel or replace others."""
+        for synopsis, wear, _ in self._wears:
+            slots = self.directory.listed(passes.list_worn, part(synopsis), FEW_WORN)
+            for some in self.portions(slots, (synopsis,)) if len(slots) else ():
+                with self._eviction.pins(some):
+                    found = self._rows(synopsis, self.mover.read(synopsis, some).live)
+                    self.rewrite(synopsis, some, wear.consolidated(found))
+
     @property
     def _keeps_inline(self) -> int:
         """Words of a group that can be stored inline with its entry: about a row of each synopsis.
@@ -433,6 +462,9 @@ class GroupStore(Groups):
         encoded = self._codecs[synopsis].encode(rows)
         expiry_at, watermark = self.memory.expiry_at[synopsis], self.facts[Fact.WATERMARK]
         slots = np.ascontiguousarray(slots)
+        for number, _, sign_at in self._wears:
+            if number == synopsis:
+                self.heap.wear(synopsis, slots, encoded, sign_at)
         done = 0
         while True:
             done = self.heap.append(synopsis, slots, encoded, done, expiry_at, watermark)
@@ -513,9 +545,7 @@ class GroupStore(Groups):
         Rows on top of a cold root are freed; any other group is clean when evicted later. If only
         evicted groups are written, only rows on top of a cold root are written here.
         """
-        some = (
-            extent_plan.list_news if self.options.durability == "log" else extent_plan.list_residue
-        )
+        some = passes.list_news if self.options.durability == "log" else passes.list_residue
         self._write_news(some, self.facts[Fact.CHUNK], mirrored=True)
 
     def _residue(self) -> int:
@@ -523,7 +553,7 @@ class GroupStore(Groups):
         words = 0
         for synopsis in range(len(self._synopses)):
             before = self.facts[Fact.CHUNK]
-            slots = self.directory.listed(extent_plan.list_residue, part(synopsis), before)
+            slots = self.directory.listed(passes.list_residue, part(synopsis), before)
             words += int(self.memory.column(synopsis, k.WORDS, slots).sum())
         return words
 
@@ -537,13 +567,13 @@ class GroupStore(Groups):
     def _news(self, synopsis: int, slots: Slots) -> Ints:
         """Return the words of groups that are not on the log."""
         words = np.empty(len(slots), dtype=np.int64)
-        extent_plan.news_of(self.directory.table, part(synopsis), slots, words)
+        passes.news_of(self.directory.table, part(synopsis), slots, words)
         return words
 
     def _log_news(self) -> None:
-        self._write_news(extent_plan.list_news, INFINITY)
+        self._write_news(passes.list_news, INFINITY)
         if not self._reminded:
             return
         for synopsis in range(len(self._synopses)):
-            slots = self.directory.listed(extent_plan.list_reminded, part(synopsis))
+            slots = self.directory.listed(passes.list_reminded, part(synopsis))
             self._history.log_reminders(synopsis, slots)

@@ -23,7 +23,7 @@ import numpy as np
 
 from icestream.core.arrays import Ints, Mask, Slots
 from icestream.core.times import INFINITY
-from icestream.kernels.groups import extent_plan
+from icestream.kernels.groups import directory_passes
 from icestream.kernels.groups import heap as k
 from icestream.kernels.groups.extents import (
     BACK,
@@ -108,7 +108,7 @@ class ExtentWriter:
             again = plan.again[places]
             markers[places] = self._append(synopsis, extents, again, kind, mirrored)
         table, at = self.memory.directory.table, part(synopsis)
-        extent_plan.settle(table, at, slots, whole, plan.headers, sizes, plan.oldest, markers)
+        directory_passes.settle(table, at, slots, whole, plan.headers, sizes, plan.oldest, markers)
 
     def write_again(self, synopsis: int, extents: Extents) -> Ints:
         """Write groups that the directory does not have, whole and in order; return the markers."""
@@ -121,7 +121,7 @@ class ExtentWriter:
         headers = np.empty((len(slots), HEADER), dtype=np.int64)
         oldest, written = np.empty((2, len(slots)), dtype=np.int64)
         again = np.empty(len(slots), dtype=np.bool_)
-        count = extent_plan.describe(
+        count = directory_passes.describe(
             memory.directory.table,
             part(synopsis),
             slots,

@@ -211,7 +211,7 @@ class SortedEntries:
 
 
 def together(sources: Sequence[SortedEntries], width: int, some: int) -> Iterator[Ints]:
-    """Yield the first words of the entries of all sources in order, `some` at a time.
+    """Yield the first words of the entries of all sorted runs in order, `some` at a time.
 
     The oldest source comes first; of several entries of a group, the newest is yielded.
     """

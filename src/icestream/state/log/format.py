@@ -154,7 +154,7 @@ class Record:
 
 
 def whole(value: object, least: int = -(2**63), most: int = 2**63 - 1) -> int:
-    """Return an integer read from a file; ValueError unless it is an integer in the range."""
+    """Return an integer of a file format; ValueError unless it is an integer in the range."""
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         msg = f"{str(value)[:80]} is not an integer from {least} to {most}"
         raise ValueError(msg)
@@ -162,7 +162,7 @@ def whole(value: object, least: int = -(2**63), most: int = 2**63 - 1) -> int:
 
 
 def text(value: object) -> str:
-    """Return a string read from a file; ValueError if it is not a string."""
+    """Return a string of a file format; ValueError if it is not a string."""
     if not isinstance(value, str):
         msg = f"{str(value)[:80]} is not a string"
         raise ValueError(msg)  # noqa: TRY004 - a file is wrong, not a program
@@ -170,7 +170,7 @@ def text(value: object) -> str:
 
 
 def file_name(value: object) -> str:
-    """Return a file name read from a file; ValueError if it leads out of its folder."""
+    """Return a file name in a file format; ValueError if it leads out of its folder."""
     if not _NAME.fullmatch(text(value)):
         msg = f"{str(value)[:80]!r} is not the name of a file inside the checkpoint"
         raise ValueError(msg)
@@ -178,37 +178,37 @@ def file_name(value: object) -> str:
 
 
 def ordinal_of(marker: int) -> int:
-    """Return the ordinal of the segment that a marker points into."""
+    """Return the ordinal of the segment that the format of a marker gives."""
     return marker >> 32
 
 
 def offset_of(marker: int) -> int:
-    """Return the offset in its segment's record stream that a marker points to."""
+    """Return the offset in its segment's record stream that the format of a marker gives."""
     return (marker & 0xFFFFFFFF) * ALIGNMENT
 
 
 def show_marker(marker: int) -> str:
-    """Format a marker for people: ordinal and byte offset."""
+    """Format a marker of the log for people: ordinal and byte offset."""
     return f"{ordinal_of(marker)}:{offset_of(marker)}"
 
 
 def padded(length: int) -> int:
-    """Return the bytes of a payload in the stream; even an empty one needs an offset of its own."""
+    """Return the bytes of a payload in the format of a segment; even an empty one takes some."""
     return (length + ALIGNMENT - 1) & -ALIGNMENT or ALIGNMENT
 
 
 def part_checksum(ordinal: int, block: int, data: bytes | bytearray | memoryview) -> int:
-    """Return the checksum of a block, or of its directory part, bound to its position."""
+    """Return the checksum, in a segment's format, of a block or of its directory part."""
     return xxhash.xxh3_64_intdigest(data, ordinal << 32 | block)
 
 
 def pack_header(codec: str | None, ordinal: int) -> bytes:
-    """Return the header of a segment."""
+    """Return the header of a segment in its byte format."""
     fields = (HEADER_MAGIC, VERSION, CODECS.index(codec), 0, ordinal, 0)
     checked = HEADER.pack(*fields, 0)[:HEADER_CHECKED]
     return HEADER.pack(*fields, xxhash.xxh3_64_intdigest(checked))
 
 
 def footer_checksum(ordinal: int, header: bytes, table: bytes, trailer: bytes) -> int:
-    """Return the checksum that covers the whole file."""
+    """Return the checksum in the format's footer that covers the whole segment file."""
     return xxhash.xxh3_64_intdigest(header + table + trailer[:TRAILER_CHECKED], ordinal)

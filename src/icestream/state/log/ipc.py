@@ -13,7 +13,7 @@ import pyarrow as pa
 
 
 def write_table(table: pa.Table | pa.RecordBatch) -> pa.Buffer:
-    """Return a table or batch as an Arrow IPC stream."""
+    """Return a table or batch as an Arrow IPC stream, the payload of a record."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as stream:
         stream.write(table)

@@ -74,7 +74,7 @@ class MappedSegments:
 
 
 def give_back(words: Ints) -> None:
-    """Release the pages of a mapped file from the process; an access brings them back."""
+    """Release the pages of a mapped segment from the process; an access brings them back."""
     view: Any = words.base
     owner = view.obj if isinstance(view, memoryview) else view
     if isinstance(owner, mmap.mmap):

@@ -127,7 +127,7 @@ class HeapArrays:
 
 
 def grow(targets: Sequence[tuple[GrowingArray, int]]) -> None:
-    """Grow every array to at least its capacity, or none and raise the refusal."""
+    """Grow every array of a queue to at least its capacity, or none and raise the refusal."""
     grown: list[tuple[GrowingArray, int]] = []
     try:
         for array, capacity in targets:
@@ -141,7 +141,7 @@ def grow(targets: Sequence[tuple[GrowingArray, int]]) -> None:
 
 
 def grow_ahead(targets: Sequence[tuple[GrowingArray, int]], most: int | None = None) -> None:
-    """Grow arrays with room to spare if that fits, else to just what is needed.
+    """Grow arrays of a queue with room to spare if that fits, else to just what is needed.
 
     No array gets room for more than `most` rows unless it needs them.
     """

@@ -25,9 +25,9 @@ import pyarrow as pa
 from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError, InputError
 from icestream.core.times import MINUS_INFINITY, Micros
-from icestream.kernels import lookup
-from icestream.kernels.queue import batch
+from icestream.kernels import hash_index
 from icestream.kernels.queue import queue as k
+from icestream.kernels.queue import update_batches
 from icestream.kernels.queue.order import ReaderArrays
 from icestream.kernels.queue.queue import CellArrays
 from icestream.state.budget import Refused
@@ -132,14 +132,14 @@ class KeyCells:
         """Add a reader that waits for updates from the next one on."""
         grow(reader.targets(self._room))
         if reader.is_new:
-            batch.blank_keys(reader.kernel, self.seen)
+            update_batches.blank_keys(reader.kernel, self.seen)
         self._readers.append(reader)
 
     def find(self, id_high: Identity, id_low: Identity) -> Ints:
         """Return the cell of each key, -1 for unknown keys."""
         slots = np.empty(len(id_high), dtype=np.int64)
         store = self.kernel
-        lookup.find(store.places, store.cells, id_high, id_low, slots)
+        hash_index.find(store.places, store.cells, id_high, id_low, slots)
         return slots
 
     def register(self, id_high: Identity, id_low: Identity) -> Ints:
@@ -153,7 +153,7 @@ class KeyCells:
     ) -> None:
         """Add updates for all readers; a refusal changes nothing."""
         slots, encoded = self.place(id_high, id_low, arrived, rows, self._reserve_values)
-        batch.enqueue_batch(
+        update_batches.enqueue_batch(
             self.kernel, self.kernel_readers, slots, arrived, encoded.words, encoded.offsets
         )
 
@@ -202,7 +202,7 @@ class KeyCells:
             offsets = np.zeros(len(slots) + 1, dtype=np.int64)
             np.cumsum(self._cells.view[slots, k.SIZE], out=offsets[1:])
         words = np.empty(int(offsets[-1]), dtype=np.int64)
-        batch.copy_values(self.kernel, slots, offsets, words)
+        update_batches.copy_values(self.kernel, slots, offsets, words)
         return self.codec.decode(words, len(slots))
 
     def identities(self, slots: Ints) -> tuple[Identity, Identity]:
@@ -228,7 +228,7 @@ class KeyCells:
 
     def drop(self, slots: Ints) -> None:
         """Forget keys for which no reader waits."""
-        batch.drop_keys(self.kernel, slots)
+        update_batches.drop_keys(self.kernel, slots)
 
     def forget(self, before: Micros) -> int:
         """Forget keys not updated since `before` for which no reader waits; return how many."""
@@ -242,7 +242,7 @@ class KeyCells:
 
     def _check(self, slots: Ints, arrived: Ints) -> None:
         if self.late == "refuse":
-            at = int(batch.first_late(self.kernel, slots, arrived))
+            at = int(update_batches.first_late(self.kernel, slots, arrived))
             if at >= 0:
                 msg = (
                     f"update {at} of the batch arrived at {int(arrived[at])}, before the newest of "
@@ -260,7 +260,7 @@ class KeyCells:
         try:
             self.pages.reserve(most)
         except Refused:
-            self.pages.reserve(int(batch.units_wanted(self.kernel, slots, offsets)))
+            self.pages.reserve(int(update_batches.units_wanted(self.kernel, slots, offsets)))
 
     def _add(self, id_high: Identity, id_low: Identity, slots: Ints, missing: Ints) -> None:
         """Give cells to keys without one, to all or to none."""
@@ -269,7 +269,7 @@ class KeyCells:
         try:
             done = 0
             while done < len(slots):
-                done = batch.add_keys(
+                done = update_batches.add_keys(
                     self.kernel, self.kernel_readers, id_high, id_low, slots, done
                 )
                 if done < len(slots):
@@ -280,7 +280,7 @@ class KeyCells:
 
     def _drop(self, slots: Ints) -> None:
         """Remove cells that were added in vain."""
-        batch.drop_keys(self.kernel, np.unique(slots[slots >= 0]))
+        update_batches.drop_keys(self.kernel, np.unique(slots[slots >= 0]))
 
     def _make_room(self, keys: int) -> None:
         """Grow the arrays by key, by half if that fits."""
@@ -321,4 +321,4 @@ class KeyCells:
             store = self.kernel
             store.places[:] = 0
             live = np.flatnonzero(self.column(k.COUNT) >= 0)
-            lookup.insert_all(store.places, store.cells, live)
+            hash_index.insert_all(store.places, store.cells, live)

@@ -26,8 +26,8 @@ import numpy.typing as npt
 
 from icestream.core.arrays import Ints, Mask
 from icestream.core.times import INFINITY, Micros
-from icestream.kernels.queue import batch
 from icestream.kernels.queue import queue as k
+from icestream.kernels.queue import update_batches
 from icestream.kernels.queue.order import (
     FLYING,
     LIST,
@@ -294,7 +294,7 @@ class ColdKeys:
         )
         nothing = np.full(len(keys), NONE, dtype=np.int64)
         times = np.full(len(keys), at, dtype=np.int64)
-        batch.deliver_batch(kernel, np.arange(len(keys)), nothing, nothing, times)
+        update_batches.deliver_batch(kernel, np.arange(len(keys)), nothing, nothing, times)
         return keys
 
     def _count(self, idle: Ints, opened: Ints, sign: int) -> None:

@@ -30,8 +30,8 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ints, Mask
 from icestream.core.times import Micros
-from icestream.kernels.queue import batch
 from icestream.kernels.queue import queue as k
+from icestream.kernels.queue import update_batches
 from icestream.kernels.queue.order import (
     APPLICATION_STALENESS,
     FLYING,
@@ -185,7 +185,7 @@ class KeyEviction:
         # keys whose values have no place yet must not be evicted
         pinned = self._pinned(slots) if held is None else self._pinned(slots, held)
         while True:
-            units = int(batch.units_wanted(cells.kernel, slots[waits], offsets))
+            units = int(update_batches.units_wanted(cells.kernel, slots[waits], offsets))
             try:
                 cells.pages.reserve(units)
                 break
@@ -337,7 +337,7 @@ class KeyEviction:
         self._account.reserve(needed)
         try:
             words = np.empty(int(offsets[-1]), dtype=np.int64)
-            batch.copy_values(cells.kernel, waits, offsets, words)
+            update_batches.copy_values(cells.kernel, waits, offsets, words)
             rows = self._rows(slots)
             for reader in self._readers:
                 leave_lists(reader.order.kernel, waits)

@@ -20,8 +20,8 @@ import pyarrow as pa
 from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
-from icestream.kernels.queue import batch
 from icestream.kernels.queue import queue as k
+from icestream.kernels.queue import update_batches
 from icestream.kernels.queue.order import SINCE, next_keys
 from icestream.kernels.queue.staleness import NONE
 from icestream.state.keys import Identity
@@ -95,10 +95,10 @@ class QueueReader:
         """
         most = min(count, len(self))
         slots, since, arrived = (np.empty(most, dtype=np.int64) for _ in range(3))
-        batch.take_batch(self.cells.kernel, self.order.kernel, now, slots, since, arrived)
+        update_batches.take_batch(self.cells.kernel, self.order.kernel, now, slots, since, arrived)
         rows = self.cells.values(slots)
         id_high, id_low = self.cells.identities(slots)
-        batch.release_batch(self.cells.kernel, slots)
+        update_batches.release_batch(self.cells.kernel, slots)
         return Dequeued(id_high, id_low, since, arrived, rows)
 
     def read(self, count: int, now: Micros | None = None) -> Dequeued:
@@ -153,7 +153,7 @@ class QueueReader:
         slots = self.cells.find(id_high, id_low)
         nothing = np.full(len(slots), NONE, dtype=np.int64)
         times = np.full(len(slots), at, dtype=np.int64) if np.isscalar(at) else np.asarray(at)
-        batch.deliver_batch(
+        update_batches.deliver_batch(
             self.order.kernel,
             slots,
             nothing if since is None else since,
@@ -191,7 +191,7 @@ class QueueReader:
             raise DefinitionError(msg)
         gaps = np.broadcast_to(np.asarray(gap, np.float64), len(id_high))
         slots = self.cells.register(id_high, id_low)
-        batch.weigh_batch(
+        update_batches.weigh_batch(
             self.cells.kernel,
             self.order.kernel,
             slots,

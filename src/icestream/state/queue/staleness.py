@@ -88,7 +88,7 @@ def by_key(
 
 
 def ramps(keys: Ints, kind: int, now: Micros) -> tuple[Reals, Ints, Reals, Reals]:
-    """Return area and largest value of each key, and the ends of the ramps that are open.
+    """Return area and largest staleness of each key, and the ends of the ramps that are open.
 
     Args:
         keys: words of the keys for a reader.
@@ -107,7 +107,7 @@ def ramps(keys: Ints, kind: int, now: Micros) -> tuple[Reals, Ints, Reals, Reals
 
 
 def add_ramps(profile: Reals, begins: Reals, ends: Reals) -> None:
-    """Add ramps to a profile."""
+    """Add ramps to a profile of staleness."""
     for values, sign in ((ends, 1.0), (begins, -1.0)):
         places = bins_of(values)
         np.add.at(profile[:, 0], places, sign)
@@ -160,25 +160,25 @@ def quantile(profile: Reals, total: float, part: float) -> float:
 
 
 def bins_of(values: Reals) -> Ints:
-    """Return the bins of many values, as `bin_of` does for one."""
+    """Return the bins of many values of staleness, as `bin_of` does for one."""
     bits = np.maximum(values, 1.0).view(np.int64) >> (52 - k.BIN_BITS)
     bins = np.minimum(bits - (1023 << k.BIN_BITS) + 1, k.BINS - 1)
     return np.where(values < 1.0, 0, bins)
 
 
 def middles() -> Reals:
-    """Return a value of every bin, off by less than 1/32 of those in it; 0 for the first."""
+    """Return a staleness of every bin, off by less than 1/32 of those in it; 0 for the first."""
     edges = k.bin_edges()
     return np.concatenate([[0.0], (edges[:-1] + edges[1:]) / 2, edges[-1:]])
 
 
 def bins_of_areas(areas: Reals) -> Ints:
-    """Return, for each area, the bin of the end of the ramp from 0 that has this area."""
+    """Return, for each area, the bin of the staleness that a ramp from 0 reaches with it."""
     return bins_of(np.sqrt(2 * areas))
 
 
 def averages_of_bins(spread: Ints, span: Micros) -> Mapping[int, int]:
-    """Return the number of keys by bin of their average.
+    """Return the number of keys by bin of their average staleness.
 
     Args:
         spread: number of keys in each of `bins_of_areas`.

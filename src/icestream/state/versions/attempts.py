@@ -27,6 +27,6 @@ def new_attempt(epoch: int) -> str:
 
 
 def epoch_of(name: str) -> int:
-    """Return the epoch that a file's name tells; 0 for a name that tells none."""
+    """Return the epoch of the attempt that a file's name tells; 0 for a name that tells none."""
     found = _ID.search(name)
     return 0 if found is None else int(found[1], 16)

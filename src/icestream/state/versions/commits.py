@@ -101,7 +101,7 @@ class LiveSegment:
 
 
 def latest_of(seen: Iterable[int | None]) -> int | None:
-    """Return the latest event time of all sources; None before the first event."""
+    """Return the latest event time of all sources of a commit; None before the first event."""
     return max((each for each in seen if each is not None), default=None)
 
 
@@ -219,7 +219,7 @@ def survivors(live: Iterable[LiveSegment], commit: Commit) -> tuple[LiveSegment,
 
 
 def is_base(lifetime: str) -> bool:
-    """Return whether a newer snapshot of the same shard replaces segments of a class."""
+    """Return whether the commit of a newer snapshot of a shard replaces segments of a class."""
     return lifetime.rpartition(PART)[2] == BASE
 
 

@@ -215,7 +215,7 @@ class Standing:
 
 
 def taken_over(root: str, takeover: Takeover | None) -> TakenOver:
-    """Return what the loser is told; None where nobody can read who took over."""
+    """Return the error for an owner whose ownership of a checkpoint was taken over."""
     by = "another program"
     if takeover is not None:
         by = (

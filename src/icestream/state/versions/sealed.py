@@ -26,7 +26,7 @@ _FORMAT_DIGITS = 9
 
 
 def sealed(value: Mapping[str, Any]) -> bytes:
-    """Return JSON in one line, the format version and a checksum in the next."""
+    """Return a sealed file: JSON in one line, the format version and a checksum in the next."""
     body = json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
     return body + b"\n" + seal(FORMAT, body)
 
@@ -62,5 +62,5 @@ def format_of(data: bytes) -> int | None:
 
 
 def seal(written: int, body: bytes) -> bytes:
-    """Return the line after a body; the checksum covers the format too."""
+    """Return the seal, the line after a body; the checksum covers the format too."""
     return f"icestream {written} {xxhash.xxh3_64_hexdigest(body, written)}\n".encode()

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icestream.kernels.queue import pages
-from icestream.kernels.queue.windows import batch, lists
+from icestream.kernels.queue.windows import lists, tuple_batches
 from icestream.kernels.queue.windows import transitions as k
 from icestream.kernels.queue.windows import zones as z
 from icestream.state.queue.windows.queue import WindowArrays
-from tests.oracles.kernels.queue.windows.batch import find_cells_reference
+from tests.oracles.kernels.queue.windows.tuple_batches import find_cells_reference
 from tests.oracles.kernels.window_queue import PlainWindows
 
 SPECS = st.tuples(st.integers(1, 7), st.integers(1, 7)).map(lambda pair: (max(pair), min(pair)))
@@ -25,7 +25,7 @@ def windows_of(
     arrays = WindowArrays(size, slide, eager=eager, fifo=fifo, width=0, block_rows=block_rows)
     arrays.reserve_cells(keys)
     for cell in range(keys):
-        batch.blank_cell(arrays.cells, cell)
+        tuple_batches.blank_cell(arrays.cells, cell)
     arrays.reserve_zones(keys * (2 * size + slide))
     return arrays.kernel
 
@@ -213,6 +213,6 @@ def test_parity_cells_of_keys(pairs: list[tuple[int, int]]) -> None:
     cells = np.zeros((32, z.CELL), dtype=np.int64)
     found = np.empty(len(pairs), dtype=np.int64)
     index = np.zeros(64, dtype=np.int32)
-    done, used = batch.find_cells(cells, index, 0, id_high, id_low, 0, found)
+    done, used = tuple_batches.find_cells(cells, index, 0, id_high, id_low, 0, found)
     assert found.tolist() == find_cells_reference(id_high, id_low)
     assert (done, used) == (len(pairs), len(set(pairs)))

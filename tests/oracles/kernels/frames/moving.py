@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from icestream.core.arrays import Ints, Table
-from icestream.kernels.words import IDENTITY, op_words
-from tests.oracles.kernels.words import merge_words_reference
+from icestream.kernels.field_words import IDENTITY, op_words
+from tests.oracles.kernels.field_words import merge_words_reference
 
 
 def window_reference(tuples: Table, ops: Ints, places: Ints) -> list[int]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from icestream.core.arrays import Ids, Ints, Table
 from icestream.kernels.groups.extents import (
     _FACTOR,
@@ -19,10 +17,9 @@ from icestream.kernels.groups.extents import (
     LEAST_HEADER,
     LENGTH,
     PLAIN,
-    USED_SLOTS,
     WORDS,
 )
-from icestream.kernels.groups.heap import HEAT, ID_HIGH, ID_LOW, NO_ROOT, STAMP
+from icestream.kernels.groups.heap import NO_ROOT
 
 
 def checksum_reference(extent: list[int], marker: int) -> int:
@@ -102,20 +99,3 @@ def copy_pieces_reference(source: Ints, begins: Ints, sizes: Ints, out: Ints, pl
         place = int(places[i])
         out[place : place + size] = source[begin : begin + size]
         places[i] = place + size
-
-
-def compact_slots_reference(table: Table) -> Table:
-    """Return the rows that `compact_slots` leaves, by selecting them."""
-    return np.asarray(table[table[:, STAMP] != 0])
-
-
-def used_slots_reference(table: Table, facts: Ints) -> dict[tuple[int, int], int]:
-    """Return what `open_slots` and `close_slots` leave: the slot of each id."""
-    used = np.flatnonzero(table[: facts[USED_SLOTS], STAMP] != 0).tolist()
-    return {(int(table[s, ID_HIGH]) % 2**64, int(table[s, ID_LOW]) % 2**64): s for s in used}
-
-
-def stamp_reference(table: Table, slots: Ints, chunk: int) -> None:
-    """Do what `stamp` does, at once."""
-    table[slots, STAMP] = chunk
-    np.add.at(table[:, HEAT], slots, 1)

@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from icestream.kernels.field_words import ADD_DD, ADD_I128
 from icestream.kernels.lifetimes.sweep import _NEVER
-from icestream.kernels.words import ADD_DD, ADD_I128
-from tests.oracles.kernels.words import merge_words_reference
+from tests.oracles.kernels.field_words import merge_words_reference
 
 #: group, time and words of a stretch between two edges
 Segment = tuple[int, int, tuple[int, ...]]

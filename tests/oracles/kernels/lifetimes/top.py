@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.oracles.kernels.words import merge_words_reference
+from tests.oracles.kernels.field_words import merge_words_reference
 
 
 def fill_segments_reference(

@@ -21,7 +21,7 @@ from icestream.kernels.queue.windows.zones import NONE, WindowQueueArrays
 
 @kernel
 def going_up(keys: Ints, times: Ints, last: Ints, strictly: bool, keep: Mask) -> int:
-    """Mark the tuples that are newer than their key's latest, or as new; return how many are not.
+    """Mark tuples as new as their key's time, or newer; return how many are not.
 
     `last` has the latest time of each key and is updated.
     """
@@ -38,7 +38,7 @@ def going_up(keys: Ints, times: Ints, last: Ints, strictly: bool, keep: Mask) ->
 
 @kernel
 def link_groups(keys: Ints, groups: Ints, known: int, first: Ints, after: Ints) -> int:
-    """Add the groups from number `known` on to the lists of their keys; return how many exist."""
+    """Add groups from number `known` on to the lists of their keys; return how many exist."""
     for i in range(keys.size):
         if groups[i] >= known:
             after[groups[i]] = first[keys[i]]
@@ -51,7 +51,7 @@ def link_groups(keys: Ints, groups: Ints, known: int, first: Ints, after: Ints) 
 def advance_groups(
     windows: WindowQueueArrays, keys: Ints, times: Ints, arrived: Ints, first: Ints, after: Ints
 ) -> None:
-    """Advance all groups of each key to a time before which no tuple comes."""
+    """Advance all groups of each key to the key's time, before which no tuple comes."""
     for i in range(keys.size):
         group = first[keys[i]]
         while group != NONE:

@@ -45,7 +45,7 @@ HELD = 8
 
 @kernel
 def link_waiting(windows: WindowQueueArrays, cell: int, before: int) -> None:
-    """Put a key after another waiting one, NONE for the front."""
+    """Put a key into the list of keys whose windows wait, after another, NONE for the front."""
     facts, cells = windows.facts, windows.cells
     after = facts[WQ_HEAD] if before == NONE else cells[before, WQ_NEXT]
     cells[cell, WQ_PREV] = before
@@ -62,7 +62,7 @@ def link_waiting(windows: WindowQueueArrays, cell: int, before: int) -> None:
 
 @kernel
 def unlink_waiting(windows: WindowQueueArrays, cell: int) -> None:
-    """Remove a key from the list of waiting ones."""
+    """Remove a key from the list of keys whose windows wait."""
     facts, cells = windows.facts, windows.cells
     before, after = cells[cell, WQ_PREV], cells[cell, WQ_NEXT]
     if before == NONE:
@@ -77,7 +77,7 @@ def unlink_waiting(windows: WindowQueueArrays, cell: int) -> None:
 
 @kernel
 def await_service(windows: WindowQueueArrays, cell: int, arrived: int) -> None:
-    """Add a key with an update at the end; a waiting key keeps its position, except in FIFO."""
+    """Add a key to the list of keys whose windows wait; one in it stays, except in FIFO."""
     facts, cells = windows.facts, windows.cells
     if not cells[cell, STATES] & WAIT:
         cells[cell, STATES] |= WAIT
@@ -96,7 +96,7 @@ def await_service(windows: WindowQueueArrays, cell: int, arrived: int) -> None:
 
 @kernel
 def next_waiting(windows: WindowQueueArrays) -> int:
-    """Remove and return the first waiting key without a committed window, NONE if there is none."""
+    """Take the first key without a committed window from the list of waiting ones."""
     facts, cells = windows.facts, windows.cells
     while facts[WQ_HEAD] != NONE:
         cell = facts[WQ_HEAD]
@@ -111,7 +111,7 @@ def next_waiting(windows: WindowQueueArrays) -> int:
 
 @kernel
 def stop_holding(windows: WindowQueueArrays, cell: int) -> None:
-    """Return a held key to its position: before all that were never held."""
+    """Return a held key to the list of waiting keys: before all that were never held."""
     cells = windows.cells
     cells[cell, STATES] ^= HELD
     before = NONE
@@ -124,7 +124,7 @@ def stop_holding(windows: WindowQueueArrays, cell: int) -> None:
 
 @kernel
 def under_processing(windows: WindowQueueArrays, cell: int) -> None:
-    """Put a key at the end of those being processed."""
+    """Put a key at the end of the list of keys whose windows are processed."""
     facts, cells = windows.facts, windows.cells
     cells[cell, STATES] |= READY
     facts[READIES] += 1
@@ -138,7 +138,7 @@ def under_processing(windows: WindowQueueArrays, cell: int) -> None:
 
 @kernel
 def end_service(windows: WindowQueueArrays, cell: int) -> None:
-    """Remove the first key of those being processed."""
+    """Remove the first key of the list of keys whose windows are processed."""
     facts, cells = windows.facts, windows.cells
     cells[cell, STATES] ^= READY
     facts[READIES] -= 1

@@ -35,7 +35,7 @@ def obey_marks(
     opened: Ints,
     emitted: Ints,
 ) -> tuple[int, int, int]:
-    """Give each record the slot of its key's open window.
+    """Obey the marks of tuples: give each record the slot of its key's open window.
 
     `slot_of` and `end_of` have each key's open window, slot 0 for none; `free` is a stack of slots.
     Lists the slots that were opened, and the records at which a window is emitted. Returns (free

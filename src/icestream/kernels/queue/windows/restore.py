@@ -42,7 +42,7 @@ ORDINALS = 3
 
 @kernel
 def lift_tuples(windows: WindowQueueArrays, counts: Ints, ordinals: Table, tuples: Table) -> int:
-    """Copy the live tuples of every key; return how many there are."""
+    """Copy the live tuples of all window buffers, to restore them; return how many there are."""
     facts, cells, words = windows.facts, windows.cells, windows.pool.words
     count = 0
     for cell in range(counts.size):
@@ -80,7 +80,7 @@ def lift_tuples(windows: WindowQueueArrays, counts: Ints, ordinals: Table, tuple
 
 @kernel
 def put_tuples(windows: WindowQueueArrays, counts: Ints, ordinals: Table, tuples: Table) -> None:
-    """Fill the buffers of keys, which must be empty; there must be zones for all."""
+    """Restore tuples into the empty window buffers of keys; there must be zones for all."""
     cells, words = windows.cells, windows.pool.words
     taken = 0
     for cell in range(counts.size):

@@ -100,7 +100,7 @@ UPDATE = 2
 
 @kernel
 def newest_full(previous: int, time: int, size: int, slide: int) -> int:
-    """Return the newest window with tuples that becomes full with a tuple, NONE if there is none.
+    """Return the newest window that a tuple completes on its key's transition, NONE if none.
 
     `previous` is the time of the key's previous tuple, NONE for its first.
     """
@@ -112,7 +112,7 @@ def newest_full(previous: int, time: int, size: int, slide: int) -> int:
 
 @kernel
 def full_by(last: int, time: int, size: int, slide: int) -> int:
-    """Return the newest window with a key's last tuple that is full if none comes up to a time."""
+    """Return the window full at a time if no tuple comes: a transition without a tuple."""
     number = min((time - size + 1) // slide, last // slide)
     if last == NONE or number * slide + size - 1 < last:
         return NONE
@@ -167,7 +167,7 @@ def enqueue_one(windows: WindowQueueArrays, cell: int, time: int, arrived: int) 
 
 @kernel
 def advance_one(windows: WindowQueueArrays, cell: int, time: int, arrived: int) -> bool:
-    """Record that no tuple of a key comes up to a time; return whether that made an update.
+    """Make the transition of a key without a tuple up to a time; return if it made an update.
 
     Windows that end until then are full. `arrived` is when this became known.
     """
@@ -297,7 +297,7 @@ def _check_bound(windows: WindowQueueArrays, cell: int) -> None:
 
 @kernel
 def commit_one(windows: WindowQueueArrays, cell: int) -> None:
-    """Commit to the newest window of a key, and mark its first tuple with its end."""
+    """Make the transition that commits to a key's newest window; mark its first tuple."""
     facts, cells, words = windows.facts, windows.cells, windows.pool.words
     number = cells[cell, NEWEST]
     end = number * facts[SLIDE] + facts[SIZE] - 1
@@ -321,7 +321,7 @@ def commit_one(windows: WindowQueueArrays, cell: int) -> None:
 
 @kernel
 def serve_one(windows: WindowQueueArrays) -> tuple[int, int]:
-    """Return the key to serve and the place of its next tuple, NONE if there is none.
+    """Make the transition to service: return the key and the place of its next tuple, or NONE.
 
     The first key being processed goes on; if there is none, the first waiting key that is not being
     processed is committed. For a key without a tuple, only its window has to be closed.
@@ -341,7 +341,7 @@ def serve_one(windows: WindowQueueArrays) -> tuple[int, int]:
 
 @kernel
 def read_one(windows: WindowQueueArrays, cell: int) -> None:
-    """Move past the tuple that `serve_one` returned, after it was copied."""
+    """Move a key past the tuple that `serve_one` returned: the transition after it was copied."""
     cells, words = windows.cells, windows.pool.words
     place = cells[cell, DF]
     starter = cells[cell, WS]
@@ -355,7 +355,7 @@ def read_one(windows: WindowQueueArrays, cell: int) -> None:
 
 @kernel
 def finish_one(windows: WindowQueueArrays, cell: int) -> bool:
-    """Move a key on after its tuple was processed; return whether its window is done."""
+    """Make a key's transition after its tuple was processed; return if its window is done."""
     facts, cells = windows.facts, windows.cells
     if cells[cell, UNREAD] > 0:
         return False

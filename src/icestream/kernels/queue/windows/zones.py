@@ -34,7 +34,7 @@ from icestream.kernels.queue.pages import (
     take_unit,
 )
 
-#: words of a key's cell; the id comes first, where `kernels.lookup` expects it
+#: words of a key's cell; the id comes first, where `kernels.hash_index` expects it
 ID_HIGH = 0
 ID_LOW = 1
 #: WAIT, READY, IDLE and HELD
@@ -141,7 +141,7 @@ class WindowQueueArrays(NamedTuple):
 
 @kernel
 def has_room(windows: WindowQueueArrays) -> bool:
-    """Return whether another zone can be taken."""
+    """Return whether another zone for tuples can be taken."""
     pool = windows.pool
     if windows.space[OPEN_PAGE] != 0 or pool.facts[FREE_PAGE] != 0:
         return True
@@ -165,7 +165,7 @@ def offset_of(windows: WindowQueueArrays, place: int) -> int:
 
 @kernel
 def next_place(windows: WindowQueueArrays, place: int) -> int:
-    """Return the tuple after another one of its buffer, NONE after the last."""
+    """Return the next tuple of a buffer, in its zone or the next one, NONE after the last."""
     words, width = windows.pool.words, windows.facts[WIDTH]
     zone = zone_of(windows, place)
     if place + width < zone + ZONE + words[zone + ENQ] * width:
@@ -178,7 +178,7 @@ def next_place(windows: WindowQueueArrays, place: int) -> int:
 
 @kernel
 def append_place(windows: WindowQueueArrays, cell: int) -> int:
-    """Make room for one more tuple at the end of a buffer; there must be a zone (`has_room`)."""
+    """Make room for a tuple in the last zone of a buffer, or a new one (`has_room`)."""
     words, cells = windows.pool.words, windows.cells
     back = cells[cell, BACK]
     if back == NONE or words[back + ENQ] == windows.facts[ROWS]:
@@ -220,7 +220,7 @@ def drop_zone(windows: WindowQueueArrays, cell: int, zone: int) -> None:
 
 @kernel
 def drop_back(windows: WindowQueueArrays, cell: int, place: int) -> None:
-    """Drop a tuple and all after it; its zone stays to be filled again."""
+    """Drop a tuple and all after it from the zones of a buffer; its zone stays."""
     words, cells = windows.pool.words, windows.cells
     zone = zone_of(windows, place)
     while cells[cell, BACK] != zone:
@@ -230,7 +230,7 @@ def drop_back(windows: WindowQueueArrays, cell: int, place: int) -> None:
 
 @kernel
 def drop_front(windows: WindowQueueArrays, cell: int) -> None:
-    """Drop everything before the first live tuple, or everything if there is none."""
+    """Drop all zones before the first live tuple, or everything if there is none."""
     words, cells = windows.pool.words, windows.cells
     reads, starts = NONE, NONE
     if cells[cell, UNREAD] > 0:

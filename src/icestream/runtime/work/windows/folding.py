@@ -189,7 +189,7 @@ class TupleSender:
 
 
 def hot_groups(id_high: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Return the ids that have a large part of the events, estimated from a sample."""
+    """Return the ids with a large part of the events to fold, estimated from a sample."""
     if len(id_high) < HOT_ROWS:
         return id_high[:0]
     found, counts = np.unique(id_high[::SAMPLED], return_counts=True)
@@ -197,7 +197,7 @@ def hot_groups(id_high: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 def groupings(plan: Plan, batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield the keys of a batch once per grouping; keys outside the grouping are null."""
+    """Yield the keys of a batch to fold once per grouping; keys outside it are null."""
     rows = batch.num_rows
     columns = [batch.column(f"k{place}") for place in range(len(plan.keys))]
     if plan.one_grouping:

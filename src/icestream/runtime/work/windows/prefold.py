@@ -88,7 +88,7 @@ class Prefold:
 
 
 def can_fold(plan: Plan) -> bool:
-    """Return whether Spark SQL can fold this plan's events."""
+    """Return whether Spark SQL can prefold this plan's events."""
     decimals = any(pa.types.is_decimal(field.type) for field in plan.inputs)
     if takes_tuples(plan) or not plan.one_grouping or plan.late != "drop" or decimals:
         return False
@@ -97,7 +97,7 @@ def can_fold(plan: Plan) -> bool:
 
 
 def fold(ingest: Ingest, batch: DataFrame) -> DataFrame:
-    """Return one row per (source, group, pane) with columns for each field."""
+    """Prefold by Spark SQL: one row per (source, group, pane) with columns for each field."""
     plan = ingest.plan
     spec = window_spec(plan)
     grid = spec.grid

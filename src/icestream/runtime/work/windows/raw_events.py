@@ -152,7 +152,7 @@ class ExpiredEventFold:
 
 
 def settled_from(plan: Plan, first: Micros) -> Micros:
-    """Return the earliest expiry of blocks and segments with events at `first` or later."""
+    """Return the earliest expiry of raw events on the log, in blocks from `first` on."""
     return first if first == MINUS_INFINITY else plan.settled_by(first)
 
 

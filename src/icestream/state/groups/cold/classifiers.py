@@ -172,7 +172,7 @@ BY_NAME: Mapping[str, Callable[[], Classifier]] = {
 
 
 def classifier(choice: str | Classifier) -> Classifier:
-    """Return the classifier with this name, or the one that is passed."""
+    """Return the classifier of cold groups with this name, or the one that is passed."""
     if not isinstance(choice, str):
         return choice
     if choice not in BY_NAME:

@@ -1,8 +1,7 @@
 """How many bytes each sub-query gives up when memory nears its limit.
 
 Idea: a fraction of the held bytes must be evicted. *Proportional*: every sub-query gives up bytes
-    in
-proportion to its bytes and weight. *Benefit*: the value of a byte of memory is measured by the
+in proportion to its bytes and weight. *Benefit*: the value of a byte of memory is measured by the
 misses among recently evicted groups (they would have been hits with a little more memory), per byte
 and tick. Popularity falls off like one over the rank, so the value of the last byte grows like one
 over the bytes kept; values are equal everywhere if bytes are kept in proportion to bytes times
@@ -83,7 +82,7 @@ class Targets:
 
 
 def excess(held: int, limit: int, threshold: float, free: float) -> int:
-    """Return how many bytes to evict: none below the threshold, else the fraction `free` of all."""
+    """Return the target of all: how many bytes to evict, the fraction `free` past the threshold."""
     if held < threshold * limit:
         return 0
     return max(int(free * held), held - int(threshold * limit))
@@ -112,7 +111,7 @@ def targets(
 
 
 def spread(loads: Sequence[SubQueryLoad], need: int, rule: Rule) -> list[int]:
-    """Return how many of `need` bytes each load gives up."""
+    """Return the target of each load: how many of `need` bytes it gives up."""
     check_rule(rule)
     caps = [load.bytes for load in loads]
     if rule == "proportional":
@@ -125,7 +124,7 @@ def spread(loads: Sequence[SubQueryLoad], need: int, rule: Rule) -> list[int]:
 
 
 def check_rule(rule: str) -> None:
-    """Raise unless this rule exists."""
+    """Raise unless this rule for setting eviction targets exists."""
     if rule not in get_args(Rule):
         msg = f"the rule of targets must be one of {', '.join(get_args(Rule))}; got {rule!r}"
         raise DefinitionError(msg)

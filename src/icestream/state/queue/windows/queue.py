@@ -29,8 +29,8 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints, Table
 from icestream.core.errors import DefinitionError, InputError
-from icestream.kernels.lookup import insert_all
-from icestream.kernels.queue.windows import batch as kernels
+from icestream.kernels.hash_index import insert_all
+from icestream.kernels.queue.windows import tuple_batches as kernels
 from icestream.kernels.queue.windows import zones as z
 from icestream.kernels.queue.windows.key_times import advance_groups
 from icestream.state.queue.arrays import Arrays, grow_ahead

@@ -37,7 +37,7 @@ _PLACES = [z.FRONT, z.BACK, z.DF, z.WS, z.WE, z.ET, z.WQ_PREV, z.WQ_NEXT]
 
 
 def content_of(arrays: WindowArrays) -> dict[str, npt.NDArray[Any]]:
-    """Return the content of a queue."""
+    """Return the content of a queue of windows for a snapshot."""
     windows, keys = arrays.kernel, arrays.keys
     facts = windows.facts
     counts = np.zeros(keys, dtype=np.int64)
@@ -72,7 +72,7 @@ def _ranks(after: Ints, members: Ints) -> Ints:
 
 
 def bring_back(arrays: WindowArrays, content: Content) -> None:
-    """Fill an empty queue; ValueError for invalid content."""
+    """Fill an empty queue of windows from a snapshot; ValueError for invalid content."""
     facts = arrays.facts
     width = int(facts[z.WIDTH])
     cells = _array(content, "cells", z.CELL)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from icestream.core.text import TextSpan, error_at, guess
+from icestream.core.text_errors import TextSpan, error_at, guess
 
 
 def test_errors_point_at_the_place() -> None:

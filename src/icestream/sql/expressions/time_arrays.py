@@ -49,7 +49,7 @@ _CLOCK_UNITS = ("hour", "minute", "second", "millisecond")
 
 
 def to_local(array: pa.Array, zone: str) -> pa.Array:
-    """Return timestamps in the local time of a zone; local ones and dates unchanged."""
+    """Return an array of timestamps in the local time of a zone; others unchanged."""
     if is_zoned(array.type):
         return pc.local_timestamp(array.cast(pa.timestamp("us", zone)))
     if array.type == DATE:
@@ -58,7 +58,7 @@ def to_local(array: pa.Array, zone: str) -> pa.Array:
 
 
 def to_instant(local: pa.Array, zone: str) -> pa.Array:
-    """Return the instants of local times in a zone: the earlier one, or the one after a gap."""
+    """Return an array of instants for local times in a zone: the earlier, or that after a gap."""
     if zone in ("UTC", "Etc/UTC"):
         return local.cast(pa.timestamp("us", zone))
     near = pc.assume_timezone(local, zone, ambiguous="earliest", nonexistent="earliest")
@@ -67,37 +67,37 @@ def to_instant(local: pa.Array, zone: str) -> pa.Array:
 
 
 def micros_of(array: pa.Array) -> Ints:
-    """Return the microseconds of timestamps or intervals; arbitrary where they are NULL."""
+    """Return an array of timestamps or intervals as microseconds; arbitrary where NULL."""
     numbers: Ints = array.view(pa.int64()).fill_null(0).to_numpy()
     return numbers
 
 
 def days_of(array: pa.Array) -> Ints:
-    """Return the days of dates since 1970; arbitrary where they are NULL."""
+    """Return an array of dates as days since 1970; arbitrary where they are NULL."""
     numbers: Ints = array.view(INT).fill_null(0).to_numpy().astype(np.int64)
     return numbers
 
 
 def from_micros(values: Ints, ok: npt.NDArray[np.bool_], kind: pa.DataType) -> pa.Array:
-    """Return microseconds as timestamps or intervals."""
+    """Return microseconds as an array of timestamps or intervals."""
     return pa.array(values, pa.int64(), mask=None if ok.all() else ~ok).view(kind)
 
 
 def from_days(values: Ints, ok: npt.NDArray[np.bool_]) -> pa.Array:
-    """Return days since 1970 as dates; NULL if out of range."""
+    """Return days since 1970 as an array of dates; NULL if out of range."""
     ok = ok & (values >= -(2**31)) & (values < 2**31)
     kept = np.where(ok, values, 0).astype(np.int32)
     return pa.array(kept, mask=None if ok.all() else ~ok).view(DATE)
 
 
 def to_date(array: pa.Array, zone: str) -> pa.Array:
-    """Return the dates of timestamps."""
+    """Return an array of timestamps as dates."""
     local = to_local(array, zone)
     return from_days(micros_of(local) // DAY, valid(array))
 
 
 def to_text(array: pa.Array, zone: str) -> pa.Array:
-    """Return timestamps or dates as text, without trailing zeros in fractions."""
+    """Return an array of timestamps or dates as text, without trailing zeros in fractions."""
     if array.type == DATE:
         return pc.strftime(to_local(array, zone), "%Y-%m-%d")
     text = pc.strftime(to_local(array, zone), "%Y-%m-%d %H:%M:%S")
@@ -129,13 +129,13 @@ def _days(parts: pa.StructArray, ok: npt.NDArray[np.bool_]) -> tuple[Ints, Any]:
 
 
 def date_from_text(text: pa.Array) -> pa.Array:
-    """Read dates; NULL where the text is none."""
+    """Read an array of dates; NULL where the text is none."""
     days, ok = _days(*_parts(text, _DATE))
     return from_days(days, ok)
 
 
 def timestamp_from_text(text: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
-    """Read timestamps; NULL where the text is none."""
+    """Read an array of timestamps; NULL where the text is none."""
     parts, ok = _parts(text, _DATE_TIME)
     days, ok = _days(parts, ok)
     hour, minute = _number(parts, "hour", 0), _number(parts, "minute", 0)
@@ -159,7 +159,7 @@ def timestamp_from_text(text: pa.Array, kind: pa.DataType, zone: str) -> pa.Arra
 
 
 def add(array: pa.Array, interval: pa.Array, zone: str, sign: int = 1) -> pa.Array:
-    """Add intervals to timestamps: days by the calendar of the zone, the rest by the clock."""
+    """Add intervals to an array of timestamps: days by the zone's calendar, others by the clock."""
     length = sign * micros_of(interval)
     days = np.where(length < 0, -(-length // DAY), length // DAY) * DAY
     ok = valid(array) & valid(interval)
@@ -180,12 +180,12 @@ def _checked_sum(a: Ints, b: Ints, ok: npt.NDArray[np.bool_], kind: pa.DataType)
 
 
 def truncation(unit: str) -> str | None:
-    """Return the unit that a truncation keyword means."""
+    """Return the unit that a keyword means for truncating an array of timestamps."""
     return _UNITS.get(unit.lower())
 
 
 def truncate(array: pa.Array, unit: str, zone: str) -> pa.Array:
-    """Return the starts of the units that timestamps are in."""
+    """Return the starts of the units that an array of timestamps is in."""
     if unit == "microsecond":
         return array
     local = to_local(array, zone)
@@ -197,7 +197,7 @@ def truncate(array: pa.Array, unit: str, zone: str) -> pa.Array:
 
 
 def part(array: pa.Array, name: str, zone: str) -> pa.Array:
-    """Return a part of timestamps or dates as a whole number."""
+    """Return a part of an array of timestamps or dates as whole numbers."""
     local = to_local(array, zone)
     if name == "dayofweek":
         return pc.day_of_week(local, count_from_zero=False, week_start=7).cast(INT)

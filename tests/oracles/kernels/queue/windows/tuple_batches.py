@@ -1,4 +1,4 @@
-"""The obvious versions of the kernels in `icestream.kernels.queue.windows.batch`."""
+"""The obvious versions of the kernels in `icestream.kernels.queue.windows.tuple_batches`."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from icestream.core.errors import DefinitionError
-from icestream.core.text import TextSpan
-from icestream.sql.statements.text import statements
+from icestream.core.text_errors import TextSpan
+from icestream.sql.statements.tokens import statements
 
 
 def test_statements_end_at_semicolons() -> None:

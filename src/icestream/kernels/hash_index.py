@@ -11,7 +11,7 @@ from icestream.kernels.fold import Index
 
 @kernel
 def find(index: Index, rows: Table, id_high: Ids, id_low: Ids, slots: Slots) -> int:
-    """Fill `slots` with the row of each group, -1 where it has none; return how many have none."""
+    """Look up groups in a hash index: fill `slots` with their rows, -1 for none; count those."""
     mask = index.size - 1
     missing = 0
     for i in range(id_high.size):
@@ -32,7 +32,7 @@ def find(index: Index, rows: Table, id_high: Ids, id_low: Ids, slots: Slots) -> 
 
 @kernel
 def insert(index: Index, rows: Table, slot: int) -> None:
-    """Insert row `slot` into the index; its group must not be there."""
+    """Insert row `slot` into a hash index; its group must not be there."""
     mask = index.size - 1
     place = np.int64(np.uint64(rows[slot, 1]) >> np.uint64(20)) & mask
     while index[place] != 0:
@@ -42,14 +42,14 @@ def insert(index: Index, rows: Table, slot: int) -> None:
 
 @kernel
 def insert_all(index: Index, rows: Table, slots: Slots) -> None:
-    """Insert several rows into the index."""
+    """Insert several rows into a hash index."""
     for k in range(slots.size):
         insert(index, rows, slots[k])
 
 
 @kernel
 def remove(index: Index, rows: Table, slot: int) -> None:
-    """Remove row `slot` from the index, closing the gap it leaves."""
+    """Remove row `slot` from a hash index, closing the gap it leaves."""
     mask = index.size - 1
     place = np.int64(np.uint64(rows[slot, 1]) >> np.uint64(20)) & mask
     while index[place] != slot + 1:
@@ -69,6 +69,6 @@ def remove(index: Index, rows: Table, slot: int) -> None:
 
 @kernel
 def remove_all(index: Index, rows: Table, slots: Slots) -> None:
-    """Remove several rows from the index."""
+    """Remove several rows from a hash index."""
     for k in range(slots.size):
         remove(index, rows, slots[k])

@@ -15,7 +15,7 @@ from icestream.operators.aggregates.decimals import decimals_of_words
 
 
 def sum_kind(kind: pa.DataType) -> str:
-    """Return the kind of field that adds up values of a type without loss."""
+    """Return the kind of field whose words add up values of a type without loss."""
     if pa.types.is_floating(kind):
         return "sum_f64"
     if pa.types.is_decimal(kind) or kind in (pa.int64(), pa.uint64()):
@@ -24,7 +24,7 @@ def sum_kind(kind: pa.DataType) -> str:
 
 
 def decode_ordered(values: Ints, kind: pa.DataType, empty: npt.NDArray[np.bool_]) -> pa.Array:
-    """Convert ordered words to values of a type, null where `empty`."""
+    """Convert ordered words back to values of a type, null where `empty`."""
     if pa.types.is_floating(kind):
         bits = np.where(values < 0, values ^ np.int64(0x7FFFFFFFFFFFFFFF), values)
         return pa.array(bits.view(np.float64), mask=empty).cast(kind, safe=False)

@@ -20,7 +20,7 @@ from icestream.kernels.queue.pages import UNIT, PoolArrays, give_unit, take_unit
 
 @lean_kernel
 def take_row(pool: PoolArrays, space: Ints, linked: bool) -> int:
-    """Return the address of a new row of one unit."""
+    """Return the address of a new row: a chain of one unit."""
     address = take_unit(pool, space)
     if linked:
         pool.words[address] = 0
@@ -38,7 +38,7 @@ def write_row(
     begin: int,
     end: int,
 ) -> None:
-    """Write `words[begin:end]` as the row at an address, replacing the one there."""
+    """Write `words[begin:end]` to the chain of units at an address, replacing its row."""
     target = pool.words
     if not linked:
         start = address + first - begin
@@ -80,7 +80,7 @@ def read_row(
     begin: int,
     end: int,
 ) -> None:
-    """Copy the row at an address to `out[begin:end]`."""
+    """Copy the row in the chain of units at an address to `out[begin:end]`."""
     source = pool.words
     if not linked:
         start = address + first - begin
@@ -100,7 +100,7 @@ def read_row(
 
 @lean_kernel
 def free_row(pool: PoolArrays, space: Ints, address: int, linked: bool) -> None:
-    """Free all units of a row."""
+    """Free all units of the chain of a row."""
     if not linked:
         give_unit(pool, space, address)
         return
@@ -112,7 +112,7 @@ def free_row(pool: PoolArrays, space: Ints, address: int, linked: bool) -> None:
 
 @lean_kernel
 def units_of(space: Ints, first: int, linked: bool, size: int) -> int:
-    """Return how many units a row of `size` words takes."""
+    """Return how many units of a chain a row of `size` words takes."""
     rest = size - (space[UNIT] - first)
     if not linked or rest <= 0:
         return 1

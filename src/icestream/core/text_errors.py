@@ -1,4 +1,4 @@
-"""Spans of a text, and errors that point at them.
+"""Errors that point at a span of a text.
 
 Idea: an error shows the line of a span, marks the span and says what to do; an unknown word comes
 with the closest known one.
@@ -30,7 +30,7 @@ class TextSpan:
 def error_at(
     text: str, place: TextSpan, message: str, *, numbered: bool = False
 ) -> DefinitionError:
-    """Return an error that shows the line of a span, with its number if wanted, and marks it."""
+    """Return an error that shows the line of a text that it is about, and marks the place."""
     start = max(0, min(place.start, len(text)))
     first = text.rfind("\n", 0, start) + 1
     line = text[first:].split("\n", 1)[0].replace("\t", " ")
@@ -44,7 +44,7 @@ def error_at(
 
 
 def guess(word: str, known: Iterable[str]) -> str:
-    """Return `; did you mean ...?` if a known word is close, otherwise nothing."""
+    """Return `; did you mean ...?` for an error's text if a known word is close, else nothing."""
     names = {name.lower(): name for name in known}
     close = get_close_matches(word.lower(), names, n=1, cutoff=0.6)
     return f"; did you mean {names[close[0]]!r}?" if close else ""

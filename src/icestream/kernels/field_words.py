@@ -57,7 +57,7 @@ IDENTITY = {
 
 @kernel
 def op_words(op: int) -> int:
-    """Return the words of a field, as `WORDS` does."""
+    """Return how many words a field of an operation has, as `WORDS` does."""
     if op >= 5:
         return op - 2
     return 2 if op in (1, 2) else 1
@@ -65,7 +65,7 @@ def op_words(op: int) -> int:
 
 @kernel
 def dd_add(ah: float, al: float, bh: float, bl: float) -> tuple[float, float]:
-    """Add two double-doubles; a result that is not finite carries no correction."""
+    """Add two double-double fields; a result that is not finite carries no correction."""
     s = ah + bh
     if not math.isfinite(s):
         return s, 0.0
@@ -128,7 +128,7 @@ def unmerge_field(
 def combine_sorted(
     order: Ints, panes: Ints, rows: Table, ops: Ints, places: Ints, out: Table, out_panes: Ints
 ) -> int:
-    """Copy `rows` in `order` to `out`, merging rows of one (pane, id); return their number.
+    """Merge the field words of rows of one (pane, id), in `order`, into `out`; count them.
 
     `order` sorts by (pane, upper bits of id_high); rows with equal upper bits may come in any order
     and are sorted by insertion, so the result is sorted by (pane, id) as unsigned numbers.

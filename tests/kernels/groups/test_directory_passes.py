@@ -10,11 +10,14 @@ import pytest
 
 from icestream.core.arrays import Ints, Table
 from icestream.core.times import INFINITY, MINUS_INFINITY
-from icestream.kernels.groups import extent_plan
+from icestream.kernels.groups import directory_passes
 from icestream.kernels.groups import heap as k
 from icestream.kernels.groups.extents import HEADER
-from tests.oracles.kernels.groups.extent_plan import (
+from icestream.kernels.hash_index import remove
+from tests.oracles.kernels.groups.directory_passes import (
+    compact_slots_reference,
     describe_reference,
+    extent_words_reference,
     known_words_reference,
     list_gone_reference,
     list_held_reference,
@@ -24,10 +27,12 @@ from tests.oracles.kernels.groups.extent_plan import (
     list_over_reference,
     list_reminded_reference,
     list_residue_reference,
-    live_words_reference,
+    list_worn_reference,
     measure_reference,
     news_of_reference,
     settle_reference,
+    stamp_reference,
+    used_slots_reference,
     words_of_reference,
 )
 
@@ -42,7 +47,8 @@ def directory(seed: int) -> Table:
     for at in range(k.GROUP, table.shape[1], k.PARTS):
         table[:, at + k.WORDS] = dice.integers(0, 2, SLOTS) * dice.integers(0, 30, SLOTS)
         table[:, at + k.CLEAN] = dice.integers(0, table[:, at + k.WORDS] + 1)
-        table[:, at + k.FLAGS] = dice.integers(0, 16, SLOTS)
+        worn = dice.choice([0, 2, 20, 4000], SLOTS)
+        table[:, at + k.FLAGS] = worn << k.FLAG_BITS | dice.integers(0, 16, SLOTS)
         table[:, at + k.ROOT] = dice.choice([k.NO_ROOT, 3 << 32 | 7, 9 << 32], SLOTS)
         table[:, at + k.COLD] = dice.choice([0, 0, 5, 5000], SLOTS)
         table[:, at + k.CHAIN] = dice.integers(0, 5, SLOTS) << 32 | dice.integers(0, 5, SLOTS)
@@ -59,13 +65,14 @@ def some_slots(seed: int) -> Ints:
 @pytest.mark.parametrize(
     ("listed", "reference", "how"),
     [
-        (extent_plan.list_news, list_news_reference, (AT, 3)),
-        (extent_plan.list_residue, list_residue_reference, (AT, 3)),
-        (extent_plan.list_reminded, list_reminded_reference, (AT,)),
-        (extent_plan.list_over, list_over_reference, (AT, 5)),
-        (extent_plan.list_held, list_held_reference, (2, 3)),
-        (extent_plan.list_gone, list_gone_reference, ()),
-        (extent_plan.list_old, list_old_reference, (AT, 2)),
+        (directory_passes.list_news, list_news_reference, (AT, 3)),
+        (directory_passes.list_residue, list_residue_reference, (AT, 3)),
+        (directory_passes.list_reminded, list_reminded_reference, (AT,)),
+        (directory_passes.list_over, list_over_reference, (AT, 5)),
+        (directory_passes.list_held, list_held_reference, (2, 3)),
+        (directory_passes.list_gone, list_gone_reference, ()),
+        (directory_passes.list_old, list_old_reference, (AT, 5, 2)),
+        (directory_passes.list_worn, list_worn_reference, (AT, 3)),
     ],
 )
 def test_parity_lists_of_groups(
@@ -87,10 +94,13 @@ def test_parity_entries_that_the_index_needs(seed: int) -> None:
     table[:100, [k.GROUP + k.DUE, AT + k.DUE]] = INFINITY
     table[:50, k.PAGED] = 0
     out = np.empty(len(slots), dtype=np.int64)
-    needed = out[: extent_plan.list_needed(table, slots, out)].tolist()
+    needed = out[: directory_passes.list_needed(table, slots, out)].tolist()
     assert needed == list_needed_reference(table, slots)
-    assert extent_plan.known_words(table, 8) == known_words_reference(table, 8)
-    assert extent_plan.live_words(table, AT) == live_words_reference(table, AT)
+    assert directory_passes.known_words(table, 8) == known_words_reference(table, 8)
+    sizes = np.empty(SLOTS, dtype=np.int64)
+    unlogged, expected = extent_words_reference(table, AT, 5)
+    assert directory_passes.extent_words(table, AT, 5, sizes) == unlogged
+    assert sizes.tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize("with_cold", [False, True])
@@ -99,7 +109,7 @@ def test_parity_words_of_groups(with_cold: bool, block: int) -> None:
     table, slots = directory(1), some_slots(1)
     out = np.empty(len(slots), dtype=np.int64)
     parts = np.arange(k.GROUP, table.shape[1], k.PARTS)[1:]
-    extent_plan.words_of(table, parts, slots, with_cold, block, out)
+    directory_passes.words_of(table, parts, slots, with_cold, block, out)
     assert out.tolist() == words_of_reference(table, parts, slots, with_cold, block).tolist()
 
 
@@ -109,13 +119,13 @@ def test_parity_measuring(seed: int) -> None:
     whole = np.random.default_rng(seed).random(len(slots)) < 0.5
     skipped, cleans = np.empty((2, len(slots)), dtype=np.int64)
     offsets = np.empty(len(slots) + 1, dtype=np.int64)
-    cold = extent_plan.measure(table, AT, slots, whole, skipped, offsets, cleans)
+    cold = directory_passes.measure(table, AT, slots, whole, skipped, offsets, cleans)
     expected = measure_reference(table, AT, slots, whole)
     found = (skipped, offsets, cleans)
     assert [each.tolist() for each in found] == [each.tolist() for each in expected[:3]]
     assert cold == expected[3]
     news = np.empty(len(slots), dtype=np.int64)
-    extent_plan.news_of(table, AT, slots, news)
+    directory_passes.news_of(table, AT, slots, news)
     assert news.tolist() == news_of_reference(table, AT, slots).tolist()
 
 
@@ -133,7 +143,7 @@ def test_parity_describing_and_settling(seed: int, is_logged: bool) -> None:
     oldest, written = np.empty((2, count), dtype=np.int64)
     again = np.empty(count, dtype=np.bool_)
     given = (table, AT, slots, whole, offsets, rows, latest, 4, is_logged)
-    there = extent_plan.describe(*given, headers, oldest, again, written)
+    there = directory_passes.describe(*given, headers, oldest, again, written)
     expected = describe_reference(*given)
     found = (headers, oldest, again)
     assert [each.tolist() for each in found] == [each.tolist() for each in expected[:3]]
@@ -141,6 +151,41 @@ def test_parity_describing_and_settling(seed: int, is_logged: bool) -> None:
     markers = np.full(count, k.NO_ROOT)
     markers[written[:there]] = 11 << 32 | np.arange(there)
     twin = table.copy()
-    extent_plan.settle(table, AT, slots, whole, headers, sizes, oldest, markers)
+    directory_passes.settle(table, AT, slots, whole, headers, sizes, oldest, markers)
     settle_reference(twin, AT, slots, whole, headers, sizes, oldest, markers)
     assert table.tolist() == twin.tolist()
+
+
+def test_parity_slots_beside_a_dictionary() -> None:
+    dice = np.random.default_rng(5)
+    table = np.zeros((64, k.GROUP), dtype=np.int64)
+    index, facts = np.zeros(128, dtype=np.int32), np.zeros(3, dtype=np.int64)
+    blank = np.zeros(k.GROUP, dtype=np.int64)
+    expected: dict[tuple[int, int], int] = {}
+    for step in range(1, 80):
+        wanted = {(int(n), int(n) << 21) for n in dice.integers(0, 60, 6)} - set(expected)
+        id_high, id_low = (np.array([w[c] for w in wanted], dtype=np.uint64) for c in (0, 1))
+        slots = np.empty(len(wanted), dtype=np.int64)
+        directory_passes.open_slots(index, table, facts, blank, id_high, id_low, step, slots)
+        expected |= dict(zip(wanted, slots.tolist(), strict=True))
+        gone = [w for w in expected if dice.random() < 0.2]
+        closed = np.array([expected.pop(w) for w in gone], dtype=np.int64)
+        for slot in closed.tolist():
+            remove(index, table, slot)
+        directory_passes.close_slots(table, facts, closed)
+        assert used_slots_reference(table, facts) == expected
+    rows = compact_slots_reference(table)
+    directory_passes.compact_slots(table, facts)
+    assert table[: len(rows)].tolist() == rows.tolist()
+    assert len(used_slots_reference(table, facts)) == len(rows) == len(expected)
+    assert (table[len(rows) :, k.STAMP] == 0).all()
+
+
+def test_parity_stamping_groups() -> None:
+    dice = np.random.default_rng(6)
+    tables = [np.zeros((20, k.GROUP), dtype=np.int64) for _ in range(2)]
+    for chunk in range(1, 5):
+        slots = dice.integers(0, 20, 12)
+        directory_passes.stamp(tables[0], slots, chunk)
+        stamp_reference(tables[1], slots, chunk)
+        assert tables[0].tolist() == tables[1].tolist()

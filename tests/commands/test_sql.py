@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from icestream.commands.statement import FileStream, cell, plain, sql_command, statement
+from icestream.commands.sql import FileStream, cell, plain, sql_command, statement
 from icestream.core.errors import DefinitionError
 
 TEXT = "SELECT shop, COUNT(*) AS n FROM orders [RANGE 20 SECONDS SLIDE 10 SECONDS] GROUP BY shop"

@@ -42,14 +42,14 @@ Types = Mapping[str, pa.DataType]
 
 
 def input_of(aggregate: Aggregate, types: Types) -> pa.DataType:
-    """Return the type of an aggregate's only input, or of the struct of all of them."""
+    """Return the type of the values that an aggregate stores: its input, or a struct of several."""
     if len(aggregate.columns) == 1:
         return types[aggregate.columns[0]]
     return pa.struct([pa.field(name, types[name]) for name in aggregate.columns])
 
 
 def check_ranked(aggregate: Aggregate, kind: pa.DataType) -> None:
-    """Reject types whose values have no order here."""
+    """Reject types of stored values that have no order here."""
     inner = [field.type for field in kind] if pa.types.is_struct(kind) else [kind]
     for each in inner:
         if pa.types.is_nested(each) and not pa.types.is_struct(each):
@@ -61,7 +61,7 @@ def check_ranked(aggregate: Aggregate, kind: pa.DataType) -> None:
 
 
 def check_number(aggregate: Aggregate, kind: pa.DataType) -> None:
-    """Reject types other than numbers."""
+    """Reject types of stored values other than numbers."""
     number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
     if not number:
         msg = (
@@ -72,12 +72,12 @@ def check_number(aggregate: Aggregate, kind: pa.DataType) -> None:
 
 
 def doubles(values: pa.Array) -> pa.Array:
-    """Return numbers as doubles, equal ones equal to the bit."""
+    """Return stored numbers as doubles, equal ones equal to the bit."""
     return plain_floats(values.cast(pa.float64(), safe=False))
 
 
 def fractions_of(aggregate: Aggregate) -> tuple[tuple[float, ...], bool]:
-    """Return the fractions of an aggregate, and whether they were given as a list."""
+    """Return the fractions of a percentile of stored values, and whether they were a list."""
     wanted = aggregate.parameters[0] if aggregate.parameters else None
     many = isinstance(wanted, list | tuple)
     fractions = tuple(wanted) if many else (wanted,)  # type: ignore[arg-type]
@@ -94,7 +94,7 @@ def fractions_of(aggregate: Aggregate) -> tuple[tuple[float, ...], bool]:
 def listed(
     answers: npt.NDArray[np.float64], empty: npt.NDArray[np.bool_], *, many: bool
 ) -> pa.Array:
-    """Return the answers of each group as a list, or its only answer; null if it is empty."""
+    """Return percentiles of each group's stored values, as a list or one; null without values."""
     if not many:
         return pa.array(answers[:, 0], mask=empty)
     bounds = np.arange(len(answers) + 1, dtype=np.int32) * answers.shape[1]

@@ -59,7 +59,7 @@ class BatchRows:
 
 
 def as_array(value: Datum, size: int) -> pa.Array:
-    """Return a value as an array with one entry per row."""
+    """Return an evaluated value as an array with one entry per row."""
     if isinstance(value, pa.Scalar):
         return pa.repeat(value, size)
     return value.combine_chunks() if isinstance(value, pa.ChunkedArray) else value
@@ -85,7 +85,7 @@ class Value(Protocol):
 
 
 def columns_of(values: Sequence[Value]) -> frozenset[str]:
-    """Return all columns that values read."""
+    """Return all columns that the evaluation of values reads."""
     return frozenset[str]().union(*(value.columns for value in values))
 
 

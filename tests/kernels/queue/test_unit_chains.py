@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icestream.kernels.queue import pages
-from icestream.kernels.queue import values as k
+from icestream.kernels.queue import unit_chains as k
 
 
 @settings(max_examples=80, deadline=None)

@@ -1,4 +1,4 @@
-"""The obvious versions of the kernels in `icestream.kernels.words`."""
+"""The obvious versions of the kernels in `icestream.kernels.field_words`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from icestream.core.arrays import Ints, Table
-from icestream.kernels.words import ADD_DD, ADD_I64, ADD_I128, MAX, MIN, WORDS
+from icestream.kernels.field_words import ADD_DD, ADD_I64, ADD_I128, MAX, MIN, WORDS
 
 
 def combine_sorted_reference(

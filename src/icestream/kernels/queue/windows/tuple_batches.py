@@ -59,7 +59,7 @@ RECORD = 5
 
 @kernel
 def blank_cell(cells: Table, cell: int) -> None:
-    """Initialise the cell of a new key."""
+    """Initialise the cell of a new key of a batch of tuples."""
     for word in range(CELL):
         cells[cell, word] = 0
     for word in (LAST, CLOCK, NEWEST, FIRST, COMMITTED, FRONT, BACK, DF, WS, WE, ET):
@@ -72,7 +72,7 @@ def blank_cell(cells: Table, cell: int) -> None:
 def find_cells(
     cells: Table, index: Index, used: int, id_high: Ids, id_low: Ids, first: int, found: Ints
 ) -> tuple[int, int]:
-    """Find the cell of each key from `first` on, creating new ones; stop when room ends.
+    """Find the cell of each key of a batch of tuples, or create it; stop when room ends.
 
     Returns (first key not done, cells used); the index is kept at most half full.
     """
@@ -105,7 +105,7 @@ def find_cells(
 def enqueue_many(
     windows: WindowQueueArrays, found: Ints, times: Ints, arrived: Ints, rows: Table
 ) -> None:
-    """Add tuples with their rows; there must be room for all."""
+    """Add a batch of tuples with their rows; there must be room for all."""
     words = windows.pool.words
     for i in range(found.size):
         cell = found[i]
@@ -119,7 +119,7 @@ def enqueue_many(
 
 @kernel
 def dequeue_many(windows: WindowQueueArrays, records: Table, rows: Table) -> int:
-    """Read tuples in the order of service until records are full or no key can be served.
+    """Read a batch of tuples in the order of service until records are full or no key is left.
 
     A window whose last tuple came before its last instant ends with a record that is not a tuple,
     at its last instant. Returns the number of records; `records` needs room for one more than

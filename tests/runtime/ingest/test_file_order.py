@@ -6,7 +6,7 @@ from unittest.mock import Mock
 import pyarrow as pa
 import pytest
 
-from icestream.runtime.ingest.order import PIECE, FilePlaces, piece_hash, place_of
+from icestream.runtime.ingest.file_order import PIECE, FilePlaces, piece_hash, place_of
 from icestream.runtime.ingest.scans import kafka_ranges
 
 

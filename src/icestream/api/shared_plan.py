@@ -37,7 +37,7 @@ from icestream.plan.nodes.queries import (
     View,
     WindowKind,
 )
-from icestream.runtime.ingest.order import piece_columns
+from icestream.runtime.ingest.file_order import piece_columns
 from icestream.state.keys import KeyCodec
 
 
@@ -147,7 +147,7 @@ def _view(frame: DataFrame, statement: Statement, keys: _Columns, inputs: _Colum
 
 
 def sources_of(parts: Sequence[StreamInput]) -> tuple[Source, ...]:
-    """Return the sources under unique names."""
+    """Return the sources of a shared plan under unique names."""
     names = [part.name for part in parts]
     return tuple(
         Source(
@@ -160,7 +160,7 @@ def sources_of(parts: Sequence[StreamInput]) -> tuple[Source, ...]:
 
 
 def check_same_stream(parts: Sequence[StreamInput], others: Sequence[StreamInput]) -> None:
-    """Refuse queries over different streams that are started together."""
+    """Refuse to share a plan between queries over different streams."""
     same = len(parts) == len(others) and all(
         (a.time, a.slack, a.nulls) == (b.time, b.slack, b.nulls)
         and (a.frame is b.frame or a.frame.sameSemantics(b.frame))
@@ -175,7 +175,7 @@ def check_same_stream(parts: Sequence[StreamInput], others: Sequence[StreamInput
 
 
 def check_aggregates(aggregates: Sequence[object]) -> None:
-    """Refuse anything but aggregates of this library."""
+    """Refuse anything but aggregates of this library in a plan."""
     if not aggregates:
         msg = "agg needs at least one aggregate, for example ice.count()"
         raise DefinitionError(msg)
@@ -189,7 +189,7 @@ def check_aggregates(aggregates: Sequence[object]) -> None:
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Refuse names that are the same column to Spark, which ignores case."""
+    """Refuse result names of a plan that are the same column to Spark, which ignores case."""
     lowered = [name.lower() for name in names]
     twice = sorted({name for name in lowered if lowered.count(name) > 1})
     if twice:
@@ -235,7 +235,7 @@ class _Columns:
 
 
 def aggregate_of(each: AggregateExpression, name: str, places: Sequence[int]) -> Aggregate:
-    """Return an aggregate over the columns `x<place>`."""
+    """Return an aggregate of a plan over the columns `x<place>` that statements share."""
     inputs = tuple(f"x{place}" for place in places)
     return Aggregate(
         each.function, inputs[0] if inputs else None, name, inputs[1:], each.parameters
@@ -243,7 +243,7 @@ def aggregate_of(each: AggregateExpression, name: str, places: Sequence[int]) ->
 
 
 def answer_name(frame: DataFrame, each: AggregateExpression) -> str:
-    """Return the name of a result: the user's, or Spark's, or one like Spark's."""
+    """Return the name of a result of a plan: the user's, or Spark's, or one like Spark's."""
     if each.name:
         return each.name
     in_spark = each.in_spark
@@ -295,5 +295,5 @@ def _types(schema: StructType) -> list[str]:
 
 
 def refusal(error: AnalysisException, frame: DataFrame) -> DefinitionError:
-    """Return Spark's error message in one line, with the available columns."""
+    """Return Spark's refusal of a column of a plan in one line, with the available columns."""
     return DefinitionError(f"{str(error).splitlines()[0]} The columns are {frame.columns}")

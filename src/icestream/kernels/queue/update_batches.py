@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from icestream.core.arrays import Ids, Ints
-from icestream.kernels import lookup
+from icestream.kernels import hash_index
 from icestream.kernels.compile import kernel, lean_kernel
 from icestream.kernels.prefetch import prefetch, prefetch_word
 from icestream.kernels.queue.order import (
@@ -62,7 +62,7 @@ from icestream.kernels.queue.queue import (
     send_value,
 )
 from icestream.kernels.queue.staleness import RealTable
-from icestream.kernels.queue.values import read_row, units_of
+from icestream.kernels.queue.unit_chains import read_row, units_of
 
 #: updates whose rows are prefetched before the first is processed
 AT_ONCE = 32
@@ -72,7 +72,7 @@ AT_ONCE = 32
 def add_keys(
     store: CellArrays, readers: Readers, id_high: Ids, id_low: Ids, slots: Ints, start: int
 ) -> int:
-    """Give a cell to every id from `start` on whose slot is -1; return the first without room."""
+    """Give a cell to every new id of a batch of updates; return the first without room."""
     facts, cells, index = store.facts, store.cells, store.places
     mask = index.size - 1
     for i in range(start, id_high.size):
@@ -113,11 +113,11 @@ def add_keys(
 
 @lean_kernel
 def drop_keys(store: CellArrays, slots: Ints) -> None:
-    """Forget keys for which no reader waits; their cells become free."""
+    """Forget a batch of keys for which no reader waits; their cells become free."""
     facts, cells = store.facts, store.cells
     for k in range(slots.size):
         cell = slots[k]
-        lookup.remove(store.places, cells, cell)
+        hash_index.remove(store.places, cells, cell)
         if cells[cell, ADDRESS] >= 0:
             free_value(store, cell)
         cells[cell, COUNT] = -1
@@ -128,7 +128,7 @@ def drop_keys(store: CellArrays, slots: Ints) -> None:
 
 @lean_kernel
 def copy_values(store: CellArrays, slots: Ints, offsets: Ints, out: Ints) -> None:
-    """Copy the values of some keys to `out`, each to its offset."""
+    """Copy the values of a batch of keys to `out`, each to its offset."""
     linked = is_linked(store)
     for first in range(0, slots.size, AT_ONCE):
         last = min(first + AT_ONCE, slots.size)
@@ -141,7 +141,7 @@ def copy_values(store: CellArrays, slots: Ints, offsets: Ints, out: Ints) -> Non
 
 @kernel
 def units_wanted(store: CellArrays, slots: Ints, offsets: Ints) -> int:
-    """Return the maximum number of units that a batch needs in addition to those of its keys."""
+    """Return the most units that a batch of updates needs besides those of its keys."""
     cells = store.cells
     linked = is_linked(store)
     before = np.empty((slots.size, 2), np.int64)
@@ -168,7 +168,7 @@ def units_wanted(store: CellArrays, slots: Ints, offsets: Ints) -> int:
 
 @lean_kernel
 def ask_for_rows(store: CellArrays, readers: Readers, slots: Ints, first: int, last: int) -> None:
-    """Prefetch everything that arrivals of some keys will touch, all at once."""
+    """Prefetch everything that a batch of updates will touch, all at once."""
     cells = store.cells
     for k in range(first, last):
         cell = slots[k]
@@ -185,7 +185,7 @@ def ask_for_rows(store: CellArrays, readers: Readers, slots: Ints, first: int, l
 
 @lean_kernel
 def ask_for_neighbours(readers: Readers, slots: Ints, first: int, last: int) -> None:
-    """Prefetch the neighbours of rows that will be moved."""
+    """Prefetch the neighbours of rows that a batch of updates will move."""
     for reader in readers:
         if reader.facts[SCHEDULE] != FIFO:
             continue
@@ -199,7 +199,7 @@ def ask_for_neighbours(readers: Readers, slots: Ints, first: int, last: int) -> 
 def enqueue_batch(
     store: CellArrays, readers: Readers, slots: Ints, arrived: Ints, words: Ints, offsets: Ints
 ) -> None:
-    """Add updates one after the other; there must be room for all their values."""
+    """Add a batch of updates to a queue; there must be room for all their values."""
     size = slots.size
     for first in range(-2 * AT_ONCE, size, AT_ONCE):
         second, third = first + AT_ONCE, first + 2 * AT_ONCE
@@ -216,7 +216,7 @@ def enqueue_batch(
 def take_batch(
     store: CellArrays, reader: ReaderArrays, now: int, slots: Ints, since: Ints, arrived: Ints
 ) -> int:
-    """Take as many keys as `slots` has room for from a reader's order; return how many."""
+    """Take a batch of keys, as `slots` has room for, from a reader's order; return how many."""
     count = 0
     while count < slots.size:
         first = count
@@ -239,14 +239,14 @@ def take_batch(
 
 @lean_kernel
 def release_batch(store: CellArrays, slots: Ints) -> None:
-    """Free the locations of keys for which no reader waits any more."""
+    """Free the locations of a batch of keys for which no reader waits any more."""
     for k in range(slots.size):
         release_one(store, slots[k])
 
 
 @lean_kernel
 def deliver_batch(reader: ReaderArrays, slots: Ints, since: Ints, arrived: Ints, at: Ints) -> None:
-    """Record deliveries, in order; slots of unknown keys are negative."""
+    """Deliver a batch of updates, in order; slots of unknown keys are negative."""
     for k in range(slots.size):
         if slots[k] >= 0:
             deliver_one(reader, slots[k], since[k], arrived[k], at[k])
@@ -254,14 +254,14 @@ def deliver_batch(reader: ReaderArrays, slots: Ints, since: Ints, arrived: Ints,
 
 @lean_kernel
 def blank_keys(reader: ReaderArrays, cells_seen: int) -> None:
-    """Initialise the rows of a reader that joins a store with keys."""
+    """Initialise the whole batch of rows of a reader that joins a queue with keys."""
     for cell in range(cells_seen):
         blank_key(reader, cell)
 
 
 @kernel
 def first_late(store: CellArrays, slots: Ints, arrived: Ints) -> int:
-    """Return the first update that goes back in time for its key, -1 if none does."""
+    """Return the first of a batch of updates that goes back in time for its key, -1 if none."""
     cells = store.cells
     before = np.empty(slots.size, np.int64)
     found = -1
@@ -286,7 +286,7 @@ def first_late(store: CellArrays, slots: Ints, arrived: Ints) -> int:
 
 @lean_kernel
 def move_class(store: CellArrays, reader: ReaderArrays, cell: int, weight: float) -> None:
-    """Change a key's weight; a key that waits in a list by class moves to another list."""
+    """Change the weight of a key of a batch; if it waits in a list by class, it moves."""
     reader.reals[cell, WEIGHT] = weight
     number = reader.keys[cell, LIST] - 1
     if reader.facts[SCHEDULE] == INDEX and number >= 0 and (number < CLASSES or weight != 1.0):
@@ -301,7 +301,7 @@ def move_class(store: CellArrays, reader: ReaderArrays, cell: int, weight: float
 def weigh_batch(
     store: CellArrays, reader: ReaderArrays, slots: Ints, weights: RealTable, gaps: RealTable
 ) -> None:
-    """Set weights of keys, and mean gaps if known in advance (positive)."""
+    """Set weights of a batch of keys, and mean gaps if known in advance (positive)."""
     for k in range(slots.size):
         if gaps[k, 0] > 0.0:
             store.reals[slots[k], GAP] = gaps[k, 0]

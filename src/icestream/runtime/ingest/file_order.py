@@ -48,7 +48,7 @@ _BETWEEN = "\0"
 
 
 def piece_columns(frames: Sequence[DataFrame]) -> list[Column] | None:
-    """Return for each frame the column with the piece of a row; None if no frame has one."""
+    """Return for each frame the column that orders its pieces; None if no frame has one."""
     found = [_piece_column(frame) for frame in frames]
     if not any(each is not None for each in found):
         return None
@@ -75,7 +75,7 @@ def _nodes(plan: Any) -> Iterator[bool]:
 
 
 def listed_files(spark: SparkSession) -> dict[str, int]:
-    """Return the places of the files of the current batch; empty if Spark does not report them."""
+    """Return the order of the files of the batch; empty if Spark does not report it."""
     query = spark.sparkContext.getLocalProperty(_QUERY)
     running = None if query is None else spark.streams.get(query)
     execution = None if running is None else running._jsq.streamingQuery().lastExecution()
@@ -89,7 +89,7 @@ def listed_files(spark: SparkSession) -> dict[str, int]:
 
 
 def place_of(uri: str, modified: int, places: Mapping[str, int]) -> tuple[int, int, str]:
-    """Return the sort key of a file: its place in the log or, if unknown, time and path."""
+    """Return the place of a file in the order: in the log or, if unknown, time and path."""
     path = _plain(unquote(uri))
     return places.get(path, len(places)), modified, path
 
@@ -156,7 +156,7 @@ def _ranks(ranges: Sequence[tuple[str, int, int]]) -> list[int]:
 
 
 def piece_hash(uri: str, start: int) -> int:
-    """Return Spark's `xxhash64(file, start)`."""
+    """Return Spark's `xxhash64(file, start)`, to find the order of a piece."""
     file = xxhash.xxh64_intdigest(uri.encode(), _SEED)
     found = xxhash.xxh64_intdigest(struct.pack("<q", start), file)
     return found - (1 << 64) if found >> 63 else found

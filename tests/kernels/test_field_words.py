@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icestream.kernels.words import (
+from icestream.kernels.field_words import (
     ADD_DD,
     ADD_I64,
     ADD_I128,
@@ -25,7 +25,7 @@ from icestream.kernels.words import (
     op_words,
     unmerge_field,
 )
-from tests.oracles.kernels.words import combine_sorted_reference, merge_words_reference
+from tests.oracles.kernels.field_words import combine_sorted_reference, merge_words_reference
 
 #: id_high, id_low, then one field of every operation
 OPS = np.array([ADD_I64, ADD_I128, MIN, MAX, ADD_DD, LEAST_3, LEAST_4])

@@ -21,7 +21,7 @@ from sqlglot import Token, TokenType, exp
 from sqlglot.errors import ParseError, TokenError
 
 from icestream.core.errors import DefinitionError
-from icestream.core.text import TextSpan, error_at
+from icestream.core.text_errors import TextSpan, error_at
 from icestream.sql.statements.dialect import Cql
 
 _CLOSED_OR_OPEN = re.compile(
@@ -112,7 +112,7 @@ def with_depth(tokens: Iterable[Token]) -> Iterable[tuple[Token, int]]:
 
 
 def statements(whole: str) -> list[Text]:
-    """Split a text into its statements."""
+    """Split the tokens of a text into its statements."""
     try:
         tokens = Cql().tokenize(whole)
     except TokenError:

@@ -16,11 +16,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from icestream.core.arrays import Ints, Mask, Table
+from icestream.core.arrays import Ids, Ints, Mask, Table
 from icestream.kernels.compile import kernel
+from icestream.kernels.fold import Index
 from icestream.kernels.groups.extents import (
     BACK,
     BACK_LATEST,
+    HEADER,
     LASTING_HEADER,
     LATEST,
     LENGTH,
@@ -32,8 +34,10 @@ from icestream.kernels.groups.heap import (
     COLD,
     DUE,
     EXPIRY,
+    FLAG_BITS,
     FLAGS,
     GROUP,
+    HEAT,
     ID_HIGH,
     ID_LOW,
     MARK,
@@ -41,6 +45,7 @@ from icestream.kernels.groups.heap import (
     PAGED,
     PARTS,
     PIN,
+    PLAIN_FLAGS,
     REMINDED,
     ROOT,
     ROOT_EXPIRY,
@@ -50,7 +55,12 @@ from icestream.kernels.groups.heap import (
     WHOLE,
     WORDS,
 )
+from icestream.kernels.hash_index import insert
 
+#: places in the facts of a directory: first free slot plus one, slots ever used, free slots
+FREE_SLOT = 0
+USED_SLOTS = 1
+FREE_SLOTS = 2
 _LEAST = -9223372036854775808
 _MOST = 9223372036854775807
 
@@ -60,7 +70,7 @@ _MOST = 9223372036854775807
 
 @kernel
 def list_news(table: Table, at: int, before: int, slots: Ints) -> int:
-    """List groups, accessed before a chunk, with words not on the log, or with stale ones there."""
+    """Pass over the directory: list groups with words not on the log, or stale ones there."""
     count = 0
     for slot in range(table.shape[0]):
         news = table[slot, at + WORDS] > table[slot, at + CLEAN]
@@ -72,7 +82,7 @@ def list_news(table: Table, at: int, before: int, slots: Ints) -> int:
 
 @kernel
 def list_reminded(table: Table, at: int, slots: Ints) -> int:
-    """List groups with a timer that is not on the log."""
+    """Pass over the directory: list groups with a timer that is not on the log."""
     count = 0
     for slot in range(table.shape[0]):
         if table[slot, at + FLAGS] & REMINDED and table[slot, STAMP] != 0:
@@ -83,7 +93,7 @@ def list_reminded(table: Table, at: int, slots: Ints) -> int:
 
 @kernel
 def list_over(table: Table, at: int, watermark: int, slots: Ints) -> int:
-    """List groups that have rows and whose rows have all expired."""
+    """Pass over the directory: list groups that have rows, all of them expired."""
     count = 0
     for slot in range(table.shape[0]):
         if table[slot, at + EXPIRY] > watermark or table[slot, STAMP] == 0:
@@ -96,7 +106,7 @@ def list_over(table: Table, at: int, watermark: int, slots: Ints) -> int:
 
 @kernel
 def list_held(table: Table, pin: int, before: int, slots: Ints) -> int:
-    """List groups with words in memory that have another pin and were accessed before a chunk."""
+    """Pass over the directory: list groups with words, another pin, accessed before a chunk."""
     count = 0
     for slot in range(table.shape[0]):
         stamp = table[slot, STAMP]
@@ -112,7 +122,7 @@ def list_held(table: Table, pin: int, before: int, slots: Ints) -> int:
 
 @kernel
 def list_residue(table: Table, at: int, before: int, slots: Ints) -> int:
-    """List groups, accessed before a chunk, with words in memory on top of a cold root."""
+    """Pass over the directory: list groups with words in memory on top of a cold root."""
     count = 0
     for slot in range(table.shape[0]):
         on_cold = table[slot, at + WORDS] > 0 and table[slot, at + FLAGS] & WHOLE == 0
@@ -124,7 +134,7 @@ def list_residue(table: Table, at: int, before: int, slots: Ints) -> int:
 
 @kernel
 def is_empty(table: Table, slot: int) -> bool:
-    """Return whether a group has no rows anywhere and no timer."""
+    """Return, on a pass over the directory, whether a group has no rows anywhere and no timer."""
     for at in range(GROUP, table.shape[1], PARTS):
         if table[slot, at + WORDS] != 0 or table[slot, at + COLD] != 0:
             return False
@@ -135,7 +145,7 @@ def is_empty(table: Table, slot: int) -> bool:
 
 @kernel
 def list_gone(table: Table, slots: Ints) -> int:
-    """List empty groups that need not hide an older entry."""
+    """Pass over the directory: list empty groups that need not hide an older entry."""
     count = 0
     for slot in range(table.shape[0]):
         if table[slot, STAMP] != 0 and table[slot, PAGED] == 0 and is_empty(table, slot):
@@ -146,7 +156,7 @@ def list_gone(table: Table, slots: Ints) -> int:
 
 @kernel
 def list_needed(table: Table, slots: Ints, out: Ints) -> int:
-    """List the positions of groups whose entries the cold index needs."""
+    """Pass over the directory: list positions of groups whose entries the cold index needs."""
     count = 0
     for i in range(slots.size):
         if table[slots[i], PAGED] != 0 or not is_empty(table, slots[i]):
@@ -156,29 +166,55 @@ def list_needed(table: Table, slots: Ints, out: Ints) -> int:
 
 
 @kernel
-def list_old(table: Table, at: int, last: int, slots: Ints) -> int:
-    """List groups whose rows never expire and whose oldest extent is in a segment up to `last`."""
+def list_old(table: Table, at: int, watermark: int, last: int, slots: Ints) -> int:
+    """List groups whose oldest extent is in a segment up to `last`, if any can have live rows."""
     count = 0
     for slot in range(table.shape[0]):
         if table[slot, at + CHAIN] >> 32 > last or table[slot, at + ROOT] == NO_ROOT:
             continue
-        never = table[slot, at + ROOT_EXPIRY] == _MOST
-        if never and table[slot, STAMP] != 0 and not table[slot, at + FLAGS] & STALE:
+        lives = table[slot, at + ROOT_EXPIRY] > watermark
+        if lives and table[slot, STAMP] != 0 and not table[slot, at + FLAGS] & STALE:
             slots[count] = slot
             count += 1
     return count
 
 
 @kernel
-def live_words(table: Table, at: int) -> int:
-    """Return the words of never-expiring extents that a group points to."""
-    words = np.int64(0)
+def list_worn(table: Table, at: int, least: int, slots: Ints) -> int:
+    """List groups of whose words at least half, and at least `least`, are worn."""
+    count = 0
     for slot in range(table.shape[0]):
-        never = table[slot, at + ROOT_EXPIRY] == _MOST
-        if never and table[slot, at + ROOT] != NO_ROOT and table[slot, STAMP] != 0:
+        worn = table[slot, at + FLAGS] >> FLAG_BITS
+        if worn < least or table[slot, STAMP] == 0:
+            continue
+        words = table[slot, at + WORDS]
+        if table[slot, at + FLAGS] & WHOLE == 0:
+            words += table[slot, at + COLD]
+        if 2 * worn >= words:
+            slots[count] = slot
+            count += 1
+    return count
+
+
+@kernel
+def extent_words(table: Table, at: int, watermark: int, sizes: Ints) -> int:
+    """Fill in the words of the extents that each group points to; return the unlogged words.
+
+    They are 0 if nothing behind the root can be live.
+    """
+    unlogged = np.int64(0)
+    for slot in range(table.shape[0]):
+        sizes[slot] = 0
+        if table[slot, STAMP] == 0:
+            continue
+        unlogged += table[slot, at + WORDS] - table[slot, at + CLEAN]
+        lives = table[slot, at + ROOT] != NO_ROOT and table[slot, at + ROOT_EXPIRY] > watermark
+        if lives and table[slot, at + FLAGS] & STALE == 0:
+            never = table[slot, at + ROOT_EXPIRY] == _MOST
+            header = LASTING_HEADER if never else HEADER
             extents = table[slot, at + CHAIN] & 0xFFFFFFFF
-            words += table[slot, at + COLD] + LASTING_HEADER * extents
-    return int(words)
+            sizes[slot] = table[slot, at + COLD] + header * extents
+    return int(unlogged)
 
 
 # -- how much ------------------------------------------------------------------------------
@@ -188,7 +224,7 @@ def live_words(table: Table, at: int) -> int:
 def words_of(
     table: Table, parts: Ints, slots: Ints, with_cold: bool, block: int, out: Ints
 ) -> None:
-    """Count the words of groups in some synopses, including those behind cold roots if asked.
+    """Pass over the directory: count the words of groups, those behind cold roots if asked.
 
     `parts` are the first columns of the synopses. Words in memory are rounded up to whole blocks
     of `block` words.
@@ -205,7 +241,7 @@ def words_of(
 
 @kernel
 def known_words(table: Table, block: int) -> int:
-    """Return the words of all groups, in memory or on the log, in whole blocks of `block` words."""
+    """Pass over the directory: count all words of groups, in whole blocks of `block` words."""
     total = np.int64(0)
     for slot in range(table.shape[0]):
         if table[slot, STAMP] == 0:
@@ -218,7 +254,7 @@ def known_words(table: Table, block: int) -> int:
 
 @kernel
 def news_of(table: Table, at: int, slots: Ints, out: Ints) -> None:
-    """Fill in the words of groups that are not on the log."""
+    """Pass over the directory: fill in the words of groups that are not on the log."""
     for i in range(slots.size):
         out[i] = table[slots[i], at + WORDS] - table[slots[i], at + CLEAN]
 
@@ -227,7 +263,7 @@ def news_of(table: Table, at: int, slots: Ints, out: Ints) -> None:
 def measure(
     table: Table, at: int, slots: Ints, whole: Mask, skipped: Ints, offsets: Ints, cleans: Ints
 ) -> int:
-    """Determine which words in memory are taken of each group: all if it is `whole`, or new ones.
+    """Pass over the directory: find words in memory to take, new ones, or all of `whole` groups.
 
     `skipped` are the words left out, `cleans` the number of clean ones among the others. Returns
     how many groups are not whole in memory.
@@ -266,7 +302,7 @@ def describe(
     again: Mask,
     written: Ints,
 ) -> int:
-    """Fill in the headers of extents with new rows of groups; list those that are not empty.
+    """Pass over the directory: fill in headers of extents with new rows; list those with any.
 
     `oldest` is the ordinal of the first extent of the chain, 0 if this is it; `again` marks groups
     that were whole on the log before.
@@ -313,7 +349,7 @@ def settle(
     oldest: Ints,
     markers: Ints,
 ) -> None:
-    """Record what was written of groups; the marker `NO_ROOT` means that nothing was written.
+    """Pass over the directory: record what was written of groups; `NO_ROOT` is nothing.
 
     Words in memory are clean now. Groups that are only partly in memory are released by others. An
     extent that marks a group as empty is only for a restore: nothing points to it.
@@ -330,7 +366,7 @@ def settle(
             table[slot, at + ROOT_EXPIRY] = _LEAST
             table[slot, at + COLD] = 0
             table[slot, at + CHAIN] = 0
-            table[slot, at + FLAGS] |= WHOLE
+            table[slot, at + FLAGS] = table[slot, at + FLAGS] & PLAIN_FLAGS | WHOLE
         elif markers[i] != NO_ROOT:
             first = oldest[i] if oldest[i] > 0 else markers[i] >> 32
             # a chain of one has no predecessor, whatever was there
@@ -338,3 +374,70 @@ def settle(
             table[slot, at + ROOT] = markers[i]
             table[slot, at + ROOT_EXPIRY] = headers[i, LATEST]
             table[slot, at + CHAIN] = first << 32 | length
+
+
+@kernel
+def open_slots(
+    index: Index,
+    table: Table,
+    facts: Ints,
+    row: Ints,
+    id_high: Ids,
+    id_low: Ids,
+    stamp: int,
+    slots: Ints,
+) -> None:
+    """Pass over new, distinct groups: give each a slot of the directory; there must be enough."""
+    for i in range(id_high.size):
+        slot = facts[FREE_SLOT] - 1
+        if slot >= 0:
+            facts[FREE_SLOT] = table[slot, ID_HIGH]
+            facts[FREE_SLOTS] -= 1
+        else:
+            slot = facts[USED_SLOTS]
+            facts[USED_SLOTS] += 1
+        for w in range(row.size):
+            table[slot, w] = row[w]
+        table[slot, ID_HIGH] = np.int64(id_high[i])
+        table[slot, ID_LOW] = np.int64(id_low[i])
+        table[slot, STAMP] = stamp
+        insert(index, table, slot)
+        slots[i] = slot
+
+
+@kernel
+def close_slots(table: Table, facts: Ints, slots: Ints) -> None:
+    """Pass over slots of the directory: make them free; they must be out of the index."""
+    for k in range(slots.size):
+        slot = slots[k]
+        for w in range(GROUP):
+            table[slot, w] = 0
+        table[slot, ID_HIGH] = facts[FREE_SLOT]
+        facts[FREE_SLOT] = slot + 1
+        facts[FREE_SLOTS] += 1
+
+
+@kernel
+def compact_slots(table: Table, facts: Ints) -> None:
+    """Pass over the directory: move open groups to the first slots, all out of the index."""
+    count = 0
+    for slot in range(table.shape[0]):
+        if table[slot, STAMP] == 0:
+            continue
+        if slot > count:
+            for w in range(table.shape[1]):
+                table[count, w] = table[slot, w]
+        count += 1
+    for slot in range(count, table.shape[0]):
+        table[slot, STAMP] = 0
+    facts[FREE_SLOT] = 0
+    facts[FREE_SLOTS] = 0
+    facts[USED_SLOTS] = count
+
+
+@kernel
+def stamp(table: Table, slots: Ints, chunk: int) -> None:
+    """Pass over slots of the directory: record the chunk that accesses them; count the accesses."""
+    for k in range(slots.size):
+        table[slots[k], STAMP] = chunk
+        table[slots[k], HEAT] += 1

@@ -105,21 +105,25 @@ def sql_command(
 
 
 def statement(text: str, stream: ice.Stream) -> ice.Result:
-    """Return the result of one statement over one stream; the text may use any name for it."""
+    """Return the result of the SQL statement of the command over a stream, under any name."""
     found = _FROM.search(text)
     if found is None:
         msg = "a statement must name its stream: SELECT ... FROM events [RANGE ...]"
         raise DefinitionError(msg)
     streams: dict[str, Any] = {found[1]: stream}
     result = ice.sql(text, **streams)
-    if not isinstance(result, ice.Result):
+    if isinstance(result, list):
         msg = "give one statement at a time; start several together with ice.start(...)"
+        raise DefinitionError(msg)
+    if not isinstance(result, ice.Result):
+        msg = "this command prints the rows of windows: give the stream a window; use ice.sql in a "
+        msg += "program for other statements"
         raise DefinitionError(msg)
     return result
 
 
 def printing(columns: list[str], *, as_json: bool) -> Callable[[DataFrame, int], None]:
-    """Return a callback that prints the rows of a version, after the column names at first."""
+    """Return a callback that prints the rows of an SQL statement, after the column names."""
     above = [] if as_json else ["\t".join(columns)]
 
     def show(rows: DataFrame, version: int) -> None:
@@ -134,14 +138,14 @@ def printing(columns: list[str], *, as_json: bool) -> Callable[[DataFrame, int],
 
 
 def cell(value: Any) -> str:
-    """Return the text of a value of a row; of a window, its bounds."""
+    """Return the text of a value that the SQL command prints; of a window, its bounds."""
     if isinstance(value, tuple):
         return " .. ".join(map(cell, value))
     return "" if value is None else str(value)
 
 
 def plain(value: Any) -> Any:
-    """Convert a value that JSON has no form for."""
+    """Convert a value that the SQL command writes and JSON has no form for."""
     if isinstance(value, datetime):
         return value.isoformat()
     return value.decode(errors="replace") if isinstance(value, bytes | bytearray) else str(value)
