@@ -32,6 +32,9 @@ def _tables() -> dict[str, pa.Table]:
                 "ts": pa.array(times).cast(pa.timestamp("us", "UTC")),
                 "k": pa.array([None if key == 6 else int(key) for key in keys], pa.int64()),
                 "v": pa.array([None if value == 8 else int(value) for value in values], pa.int64()),
+                "until": pa.array(times + dice.integers(0, 9 * SECOND, count)).cast(
+                    pa.timestamp("us", "UTC")
+                ),
                 "word": [["ice", "sea", "Fog", None][i] for i in dice.integers(0, 4, count)],
             }
         )
@@ -118,6 +121,13 @@ SAME = {
     "a time-bounded left join": """
         SELECT a.k, a.v, b.v AS w FROM a LEFT JOIN b ON a.k = b.k
         AND b.ts >= a.ts - INTERVAL '5' SECOND AND b.ts < a.ts
+    """,
+    "a join until a column": """
+        SELECT a.k, a.v, b.v AS w FROM a JOIN b ON a.k = b.k AND b.ts BETWEEN a.ts AND a.until
+    """,
+    "a join from before until a column": """
+        SELECT a.k, a.v, b.v AS w FROM a JOIN b ON a.k = b.k
+        AND b.ts >= a.ts - INTERVAL '4' SECOND AND b.ts <= a.until
     """,
     "a join after": """
         SELECT a.v, b.v AS w FROM a JOIN b ON a.k = b.k AND b.ts > a.ts + INTERVAL '50' SECOND

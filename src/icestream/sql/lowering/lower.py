@@ -36,7 +36,14 @@ from icestream.sql.relations.conditions import all_of, join_conditions
 from icestream.sql.relations.names import reference
 from icestream.sql.relations.read import NamedRelation
 from icestream.sql.relations.rules import simplified
-from icestream.sql.relations.times import TimeBounds, origin, time_bounds, time_of, unexpressed
+from icestream.sql.relations.times import (
+    TimeBounds,
+    later_by,
+    origin,
+    time_bounds,
+    time_of,
+    unexpressed,
+)
 from icestream.sql.relations.tree import (
     Filter,
     Grouped,
@@ -256,11 +263,9 @@ class Lowering:
         if bounds.high is None:
             return replace(rows, events=events.shift(later).forever())
         end = flowing.temporary("end")
-        added = flowing.with_columns(rows, {end: bounds.high})
+        added = flowing.with_columns(rows, {end: later_by(bounds.high, bounds.shift)})
         columns = rows.events.columns
         lived = flowing.at_columns(added.events.shift(later), None, end)
-        if bounds.shift:
-            lived = lived.shift(bounds.shift)
         return replace(rows, events=lived.select(*columns))
 
     # -- groups ----------------------------------------------------------------------------

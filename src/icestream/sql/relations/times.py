@@ -155,7 +155,7 @@ def _bounds(join: Join, point: int, times: Sequence[str | None]) -> TimeBounds |
     if low is None:
         return None
     length = high.plus if high is not None and _is_column(high.other, other) else None
-    until = None if high is None else _plus(high.other, high.plus)
+    until = None if high is None else later_by(high.other, high.plus)
     return TimeBounds(point, low, until, length, tuple(expressed))
 
 
@@ -190,7 +190,7 @@ def _linear(node: exp.Expr) -> tuple[exp.Expr, Micros]:
     return node, 0
 
 
-def _plus(node: exp.Expr, length: Micros) -> exp.Expr:
+def later_by(node: exp.Expr, length: Micros) -> exp.Expr:
     """Return a time plus a length in microseconds."""
     if not length:
         return node
