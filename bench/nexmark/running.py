@@ -95,8 +95,8 @@ def table_of(query: Any, rows: DataFrame) -> Counter[tuple[Any, ...]]:
     columns = [f"`{name}`" for name in query.columns]
     stays = sf.expr("lifetime.end IS NULL").alias("stays")
     added = rows.groupBy(stays, *columns).agg(sf.sum("change").alias("n")).where("n <> 0")
-    staying = added.where("stays")
-    chosen = staying if staying.head(1) else added
+    stayed = rows.where("lifetime.end IS NULL").head(1)
+    chosen = added.where("stays") if stayed else added
     result: Counter[tuple[Any, ...]] = Counter()
     for row in chosen.select("n", *columns).collect():
         result.update(dict.fromkeys(bag([tuple(row)[1:]]), row[0]))

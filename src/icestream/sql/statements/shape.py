@@ -18,8 +18,8 @@ from icestream.sql.statements.tokens import Text, with_depth
 from icestream.sql.statements.windows import Window, parse_window
 
 _TWO_STREAMS = (
-    "a statement with a window in brackets reads one stream: leave the brackets out, and write "
-    "TUMBLE(TABLE s, DESCRIPTOR(time), INTERVAL ...) where windows are joined"
+    "a statement with a window in brackets reads one stream: combine streams with the same columns "
+    "with a.union(b), and write joins without brackets, of TUMBLE(TABLE s, DESCRIPTOR(time), ...)"
 )
 _ON_A_TABLE = "write the rows to a table and do it when you read them"
 #: arguments of sqlglot's SELECT: the keywords they start with, and what to do instead
