@@ -1,6 +1,6 @@
 """Relations: scan, filter, project, window, join, aggregate, top and union, as pure data.
 
-Idea: every column of every relation has a number of its own, as part of its name (`c3_price`), so
+Idea: every column of every relation has a number of its own, as part of its name (c3_price), so
 an expression means the same wherever a rule moves it. Conditions are kept as conjunctions, part
 by part. A relation is a table that changes: the rows of a stream are there from their time on.
 
