@@ -60,6 +60,7 @@ MODULES = (
     "adaptation.moving_skew",
     "adaptation.split_combine",
     "adaptation.cluster",
+    "nexmark.nexmark",
 )
 
 #: JSON values by name

@@ -28,7 +28,6 @@ from icestream.inspect.verify import check_mark
 from icestream.runtime.version.history import NEWER, history_folder
 from icestream.sql.expressions.parse import parse_item
 from icestream.sql.statements.names import NameScope
-from icestream.sql.statements.statement import describe
 from icestream.state.log.format import TRAILER
 from icestream.state.log.reader import SegmentReader
 from icestream.state.versions.commits import PLAN, SEGMENTS, Commit
@@ -36,6 +35,7 @@ from tests.faults.changed_files import ChangedFiles
 from tests.faults.mutations import changed_bytes, changed_json, changed_text, json_bytes
 from tests.faults.resigned_files import PARTS, changed_payloads, changed_segment, sealed
 from tests.fixtures.checkpoints import KINDS, make
+from tests.fixtures.cql_statements import describe
 
 #: budget for restoring a changed checkpoint
 MEMORY = 32 << 20

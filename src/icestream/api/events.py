@@ -323,10 +323,15 @@ class Events:
         by: str | Sequence[str],
         *,
         ascending: bool | Sequence[bool] = False,
+        rank: str | None = None,
     ) -> Events:
         """Keep the top `k` events of a group at each instant, ordered by some columns.
 
-        `ascending` is one answer for all columns, or a list with one for each, as in `orderBy`.
+        Args:
+            k: the number of events.
+            by: the columns, most significant first; nulls sort as in Spark.
+            ascending: whether the least values are the top ones, for all columns or for each.
+            rank: the name of a further column with the place of an event, from 1.
 
         Examples:
             >>> events.window("1 hour").groupApply(
@@ -345,11 +350,12 @@ class Events:
             )
             raise DefinitionError(msg)
         order = tuple(Order(n, descending=not way) for n, way in zip(names, ways, strict=True))
-        operator = TopK(self._node.payload, k, order)
+        operator = TopK(self._node.payload, k, order, rank=rank)
         words = ["ascending" if way else "descending" for way in ways]
         shown = [f"{name} {word}" for name, word in zip(names, words, strict=True)]
         text = f"{', '.join(names)} {words[0]}" if len(set(words)) == 1 else ", ".join(shown)
-        return self._applied(operator, f"top {k} by {text}", grows=False)
+        ranked = "" if rank is None else ", ranked"
+        return self._applied(operator, f"top {k} by {text}{ranked}", grows=False)
 
     def process(self, processor: Processor) -> Events:
         """Pass the events of each group to user code, which may keep state.

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from icestream.operators.lifetimes.alter_lifetimes import AlterLifetimes
+from icestream.operators.lifetimes.column_lifetimes import ColumnLifetimes
 from icestream.plan.nodes.events import Entered, FromSource, Left, Mapped, Node, United
 from icestream.plan.nodes.queries import Computation
 from icestream.plan.windows.lifetimes import Shifted
@@ -55,6 +56,8 @@ def _are_instants(node: Node) -> bool:
             return True
         case Mapped(change=AlterLifetimes(lifetime=lifetime)):
             return isinstance(lifetime, Shifted) and _are_instants(node.before)
+        case Mapped(change=ColumnLifetimes()):
+            return False
         case Mapped() | Entered() | Left():
             return _are_instants(node.before)
         case United():

@@ -112,8 +112,12 @@ def statement(text: str, stream: ice.Stream) -> ice.Result:
         raise DefinitionError(msg)
     streams: dict[str, Any] = {found[1]: stream}
     result = ice.sql(text, **streams)
-    if not isinstance(result, ice.Result):
+    if isinstance(result, list):
         msg = "give one statement at a time; start several together with ice.start(...)"
+        raise DefinitionError(msg)
+    if not isinstance(result, ice.Result):
+        msg = "this command prints the rows of windows: give the stream a window; use ice.sql in a "
+        msg += "program for other statements"
         raise DefinitionError(msg)
     return result
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from icestream.core.errors import DefinitionError
 from icestream.core.times import INFINITY, MINUS_INFINITY
 from icestream.operators.lifetimes.alter_lifetimes import AlterLifetimes
+from icestream.operators.lifetimes.column_lifetimes import ColumnLifetimes
 from icestream.plan.windows.lifetimes import (
     Forever,
     Hopping,
@@ -113,3 +114,16 @@ def test_lengths_are_checked() -> None:
     ):
         with pytest.raises(DefinitionError):
             wrong()
+
+
+def test_columns_give_lifetimes() -> None:
+    times = pa.timestamp("us", "UTC")
+    schema = pa.schema([("since", times), ("until", times)])
+    rows = [(3, 9), (3, 2), (4, None)]
+    events = [(Event((7, 1), 2, 3, row), 1) for row in rows]
+    changes = changes_from(events, schema)
+    assert heads(ColumnLifetimes("since", "until")(changes)) == [(3, 10, 1)]
+    assert heads(ColumnLifetimes(None, "until")(changes)) == [(2, 10, 1), (2, 3, 1)]
+    assert heads(ColumnLifetimes("since", None)(changes)) == [
+        (3, INFINITY, 1), (3, INFINITY, 1), (4, INFINITY, 1),
+    ]  # fmt: skip

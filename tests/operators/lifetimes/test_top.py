@@ -225,3 +225,18 @@ def test_definitions_that_make_no_sense_are_refused() -> None:
         TopK(NUMBERS, 1, [Order("z")])
     with pytest.raises(DefinitionError, match="cannot order by 'l'"):
         TopK(pa.schema([("l", pa.list_(pa.int64()))]), 1, [Order("l")])
+
+
+@given(DICE, st.sampled_from([1, 2, 3]), ORDERS, st.booleans())
+@settings(max_examples=40)
+def test_oracle_ranks_of_random_changes(
+    dice: Random, k: int, by: Sequence[Order], cuts: bool
+) -> None:
+    kind = scenarios.ScenarioKind(groups=2, revisions=14, batches=4, cuts=cuts, holes=cuts)
+    operator = TopK(PORT.schema, k, by, rank="place")
+    for step in scenarios.play(operator, scenarios.scenario(dice, [PORT], kind)):
+        if step.complete or not kind.holes:
+            numbered = oracle.top(
+                step.inputs[0], k, best_first(by), lambda payload, place: (*payload, place)
+            )
+            step.check(numbered)

@@ -9,7 +9,7 @@ import pytest
 from icestream.core.errors import DefinitionError
 from icestream.sql.statements.aggregates import ABSENT, NAMES, SIGNATURES, AggregateCall
 from icestream.sql.statements.names import NameScope
-from icestream.sql.statements.statement import describe
+from tests.fixtures.cql_statements import describe
 
 SCOPE = NameScope({"s": ["ts", "x", "y", "flag", "price", "volume"]}, functions=["Spread"])
 

@@ -258,7 +258,7 @@ def test_what_spark_refuses_is_reported_at_its_place(text: str, trades: Stream) 
 
 def test_streams_are_given_as_streams(feed: Feed) -> None:
     frame: Any = feed.stream()
-    with pytest.raises(DefinitionError, match=r"s must be a stream; got DataFrame.*s=ice.stream\("):
+    with pytest.raises(DefinitionError, match=r"s must be .*streaming DataFrame.*s=ice.stream\("):
         ice.sql("SELECT count(*) FROM s [ROWS 5]", s=frame)
 
 

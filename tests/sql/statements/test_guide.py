@@ -10,7 +10,7 @@ import pytest
 from icestream.core.errors import DefinitionError
 from icestream.sql.statements.aggregates import NAMES, SIGNATURES
 from icestream.sql.statements.names import NameScope
-from icestream.sql.statements.statement import describe
+from tests.fixtures.cql_statements import describe
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "guide" / "cql.md").read_text()
 SCOPE = NameScope(

@@ -6,7 +6,8 @@ import pytest
 
 from icestream.core.errors import DefinitionError
 from icestream.sql.statements.names import NameScope
-from icestream.sql.statements.statement import Description, describe
+from icestream.sql.statements.statement import Description
+from tests.fixtures.cql_statements import describe
 
 SCOPE = NameScope(
     {"Stock": ["at", "Symbol", "price", "Price per item", "pair", "date"]},

@@ -9,8 +9,9 @@ import pytest
 from icestream.core.errors import DefinitionError
 from icestream.sql.statements.aggregates import AggregateCall
 from icestream.sql.statements.names import NameScope
-from icestream.sql.statements.statement import Condition, Description, Named, describe
+from icestream.sql.statements.statement import Condition, Description, Named
 from icestream.sql.statements.windows import RangeWindow, RowsWindow
+from tests.fixtures.cql_statements import describe
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND

@@ -19,6 +19,7 @@ Invariants:
 2. New events read no stored events (`test_bounded_new_events_read_what_is_shown_only`); a retracted
    event reads about k more (`test_bounded_an_event_taken_out_reads_few`).
 3. Reading everything gives the same answers (`test_reading_everything_changes_nothing`).
+4. With a rank, rows at each instant are numbered from 1 (`test_oracle_ranks_of_random_changes`).
 
 Cost: O(k) rows for each instant at which what is shown changes; with random ranks and equal
 lifetimes that is O(k log n) for n events.
@@ -41,10 +42,14 @@ from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.kernels.lifetimes.top import fill_segments
 from icestream.kernels.ranges import numbers_of
-from icestream.operators.lifetimes.changes import DIFF, column_of
+from icestream.operators.lifetimes.changes import DIFF, changes_of, column_of
 from icestream.operators.lifetimes.changes import payload_of as payload_of_changes
 from icestream.operators.lifetimes.consolidate import identities, numbered
-from icestream.operators.lifetimes.counted_intervals import CountedIntervals, TimeSegments
+from icestream.operators.lifetimes.counted_intervals import (
+    CountedIntervals,
+    TimeSegments,
+    revised,
+)
 from icestream.operators.lifetimes.ordering import Order, Ordering
 from icestream.operators.lifetimes.revisable_output import (
     RevisableOutput,
@@ -140,20 +145,32 @@ class TopK:
     forgets = True
 
     def __init__(
-        self, payload: pa.Schema, k: int, by: Sequence[Order], *, partial: bool = True
+        self,
+        payload: pa.Schema,
+        k: int,
+        by: Sequence[Order],
+        *,
+        partial: bool = True,
+        rank: str | None = None,
     ) -> None:
-        """Show the k best by some columns; with `partial` false all events are always read."""
+        """Show the k best by some columns; with `partial` false all events are always read.
+
+        `rank` names a further column for the place of a row among those at the same instant.
+        """
         if k < 1:
             msg = f"a top-k needs k >= 1, got k = {k}"
             raise DefinitionError(msg)
         self._k = k
         self._partial = partial
         self._ordering = Ordering(payload, by)
-        self.result = payload
-        rank = pa.field(_RANK, pa.int64(), nullable=False)
+        self._payload = payload
+        self._ranked = rank is not None
+        place = [pa.field(rank, pa.int32(), nullable=False)] if rank is not None else []
+        self.result = pa.schema([*payload, *place])
+        word = pa.field(_RANK, pa.int64(), nullable=False)
         self._shown = RevisableOutput(1, events_synopsis("shown", payload))
         self.synopses: tuple[Synopsis, ...] = (
-            events_synopsis("events", payload, rank, rank=_RANK),
+            events_synopsis("events", payload, word, rank=_RANK),
             self._shown.synopsis,
         )
         #: what was read since the operator was created
@@ -222,7 +239,7 @@ class TopK:
         """Collect what is known, and find where it is not enough."""
         kept = groups.read(1, touched.slots)
         self.reads.shown += kept.rows.num_rows
-        parts = [payload_of(each.rows, self.result) for each in (kept, read.rows)]
+        parts = [payload_of(each.rows, self._payload) for each in (kept, read.rows)]
         payloads = pa.concat_batches([*parts, touched.payload])
         numbers, heads = numbered(*identities(payloads))
         kinds = payloads.take(pa.array(heads))
@@ -295,16 +312,43 @@ class TopK:
         candidates = of_settled(scene.candidates)
         owed = candidates.where((candidates.count < 0) & (candidates.re > over))
         self._keep(groups, touched.slots, read, scene, over)
-        yield from self._shown.revise(
+        shown, answer = of_settled(scene.shown), of_settled(scene.answer)
+        changes = self._shown.revise(
             groups,
             touched.slots,
-            of_settled(scene.shown),
-            of_settled(scene.answer),
+            shown,
+            answer,
             scene.kinds,
             watermark,
             max(watermark, over),
             owed=(of_settled(scene.owed), owed),
         )
+        if not self._ranked:
+            yield from changes
+        # consumed for what it stores
+        elif list(changes):
+            after = revised(shown, answer, watermark)
+            yield from self._renumbered(groups, touched.slots, shown, after, scene.kinds)
+
+    def _renumbered(
+        self,
+        groups: Groups,
+        slots: Slots,
+        before: CountedIntervals,
+        after: CountedIntervals,
+        kinds: pa.RecordBatch,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield how the numbered rows of groups change."""
+        places = self._ordering.places(kinds)
+        old, new = (_numbered_rows(each, places, self._k) for each in (before, after))
+        emitted = new.and_(old.negative()).consolidated()
+        if len(emitted):
+            emitted = emitted.at(np.argsort(emitted.count > 0, kind="stable"))
+            id_high, id_low = groups.identities(slots[emitted.owner])
+            payload = kinds.take(pa.array(emitted.kind // self._k))
+            numbers = pa.array((emitted.kind % self._k + 1).astype(np.int32))
+            payload = pa.RecordBatch.from_arrays([*payload.columns, numbers], schema=self.result)
+            yield changes_of(payload, emitted.le, emitted.re, emitted.count, id_high, id_low)
 
     def _keep(self, groups: Groups, slots: Slots, read: _Read, scene: _Scene, over: Micros) -> None:
         """Append the changes to the stored events, or rewrite groups that were read completely."""
@@ -325,6 +369,24 @@ class TopK:
             return rows_of(chosen, payload, ranks, schema=self.synopses[0].schema).rows
 
         return LazyRows(events.owner, at)
+
+
+def _numbered_rows(shown: CountedIntervals, places: Ints, k: int) -> CountedIntervals:
+    """Return rows by place at each instant; a kind is k times the row's, plus the place from 0."""
+    segments = TimeSegments.of(shown)
+    first, last = segments.spans(shown)
+    row = np.repeat(np.arange(len(shown)), (last - first) * shown.count)
+    at = numbers_of(np.repeat(first, shown.count), np.repeat(last, shown.count))
+    order = np.lexsort((places[shown.kind[row]], at))
+    row, at = row[order], at[order]
+    place = np.arange(len(at)) - np.searchsorted(at, at)
+    return CountedIntervals(
+        shown.owner[row],
+        shown.kind[row] * k + place,
+        segments.le[at],
+        segments.re[at],
+        np.ones_like(row),
+    ).levelled()
 
 
 def _filled(segments: TimeSegments, events: CountedIntervals, order: Ints, k: int) -> Table:

@@ -8,9 +8,8 @@ their place in the text.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column
@@ -26,8 +25,7 @@ from icestream.core.units import format_interval
 from icestream.operators.object_aggregates.user_aggregates import UserAggregate
 from icestream.plan.windows.frame import RowsSlide
 from icestream.sql.statements.aggregates import AggregateCall
-from icestream.sql.statements.names import NameScope
-from icestream.sql.statements.statement import Description, Named, describe
+from icestream.sql.statements.statement import Description, Named
 from icestream.sql.statements.tokens import Text
 from icestream.sql.statements.windows import (
     CumulativeWindow,
@@ -36,36 +34,6 @@ from icestream.sql.statements.windows import (
     RowsWindow,
     Window,
 )
-
-
-def sql(
-    text: str, /, *, functions: Mapping[str, UserAggregate] | None = None, **streams: Stream
-) -> Any:
-    """Build queries from CQL statements.
-
-        ice.sql("SELECT avg(waitTime) FROM calls [RANGE 1 HOUR SLIDE 1 SECOND]", calls=stream)
-
-    Args:
-        text: one statement, or several with `;` between them.
-        functions: user-defined aggregates, by the names the text uses.
-        streams: the streams, by the names the text uses.
-
-    Returns:
-        The `Result` of the statement; for several statements, the list of their results.
-
-    Raises:
-        DefinitionError: it shows the place in the text, and what to write instead.
-
-    Examples:
-        >>> statement = "SELECT COUNT(*) AS n FROM calls [RANGE 1 HOUR SLIDE 1 MINUTE]"
-        >>> ice.sql(statement, calls=calls).columns
-        ['window', 'n']
-    """
-    _check(streams, functions or {})
-    own = {name.lower(): function for name, function in (functions or {}).items()}
-    described = describe(text, _scope(streams, own))
-    results = [build(each, streams[each.stream], own) for each in described]
-    return results[0] if len(results) == 1 else results
 
 
 def build(statement: Description, stream: Stream, own: Mapping[str, UserAggregate]) -> Result:
@@ -110,39 +78,23 @@ def _column(name: str) -> Column:
     return sf.col("`" + name.replace("`", "``") + "`")
 
 
-def _check(streams: Mapping[str, object], functions: Mapping[str, object]) -> None:
-    for name, stream in streams.items():
-        if not isinstance(stream, Stream):
-            msg = (
-                f"{name} must be a stream; got {type(stream).__name__}. Make one from a streaming "
-                f"DataFrame: {name}=ice.stream(df, time=...)"
-            )
-            raise DefinitionError(msg)
-    for name, function in functions.items():
-        if not isinstance(function, UserAggregate):
-            msg = f"function {name} must be an ice.UserAggregate; got {type(function).__name__}"
-            raise DefinitionError(msg)
-
-
-def _scope(streams: Mapping[str, Stream], own: Mapping[str, UserAggregate]) -> NameScope:
-    frames = {name: stream._parts[0].frame for name, stream in streams.items()}
-    columns = {name: frame.columns for name, frame in frames.items()}
-    known = [name for name in dir(sf) if name.islower() and not name.startswith("_")]
-    exists = [frame.sparkSession.catalog.functionExists for frame in frames.values()]
-    return NameScope(columns, own, known, exists[0]) if exists else NameScope(columns, own, known)
-
-
 def _aggregate(
     text: Text, call: AggregateCall, own: Mapping[str, UserAggregate]
 ) -> AggregateExpression:
     with _located(text, call.place):
-        columns = [sf.expr(argument) for argument in call.arguments]
-        if call.is_users:
-            return aggregate_functions.user(own[call.function], *columns)
-        made: AggregateExpression = getattr(aggregate_functions, call.function)(
-            *columns, *call.parameters
-        )
-        return made
+        return aggregate_of(call, own, [sf.expr(argument) for argument in call.arguments])
+
+
+def aggregate_of(
+    call: AggregateCall, own: Mapping[str, UserAggregate], columns: Sequence[Column | str]
+) -> AggregateExpression:
+    """Return the aggregate of the fluent API that a call denotes, over some columns."""
+    if call.is_users:
+        return aggregate_functions.user(own[call.function], *columns)
+    made: AggregateExpression = getattr(aggregate_functions, call.function)(
+        *columns, *call.parameters
+    )
+    return made
 
 
 def _aggregated(

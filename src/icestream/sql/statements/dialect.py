@@ -13,9 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from sqlglot import exp
+from sqlglot import TokenType, exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.parsers.spark import SparkParser
+
+SparkTokenizer = Spark.Tokenizer
 
 #: looks like a call but has keywords between its arguments, as in CAST(x AS INT)
 _WITH_WORDS_INSIDE = (
@@ -26,15 +28,29 @@ _WITH_WORDS_INSIDE = (
 class _Parser(SparkParser):
     """Spark's grammar without the functions that sqlglot would translate."""
 
+    # GROUP BY may begin with window(time, size), and SESSION(time, gap) is a window, too
+    QUERY_MODIFIER_TOKENS: ClassVar[set[TokenType]] = {*SparkParser.QUERY_MODIFIER_TOKENS} - {
+        TokenType.WINDOW
+    }
+    FUNC_TOKENS: ClassVar[set[TokenType]] = {*SparkParser.FUNC_TOKENS, TokenType.SESSION}
     FUNCTIONS: ClassVar[dict[str, Callable[..., Any]]] = {}
     FUNCTION_PARSERS: ClassVar[dict[str, Callable[..., Any]]] = {
         name: SparkParser.FUNCTION_PARSERS[name] for name in _WITH_WORDS_INSIDE
     }
 
 
+class _Tokenizer(SparkTokenizer):
+    """Spark's words, but what follows EXPLAIN is read as a statement."""
+
+    KEYWORDS: ClassVar[dict[str, TokenType]] = {
+        word: kind for word, kind in SparkTokenizer.KEYWORDS.items() if word != "EXPLAIN"
+    }
+
+
 class Cql(Spark):
     """Spark's SQL with all functions left to Spark."""
 
+    Tokenizer = _Tokenizer
     Parser = _Parser
 
 

@@ -18,8 +18,8 @@ from icestream.sql.statements.tokens import Text, with_depth
 from icestream.sql.statements.windows import Window, parse_window
 
 _TWO_STREAMS = (
-    "a statement reads one stream: combine streams with the same columns with a.union(b), and join "
-    "others in Spark before ice.stream"
+    "a statement with a window in brackets reads one stream: combine streams with the same columns "
+    "with a.union(b), and write joins without brackets, of TUMBLE(TABLE s, DESCRIPTOR(time), ...)"
 )
 _ON_A_TABLE = "write the rows to a table and do it when you read them"
 #: arguments of sqlglot's SELECT: the keywords they start with, and what to do instead
@@ -81,7 +81,7 @@ class StatementShape:
 
 def read_shape(text: Text, streams: Sequence[str]) -> StatementShape:
     """Read the shape of a statement: take its outer form apart."""
-    brackets = _brackets(text)
+    brackets = window_brackets(text)
     tree = text.parse([TextSpan(place.start - 1, place.end + 1) for place in brackets])
     select = _checked(text, tree)
     table = _table(text, select)
@@ -105,8 +105,8 @@ def read_shape(text: Text, streams: Sequence[str]) -> StatementShape:
     )
 
 
-def _brackets(text: Text) -> list[TextSpan]:
-    """Find the contents of the brackets between FROM and the next clause."""
+def window_brackets(text: Text) -> list[TextSpan]:
+    """Return the contents of the brackets between FROM and the next clause."""
     places: list[TextSpan] = []
     opened: Token | None = None
     before: Token | None = None

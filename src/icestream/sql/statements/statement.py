@@ -25,7 +25,7 @@ from icestream.sql.statements.dialect import Cql, column, written
 from icestream.sql.statements.grouping import read_grouping
 from icestream.sql.statements.names import Names, NameScope
 from icestream.sql.statements.shape import read_shape
-from icestream.sql.statements.tokens import Text, statements
+from icestream.sql.statements.tokens import Text
 from icestream.sql.statements.windows import RowsWindow, Window, heading
 
 
@@ -68,9 +68,9 @@ class Description:
     window_place: TextSpan = field(default=TextSpan(0, 1), compare=False, repr=False)
 
 
-def describe(text: str, scope: NameScope) -> list[Description]:
-    """Read all statements of a text as pure data."""
-    return [_Reader(each, scope).statement() for each in statements(text)]
+def described(text: Text, scope: NameScope) -> Description:
+    """Read one statement."""
+    return _Reader(text, scope).statement()
 
 
 class _Reader:

@@ -1,0 +1,108 @@
+"""Nexmark's statements as queries of Icestream over folders of Parquet files."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+import icestream as ice
+from bench.nexmark.answers import bag
+from bench.nexmark.events import Nexmark, side_input
+
+STATEMENTS = Path(__file__).parent / "statements"
+NUMBERS = tuple(f"q{number}" for number in range(23))
+STREAMS = ("person", "auction", "bid")
+#: functions that the suite registers, or that Spark calls by another name
+_FUNCTIONS = (
+    "count_char(text STRING, letter STRING) RETURNS BIGINT "
+    "RETURN length(text) - length(replace(text, letter, ''))",
+    "split_index(text STRING, delimiter STRING, place INT) RETURNS STRING "
+    "RETURN split_part(text, delimiter, place + 1)",
+)
+
+
+def statement(number: str) -> str:
+    """Return the text of a statement."""
+    return (STATEMENTS / f"{number}.sql").read_text()
+
+
+def written_tables(events: Nexmark, folder: Path, batches: int) -> dict[str, pa.Table]:
+    """Write the events as Parquet files, one for each stream and batch; return the tables."""
+    step = -(-events.count // batches)
+    tables = events.tables()
+    edges = [events.start + batch * step * 1_000_000 // events.rate for batch in range(1, batches)]
+    for name, table in tables.items():
+        times = table["dateTime"].cast(pa.int64()).to_numpy()
+        cuts = [0, *times.searchsorted(edges), len(table)]
+        (folder / name).mkdir(parents=True)
+        for batch, (first, last) in enumerate(pairwise(cuts)):
+            pq.write_table(table.slice(first, last - first), folder / name / f"{batch:04d}.parquet")
+    return {**tables, "side_input": side_input()}
+
+
+def registered(spark: SparkSession) -> None:
+    """Register the functions of the suite."""
+    for each in _FUNCTIONS:
+        spark.sql(f"CREATE OR REPLACE TEMPORARY FUNCTION {each}")
+
+
+def sources(spark: SparkSession, folder: Path, slack: str = "2 seconds") -> dict[str, Any]:
+    """Return the streams and the static table."""
+    registered(spark)
+    made: dict[str, Any] = {}
+    for name in STREAMS:
+        schema = spark.read.parquet(str(folder / name)).schema
+        reader = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
+        frame = reader.parquet(str(folder / name))
+        made[name] = ice.stream(frame, time="dateTime", slack=slack, name=name)
+    table = side_input()
+    made["side_input"] = spark.createDataFrame(table.to_pandas())
+    return made
+
+
+def ran(
+    query: Any, spark: SparkSession, folder: Path, *, mode: str = "update", memory: str = "64 MB"
+) -> tuple[DataFrame, Any]:
+    """Run a query over all that there is; return its rows, and the query that has ended."""
+    out, checkpoint = f"{folder}/out", f"{folder}/checkpoint"
+    writer = query.writeStream.format("parquet").option("checkpointLocation", checkpoint)
+    writer = writer.option("path", out).trigger(availableNow=True)
+    if isinstance(query, ice.Events):
+        writer = writer.outputMode(mode)
+    if not isinstance(query, DataFrame):
+        writer = writer.shards(2).memory(memory).option("flush", "true")
+    ended = writer.start()
+    ended.awaitTermination()
+    return spark.read.parquet(out), ended
+
+
+def table_of(query: Any, rows: DataFrame) -> Counter[tuple[Any, ...]]:
+    """Return the table that the rows of a query add up to.
+
+    Changes of events are added up. Rows that stay are those without an end; if none stays, the rows
+    are events of an instant, and all of them count.
+    """
+    if not isinstance(query, ice.Events):
+        return bag([tuple(row) for row in rows.collect()])
+    columns = [f"`{name}`" for name in query.columns]
+    stays = sf.expr("lifetime.end IS NULL").alias("stays")
+    added = rows.groupBy(stays, *columns).agg(sf.sum("change").alias("n")).where("n <> 0")
+    stayed = rows.where("lifetime.end IS NULL").head(1)
+    chosen = added.where("stays") if stayed else added
+    result: Counter[tuple[Any, ...]] = Counter()
+    for row in chosen.select("n", *columns).collect():
+        result.update(dict.fromkeys(bag([tuple(row)[1:]]), row[0]))
+    return result
+
+
+def asked(number: str, tables: Mapping[str, Any]) -> Any:
+    """Return the query of a statement."""
+    return ice.sql(statement(number), **tables)

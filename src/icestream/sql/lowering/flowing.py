@@ -1,0 +1,174 @@
+"""What needs state: joins, aggregates and tops over events with lifetimes.
+
+Idea: rows are either *points*, at their instant, or they stay forever, as in a table. Joins whose
+conditions bound the distance of instants work on points; all others, and all aggregates that do not
+group by the instant, work on rows that stay. COUNT(DISTINCT x) groups by x inside each group and
+counts the groups; MIN and MAX of text are a top of one row.
+
+Invariants:
+1. Answers are those of DuckDB over the same rows (`tests/sql/lowering`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+
+import pyarrow.types as pt
+from sqlglot import exp
+
+from icestream.api import functions as aggregate_functions
+from icestream.api.events import Events
+from icestream.operators.lifetimes.column_lifetimes import ColumnLifetimes
+from icestream.operators.object_aggregates.user_aggregates import UserAggregate
+from icestream.sql.lowering.staged import INSTANT, Staged
+from icestream.sql.relations.tree import SortKey
+from icestream.sql.statements.aggregates import AggregateCall
+from icestream.sql.statements.build import aggregate_of
+from icestream.sql.statements.dialect import written
+
+_TEMPORARY = count(1)
+
+
+def temporary(name: str) -> str:
+    """Return a name that no other column has."""
+    return f"t{next(_TEMPORARY)}_{name}"
+
+
+@dataclass(frozen=True)
+class Flowing:
+    """Rows as events; `points` if each lives for one instant, otherwise they stay forever."""
+
+    events: Events
+    points: bool
+
+    @property
+    def forever(self) -> Flowing:
+        """Return the rows as a table that keeps them."""
+        return Flowing(self.events.forever(), points=False) if self.points else self
+
+
+def flowing(rows: Staged) -> Flowing:
+    """Return staged rows as events."""
+    events = rows.stream.events()
+    if not rows.has_instant:
+        return Flowing(events.select(*rows.columns), points=True)
+    moved = at_columns(events.select(*rows.columns, INSTANT), INSTANT, INSTANT)
+    return Flowing(moved.select(*rows.columns), points=True)
+
+
+def at_columns(events: Events, start: str | None, end: str | None) -> Events:
+    """Let events live from the time in one column to that in another."""
+    text = f"lifetime from {start or 'its time'} to {end or 'the end'}"
+    return events._mapped(ColumnLifetimes(start, end), events._node.payload, text)
+
+
+def filtered(rows: Flowing, condition: exp.Expr) -> Flowing:
+    """Keep the rows that satisfy a condition."""
+    return replace(rows, events=rows.events.where(written(condition)))
+
+
+def projected(rows: Flowing, items: Mapping[str, exp.Expr]) -> Flowing:
+    """Compute columns."""
+    texts = [f"{written(each)} AS {name}" for name, each in items.items()]
+    return replace(rows, events=rows.events.select(*texts))
+
+
+def with_columns(rows: Flowing, items: Mapping[str, exp.Expr]) -> Flowing:
+    """Add computed columns."""
+    events = rows.events
+    if items:
+        texts = [f"{written(each)} AS {name}" for name, each in items.items()]
+        events = events.select(*events.columns, *texts)
+    return replace(rows, events=events)
+
+
+# -- aggregates ----------------------------------------------------------------------------
+
+
+def aggregated(
+    rows: Flowing,
+    keys: Sequence[str],
+    calls: Mapping[str, AggregateCall],
+    own: Mapping[str, UserAggregate],
+) -> Events:
+    """Aggregate groups; the arguments of calls are names of columns."""
+    payload = rows.events._node.payload
+    texts = {
+        name: call
+        for name, call in calls.items()
+        if call.function in ("min", "max") and pt.is_string(payload.field(call.arguments[0]).type)
+    }
+    distinct: dict[tuple[str, ...], dict[str, AggregateCall]] = {}
+    for name, call in calls.items():
+        if call.function == "count_distinct":
+            distinct.setdefault(call.arguments[-1:], {})[name] = call
+    plain = [
+        aggregate_of(call, own, call.arguments).alias(name)
+        for name, call in calls.items()
+        if name not in texts and call.function != "count_distinct"
+    ]
+    if not plain and not texts and not distinct:
+        plain = [aggregate_functions.count().alias(temporary("count"))]
+
+    def apply(group: Events) -> Events:
+        parts = [group.agg(*plain)] if plain else []
+        parts += [_extreme(group, name, call) for name, call in texts.items()]
+        parts += [_distinct(group, value, each) for (value,), each in distinct.items()]
+        made = parts[0]
+        for other in parts[1:]:
+            made = made.join(other)
+        return made
+
+    made = rows.events.groupApply(list(keys), apply)
+    return made.select(*keys, *calls)
+
+
+def _extreme(group: Events, name: str, call: AggregateCall) -> Events:
+    """Return the least or the greatest text of each group."""
+    (value,) = call.arguments
+    missing = temporary("missing")
+    chosen = group.select(f"{value} AS {name}", f"{value} IS NULL AS {missing}")
+    best = chosen.top(1, by=[missing, name], ascending=[True, call.function == "min"])
+    return best.select(name)
+
+
+def _distinct(group: Events, value: str, calls: Mapping[str, AggregateCall]) -> Events:
+    """Count the different values in each group, of all rows or of those that satisfy a condition.
+
+    A call has the condition before the value, if it has one.
+    """
+    inner, outer = [], []
+    for name, call in calls.items():
+        rows = temporary("rows")
+        function = aggregate_functions.count_if if call.arguments[1:] else None
+        made = aggregate_functions.count() if function is None else function(call.arguments[0])
+        inner.append(made.alias(rows))
+        outer.append(
+            aggregate_functions.count_if(f"{rows} > 0 AND {value} IS NOT NULL").alias(name)
+        )
+    return group.groupApply(value, lambda one: one.agg(*inner)).agg(*outer)
+
+
+# -- tops ----------------------------------------------------------------------------------
+
+
+def sort_columns(order: Sequence[SortKey]) -> tuple[dict[str, exp.Expr], list[str], list[bool]]:
+    """Return columns to add, and columns and directions to order by as Spark does."""
+    made: dict[str, exp.Expr] = {}
+    by: list[str] = []
+    ascending: list[bool] = []
+    for each in order:
+        node = each.expression
+        name = node.name if isinstance(node, exp.Column) else temporary("order")
+        if not isinstance(node, exp.Column):
+            made[name] = node
+        if each.nulls_first == each.descending:
+            missing = temporary("missing")
+            made[missing] = exp.Is(this=node.copy(), expression=exp.null())
+            by.append(missing)
+            ascending.append(not each.nulls_first)
+        by.append(name)
+        ascending.append(not each.descending)
+    return made, by, ascending

@@ -1,0 +1,403 @@
+"""From relations to queries; the only module that knows both.
+
+Idea: a relation is lowered after its inputs. It stays in Spark as long as it can (`staged`), and
+becomes events with lifetimes where it needs state (`flowing`). Windows on a grid over one stream
+are a physical form of their own, chosen where nothing but columns and a condition follows them
+(`grid`), because they are computed from panes. Relations that are equal but for the numbers of
+their columns are lowered once.
+
+Invariants:
+1. A query that is written twice in a statement runs once (`test_equal_queries_run_once`).
+2. What Spark can do alone is a frame of Spark (`test_statements_without_state_are_sparks`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import reduce
+from typing import Any
+
+from pyspark.sql import DataFrame
+from sqlglot import exp
+
+from icestream.api.events import Events
+from icestream.api.result import Result
+from icestream.api.stream import Stream
+from icestream.core.errors import DefinitionError
+from icestream.core.text_errors import TextSpan
+from icestream.operators.object_aggregates.user_aggregates import UserAggregate
+from icestream.sql.lowering import flowing, staged
+from icestream.sql.lowering.flowing import Flowing
+from icestream.sql.lowering.grid import on_a_grid
+from icestream.sql.lowering.staged import Staged, Static, located
+from icestream.sql.relations.conditions import all_of, join_conditions
+from icestream.sql.relations.names import reference
+from icestream.sql.relations.read import NamedRelation
+from icestream.sql.relations.rules import simplified
+from icestream.sql.relations.times import (
+    TimeBounds,
+    later_by,
+    origin,
+    time_bounds,
+    time_of,
+    unexpressed,
+)
+from icestream.sql.relations.tree import (
+    Filter,
+    Grouped,
+    Join,
+    Project,
+    Relation,
+    Scan,
+    Top,
+    UnionAll,
+    WindowTable,
+)
+from icestream.sql.statements.aggregates import AggregateCall
+from icestream.sql.statements.dialect import Cql, written
+from icestream.sql.statements.tokens import Text
+
+Rows = Static | Staged | Flowing
+_ID = re.compile(r"\bc\d+_\w*")
+
+
+def lowered(
+    query: NamedRelation,
+    text: Text,
+    sources: Mapping[str, Stream | DataFrame],
+    own: Mapping[str, UserAggregate],
+) -> Result | Events | DataFrame:
+    """Return the query that computes a statement: windows, events, or a frame of Spark."""
+    relation = simplified(query.relation)
+    lowering = Lowering(text, sources, own)
+    result = on_a_grid(relation, query, text, own, lowering.windowed_rows)
+    if result is not None:
+        return result
+    rows = lowering.rows(relation)
+    names = {column: name for name, column in query.names}
+    if isinstance(rows, Static):
+        raise text.error(text.place, "the statement reads no stream: run it with spark.sql(...)")
+    if isinstance(rows, Staged):
+        columns = [f"{column} AS {staged.quoted(name)}" for column, name in names.items()]
+        return rows.frame.selectExpr(*columns)
+    texts = [f"{column} AS {staged.quoted(name)}" for column, name in names.items()]
+    return rows.events.select(*texts)
+
+
+class Lowering:
+    """Lowers the relations of one statement."""
+
+    def __init__(
+        self,
+        text: Text,
+        sources: Mapping[str, Stream | DataFrame],
+        own: Mapping[str, UserAggregate],
+    ) -> None:
+        """Take what the statement reads, and the user's aggregates."""
+        self._text = text
+        self._sources = sources
+        self._own = own
+        #: lowered relations by their text without numbers, with the columns in the order of it
+        self._made: dict[str, tuple[Rows, list[str]]] = {}
+
+    def rows(self, relation: Relation) -> Rows:
+        """Lower a relation, once."""
+        shown = repr(relation)
+        columns = list(dict.fromkeys(_ID.findall(shown)))
+        numbered = {column: f"#{place}" for place, column in enumerate(columns)}
+        key = _ID.sub(lambda found: numbered[found[0]], shown)
+        if key not in self._made:
+            self._made[key] = self._lowered(relation), columns
+            return self._made[key][0]
+        rows, others = self._made[key]
+        again = dict(zip(columns, others, strict=True))
+        items: dict[str, exp.Expr] = {
+            column: reference(again[column]) for column in relation.columns
+        }
+        return self._projected(rows, items)
+
+    def windowed_rows(self, table: WindowTable) -> Staged | None:
+        """Return the rows that a window is about, if they stay in Spark."""
+        rows = self.rows(table.input)
+        return timed(table, rows, self._text) if isinstance(rows, Staged) else None
+
+    def _lowered(self, relation: Relation) -> Rows:
+        match relation:
+            case Scan():
+                return staged.scanned(relation, self._sources[relation.source])
+            case Filter():
+                rows = self.rows(relation.input)
+                for each in relation.conditions:
+                    rows = self._filtered(rows, each)
+                return rows
+            case Project():
+                return self._projected(self.rows(relation.input), relation.items)
+            case WindowTable():
+                return self._windowed(relation)
+            case Join():
+                return self._joined(relation)
+            case Grouped():
+                return self._grouped(relation)
+            case Top():
+                return self._top(relation)
+            case UnionAll():
+                return self._union(relation)
+        msg = f"unknown relation {type(relation).__name__}"
+        raise AssertionError(msg)
+
+    # -- row by row ------------------------------------------------------------------------
+
+    def _filtered(self, rows: Rows, condition: exp.Expr) -> Rows:
+        with located(self._text, self._place(condition)):
+            if isinstance(rows, Flowing):
+                return flowing.filtered(rows, condition)
+            return staged.filtered(rows, condition)
+
+    def _projected(self, rows: Rows, items: Mapping[str, exp.Expr]) -> Rows:
+        try:
+            if isinstance(rows, Flowing):
+                return flowing.projected(rows, items)
+            return staged.projected(rows, items)
+        except Exception:
+            # find the item that caused it
+            for name, each in items.items():
+                with located(self._text, self._place(each)):
+                    if isinstance(rows, Flowing):
+                        flowing.projected(rows, {name: each})
+                    else:
+                        staged.projected(rows, {name: each})
+            raise
+
+    def _place(self, node: exp.Expr) -> TextSpan:
+        return self._text.place_of(node)
+
+    def _windowed(self, table: WindowTable) -> Rows:
+        rows = self.rows(table.input)
+        if table.window.kind == "session":
+            raise self._text.error(
+                table.place,
+                "sessions are supported in statements over one stream that only aggregate them: "
+                "write the rows of this query to a table and read it as a stream",
+            )
+        if not isinstance(rows, Staged):
+            raise self._text.error(
+                table.place,
+                "a window needs the rows of one stream: put it around the stream, inside of joins "
+                "and aggregates",
+            )
+        rows = timed(table, rows, self._text)
+        with located(self._text, table.place):
+            return staged.with_copies(table, rows)
+
+    # -- joins -----------------------------------------------------------------------------
+
+    def _joined(self, join: Join) -> Rows:
+        left, right = self.rows(join.left), self.rows(join.right)
+        with located(self._text, join.place):
+            if isinstance(left, Staged) and isinstance(right, Static) and join.kind != "full":
+                return staged.joined(join, left, right)
+            if isinstance(left, Static) and isinstance(right, Staged) and join.kind == "inner":
+                swapped = replace(join, left=join.right, right=join.left)
+                return staged.joined(swapped, right, left)
+        if isinstance(left, Static) or isinstance(right, Static):
+            raise self._text.error(
+                join.place,
+                "a static table can be joined with a stream before joins and aggregates, as its "
+                "right side or by an inner join: join it inside a query in FROM",
+            )
+        bounds = time_bounds(join)
+        with located(self._text, join.place):
+            return self._flowing_join(join, self._flowing(left), self._flowing(right), bounds)
+
+    def _flowing_join(
+        self, join: Join, left: Flowing, right: Flowing, bounds: TimeBounds | None
+    ) -> Rows:
+        conditions = join_conditions(unexpressed(join, bounds))
+        if join.kind != "inner" and conditions.others:
+            msg = (
+                f"a {join.kind} join needs equal columns and bounds on times; it cannot have "
+                f"{' AND '.join(written(each) for each in conditions.others)}"
+            )
+            raise DefinitionError(msg)
+        if bounds is None:
+            sides = [left.forever, right.forever]
+        else:
+            sides = [left, right]
+            sides[1 - bounds.point] = self._living(sides[1 - bounds.point], join, bounds)
+            if bounds.shift:
+                sides[bounds.point] = replace(
+                    sides[bounds.point], events=sides[bounds.point].events.shift(bounds.shift)
+                )
+        keys = list(conditions.keys) or [(exp.Literal.number(0), exp.Literal.number(0))]
+        if conditions.left:
+            # a left row that does not satisfy them has no partner
+            keys = [(_only_if(conditions.left, one), other) for one, other in keys]
+        pairs, made = [], []
+        for place, rows in enumerate(sides):
+            nodes = [pair[place] for pair in keys]
+            names = [flowing.temporary("key") for _ in nodes]
+            added = flowing.with_columns(rows, dict(zip(names, nodes, strict=True)))
+            made.append(added.events)
+            pairs.append(names)
+        on = list(zip(*pairs, strict=True))
+        where = written(all_of(conditions.others)) if conditions.others else None
+        if join.kind == "inner":
+            events = made[0].join(made[1], on=on, where=where)
+        else:
+            events = made[0].join(made[1], on=on, how=join.kind)
+        return Flowing(events.select(*join.columns), points=bounds is not None)
+
+    def _living(self, rows: Flowing, join: Join, bounds: TimeBounds) -> Flowing:
+        """Return the side of a join whose rows live for a while."""
+        later = max(0, bounds.low)
+        if bounds.length is not None:
+            length = bounds.length - bounds.low
+            if length < 0:
+                msg = "no rows can satisfy the conditions on times"
+                raise DefinitionError(msg)
+            events = rows.events.shift(later).alterLifetime(length + 1)
+            return replace(rows, events=events)
+        events = rows.events
+        if bounds.high is None:
+            return replace(rows, events=events.shift(later).forever())
+        end = flowing.temporary("end")
+        added = flowing.with_columns(rows, {end: later_by(bounds.high, bounds.shift)})
+        columns = rows.events.columns
+        lived = flowing.at_columns(added.events.shift(later), None, end)
+        return replace(rows, events=lived.select(*columns))
+
+    # -- groups ----------------------------------------------------------------------------
+
+    def _grouped(self, grouped: Grouped) -> Rows:
+        rows = self._streaming(self.rows(grouped.input))
+        items = dict(grouped.keys)
+        calls: dict[str, AggregateCall] = {}
+        known = {written(node): name for name, node in items.items()}
+        for name, call in grouped.calls.items():
+            arguments = []
+            with located(self._text, call.place):
+                inputs = _arguments(call)
+            for each in inputs:
+                node = Cql().parse(f"SELECT {each}")[0].expressions[0]  # type: ignore[union-attr]
+                text = written(node)
+                if text not in known:
+                    known[text] = flowing.temporary("input")
+                    items[known[text]] = node
+                arguments.append(known[text])
+            calls[name] = replace(call, arguments=tuple(arguments))
+        return self._aggregated(grouped, rows, items, calls)
+
+    def _aggregated(
+        self,
+        grouped: Grouped,
+        rows: Staged | Flowing,
+        items: Mapping[str, exp.Expr],
+        calls: Mapping[str, AggregateCall],
+    ) -> Rows:
+        projected = self._projected(rows, items or {flowing.temporary("one"): _ONE})
+        flow = self._flowing(projected)
+        at_instants = time_of(grouped) is not None
+        if not at_instants:
+            flow = flow.forever
+        place = next((call.place for call in calls.values()), self._text.place)
+        with located(self._text, place):
+            events = flowing.aggregated(flow, list(grouped.keys), calls, self._own)
+        return Flowing(events, points=at_instants)
+
+    def _top(self, top: Top) -> Rows:
+        if top.count is None:
+            raise self._text.error(
+                top.place,
+                "ROW_NUMBER() needs a condition on the number around this query: WHERE n <= 10",
+            )
+        rows = self._streaming(self.rows(top.input))
+        added, by, ascending = flowing.sort_columns(top.order)
+        keys = []
+        for each in top.partition:
+            if isinstance(each, exp.Column):
+                keys.append(each.name)
+            else:
+                keys.append(flowing.temporary("partition"))
+                added[keys[-1]] = each
+        items = {column: reference(column) for column in top.input.columns}
+        flow = self._flowing(self._projected(rows, {**items, **added}))
+        at_instants = time_of(top) is not None
+        if not at_instants:
+            flow = flow.forever
+        count, rank = max(top.count, 1), top.rank
+        with located(self._text, top.place):
+            events = flow.events.groupApply(
+                keys, lambda group: group.top(count, by=by, ascending=ascending, rank=rank)
+            )
+        return Flowing(events.select(*top.columns), points=at_instants)
+
+    def _union(self, union: UnionAll) -> Rows:
+        parts = []
+        for part in union.parts:
+            items = {
+                name: reference(column)
+                for name, column in zip(union.names, part.columns, strict=True)
+            }
+            parts.append(self._streaming(self._projected(self.rows(part), items)))
+        if all(isinstance(each, Staged) and not each.has_instant for each in parts):
+            streams = [each.stream for each in parts if isinstance(each, Staged)]
+            return Staged(reduce(Stream.union, streams), union.names)
+        flows = [self._flowing(each) for each in parts]
+        points = all(each.points for each in flows)
+        events = [each.events if points else each.forever.events for each in flows]
+        with located(self._text, self._text.keyword("UNION") or self._text.place):
+            return Flowing(reduce(Events.union, events), points=points)
+
+    def _streaming(self, rows: Rows) -> Staged | Flowing:
+        if isinstance(rows, Static):
+            raise self._text.error(
+                self._text.place,
+                "a static table is aggregated, ranked or united in Spark: do it before, and pass "
+                "the result",
+            )
+        return rows
+
+    def _flowing(self, rows: Rows) -> Flowing:
+        rows = self._streaming(rows)
+        return rows if isinstance(rows, Flowing) else flowing.flowing(rows)
+
+
+_ONE = exp.Literal.number(1)
+
+
+def timed(table: WindowTable, rows: Staged, text: Text) -> Staged:
+    """Return the rows of a window by its time: the stream's own, or processing time."""
+    if table.time == time_of(table.input):
+        return rows
+    made_of = origin(table.input, table.time)
+    if isinstance(made_of, exp.Anonymous) and made_of.name.lower() == "current_timestamp":
+        return staged.by_processing_time(rows, table.time)
+    raise text.error(
+        table.place,
+        "windows follow the event time of the stream, given as ice.stream(df, time=...): make a "
+        "stream of the same rows with the other time",
+    )
+
+
+def _only_if(conditions: tuple[exp.Expr, ...], value: exp.Expr) -> exp.Expr:
+    """Return a value, or NULL if conditions do not hold."""
+    return exp.Case(ifs=[exp.If(this=all_of(conditions), true=value.copy())])
+
+
+def _arguments(call: AggregateCall) -> tuple[str, ...]:
+    """Return the inputs of a call; COUNT(DISTINCT CASE WHEN c THEN x END) reads c and x."""
+    if call.function != "count_distinct":
+        return call.arguments
+    if len(call.arguments) > 1:
+        msg = "COUNT(DISTINCT ...) of several columns: write COUNT(DISTINCT struct(a, b))"
+        raise DefinitionError(msg)
+    (text,) = call.arguments
+    node: Any = Cql().parse(f"SELECT {text}")[0]
+    value = node.expressions[0]
+    cases: list[exp.Expr] = value.args["ifs"] if isinstance(value, exp.Case) else []
+    if len(cases) == 1 and not value.args.get("default"):
+        (case,) = cases
+        return written(case.this), written(case.args["true"])
+    return (text,)

@@ -1,0 +1,165 @@
+"""Names of columns, resolved by scope.
+
+Idea: a scope lists the columns that a clause sees, each with the names under which it may be
+called: its own, and that of its relation. Resolving replaces a name by the column itself.
+
+Invariants:
+1. A name that stands for two columns is refused (`test_a_name_of_two_columns_is_ambiguous`).
+2. An unknown name comes with the closest known one (`test_unknown_columns_come_with_a_guess`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+
+from sqlglot import exp
+
+from icestream.core.errors import DefinitionError
+from icestream.core.text_errors import guess
+from icestream.sql.statements.tokens import Text
+
+
+@dataclass(frozen=True)
+class ScopedColumn:
+    """A column and the name under which a clause may call it."""
+
+    #: lower-case name of its relation; None if it has none
+    relation: str | None
+    name: str
+    column: str
+    #: whether `*` includes it
+    starred: bool = True
+
+
+@dataclass(frozen=True)
+class ColumnScope:
+    """The columns that a clause sees."""
+
+    entries: tuple[ScopedColumn, ...]
+    #: start and end of the windows that rows belong to
+    windows: tuple[tuple[str, str], ...] = ()
+
+    def and_(self, other: ColumnScope) -> ColumnScope:
+        """Return the columns of both."""
+        return ColumnScope(self.entries + other.entries, self.windows + other.windows)
+
+    def called(self, relation: str | None) -> ColumnScope:
+        """Return the columns under the name of a relation."""
+        if relation is None:
+            return self
+        return ColumnScope(
+            tuple(
+                replace(each, relation=relation.lower()) for each in self.entries if each.starred
+            ),
+            self.windows,
+        )
+
+    def find(self, parts: Sequence[str]) -> tuple[set[str], int]:
+        """Return the columns that a dotted name may mean, and how many of its parts it takes."""
+        lowered = [part.lower() for part in parts]
+        if len(parts) > 1:
+            found = {
+                each.column
+                for each in self.entries
+                if each.relation == lowered[0] and each.name.lower() == lowered[1]
+            }
+            if found:
+                return found, 2
+        return {each.column for each in self.entries if each.name.lower() == lowered[0]}, 1
+
+    def stars(self, relation: str | None) -> list[ScopedColumn]:
+        """Return the columns of `*` or of `relation.*`."""
+        return [
+            each
+            for each in self.entries
+            if each.starred and (relation is None or each.relation == relation.lower())
+        ]
+
+
+class ColumnNumbers:
+    """Makes names for columns that nothing else has."""
+
+    def __init__(self) -> None:
+        """Start with 1."""
+        self._next = count(1)
+
+    def new(self, name: str) -> str:
+        """Return a new column with a readable name."""
+        plain = re.sub(r"\Ac\d+_", "", re.sub(r"[^A-Za-z0-9_]", "_", name))
+        return f"c{next(self._next)}_{plain[:40]}"
+
+
+def reference(column: str, at: exp.Expr | None = None) -> exp.Column:
+    """Return a reference to a column, which is not resolved again, at the place of another node."""
+    made = exp.column(column)
+    made.meta["resolved"] = True
+    if at is not None:
+        spans = [each.meta for each in at.walk() if "start" in each.meta]
+        if spans:
+            made.meta["start"] = min(each["start"] for each in spans)
+            made.meta["end"] = max(each["end"] for each in spans)
+    return made
+
+
+def is_resolved(node: exp.Expr) -> bool:
+    """Return whether a node is a reference to a column."""
+    return isinstance(node, exp.Column) and "resolved" in node.meta
+
+
+def resolved(node: exp.Expr, scopes: Sequence[ColumnScope], text: Text) -> exp.Expr:
+    """Return an expression over columns, found in the first scope that has them."""
+
+    def change(each: exp.Expr) -> exp.Expr:
+        if not isinstance(each, exp.Column) or is_resolved(each) or each.find(exp.Star):
+            return each
+        return _column(each, scopes, text)
+
+    return node.transform(change)
+
+
+def _column(node: exp.Column, scopes: Sequence[ColumnScope], text: Text) -> exp.Expr:
+    parts = [part.name for part in node.parts]
+    for scope in scopes:
+        found, used = scope.find(parts)
+        if len(found) > 1:
+            raise _ambiguous(node, scope, text)
+        if found:
+            path: exp.Expr = reference(found.pop(), node)
+            for part in node.parts[used:]:
+                path = exp.Dot(this=path, expression=part.copy())
+            return path
+    raise unknown_column(node, scopes[0], text)
+
+
+def unknown_column(node: exp.Column, scope: ColumnScope, text: Text) -> DefinitionError:
+    """Return the error for a name that no column has."""
+    relations = {each.relation for each in scope.entries if each.relation}
+    qualifier = node.parts[0].name.lower() if len(node.parts) > 1 else None
+    if qualifier is not None and qualifier not in relations:
+        hint = guess(qualifier, relations) or "."
+        return text.error(
+            node,
+            f"there is no table {node.parts[0].name!r} here{hint} FROM has {sorted(relations)}",
+        )
+    known = _names(each for each in scope.entries if qualifier in (None, each.relation))
+    hint = guess(node.parts[-1].name, known) or "."
+    return text.error(
+        node, f"there is no column {node.parts[-1].name!r}{hint} The columns are {known}"
+    )
+
+
+def _ambiguous(node: exp.Column, scope: ColumnScope, text: Text) -> DefinitionError:
+    name = node.parts[-1].name
+    choices = [
+        f"{each.relation}.{each.name}"
+        for each in scope.entries
+        if each.name.lower() == name.lower() and each.relation
+    ]
+    return text.error(node, f"{name!r} may mean several columns: write {' or '.join(choices)}")
+
+
+def _names(entries: Iterable[ScopedColumn]) -> list[str]:
+    return list(dict.fromkeys(each.name for each in entries if each.starred))

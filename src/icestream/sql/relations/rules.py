@@ -1,0 +1,268 @@
+"""Rules that rewrite relations; each keeps the meaning of a statement.
+
+Idea: `conditions_pushed` moves every condition to the lowest relation that has its columns;
+conditions over both sides of an inner join become the join's, and a condition on the rank of rows
+becomes the count of a top. `projections_merged` removes projections under aggregates and
+projections. `columns_pruned` removes columns that nothing reads, so that joins store no more than
+they need. `tables_joined_first` moves joins with static tables to the stream they belong to, where
+Spark can do them.
+
+Invariants:
+1. Conditions move only to where they mean the same
+   (`test_conditions_on_the_right_of_a_left_join_stay_above_it`).
+2. Statements have the answers of another engine (`test_oracle_statements`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from sqlglot import exp
+
+from icestream.sql.relations.conditions import join_conditions, split
+from icestream.sql.relations.names import reference
+from icestream.sql.relations.tree import (
+    Conditions,
+    Filter,
+    Grouped,
+    Join,
+    Project,
+    Relation,
+    Scan,
+    SortKey,
+    Top,
+    UnionAll,
+    WindowTable,
+    columns_in,
+    substituted,
+    substituted_call,
+    walk,
+)
+
+
+def simplified(relation: Relation) -> Relation:
+    """Apply all rules."""
+    relation = conditions_pushed(relation)
+    relation = tables_joined_first(relation)
+    relation = projections_merged(relation)
+    return columns_pruned(relation, frozenset(relation.columns))
+
+
+# -- conditions ----------------------------------------------------------------------------
+
+
+def conditions_pushed(relation: Relation, conditions: Conditions = ()) -> Relation:
+    """Return the rows of a relation that satisfy conditions, which are moved down."""
+    match relation:
+        case Filter():
+            return conditions_pushed(relation.input, relation.conditions + conditions)
+        case Project():
+            below = tuple(substituted(each, relation.items) for each in conditions)
+            return replace(relation, input=conditions_pushed(relation.input, below))
+        case Join():
+            return _pushed_into_join(relation, conditions)
+        case Grouped():
+            below, above = split(conditions, relation.keys)
+            below = tuple(substituted(each, relation.keys) for each in below)
+            if not relation.keys:
+                below, above = (), conditions
+            return _filtered(
+                replace(relation, input=conditions_pushed(relation.input, below)), above
+            )
+        case WindowTable():
+            below, above = split(conditions, relation.input.columns)
+            if relation.window.kind == "session":
+                below, above = (), conditions
+            return _filtered(
+                replace(relation, input=conditions_pushed(relation.input, below)), above
+            )
+        case Top():
+            return _pushed_into_top(relation, conditions)
+        case UnionAll():
+            parts = []
+            for part in relation.parts:
+                names: Mapping[str, exp.Expr] = {
+                    name: reference(column)
+                    for name, column in zip(relation.names, part.columns, strict=True)
+                }
+                below = tuple(substituted(each, names) for each in conditions)
+                parts.append(conditions_pushed(part, below))
+            return replace(relation, parts=tuple(parts))
+    return _filtered(relation, conditions)
+
+
+def _filtered(relation: Relation, conditions: Conditions) -> Relation:
+    return Filter(relation, conditions) if conditions else relation
+
+
+def _pushed_into_join(join: Join, conditions: Conditions) -> Relation:
+    """Move conditions into the sides of a join, or into the join itself."""
+    if join.kind == "inner":
+        join, conditions = replace(join, on=join.on + conditions), ()
+    of_left, above = split(conditions, join.left.columns)
+    if join.kind == "full":
+        of_left, above = (), conditions
+    on = join_conditions(join)
+    of_right: Conditions = ()
+    rest = join.on
+    if join.kind != "full":
+        of_right = on.right
+        moved = [*on.right]
+        if join.kind in ("inner", "semi"):
+            of_left += on.left
+            moved += on.left
+        rest = tuple(each for each in join.on if not any(each is other for other in moved))
+    sides = conditions_pushed(join.left, of_left), conditions_pushed(join.right, of_right)
+    return _filtered(replace(join, left=sides[0], right=sides[1], on=rest), above)
+
+
+def _pushed_into_top(top: Top, conditions: Conditions) -> Relation:
+    """Turn conditions on the rank into the count; move those on the partition down."""
+    count, others = top.count, []
+    for each in conditions:
+        limit = None if top.rank is None else rank_limit(each, top.rank)
+        if limit is None:
+            others.append(each)
+        elif count is None or limit < count:
+            count = limit
+    names = {each.name for each in top.partition if isinstance(each, exp.Column)}
+    below, above = split(others, names)
+    changed = replace(top, input=conditions_pushed(top.input, below), count=count)
+    return _filtered(changed, above)
+
+
+def rank_limit(condition: exp.Expr, rank: str) -> int | None:
+    """Return n for a condition that means rank <= n."""
+    sides = condition.this, condition.args.get("expression")
+    flipped = {exp.LTE: exp.GTE, exp.LT: exp.GT, exp.GTE: exp.LTE, exp.GT: exp.LT, exp.EQ: exp.EQ}
+    kind = type(condition)
+    if kind not in flipped:
+        return None
+    if isinstance(sides[0], exp.Literal):
+        sides, kind = sides[::-1], flipped[kind]
+    column, number = sides
+    if not (isinstance(column, exp.Column) and column.name == rank):
+        return None
+    if not (isinstance(number, exp.Literal) and str(number.this).isdecimal()):
+        return None
+    count = int(str(number.this))
+    if kind is exp.LTE or (kind is exp.EQ and count == 1):
+        return count
+    return count - 1 if kind is exp.LT else None
+
+
+# -- joins with static tables --------------------------------------------------------------
+
+
+def is_static(relation: Relation) -> bool:
+    """Return whether a relation reads no stream."""
+    return all(each.time is None for each in walk(relation) if isinstance(each, Scan))
+
+
+def tables_joined_first(relation: Relation) -> Relation:
+    """Join static tables with the one side of a join that they are about."""
+    relation = with_inputs(relation, [tables_joined_first(each) for each in relation.inputs])
+    if not (isinstance(relation, Join) and is_static(relation.right)):
+        return relation
+    inner = relation.left
+    if relation.kind not in ("inner", "left") or not isinstance(inner, Join):
+        return relation
+    needed = columns_in(*relation.on) - set(relation.right.columns)
+    if inner.kind in ("inner", "left", "semi", "anti") and needed <= set(inner.left.columns):
+        below = replace(relation, left=inner.left)
+        return replace(inner, left=tables_joined_first(below))
+    if inner.kind == "inner" and needed <= set(inner.right.columns):
+        below = replace(relation, left=inner.right)
+        return replace(inner, right=tables_joined_first(below))
+    return relation
+
+
+def with_inputs(relation: Relation, inputs: Sequence[Relation]) -> Relation:
+    """Return the same relation over other inputs."""
+    match relation:
+        case Scan():
+            return relation
+        case Join():
+            return replace(relation, left=inputs[0], right=inputs[1])
+        case UnionAll():
+            return replace(relation, parts=tuple(inputs))
+        case Filter() | Project() | Grouped() | WindowTable() | Top():
+            return replace(relation, input=inputs[0])
+    msg = f"unknown relation {type(relation).__name__}"
+    raise AssertionError(msg)
+
+
+# -- projections ---------------------------------------------------------------------------
+
+
+def projections_merged(relation: Relation) -> Relation:
+    """Remove projections under projections and aggregates."""
+    relation = with_inputs(relation, [projections_merged(each) for each in relation.inputs])
+    match relation:
+        case Project(input=Project() as inner):
+            items = {name: substituted(each, inner.items) for name, each in relation.items.items()}
+            return Project(inner.input, items)
+        case Grouped(input=Project() as inner):
+            keys = {name: substituted(each, inner.items) for name, each in relation.keys.items()}
+            calls = {
+                name: substituted_call(each, inner.items) for name, each in relation.calls.items()
+            }
+            return Grouped(inner.input, keys, calls)
+    return relation
+
+
+# -- columns -------------------------------------------------------------------------------
+
+
+def columns_pruned(relation: Relation, needed: frozenset[str]) -> Relation:
+    """Return a relation without columns that are not needed."""
+    match relation:
+        case Scan():
+            named = {name: column for name, column in relation.named.items() if column in needed}
+            return replace(relation, named=named)
+        case Filter():
+            below = needed | columns_in(*relation.conditions)
+            return replace(relation, input=columns_pruned(relation.input, below))
+        case Project():
+            items = {name: each for name, each in relation.items.items() if name in needed}
+            below = columns_in(*items.values())
+            return Project(columns_pruned(relation.input, below), items)
+        case Join():
+            needed |= columns_in(*relation.on)
+            sides = [columns_pruned(each, needed & set(each.columns)) for each in relation.inputs]
+            return with_inputs(relation, sides)
+        case Grouped():
+            calls = {name: each for name, each in relation.calls.items() if name in needed}
+            below = columns_in(*relation.keys.values(), *calls.values())
+            return Grouped(columns_pruned(relation.input, below), relation.keys, calls)
+        case WindowTable():
+            below = (needed | {relation.time}) & set(relation.input.columns)
+            return replace(relation, input=columns_pruned(relation.input, below))
+        case Top():
+            rank = relation.rank if relation.rank in needed else None
+            read = columns_in(*relation.partition, *(each.expression for each in relation.order))
+            below = (needed | read) & set(relation.input.columns)
+            return replace(relation, input=columns_pruned(relation.input, below), rank=rank)
+        case UnionAll():
+            places = [at for at, name in enumerate(relation.names) if name in needed]
+            parts = tuple(
+                columns_pruned(part, frozenset(part.columns[at] for at in places))
+                for part in relation.parts
+            )
+            return UnionAll(parts, tuple(relation.names[at] for at in places))
+    msg = f"unknown relation {type(relation).__name__}"
+    raise AssertionError(msg)
+
+
+__all__ = [
+    "SortKey",
+    "columns_pruned",
+    "conditions_pushed",
+    "is_static",
+    "projections_merged",
+    "rank_limit",
+    "simplified",
+    "tables_joined_first",
+    "with_inputs",
+]

@@ -1,0 +1,136 @@
+"""Relations as text, with the state each needs and what bounds it.
+
+Idea: one line for each relation, its inputs indented below it. A line says where the relation is
+computed (`in Spark` before the stream, or with state) and, for state, how long rows are kept. A
+statement whose state nothing bounds says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sqlglot import exp
+
+from icestream.core.units import format_interval
+from icestream.sql.relations.rules import is_static
+from icestream.sql.relations.times import time_bounds, time_of
+from icestream.sql.relations.tree import (
+    Conditions,
+    Filter,
+    Grouped,
+    Join,
+    Project,
+    Relation,
+    Scan,
+    Top,
+    UnionAll,
+    WindowTable,
+    bare,
+)
+from icestream.sql.statements.aggregates import AggregateCall
+from icestream.sql.statements.dialect import written
+
+UNBOUNDED = "nothing bounds it"
+
+
+def shown(relation: Relation) -> str:
+    """Return a relation as lines."""
+    return "\n".join(_lines(relation, 0))
+
+
+def is_staged(relation: Relation) -> bool:
+    """Return whether Spark alone computes a relation."""
+    match relation:
+        case Grouped() | Top():
+            return False
+        case Join():
+            streams = [each for each in relation.inputs if not is_static(each)]
+            return len(streams) < 2 and all(is_staged(each) for each in relation.inputs)
+    return all(is_staged(each) for each in relation.inputs)
+
+
+def _lines(relation: Relation, depth: int) -> Iterator[str]:
+    state = state_of(relation)
+    suffix = f"   [{state}]" if state else ""
+    yield f"{'  ' * depth}{_title(relation)}{suffix}"
+    for each in relation.inputs:
+        yield from _lines(each, depth + 1)
+
+
+def _title(relation: Relation) -> str:
+    match relation:
+        case Scan():
+            kind = "table" if relation.time is None else "stream"
+            words = f"{kind} {relation.source}: {', '.join(relation.named)}"
+        case Filter():
+            words = f"filter {_joined(relation.conditions)}"
+        case Project():
+            words = f"select {', '.join(_named(*item) for item in relation.items.items())}"
+        case WindowTable(window=window):
+            words = f"window {window.kind} {format_interval(window.size)}"
+            if window.step != window.size:
+                words += f" every {format_interval(window.step)}"
+            words += f" of {bare(relation.time)}"
+        case Join():
+            words = f"{relation.kind} join on {_joined(relation.on) or 'nothing'}"
+        case Grouped():
+            keys = ", ".join(bare(written(each)) for each in relation.keys.values())
+            calls = ", ".join(_call(each) for each in relation.calls.values())
+            words = f"group by {keys or 'nothing'}: {calls or 'the groups'}"
+        case Top():
+            order = ", ".join(
+                f"{bare(written(each.expression))} {'DESC' if each.descending else 'ASC'}"
+                for each in relation.order
+            )
+            keys = ", ".join(bare(written(each)) for each in relation.partition)
+            words = f"top {relation.count} by {order}" + (f" for each {keys}" if keys else "")
+        case _:
+            words = "union all"
+    return words
+
+
+def _named(column: str, node: exp.Expr) -> str:
+    text, name = bare(written(node)), bare(column)
+    return text if text == name else f"{text} AS {name}"
+
+
+def state_of(relation: Relation) -> str:
+    """Return what a relation stores and what bounds it; empty if it stores nothing."""
+    match relation:
+        case Scan() | UnionAll() | Filter() | Project():
+            return ""
+        case WindowTable():
+            return "in Spark" if relation.window.kind != "session" else ""
+        case Join() if is_staged(relation):
+            return "in Spark"
+        case Join():
+            return _state_of_join(relation)
+        case Grouped() | Top():
+            if time_of(relation) is not None:
+                return "state: windows that are open"
+            rows = "a row for each group" if isinstance(relation, Grouped) else "all rows"
+            return f"state: {rows}; {UNBOUNDED}"
+    return ""
+
+
+def _state_of_join(join: Join) -> str:
+    bounds = time_bounds(join)
+    if bounds is None:
+        return f"state: all rows of both sides; {UNBOUNDED}"
+    side = "right" if bounds.point == 0 else "left"
+    if bounds.length is not None:
+        length = bounds.length - bounds.low
+        if length <= 0:
+            return "state: rows of one instant"
+        return f"state: rows of the {side} side for {format_interval(length)}"
+    if bounds.high is not None:
+        return f"state: rows of the {side} side until {bare(written(bounds.high))}"
+    return f"state: all rows of the {side} side; {UNBOUNDED}"
+
+
+def _call(call: AggregateCall) -> str:
+    return f"{call.function}({', '.join(bare(each) for each in call.arguments) or '*'})"
+
+
+def _joined(conditions: Conditions) -> str:
+    return " AND ".join(bare(written(each)) for each in conditions)

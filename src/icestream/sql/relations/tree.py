@@ -1,0 +1,242 @@
+"""Relations: scan, filter, project, window, join, aggregate, top and union, as pure data.
+
+Idea: every column of every relation has a number of its own, as part of its name (c3_price), so
+an expression means the same wherever a rule moves it. Conditions are kept as conjunctions, part
+by part. A relation is a table that changes: the rows of a stream are there from their time on.
+
+Invariants:
+1. The columns of a relation have different names, also if a source is read twice
+   (`test_a_source_that_is_read_twice_has_two_sets_of_columns`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+
+from sqlglot import exp
+
+from icestream.core.text_errors import TextSpan
+from icestream.core.times import Micros
+from icestream.sql.statements.aggregates import AggregateCall
+from icestream.sql.statements.dialect import written
+
+_ID = re.compile(r"\bc\d+_\w*")
+
+Conditions = tuple[exp.Expr, ...]
+
+
+@dataclass(frozen=True)
+class Relation:
+    """A table that changes over time."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Return the names of the columns."""
+        raise NotImplementedError
+
+    @property
+    def inputs(self) -> tuple[Relation, ...]:
+        """Return the relations that this one is made of."""
+        values = (getattr(self, each.name) for each in fields(self))
+        return tuple(each for each in values if isinstance(each, Relation))
+
+
+@dataclass(frozen=True)
+class Scan(Relation):
+    """The rows of a stream or of a static table."""
+
+    source: str
+    #: columns of the source under the names they have here
+    named: Mapping[str, str]
+    #: column of the event time; None for a static table
+    time: str | None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Return the new names."""
+        return tuple(self.named.values())
+
+
+@dataclass(frozen=True)
+class Filter(Relation):
+    """The rows that satisfy all conditions."""
+
+    input: Relation
+    conditions: Conditions
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Return the columns of the input."""
+        return self.input.columns
+
+
+@dataclass(frozen=True)
+class Project(Relation):
+    """Expressions over each row."""
+
+    input: Relation
+    items: Mapping[str, exp.Expr]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Return the names of the items."""
+        return tuple(self.items)
+
+
+@dataclass(frozen=True)
+class TimeWindow:
+    """A kind of windows in time: `tumble`, `hop`, `cumulate` or `session`."""
+
+    kind: str
+    #: length of a window; the gap of a session
+    size: Micros
+    #: distance of windows, or the step of cumulating ones
+    step: Micros
+
+
+@dataclass(frozen=True)
+class WindowTable(Relation):
+    """Each row once for each window that contains it, with the window's start and end."""
+
+    input: Relation
+    window: TimeWindow
+    time: str
+    start: str
+    end: str
+    place: TextSpan = field(default=TextSpan(0, 1), compare=False, repr=False)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Return the columns of the input, and start and end."""
+        return (*self.input.columns, self.start, self.end)
+
+
+@dataclass(frozen=True)
+class Join(Relation):
+    """Pairs of rows: `inner`, `left`, `full`, or the left rows of `semi` and `anti`."""
+
+    left: Relation
+    right: Relation
+    kind: str
+    on: Conditions
+    place: TextSpan = field(default=TextSpan(0, 1), compare=False, repr=False)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Return the columns of both sides, or of the left one."""
+        if self.kind in ("semi", "anti"):
+            return self.left.columns
+        return self.left.columns + self.right.columns
+
+
+@dataclass(frozen=True)
+class Grouped(Relation):
+    """Aggregates of groups; without any, the groups themselves."""
+
+    input: Relation
+    keys: Mapping[str, exp.Expr]
+    calls: Mapping[str, AggregateCall]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Return keys and aggregates."""
+        return (*self.keys, *self.calls)
+
+
+@dataclass(frozen=True)
+class SortKey:
+    """An expression to order by."""
+
+    expression: exp.Expr
+    descending: bool
+    nulls_first: bool
+
+
+@dataclass(frozen=True)
+class Top(Relation):
+    """The first `count` rows of each partition; None while no condition has limited the rank."""
+
+    input: Relation
+    count: int | None
+    partition: tuple[exp.Expr, ...]
+    order: tuple[SortKey, ...]
+    #: column for the place of a row, from 1; None if nothing needs it
+    rank: str | None
+    place: TextSpan = field(default=TextSpan(0, 1), compare=False, repr=False)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Return the columns of the input, and the rank."""
+        return self.input.columns + (() if self.rank is None else (self.rank,))
+
+
+@dataclass(frozen=True)
+class UnionAll(Relation):
+    """The rows of several relations, whose columns correspond by position."""
+
+    parts: tuple[Relation, ...]
+    names: tuple[str, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Return the common names."""
+        return self.names
+
+    @property
+    def inputs(self) -> tuple[Relation, ...]:
+        """Return the parts."""
+        return self.parts
+
+
+def columns_in(*values: exp.Expr | AggregateCall | str) -> frozenset[str]:
+    """Return the columns that expressions read."""
+    found: set[str] = set()
+    for value in values:
+        if isinstance(value, AggregateCall):
+            found.update(columns_in(*value.arguments))
+        elif isinstance(value, str):
+            found.update(_ID.findall(value))
+        else:
+            found.update(each.name for each in value.find_all(exp.Column))
+    return frozenset(found)
+
+
+def reads_only(columns: Iterable[str], *values: exp.Expr) -> bool:
+    """Return whether expressions read nothing but some columns."""
+    return columns_in(*values) <= set(columns)
+
+
+def substituted(value: exp.Expr, by: Mapping[str, exp.Expr]) -> exp.Expr:
+    """Return an expression with columns replaced by what they are made of."""
+
+    def change(node: exp.Expr) -> exp.Expr:
+        if not isinstance(node, exp.Column) or node.name not in by:
+            return node
+        found = by[node.name].copy()
+        simple = isinstance(found, exp.Column | exp.Literal | exp.Anonymous)
+        return found if simple else exp.paren(found)
+
+    return value.transform(change)
+
+
+def substituted_call(call: AggregateCall, by: Mapping[str, exp.Expr]) -> AggregateCall:
+    """Return an aggregate with columns replaced by what they are made of."""
+
+    def change(found: re.Match[str]) -> str:
+        return f"({written(by[found[0]])})" if found[0] in by else found[0]
+
+    return replace(call, arguments=tuple(_ID.sub(change, each) for each in call.arguments))
+
+
+def walk(relation: Relation) -> Iterator[Relation]:
+    """Yield a relation and all that it is made of."""
+    yield relation
+    for each in relation.inputs:
+        yield from walk(each)
+
+
+def bare(name: str) -> str:
+    """Return the user's name of a column."""
+    return _ID.sub(lambda found: found[0].split("_", 1)[1], name)

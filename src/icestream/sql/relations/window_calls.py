@@ -1,0 +1,84 @@
+"""Windows as functions: TUMBLE, HOP, CUMULATE and SESSION, and Spark's window and session_window.
+
+Idea: all of them name a kind of windows and one or two intervals. HOP and CUMULATE give the step
+first and the size second; Spark's window gives the size first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlglot import exp
+
+from icestream.core.errors import DefinitionError
+from icestream.core.times import Micros
+from icestream.core.units import parse_interval
+from icestream.sql.relations.tree import TimeWindow
+from icestream.sql.statements.aggregates import called
+from icestream.sql.statements.tokens import Text
+
+#: kinds by their names in SQL, and the numbers of intervals they take
+_KINDS = {
+    "tumble": (1,),
+    "hop": (2,),
+    "cumulate": (2,),
+    "session": (1,),
+    "window": (1, 2),
+    "session_window": (1,),
+}
+
+
+def window_call(node: exp.Expr) -> str | None:
+    """Return the name of the window that a node calls."""
+    name = called(node)
+    return name.upper() if name in _KINDS else None
+
+
+def read_window(node: exp.Expr, lengths: Sequence[exp.Expr], text: Text) -> TimeWindow:
+    """Read the intervals of a window."""
+    name = str(called(node))
+    if len(lengths) not in _KINDS[name]:
+        wanted = " or ".join(str(each) for each in _KINDS[name])
+        raise text.error(
+            node, f"{name} takes {wanted} intervals after the time; got {len(lengths)}"
+        )
+    first, *rest = [_length(each, text) for each in lengths]
+    match name:
+        case "session" | "session_window":
+            return TimeWindow("session", first, first)
+        case "window":
+            step = rest[0] if rest else first
+            return _checked(node, "tumble" if step == first else "hop", first, step, text)
+        case "tumble":
+            return TimeWindow("tumble", first, first)
+    return _checked(node, name, rest[0], first, text)
+
+
+def _checked(node: exp.Expr, kind: str, size: Micros, step: Micros, text: Text) -> TimeWindow:
+    if step > size or (kind == "cumulate" and size % step):
+        rule = "divide the size evenly" if kind == "cumulate" else "not exceed the size"
+        raise text.error(node, f"the step of {kind} must {rule}")
+    return TimeWindow(kind, size, step)
+
+
+def _length(node: exp.Expr, text: Text) -> Micros:
+    """Read an interval."""
+    found = interval_of(node)
+    if found is None or found <= 0:
+        raise text.error(node, "write an interval here, for example INTERVAL '10' SECOND")
+    return found
+
+
+def interval_of(node: exp.Expr) -> Micros | None:
+    """Return the length of a literal interval, or None."""
+    if isinstance(node, exp.Interval):
+        unit = node.args.get("unit")
+        words = [str(node.this.name), "" if unit is None else str(unit.name)]
+    elif isinstance(node, exp.Literal) and node.is_string:
+        words = [str(node.this)]
+    else:
+        return None
+    try:
+        return parse_interval(" ".join(words).strip())
+    except DefinitionError:
+        return None

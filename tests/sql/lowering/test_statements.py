@@ -1,0 +1,148 @@
+"""Statements over several streams beside DuckDB over the same rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import icestream as ice
+from icestream.core.errors import DefinitionError
+from tests.fixtures.sql_cases import SAME, WINDOWED
+from tests.fixtures.sql_runs import by_duckdb, ran_here, streams_of
+
+pytestmark = pytest.mark.spark
+
+SECOND = 1_000_000
+START = 1_700_000_000 * SECOND
+
+
+def _tables() -> dict[str, pa.Table]:
+    dice = np.random.default_rng(5)
+    tables = {}
+    for name, count in (("a", 120), ("b", 90)):
+        times = START + np.sort(dice.integers(0, 60 * SECOND, count))
+        keys = dice.integers(0, 7, count)
+        values = dice.integers(0, 9, count)
+        tables[name] = pa.table(
+            {
+                "ts": pa.array(times).cast(pa.timestamp("us", "UTC")),
+                "k": pa.array([None if key == 6 else int(key) for key in keys], pa.int64()),
+                "v": pa.array([None if value == 8 else int(value) for value in values], pa.int64()),
+                "until": pa.array(times + dice.integers(0, 9 * SECOND, count)).cast(
+                    pa.timestamp("us", "UTC")
+                ),
+                "word": [["ice", "sea", "Fog", None][i] for i in dice.integers(0, 4, count)],
+            }
+        )
+    tables["t"] = pa.table({"key": [0, 1, 2, 3], "title": ["zero", "one", "two", None]})
+    return tables
+
+
+TABLES = _tables()
+
+
+@pytest.fixture(scope="module")
+def sources(spark: SparkSession) -> dict[str, Any]:
+    return streams_of(spark, TABLES, "ts")
+
+
+#: the ones of every run; the others are slow
+FIRST = (
+    "not in with nulls", "groups of all rows", "the first of each group", "a static table",
+    "a time-bounded left join", "a join of windows",
+)  # fmt: skip
+CASES = {**{name: (text, text) for name, text in SAME.items()}, **WINDOWED}
+
+
+def marked(name: str) -> Any:
+    return pytest.param(name, marks=() if name in FIRST else pytest.mark.slow, id=name)
+
+
+@pytest.mark.parametrize("name", [marked(name) for name in CASES])
+def test_oracle_statements(name: str, sources: dict[str, Any], tmp_path: Path) -> None:
+    text, other = CASES[name]
+    query = ice.sql(text, **sources)
+    assert ran_here(query, tmp_path) == by_duckdb(other, TABLES)
+
+
+def test_oracle_both_forms_of_windows(sources: dict[str, Any], tmp_path: Path) -> None:
+    text, _ = CASES["spark's windows"]
+    grid, events = ice.sql(text, **sources), ice.sql(f"SELECT DISTINCT * FROM ({text})", **sources)
+    assert isinstance(grid, ice.Result)
+    assert isinstance(events, ice.Events)
+    assert ran_here(grid, tmp_path) == ran_here(events, tmp_path)
+
+
+def test_statements_without_state_are_sparks(sources: dict[str, Any]) -> None:
+    query = ice.sql(
+        "SELECT upper(word) AS w, title FROM a JOIN t ON k = key WHERE soundex(word) = 'I200'",
+        **sources,
+    )
+    assert isinstance(query, DataFrame)
+    assert query.columns == ["w", "title"]
+
+
+def test_equal_queries_run_once(sources: dict[str, Any]) -> None:
+    counts = "(SELECT k, count(*) AS n FROM a GROUP BY k)"
+    text = f"SELECT x.k FROM {counts} x JOIN (SELECT max(n) AS n FROM {counts}) y ON x.n = y.n"
+    plan = ice.sql(text, **sources)._built("update").plan
+    assert len(plan.sources) == 1
+
+
+def test_views_are_names_for_queries(sources: dict[str, Any], tmp_path: Path) -> None:
+    text = """
+        CREATE VIEW large AS SELECT k, v FROM a WHERE v > 4;
+        CREATE VIEW counted AS SELECT k, count(*) AS n FROM large GROUP BY k;
+        SELECT n FROM counted WHERE k = 1
+    """
+    expected = by_duckdb("SELECT count(*) FROM a WHERE v > 4 AND k = 1", TABLES)
+    assert ran_here(ice.sql(text, **sources), tmp_path) == expected
+
+
+def test_explain_returns_tree_state_and_plan(sources: dict[str, Any]) -> None:
+    text = """EXPLAIN SELECT a.k, b.v FROM a JOIN b ON a.k = b.k
+        AND b.ts BETWEEN a.ts AND a.ts + INTERVAL '3' SECOND"""
+    lines = ice.sql(text, **sources).splitlines()
+    assert lines[0] == "select k, v"
+    assert lines[1].endswith("[state: rows of the left side for 3 seconds]")
+    assert lines[2:4] == ["    stream a: ts, k", "    stream b: ts, k, v"]
+    text = "EXPLAIN SELECT k, count(*) AS n FROM a GROUP BY k"
+    assert "nothing bounds it" in ice.sql(text, **sources)
+
+
+WRONG = {
+    "SELECT k FROM c": ("there is no table 'c'", "c"),
+    "SELECT a.k FROM a JOIN t ON nope(a.k) = t.key": ("there is no function 'nope'", "nope"),
+    "SELECT k FROM a JOIN b ON a.v = b.v": ("'k' may mean several columns: write a.k or b.k", "k"),
+    "SELECT soundex(max(word)) AS x, k FROM a GROUP BY k": ("soundex", "soundex(max(word))"),
+    "SELECT x.n FROM (SELECT count(*) AS n FROM t) x, a": ("static table", ""),
+    "SELECT a.k FROM a LEFT JOIN b ON a.k < b.k": ("needs equal columns", ""),
+    "SELECT k, ROW_NUMBER() OVER (ORDER BY v) AS n FROM a": ("needs a condition", "ROW_NUMBER"),
+    "SELECT count(*) AS n FROM SESSION(TABLE a, DESCRIPTOR(ts), INTERVAL '1' SECOND) x "
+    "JOIN b ON x.k = b.k": ("sessions", "SESSION"),
+    "SELECT title FROM t": ("the statement reads no stream", ""),
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_mistakes_are_reported_with_their_place(text: str, sources: dict[str, Any]) -> None:
+    message, words = WRONG[text]
+    with pytest.raises(DefinitionError, match="(?s)" + message.replace("(", r"\(")) as refused:
+        ice.sql(text, **sources)
+    _, line, mark = str(refused.value).splitlines()
+    assert line[mark.index("^") :].startswith(words)
+
+
+def test_tables_are_streams_or_static_frames(sources: dict[str, Any]) -> None:
+    wrong: Any = "a.parquet"
+    with pytest.raises(
+        DefinitionError, match="a must be a stream or a static DataFrame; got a str"
+    ):
+        ice.sql("SELECT k FROM a", a=wrong)
+    with pytest.raises(DefinitionError, match="only creates views"):
+        ice.sql("CREATE VIEW v AS SELECT k FROM a", **sources)
