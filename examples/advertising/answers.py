@@ -131,7 +131,7 @@ def checked(
 
     @cache
     def model(instant: Micros) -> TargetingModel:
-        return TargetingModel.at(events, instant - instant % refresh, rules)
+        return TargetingModel.at(events, instant - instant % refresh - 1, rules)
 
     found: list[str] = []
     numbers = 0

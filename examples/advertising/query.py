@@ -66,7 +66,7 @@ class Targeting:
     events: Events
     rules: Rules
     requests: Events
-    #: the model changes at multiples of this; None means with every example
+    #: the model changes at multiples of this, to that of just before; None: with every example
     refresh: Micros | None = None
 
     @cached_property

@@ -309,7 +309,8 @@ def _micros(time: datetime) -> int:
 
 
 def test_outer_joins_have_the_columns_of_pairs(world: World) -> None:
-    left, right = world.rated().select("user", "item"), world.clicked().select("user", "page")
+    left = world.rated().select("user", "item").forever()
+    right = world.clicked().select("user", "page")
     for how in ("inner", "left", "RIGHT_OUTER", "outer"):
         assert left.join(right, "user", how=how).columns == ["user", "item", "page"]
     for how in ("semi", "leftanti"):

@@ -176,7 +176,7 @@ def spilling_anywhere(dice: np.random.Generator) -> Iterator[None]:
 @pytest.fixture
 def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a clean-up between batches take many versions."""
-    monkeypatch.setattr(spilling, "IDLE_PARTITIONS", 4)
+    monkeypatch.setattr(spilling, "TURN_PARTITIONS", 4)
 
 
 class Dies(Exception):

@@ -30,11 +30,12 @@ TIGHT: Any = {"onPressure": "defer", "threshold": 0.001}
 
 def rows_of(name: str, number: int, count: int = 60) -> pa.Table:
     dice = np.random.default_rng([ord(name), number])
+    kind = pa.int32() if name == "d" else pa.int64()  # keys may have another width
     times = START + number * 10 * SECOND + np.sort(dice.integers(0, 10 * SECOND, count))
     return pa.table(
         {
             "ts": pa.array(times).cast(pa.timestamp("us", "UTC")),
-            f"{name}1": pa.array(dice.integers(0, 40, count), mask=dice.random(count) < 0.05),
+            f"{name}1": pa.array(dice.integers(0, 40, count), kind, dice.random(count) < 0.05),
             f"{name}2": pa.array(dice.integers(0, 40, count)),
             name: pa.array(np.arange(number * count, (number + 1) * count)),
         }
@@ -164,6 +165,10 @@ BAD: dict[str, tuple[Definition, str]] = {
         "'strategy' is only for joins with onPressure='defer'",
     ),
     "too few names": (lambda a, b, c: ice.join(a, b, c, on=[("a1", "b1")]), "each of the 3"),
+    "keys of different types": (
+        lambda a, b, c: ice.join(a, b.select("cast(b1 AS STRING) AS b1"), on=[("a1", "b1")]),
+        "must have one type.*a1 int64, b1 string: cast",
+    ),
     "a join of a group": (
         lambda a, b, c: a.groupApply(
             "a1", lambda x, y: x.join(y, onPressure="defer"), b.select("b1 AS a1", "b")

@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import icestream as ice
 from icestream.api.events import Events
 from icestream.core.errors import DefinitionError
 from icestream.plan.events.queries import compiled
@@ -74,3 +75,45 @@ def test_a_union_may_be_null_where_one_of_its_parts_may() -> None:
 def test_a_union_of_other_types_is_refused() -> None:
     with pytest.raises(DefinitionError, match="a union needs equal columns: k int64, v int64 and"):
         events().union(events().select("k", "CAST(v AS DOUBLE) AS v"))
+
+
+def test_windows_of_events_contain_their_start_and_not_their_end() -> None:
+    #  0    5    10        20        30
+    #  a    b  ) c       )         )        [0, 10) has a and b, [10, 20) has c
+    counted = events().window(10, slide=10).groupApply("k", lambda g: g.agg(ice.count().alias("n")))
+    found = rows_of(counted, [(at, 1, at) for at in (0, 5, 10)])
+    assert [row for row in found if row[3]] == [(10, 20, 1, 2), (20, 30, 1, 1)]
+
+
+def test_the_last_of_some_time_slides_with_it() -> None:
+    counted = events().last(10).groupApply("k", lambda g: g.agg(ice.count().alias("n")))
+    found = rows_of(counted, [(at, 1, at) for at in (0, 5, 10)])
+    assert sorted(found) == [(0, 5, 1, 1), (5, 15, 1, 2), (15, 20, 1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("ascending", "best"),
+    [
+        ([False, True], [(3, 1), (3, 2)]),
+        ([True, False], [(1, 2), (1, 1)]),
+        (True, [(1, 1), (1, 2)]),
+        (False, [(3, 2), (3, 1)]),
+    ],
+)
+def test_each_column_of_a_top_has_its_direction(
+    ascending: bool | list[bool], best: list[tuple[int, int]]
+) -> None:
+    def of_group(group: Events) -> Events:
+        pairs = group.select("v % 10 AS x", "v div 10 AS y")
+        return pairs.top(1, by=["x", "y"], ascending=ascending)
+
+    rows = [(5, 1, 10 * y + x) for x in (1, 3) for y in (1, 2)]
+    assert [row[-2:] for row in rows_of(events().forever().groupApply("k", of_group), rows)] == [
+        best[0]
+    ]
+
+
+@pytest.mark.parametrize("ascending", [[True], [True, 1], [True, False, True]])
+def test_a_direction_for_other_columns_is_refused(ascending: Any) -> None:
+    with pytest.raises(DefinitionError, match="one of them for each of the 2 columns"):
+        events().groupApply("k", lambda g: g.top(1, by=["k", "v"], ascending=ascending))

@@ -60,7 +60,7 @@ def test_crash_executors_are_killed_in_the_middle_of_a_clean_up(
     monkeypatch: pytest.MonkeyPatch,
     on_demand: bool,
 ) -> None:
-    monkeypatch.setattr(spilling, "IDLE_PARTITIONS", 8)
+    monkeypatch.setattr(spilling, "TURN_PARTITIONS", 8)
     struck: list[int] = []
     #: versions that clean up: all after the batches
     doomed = (BATCHES + 1,) if on_demand else (BATCHES + 2, BATCHES + 4)

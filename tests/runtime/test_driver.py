@@ -153,6 +153,13 @@ def test_another_number_of_shards_is_refused(tmp_path: Path) -> None:
         query(disk, tmp_path, Script(batches=8, shards=3))
 
 
+def test_more_shards_than_key_groups_are_refused(tmp_path: Path) -> None:
+    disk = SimulatedDisk()
+    with pytest.raises(DefinitionError, match="to 8 or fewer, not 9"):
+        query(disk, tmp_path, Script(batches=8, shards=9, budget=16 << 20))
+    assert not list(disk.list("root"))
+
+
 def test_a_second_query_on_the_same_checkpoint_is_stopped(tmp_path: Path) -> None:
     disk = SimulatedDisk()
     first, second = query(disk, tmp_path / "a"), query(disk, tmp_path / "b")

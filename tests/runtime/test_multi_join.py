@@ -65,6 +65,30 @@ class Case:
 
 
 @st.composite
+def maps(
+    draw: st.DrawFn, stream: PlanStream, keys: list[str]
+) -> tuple[PlanStream, list[str], list[str]]:
+    """Put filters, a projection and a union behind a join.
+
+    Return them, the columns left to join by, and the conditions of the filters in SQL.
+    """
+    names = [name for name in NAMES if name in stream.node.payload.names]
+    conditions = []
+    for _ in range(draw(st.integers(0, 2))):
+        name = draw(st.sampled_from(names))
+        rest = draw(st.integers(0, 4))
+        stream = stream.where(f"{name} % 5 <> {rest}")
+        conditions.append(f"{_full(name)} % 5 <> {rest}")
+    if draw(st.integers(0, 3)) == 0:
+        keys = draw(st.lists(st.sampled_from(keys), min_size=1, unique=True))
+        stream = stream.select(*keys, *names)
+    if draw(st.integers(0, 3)) == 0:
+        name = draw(st.sampled_from(names))
+        stream = stream.where(f"{name} % 2 = 0").union(stream.where(f"{name} % 2 = 1"))
+    return stream, keys, conditions
+
+
+@st.composite
 def cases(draw: st.DrawFn) -> Case:
     count = draw(st.integers(2, 5))
     lifetime = draw(st.sampled_from([None, 12 * SECOND]))
@@ -78,13 +102,20 @@ def cases(draw: st.DrawFn) -> Case:
     while len(parts) > 1:
         width = draw(st.integers(2, min(3, len(parts))))
         taken, rest = parts[:width], parts[width:]
-        keys = tuple(draw(st.sampled_from(columns)) for _, columns in taken)
-        where = draw(st.sampled_from([None, f"{keys[0][0]} % 3 <> 1"]))
-        made = deferred(*(s for s, _ in taken), on=[keys], where=where, spilling=how)
-        conditions += [f"{_full(keys[0])} = {_full(key)}" for key in keys[1:]]
-        conditions += [] if where is None else [f"{_full(keys[0][0])} % 3 <> 1"]
-        joined = (made, [column for _, columns in taken for column in columns])
-        parts = [joined, *rest] if draw(st.booleans()) else [*rest, joined]
+        columns = [keys for _, keys in taken]
+        on = [draw(st.tuples(*map(st.sampled_from, columns)))]
+        other = draw(st.tuples(*map(st.sampled_from, columns)))
+        if not any(mine == theirs for mine, theirs in zip(on[0], other, strict=True)):
+            on.append(other)
+        name = on[0][0][0]
+        where = draw(st.sampled_from([None, f"{name} % 3 <> 1"]))
+        made = deferred(*(s for s, _ in taken), on=on, where=where, spilling=how)
+        conditions += [f"{_full(keys[0])} = {_full(key)}" for keys in on for key in keys[1:]]
+        conditions += [] if where is None else [f"{_full(name)} % 3 <> 1"]
+        known = [column for _, columns in taken for column in columns]
+        between, kept, more = draw(maps(made, known))
+        conditions += more
+        parts = [(between, kept), *rest] if draw(st.booleans()) else [*rest, (between, kept)]
     rows = parts[0][0]
     if draw(st.booleans()):
         rows = rows.select(*NAMES[:count])
@@ -195,6 +226,12 @@ def test_oracle_random_trees_with_spills_restarts_and_clean_up_anywhere(
         budget = shards * case.flow.jobs * int(dice.choice([96, 256, 1024])) << 10
         found = run(case, folder, batches, shards=shards, budget=budget, between=between)
     assert found == case.answer(batches)
+
+
+@given(case=cases())
+@settings(max_examples=100, deadline=None, suppress_health_check=QUIET)
+def test_any_tree_with_filters_projections_and_unions_is_compiled(case: Case) -> None:
+    assert case.flow.views[0].payload.names
 
 
 @pytest.mark.slow
@@ -312,6 +349,42 @@ def test_crash_in_the_middle_of_a_clean_up(tmp_path: Path, monkeypatch: pytest.M
         assert again.clean_up().num_rows == 0
         found += cleaned + counted(case.flow, 5, again.flush())
     assert found == case.answer(batches)
+
+
+@pytest.mark.parametrize("lifetime", [None, 25 * SECOND])
+def test_oracle_a_restart_with_less_memory_changes_no_row(
+    tmp_path: Path, lifetime: int | None
+) -> None:
+    case = five(lifetime)
+    batches = batches_for(5, 8, 120, 500, 3)
+    found: Rows = Counter()
+    with small_sizes():
+        for budget, some in ((8 << 20, batches[:4]), (1 << 20, batches[4:6]), (2 << 20, batches)):
+            query = open_dataflow(case.flow, tmp_path, budget=budget, shards=2)
+            for tables in some if some is not batches else batches[6:]:
+                found += counted(case.flow, 5, query.feed(fed(case.flow, tables)))
+            if some is not batches:
+                query.close()
+        found += counted(case.flow, 5, query.flush())
+    assert found == case.answer(batches)
+
+
+def test_oracle_pairs_of_history_are_not_handed_out_later(tmp_path: Path) -> None:
+    case = five()
+    batches = batches_for(5, 4, 20, 20, 12)
+    with small_sizes():
+        query = open_dataflow(case.flow, tmp_path, budget=8 << 20)
+        with forced(np.random.default_rng(4), 1.0):
+            for tables in batches[:2]:
+                query.driver.bootstrap(fed(case.flow, tables))
+        query.close()
+        query = open_dataflow(case.flow, tmp_path, budget=8 << 20)
+        assert query.clean_up().num_rows == 0
+        found: Rows = Counter()
+        for tables in batches[2:]:
+            found += counted(case.flow, 5, query.feed(fed(case.flow, tables)))
+        found += counted(case.flow, 5, query.flush())
+    assert found == case.answer(batches) - case.answer(batches[:2])
 
 
 def test_idle_batches_clean_up_a_few_partitions_each(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 
 from icestream.api.event_writer import built, columns_of
 from icestream.api.functions import AggregateExpression
+from icestream.api.hints import warn_of_instants
 from icestream.api.shared_plan import BuiltQuery, StreamInput
 from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError
@@ -40,7 +41,7 @@ from icestream.operators.lifetimes.top import TopK
 from icestream.operators.process.operator import Processor, UserDefined
 from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.events.explain import explained_dataflow
-from icestream.plan.joins.multi_join import Equal, joined, refuse_after_joins
+from icestream.plan.joins.multi_join import Equal, check_comparable, joined, refuse_after_joins
 from icestream.plan.nodes.events import (
     Applied,
     Entered,
@@ -50,6 +51,7 @@ from icestream.plan.nodes.events import (
     Node,
     Scope,
     United,
+    late_events,
 )
 from icestream.plan.nodes.spilling import Spilling, SpillingOptions, defers
 from icestream.plan.windows.lifetimes import (
@@ -161,16 +163,25 @@ class Events:
         return self._altered(WindowLifetime(length))
 
     def window(self, range: str | int, slide: str | int | None = None) -> Events:
-        """Set lifetimes so that an instant sees the events of the last `range`.
+        """Set lifetimes so that events are seen in windows [start, end), as those of a stream.
 
-        With `slide`, the events that are seen change only at its multiples.
+        At each multiple T of `slide`, the events of [T - range, T) are seen, until the next
+        multiple. Without `slide` the window slides with time: this is `last(range)`.
 
         Examples:
             >>> hourly_events = events.window("1 hour", slide="10 minutes")
         """
         if slide is None:
-            return self.alterLifetime(range)
+            return self.last(range)
         return self._altered(Hopping(parse_interval(range), parse_interval(slide)))
+
+    def last(self, range: str | int) -> Events:
+        """Set lifetimes so that every instant sees the events of the last `range`, its own too.
+
+        Examples:
+            >>> of_the_last_hour = events.last("1 hour")
+        """
+        return self.alterLifetime(range)
 
     def forever(self) -> Events:
         """Let each event live forever from its start.
@@ -240,6 +251,8 @@ class Events:
         for stream in (self, *others):
             stream._check_columns(names, "groupApply")
             self._check_together(stream, "groupApply")
+        for name in names:
+            check_comparable([s._node.payload.field(name) for s in (self, *others)])
         around = outer.keys if outer is not None else ()
         scope = Scope((*around, *(name for name in names if name not in around)), outer)
         made: object = apply(*(stream._entering(scope) for stream in (self, *others)))
@@ -278,8 +291,16 @@ class Events:
         )
         return before._applied(operator, f"aggregate {shown}", grows=False)
 
-    def top(self, k: int, by: str | Sequence[str], *, ascending: bool = False) -> Events:
+    def top(
+        self,
+        k: int,
+        by: str | Sequence[str],
+        *,
+        ascending: bool | Sequence[bool] = False,
+    ) -> Events:
         """Keep the top `k` events of a group at each instant, ordered by some columns.
+
+        `ascending` is one answer for all columns, or a list with one for each, as in `orderBy`.
 
         Examples:
             >>> events.window("1 hour").groupApply(
@@ -290,10 +311,19 @@ class Events:
         self._scope("top", "groupApply(keys, lambda group: group.top(...))")
         names = (by,) if isinstance(by, str) else tuple(by)
         self._check_columns(names, "top")
-        order = tuple(Order(name, descending=not ascending) for name in names)
+        ways = [ascending] * len(names) if isinstance(ascending, bool) else list(ascending)
+        if len(ways) != len(names) or not all(isinstance(way, bool) for way in ways):
+            msg = (
+                f"ascending must be True or False, or a list with one of them for each of the "
+                f"{len(names)} columns of by; got {ascending!r}"
+            )
+            raise DefinitionError(msg)
+        order = tuple(Order(n, descending=not way) for n, way in zip(names, ways, strict=True))
         operator = TopK(self._node.payload, k, order)
-        way = "ascending" if ascending else "descending"
-        return self._applied(operator, f"top {k} by {', '.join(names)} {way}", grows=False)
+        words = ["ascending" if way else "descending" for way in ways]
+        shown = [f"{name} {word}" for name, word in zip(names, words, strict=True)]
+        text = f"{', '.join(names)} {words[0]}" if len(set(words)) == 1 else ", ".join(shown)
+        return self._applied(operator, f"top {k} by {text}", grows=False)
 
     def process(self, processor: Processor) -> Events:
         """Pass the events of each group to user code, which may keep state.
@@ -309,7 +339,7 @@ class Events:
         operator = UserDefined(processor, keys, payload)
         return self._applied(operator, f"process {type(processor).__name__}", grows=True)
 
-    def edges(self, start: str, end: str, since: str) -> Events:
+    def edges(self, start: str, end: str, since: str, *, late: str = "close") -> Events:
         """Make events from rows that start an event and rows that end it.
 
         A row for which `start` holds starts an event, which is visible at once and has no end yet.
@@ -319,6 +349,9 @@ class Events:
             start: a condition in SQL for rows that start an event.
             end: a condition in SQL for rows that end an event.
             since: an SQL expression over an end row: the time of the row that started the event.
+            late: what a row that ends an event does if it comes too late: `close` ends the event
+                at the watermark; `drop` ignores the row, and the event has no end. A row that
+                starts an event too late is ignored, and so is the row that ends that event.
 
         Examples:
             >>> talks = events.groupApply(
@@ -333,8 +366,17 @@ class Events:
         if not node.grows:
             msg = "edges takes the rows of a stream, not results that may be retracted"
             raise DefinitionError(msg)
+        if late not in ("close", "drop"):
+            msg = f"late must be 'close' or 'drop'; got {late!r}"
+            raise DefinitionError(msg)
         edge_rows = EdgeRows.bind(node.payload, start, end, since)
-        changes = self._mapped(edge_rows, edge_rows.schema(node.payload), edge_rows.text)
+
+        def edges_of(rows: Events) -> Events:
+            return rows._mapped(edge_rows, edge_rows.schema(node.payload), edge_rows.text)
+
+        changes, too_late = edges_of(self), late_events(node)
+        if late == "close" and too_late is not None:
+            changes = changes.union(edges_of(replace(self, _node=too_late).where(end)))
         return changes._applied(Edges(node.payload, ()), "events of edges", grows=False)
 
     # -- two streams -----------------------------------------------------------------------
@@ -382,17 +424,24 @@ class Events:
                     "or onPressure='defer': set lifetimes first, with alterLifetime(...)"
                 )
                 raise DefinitionError(msg)
-            return self._joined_or_alone(other, on, kind)
-        if within is not None:
+            made = self._joined_or_alone(other, on, kind)
+        elif within is not None:
             near = WindowLifetime(parse_interval(within) + 1)
             return self._altered(near).join(
                 other._altered(near), on, where=where, onPressure=onPressure, **spilling
             )
-        if defers(onPressure, spilling):
-            return self._deferred((other,), on, where, Spilling(**spilling))
+        elif defers(onPressure, spilling):
+            made = self._deferred((other,), on, where, Spilling(**spilling))
+        else:
+            made = self._paired(other, on, where)
+        warn_of_instants((self._node, other._node), stacklevel=2)
+        return made
+
+    def _paired(self, other: Events, on: str | Sequence[Equal] | None, where: str | None) -> Events:
+        """Return an inner join that fetches the state that it needs."""
         if on is not None:
             mine, theirs, keys = self._sharing(other, on, keep=Events._with_keys)
-            return mine.groupApply(keys, lambda a, b: a.join(b, where=where), theirs)
+            return mine.groupApply(keys, lambda a, b: a._paired(b, None, where), theirs)
         scope = self._scope("join", "join(other, on=...)")
         left, right = self._node.payload, other._node.payload
         names = [*left.names, *(_twin(n) if n in scope.keys else n for n in right.names)]
@@ -416,7 +465,9 @@ class Events:
         """Return a join that also emits events without a partner."""
         if on is not None:
             mine, theirs, keys = self._apart(other, on)
-            made = mine.groupApply((*keys, _ALONE), lambda a, b: a.join(b, how=kind), theirs)
+            made = mine.groupApply(
+                (*keys, _ALONE), lambda a, b: a._joined_or_alone(b, None, kind), theirs
+            )
             return made.select(*(_quoted(name) for name in made.columns if name != _ALONE))
         if kind == "semi":
             self._scope("join", "join(other, on=...)")
@@ -424,7 +475,7 @@ class Events:
             return self._applied(operator, "semi join", grows=False, other=other)
         if kind == "anti":
             return self.difference(other)
-        pairs = self.join(other)
+        pairs = self._paired(other, None, None)
         alone = [self.difference(other)] if kind != "right" else []
         alone += [other.difference(self)] if kind != "left" else []
         columns = pa.schema([each.with_nullable(True) for each in pairs._node.payload])
@@ -486,6 +537,8 @@ class Events:
         mine, theirs = (list(names) for names in zip(*pairs, strict=True))
         self._check_columns(mine, "join")
         other._check_columns(theirs, "join")
+        for name, twin in pairs:
+            check_comparable([self._node.payload.field(name), other._node.payload.field(twin)])
         left, right = keep(self, mine), keep(other, theirs)
         for name, twin in pairs:
             if name != twin and name in right.columns:

@@ -16,6 +16,7 @@ from functools import reduce
 from typing import Unpack
 
 from icestream.api.events import Events
+from icestream.api.hints import warn_of_instants
 from icestream.core.errors import DefinitionError
 from icestream.core.units import parse_interval
 from icestream.plan.joins.multi_join import Equal
@@ -72,8 +73,11 @@ def join(
         near = WindowLifetime(parse_interval(within) + 1)
         first, *others = [each._altered(near) for each in streams]
     if defers(onPressure, spilling):
-        return first._deferred(others, on, where, Spilling(**spilling))
-    return _one_by_one(first, others, on, where)
+        made = first._deferred(others, on, where, Spilling(**spilling))
+    else:
+        made = _one_by_one(first, others, on, where)
+    warn_of_instants([each._node for each in (first, *others)], stacklevel=2)
+    return made
 
 
 def _one_by_one(
@@ -99,6 +103,6 @@ def _one_by_one(
             pairs.append((row[port] if row[port] in known else row[0], row[port]))
             known.add(row[port])
         last = where if port == count - 1 else None
-        return result.join(stream, pairs, where=last)
+        return result._paired(stream, pairs, last)
 
     return reduce(one_more, enumerate(others, start=1), first)

@@ -58,7 +58,7 @@ def rows(count: int) -> RowsSlide:
 def stream(
     df: DataFrame,
     time: str,
-    slack: str | int = "0 seconds",
+    slack: str | int | None = None,
     *,
     nulls: str = "error",
     name: str = "stream",
@@ -68,7 +68,9 @@ def stream(
     Args:
         df: any streaming DataFrame, or a batch of history for `bootstrap`.
         time: the column with the time of the event, a timestamp.
-        slack: how far an event may lag behind the latest one, as in `withWatermark`.
+        slack: how far an event may lag behind the latest one. By default it is that of
+            `df.withWatermark(time, ...)`, and 0 without a watermark. Spark ignores the watermark
+            of a batch: give the slack if the query is also built from history.
         nulls: `error` to fail on events without a time, `drop` to ignore them.
         name: the name of the stream in messages and plans.
 
@@ -82,11 +84,17 @@ def stream(
     if nulls not in ("error", "drop"):
         msg = f"nulls must be 'error' or 'drop'; got {nulls!r}"
         raise DefinitionError(msg)
-    length = parse_interval(slack)
+    length = _watermark_delay(df, time) if slack is None else parse_interval(slack)
     if length < 0:
         msg = f"slack must not be negative; got {slack!r}"
         raise DefinitionError(msg)
     return Stream((StreamInput(df, time, length, nulls, name),))
+
+
+def _watermark_delay(df: DataFrame, time: str) -> int:
+    """Return the delay of the watermark that a DataFrame has on a column; 0 without one."""
+    metadata = df.select(sf.col(time)).schema[0].metadata or {}
+    return 1000 * int(metadata.get("spark.watermarkDelayMs", 0))
 
 
 def _check_frame(df: object) -> None:

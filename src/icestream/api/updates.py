@@ -27,6 +27,7 @@ from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.core.units import parse_interval
 from icestream.operators.latest.pre_queue import (
+    LATENESS,
     PreQueueFilter,
     PreQueueJoin,
     PreQueueMap,
@@ -160,6 +161,7 @@ class LatestBy:
         *,
         within: str | int,
         condition: str | None = None,
+        lateness: str | int = LATENESS,
     ) -> LatestBy:
         """Match the updates of both streams on their key; the newest match of a key is its update.
 
@@ -168,6 +170,8 @@ class LatestBy:
             on: the key, stated for the reader.
             within: how far apart in time matching updates may be.
             condition: a further condition on matches, in SQL over their columns.
+            lateness: how far an update may be behind the newest one of its stream, whatever its
+                key, and find all matches; the join forgets what is older. An hour by default.
 
         Examples:
             >>> prices = calls.latestBy("symbol").select("timestamp", "symbol", "price")
@@ -183,7 +187,11 @@ class LatestBy:
             msg = f"update streams are joined on their key {self._latest.keys}; got on={asked}"
             raise DefinitionError(msg)
         right = moved(other._arcs, len(self._parts))
-        joined = PreQueueJoin(self._arcs, right, parse_interval(within), condition, self._zone)
+        times = parse_interval(within), parse_interval(lateness)
+        if times[1] < 0:
+            msg = f"lateness must not be negative; got {lateness!r}"
+            raise DefinitionError(msg)
+        joined = PreQueueJoin(self._arcs, right, times[0], condition, self._zone, times[1])
         return replace(self, _parts=self._parts + other._parts)._behind(joined)
 
     def window(

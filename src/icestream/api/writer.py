@@ -41,6 +41,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.types import StructType
 
+from icestream.api.hints import warn_of_late_events
 from icestream.api.shared_plan import BuiltQuery, Statement, build
 from icestream.core.errors import DefinitionError
 from icestream.core.units import parse_bytes, parse_interval
@@ -697,6 +698,8 @@ def _run(
             columns, shape = built.events.schema, partial(_named, built)
             late_events = ResultRows(spark, files, delivery.late, columns, shape)
             hand_out(late_sink, late_events, delivery)
+        elif delivery.progress:
+            warn_of_late_events(plan, delivery.progress, checkpoint)
 
     about = {"name": lead._name, "plan": plan.describe(), "shards": settings.shards}
     query = Query(driver, deliver, QueryHistory(checkpoint, about), flush=flush)

@@ -54,7 +54,7 @@ _INTERVAL_PART = re.compile(
 
 
 def parse_bytes(text: str | int) -> int:
-    """Turn `"512 MB"`, `"64k"` or a number of bytes into bytes (1 KB is 1024 bytes)."""
+    """Read a size with its unit, `"512 MB"` or `"64k"`, or a plain number, as bytes."""
     if isinstance(text, int) and not isinstance(text, bool):
         size = text
     else:
@@ -82,7 +82,7 @@ def format_bytes(size: int) -> str:
 
 
 def parse_interval(text: str | int) -> Micros:
-    """Turn `"1 hour 30 minutes"` or a number of microseconds into microseconds."""
+    """Read an interval with its units, `"1 hour 30 minutes"`, as microseconds."""
     if isinstance(text, int) and not isinstance(text, bool):
         total = Fraction(text)
     else:

@@ -253,7 +253,8 @@ def _encoded(value: Any) -> Any:
     if isinstance(value, pa.DataType):
         return {"$type": _encoded(pa.schema([pa.field("", value)]))["$schema"]}
     if type(value) in _TAGS:
-        encoded = {field.name: _encoded(getattr(value, field.name)) for field in fields(value)}
+        described = [field.name for field in fields(value) if field.compare]
+        encoded = {name: _encoded(getattr(value, name)) for name in described}
         return {"is": _TAGS[type(value)], **encoded}
     raise _Unspeakable(repr(value)[:80])
 

@@ -109,6 +109,12 @@ class Driver(Generic[Batch_contra]):
         """
         self._plan = plan
         settings.check_memory(_kinds_of_windows(plan))
+        if settings.shards > plan.key_groups:
+            msg = (
+                f"there are {plan.key_groups} key groups, and a shard needs one at least: set "
+                f".shards(...) to {plan.key_groups} or fewer, not {settings.shards}"
+            )
+            raise DefinitionError(msg)
         self._work = work_of(plan, files, settings)
         self._settings = settings
         self._files = files
@@ -295,7 +301,14 @@ class Driver(Generic[Batch_contra]):
         before, timer = self.last, Timer(self._clock)
         version = before.version + 1 if before else 1
         watermark = before.watermark if before else MINUS_INFINITY
-        context = self._context(version, watermark, timer, flushing=batch is None, last=last)
+        context = self._context(
+            version,
+            watermark,
+            timer,
+            flushing=batch is None,
+            last=last,
+            is_history=batch is not None and number is None,
+        )
         parcels: list[Parcel] = []
         try:
             if batch is not None:
@@ -332,7 +345,14 @@ class Driver(Generic[Batch_contra]):
         return self._delivery(commit, again=False, progress=progress)
 
     def _context(
-        self, version: int, watermark: Micros, timer: Timer, *, flushing: bool, last: bool
+        self,
+        version: int,
+        watermark: Micros,
+        timer: Timer,
+        *,
+        flushing: bool,
+        last: bool,
+        is_history: bool,
     ) -> VersionContext:
         """Return the context of the version that is about to be made."""
         before, settings = self.last, self._settings
@@ -386,6 +406,7 @@ class Driver(Generic[Batch_contra]):
             self.trigger,
             last,
             self._fuse,
+            is_history,
         )
 
     def _remove_parcels(self, folder: str) -> None:

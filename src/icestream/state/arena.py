@@ -47,7 +47,7 @@ from icestream.state.files import PRIVATE_FILE, PRIVATE_FOLDER
 from icestream.state.mapping_cache import KEPT, Place, place_of
 
 PAGE = 4096
-_FORMAT = 3
+_FORMAT = 4
 _HEADER = "header.json"
 _ARRAY = ".array"
 _WORKING = "working."

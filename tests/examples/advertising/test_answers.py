@@ -80,9 +80,9 @@ def right_rows(events: pa.Table, rules: Rules, asked: int, user: int, end: int) 
         rows.append((BOT, who, 0, 0, 0.0, 1.0, le, re, 1))
     begin = asked - asked % HOUR
     for start in range(begin - 6 * HOUR, end, HOUR):
-        for (ad, keyword), each in weights_of(TargetingModel.at(events, start, rules)).items():
+        for (ad, keyword), each in weights_of(TargetingModel.at(events, start - 1, rules)).items():
             rows.append((WEIGHT, 0, ad, keyword, *each, start, start + HOUR, 1))
-    model = TargetingModel.at(events, begin, rules)
+    model = TargetingModel.at(events, begin - 1, rules)
     model = TargetingModel(
         asked,
         rules,

@@ -270,8 +270,8 @@ def test_oracle_scores(seed: int) -> None:
 
 
 def refreshed(past: pa.Table, t: int, rules: Rules, refresh: int) -> TargetingModel:
-    """Give the model of the last refresh, and what users have done until now."""
-    last = TargetingModel.at(past, t - t % refresh, rules)
+    """Give the model just before the last refresh, and what users have done until now."""
+    last = TargetingModel.at(past, t - t % refresh - 1, rules)
     return replace(TargetingModel.at(past, t, rules), priors=last.priors, kept=last.kept)
 
 

@@ -17,6 +17,7 @@ from icestream.kernels.hash_index import remove
 from tests.oracles.kernels.groups.directory_passes import (
     compact_slots_reference,
     describe_reference,
+    extent_words_reference,
     known_words_reference,
     list_gone_reference,
     list_held_reference,
@@ -26,7 +27,7 @@ from tests.oracles.kernels.groups.directory_passes import (
     list_over_reference,
     list_reminded_reference,
     list_residue_reference,
-    live_words_reference,
+    list_worn_reference,
     measure_reference,
     news_of_reference,
     settle_reference,
@@ -46,7 +47,8 @@ def directory(seed: int) -> Table:
     for at in range(k.GROUP, table.shape[1], k.PARTS):
         table[:, at + k.WORDS] = dice.integers(0, 2, SLOTS) * dice.integers(0, 30, SLOTS)
         table[:, at + k.CLEAN] = dice.integers(0, table[:, at + k.WORDS] + 1)
-        table[:, at + k.FLAGS] = dice.integers(0, 16, SLOTS)
+        worn = dice.choice([0, 2, 20, 4000], SLOTS)
+        table[:, at + k.FLAGS] = worn << k.FLAG_BITS | dice.integers(0, 16, SLOTS)
         table[:, at + k.ROOT] = dice.choice([k.NO_ROOT, 3 << 32 | 7, 9 << 32], SLOTS)
         table[:, at + k.COLD] = dice.choice([0, 0, 5, 5000], SLOTS)
         table[:, at + k.CHAIN] = dice.integers(0, 5, SLOTS) << 32 | dice.integers(0, 5, SLOTS)
@@ -69,7 +71,8 @@ def some_slots(seed: int) -> Ints:
         (directory_passes.list_over, list_over_reference, (AT, 5)),
         (directory_passes.list_held, list_held_reference, (2, 3)),
         (directory_passes.list_gone, list_gone_reference, ()),
-        (directory_passes.list_old, list_old_reference, (AT, 2)),
+        (directory_passes.list_old, list_old_reference, (AT, 5, 2)),
+        (directory_passes.list_worn, list_worn_reference, (AT, 3)),
     ],
 )
 def test_parity_lists_of_groups(
@@ -94,7 +97,10 @@ def test_parity_entries_that_the_index_needs(seed: int) -> None:
     needed = out[: directory_passes.list_needed(table, slots, out)].tolist()
     assert needed == list_needed_reference(table, slots)
     assert directory_passes.known_words(table, 8) == known_words_reference(table, 8)
-    assert directory_passes.live_words(table, AT) == live_words_reference(table, AT)
+    sizes = np.empty(SLOTS, dtype=np.int64)
+    unlogged, expected = extent_words_reference(table, AT, 5)
+    assert directory_passes.extent_words(table, AT, 5, sizes) == unlogged
+    assert sizes.tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize("with_cold", [False, True])

@@ -190,3 +190,14 @@ def test_parity_sifting_rows(seed: int, expiry_at: int) -> None:
     k.sift(words, offsets, cleans, expiry_at, 4, *found)
     kept = [words[a:b].tolist() for a, b in itertools.pairwise(offsets)]
     assert (kept, *(each.tolist() for each in found)) == expected
+
+
+@pytest.mark.parametrize(("sign_at", "expected"), [(-1, [8, 3]), (1, [6, 0])])
+def test_worn_words(sign_at: int, expected: list[int]) -> None:
+    memory = Memory(8)
+    # rows of 3, 5 and 3 words; the first one cancels another
+    words, offsets = np.array([3, -1, 0, 5, 1, 0, 0, 0, 3, 2, 0]), np.array([0, 3, 8, 11])
+    memory.table[:, AT + k.FLAGS] = k.WHOLE
+    k.wear(memory.table, AT, np.array([0, 0, 1]), words, offsets, sign_at)
+    assert (memory.table[:2, AT + k.FLAGS] >> k.FLAG_BITS).tolist() == expected
+    assert (memory.table[:, AT + k.FLAGS] & k.PLAIN_FLAGS == k.WHOLE).all()

@@ -131,3 +131,18 @@ def test_parity_entries_of_groups() -> None:
     inline_groups.warm(tables[1], len(ENTRY), slots, rows, 3)
     assert tables[1][slots, k.HEAT].tolist() == [4, 4, 3, 3]
     assert tables[1][slots, k.PAGED].tolist() == [1, 1, 1, 1]
+
+
+def test_an_entry_has_the_share_of_worn_words() -> None:
+    memory, columns = Memory(3, 8), [k.ROOT, k.COLD, k.CHAIN]
+    at = memory.at(1)
+    entry = np.array([k.ID_HIGH, k.ID_LOW, *(at + column for column in columns)])
+    memory.table[:, at + k.COLD] = 1_000
+    memory.table[:, at + k.CHAIN] = 7 << 32 | 3
+    memory.table[:, at + k.FLAGS] |= np.array([0, 250, 3_000]) << k.FLAG_BITS
+    rows = np.empty((3, len(entry)), dtype=np.int64)
+    inline_groups.copy_entries(memory.table, entry, np.arange(3), rows)
+    back = Memory(3, 8)
+    inline_groups.adopt(back.table, entry, np.arange(3), rows)
+    assert (back.table[:, at + k.CHAIN] == 7 << 32 | 3).all()
+    assert (back.table[:, at + k.FLAGS] >> k.FLAG_BITS).tolist() == [0, 250, 1_000]

@@ -46,13 +46,14 @@ def taken(
     epoch: int = 3,
     due: tuple[bool, ...] = (True,) * PARTITIONS,
     floor: tuple[int, ...] = (0,) * PARTITIONS,
+    cleaned: tuple[int, ...] = (0,) * PARTITIONS,
     cuts: tuple[tuple[int, int], ...] = (),
 ) -> tuple[int, int]:
     table = np.array(sorted(cuts), dtype=np.int64).reshape(-1, 2)
     begins = np.searchsorted(table[:, 0], np.arange(PARTITIONS + 1))
     first, last = (np.uint64(end) for end in ends)
-    flags, floors = np.array(due), np.array(floor)
-    return take_rows(words, PORT, epoch, first, last, flags, floors, table, begins, heap, 0, 0)
+    facts = np.array(due), np.array(floor), np.array(cleaned)
+    return take_rows(words, PORT, epoch, first, last, *facts, table, begins, heap, 0, 0)
 
 
 @given(
@@ -60,6 +61,7 @@ def taken(
     st.tuples(ids, ids),
     st.integers(1, 6),
     st.tuples(*[st.booleans()] * PARTITIONS),
+    st.tuples(*[st.integers(0, 6)] * PARTITIONS),
     st.tuples(*[st.integers(0, 6)] * PARTITIONS),
     marks,
 )
@@ -69,18 +71,19 @@ def test_parity_rows_taken_from_a_record(
     epoch: int,
     due: tuple[bool, ...],
     floor: tuple[int, ...],
+    cleaned: tuple[int, ...],
     cuts: list[tuple[int, int]],
 ) -> None:
     """Rows in range, of partitions at hand, come with generations; rows out of order do not."""
     heap = np.zeros(1000, dtype=np.int64)
     words = words_of(rows)
-    used, count = taken(words, heap, ends, epoch, due, floor, tuple(cuts))
+    used, count = taken(words, heap, ends, epoch, due, floor, cleaned, tuple(cuts))
     if [id_high for id_high, _ in rows] != sorted(id_high for id_high, _ in rows):
         assert used == DAMAGED
         words, rows = words_of(sorted(rows)), sorted(rows)
-        used, count = taken(words, heap, ends, epoch, due, floor, tuple(cuts))
+        used, count = taken(words, heap, ends, epoch, due, floor, cleaned, tuple(cuts))
     within = [(id_high, ends[0] <= id_high <= ends[1]) for id_high, _ in rows]
-    expected = take_rows_reference(within, epoch, list(due), list(floor), cuts)
+    expected = take_rows_reference(within, epoch, list(due), list(floor), list(cleaned), cuts)
     pairs = pairs_of(heap, 0, count)
     assert heap[pairs[:, PLACE] + 1].tolist() == [number for number, _ in expected]
     assert pairs[:, GENERATION].tolist() == [each << PORT_BITS | PORT for _, each in expected]

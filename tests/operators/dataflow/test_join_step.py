@@ -14,6 +14,7 @@ from icestream.operators.dataflow.component import ComponentOperator
 from icestream.operators.dataflow.join_step import JOINED, JoinInstructions, JoinStores
 from icestream.operators.dataflow.spec import ComponentSpec
 from icestream.operators.lifetimes.changes import changes_of
+from icestream.operators.multi_join.operator import FILL
 from icestream.plan.events.dataflow import Dataflow
 from icestream.state.versions.commits import BASE
 from tests.fixtures.dataflow_plans import dataflow
@@ -41,8 +42,9 @@ class RecordingJoin:
         self.calls.append(("changes", port, changes.num_rows))
         return iter(())
 
-    def clean_up(self, partitions: Any, *, last: bool) -> Iterator[pa.RecordBatch]:
+    def clean_up(self, partitions: Any, *, last: bool, fill: float) -> Iterator[pa.RecordBatch]:
         asked = None if partitions is None else partitions.tolist()
+        assert fill == FILL
         self.calls.append(("clean up", asked, last))
         return iter(())
 

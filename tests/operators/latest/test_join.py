@@ -102,6 +102,26 @@ def test_bounded_join_forgets_what_cannot_match(monkeypatch: pytest.MonkeyPatch)
         assert max(len(stored["left.keys"]), len(stored["right.keys"])) <= 20
 
 
+def test_bounded_join_forgets_keys_of_one_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(join_module, "ENOUGH_ROWS", 8)
+    join = UpdateJoin(LEFT, RIGHT, within=5, lateness=10)
+    matches = 0
+    for time in range(0, 2000, 2):
+        # "a" is on both sides, other keys are on the left alone and never come again
+        join.on_rows(0, rows(0, [("a", time, time), (f"k{time}", time, time)]))
+        found = join.on_rows(1, rows(1, [("a", time + 1, time)])).to_pylist()
+        matches += [row["a"] for row in found] == [time]
+        stored = join.state()
+        assert max(len(stored["left.keys"]), len(stored["right.keys"])) <= 40
+        assert len(stored["known"]) <= 80
+    assert matches == 1000
+    # a row that is not too late finds what it can match
+    join.on_rows(0, rows(0, [("b", 2010, 7)]))
+    join.on_rows(1, rows(1, [(f"c{time}", time, 1) for time in range(2000, 2018)]))
+    (match,) = join.on_rows(1, rows(1, [("b", 2008, 8)])).to_pylist()
+    assert (match["t"], match["a"], match["b"]) == (2010, 7, 8)
+
+
 def test_streams_that_do_not_fit_are_refused() -> None:
     with pytest.raises(DefinitionError, match="rename them"):
         UpdateJoin(LEFT, LEFT, within=1)

@@ -33,8 +33,8 @@ def on_the_grid(reach: int, slide: int) -> Callable[[int, int], tuple[int, int]]
     def lifetime(le: int, re: int) -> tuple[int, int]:
         ends = [end for end in range(-200, 400) if end % slide == 0]
         if re == INFINITY:
-            return min(end for end in ends if end >= le), INFINITY
-        held = [end for end in ends if le <= end and re - 1 > end - reach]
+            return min(end for end in ends if end > le), INFINITY
+        held = [end for end in ends if le < end and re > end - reach]
         return (held[0], held[-1] + slide) if held else (0, 0)
 
     return lifetime
@@ -97,9 +97,11 @@ def test_lifetimes_end_at_infinity_at_the_latest() -> None:
 
 def test_a_window_holds_what_was_alive_in_its_range() -> None:
     # range 4, slide 2:  0   1   2   3   4   5   6
-    # a point at 1 is in the windows at 2 and 4: alive from 2 on, before 6
-    changes = changes_from([(Event((0, 0), 1, 2, ("a",)), 1)], PLAIN)
-    assert heads(AlterLifetimes(Hopping(4, 2))(changes)) == [(2, 6, 1)]
+    # a point at 1 is in [-2, 2) and [0, 4): seen from 2 on, before 6
+    # a point at 2 is in [0, 4) and [2, 6): seen from 4 on, before 8
+    points = [(Event((0, 0), at, at + 1, ("a",)), 1) for at in (1, 2)]
+    changes = changes_from(points, PLAIN)
+    assert heads(AlterLifetimes(Hopping(4, 2))(changes)) == [(2, 6, 1), (4, 8, 1)]
 
 
 def test_lengths_are_checked() -> None:

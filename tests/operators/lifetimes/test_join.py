@@ -158,19 +158,6 @@ def test_adding_to_a_side_does_not_read_it() -> None:
     assert set(groups.reads) == {0, 2}
 
 
-def test_bounded_cancelled_rows_are_summed_up() -> None:
-    join = StreamJoin(PLAIN, PLAIN, ["x", "y"])
-    groups = Watched(join)
-    for _ in range(10):
-        pushed(join, groups, LEFT, simple((0, 5, "a", 1), (0, 5, "a", -1)), MINUS_INFINITY)
-    pushed(join, groups, LEFT, simple((0, 5, "a", 1)), MINUS_INFINITY)
-    made = pushed(join, groups, RIGHT, simple((0, 5, "b", 1)), MINUS_INFINITY)
-    assert bag_of(*made) == {Event(G, 0, 5, ("a", "b")): 1}
-    assert groups.rewrites == [LEFT]
-    slots = groups.locate(*(np.array([part], dtype=np.uint64) for part in G))
-    assert groups.read(LEFT, slots).rows.num_rows == 1
-
-
 @given(dice=st.randoms())
 def test_bounded_expired_rows_are_gone(dice: Random) -> None:
     join = StreamJoin(ONE.schema, TWO.schema)

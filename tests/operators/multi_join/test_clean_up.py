@@ -63,7 +63,7 @@ def test_bounded_scattered_partitions_are_read_in_one_pass(
     monkeypatch.setattr(Log, "read_many", noted)
     with space.version() as join:
         assert join.dirty().sum() > PARTITIONS // 4
-        late = sum(made.num_rows for made in join.clean_up())
+        late = sum(made.num_rows for made in join.clean_up(fill=0.0))
     homes = partitions_of(
         np.array([identity(key)[0] for key in range(0, 400, 2)], dtype=np.uint64), PARTITIONS
     )
@@ -96,6 +96,7 @@ def test_bounded_a_key_that_does_not_fit_is_soon_alone(
 
     monkeypatch.setattr(CleanUp, "_load", noted)
     with space.version() as join:
+        join.spill(np.arange(4))
         late = sum(made.num_rows for made in join.clean_up())
         early = sum(join.statistics[each] for each in ("early", "forced_spills"))
     busy = identity(6)[0]

@@ -66,7 +66,9 @@ def test_parity_generations_beside_a_recount(
         elif kind == "clean":
             generations.apply(events, CLEANED)
             for p in chosen:
-                plain[p] = [[epoch for each in plain[p] for epoch in each], []]
+                *ended, resident = plain[p]
+                merged = [[epoch for each in ended for epoch in each]] if ended else []
+                plain[p] = [*merged, resident]
         else:
             generations.apply(events, DISCARDED)
             for p in chosen:

@@ -253,6 +253,24 @@ def test_changes_that_take_events_back_are_refused(tmp_path: Path) -> None:
         list(join.on_changes(0, taken))
 
 
+def test_a_join_of_300_streams_loses_no_row(tmp_path: Path) -> None:
+    schemas = tuple(pa.schema([(f"x{port}", pa.int64())]) for port in range(300))
+    columns = tuple((port, f"x{port}", f"x{port}") for port in (0, 43, 44, 256, 299))
+    run = Run(JoinSpace(str(tmp_path), MultiJoinSpec(3, schemas, columns, 8), quota=1 << 24))
+    with run.space.version() as join:
+        for port in range(150):
+            run.send(join, port, [(key, 0, 9, (port + 1000 * key,)) for key in (0, 3)])
+        join.spill(np.arange(8))
+    with run.space.version() as join:
+        for port in range(150, 300):
+            run.send(join, port, [(key, 0, 9, (port + 1000 * key,)) for key in (0, 3)])
+        run.clean(join, None)
+    assert sorted(event.payload for event in run.made) == [
+        (0, 43, 44, 256, 299),
+        (3000, 3043, 3044, 3256, 3299),
+    ]
+
+
 def test_results_of_one_generation_come_at_once_and_not_again(tmp_path: Path) -> None:
     """Rows meet as long as their partition stays; clean-up brings the rest, once."""
     space = JoinSpace(str(tmp_path), spec_of(2, partitions=1))
@@ -275,8 +293,9 @@ def test_results_of_one_generation_come_at_once_and_not_again(tmp_path: Path) ->
         run.clean(join, None)
         assert sum(run.made.values()) == 2
         assert join.owes_since(50) == 50
+        assert join.generations().tolist() == [0]  # it is back in memory
         run.clean(join, None)
-        assert join.generations().tolist() == [1]
+        assert sum(run.made.values()) == 2
     run.check()
 
 
@@ -290,6 +309,53 @@ def test_a_partition_in_memory_is_left_there_by_clean_up(tmp_path: Path) -> None
     with space.version() as join:
         run.send(join, 1, [(1, 0, 9, ("a", 1, None))])
     assert sum(run.made.values()) == 1
+
+
+def test_clean_up_evicts_nothing(tmp_path: Path) -> None:
+    run = Run(JoinSpace(str(tmp_path), spec_of(2)))
+    clean = {"fill": 0.0}
+    with run.space.version() as join:
+        run.send(join, 0, [(1, 0, INFINITY, (1,))])
+        join.spill(np.arange(8))
+    with run.space.version() as join:
+        run.send(join, 1, [(1, 0, INFINITY, ("a", 1, None))])
+        sizes = join.sizes()
+        run.made += events_of(join.clean_up(**clean))
+        np.testing.assert_array_equal(join.sizes(), sizes)
+        assert not join.dirty().any()
+    assert sum(run.made.values()) == 1
+    with run.space.version() as join:
+        run.send(join, 0, [(1, 0, INFINITY, (2,))])
+        assert sum(run.made.values()) == 2  # with the row that stayed in memory
+        assert not list(join.clean_up(**clean))
+        run.send(join, 1, [])
+    with run.space.version() as join:
+        run.send(join, 1, [(1, 0, INFINITY, ("b", 2, None))])
+        assert sum(run.made.values()) == 3
+        run.made += events_of(join.clean_up(**clean))
+    run.check()
+
+
+def test_a_partition_that_was_cleaned_up_returns_to_memory(tmp_path: Path) -> None:
+    run = Run(JoinSpace(str(tmp_path), spec_of(2)))
+    keys = range(40)
+    with run.space.version() as join:
+        run.send(join, 0, [(key, 0, INFINITY, (key,)) for key in keys])
+        join.spill(np.arange(8))
+        assert join.sizes().sum() == 0
+    with run.space.version() as join:
+        run.send(join, 1, [(key, 0, INFINITY, ("a", key, None)) for key in keys])
+        run.clean(join, None)
+        assert (join.generations() == 0).all()
+    for lose in (False, True):
+        if lose:
+            run.space.lose_arena()
+        with run.space.version() as join:
+            before = sum(run.made.values())
+            run.send(join, 1, [(key, 0, INFINITY, ("b", key, None)) for key in keys])
+            assert sum(run.made.values()) == before + len(keys)
+            assert not join.dirty().any()
+    run.check()
 
 
 def test_a_join_without_columns_counts_combinations(tmp_path: Path) -> None:

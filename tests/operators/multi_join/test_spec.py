@@ -8,7 +8,12 @@ import pyarrow as pa
 import pytest
 
 from icestream.core.errors import DefinitionError
-from icestream.operators.multi_join.spec import MultiJoinSpec, first_id_high, partitions_of
+from icestream.operators.multi_join.spec import (
+    MOST_STREAMS,
+    MultiJoinSpec,
+    first_id_high,
+    partitions_of,
+)
 
 X = pa.schema([("x", pa.int64())])
 
@@ -27,6 +32,7 @@ def test_partitions_are_even_ranges_of_id_high(partitions: int) -> None:
     ("change", "reported"),
     [
         ({"inputs": (X,)}, "at least two"),
+        ({"inputs": (X,) * (MOST_STREAMS + 1)}, "at most 65,504 streams"),
         ({"partitions": 0}, "at least one partition"),
         ({"columns": ((0, "x", "a"), (1, "x", "a"))}, "'a' twice"),
         ({"columns": ((2, "x", "a"),)}, "stream 2"),

@@ -182,14 +182,6 @@ def test_reading_writes_nothing() -> None:
     assert {kind for kind, _ in found} == {"read"}
 
 
-def test_bounded_a_map_does_not_grow_with_its_updates() -> None:
-    one = operator()
-    groups = Recording(one.synopses)
-    for turn in range(100):
-        calls(groups, one, [InputRow(1, 1, "get", turn), InputRow(1, 1, "put", turn)])
-        assert groups.rows("flags", 1) <= 2 * 3 + 8
-
-
 def test_bounded_deltas_weigh_no_more_than_the_object() -> None:
     one = operator()
     groups = Recording(one.synopses)

@@ -373,15 +373,6 @@ class Updating(VectorisedProcessor):
         return {"n": found.astype(np.int64), "__group": batch.group}
 
 
-def test_bounded_a_map_does_not_grow_with_its_updates() -> None:
-    one = UserDefined(Updating(), "user long", PAYLOAD)
-    groups = Recording(one.synopses)
-    for turn in range(40):
-        changes = changes_of_steps([InputRow(1, 1, "", turn % 2)])
-        assert sorted(counted(one.on_changes(0, changes, groups, 0)))[0][-1] == int(turn > 1)
-        assert groups.rows(0) <= 2 * 2 + 8
-
-
 def test_initial_state_comes_by_the_second_input() -> None:
     class Seeded(Writing):
         def on_initial(self, batch: Any, state: Any) -> None:

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from icestream.core.errors import DefinitionError
+from icestream.operators.payload_identity import identified
 from icestream.plan.joins.multi_join import join_text, joined, refuse_after_joins
 from icestream.plan.nodes.events import Joined, Mapped
 from icestream.plan.nodes.spilling import Spilling
@@ -39,6 +41,18 @@ def test_a_name_that_all_streams_have_needs_no_tuple() -> None:
     assert join_text(made(k, ell, on="k")) == "join 2 streams by k"
 
 
+@pytest.mark.parametrize(("one", "other"), [(pa.int32(), pa.int64()), (pa.float64(), pa.float32())])
+def test_numbers_of_other_widths_are_comparable(one: pa.DataType, other: pa.DataType) -> None:
+    left = PlanStream.of(pa.schema([("k", one), ("x", pa.int64())]))
+    right = PlanStream.of(pa.schema([("k", other), ("y", pa.int64())]), 1)
+    assert made(left, right, on="k").payload.field("k").type == one
+    identities = [
+        identified(pa.record_batch([pa.array([-3, 0, 7], kind)], names=["k"]), ("k",))
+        for kind in (one, other)
+    ]
+    np.testing.assert_array_equal(*identities)
+
+
 def test_a_null_in_a_key_joins_nothing() -> None:
     k, ell, _ = streams()
     node = made(k, ell, on="k")
@@ -57,7 +71,7 @@ def test_results_of_a_join_have_no_null_in_its_key() -> None:
         ([], "needs columns with equal values"),
         ([("k", "k")], "each of the 3 streams"),
         ("k", "join names 'k'; the columns are"),
-        ([("k", "k", "z")], "must have the same type"),
+        ([("k", "k", "z")], "must have one type"),
         ([("x", "y", "m")], "several streams of the join have 'k'"),
     ],
 )

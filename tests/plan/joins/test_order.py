@@ -83,6 +83,15 @@ def test_results_on_the_way_carry_what_is_needed_behind_them() -> None:
     assert flow.views[0].payload.names == ["a", "e"]
 
 
+def test_filters_between_joins_do_not_fix_their_order() -> None:
+    a, b, c, d, _ = sources(None)
+    ab = deferred(a, b, on=[("a1", "b1"), ("a2", "b2")], spilling=CHEAPEST)
+    abc = deferred(ab.where("a % 5 <> 2"), c, on=[("a1", "c1")], spilling=CHEAPEST)
+    rows = deferred(abc, d, on=[("b1", "d1"), ("b2", "d2")], spilling=CHEAPEST)
+    flow = dataflow(rows.select("a", "b", "c", "d"), "append", SCHEMAS[:4])
+    assert [step.spec.ports for step in joins(flow)] == [3, 2]
+
+
 def rows_of(flow: Dataflow, folder: Path, seed: int) -> Counter[tuple[int, ...]]:
     dice = np.random.default_rng(seed)
     query = open_dataflow(flow, folder, budget=32 << 20, shards=2)
@@ -110,6 +119,27 @@ def test_oracle_joins_in_any_order_give_the_same_rows(tmp_path: Path) -> None:
     )
     assert written == cheapest
     assert sum(written.values()) > 0
+
+
+def test_a_column_of_another_width_does_not_replace_one() -> None:
+    schemas = [
+        pa.schema([("a1", pa.int32()), ("a", pa.int64())]),
+        pa.schema([("b1", pa.int64()), ("b2", pa.int64()), ("b", pa.int64())]),
+        pa.schema([("c1", pa.int64()), ("c2", pa.int64()), ("c", pa.int64())]),
+        pa.schema([("d1", pa.int32()), ("d", pa.int64())]),
+    ]
+    a, b, c, d = (PlanStream.of(schema, number) for number, schema in enumerate(schemas))
+    ab = deferred(a, b, on=[("a1", "b1")], spilling=CHEAPEST)
+    abc = deferred(ab, c, on=[("b2", "c2")], spilling=CHEAPEST)
+    rows = deferred(abc, d, on=[("b1", "d1")], spilling=CHEAPEST)
+    flow = dataflow(rows, "append", schemas)
+    assert [step.spec.ports for step in joins(flow)] == [2, 3]
+    shown = {each.name: each.type for each in joins(flow)[-1].payload}
+    assert {name: shown[name] for name in ("a1", "b1", "d1")} == {
+        "a1": pa.int32(),
+        "b1": pa.int64(),
+        "d1": pa.int32(),
+    }
 
 
 @st.composite

@@ -73,6 +73,19 @@ def test_projections_pass_on_the_keys_of_all_joins_behind_them() -> None:
     assert between.stored
 
 
+def test_joins_pass_on_the_keys_of_joins_behind_a_filter_that_stays() -> None:
+    a, b, c, d, _ = sources(None)
+    ab = deferred(a, b, on=[("a1", "b1"), ("a2", "b2")], spilling=Spilling())
+    twice = ab.where("a % 5 <> 2")
+    abc = deferred(twice, c, on=[("a1", "c1")], spilling=Spilling())
+    rows = deferred(abc, d, on=[("b1", "d1"), ("b2", "d2")], spilling=Spilling())
+    flow = flow_of(rows.select("a", "b").union(twice.select("a", "b")), 4)
+    for trace in [s for steps in flow.components for s in steps if isinstance(s, Trace)]:
+        for each in trace.lineages:
+            assert set(each.columns) <= set(trace.payload.names)
+    assert flow.views[0].payload.names == ["a", "b"]
+
+
 def test_a_key_that_is_shown_is_not_carried_twice() -> None:
     a, b, _, _, _ = sources(None)
     flow = flow_of(deferred(a, b, on=[("a1", "b1")]).select("a1 AS key", "a + b AS sum"), 2)

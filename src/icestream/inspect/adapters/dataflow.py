@@ -225,6 +225,7 @@ def _joined(
     )
     past.restore(history)
     owing = resident.facts[:, k.OLDER] + (resident.facts[:, k.MEMBERS] > 0) > 1
+    owing &= resident.facts[:, k.NEWS] > 0
     floor = np.array(resident.facts[:, k.FLOOR])
     markers = np.sort(generations.records[:, MARKER].view(np.uint64))
     for record in space.log.read_many(markers):

@@ -22,6 +22,7 @@ from icestream.kernels.fold import Index
 from icestream.kernels.groups.extents import (
     BACK,
     BACK_LATEST,
+    HEADER,
     LASTING_HEADER,
     LATEST,
     LENGTH,
@@ -33,6 +34,7 @@ from icestream.kernels.groups.heap import (
     COLD,
     DUE,
     EXPIRY,
+    FLAG_BITS,
     FLAGS,
     GROUP,
     HEAT,
@@ -43,6 +45,7 @@ from icestream.kernels.groups.heap import (
     PAGED,
     PARTS,
     PIN,
+    PLAIN_FLAGS,
     REMINDED,
     ROOT,
     ROOT_EXPIRY,
@@ -163,29 +166,55 @@ def list_needed(table: Table, slots: Ints, out: Ints) -> int:
 
 
 @kernel
-def list_old(table: Table, at: int, last: int, slots: Ints) -> int:
-    """Pass over the directory: list groups that never expire, begun in segments up to `last`."""
+def list_old(table: Table, at: int, watermark: int, last: int, slots: Ints) -> int:
+    """List groups whose oldest extent is in a segment up to `last`, if any can have live rows."""
     count = 0
     for slot in range(table.shape[0]):
         if table[slot, at + CHAIN] >> 32 > last or table[slot, at + ROOT] == NO_ROOT:
             continue
-        never = table[slot, at + ROOT_EXPIRY] == _MOST
-        if never and table[slot, STAMP] != 0 and not table[slot, at + FLAGS] & STALE:
+        lives = table[slot, at + ROOT_EXPIRY] > watermark
+        if lives and table[slot, STAMP] != 0 and not table[slot, at + FLAGS] & STALE:
             slots[count] = slot
             count += 1
     return count
 
 
 @kernel
-def live_words(table: Table, at: int) -> int:
-    """Pass over the directory: count words of never-expiring extents that groups point to."""
-    words = np.int64(0)
+def list_worn(table: Table, at: int, least: int, slots: Ints) -> int:
+    """List groups of whose words at least half, and at least `least`, are worn."""
+    count = 0
     for slot in range(table.shape[0]):
-        never = table[slot, at + ROOT_EXPIRY] == _MOST
-        if never and table[slot, at + ROOT] != NO_ROOT and table[slot, STAMP] != 0:
+        worn = table[slot, at + FLAGS] >> FLAG_BITS
+        if worn < least or table[slot, STAMP] == 0:
+            continue
+        words = table[slot, at + WORDS]
+        if table[slot, at + FLAGS] & WHOLE == 0:
+            words += table[slot, at + COLD]
+        if 2 * worn >= words:
+            slots[count] = slot
+            count += 1
+    return count
+
+
+@kernel
+def extent_words(table: Table, at: int, watermark: int, sizes: Ints) -> int:
+    """Fill in the words of the extents that each group points to; return the unlogged words.
+
+    They are 0 if nothing behind the root can be live.
+    """
+    unlogged = np.int64(0)
+    for slot in range(table.shape[0]):
+        sizes[slot] = 0
+        if table[slot, STAMP] == 0:
+            continue
+        unlogged += table[slot, at + WORDS] - table[slot, at + CLEAN]
+        lives = table[slot, at + ROOT] != NO_ROOT and table[slot, at + ROOT_EXPIRY] > watermark
+        if lives and table[slot, at + FLAGS] & STALE == 0:
+            never = table[slot, at + ROOT_EXPIRY] == _MOST
+            header = LASTING_HEADER if never else HEADER
             extents = table[slot, at + CHAIN] & 0xFFFFFFFF
-            words += table[slot, at + COLD] + LASTING_HEADER * extents
-    return int(words)
+            sizes[slot] = table[slot, at + COLD] + header * extents
+    return int(unlogged)
 
 
 # -- how much ------------------------------------------------------------------------------
@@ -337,7 +366,7 @@ def settle(
             table[slot, at + ROOT_EXPIRY] = _LEAST
             table[slot, at + COLD] = 0
             table[slot, at + CHAIN] = 0
-            table[slot, at + FLAGS] |= WHOLE
+            table[slot, at + FLAGS] = table[slot, at + FLAGS] & PLAIN_FLAGS | WHOLE
         elif markers[i] != NO_ROOT:
             first = oldest[i] if oldest[i] > 0 else markers[i] >> 32
             # a chain of one has no predecessor, whatever was there

@@ -16,6 +16,7 @@ Invariants:
    writes nothing of it (`test_append_stops_where_blocks_end`,
    `test_replace_stops_before_the_group_without_blocks`).
 4. Sorting the free blocks loses none of them (`test_parity_free_blocks_in_order`).
+5. Worn words are those of rows that cancel others, twice, or of all rows (`test_worn_words`).
 
 Cost: append, replace and gather touch each word once, and a cache line of the directory per row or
 group; freeing is O(groups), sorting the free list O(blocks).
@@ -75,6 +76,9 @@ STALE = 2
 REMINDED = 4
 #: its rows were read while cold, and left on the log
 ASKED = 8
+#: bits of `FLAGS` for flags; the others count *worn* words, those that may cancel or replace others
+FLAG_BITS = 8
+PLAIN_FLAGS = (1 << FLAG_BITS) - 1
 
 #: places in the facts of a heap: first free block, free blocks, blocks ever used
 FREE = 0
@@ -168,6 +172,21 @@ def append(
         if expiry > table[slot, at + EXPIRY]:
             table[slot, at + EXPIRY] = expiry
     return int(slots.size)
+
+
+@kernel
+def wear(table: Table, at: int, slots: Ints, words: Ints, offsets: Ints, sign_at: int) -> None:
+    """Count the worn words of the groups to which rows are appended.
+
+    A row whose word at `sign_at` is negative cancels another one of its size. If `sign_at` is -1,
+    any row may replace another.
+    """
+    for i in range(slots.size):
+        size = offsets[i + 1] - offsets[i]
+        if sign_at < 0:
+            table[slots[i], at + FLAGS] += size << FLAG_BITS
+        elif words[offsets[i] + sign_at] < 0:
+            table[slots[i], at + FLAGS] += 2 * size << FLAG_BITS
 
 
 @kernel
@@ -307,7 +326,7 @@ def replace(
         table[slot, at + EXPIRY] = latest
         table[slot, at + COLD] = 0
         table[slot, at + CHAIN] = 0
-        table[slot, at + FLAGS] |= WHOLE
+        table[slot, at + FLAGS] = table[slot, at + FLAGS] & PLAIN_FLAGS | WHOLE
         if is_logged:
             if table[slot, at + ROOT] != NO_ROOT:
                 table[slot, at + FLAGS] |= STALE

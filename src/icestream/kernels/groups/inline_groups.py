@@ -1,15 +1,16 @@
 """Groups in one row each: their entry, and all words of small ones.
 
-Idea: a row begins with some columns of the directory, the *entry*; then comes a word with the
-    access
-count and how often counts had been halved; then one with the number of words of each synopsis,
-`BITS` bits for each, and the words themselves. Only a group that is whole in memory and small
-enough has such words; all zeros mean that it has none. A group that leaves the directory is
-*stowed*: its row is filled in and its blocks are freed.
+Idea: a row begins with some columns of the directory, the *entry*, in which the share of worn words
+is stored between oldest ordinal and length of a chain; then comes a word with the access count and
+how often counts had been halved; then one with the number of words of each synopsis, `BITS` bits
+for each, and the words themselves. Only a group that is whole in memory and small enough has such
+words; all zeros mean that it has none. A group that leaves the directory is *stowed*: its row is
+filled in and its blocks are freed.
 
 Invariants:
 1. Packed words are restored, and nothing else changes (`test_parity_small_groups_in_rows`).
-2. Entries are copied as columns are (`test_parity_entries_of_groups`).
+2. Entries are copied as columns are (`test_parity_entries_of_groups`), with about as many worn
+   words (`test_an_entry_has_the_share_of_worn_words`).
 3. Planned extents have the words that were packed (`test_parity_extents_of_inline_groups`).
 
 Cost: one visit to each group, one copy of its words.
@@ -23,8 +24,11 @@ from icestream.core.arrays import Ints, Table
 from icestream.kernels.compile import kernel
 from icestream.kernels.groups.extents import BACK, BACK_LATEST, LATEST, LENGTH, SHAPE
 from icestream.kernels.groups.heap import (
+    CHAIN,
     CLEAN,
+    COLD,
     EXPIRY,
+    FLAG_BITS,
     FLAGS,
     FREE_COUNT,
     GROUP,
@@ -59,6 +63,9 @@ BITS = 6
 #: maximum words of a synopsis, and maximum number of synopses
 MOST_WORDS = (1 << BITS) - 1
 MOST_SYNOPSES = 62 // BITS
+#: bits of a chain's length in an entry, and above them of the share of worn words
+LENGTH_BITS = 16
+ALL_WORN = (1 << 16) - 1
 _LEAST = -9223372036854775808
 _MOST = 9223372036854775807
 
@@ -77,8 +84,31 @@ def adopt(table: Table, columns: Ints, slots: Ints, rows: Table) -> None:
         for c in range(IDENTITY, columns.size):
             table[slot, columns[c]] = rows[k, c]
         for at in range(GROUP, table.shape[1], PARTS):
-            table[slot, at + FLAGS] = 0 if table[slot, at + ROOT] != NO_ROOT else WHOLE
+            share = table[slot, at + CHAIN] >> LENGTH_BITS & ALL_WORN
+            worn = share * table[slot, at + COLD] // ALL_WORN
+            table[slot, at + CHAIN] -= share << LENGTH_BITS
+            whole = 0 if table[slot, at + ROOT] != NO_ROOT else WHOLE
+            table[slot, at + FLAGS] = worn << FLAG_BITS | whole
             table[slot, at + EXPIRY] = table[slot, at + ROOT_EXPIRY]
+
+
+@kernel
+def copy_entry(table: Table, columns: Ints, slot: int, rows: Table, k: int) -> None:
+    """Fill in the entry of a group, which begins row `k`."""
+    for c in range(columns.size):
+        rows[k, c] = table[slot, columns[c]]
+        at = columns[c] - CHAIN
+        if at >= GROUP and (at - GROUP) % PARTS == 0:
+            worn, words = table[slot, at + FLAGS] >> FLAG_BITS, table[slot, at + COLD]
+            if worn > 0 and words > 0:
+                rows[k, c] |= min(-(-worn * ALL_WORN // words), ALL_WORN) << LENGTH_BITS
+
+
+@kernel
+def copy_entries(table: Table, columns: Ints, slots: Ints, rows: Table) -> None:
+    """Fill in the entries of groups."""
+    for k in range(slots.size):
+        copy_entry(table, columns, slots[k], rows, k)
 
 
 @kernel
@@ -108,8 +138,7 @@ def stow(
     first = packed_at(columns.size)
     for k in range(slots.size):
         slot = slots[k]
-        for c in range(columns.size):
-            rows[k, c] = table[slot, columns[c]]
+        copy_entry(table, columns, slot, rows, k)
         rows[k, columns.size] = min(table[slot, HEAT], MOST_HEAT) << HEAT_BITS | halved
         rows[k, first] = pack(table, blocks, links, slot, rows, k, first + 1)
         for at in range(GROUP, table.shape[1], PARTS):

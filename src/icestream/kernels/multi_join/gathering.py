@@ -31,7 +31,8 @@ from icestream.kernels.compile import kernel
 from icestream.kernels.multi_join.resident import PORT_BITS, partition_of
 from icestream.kernels.multi_join.rows import LOG_HEAD, LOG_ID_HIGH, LOG_ID_LOW
 
-#: words of a pair: the row's place in the heap; its generation, at first with its port below
+#: words of a pair: the row's place in the heap; its generation and, in the last bit, whether it
+#: came after the last clean-up, at first with its port below
 PLACE = 0
 GENERATION = 1
 PAIR = 2
@@ -57,6 +58,7 @@ def take_rows(
     last: np.uint64,
     due: npt.NDArray[np.bool_],
     floor: Ints,
+    cleaned: Ints,
     cuts: Table,
     begins: Ints,
     heap: Ints,
@@ -66,8 +68,9 @@ def take_rows(
     """Gather the rows of a record into a heap of `used` words and `count` pairs; return both.
 
     Rows are taken whose id_high is from `first` to `last` and whose partition is `due`, with a
-    `floor` before the epoch of the record. `cuts` are sorted, those of partition p begin at
-    `begins[p]`. `DAMAGED` or `FULL` is returned instead of words.
+    `floor` before the epoch of the record; they are new after the epoch `cleaned`. `cuts` are
+    sorted, those of partition p begin at `begins[p]`. `DAMAGED` or `FULL` is returned instead of
+    words.
     """
     at = 0
     before = np.uint64(0)
@@ -91,6 +94,7 @@ def take_rows(
                 for cut in range(begins[home], begins[home + 1]):
                     if cuts[cut, 1] < epoch:
                         generation += 1
+                generation = 2 * generation + (epoch > cleaned[home])
             if taken:
                 if used + size + ORDERING * (count + 1) > heap.size:
                     return FULL, count

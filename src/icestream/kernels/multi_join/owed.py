@@ -2,13 +2,14 @@
 
 Idea: the rows of each port are sorted by id and then by generation. A merge of all ports finds the
 ids that all of them have; their rows are combined in nested loops that skip what was emitted
-before: combinations of one generation. Such combinations are never visited: if all members so far
-are of one generation, later ports that have no other are not entered, and the last loop jumps over
-the rows of that generation.
+before: combinations of one generation, and those without a member that came after the last
+clean-up. Such combinations are hardly visited: if all members so far are of one generation, later
+ports that have no other are not entered, and the last loop jumps over the rows of that generation;
+likewise if none is new.
 
 Invariants:
-1. Exactly the combinations with a common instant and members of at least two generations are
-   found, once each, whatever the capacity (`test_parity_owed_combinations`).
+1. Exactly the combinations with a common instant, members of at least two generations and a new
+   member are found, once each, whatever the capacity (`test_parity_owed_combinations`).
 
 Cost: O(rows + combinations that share a generation's prefix and an instant).
 
@@ -26,7 +27,8 @@ from icestream.kernels.multi_join.rows import LOG_ID_HIGH, LOG_ID_LOW, LOG_LE, L
 
 #: state of the traversal for each port: the rows of the current key, the position among them,
 #: the lifetime of the members up to this port, their generation if it is one, and the generation
-#: that all later ports consist of, if it is one
+#: that all later ports consist of, if it is one; whether a member up to this port is new, and
+#: whether a later port has a new row
 BEGIN = 0
 END = 1
 CURSOR = 2
@@ -34,7 +36,9 @@ START = 3
 STOP = 4
 SAME = 5
 LATER = 6
-WALK = 7
+NEW = 7
+NEWS = 8
+WALK = 9
 #: no single generation
 MIXED = -1
 
@@ -81,27 +85,42 @@ def _next_key(heap: Ints, pairs: Table, bounds: Ints, walk: Table) -> bool:
 
 @kernel
 def _look_ahead(pairs: Table, walk: Table) -> bool:
-    """Record which generation later ports consist of; False if all ports consist of the same."""
+    """Record what later ports have; False if all rows are of one generation, or none is new."""
     later = np.int64(-2)
+    news = np.int64(0)
     for port in range(walk.shape[0] - 1, -1, -1):
         walk[port, LATER] = later
-        first = pairs[walk[port, BEGIN], GENERATION]
-        if first != pairs[walk[port, END] - 1, GENERATION] or later not in (-2, first):
-            later = np.int64(MIXED)
-        else:
-            later = first
-    return bool(later == MIXED)
+        walk[port, NEWS] = news
+        first = pairs[walk[port, BEGIN], GENERATION] >> 1
+        final = pairs[walk[port, END] - 1, GENERATION]
+        later = first if first == final >> 1 and later in (-2, first) else np.int64(MIXED)
+        news |= final & 1
+    return bool(later == MIXED and news)
 
 
 @kernel
 def _leap(pairs: Table, row: int, end: int) -> int:
     """Return the first row of a later generation, given the sorted rows of a key and port."""
-    generation = pairs[row, GENERATION]
+    generation = pairs[row, GENERATION] >> 1
     low = row + 1
     high = end
     while low < high:
         middle = (low + high) // 2
-        if pairs[middle, GENERATION] > generation:
+        if pairs[middle, GENERATION] >> 1 > generation:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+@kernel
+def _first_new(pairs: Table, row: int, end: int) -> int:
+    """Return the first new row, given the sorted rows of a key and port."""
+    low = row
+    high = end
+    while low < high:
+        middle = (low + high) // 2
+        if pairs[middle, GENERATION] & 1:
             high = middle
         else:
             low = middle + 1
@@ -121,9 +140,9 @@ def owed(
     """Fill `found` with the next combinations a join owes, and their `lifetimes`; return how many.
 
     `pairs` are heap place and generation of rows, those of port p from `bounds[p]` to
-    `bounds[p + 1]`, sorted by (id, generation). `state` is the depth of the traversal, -1 at first;
-    `walk[:, END]` begins as `bounds[:-1]`. There are no more combinations when fewer are returned
-    than there was room for.
+    `bounds[p + 1]`, sorted by (id, generation, new). `state` is the depth of the traversal, -1 at
+    first; `walk[:, END]` begins as `bounds[:-1]`. There are no more combinations when fewer are
+    returned than there was room for.
     """
     count = 0
     last = walk.shape[0] - 1
@@ -144,7 +163,11 @@ def owed(
             if depth >= 0:
                 walk[depth, CURSOR] += 1
             continue
-        generation = pairs[row, GENERATION]
+        new = pairs[row, GENERATION] & 1 | (walk[depth - 1, NEW] if depth > 0 else 0)
+        if not new and not walk[depth, NEWS]:
+            walk[depth, CURSOR] = _first_new(pairs, row, walk[depth, END])
+            continue
+        generation = pairs[row, GENERATION] >> 1
         same = generation
         if depth > 0 and walk[depth - 1, SAME] != generation:
             same = np.int64(MIXED)
@@ -164,6 +187,7 @@ def owed(
             walk[depth, START] = start
             walk[depth, STOP] = stop
             walk[depth, SAME] = same
+            walk[depth, NEW] = new
             depth += 1
             walk[depth, CURSOR] = walk[depth, BEGIN]
             continue

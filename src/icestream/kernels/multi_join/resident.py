@@ -34,12 +34,13 @@ RE = 2
 NEXT = 3
 HEAD = 4
 #: bits of a port below the slot of a key
-PORT_BITS = 8
+PORT_BITS = 16
 #: words of a key before its heads
 HEADS = 2
 #: words of a partition: resident bytes; results and rows, including ended ones, of
 #: its resident generation; latest end of a row; first begin of a row that is not of its oldest
-#: generation; the epoch up to which its rows on the log are garbage; its older generations
+#: generation; the epoch up to which its rows on the log are garbage; its older generations; the
+#: epoch of its last clean-up, and its rows since
 BYTES = 0
 OUTPUTS = 1
 MEMBERS = 2
@@ -47,7 +48,9 @@ LATEST = 3
 FIRST = 4
 FLOOR = 5
 OLDER = 6
-FACTS = 7
+CLEANED = 7
+NEWS = 8
+FACTS = 9
 
 
 @kernel
@@ -210,6 +213,7 @@ def link(
         facts[partition, BYTES] += 8 * (HEAD + size) + (key_bytes if alone else 0)
         if fresh:
             facts[partition, MEMBERS] += 1
+            facts[partition, NEWS] += 1
             facts[partition, LATEST] = max(facts[partition, LATEST], re[i])
             if facts[partition, OLDER] > 0:
                 facts[partition, FIRST] = min(facts[partition, FIRST], le[i])

@@ -246,7 +246,7 @@ def release_batch(store: CellArrays, slots: Ints) -> None:
 
 @lean_kernel
 def deliver_batch(reader: ReaderArrays, slots: Ints, since: Ints, arrived: Ints, at: Ints) -> None:
-    """Record a batch of deliveries, in order; slots of unknown keys are negative."""
+    """Deliver a batch of updates, in order; slots of unknown keys are negative."""
     for k in range(slots.size):
         if slots[k] >= 0:
             deliver_one(reader, slots[k], since[k], arrived[k], at[k])

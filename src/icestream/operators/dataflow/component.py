@@ -53,6 +53,7 @@ from icestream.operators.dataflow.steps import (
 from icestream.operators.dataflow.transient_groups import TransientGroups, lasting
 from icestream.operators.lifetimes.changes import LifetimeOperator, PromptOperator, identities_of
 from icestream.operators.lifetimes.complete_mode import CompleteOutput
+from icestream.operators.lifetimes.edges import Edges
 from icestream.operators.protocol import ChangeInputs, Emitted, PastVersion, Shard
 from icestream.state.groups.spec import Groups
 
@@ -160,6 +161,7 @@ class ComponentOperator:
             if isinstance(step, Emit) and spec.rows_of[step.view].mode == "update"
         }
         self._traces = Traces(spec.steps, spec.partitions, spec.sample)
+        self._dropped_before = self._dropped
 
     def on_batch(self, inputs: ChangeInputs) -> None:
         """Remember the inputs of the batch; they are read when the watermark is known."""
@@ -221,7 +223,16 @@ class ComponentOperator:
     @property
     def statistics(self) -> dict[str, Any]:
         """Return what the progress report shows for this shard."""
-        return {**self._stores.statistics, **self._traces.statistics}
+        return {
+            **self._stores.statistics,
+            **self._traces.statistics,
+            "dropped": self._dropped - self._dropped_before,
+        }
+
+    @property
+    def _dropped(self) -> int:
+        operators = [step.operator for step in self._spec.steps if isinstance(step, Stateful)]
+        return sum(each.dropped for each in operators if isinstance(each, Edges))
 
     def _changed(
         self,

@@ -24,7 +24,7 @@ import pyarrow as pa
 from icestream.core.arrays import Ids, Mask
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.operators.dataflow.stores import SMALL
-from icestream.operators.multi_join.operator import MultiJoin
+from icestream.operators.multi_join.operator import FILL, MultiJoin
 from icestream.operators.multi_join.spec import MultiJoinSpec
 from icestream.operators.protocol import PastVersion, Shard
 from icestream.state.groups.spec import Groups
@@ -42,6 +42,8 @@ class JoinInstructions:
     spill: tuple[int, ...] = ()
     #: partitions to clean up; None for all
     clean_up: tuple[int, ...] | None = ()
+    #: share of the quota up to which partitions return to memory after a clean-up
+    fill: float = FILL
     #: whether no more input arrives: partitions are discarded after clean-up
     last: bool = False
     #: the watermark of the join's inputs
@@ -71,11 +73,10 @@ class JoinStores:
 
     def clean_up(self) -> Iterator[pa.RecordBatch]:
         """Yield the results that the partitions chosen by the driver owe."""
-        chosen, last = self._orders.clean_up, self._orders.last
-        if chosen is None:
-            yield from self.join.clean_up(None, last=last)
-        elif chosen:
-            yield from self.join.clean_up(np.array(chosen, dtype=np.int64), last=last)
+        chosen, last, fill = self._orders.clean_up, self._orders.last, self._orders.fill
+        if chosen is None or len(chosen):
+            some = None if chosen is None else np.array(chosen, dtype=np.int64)
+            yield from self.join.clean_up(some, last=last, fill=fill)
 
     def groups(self, grouping: int, first: int, count: int) -> Groups:
         """Raise: a component with a join has no groups."""

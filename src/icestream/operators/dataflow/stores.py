@@ -192,6 +192,7 @@ class ShardStores:
         before = self._written
         size = sum(store.snapshot_bytes for store in self._stores.values())
         snapshot = self._schedule.version_ends(size)
+        snapshot |= any(store.is_crowded(watermark) for store in self._stores.values())
         for store in self._stores.values():
             store.end_version(watermark, snapshot=snapshot)
         self._schedule.log(self._written - before)
@@ -208,8 +209,11 @@ class ShardStores:
 
     @property
     def released(self) -> tuple[int, ...]:
-        """Return the ordinals of segments that are no longer needed."""
-        return tuple(ordinal for store in self._stores.values() for ordinal in store.released)
+        """Return the ordinals of segments that no store needs any more."""
+        stores = self._stores.values()
+        needed = {ordinal for store in stores for ordinal in store.segments}
+        released = {ordinal for store in stores for ordinal in store.released}
+        return tuple(sorted(released - needed))
 
     def restore(self, history: Sequence[PastVersion]) -> None:
         """Restore the state at the end of a history; all groups are cold."""

@@ -3,7 +3,10 @@
 Idea: rows of both sides match if their keys are equal, their times are at most `within` apart and
 the condition, if there is one, holds. The time of a match is that of its newer row. Among several
 matches of one time, the one with the newest rows is delivered, and only if it is newer than the
-last one of its key. A row is stored as long as a future row of the other side can match it.
+last one of its key. A row is stored as long as a future row of the other side can match it. Rows of
+a side may arrive up to `lateness` behind its newest one, whatever their keys, so a row is forgotten
+when the other side is that far ahead, even if its key never appears there. So is a key that has no
+rows.
 
 Invariants:
 1. The match delivered for rows of one side is the newest one with any of them, if it is newer than
@@ -11,13 +14,15 @@ Invariants:
 2. Times of a key's matches never decrease, and (time, time of the older row) increases (same test).
 3. If rows of both sides arrive in time order, the newest match of every instant that has one is
    delivered, however they are cut (`test_oracle_every_match_does_not_depend_on_the_pieces`).
-4. Rows are stored while the other side's time is less than `within` ahead
-   (`test_bounded_join_forgets_what_cannot_match`).
+4. Rows are stored while the other side's time of their key is less than `within` ahead, and that of
+   any key less than `within` and `lateness` (`test_bounded_join_forgets_what_cannot_match`,
+   `test_bounded_join_forgets_keys_of_one_side`).
 
 Cost: per batch a copy of the stored rows' keys and times, and the pairs within reach if there is a
 condition; without one two binary searches per instant.
 
-Limits: rows of a side that are not newer than their key's latest are dropped as late.
+Limits: rows of a side that are not newer than their key's latest are dropped as late; rows that
+arrive later than `lateness` may miss matches.
 
 References: section 3.2 of the source named in `docs/papers.md`.
 """
@@ -32,7 +37,7 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError
-from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.kernels.queue.windows.key_times import going_up
 from icestream.kernels.ranges import numbers_of
 from icestream.operators.latest.saved_arrays import State, bytes_of, table_of
@@ -58,6 +63,7 @@ class _Side:
         self.last: Ints = np.zeros(0, dtype=np.int64)
         #: position in `rows` of each stored row
         self.places: Ints = np.zeros(0, dtype=np.int64)
+        #: rows left when rows were last removed
         self.settled = 0
 
     def add(self, rows: pa.RecordBatch, keys: Ints, times: Ints) -> None:
@@ -70,10 +76,15 @@ class _Side:
         self.places = np.insert(self.places, at, places)
         self.rows = pa.concat_tables([self.rows, pa.Table.from_batches([rows])])
 
-    def forget(self, before: Ints) -> None:
-        """Remove rows up to a time for each key, from time to time."""
+    @property
+    def newest(self) -> int:
+        """The time of the newest row of all keys."""
+        return int(self.last.max(initial=MINUS_INFINITY))
+
+    def forget(self, before: Ints) -> bool:
+        """Remove rows up to a time for each key, from time to time; return whether it was time."""
         if self.rows.num_rows <= max(ENOUGH_ROWS, 2 * self.settled):
-            return
+            return False
         left = self.times > before[self.keys]
         self.keys, self.times, self.places = (
             each[left] for each in (self.keys, self.times, self.places)
@@ -81,6 +92,7 @@ class _Side:
         self.rows = self.rows.take(pa.array(self.places)).combine_chunks()
         self.places = np.arange(len(self.keys))
         self.settled = len(self.keys)
+        return True
 
 
 @dataclass(frozen=True)
@@ -133,6 +145,7 @@ class UpdateJoin:
         right: UpdateStream,
         *,
         within: Micros,
+        lateness: Micros = INFINITY,
         condition: str | None = None,
         zone: str = "UTC",
     ) -> None:
@@ -143,6 +156,7 @@ class UpdateJoin:
             right: stream of port 1; its key columns are those of the left, its other columns have
                 different names.
             within: how far apart in time matching rows may be, in the unit of the time columns.
+            lateness: how far a row may be behind the newest one of its side and find all matches.
             condition: SQL over the columns of a result, in addition to the key.
             zone: time zone of the session.
         """
@@ -168,6 +182,7 @@ class UpdateJoin:
             None if condition is None else Predicate.bind(self.result.schema, condition, zone=zone)
         )
         self._within = within
+        self._lateness = lateness
         self._sides = (_Side(left), _Side(right))
         self._keys = KeyDirectory()
         #: times of the newer and the older row of the last match of each key
@@ -191,6 +206,7 @@ class UpdateJoin:
                 f"{name}.keys": side.keys,
                 f"{name}.times": side.times,
                 f"{name}.last": side.last,
+                f"{name}.settled": np.array([side.settled]),
             }
         return known
 
@@ -206,7 +222,7 @@ class UpdateJoin:
             side.keys, side.times = state[f"{name}.keys"], state[f"{name}.times"]
             side.last = state[f"{name}.last"]
             side.places = np.arange(len(side.keys))
-            side.settled = len(side.keys)
+            side.settled = int(state[f"{name}.settled"][0])
 
     def on_rows(self, port: int, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Process rows of one side and return the newest match of each key."""
@@ -311,9 +327,31 @@ class UpdateJoin:
     def _delivered(self, pairs: _Pairs) -> pa.RecordBatch:
         """Return matches as rows, and remove rows that cannot match any more."""
         rows = self._joined(pairs)
+        forgotten = False
         for side, opposite in (self._sides, self._sides[::-1]):
-            side.forget(_minus(opposite.last, self._within))
+            reached = np.maximum(opposite.last, _minus(opposite.newest, self._lateness))
+            forgotten |= side.forget(_minus(reached, self._within))
+        if forgotten:
+            self._forget_keys()
         return rows
+
+    def _forget_keys(self) -> None:
+        """Forget keys without rows whose next row, on either side, is newer than all before."""
+        count = len(self._keys)
+        stays = np.zeros(count, dtype=np.bool_)
+        for side in self._sides:
+            stays[side.keys] = True
+        newest = np.maximum(self._sides[LEFT].last[:count], self._sides[RIGHT].last[:count])
+        reached = min(side.newest for side in self._sides)
+        stays |= newest >= _minus(reached, self._lateness)
+        if 2 * np.count_nonzero(stays) > count:
+            return
+        numbers, known = np.cumsum(stays) - 1, self._keys.state()[stays].copy()
+        self._keys = KeyDirectory()
+        self._keys.recall(known)
+        self._younger, self._older = self._younger[:count][stays], self._older[:count][stays]
+        for side in self._sides:
+            side.keys, side.last = numbers[side.keys], side.last[:count][stays]
 
     def _joined(self, pairs: _Pairs) -> pa.RecordBatch:
         """Combine rows of both sides."""
@@ -363,6 +401,7 @@ def bounds(keys: Ints, times: Ints, wanted_keys: Ints, wanted_times: Ints) -> In
     return first
 
 
-def _minus(times: Ints, length: Micros) -> Ints:
-    """Return earlier times; the minimum stays the minimum."""
-    return np.where(times == MINUS_INFINITY, times, times - length)
+def _minus(times: Ints | int, length: Micros) -> Ints:
+    """Return earlier times, no earlier than the minimum."""
+    least = MINUS_INFINITY + length
+    return np.where(np.less(times, least), MINUS_INFINITY, np.subtract(times, length))

@@ -37,6 +37,9 @@ from icestream.operators.latest.union import UpdateUnion
 from icestream.operators.latest.update_stream import UpdateStream
 from icestream.operators.protocol import Shard
 
+#: how far a row may be behind the newest one of its side of a join, unless the query says
+LATENESS = 3_600_000_000
+
 
 class PreQueueNode(Protocol):
     """One node of a tree, with its sources."""
@@ -191,6 +194,8 @@ class PreQueueJoin:
     within: Micros
     condition: str | None = None
     zone: str = "UTC"
+    #: how far a row may be behind the newest one of its side and find all matches
+    lateness: Micros = LATENESS
 
     @property
     def sources(self) -> tuple[PreQueueNode, ...]:
@@ -204,7 +209,11 @@ class PreQueueJoin:
 
     def describe(self) -> dict[str, Any]:
         """Return it as JSON."""
-        return {"join": format_interval(self.within), "condition": self.condition}
+        return {
+            "join": format_interval(self.within),
+            "condition": self.condition,
+            "lateness": format_interval(self.lateness),
+        }
 
     def runner(self) -> PreQueueStep:
         """Return the join."""
@@ -215,6 +224,7 @@ class PreQueueJoin:
             self.left.stream,
             self.right.stream,
             within=self.within,
+            lateness=self.lateness,
             condition=self.condition,
             zone=self.zone,
         )

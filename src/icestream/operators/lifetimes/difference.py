@@ -56,7 +56,6 @@ from icestream.operators.lifetimes.pairs import (
 from icestream.operators.lifetimes.stored_rows import (
     ids_of,
     live_events_synopsis,
-    read_summed,
     store_alive,
     stored_payload,
 )
@@ -190,7 +189,7 @@ class StreamDifference(LifetimeOperator):
         if not differ.any():
             return
         where = portion[differ]
-        left = read_summed(LEFT, where, groups)
+        left = groups.read(LEFT, where)
         starts, ends = turned.lifetimes.bounds[:-1][differ], turned.lifetimes.bounds[1:][differ]
         probes = Lifetimes(
             turned.lifetimes.le, turned.lifetimes.re, np.concatenate([starts, ends[-1:]])
@@ -212,7 +211,7 @@ class StreamDifference(LifetimeOperator):
 
 
 def _kept_right(portion: Slots, groups: Groups) -> Counted:
-    found = read_summed(RIGHT, portion, groups)
+    found = groups.read(RIGHT, portion)
     return Counted(found.owners, *(column_of(found.rows, name) for name in (LE, RE, DIFF)))
 
 

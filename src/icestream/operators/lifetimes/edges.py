@@ -2,8 +2,8 @@
 
 Idea: a start edge is an event without an end. It is stored until its end edge, which names the same
 instant and key columns, arrives; then the endless lifetime is retracted and the shorter one added.
-An end edge that arrives first waits as long as its start can still arrive in time. Points and
-intervals pass through.
+An end edge that arrives first waits as long as its start can still arrive in time; then it is
+dropped and counted. Points and intervals pass through.
 
 Invariants:
 1. The output is the bag of the starts, where the k-th end edge of an instant and key ends the k-th
@@ -11,7 +11,7 @@ Invariants:
 2. A start that has ended, and an end that has found its start, are not stored any more
    (`test_bounded_nothing_is_kept_of_ended_events`).
 3. An end edge is given up exactly when the watermark is past its start's instant
-   (`test_an_end_without_a_start_is_reported_or_counted`).
+   (`test_an_end_without_a_start_is_counted`).
 
 Cost: O(edges + stored rows of groups with an end edge); groups that receive only start edges are
 not read, except for waiting ends.
@@ -68,19 +68,18 @@ class _Matches(NamedTuple):
 class Edges(LifetimeOperator):
     """Converts edges to changes; within a group and instant, `keys` match an end to its start."""
 
-    def __init__(self, payload: pa.Schema, keys: Sequence[str], *, strict: bool = True) -> None:
-        """Take edges for events with a payload; an end without a start is an error if `strict`."""
+    def __init__(self, payload: pa.Schema, keys: Sequence[str]) -> None:
+        """Take edges for events with a payload."""
         unknown = sorted(set(keys) - set(payload.names))
         if unknown:
             msg = f"edges have no key columns {', '.join(unknown)}: have {', '.join(payload.names)}"
             raise DefinitionError(msg)
         self.result = payload
         self._keys = [LE, *keys]
-        self._strict = strict
         head = [field for field in HEAD if field.name in {LE, RE}]
         schema = pa.schema([*head, *payload])
         self.synopses = (Synopsis("open", schema), Synopsis("waiting", schema))
-        #: end edges given up because they had no start, since this object was created
+        #: end edges without a start that were dropped since this object was created
         self.dropped = 0
 
     def on_changes(
@@ -180,7 +179,7 @@ class Edges(LifetimeOperator):
         le = column_of(ends.rows, LE)
         hopeless = le < watermark
         if hopeless.any():
-            self._give_up(ends.rows.filter(pa.array(hopeless)))
+            self.dropped += int(hopeless.sum())
             changed[ends.owners[hopeless]] = True
         if not changed.any():
             return
@@ -189,16 +188,6 @@ class Edges(LifetimeOperator):
         due = np.full(int(changed.sum()), INFINITY)
         np.minimum.at(due, waiting.owners, column_of(waiting.rows, LE) + 1)
         groups.remind(portion[changed], due)
-
-    def _give_up(self, ends: pa.RecordBatch) -> None:
-        if self._strict:
-            first = {name: ends.column(name)[0].as_py() for name in self._keys}
-            msg = (
-                f"{ends.num_rows} end edges have no start, the first is {first}; send the start "
-                "edge first or within the slack, or let such edges be dropped"
-            )
-            raise InputError(msg)
-        self.dropped += ends.num_rows
 
     def _made(self, rows: pa.RecordBatch, re: Ints, sign: int) -> pa.RecordBatch:
         """Return changes that add, or retract, events with these ends."""

@@ -12,8 +12,8 @@ Invariants:
    *late*: it is stored until the watermark moves, because the other side may be in the middle of
    its changes.
 3. Only the other side is read (`test_adding_to_a_side_does_not_read_it`).
-4. If half the rows of a group cancel out, they are replaced by their sum when they are read
-   (`test_bounded_cancelled_rows_are_summed_up`).
+4. Rows that cancel out are summed up, whether they are read or not
+   (`test_bounded_ended_events_leave_a_side_that_nobody_probes`).
 
 Cost: O(changes + rows read + pairs); output in batches of at most 64K rows.
 
@@ -45,7 +45,6 @@ from icestream.operators.lifetimes.stored_rows import (
     ids_of,
     late_events_synopsis,
     live_events_synopsis,
-    read_summed,
     store_alive,
     store_late,
     stored_payload,
@@ -115,8 +114,8 @@ class StreamJoin(LifetimeOperator):
         for portion in groups.portions(touched.distinct, (1 - port, LATE + 1 - port)):
             mine, bounds = touched.of(portion)
             probes = changes.take(pa.array(mine))
-            alive = read_summed(1 - port, portion, groups)
-            for other in (alive, groups.read(LATE + 1 - port, portion)):
+            for synopsis in (1 - port, LATE + 1 - port):
+                other = groups.read(synopsis, portion)
                 if other.rows.num_rows:
                     stored = lifetimes_of(other.rows, bounds_of(other.owners, len(portion)))
                     for pairs in pairs_of(lifetimes_of(probes, bounds), stored):

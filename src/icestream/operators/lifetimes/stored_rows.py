@@ -1,10 +1,13 @@
 """Stored rows of one input of an operator: the events of each group while they live.
 
 Idea: the stored rows are changes, appended without reading the group. Retracting an event adds a
-row with a negative count; both expire when the event ends. If many rows of a group cancel out, they
-are summed up when the group is read anyway.
+row with a negative count; both expire when the event ends. The store sums up the rows of groups in
+which half of them cancel out, whether anyone reads them or not.
 
-Invariant: stored rows and rows read add up to the same bag (`test_oracle_join_in_any_chunks`).
+Invariants:
+1. Stored rows and rows read add up to the same bag (`test_oracle_join_in_any_chunks`).
+2. Retracted events leave a side that nobody probes
+   (`test_bounded_ended_events_leave_a_side_that_nobody_probes`).
 """
 
 from __future__ import annotations
@@ -17,19 +20,17 @@ from icestream.core.times import Micros
 from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN
 from icestream.operators.lifetimes.changes import DIFF, HEAD, LE, RE, column_of, identities_of
 from icestream.operators.lifetimes.consolidate import consolidated
-from icestream.state.groups.spec import GroupRows, Groups, Synopsis
+from icestream.state.groups.spec import GroupRows, Groups, Synopsis, Wear
 
 #: the instant from which a late row is garbage
 UNTIL = "__until"
 _OWNER = "__owner"
-#: how many rows of a group must cancel out before summing up pays off
-_FEW = 4
 
 
 def live_events_synopsis(name: str, payload: pa.Schema) -> Synopsis:
     """Return the synopsis that stores events with a payload while they live."""
     head = [field for field in HEAD if field.name in {LE, RE, DIFF}]
-    return Synopsis(name, pa.schema([*head, *payload]), expiry=RE)
+    return Synopsis(name, pa.schema([*head, *payload]), expiry=RE, wear=Wear(summed, DIFF))
 
 
 def late_events_synopsis(name: str, payload: pa.Schema) -> Synopsis:
@@ -67,19 +68,6 @@ def store_late(
         groups.append(synopsis, slots[late], rows.append_column(field, until))
 
 
-def read_summed(synopsis: int, slots: Slots, groups: Groups) -> GroupRows:
-    """Read stored rows of groups; replace those of groups in which half cancel out."""
-    found = groups.read(synopsis, slots)
-    taken = column_of(found.rows, DIFF) < 0
-    cancelled = 2 * np.bincount(found.owners[taken], minlength=len(slots))
-    worn = (cancelled >= _FEW) & (2 * cancelled >= np.bincount(found.owners, minlength=len(slots)))
-    if not worn.any():
-        return found
-    summed = _summed(found, worn[found.owners])
-    rewrite_some(synopsis, slots, worn, summed, groups)
-    return summed
-
-
 def rewrite_some(
     synopsis: int, slots: Slots, which: Mask, rows: GroupRows, groups: Groups
 ) -> GroupRows:
@@ -91,15 +79,10 @@ def rewrite_some(
     return theirs
 
 
-def _summed(found: GroupRows, worn: Mask) -> GroupRows:
-    """Sum up the rows of worn groups, and leave all others as they are."""
-    owned = found.rows.append_column(_OWNER, pa.array(found.owners))
-    parts = [owned.filter(pa.array(~worn)), consolidated(owned.filter(pa.array(worn)))]
-    together = pa.concat_batches(parts)
-    owners = column_of(together, _OWNER)
-    order = np.argsort(owners, kind="stable")
-    rows = together.drop_columns([_OWNER]).take(pa.array(order))
-    return GroupRows(owners[order], rows)
+def summed(found: GroupRows) -> GroupRows:
+    """Return one row for each event of a group, none for those that cancel out."""
+    left = consolidated(found.rows.append_column(_OWNER, pa.array(found.owners)))
+    return GroupRows(column_of(left, _OWNER), left.drop_columns([_OWNER]))
 
 
 def ids_of(changes: pa.RecordBatch, rows: Ints) -> tuple[Ids, Ids]:

@@ -79,6 +79,8 @@ class CleanUp:
     due: npt.NDArray[np.bool_]
     #: epoch up to which rows are garbage, by partition
     floor: Ints
+    #: epoch of the last clean-up, by partition
+    cleaned: Ints
     generations: Generations
     log: Log
     results: JoinResults
@@ -171,6 +173,7 @@ class CleanUp:
                 *ends,
                 self.due,
                 self.floor,
+                self.cleaned,
                 cuts,
                 begins,
                 heap,

@@ -5,7 +5,8 @@ sorted by `id_high`, so a record holds adjacent partitions. When the resident ge
 partition ends, the partition is *cut* at the epoch of the last flush: rows of that or an earlier
 epoch belong to generations that have ended. Generations are therefore ranges of epochs, one list of
 cuts for each partition. They take no space on the log, and cleaning up means dropping all cuts but
-the last.
+the last: what came before the clean-up owes nothing among itself. A partition whose rows all return
+to memory has no cuts.
 
 Invariants:
 1. The generation of a row is the number of cuts of its partition before its epoch
@@ -41,10 +42,12 @@ WORDS = 6
 ENDS = 7
 RECORD = 8
 
-#: logged events of partitions: their generation ended; they were cleaned up; discarded
+#: logged events of partitions: their generation ended; they were cleaned up; discarded; all their
+#: rows returned to memory
 CUT = 0
 CLEANED = 1
 DISCARDED = 2
+RETURNED = 3
 
 
 class Generations:
@@ -123,11 +126,15 @@ class Generations:
     def apply(self, events: Table, kind: int) -> None:
         """Apply an event to partitions: rows of (partition, epoch)."""
         cuts = self.cuts
-        if kind != CUT:
-            cuts = cuts[~np.isin(cuts[:, 0], events[:, 0])]
-        if kind != DISCARDED:
+        if kind == CLEANED:
+            last = np.append(cuts[1:, 0] != cuts[:-1, 0], True)
+            cuts = cuts[last | ~np.isin(cuts[:, 0], events[:, 0])]
+        elif kind == CUT:
             cuts = np.concatenate([cuts, events])
-        self.load_cuts(cuts[np.lexsort((cuts[:, 1], cuts[:, 0]))])
+            cuts = cuts[np.lexsort((cuts[:, 1], cuts[:, 0]))]
+        else:
+            cuts = cuts[~np.isin(cuts[:, 0], events[:, 0])]
+        self.load_cuts(cuts)
 
     def load_cuts(self, cuts: Table) -> None:
         """Replace all cuts with these."""

@@ -14,9 +14,12 @@ Invariants:
    spills and clean-ups (`test_oracle_spills_and_clean_ups_at_any_moment`).
 2. Arena and work buffers stay inside the quota, clean-up included
    (`test_bounded_state_of_ten_times_the_quota`).
-3. A restored join continues exactly like the original
+3. A partition that was cleaned up returns to memory if there is room
+   (`test_a_partition_that_was_cleaned_up_returns_to_memory`), and clean-up leaves there what is
+   resident (`test_clean_up_evicts_nothing`).
+4. A restored join continues exactly like the original
    (`test_crash_restored_joins_emit_the_same_results`).
-4. Segments without a needed row are released with the next snapshot
+5. Segments without a needed row are released with the next snapshot
    (`test_bounded_ended_rows_leave_the_log`).
 
 Cost: O(rows + results) and one sort of the rows of a flush; spilling is one pass over the resident
@@ -45,7 +48,13 @@ from icestream.operators.folding.fold import ID_HIGH_COLUMN
 from icestream.operators.lifetimes.changes import DIFF, LE, RE, column_of, identities_of, payload_of
 from icestream.operators.multi_join import flushing
 from icestream.operators.multi_join.clean_up import CleanUp, Overflow
-from icestream.operators.multi_join.generations import CLEANED, CUT, DISCARDED, Generations
+from icestream.operators.multi_join.generations import (
+    CLEANED,
+    CUT,
+    DISCARDED,
+    RETURNED,
+    Generations,
+)
 from icestream.operators.multi_join.logged_rows import LoggedRows
 from icestream.operators.multi_join.probing import Chunk, combined
 from icestream.operators.multi_join.recovery import JoinRecovery
@@ -65,6 +74,8 @@ CHUNK_ROWS = 16_384
 RECORD_BYTES = 65_536
 #: share of the resident bytes that is spilled when there is no room
 SPILLED = 0.3
+#: share of the quota up to which partitions return to memory, unless the caller gives another
+FILL = 0.6
 #: share of the resident words that must have ended before the rest is compacted
 WORTH_DROPPING = 4
 
@@ -213,8 +224,8 @@ class MultiJoin:
     def dirty(self) -> npt.NDArray[np.bool_]:
         """Return which partitions may owe results, so that clean-up would read them."""
         facts = self._resident.facts
-        owing: Mask = facts[:, k.OLDER] + (facts[:, k.MEMBERS] > 0) > 1
-        return owing
+        several: Mask = facts[:, k.OLDER] + (facts[:, k.MEMBERS] > 0) > 1
+        return several & (facts[:, k.NEWS] > 0)
 
     def owes_since(self, watermark: Micros) -> Micros:
         """Return an instant before which no result that clean-up may still emit begins.
@@ -249,7 +260,7 @@ class MultiJoin:
         """Apply an event to partitions, and record it for the log."""
         events = np.column_stack([partitions, np.full_like(partitions, self._generations.epoch)])
         self._events.append((kind, events))
-        self._ended[partitions] = True
+        self._ended[partitions] |= kind in (CUT, DISCARDED)
         self._history.note(kind, events)
 
     def _with_room(self, attempt: Callable[[], None]) -> None:
@@ -295,11 +306,17 @@ class MultiJoin:
     # -- clean-up --------------------------------------------------------------------------
 
     def clean_up(
-        self, partitions: npt.NDArray[np.int64] | None = None, *, last: bool = False
+        self,
+        partitions: npt.NDArray[np.int64] | None = None,
+        *,
+        last: bool = False,
+        fill: float = FILL,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the results that partitions (all if None) owe; afterwards they owe nothing.
 
-        With `last` no more rows will arrive: the state of these partitions is discarded.
+        What is resident stays. Partitions that owe nothing return to memory as a whole, as long as
+        no more than the fraction `fill` of the quota is held. With `last` no more rows will arrive:
+        the state of these partitions is discarded.
         """
         every = np.arange(self._spec.partitions)
         chosen = every if partitions is None else np.unique(partitions)
@@ -307,17 +324,41 @@ class MultiJoin:
         self._seal()
         if last:
             self._discard(np.setdiff1d(chosen, due))
-        self.spill(due)
         if len(due):
             yield from self._owed(due)
             self._happened(CLEANED, due)
         if last:
             self._discard(due)
+        else:
+            self._return(chosen, fill)
+
+    def _return(self, partitions: Ints, fill: float) -> None:
+        """Read partitions that owe nothing back into memory, the most productive first."""
+        facts, budget = np.array(self._resident.facts), self._shard.account.budget
+        away = partitions[(facts[partitions, k.OLDER] > 0) & (facts[partitions, k.NEWS] == 0)]
+        ranked = away[np.argsort(-facts[away, k.OUTPUTS], kind="stable")]
+        sizes = self._history.sizes_on_log(self._numbers["watermark"])[ranked]
+        fits = np.cumsum(sizes) <= fill * budget.total - (budget.total - budget.free)
+        chosen = ranked[fits & (sizes > 0)]
+        if not len(chosen):
+            return
+        returning = np.zeros(self._spec.partitions, dtype=np.bool_)
+        returning[chosen] = True
+        try:
+            for rows in self._history.away_rows(returning, self._numbers["watermark"]):
+                words = int((rows.words[rows.payloads] >> 32).sum())
+                self._resident.reserve(len(rows.starts), words)
+                self._link(rows)
+        except Refused:
+            self._resident.drop(returning, self._numbers["watermark"])
+            self._happened(CUT, chosen[facts[chosen, k.MEMBERS] > 0])
+        else:
+            self._happened(RETURNED, chosen)
 
     def _owed(self, due: Ints) -> Iterator[pa.RecordBatch]:
         budget = self._shard.account.budget
         least = budget.total // WORK
-        while budget.free < 2 * least and self._relieve(least):
+        while budget.free < 2 * least and self._relieve(2 * least - budget.free):
             pass
         room = max(least, budget.free - least)
         try:
@@ -330,6 +371,7 @@ class MultiJoin:
             cleaning = CleanUp(
                 chosen,
                 np.array(self._resident.facts[:, k.FLOOR]),
+                np.array(self._resident.facts[:, k.CLEANED]),
                 self._generations,
                 self._shard.log,
                 self._results,
@@ -425,7 +467,10 @@ class MultiJoin:
             self._take_back(rows.where(slice(0, count // 2)))
             self._take_back(rows.where(slice(count // 2, None)))
             return
-        rows = rows.where(self._history.is_resident(rows))
+        self._link(rows.where(self._history.is_resident(rows)))
+
+    def _link(self, rows: LoggedRows) -> None:
+        """Store logged rows, for which there is room."""
         slots, _ = self._resident.open(rows.id_high, rows.id_low, rows.port)
         self._resident.link(
             slots, rows.port, rows.le, rows.re, rows.words, rows.payloads, fresh=False

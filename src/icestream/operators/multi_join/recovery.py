@@ -22,18 +22,20 @@ from typing import Any
 
 import numpy as np
 
-from icestream.core.arrays import Ints, Mask, Table
+from icestream.core.arrays import Floats, Ints, Mask, Table
 from icestream.core.times import INFINITY
 from icestream.kernels.multi_join import resident as k
 from icestream.operators.multi_join.flushing import record_of
 from icestream.operators.multi_join.generations import (
     CLEANED,
+    CUT,
     DISCARDED,
     ENDS,
     EPOCH,
     MARKER,
     PORT,
     RECORD,
+    RETURNED,
     ROWS,
     WORDS,
     Generations,
@@ -48,6 +50,8 @@ from icestream.state.log.reader import SegmentReader
 from icestream.state.rows import RowCodec
 from icestream.state.versions.commits import BASE
 
+#: words of a row in memory besides those on the log: its place in a chain, its key, its index
+ROW_WORDS = 6
 #: kinds of records other than rows, stored in place of a port
 EVENTS = 0xFFE0
 NUMBERS = 0xFFE1
@@ -129,6 +133,32 @@ class JoinRecovery:
             rows = self._rows_of(record)
             yield rows.where(rows.re > watermark)
 
+    def sizes_on_log(self, watermark: int) -> Floats:
+        """Return the bytes that each partition is expected to take in memory, by the index."""
+        records, partitions = self.generations.records, self.resident.partitions
+        records = records[records[:, ENDS] > watermark]
+        first, last = self.generations.partitions_of(records)
+        words = (records[:, WORDS] + ROW_WORDS * records[:, ROWS]) / (last - first + 1)
+        steps = np.bincount(first, words, partitions + 1)
+        steps -= np.bincount(last + 1, words, partitions + 1)
+        return 8.0 * np.cumsum(steps)[:-1]
+
+    def away_rows(self, partitions: Mask, watermark: int) -> Iterator[LoggedRows]:
+        """Yield rows of partitions that have not ended and are not resident."""
+        records, floor = self.generations.records, np.array(self.resident.facts[:, k.FLOOR])
+        first, last = self.generations.partitions_of(records)
+        asked = np.concatenate([[0], np.cumsum(partitions)])
+        wanted = (asked[last + 1] > asked[first]) & (records[:, ENDS] > watermark)
+        markers = np.sort(records[wanted, MARKER].view(np.uint64))
+        del records
+        for record in self.shard.log.read_many(markers):
+            rows = self._rows_of(record)
+            homes = partitions_of(rows.id_high, self.resident.partitions)
+            needed = partitions[homes] & (rows.re > watermark) & ~self.is_resident(rows)
+            needed &= rows.epoch > floor[homes]
+            if needed.any():
+                yield rows.where(needed)
+
     def is_resident(self, rows: LoggedRows) -> Mask:
         """Return which rows belong to a generation that has not ended."""
         ended: Mask = (
@@ -140,10 +170,16 @@ class JoinRecovery:
         """Apply an event to partitions: rows of (partition, epoch)."""
         self.generations.apply(events, kind)
         facts, partitions = self.resident.facts, events[:, 0]
-        facts[partitions, k.MEMBERS] = facts[partitions, k.OUTPUTS] = 0
+        if kind in (CUT, DISCARDED):
+            facts[partitions, k.MEMBERS] = facts[partitions, k.OUTPUTS] = 0
         facts[:, k.OLDER] = self.generations.counts()
         if kind in (CLEANED, DISCARDED):
             facts[partitions, k.FIRST] = INFINITY
+            facts[partitions, k.NEWS] = 0
+        if kind == RETURNED:
+            facts[partitions, k.MEMBERS] = np.maximum(facts[partitions, k.MEMBERS], 1)
+        if kind == CLEANED:
+            facts[partitions, k.CLEANED] = events[:, 1]
         if kind == DISCARDED:
             facts[partitions, k.FLOOR] = events[:, 1]
 
@@ -209,7 +245,9 @@ class JoinRecovery:
                 self.generations.reached(epoch)
                 partitions = partitions_of(id_high, self.resident.partitions)
                 np.maximum.at(facts[:, k.LATEST], partitions, re)
-                later = oldest[partitions] < epoch
+                new = facts[partitions, k.CLEANED] < epoch
+                np.add.at(facts[:, k.NEWS], partitions[new], 1)
+                later = new & (oldest[partitions] < epoch)
                 np.minimum.at(facts[:, k.FIRST], partitions[later], rows.le[later])
                 np.add.at(facts[:, k.MEMBERS], partitions[ended[partitions] < epoch], 1)
 

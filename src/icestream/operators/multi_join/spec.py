@@ -28,6 +28,8 @@ from icestream.sql.expressions.compile import Predicate
 
 #: default number of partitions of a join
 PARTITIONS = 256
+#: maximum number of streams of a join; greater numbers mark other records of its log
+MOST_STREAMS = 0xFFE0
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,12 @@ class MultiJoinSpec:
         """Reject definitions that make no sense."""
         if len(self.inputs) < 2:
             msg = f"a join needs at least two streams; got {len(self.inputs)}"
+            raise DefinitionError(msg)
+        if len(self.inputs) > MOST_STREAMS:
+            msg = (
+                f"a join takes at most {MOST_STREAMS:,} streams; got {len(self.inputs):,}: unite "
+                "streams that have the same columns with union(...) first"
+            )
             raise DefinitionError(msg)
         if self.partitions < 1:
             msg = f"a join needs at least one partition; got {self.partitions}"

@@ -7,12 +7,10 @@ keys, is one sort, whatever the types.
 Invariants:
 1. It behaves like a dictionary for each group, in the order of the last puts
    (`test_parity_both_forms_give_equal_results`).
-2. Groups are rewritten when most of their rows are stale
-   (`test_bounded_a_map_does_not_grow_with_its_updates`).
+2. A map does not grow with its updates, read or not
+   (`test_bounded_user_state_that_is_only_written`).
 
 Cost: O(rows log rows) for each access.
-
-Limits: a map that is only written and never read is not compacted.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from icestream.core.arrays import Ids, Ints, Mask
+from icestream.core.arrays import Ints, Mask
 from icestream.core.errors import DefinitionError
 from icestream.operators.process.column_state import (
     ColumnVariable,
@@ -33,9 +31,10 @@ from icestream.operators.process.column_state import (
     until,
 )
 from icestream.operators.process.declarations import EXPIRY, GONE, MapState
-from icestream.operators.process.group_map import is_stale
 from icestream.operators.process.group_state import with_expiry
 from icestream.operators.process.grouping import take
+from icestream.operators.process.last_puts import ends_of_runs, last_puts
+from icestream.state.groups.spec import GroupRows
 from icestream.state.keys import KeyCodec
 
 _NO_ONE = np.empty(0, dtype=np.int64)
@@ -94,21 +93,13 @@ class MapColumns(ColumnVariable):
         self._live = None
 
     def flush(self) -> None:
-        """Append what was written, or rewrite groups in which most rows are stale."""
-        anew = self._cleared.copy()
+        """Append what was written; rewrite groups that were cleared."""
+        anew = self._cleared
         if not self._writes and not anew.any():
             return
         owners = np.concatenate([_NO_ONE, *(owners for owners, _ in self._writes)])
-        if self._found is not None:
-            count, live = len(anew), self._current()[0]
-            before, more, after = (
-                np.bincount(part, minlength=count) for part in (self._found.owners, owners, live)
-            )
-            anew |= (more > 0) & is_stale(before + more, after)
         if anew.any():
-            live_owners, rows = (
-                self._resolved(self._writes) if self._found is None else self._current()
-            )
+            live_owners, rows = self._resolved(self._writes)
             mine = anew[live_owners]
             self._rewrite(np.flatnonzero(anew), live_owners[mine], rows.filter(pa.array(mine)))
         rest = ~anew[owners]
@@ -158,13 +149,8 @@ class MapColumns(ColumnVariable):
             )
         owners = np.concatenate([owners for owners, _ in parts])
         rows = pa.concat_batches([rows for _, rows in parts])
-        id_high, id_low = self._codec.identify(rows.select(self._keys.names))
-        order = np.lexsort((id_low, id_high, owners))
-        _, last = _runs(owners[order], id_high[order], id_low[order])
-        chosen = order[last]
-        chosen = chosen[~np.asarray(rows.column(GONE).to_numpy(zero_copy_only=False))[chosen]]
-        chosen = chosen[np.lexsort((chosen, owners[chosen]))]
-        return owners[chosen], take(rows, chosen)
+        found = last_puts(GroupRows(owners, rows), self._codec, GONE)
+        return found.owners, found.rows
 
     def _find(self, owners: Ints, keys: pa.RecordBatch) -> Ints:
         """Return the position of the current row of each key, or -1."""
@@ -176,17 +162,8 @@ class MapColumns(ColumnVariable):
         )
         id_high, id_low = (np.concatenate(part) for part in zip(known, asked, strict=True))
         order = np.lexsort((id_low, id_high, everyone))
-        first, _ = _runs(everyone[order], id_high[order], id_low[order])
+        first, _ = ends_of_runs(everyone[order], id_high[order], id_low[order])
         leader = order[np.maximum.accumulate(np.where(first, np.arange(len(order)), 0))]
         found = np.empty(len(order), dtype=np.int64)
         found[order] = np.where(leader < count, leader, -1)
         return found[count:]
-
-
-def _runs(owners: Ints, id_high: Ids, id_low: Ids) -> tuple[Mask, Mask]:
-    """Return which of the sorted (group, key) pairs are the first and the last of equal ones."""
-    differs = np.ones(len(owners) + 1, dtype=np.bool_)
-    differs[1:-1] = (
-        (owners[1:] != owners[:-1]) | (id_high[1:] != id_high[:-1]) | (id_low[1:] != id_low[:-1])
-    )
-    return differs[:-1], differs[1:]

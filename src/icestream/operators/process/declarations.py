@@ -17,18 +17,20 @@ from __future__ import annotations
 
 import pickle
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
+import numpy as np
 import pyarrow as pa
 
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.core.units import parse_interval
+from icestream.operators.process.last_puts import last_puts
 from icestream.sql.ddl import schema_of
-from icestream.state.groups.spec import Synopsis
+from icestream.state.groups.spec import GroupRows, Synopsis, Wear
 from icestream.state.keys import KeyCodec
 
 #: column with the instant at which a row expires
@@ -60,9 +62,14 @@ class Declared(ABC):
     def synopsis(self, name: str) -> Synopsis:
         """Return the synopsis that stores it."""
         if self.lifetime is None:
-            return Synopsis(name, self.columns)
+            return Synopsis(name, self.columns, wear=self.wear)
         expiry = pa.field(EXPIRY, pa.int64(), nullable=False)
-        return Synopsis(name, self.columns.append(expiry), expiry=EXPIRY)
+        return Synopsis(name, self.columns.append(expiry), expiry=EXPIRY, wear=self.wear)
+
+    @property
+    def wear(self) -> Wear | None:
+        """Return how appended rows make others superfluous, if they do."""
+        return None
 
     def check(self, name: str) -> None:
         """Reject declarations that cannot work; `name` is the variable's."""
@@ -168,6 +175,11 @@ class MapState(Declared):
         """Return how long a row lives."""
         return None if self.ttl is None else parse_interval(self.ttl)
 
+    @property
+    def wear(self) -> Wear:
+        """Return how a put makes another one superfluous."""
+        return Wear(partial(last_puts, keys=KeyCodec(self.keys), gone=GONE))
+
     def check(self, name: str) -> None:
         """Reject key types that cannot be looked up."""
         super().check(name)
@@ -220,6 +232,36 @@ class ObjectState(Declared):
     def lifetime(self) -> Micros | None:
         """Return how long the object lives after it was last written."""
         return None if self.ttl is None else parse_interval(self.ttl)
+
+    @property
+    def wear(self) -> Wear | None:
+        """Return how deltas are folded into their object."""
+        return None if self.apply is None else Wear(self._folded)
+
+    def rebuilt(self, stored: Iterable[tuple[bool, bytes]], nothing: Any) -> Any:
+        """Return the object that bytes and deltas add up to; `nothing` if there are none."""
+        found = nothing
+        for is_delta, data in stored:
+            if not is_delta:
+                found = self.deserialise(data)
+            elif self.apply is not None:
+                start = self.initial
+                old = start() if found is nothing and start is not None else found
+                found = self.apply(old, data)
+        return found
+
+    def _folded(self, found: GroupRows) -> GroupRows:
+        """Return the whole object of each group."""
+        owners, starts = np.unique(found.owners, return_index=True)
+        flags, data = (found.rows.column(name).to_pylist() for name in (IS_DELTA, DATA))
+        stored = list(zip(flags, data, strict=True))
+        ends = [*starts[1:].tolist(), len(stored)]
+        whole = [
+            self.serialise(self.rebuilt(stored[first:last], object()))
+            for first, last in zip(starts.tolist(), ends, strict=True)
+        ]
+        columns = [pa.array([False] * len(whole)), pa.array(whole, type=pa.binary())]
+        return GroupRows(owners, pa.RecordBatch.from_arrays(columns, schema=self.columns))
 
     def check(self, name: str) -> None:
         """Reject deltas that could not be read back, or that would outlive their object."""

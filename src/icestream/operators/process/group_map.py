@@ -1,17 +1,15 @@
 """Map state of one group at a time: rows found by a key.
 
 Idea: a map is a list of puts and removals; the last one of a key is valid. A put appends without a
-read, and a group is rewritten only when most of its rows are stale.
+read. The store consolidates a map when it has twice as many words as after the last time.
 
 Invariants:
 1. It behaves like a dictionary, iterated in the order of the last puts
    (`test_oracle_per_group_state_is_a_dictionary`).
-2. A map that is read and written stores at most about twice as many rows as it has keys
-   (`test_bounded_a_map_does_not_grow_with_its_updates`).
+2. A map does not grow with its updates, read or not
+   (`test_bounded_user_state_that_is_only_written`).
 3. With a time to live, a write never shortens the life of its key: the row it replaced would
    reappear (`test_a_covered_row_never_comes_back`).
-
-Limits: a map that is only written and never read is not compacted.
 """
 # ruff: noqa: N802 - PySpark's names
 
@@ -28,16 +26,8 @@ from icestream.operators.process.declarations import GONE, MapState
 from icestream.operators.process.group_state import GroupContext, GroupVariable, with_expiry
 from icestream.operators.process.values import Row, RowCoder, decoded
 
-#: stale rows allowed in any map: rewriting fewer does not pay off
-_SLACK = 8
-
 #: the row put under a key, or None if the key was removed, and its expiry
 _Entry = tuple[Row | None, Micros]
-
-
-def is_stale(rows: Any, live: Any) -> Any:
-    """Return whether the map of a group has too many rows for `live` keys; or of many groups."""
-    return rows > 2 * live + _SLACK
 
 
 class GroupMap(GroupVariable):
@@ -106,15 +96,12 @@ class GroupMap(GroupVariable):
         self._live[position] = {}
 
     def flush(self) -> None:
-        """Append what was written, or rewrite groups in which most rows are stale."""
+        """Append what was written; rewrite groups that were cleared."""
         anew: dict[int, dict[Row, _Entry]] = {}
         more: dict[int, dict[Row, _Entry]] = {}
         for position, writes in self._writes.items():
-            live = self._live.get(position)
             if position in self._cleared:
-                anew[position] = live or {}
-            elif live is not None and is_stale(self._count(position) + len(writes), len(live)):
-                anew[position] = live
+                anew[position] = self._live.get(position) or {}
             elif writes:
                 more[position] = writes
         if anew:
@@ -139,10 +126,6 @@ class GroupMap(GroupVariable):
     def _known(self) -> dict[Row, _Entry] | None:
         """Return the keys of the group if they are known without a read, else None."""
         return self._live.get(self._scene.position)
-
-    def _count(self, position: int) -> int:
-        """Return how many rows are stored for a group that was read."""
-        return self._bounds[position + 1] - self._bounds[position]
 
     def _current(self) -> dict[Row, _Entry]:
         """Return the existing keys."""

@@ -9,9 +9,9 @@ Invariants:
 2. Bytes and deltas add up to the object last written, whatever the chunks
    (`test_oracle_objects_survive_as_deltas`).
 3. The stored deltas of an object that is read and updated are no larger than the object
-   (`test_bounded_deltas_weigh_no_more_than_the_object`).
-
-Limits: deltas appended without a read are folded only when the object is read.
+   (`test_bounded_deltas_weigh_no_more_than_the_object`). The store folds deltas that are appended
+   without a read once they are as large as the object
+   (`test_bounded_user_state_that_is_only_written`).
 
 References: delta serialisation with dirty indication in migration-aware user-defined operators.
 """
@@ -149,17 +149,8 @@ class GroupObject(GroupVariable):
 
     def _rebuilt(self, position: int) -> Any:
         """Rebuild the object from its bytes and all deltas."""
-        found: Any = _NONE
-        stored = self._of(position)
         changes = [(True, change) for change in self._deltas.get(position, [])]
-        for is_delta, data in [*stored, *changes]:
-            if not is_delta:
-                found = self._how.deserialise(data)
-            elif self._how.apply is not None:
-                start = self._how.initial
-                old = start() if found is _NONE and start is not None else found
-                found = self._how.apply(old, data)
-        return found
+        return self._how.rebuilt([*self._of(position), *changes], _NONE)
 
 
 def _rows(is_delta: bool, data: list[bytes]) -> pa.RecordBatch:

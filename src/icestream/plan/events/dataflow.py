@@ -59,6 +59,8 @@ class Edge:
     texts: tuple[str, ...] = ()
     #: whether both ends are partitioned by the same values, so that changes stay in their shard
     aligned: bool = False
+    #: whether the source sends its late events, instead of all others
+    late: bool = False
 
 
 @dataclass(frozen=True)

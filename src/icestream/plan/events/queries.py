@@ -97,6 +97,7 @@ class _Place:
     component: int | None = None
     step: int = 0
     source: int = 0
+    late: bool = False
     maps: tuple[Callable[[pa.RecordBatch], pa.RecordBatch], ...] = ()
     texts: tuple[str, ...] = ()
 
@@ -169,7 +170,9 @@ class _Building:
     def _place(self, node: Node) -> tuple[_Place, ...]:
         match node:
             case FromSource():
-                return (_Place(node.payload, source=self._numbers[node.source]),)
+                texts = ("late events",) if node.late else ()
+                number = self._numbers[node.source]
+                return (_Place(node.payload, source=number, late=node.late, texts=texts),)
             case Mapped():
                 return tuple(self._mapped(node, each) for each in self._ungrouped(node.before))
             case United():
@@ -299,7 +302,16 @@ class _Building:
         number = len(self.edges)
         source = place.source if place.component is None else None
         self.edges.append(
-            Edge(source, place.component, component, keys, place.payload, place.maps, place.texts)
+            Edge(
+                source,
+                place.component,
+                component,
+                keys,
+                place.payload,
+                place.maps,
+                place.texts,
+                late=place.late,
+            )
         )
         if place.component is not None:
             grouping = self._of(place.component, place.step)

@@ -89,15 +89,26 @@ def _keys(nodes: Sequence[Node], on: str | Sequence[Equal]) -> tuple[tuple[str, 
             if name not in node.payload.names:
                 msg = f"join names {name!r}; the columns are {node.payload.names}"
                 raise DefinitionError(msg)
-        kinds = [node.payload.field(name).type for node, name in zip(nodes, row, strict=True)]
-        if any(kind != kinds[0] for kind in kinds):
-            told = ", ".join(f"{name} {kind}" for name, kind in zip(row, kinds, strict=True))
-            msg = f"columns of a join must have the same type; got {told}: cast them in select(...)"
-            raise DefinitionError(msg)
+        check_comparable([n.payload.field(name) for n, name in zip(nodes, row, strict=True)])
     keys = tuple(zip(*rows, strict=True))
     for node, names in zip(nodes, keys, strict=True):
         identified(_nothing(node), names)
     return keys
+
+
+def check_comparable(columns: Sequence[pa.Field]) -> None:
+    """Refuse columns whose equal values have different identities, or equal ones no meaning."""
+    kinds = [each.type for each in columns]
+    for is_number in (pa.types.is_signed_integer, pa.types.is_floating):
+        if all(map(is_number, kinds)):
+            return
+    if any(kind != kinds[0] for kind in kinds):
+        told = ", ".join(f"{each.name} {each.type}" for each in columns)
+        msg = (
+            f"columns that are compared must have one type, or be integers of any width; got "
+            f"{told}: cast one of them with select('cast(x AS ...) AS x')"
+        )
+        raise DefinitionError(msg)
 
 
 def _nothing(node: Node) -> pa.RecordBatch:
@@ -148,4 +159,4 @@ def _columns(
     return tuple(columns)
 
 
-__all__ = ["HIDDEN", "Equal", "join_text", "joined", "refuse_after_joins"]
+__all__ = ["HIDDEN", "Equal", "check_comparable", "join_text", "joined", "refuse_after_joins"]

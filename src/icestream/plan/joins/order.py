@@ -111,7 +111,13 @@ class _Cluster:
         )
 
     def _is_between(self, node: Mapped) -> bool:
-        return self.uses[id(node)] == 1 and self._is_inside(node.before)
+        """Return whether a filter stands between two joins, alone or with other filters."""
+        below: Node = node
+        while isinstance(below, Mapped) and isinstance(below.change, Filtering):
+            if self.uses[id(below)] != 1:
+                return False
+            below = below.before
+        return self._is_inside(below)
 
     def _is_inside(self, node: Node) -> bool:
         if node is self.root:
@@ -304,8 +310,10 @@ class _Building:
 
     def _stand_ins(self, name: str) -> set[str]:
         """Return columns with the same values as one, bit by bit."""
-        exact = not pa.types.is_floating(self._root.payload.field(name).type)
-        return next((each for each in self._equals if exact and name in each), set())
+        equal: set[str] = next((each for each in self._equals if name in each), set())
+        kinds = {self._streams[self._owners[n]].payload.field(n).type for n in equal}
+        exact = len(kinds) == 1 and not any(map(pa.types.is_floating, kinds))
+        return equal if exact else set()
 
     def _due(self, conditions: Mapping[_Condition, frozenset[str]], tree: Tree) -> list[_Condition]:
         """Return the conditions whose columns are all in the results of a tree."""

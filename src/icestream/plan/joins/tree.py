@@ -19,7 +19,7 @@ merged into another.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -251,10 +251,10 @@ def _carried_join(
     inputs = tuple(map(made, node.inputs))
     number = len(tree.numbers)
     columns = node.columns
-    for port, each in enumerate(inputs):
-        for name in each.payload.names[len(node.inputs[port].payload) :]:
-            twice = any(shown == name for _, _, shown in columns)
-            columns = (*columns, (port, name, f"{name}_{number}_{port}" if twice else name))
+    for port, name in _unshown(node, inputs, tree):
+        hidden = name if name.startswith(HIDDEN) else f"{HIDDEN}_{name}"
+        twice = any(shown == hidden for _, _, shown in columns)
+        columns = (*columns, (port, name, f"{hidden}_{number}_{port}" if twice else hidden))
     payload = pa.schema(
         [inputs[port].payload.field(name).with_name(shown) for port, name, shown in columns]
     )
@@ -276,6 +276,16 @@ def _carried_join(
         raise DefinitionError(msg)
     tree.spilling = node.spilling
     return result, tuple(lineages)
+
+
+def _unshown(node: Joined, inputs: Sequence[Node], tree: JoinTree) -> Iterator[tuple[int, str]]:
+    """Yield the columns for tracing that a join would not show, with the numbers of its inputs."""
+    shown = _names_shown(node)
+    for port, each in enumerate(inputs):
+        traced = {name: None for lineage in tree.lineage(each) for name in lineage.columns}
+        for name in traced:
+            if (port, name) not in shown:
+                yield port, name
 
 
 def _names_shown(node: Joined) -> dict[tuple[int, str], str]:

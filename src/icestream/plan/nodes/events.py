@@ -7,7 +7,7 @@ Idea: a node yields events. A node inside a group belongs to a *scope*, which is
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -38,9 +38,10 @@ class Node:
 
 @dataclass(frozen=True, eq=False)
 class FromSource(Node):
-    """The events of a source, identified by a tag."""
+    """The events of a source, identified by a tag; or those that came too late."""
 
     source: int = 0
+    late: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +107,20 @@ def upstream(node: Node) -> Iterator[Node]:
             seen.add(id(current))
             yield current
             waiting += before(current)
+
+
+def late_events(node: Node) -> Node | None:
+    """Return what a node would yield for the late events of its sources; None if nothing."""
+    match node:
+        case FromSource():
+            return replace(node, late=True)
+        case Mapped() | Entered():
+            late = late_events(node.before)
+            return None if late is None else replace(node, before=late)
+        case United():
+            parts = [late for part in node.parts if (late := late_events(part)) is not None]
+            return replace(node, parts=tuple(parts)) if parts else None
+    return None
 
 
 def before(node: Node) -> tuple[Node, ...]:

@@ -82,9 +82,9 @@ class Shifted(Lifetime):
 
 @dataclass(frozen=True)
 class Hopping(Lifetime):
-    """Events live from the first instant of a grid at which a window contains them to the last.
+    """Events live from the end of the first window of a grid that contains them to the last.
 
-    The window at an instant t of the grid contains what was alive after t - range, up to t.
+    The window that ends at t contains what was alive in [t - range, t); it is seen from t on.
     """
 
     range: Micros
@@ -97,8 +97,8 @@ class Hopping(Lifetime):
 
     def bounds(self, starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
         """Move starts and ends to the grid."""
-        last = _up(_plus(ends - 1, self.range), self.slide)
-        return _up(starts, self.slide), np.where(ends == INFINITY, INFINITY, last)
+        first = _up(_plus(starts, 1), self.slide)
+        return first, _up(_plus(ends, self.range), self.slide)
 
 
 def _plus(instants: Ints, length: Micros) -> Ints:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -57,12 +57,19 @@ class RereadTask(Protocol):
 class EventTimeCheck:
     """Checks the times of events: records the latest, separates late events and those without."""
 
-    def __init__(self, plan: Computation, watermark: Micros, out: ExchangeWriter) -> None:
-        """Compare events with the watermark before the batch."""
+    def __init__(
+        self,
+        plan: Computation,
+        watermark: Micros,
+        out: ExchangeWriter,
+        on_late: Callable[[pa.RecordBatch, Ints], None] | None = None,
+    ) -> None:
+        """Compare events with the watermark before the batch; `on_late` takes late events."""
         self.report = SplitReport()
         self._plan = plan
         self._late_before = plan.late_before(watermark)
         self._out = out
+        self._on_late = on_late
 
     def admit(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Ints]:
         """Return the accepted events, with their times."""
@@ -81,6 +88,8 @@ class EventTimeCheck:
             self.report.late += int(late.sum())
             if self._plan.late == "keep":
                 self._out.late(batch.filter(pa.array(late)))
+            if self._on_late is not None:
+                self._on_late(batch.filter(pa.array(late)), times[late])
             kept = np.flatnonzero(~late)
             batch, times = batch.take(pa.array(kept)), times[kept]
         return batch, times

@@ -129,7 +129,7 @@ def known_checkpoints(most: int = 20) -> list[str]:
 
 
 def running(checkpoint: str) -> bool:
-    """Return whether the history of a query says that it still runs, if this host can tell."""
+    """Read from the history of a query whether it still runs, if this host can tell."""
     process: Any = None
     for name in (OLDER, NEWER):
         with contextlib.suppress(OSError), (history_folder(checkpoint) / name).open("rb") as lines:

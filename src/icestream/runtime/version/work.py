@@ -93,6 +93,8 @@ class VersionContext:
     last: bool = False
     #: operators that the user wants to fuse from this version on; None: as before
     fuse: Together | None = None
+    #: whether events come from before the first batch, so that results are delivered to nobody
+    is_history: bool = False
 
 
 @dataclass(frozen=True)

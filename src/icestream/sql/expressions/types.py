@@ -109,7 +109,7 @@ def decimal_type(precision: int, scale: int) -> pa.Decimal128Type:
 
 
 def decimal_type_of(kind: pa.DataType) -> pa.Decimal128Type:
-    """Return the decimal type that holds whole numbers of a type."""
+    """Return, of the types of SQL, the decimal that holds whole numbers of a type."""
     return kind if is_decimal(kind) else pa.decimal128(_WHOLE[kind], 0)
 
 

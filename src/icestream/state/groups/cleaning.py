@@ -1,23 +1,33 @@
-"""Compaction of segments that never expire.
+"""Cleaning of the log: what is mostly dead is written again, whatever its expiry.
 
-Idea: segments of rows that never expire are released in the order they were written. Once their
-bytes exceed three times the live bytes (and a little more), the groups that have an extent in the
-oldest segments are written whole to the newest, so nothing points to the old ones any more. Small
-groups are written from the cold index. A restore begins at the last snapshot, so such a segment is
-deleted with the next snapshot.
+Idea: a segment is dead once all its extents have expired, but one long-lived row, or a row that
+was replaced, keeps it. Rows in memory and segments therefore may hold at most three times the live
+bytes. If they hold more, the version ends with a snapshot, which releases expired segments at once.
+If that is not enough, segments are released in the order they were written: the groups that have an
+extent in the oldest ones are written whole to the newest, so nothing points to the old ones any
+more. Small groups are written from the cold index. Live bytes are counted from the directory; how
+much of the chains has expired is estimated by reading a few groups, drawn in proportion to their
+size.
 
 Invariants:
-1. Bytes stay within three times the live ones, plus a megabyte, plus what waits for a snapshot
-   (`test_bounded_rows_without_expiry_are_cleaned`).
+1. Rows in memory and segments stay within three times the live bytes, plus a megabyte and what one
+   version writes (`test_bounded_rows_without_expiry_are_cleaned`,
+   `test_bounded_short_and_long_lifetimes_share_a_group`). Timers and one snapshot come on top.
 2. No segment that a restore reads is deleted (`test_crash_cleaned_segments_are_not_missed`).
 3. Cleaning changes no rows (`test_oracle_cleaning_changes_no_rows`).
 
-Cost: each cleaning writes the live rows of the groups with extents in the oldest segments.
+Cost: each cleaning writes the live rows of the groups with extents in the oldest segments, at most
+once for every byte that is written otherwise. Live bytes are counted again when memory and log have
+grown by a quarter, and with each snapshot: a pass over the directory, and up to `DRAWN` reads.
+
+Limits: groups too large for the work buffers are not drawn, and taken to be live.
+
+References: log-structured cleaning.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -26,9 +36,11 @@ from icestream.core.arrays import Ids, Ints, Mask, Slots
 from icestream.core.times import INFINITY
 from icestream.kernels.groups import directory_passes
 from icestream.kernels.groups import heap as k
-from icestream.kernels.groups.extents import LASTING_HEADER
+from icestream.kernels.groups.extents import HEADER, LASTING_HEADER
+from icestream.kernels.groups.inline_groups import LENGTH_BITS
 from icestream.state.arena import Arena
 from icestream.state.groups.directory import ENTRY, GroupDirectory, entry_width, part
+from icestream.state.groups.extents import ExtentLog
 from icestream.state.groups.facts import Fact, Facts
 from icestream.state.identities import identities
 from icestream.state.index.sorted_index import ColdIndex
@@ -36,14 +48,19 @@ from icestream.state.table import CountedTable
 
 #: bytes of garbage not worth a cleaning
 SLACK = 1 << 20
-#: maximum bytes of segments per live byte
+#: maximum bytes in memory and on the log per live byte
 MOST = 3
+#: live bytes are counted again when memory and log have grown by 1/GROWN
+GROWN = 4
 #: approximate number of cold index entries sampled to estimate the live bytes
 SAMPLED = 1 << 14
+#: groups read to estimate which part of the chains has expired, and the most words of one
+DRAWN = 32
+DRAWN_WORDS = 1 << 16
 #: one more than the greatest id_high
 END = 1 << 64
-#: ordinal and bytes of segments: none
-NO_SEGMENTS = np.empty((0, 2), dtype=np.int64)
+#: ordinal, bytes and latest expiry of segments: none
+NO_SEGMENTS = np.empty((0, 3), dtype=np.int64)
 
 
 class CleanableStore(Protocol):
@@ -65,63 +82,145 @@ class CleanableStore(Protocol):
         """Write groups from rows of the cold index, which change; return which were written."""
         ...
 
+    def bytes_held(self) -> int:
+        """Bytes of rows in memory."""
+        ...
+
 
 class Cleaner:
-    """The segments of rows that never expire, of one store."""
+    """The segments of one store."""
 
-    def __init__(self, arena: Arena, name: str, facts: Facts) -> None:
-        """Attach to the arena's list, or start one."""
+    def __init__(
+        self, arena: Arena, name: str, facts: Facts, log: ExtentLog, expiry_at: Sequence[int]
+    ) -> None:
+        """Attach to the arena's list, or start one; `expiry_at` is -1 where no row expires."""
         self._facts = facts
-        #: ordinal and bytes, oldest first
-        self._segments = CountedTable(arena, f"{name}.forever", 2)
-        self._cleaned = CountedTable(arena, f"{name}.cleaned", 2)
+        self._log = log
+        self._expiry_at = expiry_at
+        #: ordinal, bytes of this store and their latest expiry, oldest first
+        self._segments = CountedTable(arena, f"{name}.segments", 3)
 
     @property
     def segments(self) -> Ints:
-        """Ordinals and bytes of the segments in use."""
+        """Ordinals, bytes and latest expiries of the segments that a restore may read."""
         return self._segments.rows.copy()
 
-    @property
-    def waiting(self) -> Ints:
-        """Ordinals and bytes of segments that nothing needs once there is a snapshot."""
-        return self._cleaned.rows.copy()
-
-    def note(self, ordinal: int, size: int) -> None:
+    def note(self, ordinal: int, size: int, expiry: int) -> None:
         """Record a segment that was written."""
-        known = self._segments.rows
-        if len(known) and known[-1, 0] == ordinal:
-            known[-1, 1] += size
-        else:
-            del known
-            self._segments.append(np.array([ordinal, size]))
+        self._segments.append(np.array([ordinal, size, expiry]))
 
-    def released(self) -> tuple[int, ...]:
-        """Release the segments that waited for a snapshot."""
-        ordinals = tuple(self.waiting[:, 0].tolist())
-        self._cleaned.replace(NO_SEGMENTS)
-        return ordinals
+    def note_written(self) -> None:
+        """Record the segments of this version."""
+        for ordinal, (size, expiry) in sorted(self._log.traffic.segments.items()):
+            self.note(ordinal, size, expiry)
+        self._log.traffic.segments.clear()
 
     def load(self, segments: Ints) -> None:
-        """Take over the segments of a snapshot; none of them is waiting."""
-        self._cleaned.replace(NO_SEGMENTS)
+        """Take over the segments of a snapshot."""
         self._segments.replace(segments)
 
-    def clean(self, store: CleanableStore) -> None:
-        """Clean the oldest segments if there is too much garbage."""
-        total = int(self.segments[:, 1].sum())
-        if total <= MOST * self._facts[Fact.FOREVER] + SLACK:
-            return
-        live = self._facts[Fact.FOREVER] = _live(store)
-        if total <= MOST * live + SLACK:
-            return
-        segments = self.segments[:-1]
-        enough = np.cumsum(segments[:, 1]) >= max(total - live - live // 2, 1)
-        count = int(np.argmax(enough)) + 1 if enough.any() else len(segments)
-        if count == 0:
-            return
-        _move_on(store, int(segments[count - 1, 0]))
-        self._cleaned.append(segments[:count])
-        self._segments.replace(self.segments[count:])
+    def is_crowded(self, store: CleanableStore) -> bool:
+        """Return whether memory and log hold too much for what is live."""
+        held = self._held(store)
+        if held <= self._allowed or GROWN * held <= (GROWN + 1) * self._facts[Fact.COUNTED]:
+            return False
+        self._count(store)
+        return held > self._allowed
+
+    def clean(self, store: CleanableStore) -> tuple[int, ...]:
+        """Release segments, given that no restore reads what was before; return their ordinals.
+
+        If too many are left, the groups in the oldest ones are moved on.
+        """
+        segments = self.segments[np.argsort(self._segments.rows[:, 0])]
+        over = segments[:, 2] <= self._facts[Fact.WATERMARK]
+        released = segments[over, 0].tolist()
+        segments = segments[~over]
+        self._segments.replace(segments)
+        self._count(store)
+        if self._held(store) > self._allowed:
+            live, sums = self._facts[Fact.LIVE], np.cumsum(segments[:, 1])
+            # what is left then is half as much again as what is live
+            count = int(np.searchsorted(sums, int(segments[:, 1].sum()) - live - live // 2)) + 1
+            count = min(count, len(segments))
+            if count:
+                _move_on(store, int(segments[count - 1, 0]))
+                released += segments[:count, 0].tolist()
+                self._segments.replace(segments[count:])
+                self._facts[Fact.COUNTED] = self._held(store)
+        return tuple(released)
+
+    def _held(self, store: CleanableStore) -> int:
+        """Return the bytes in memory and on the log."""
+        written = sum(size for size, _ in self._log.traffic.segments.values())
+        segments = int(self._segments.rows[:, 1].sum())
+        return segments + written + store.bytes_held()
+
+    @property
+    def _allowed(self) -> int:
+        """The bytes that memory and log may have."""
+        return MOST * self._facts[Fact.LIVE] + SLACK
+
+    def _count(self, store: CleanableStore) -> None:
+        """Estimate the live bytes."""
+        words, (entries, weight) = 0, _sampled(store)
+        for synopsis in range(store.directory.synopses):
+            words += self._words(store, synopsis, entries, weight)
+        self._facts[Fact.LIVE] = 8 * words
+        self._facts[Fact.COUNTED] = self._held(store)
+
+    def _words(self, store: CleanableStore, synopsis: int, entries: Ints, weight: int) -> int:
+        """Return about how many words of a synopsis are live, in memory or in extents."""
+        table, watermark = store.directory.table, self._facts[Fact.WATERMARK]
+        sizes = np.empty(len(table), dtype=np.int64)
+        unlogged = directory_passes.extent_words(table, part(synopsis), watermark, sizes)
+        sizes = np.append(sizes, weight * _entry_words(entries, synopsis, watermark))
+        total = int(sizes.sum())
+        if self._expiry_at[synopsis] < 0 or total == 0:
+            return total + unlogged
+        living, sums = 0.0, np.cumsum(sizes)
+        for place in np.searchsorted(sums, (np.arange(DRAWN) + 0.5) * total / DRAWN).tolist():
+            if place < len(table):
+                columns = [k.ID_HIGH, k.ID_LOW, *(part(synopsis) + column for column in ENTRY)]
+                entry = table[place, columns]
+            else:
+                first = entry_width(synopsis)
+                entry = entries[place - len(table), [0, 1, *range(first, first + len(ENTRY))]]
+            living += self._living(synopsis, entry)
+        return int(total * living / DRAWN) + unlogged
+
+    def _living(self, synopsis: int, entry: Ints) -> float:
+        """Return which part of the rows behind an entry has not expired."""
+        root, cold, _, expiry, _ = entry[2:].tolist()
+        if not 0 < cold <= DRAWN_WORDS:
+            return 1.0
+        watermark = self._facts[Fact.WATERMARK]
+        chains = self._log.read_chains(
+            *identities(entry[None, :]), np.array([root]), np.array([expiry]), watermark
+        )
+        words, none = np.empty(int(chains.sizes[0]), dtype=np.int64), np.zeros(1, dtype=np.int64)
+        chains.copy(words, none.copy())
+        bounds = np.array([0, len(words)])
+        counts = np.empty((3, 1), dtype=np.int64)
+        k.sift(words, bounds, none, self._expiry_at[synopsis], watermark, *counts)
+        return int(bounds[1]) / cold
+
+
+def _sampled(store: CleanableStore) -> tuple[Ints, int]:
+    """Return entries of groups that are not in the directory, and how many groups each stands for.
+
+    The ids of a shard are spread evenly, so those below a bound represent all of a large index.
+    """
+    weight = max(1, len(store.index) // SAMPLED)
+    first, last = store.index.span
+    end = first + (last - first) // weight if weight > 1 else END
+    found = [np.empty((0, entry_width(store.directory.synopses)), dtype=np.int64)]
+    for entries in store.index.scan():
+        some = entries[identities(entries)[0] < end]
+        found.append(_elsewhere(store, some))
+        if len(some) < len(entries):
+            break
+    return np.concatenate(found), weight
 
 
 def _elsewhere(store: CleanableStore, entries: Ints) -> Ints:
@@ -129,40 +228,20 @@ def _elsewhere(store: CleanableStore, entries: Ints) -> Ints:
     return entries[store.directory.find(*identities(entries)) < 0]
 
 
-def _live(store: CleanableStore) -> int:
-    """Return about how many bytes of extents that never expire have a group pointing to them.
-
-    The ids of a shard are spread evenly, so those below a bound represent all of a large index.
-    """
-    words = 0
-    for synopsis in range(store.directory.synopses):
-        words += directory_passes.live_words(store.directory.table, part(synopsis))
-    sampled = max(1, len(store.index) // SAMPLED)
-    (first, last), elsewhere = store.index.span, 0
-    end = first + (last - first) // sampled if sampled > 1 else END
-    for entries in store.index.scan():
-        some = entries[identities(entries)[0] < end]
-        elsewhere += _entry_words(store, _elsewhere(store, some))
-        if len(some) < len(entries):
-            break
-    return 8 * (words + sampled * elsewhere)
-
-
-def _entry_words(store: CleanableStore, entries: Ints) -> int:
-    """Return the words of live extents that entries point to."""
-    words = 0
-    for synopsis in range(store.directory.synopses):
-        first = entry_width(synopsis)
-        root, cold, chain, expiry = (entries[:, first + column] for column in range(4))
-        kept = (root != k.NO_ROOT) & (expiry == INFINITY)
-        words += int(cold[kept].sum() + LASTING_HEADER * (chain[kept] & 0xFFFFFFFF).sum())
-    return words
+def _entry_words(entries: Ints, synopsis: int, watermark: int) -> Ints:
+    """Return the words of the extents that entries point to."""
+    first = entry_width(synopsis)
+    root, cold, chain, expiry = (entries[:, first + column] for column in range(4))
+    header = np.where(expiry == INFINITY, LASTING_HEADER, HEADER)
+    words = cold + header * (chain & (1 << LENGTH_BITS) - 1)
+    return np.where((root != k.NO_ROOT) & (expiry > watermark), words, 0)
 
 
 def _move_on(store: CleanableStore, last: int) -> None:
-    """Write the groups whole that have never-expiring extents in segments up to an ordinal."""
+    """Write the groups whole that have live extents in segments up to an ordinal."""
+    watermark = store.facts[Fact.WATERMARK]
     for synopsis in range(store.directory.synopses):
-        slots = store.directory.listed(directory_passes.list_old, part(synopsis), last)
+        slots = store.directory.listed(directory_passes.list_old, part(synopsis), watermark, last)
         store.consolidate(synopsis, slots)
     most = max(1, store.directory.most // 4)
     left: list[Ints] = []
@@ -191,11 +270,15 @@ def _written_again(store: CleanableStore, last: int, most: int, left: list[Ints]
 
 def _pointing_elsewhere(store: CleanableStore, last: int, most: int) -> Iterator[Ints]:
     """Yield rows of groups not in the directory with extents up to an ordinal, `most` at a time."""
-    end = entry_width(store.directory.synopses)
+    end, watermark = entry_width(store.directory.synopses), store.facts[Fact.WATERMARK]
     waiting: list[Ints] = []
     for rows in store.index.rows():
-        chains = rows[:, 2 + ENTRY.index(k.CHAIN) : end : len(ENTRY)] >> 32
-        waiting.append(_elsewhere(store, rows[(chains <= last).any(axis=1)]))
+        roots, chains, expiries = (
+            rows[:, 2 + ENTRY.index(column) : end : len(ENTRY)]
+            for column in (k.ROOT, k.CHAIN, k.ROOT_EXPIRY)
+        )
+        old = (roots != k.NO_ROOT) & (chains >> 32 <= last) & (expiries > watermark)
+        waiting.append(_elsewhere(store, rows[old.any(axis=1)]))
         if sum(map(len, waiting)) < most:
             continue
         together = np.concatenate(waiting)
@@ -209,7 +292,7 @@ def _pointing_elsewhere(store: CleanableStore, last: int, most: int) -> Iterator
 def _old(store: CleanableStore, synopsis: int, slots: Slots, last: int) -> Slots:
     table, at = store.directory.table, part(synopsis)
     there = table[slots, at + k.ROOT] != k.NO_ROOT
-    never = table[slots, at + k.ROOT_EXPIRY] == INFINITY
+    lives = table[slots, at + k.ROOT_EXPIRY] > store.facts[Fact.WATERMARK]
     fresh = table[slots, at + k.FLAGS] & k.STALE == 0
-    old = there & never & fresh & (table[slots, at + k.CHAIN] >> 32 <= last)
+    old = there & lives & fresh & (table[slots, at + k.CHAIN] >> 32 <= last)
     return np.asarray(slots[old])

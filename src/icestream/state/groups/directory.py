@@ -36,7 +36,7 @@ ENTRY = (heap.ROOT, heap.COLD, heap.CHAIN, heap.ROOT_EXPIRY, heap.DUE)
 
 
 def part(synopsis: int) -> int:
-    """Return the column of the directory where the words of a synopsis begin."""
+    """Return the column of the directory of groups where the words of a synopsis begin."""
     return heap.GROUP + synopsis * heap.PARTS
 
 
@@ -193,7 +193,9 @@ class GroupDirectory:
 
     def entries(self, slots: Slots) -> Ints:
         """Return the entries of groups, a row each: their state on the log, not in memory."""
-        return np.asarray(self.table[slots[:, None], self.entry_columns])
+        entries = np.empty((len(slots), len(self.entry_columns)), dtype=np.int64)
+        inline_groups.copy_entries(self.table, self.entry_columns, slots, entries)
+        return entries
 
     def adopt(self, slots: Slots, entries: Ints) -> None:
         """Fill in the entries of groups that were just opened."""
@@ -206,7 +208,8 @@ class GroupDirectory:
         table[slots, at + heap.ROOT_EXPIRY] = MINUS_INFINITY
         table[slots, at + heap.COLD] = 0
         table[slots, at + heap.CHAIN] = 0
-        table[slots, at + heap.FLAGS] |= heap.WHOLE
+        flags = table[slots, at + heap.FLAGS] & heap.PLAIN_FLAGS
+        table[slots, at + heap.FLAGS] = flags | heap.WHOLE
 
     # -- growth ----------------------------------------------------------------------------
 

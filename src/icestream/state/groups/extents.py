@@ -32,7 +32,7 @@ import numpy as np
 
 from icestream.core.arrays import Ids, Ints
 from icestream.core.errors import DamageError
-from icestream.core.times import INFINITY
+from icestream.core.times import INFINITY, MINUS_INFINITY
 from icestream.kernels.groups import chains
 from icestream.kernels.groups import extents as kernels
 from icestream.kernels.groups.heap import NO_ROOT
@@ -80,8 +80,8 @@ class LogTraffic:
     #: extents read, and bytes of their rows
     extents_read: int = 0
     bytes_read: int = 0
-    #: bytes by lifetime class
-    classes: dict[str, int] = field(default_factory=dict)
+    #: bytes and latest expiry by segment
+    segments: dict[int, tuple[int, int]] = field(default_factory=dict)
 
 
 class Chains:
@@ -170,7 +170,9 @@ class ExtentLog:
             written += record.nbytes
             first = last
         self.traffic.bytes += written
-        self.traffic.classes[lifetime] = self.traffic.classes.get(lifetime, 0) + written
+        size, expiry = self.traffic.segments.get(writer.ordinal, (0, MINUS_INFINITY))
+        latest = max(expiry, int(headers[:, kernels.LATEST].max(initial=MINUS_INFINITY)))
+        self.traffic.segments[writer.ordinal] = size + written, latest
         self.traffic.extents += len(headers)
         return markers
 

@@ -26,8 +26,9 @@ class Fact(IntEnum):
     #: accesses since access counts were last halved, and how often they were halved
     NAMED = auto()
     HALVED = auto()
-    #: bytes of live extents that never expire, when last counted
-    FOREVER = auto()
+    #: live bytes when last counted, and the bytes in memory and on the log at that time
+    LIVE = auto()
+    COUNTED = auto()
     #: bytes written: new rows of a version, evictions, consolidated chains
     LOGGED = auto()
     EVICTED = auto()

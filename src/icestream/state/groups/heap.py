@@ -123,6 +123,11 @@ class Heap:
                 watermark,
             )
 
+    def wear(self, synopsis: int, slots: Slots, rows: Encoded, sign_at: int) -> None:
+        """Count the worn words of groups to which rows are appended."""
+        table = self._directory.table
+        kernels.wear(table, part(synopsis), slots, rows.words, rows.offsets, sign_at)
+
     def install(
         self, synopsis: int, slots: Slots, words: Ints, offsets: Ints, cleans: Ints
     ) -> None:

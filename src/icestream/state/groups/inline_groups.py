@@ -1,9 +1,8 @@
 """Small cold groups written again from the words stored inline with their index entries.
 
 Idea: the segments that cleaning releases hold mostly groups that nobody reads. If the cold index
-    has
-all words of such a group inline, its extent is written again from there, and its entry gets a new
-root: the group is never opened, and directory and heap are not involved.
+has all words of such a group inline, its extent is written again from there, and its entry gets a
+new root: the group is never opened, and directory and heap are not involved.
 
 Invariants:
 1. The rows behind the new root are those that were behind the old one
@@ -57,7 +56,8 @@ class InlineGroupWriter:
             extents = Extents(headers, written.reshape(-1), begins)
             markers = self.writer.write_again(synopsis, extents)
             some[old, root] = markers
-            some[old, chain] = markers >> 32 << 32 | 1
+            share = some[old, chain] & inline_groups.ALL_WORN << inline_groups.LENGTH_BITS
+            some[old, chain] = markers >> 32 << 32 | share | 1
         rows[done] = some
         return done
 

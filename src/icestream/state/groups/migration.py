@@ -206,9 +206,21 @@ class Mover:
         return Fact.LOGGED if self.options.durability == "log" else Fact.EVICTED
 
     def consolidate(self, synopsis: int, slots: Slots) -> None:
-        """Write groups whole, in one extent each; they must be in memory and not stale."""
-        every = np.ones(len(slots), dtype=np.bool_)
-        self.writer.write(synopsis, slots, every, Fact.CONSOLIDATED, mirrored=False)
+        """Write groups whole, in one extent each; they must be in memory and not stale.
+
+        Those of which half has expired shrink in memory too.
+        """
+        memory, every = self.memory, np.ones(len(slots), dtype=np.bool_)
+        live = memory.gather(synopsis, slots, memory.measure(synopsis, slots))
+        before = memory.column(synopsis, k.WORDS, slots)
+        self.writer.write_live(synopsis, slots, every, live, Fact.CONSOLIDATED, mirrored=False)
+        less = np.flatnonzero(2 * np.diff(live.offsets) < before)
+        if len(less):
+            left = live.of(less)
+            memory.heap.drop(synopsis, slots[less])
+            memory.heap.install(
+                synopsis, slots[less], left.words, left.offsets, np.diff(left.offsets)
+            )
 
     def _judge(self, synopsis: int, slots: Slots) -> tuple[Slots, Mask, Mask]:
         """Return the groups with words to free; which must be written, and which of them whole.

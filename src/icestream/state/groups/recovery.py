@@ -29,7 +29,7 @@ from icestream.core.arrays import Ints, Slots
 from icestream.core.errors import CheckpointError
 from icestream.kernels.groups import extents as kernels
 from icestream.kernels.groups import heap as k
-from icestream.state.groups.cleaning import CleanableStore, Cleaner
+from icestream.state.groups.cleaning import NO_SEGMENTS, CleanableStore, Cleaner
 from icestream.state.groups.directory import entry_width, part
 from icestream.state.groups.extents import extents_of
 from icestream.state.groups.facts import Fact
@@ -132,8 +132,7 @@ class StoreRecovery:
         store = self.store
         sequence = np.frombuffer(reader.read(numbers).payload, dtype=np.int64)
         store.facts[Fact.SEQUENCE] = int(sequence[0])
-        nothing = np.empty((0, 2), dtype=np.int64)
-        self.cleaner.load(np.concatenate([nothing, *self._rows(reader, SEGMENTS, 2)]))
+        self.cleaner.load(np.concatenate([NO_SEGMENTS, *self._rows(reader, SEGMENTS, 3)]))
         store.directory.clear()
         store.index.clear()
         width = entry_width(store.directory.synopses)
@@ -164,8 +163,7 @@ class StoreRecovery:
                 elif lifetime in (ROWS, never) and info.expiry > horizon:
                     reader = stack.enter_context(closing(self.space.reader(info)))
                     scans.append(self._extents(reader))
-                    if lifetime == never:
-                        self.cleaner.note(info.ordinal, info.bytes)
+                    self.cleaner.note(info.ordinal, info.bytes, info.expiry)
             for record in heapq.merge(*scans, key=lambda each: each.group):
                 self._move(record)
 

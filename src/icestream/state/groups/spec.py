@@ -6,20 +6,31 @@ know whether a group is in memory or on the log. Appending needs no read, so it 
 
 Invariants (every implementation; `tests/state/groups/test_contract.py`):
 1. `read` returns the rows appended since the group was last rewritten, in that order (of a synopsis
-   with a rank, in any order), without those whose expiry the watermark has reached.
+   with a rank, in any order), without those whose expiry the watermark has reached. Between two
+   versions, rows of a synopsis with `wear` may have been consolidated.
 2. Slots stay valid until the next `begin`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints, Slots
 from icestream.core.times import Micros
+
+
+@dataclass(frozen=True)
+class Wear:
+    """How appended rows make others superfluous, and how to be rid of them."""
+
+    #: returns rows that mean the same, without the superfluous ones; a group's stay in order
+    consolidated: Callable[[GroupRows], GroupRows]
+    #: int64 column: a row with a negative value cancels another; without it any may replace another
+    sign: str | None = None
 
 
 @dataclass(frozen=True)
@@ -33,6 +44,8 @@ class Synopsis:
     #: int64 or float64 column, never null: the rows with the largest values can be read alone;
     #: rows of such a synopsis are read in any order
     rank: str | None = None
+    #: without it, every row counts until it expires or its group is rewritten; not stored
+    wear: Wear | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

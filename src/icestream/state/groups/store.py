@@ -13,6 +13,9 @@ Invariants:
 3. All state is in the arena between two versions (`test_a_store_goes_on_in_another_task`).
 4. Reading a cold group takes no memory and evicts no others, unless it was read before
    (`test_a_cold_group_comes_back_when_it_is_asked_for_again`).
+5. After a version, less than half the words of a large group are worn
+   (`test_bounded_worn_groups_are_consolidated`), and memory and log are a small multiple of the
+   live bytes (`icestream.state.groups.cleaning`).
 
 Cost: attaching is O(1); calls are O(rows and groups accessed), plus reads from the log. The first
 chunk and the end of a version scan all groups of the directory.
@@ -51,7 +54,7 @@ from icestream.state.groups.heap import Heap
 from icestream.state.groups.inline_groups import InlineGroupWriter
 from icestream.state.groups.memory import Gathered, Memory
 from icestream.state.groups.migration import Mover
-from icestream.state.groups.options import Past, Pressure, StoreOptions, StoreSpace, forever
+from icestream.state.groups.options import Past, Pressure, StoreOptions, StoreSpace
 from icestream.state.groups.recovery import StoreRecovery
 from icestream.state.groups.spec import GroupRows, Groups, Synopsis
 from icestream.state.groups.view import GroupView
@@ -67,6 +70,8 @@ HEAP = 15 / 32
 #: free and they take at least this part of it
 SPILL = 4
 RESIDUE = 256
+#: worn words of a group that are not worth consolidating it
+FEW_WORN = 64
 
 
 class GroupStore(Groups):
@@ -153,16 +158,21 @@ class GroupStore(Groups):
         self._inline_writer = InlineGroupWriter(writer, widths)
         make_room = self._eviction.make_room
         self.mover = Mover(self.memory, writer, self.options, make_room, self._codecs)
-        self._cleaner = Cleaner(arena, self.name, self.facts)
+        self._cleaner = Cleaner(arena, self.name, self.facts, self.log, self.memory.expiry_at)
         self._history = StoreRecovery(self, space, scope, self._cleaner, self.options.record_bytes)
-        self._forever = forever(scope)
+        self._wears = [
+            (number, synopsis.wear, -1 if sign is None else self._codecs[number].place(sign))
+            for number, synopsis in enumerate(self._synopses)
+            if synopsis.wear is not None
+            for sign in [synopsis.wear.sign]
+        ]
         self._eviction.evict = self.mover.evict
         self._eviction.save = self.mover.save
         self._eviction.spill = self._spill
         self._eviction.settle = self._settle
         #: whether a timer was set in this version
         self._reminded = False
-        #: ordinals of segments that are no longer needed before their expiry
+        #: ordinals of segments that this store no longer needs
         self.released: tuple[int, ...] = ()
 
     # -- groups ----------------------------------------------------------------------------
@@ -352,6 +362,11 @@ class GroupStore(Groups):
 
     # -- versions --------------------------------------------------------------------------
 
+    def is_crowded(self, watermark: Micros) -> bool:
+        """Return whether the version should end with a snapshot, because too much is dead."""
+        self.facts[Fact.WATERMARK] = max(watermark, self.facts[Fact.WATERMARK])
+        return self._cleaner.is_crowded(self)
+
     def end_version(self, watermark: Micros, *, snapshot: bool = False) -> None:
         """Write what a restore needs, before the segments of this version are sealed.
 
@@ -360,22 +375,26 @@ class GroupStore(Groups):
         self.facts.next(Fact.CHUNK)
         self.facts[Fact.WATERMARK] = max(watermark, self.facts[Fact.WATERMARK])
         self.mover.expire()
-        self._cleaner.clean(self)
+        self._consolidate_worn()
+        self.released = ()
+        if snapshot or (self.options.durability == "evict" and self._cleaner.is_crowded(self)):
+            self.released = self._cleaner.clean(self)
         if self.options.durability == "log":
             self._log_news()
         if 16 * self.directory.bytes > 17 * self.directory.ample:
             self._eviction.shrink(self.directory.ample)
-        written = self.log.traffic.classes.pop(self._forever, 0)
-        if written:
-            self._cleaner.note(self.log.open[self._forever], written)
+        self._cleaner.note_written()
         if snapshot and self.options.durability == "log":
             self._history.save()
-        self.released = ()
-        if snapshot or self.options.durability == "evict":
-            self.released = self._cleaner.released()
         self._count_reads()
         self.log.rest()
         self.facts[Fact.SWEEP] = 1
+
+    @property
+    def segments(self) -> list[int]:
+        """Ordinals of the segments that this store needs."""
+        ordinals: list[int] = self._cleaner.segments[:, 0].tolist()
+        return ordinals
 
     @property
     def snapshot_bytes(self) -> int:
@@ -419,6 +438,15 @@ class GroupStore(Groups):
 
     # -- internals -------------------------------------------------------------------------
 
+    def _consolidate_worn(self) -> None:
+        """Rewrite groups in which half of the words cancel or replace others."""
+        for synopsis, wear, _ in self._wears:
+            slots = self.directory.listed(passes.list_worn, part(synopsis), FEW_WORN)
+            for some in self.portions(slots, (synopsis,)) if len(slots) else ():
+                with self._eviction.pins(some):
+                    found = self._rows(synopsis, self.mover.read(synopsis, some).live)
+                    self.rewrite(synopsis, some, wear.consolidated(found))
+
     @property
     def _keeps_inline(self) -> int:
         """Words of a group that can be stored inline with its entry: about a row of each synopsis.
@@ -434,6 +462,9 @@ class GroupStore(Groups):
         encoded = self._codecs[synopsis].encode(rows)
         expiry_at, watermark = self.memory.expiry_at[synopsis], self.facts[Fact.WATERMARK]
         slots = np.ascontiguousarray(slots)
+        for number, _, sign_at in self._wears:
+            if number == synopsis:
+                self.heap.wear(synopsis, slots, encoded, sign_at)
         done = 0
         while True:
             done = self.heap.append(synopsis, slots, encoded, done, expiry_at, watermark)

@@ -21,6 +21,7 @@ from icestream.kernels.groups.heap import (
     COLD,
     DUE,
     EXPIRY,
+    FLAG_BITS,
     FLAGS,
     GROUP,
     HEAT,
@@ -31,6 +32,7 @@ from icestream.kernels.groups.heap import (
     PAGED,
     PARTS,
     PIN,
+    PLAIN_FLAGS,
     REMINDED,
     ROOT,
     ROOT_EXPIRY,
@@ -93,19 +95,34 @@ def list_needed_reference(table: Table, slots: Ints) -> list[int]:
     return np.flatnonzero(needed[slots]).tolist()
 
 
-def list_old_reference(table: Table, at: int, last: int) -> list[int]:
-    """Return what `list_old` lists, by columns."""
+def _points_to_live(table: Table, at: int, watermark: int) -> Mask:
+    """Return which groups point to extents that may have live rows."""
     there = (table[:, at + ROOT] != NO_ROOT) & (table[:, STAMP] != 0)
-    never = (table[:, at + ROOT_EXPIRY] == _MOST) & (table[:, at + FLAGS] & STALE == 0)
-    return np.flatnonzero(there & never & (table[:, at + CHAIN] >> 32 <= last)).tolist()
+    lives = (table[:, at + ROOT_EXPIRY] > watermark) & (table[:, at + FLAGS] & STALE == 0)
+    return np.asarray(there & lives)
 
 
-def live_words_reference(table: Table, at: int) -> int:
-    """Return what `live_words` does, by columns."""
-    kept = (table[:, STAMP] != 0) & (table[:, at + ROOT] != NO_ROOT)
-    kept &= table[:, at + ROOT_EXPIRY] == _MOST
-    extents = table[kept, at + CHAIN] & 0xFFFFFFFF
-    return int(table[kept, at + COLD].sum() + LASTING_HEADER * extents.sum())
+def list_old_reference(table: Table, at: int, watermark: int, last: int) -> list[int]:
+    """Return what `list_old` lists, by columns."""
+    old = _points_to_live(table, at, watermark) & (table[:, at + CHAIN] >> 32 <= last)
+    return np.flatnonzero(old).tolist()
+
+
+def list_worn_reference(table: Table, at: int, least: int) -> list[int]:
+    """Return what `list_worn` lists, by columns."""
+    flags = table[:, at + FLAGS]
+    words = table[:, at + WORDS] + np.where(flags & WHOLE, 0, table[:, at + COLD])
+    worn = np.maximum(2 * least, words) <= 2 * (flags >> FLAG_BITS)
+    return np.flatnonzero(worn & (table[:, STAMP] != 0)).tolist()
+
+
+def extent_words_reference(table: Table, at: int, watermark: int) -> tuple[int, Ints]:
+    """Return what `extent_words` does, by columns."""
+    there = table[:, STAMP] != 0
+    unlogged = (table[there, at + WORDS] - table[there, at + CLEAN]).sum()
+    header = np.where(table[:, at + ROOT_EXPIRY] == _MOST, LASTING_HEADER, HEADER)
+    sizes = table[:, at + COLD] + header * (table[:, at + CHAIN] & 0xFFFFFFFF)
+    return int(unlogged), np.where(_points_to_live(table, at, watermark), sizes, 0)
 
 
 def words_of_reference(table: Table, parts: Ints, slots: Ints, with_cold: bool, block: int) -> Ints:
@@ -185,7 +202,7 @@ def settle_reference(
     gone = slots[is_gone]
     table[gone, at + ROOT], table[gone, at + ROOT_EXPIRY] = NO_ROOT, _LEAST
     table[gone, at + COLD] = table[gone, at + CHAIN] = 0
-    table[gone, at + FLAGS] |= WHOLE
+    table[gone, at + FLAGS] = table[gone, at + FLAGS] & PLAIN_FLAGS | WHOLE
     there = (markers != NO_ROOT) & ~is_gone
     slots, length, first = slots[there], lengths[there], oldest[there]
     markers = markers[there]

@@ -8,6 +8,7 @@ def take_rows_reference(
     epoch: int,
     due: list[bool],
     floor: list[int],
+    cleaned: list[int],
     cuts: list[tuple[int, int]],
 ) -> list[tuple[int, int]]:
     """Return position and generation of the rows taken, given id_high and if it is in range."""
@@ -15,7 +16,8 @@ def take_rows_reference(
     for number, (id_high, within) in enumerate(rows):
         home = ((id_high >> 32) * len(due)) >> 32
         if within and due[home] and floor[home] < epoch:
-            taken.append((number, sum(cut < epoch for part, cut in cuts if part == home)))
+            generation = sum(cut < epoch for part, cut in cuts if part == home)
+            taken.append((number, 2 * generation + (epoch > cleaned[home])))
     return taken
 
 

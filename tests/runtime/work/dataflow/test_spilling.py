@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,8 +9,9 @@ from icestream.plan.nodes.spilling import Spilling
 from icestream.runtime.version.quotas import ShardMemory
 from icestream.runtime.version.task import ShardReport
 from icestream.runtime.work.dataflow.spilling import (
-    IDLE_PARTITIONS,
+    TURN_PARTITIONS,
     JoinDecisions,
+    by_join,
     decided,
     facts_of,
     joins_report,
@@ -129,11 +131,20 @@ def test_growth_counts_what_left_memory_meanwhile() -> None:
     assert [each.holdings[0].growth for each in (first, second, third)] == [61, 31, 0]
 
 
-def test_idle_versions_clean_up_a_few_partitions_leaves_first() -> None:
-    many = tuple(range(2 * IDLE_PARTITIONS))
-    assert JoinDecisions(owing={1: many, 0: (3,)}).idle() == {0: (3,)}
-    assert JoinDecisions(owing={0: (), 1: many}).idle() == {1: many[:IDLE_PARTITIONS]}
-    assert JoinDecisions(owing={0: ()}).idle() == {}
+def test_partitions_of_all_joins_are_cleaned_up_in_turn() -> None:
+    owing = {1: tuple(range(TURN_PARTITIONS)), 0: (3, 5)}
+    decisions = JoinDecisions(owing=owing)
+    seen = []
+    for _ in range(4):
+        turn = decisions.turn()
+        seen += turn
+        decisions = replace(decisions, turn_ended=decisions.turn_ended_after(by_join(turn)))
+        assert JoinDecisions.from_json(decisions.to_json()).turn_ended == turn[-1]
+    every = [(0, 3), (0, 5), *((1, each) for each in owing[1])]
+    assert seen == (every * 4)[: 4 * TURN_PARTITIONS]
+    assert by_join(seen[:3]) == {0: (3, 5), 1: (0,)}
+    assert JoinDecisions(owing={0: ()}).turn() == []
+    assert decisions.turn_ended_after(None) == decisions.turn_ended_after({}) == seen[-1]
 
 
 def test_progress_reports_bytes_logged_and_bytes_spilled_apart() -> None:

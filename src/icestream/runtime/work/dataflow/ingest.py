@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -31,25 +32,23 @@ class DataflowIngest:
         self, batches: Iterable[pa.RecordBatch], out: ExchangeWriter, split: int = 0
     ) -> SplitReport:
         """Read the events of one split and send them as changes."""
-        reception = EventTimeCheck(self.plan, self.watermark, out)
         routing = Routing(self.sends)
         sent = 0
+
+        def send(events: pa.RecordBatch, times: Ints, *, late: bool = False) -> None:
+            nonlocal sent
+            for source, part, instants in self._by_source(events, times):
+                changes = _points(self._payload(part, source), instants)
+                for number, edge in enumerate(self.plan.edges):
+                    if edge.source == source and edge.late == late:
+                        sent += self._send_on(number, edge, changes, routing, out)
+
+        reception = EventTimeCheck(self.plan, self.watermark, out, partial(send, late=True))
         for batch in batches:
             events, times = reception.admit(batch)
             if events.num_rows:
-                sent += self._send(events, times, routing, out)
+                send(events, times)
         return reception.finish(sent, routing.load)
-
-    def _send(
-        self, events: pa.RecordBatch, times: Ints, routing: Routing, out: ExchangeWriter
-    ) -> int:
-        sent = 0
-        for source, part, instants in self._by_source(events, times):
-            changes = _points(self._payload(part, source), instants)
-            for number, edge in enumerate(self.plan.edges):
-                if edge.source == source:
-                    sent += self._send_on(number, edge, changes, routing, out)
-        return sent
 
     def _by_source(
         self, events: pa.RecordBatch, times: Ints

@@ -8,7 +8,9 @@ its inputs, so that a version that is made again decides the same.
 Invariants:
 1. The counts of a partition describe its resident generation
    (`test_counts_begin_anew_when_a_partition_is_spilled`).
-2. Below the threshold nothing is chosen; above it, at least the amount, and at least the excess
+2. Partitions that owe results are cleaned up in turn, those of all joins
+   (`test_partitions_of_all_joins_are_cleaned_up_in_turn`).
+3. Below the threshold nothing is chosen; above it, at least the amount, and at least the excess
    (`test_partitions_are_chosen_when_the_threshold_is_passed`,
    `test_at_least_what_is_above_the_threshold_leaves`).
 
@@ -31,8 +33,11 @@ from icestream.plan.nodes.spilling import Spilling
 from icestream.runtime.version.quotas import ShardMemory
 from icestream.runtime.version.task import ShardReport
 
-#: most partitions that an idle version cleans up
-IDLE_PARTITIONS = 32
+#: a join and one of its partitions
+Partition = tuple[int, int]
+
+#: most partitions that a version cleans up in turn
+TURN_PARTITIONS = 32
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,8 @@ class JoinDecisions:
     spills: int = 0
     #: whether the stream has ended and all state was discarded
     over: bool = False
+    #: the last partition that was cleaned up in turn
+    turn_ended: Partition = (-1, -1)
 
     def to_json(self) -> dict[str, Any]:
         """Return it for the commit."""
@@ -83,11 +90,13 @@ class JoinDecisions:
             "holdings": {str(s): [h.held, h.growth] for s, h in self.holdings.items()},
             "spills": self.spills,
             "over": self.over,
+            "turnEnded": list(self.turn_ended),
         }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> JoinDecisions:
         """Return what `to_json` wrote."""
+        turn_ended = value.get("turnEnded", (-1, -1))
         return cls(
             {int(join): tuple(each) for join, each in value["spill"].items()},
             {int(join): tuple(each) for join, each in value["owing"].items()},
@@ -96,14 +105,24 @@ class JoinDecisions:
             {int(shard): ShardMemory(*each) for shard, each in value["holdings"].items()},
             value["spills"],
             value["over"],
+            (turn_ended[0], turn_ended[1]),
         )
 
-    def idle(self) -> dict[int, tuple[int, ...]]:
-        """Return the partitions to clean up while nothing arrives: a few, leaves first."""
-        for join in sorted(self.owing):
-            if self.owing[join]:
-                return {join: self.owing[join][:IDLE_PARTITIONS]}
-        return {}
+    def turn(self) -> list[Partition]:
+        """Return the partitions to clean up next: a few, after those of the last turn."""
+        owing = [(join, each) for join in sorted(self.owing) for each in self.owing[join]]
+        later = [each for each in owing if each > self.turn_ended]
+        return [*later, *(each for each in owing if each <= self.turn_ended)][:TURN_PARTITIONS]
+
+    def turn_ended_after(self, clean_up: Mapping[int, tuple[int, ...]] | None) -> Partition:
+        """Return where the last turn ended, once some partitions, None for all, are cleaned up."""
+        return self.turn()[-1] if clean_up else self.turn_ended
+
+
+def by_join(partitions: Sequence[Partition]) -> dict[int, tuple[int, ...]]:
+    """Return the partitions of each join."""
+    joins = sorted({join for join, _ in partitions})
+    return {join: tuple(p for other, p in partitions if other == join) for join in joins}
 
 
 def facts_of(reports: Sequence[ShardReport]) -> dict[int, JoinStatistics]:

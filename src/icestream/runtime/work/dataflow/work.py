@@ -4,8 +4,8 @@ Idea: the shards of all components are numbered in one sequence, so that segment
 snapshots of a version are those of one list of shards. Later components read what a component sends
 in the same version, at the same watermark. Components that do not send to each other are one job;
 components that are fused for a version are one task, which passes changes in memory. Joins that
-defer results get instructions to spill before a version. They clean up, leaves first, in versions
-without new events: completely at the end, a few partitions otherwise.
+defer results get instructions to spill before a version. They clean up, leaves first: completely at
+the end; a few partitions in versions without new events, and in every eighth version with events.
 
 Invariants:
 1. A version contains the work of all components or of none
@@ -41,7 +41,7 @@ from icestream.runtime.version.task import ShardReport, ShardTask
 from icestream.runtime.version.work import Executor, Parcel, VersionContext, VersionResult
 from icestream.runtime.work.dataflow.ingest import DataflowIngest
 from icestream.runtime.work.dataflow.memory_use import MemoryUse
-from icestream.runtime.work.dataflow.spilling import JoinDecisions, decided, joins_report
+from icestream.runtime.work.dataflow.spilling import JoinDecisions, by_join, decided, joins_report
 from icestream.state.files import Files, LocalFiles
 from icestream.state.groups.cold.targets import SubQueryLoad, Targets, targets
 from icestream.state.groups.store import HEAP
@@ -49,6 +49,10 @@ from icestream.state.groups.store import HEAP
 #: minimum bytes of one shard of a component, and of each grouping in it with state
 LEAST_QUOTA = 16 * SLICE_BYTES
 LEAST_SHARE = 8 * SLICE_BYTES
+#: part of the threshold of joins up to which spilled partitions return to memory
+RETURN_BELOW = 0.75
+#: versions after which joins clean up a few partitions although rows arrive
+CLEAN_EVERY = 8
 
 
 @dataclass(frozen=True)
@@ -168,7 +172,7 @@ class DataflowWork:
             groups = dict.fromkeys("+".join(map(str, group)) for group, _ in wave)
             context.note(f"component {', '.join(groups)}")
         reports.sort(key=lambda report: report.shard)
-        return self._made(context, reports, instructions, shares, fusion)
+        return self._made(context, reports, instructions, clean_up, shares, fusion)
 
     def _together(self, group: tuple[int, ...], tasks: Sequence[ShardTask]) -> ShardTask:
         """Return the task of a shard in which the components of a group pass changes on."""
@@ -233,10 +237,10 @@ class DataflowWork:
         first = context.before is None and self._plan.jobs > 1
         chosen = [max(least, alike // 2) if first else alike] * count
         known = _holdings(context).of
-        # with less memory than before, shards that do not fit restart cold
-        if sum(max(least, alike // 2, each.held) for each in known.values()) > len(known) * alike:
-            known = {}
         for holdings, spare in ((instructions.holdings, alike // 4), (known, alike // 2)):
+            held = sum(max(least, spare, each.held) for each in holdings.values())
+            if held > len(holdings) * alike:
+                continue  # with less memory than before, shards that do not fit restart cold
             places = {divmod(shard, shards): held for shard, held in holdings.items()}
             found = quotas(len(places) * alike, places, max(least, spare))
             for (component, shard), quota in found.items():
@@ -248,6 +252,7 @@ class DataflowWork:
         context: VersionContext,
         reports: list[ShardReport],
         instructions: JoinDecisions,
+        clean_up: Mapping[int, tuple[int, ...]] | None,
         shares: Sequence[int],
         fusion: RunningFusion,
     ) -> VersionResult:
@@ -270,6 +275,7 @@ class DataflowWork:
             news = decided(
                 spilling, depths, reports, instructions, context.version, over=context.last
             )
+            news = replace(news, turn_ended=instructions.turn_ended_after(clean_up))
             decisions |= {"joins": news.to_json(), "waiting": any(news.owing.values())}
             facts |= joins_report(reports, news)
         return VersionResult(reports, decisions, (), facts)
@@ -309,9 +315,12 @@ class DataflowWork:
         self, context: VersionContext, instructions: JoinDecisions, *, idle: bool
     ) -> Mapping[int, tuple[int, ...]] | None:
         """Return the partitions of each join that emit deferred results; None for all."""
-        if context.flushing:
+        if context.flushing or context.is_history:
             return None
-        return instructions.idle() if idle and not any(instructions.spill.values()) else {}
+        flowing = context.version % CLEAN_EVERY == 0
+        if flowing or (idle and not any(instructions.spill.values())):
+            return by_join(instructions.turn())
+        return {}
 
     def _orders(
         self,
@@ -322,11 +331,13 @@ class DataflowWork:
         watermark: Micros,
     ) -> JoinInstructions:
         join = self._plan.specs[component].join
-        if join is None:
+        spilling = self._plan.spilling
+        if join is None or spilling is None:
             return JoinInstructions()
         return JoinInstructions(
             instructions.spill.get(join.number, ()),
             None if clean_up is None else clean_up.get(join.number, ()),
+            RETURN_BELOW * spilling.threshold,
             context.last,
             watermark,
         )
@@ -364,9 +375,10 @@ def _holdings(context: VersionContext) -> MemoryUse:
 
 
 def _facts(reports: Sequence[ShardReport]) -> dict[str, Any]:
-    """Return the statistics of cold state, summed over the shards."""
+    """Return the statistics of cold state and dropped edges, summed over the shards."""
     sums: dict[str, int] = {}
     for report in reports:
         for name, count in report.statistics.get("cold", {}).items():
             sums[name] = sums.get(name, 0) + count
-    return {"coldState": sums}
+    dropped = sum(report.statistics["dropped"] for report in reports)
+    return {"coldState": sums, "endsWithoutStart": dropped}

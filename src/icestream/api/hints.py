@@ -1,0 +1,57 @@
+"""Warnings about queries that run but rarely compute what was meant."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from icestream.operators.lifetimes.alter_lifetimes import AlterLifetimes
+from icestream.plan.nodes.events import Entered, FromSource, Left, Mapped, Node, United
+from icestream.plan.nodes.queries import Computation
+from icestream.plan.windows.lifetimes import Shifted
+
+
+class QueryWarning(UserWarning):
+    """A query that runs, but rarely computes what was meant."""
+
+
+def warn_of_instants(nodes: Sequence[Node], stacklevel: int) -> None:
+    """Warn if two of the streams that are joined consist of instants."""
+    if sum(map(_are_instants, nodes)) > 1:
+        msg = (
+            "this join pairs only events with exactly equal times, because events of both sides "
+            "live for an instant: join with within='1 hour', or let events live with "
+            "last('1 hour') or forever(); if equal times are meant, call point() on both"
+        )
+        warnings.warn(msg, QueryWarning, stacklevel=stacklevel + 1)
+
+
+def warn_of_late_events(plan: Computation, progress: Mapping[str, Any], query: str) -> None:
+    """Warn if events were too late for a source without slack; Python shows it once for a query."""
+    sources = [source.name for source in plan.sources if source.slack == 0]
+    if sources and progress["icestream"]["lateEvents"]:
+        msg = (
+            f"the query of {query} drops events that are out of order, because the slack of "
+            f"{', '.join(sources)} is 0: write ice.stream(df, time=..., slack='10 seconds'), or "
+            "give it df.withWatermark(...). query.lastProgress['icestream']['lateEvents'] counts "
+            "them, and option('lateEvents', folder) keeps them"
+        )
+        warnings.warn(msg, QueryWarning, stacklevel=2)
+
+
+def _are_instants(node: Node) -> bool:
+    """Return whether events live for an instant because nobody said how long."""
+    match node:
+        case FromSource():
+            return True
+        case Mapped(change=AlterLifetimes(lifetime=lifetime)):
+            return isinstance(lifetime, Shifted) and _are_instants(node.before)
+        case Mapped() | Entered() | Left():
+            return _are_instants(node.before)
+        case United():
+            return all(map(_are_instants, node.parts))
+    return False
+
+
+__all__ = ["QueryWarning", "warn_of_instants", "warn_of_late_events"]
