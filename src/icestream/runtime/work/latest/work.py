@@ -192,7 +192,7 @@ class UpdatesWork:
         budget = self._budget(context, waves, reading)
         order = [(context.version + n) % context.shards for n in range(context.shards)]
         watermark = watermark_of(self._plan.sources, MINUS_INFINITY, seen)
-        times = _serving_times(context, budget, order)
+        times = _serving_times(context, parcels, budget, order)
         whole = self._decide(context, total(parcels, "rows"))
         tasks = [
             context.task(
@@ -273,13 +273,17 @@ class UpdatesWork:
 
 
 def _serving_times(
-    context: VersionContext, budget: Micros, order: Sequence[int]
+    context: VersionContext, parcels: Sequence[Parcel], budget: Micros, order: Sequence[int]
 ) -> dict[int, ServingTime]:
-    """Return the time of each task, for its shards in order: the more keys wait, the more."""
+    """Return the time of each task, for its shards in order: by keys that wait and arrive."""
     before = None if context.before is None else context.before.decisions.get("waits")
-    waits = before if before and len(before) == context.shards else [0] * context.shards
+    known = before if before and len(before) == context.shards else [0] * context.shards
+    work = Counter(dict(enumerate(known)))
+    for parcel in parcels:
+        for group, rows in parcel.report.load.items():
+            work[context.routes[group]] += rows
     times: dict[int, ServingTime] = {}
     for shard in order:
         time = times.setdefault(context.placement[shard], ServingTime(budget, []))
-        time.weights.append(1.0 + waits[shard])
+        time.weights.append(1.0 + work[shard])
     return times
