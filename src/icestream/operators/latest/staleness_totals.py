@@ -102,8 +102,8 @@ class StalenessTotals:
         for keys in chain((reader.keys[here],), self._open_rows()):
             for kind in kinds:
                 sums[kind].add(keys, kind, now)
-        keys = count + self._dropped
-        application, queue = (self._closed(kind, sums[kind], keys, now) for kind in kinds)
+        count += self._dropped
+        application, queue = (self._closed(kind, sums[kind], count, now) for kind in kinds)
         self._last["at"] = now
         self._last["forgotten"] += self._dropped * float(now - self._queue.order.began)
         self._dropped = 0
