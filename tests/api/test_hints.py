@@ -13,6 +13,7 @@ from pyspark.sql import functions as sf
 import icestream as ice
 from icestream.api.events import Events
 from icestream.api.hints import QueryWarning
+from icestream.core.errors import DefinitionError
 from tests.fixtures.parquet_feed import Feed
 
 pytestmark = pytest.mark.spark
@@ -75,6 +76,46 @@ def test_a_join_of_events_that_live_does_not_warn(events: Events) -> None:
         events.forever().join(other, on="k", how="left")
         events.point().join(other.point(), on="k")
         ice.join(events, other, on="k", within="1 hour", onPressure="defer")
+
+
+def test_columns_and_text_mean_the_same(events: Events) -> None:
+    rows = events.select("k", "at", "'x' AS name")
+    pairs = [
+        (rows.where(sf.col("k") > 10), rows.where("k > 10")),
+        (rows.where((sf.col("name") == "it's") & sf.col("at").isNotNull()),) * 2,
+        (rows.select(sf.col("k"), (sf.col("k") * 2).alias("l")), rows.select("k", "k * 2 AS l")),
+        (rows.withColumn("l", sf.lower(sf.col("name"))), rows.withColumn("l", "lower(name)")),
+    ]
+    for one, other in pairs:
+        assert one._node.payload == other._node.payload
+    with pytest.raises(DefinitionError, match=r"where cannot read this column: .*price"):
+        rows.where(sf.col("price") > 10)
+    with pytest.raises(DefinitionError, match=r"where takes SQL text or a column.*got int"):
+        rows.where(10)  # type: ignore[arg-type]
+    sums = rows.forever().groupApply(
+        "k", lambda g: g.agg(ice.sum(sf.col("k") * 2).alias("n"), ice.max("k + 1").alias("m"))
+    )
+    assert sums.columns == ["k", "n", "m"]
+
+
+def test_a_missing_method_says_what_to_use(events: Events) -> None:
+    with pytest.raises(AttributeError, match=r"no 'groupBy': use groupApply\('key'"):
+        events.groupBy("k")
+    with pytest.raises(AttributeError, match=r"no 'frobnicate': they have agg, .*where"):
+        events.frobnicate()
+    assert not hasattr(events, "__array__")
+
+
+def test_a_join_without_columns_is_refused(events: Events) -> None:
+    with pytest.raises(DefinitionError, match="needs columns with equal values: on='k'"):
+        events.forever().join(events, on=[])
+
+
+def test_a_batch_beside_a_stream_is_refused(spark: SparkSession, events: Events) -> None:
+    prices = spark.sql("SELECT timestamp'2026-01-01' AS at, 1L AS k, 2L AS price")
+    static = ice.stream(prices, time="at", name="prices").events().forever()
+    with pytest.raises(DefinitionError, match=r"prices is a batch.*spark.readStream"):
+        _ = events.forever().join(static.select("k", "price"), on="k").writeStream
 
 
 def run(query: Events, folder: Path, **options: str) -> int:

@@ -107,7 +107,7 @@ def test_each_column_of_a_top_has_its_direction(
         pairs = group.select("v % 10 AS x", "v div 10 AS y")
         return pairs.top(1, by=["x", "y"], ascending=ascending)
 
-    rows = [(5, 1, 10 * y + x) for x in (1, 3) for y in (1, 2)]
+    rows: list[tuple[int, int | None, int]] = [(5, 1, 10 * y + x) for x in (1, 3) for y in (1, 2)]
     assert [row[-2:] for row in rows_of(events().forever().groupApply("k", of_group), rows)] == [
         best[0]
     ]

@@ -95,9 +95,10 @@ def test_the_newest_rows_are_written_without_a_step_and_keys_are_named_in_any_wa
     feed: Feed, tmp_path: Path
 ) -> None:
     stream = ice.stream(feed.stream(), time="ts")
-    for number, keys in enumerate([("symbol",), (["symbol"],), (sf.col("symbol"),)]):
+    keys: tuple[Any, ...] = ("symbol", ["symbol"], sf.col("symbol"))
+    for number, key in enumerate(keys):
         newest = Newest()
-        run(stream.latestBy(*keys), tmp_path / str(number), newest)
+        run(stream.latestBy(key), tmp_path / str(number), newest)
         assert newest.rows == expected(1000)
     with pytest.raises(DefinitionError, match="add it with withColumn"):
         stream.latestBy(sf.upper("symbol"))

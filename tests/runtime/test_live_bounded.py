@@ -18,11 +18,17 @@ from icestream.operators.process.per_group import StatefulProcessor
 from icestream.plan.events.queries import compiled
 from icestream.plan.nodes.events import FromSource
 from icestream.plan.nodes.queries import Source
+from tests.fixtures.checkpoints import KINDS, opened
+from tests.fixtures.checkpoints import events as events_of_kind
 from tests.fixtures.plans import INSTANT
 from tests.suites.dataflow_conformance import open_dataflow
 
 #: bytes that memory and log may have beyond three times what is live
 CONSTANT = 3 << 20
+#: the same for a kind of state with wide rows, in two shards, with its arenas
+CHURN_CONSTANT = 14 << 20
+#: groups of update windows are never forgotten
+KEYS_OF = {"update windows": 12}
 EVENTS = pa.schema(
     [("key", pa.int64()), ("kind", pa.int64()), ("since", INSTANT), ("value", pa.int64())]
 )
@@ -58,6 +64,19 @@ def held(flow: Any, folder: Path, batches: Iterator[pa.RecordBatch], budget: int
         (delivery,) = query.driver.batch(number, [[batch]])
         memory = delivery.progress["icestream"]["coldState"]["resident_bytes"]
         found.append(memory + files_of(folder / "checkpoint"))
+    return found
+
+
+def churn(kind: str, folder: Path, versions: int) -> list[int]:
+    """Run a kind of state over keys that come and go; return what it holds after each version.
+
+    These are the bytes of the checkpoint and of the arenas, kept versions included.
+    """
+    query, found = opened(kind, str(folder), keep=2), []
+    for version in range(versions):
+        query.feed(events_of_kind(query.plan, version, 1000, KEYS_OF.get(kind, 5000)))
+        found.append(files_of(folder))
+    query.close()
     return found
 
 
@@ -193,3 +212,20 @@ def test_bounded_user_state_that_is_only_written(tmp_path: Path, kind: str) -> N
 
     found = held(flow, tmp_path, batches(), 4 << 20)
     assert max(found) < 50 * 10 * 8 * 8 * 3 + CONSTANT
+
+
+@pytest.mark.parametrize("kind", ["pairs", "processors", "update joins"])
+def test_bounded_state_under_churn(tmp_path: Path, kind: str) -> None:
+    found = churn(kind, tmp_path, 90)
+    assert max(found[45:]) < 1.25 * max(found[:45]) + (1 << 20)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_bounded_every_kind_of_state_under_churn(tmp_path: Path, kind: str) -> None:
+    versions = 2000
+    found = churn(kind, tmp_path, versions)
+    # what arrived in 64 seconds, and may still change an answer, is at most this
+    live = 8 * 132_000
+    assert max(found) < 3 * live + CHURN_CONSTANT
+    assert max(found[versions // 2 :]) < 1.25 * max(found[: versions // 2]) + (1 << 20)

@@ -133,7 +133,7 @@ def test_index_serves_every_key_with_a_small_budget(tmp_path: Path) -> None:
 
 def waits_of_rare_keys(folder: Path, budget: int, schedule: str) -> list[int]:
     """Return how many batches each key that is updated once waits among overloaded ones."""
-    dice, clock, waits = random.Random(5), ManualClock(), {}
+    dice, clock, waits = random.Random(5), ManualClock(), dict[str, int]()
     plan = quotes_plan(Costly(clock, each=100), schedule=schedule, budget=SECOND)
     with staged(tight=True):
         query = open_updates(plan, folder, shards=1, budget=budget)

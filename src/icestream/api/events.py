@@ -17,11 +17,13 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
+from pyspark.sql import Column
 from pyspark.sql.types import StructType
 
+from icestream.api.column_text import sql_text
 from icestream.api.event_writer import built, columns_of
 from icestream.api.functions import AggregateExpression
-from icestream.api.hints import warn_of_instants
+from icestream.api.hints import no_attribute, warn_of_instants
 from icestream.api.shared_plan import BuiltQuery, StreamInput
 from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError
@@ -77,6 +79,21 @@ _JOINS = {
     **dict.fromkeys(("semi", "leftsemi"), "semi"),
     **dict.fromkeys(("anti", "leftanti"), "anti"),
 }
+#: what to use instead of methods of DataFrames
+_INSTEAD = {
+    "groupBy": "groupApply('key', lambda group: group.agg(...))",
+    "groupby": "groupApply('key', lambda group: group.agg(...))",
+    "drop": "select(...) with the columns that stay",
+    "withColumnRenamed": "select('old AS new', ...)",
+    "printSchema": "columns, or schema for the rows that are written",
+    "dropDuplicates": "groupApply('key', lambda group: group.top(1, by=...))",
+    "orderBy": "groupApply('key', lambda group: group.top(n, by=...))",
+    "limit": "groupApply('key', lambda group: group.top(n, by=...))",
+    "session": "session(...) of the stream, before events()",
+    "show": "writeStream.format('console').start()",
+    "write": "writeStream",
+    "leftJoin": "join(other, on=..., how='left')",
+}
 #: column that keeps events without a key from matching each other
 _ALONE = "without a key"
 #: numbers that identify sources while a query is written
@@ -98,6 +115,10 @@ class Events:
     #: the sources of the events, by tag
     _parts: Mapping[int, StreamInput] = field(repr=False)
 
+    def __getattr__(self, name: str) -> Any:
+        """Say what to use instead of a method that events do not have."""
+        raise AttributeError(no_attribute("events", name, _INSTEAD, self))
+
     @property
     def columns(self) -> list[str]:
         """Return the names of the columns.
@@ -110,18 +131,19 @@ class Events:
 
     # -- event by event --------------------------------------------------------------------
 
-    def where(self, condition: str) -> Events:
-        """Keep the events that satisfy a condition, written in SQL.
+    def where(self, condition: str | Column) -> Events:
+        """Keep the events that satisfy a condition: SQL text or a column.
 
         Examples:
             >>> long_calls = events.where("busyTime > 600")
         """
-        predicate = Predicate.bind(self._node.payload, condition)
+        text = sql_text(condition, self._node.payload, "where")
+        predicate = Predicate.bind(self._node.payload, text)
         return self._mapped(Filtering(predicate), self._node.payload, f"where {predicate.text}")
 
     filter = where
 
-    def select(self, *expressions: str) -> Events:
+    def select(self, *expressions: str | Column) -> Events:
         """Select columns, or expressions over them as in `selectExpr`; the keys of a group stay.
 
         Examples:
@@ -129,7 +151,7 @@ class Events:
             ['agent', 'minutes']
         """
         scope = self._node.scope
-        texts = list(expressions)
+        texts = [sql_text(each, self._node.payload, "select") for each in expressions]
         projection = Projection.bind(self._node.payload, texts)
         if scope is not None:
             missing = [key for key in scope.keys if key not in projection.schema.names]
@@ -138,15 +160,16 @@ class Events:
 
     selectExpr = select
 
-    def withColumn(self, colName: str, col: str) -> Events:
-        """Add a column, or replace the column of that name, with an SQL expression.
+    def withColumn(self, colName: str, col: str | Column) -> Events:
+        """Add a column, or replace the column of that name: SQL text or a column.
 
         Examples:
             >>> events.select("agent", "busyTime").withColumn("minutes", "busyTime / 60").columns
             ['agent', 'busyTime', 'minutes']
         """
         others = [_quoted(name) for name in self.columns if name != colName]
-        return self.select(*others, f"({col}) AS {_quoted(colName)}")
+        text = sql_text(col, self._node.payload, "withColumn")
+        return self.select(*others, f"({text}) AS {_quoted(colName)}")
 
     def alterLifetime(self, duration: str | int | None) -> Events:
         """Let each event live for a duration from its start; None means forever.
@@ -276,7 +299,10 @@ class Events:
         if not aggregates or not all(isinstance(e, AggregateExpression) for e in aggregates):
             msg = "agg takes Icestream's aggregates, for example ice.count(), ice.sum('price')"
             raise DefinitionError(msg)
-        texts = [[_text(column) for column in each.columns] for each in aggregates]
+        texts = [
+            [sql_text(column, self._node.payload, each.function) for column in each.columns]
+            for each in aggregates
+        ]
         inputs = list(dict.fromkeys(text for each in texts for text in each))
         named = [f"({text}) AS x{place}" for place, text in enumerate(inputs)]
         before = self.select(*map(_quoted, scope.keys), *named)
@@ -530,6 +556,9 @@ class Events:
             (each, each) if isinstance(each, str) else tuple(each)
             for each in ((on,) if isinstance(on, str) else on)
         ]
+        if not pairs:
+            msg = "a join needs columns with equal values: on='k', or on=[('a', 'b')]"
+            raise DefinitionError(msg)
         for pair in pairs:
             if len(pair) != 2:
                 msg = f"on={pair} must name a column of each of the two streams"
@@ -747,11 +776,6 @@ def _kind_of_join(how: str) -> str:
         msg = f"how={how!r} is not a kind of join: use inner, left, right, full, semi or anti"
         raise DefinitionError(msg)
     return kind
-
-
-def _text(column: object) -> str:
-    """Return the SQL text of a column that was given by name or as text."""
-    return str(column).removeprefix("Column<'").removesuffix("'>")
 
 
 def _quoted(name: str) -> str:

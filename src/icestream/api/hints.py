@@ -1,4 +1,4 @@
-"""Warnings about queries that run but rarely compute what was meant."""
+"""Hints: what to use instead of a missing method, and what a query that runs may not mean."""
 
 from __future__ import annotations
 
@@ -14,6 +14,14 @@ from icestream.plan.windows.lifetimes import Shifted
 
 class QueryWarning(UserWarning):
     """A query that runs, but rarely computes what was meant."""
+
+
+def no_attribute(what: str, name: str, instead: Mapping[str, str], owner: object) -> str:
+    """Return the message for an attribute that does not exist: what to use, or what there is."""
+    if name in instead:
+        return f"{what} have no {name!r}: use {instead[name]}"
+    known = ", ".join(each for each in dir(type(owner)) if not each.startswith("_"))
+    return f"{what} have no {name!r}: they have {known}"
 
 
 def warn_of_instants(nodes: Sequence[Node], stacklevel: int) -> None:
@@ -54,4 +62,4 @@ def _are_instants(node: Node) -> bool:
     return False
 
 
-__all__ = ["QueryWarning", "warn_of_instants", "warn_of_late_events"]
+__all__ = ["QueryWarning", "no_attribute", "warn_of_instants", "warn_of_late_events"]

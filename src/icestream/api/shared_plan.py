@@ -147,7 +147,15 @@ def _view(frame: DataFrame, statement: Statement, keys: _Columns, inputs: _Colum
 
 
 def sources_of(parts: Sequence[StreamInput]) -> tuple[Source, ...]:
-    """Return the sources of a shared plan under unique names."""
+    """Return the sources of a shared plan under unique names; refuse batches beside streams."""
+    batches = [part.name for part in parts if not part.frame.isStreaming]
+    if 0 < len(batches) < len(parts):
+        msg = (
+            f"{', '.join(batches)} is a batch DataFrame, but others of this query are streams: "
+            "read it with spark.readStream, or join it in Spark, with df.join(batch, ...), before "
+            "ice.stream(...)"
+        )
+        raise DefinitionError(msg)
     names = [part.name for part in parts]
     return tuple(
         Source(

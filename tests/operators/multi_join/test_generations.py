@@ -79,8 +79,8 @@ def test_parity_generations_beside_a_recount(
             for epoch in epochs:
                 begin, end = generations.cut_begins()[partition : partition + 2]
                 assert (generations.cuts[begin:end, 1] < epoch).sum() == number
-        ended = [epoch for each in lists[:-1] for epoch in each]
-        assert generations.last_cuts()[partition] >= max(ended, default=0)
+        over = [epoch for each in lists[:-1] for epoch in each]
+        assert generations.last_cuts()[partition] >= max(over, default=0)
         later = [epoch for each in lists[1:] for epoch in each]
         assert generations.first_cuts()[partition] < min(later, default=np.iinfo(np.int64).max + 1)
 

@@ -313,26 +313,25 @@ def test_a_partition_in_memory_is_left_there_by_clean_up(tmp_path: Path) -> None
 
 def test_clean_up_evicts_nothing(tmp_path: Path) -> None:
     run = Run(JoinSpace(str(tmp_path), spec_of(2)))
-    clean = {"fill": 0.0}
     with run.space.version() as join:
         run.send(join, 0, [(1, 0, INFINITY, (1,))])
         join.spill(np.arange(8))
     with run.space.version() as join:
         run.send(join, 1, [(1, 0, INFINITY, ("a", 1, None))])
         sizes = join.sizes()
-        run.made += events_of(join.clean_up(**clean))
+        run.made += events_of(join.clean_up(fill=0.0))
         np.testing.assert_array_equal(join.sizes(), sizes)
         assert not join.dirty().any()
     assert sum(run.made.values()) == 1
     with run.space.version() as join:
         run.send(join, 0, [(1, 0, INFINITY, (2,))])
         assert sum(run.made.values()) == 2  # with the row that stayed in memory
-        assert not list(join.clean_up(**clean))
+        assert not list(join.clean_up(fill=0.0))
         run.send(join, 1, [])
     with run.space.version() as join:
         run.send(join, 1, [(1, 0, INFINITY, ("b", 2, None))])
         assert sum(run.made.values()) == 3
-        run.made += events_of(join.clean_up(**clean))
+        run.made += events_of(join.clean_up(fill=0.0))
     run.check()
 
 

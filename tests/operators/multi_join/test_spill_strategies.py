@@ -19,6 +19,7 @@ from icestream.operators.multi_join.spill_strategies import (
     RANDOM,
     STRATEGIES,
     PartitionStatistics,
+    SpillRanking,
     chosen,
     horizon,
     productivity,
@@ -218,3 +219,12 @@ def test_statistics_that_do_not_belong_together_are_refused() -> None:
     ids = np.zeros(1, dtype=np.int64)
     with pytest.raises(ValueError, match="one value for each group"):
         PartitionStatistics(ids, ids, ids, one, two)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "left"), [("local_output", 2), ("global_output", 1), ("largest", 3)]
+)
+def test_a_full_shard_follows_the_strategy(strategy: str, left: int) -> None:
+    sizes, outputs = np.array([0, 10, 10, 20]), np.array([0, 9, 1, 30])
+    ranking = SpillRanking(strategy, 0.1, np.array([0.0, 1.0, 9.0, 30.0]), np.zeros(4))
+    assert ranking.leaving(sizes, outputs, 1).tolist() == [left]

@@ -99,3 +99,10 @@ def test_part_of_a_batch_counts_only_its_own_bytes() -> None:
 def test_a_rate_that_is_no_part_is_refused(rate: float) -> None:
     with pytest.raises(DefinitionError, match="above 0 and at most 1"):
         Tracer(TREE, PARTITIONS, rate, 0)
+
+
+def test_rows_without_a_key_came_through_another_join() -> None:
+    rows = pa.record_batch({"k": pa.array([1, None, 2, None]), "l": pa.array([None, 7, None, 8])})
+    tracer = Tracer([Lineage(0, ("k",)), Lineage(1, ("l",))], 4, 1.0, 0)
+    found = tracer.trace(rows)
+    assert [counts.sum() for counts, _ in found.values()] == [2, 2]

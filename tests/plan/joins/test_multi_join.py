@@ -50,7 +50,7 @@ def test_numbers_of_other_widths_are_comparable(one: pa.DataType, other: pa.Data
         identified(pa.record_batch([pa.array([-3, 0, 7], kind)], names=["k"]), ("k",))
         for kind in (one, other)
     ]
-    np.testing.assert_array_equal(*identities)
+    np.testing.assert_array_equal(identities[0], identities[1])
 
 
 def test_a_null_in_a_key_joins_nothing() -> None:

@@ -86,6 +86,21 @@ def test_joins_pass_on_the_keys_of_joins_behind_a_filter_that_stays() -> None:
     assert flow.views[0].payload.names == ["a", "b"]
 
 
+def test_rows_of_a_union_are_traced_to_the_joins_of_their_part() -> None:
+    a, b, c, d, _ = sources(None)
+    ab = deferred(a, b, on=[("a1", "b1")]).select("a2 AS k", "a AS x")
+    ac = deferred(a, c, on=[("a2", "c2")]).select("c1 AS k", "c AS x")
+    united = ab.union(ac, b.select("b2 AS k", "b AS x"))
+    flow = flow_of(deferred(united, d, on=[("k", "d1")]).select("x", "d"), 4)
+    traces = [s for steps in flow.components for s in steps if isinstance(s, Trace)]
+    assert [[each.join for each in s.lineages] for s in traces] == [[0, 1], [0, 1], [2, 0, 1]]
+    assert [s.stored for s in traces] == [True, True, False]
+    for trace in traces:
+        for each in trace.lineages:
+            assert set(each.columns) <= set(trace.payload.names)
+    assert flow.views[0].payload.names == ["x", "d"]
+
+
 def test_a_key_that_is_shown_is_not_carried_twice() -> None:
     a, b, _, _, _ = sources(None)
     flow = flow_of(deferred(a, b, on=[("a1", "b1")]).select("a1 AS key", "a + b AS sum"), 2)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.operators.dataflow.stores import SMALL
 from icestream.operators.multi_join.operator import FILL, MultiJoin
 from icestream.operators.multi_join.spec import MultiJoinSpec
+from icestream.operators.multi_join.spill_strategies import SpillRanking
 from icestream.operators.protocol import PastVersion, Shard
 from icestream.state.groups.spec import Groups
 from icestream.state.versions.commits import BASE
@@ -46,6 +47,8 @@ class JoinInstructions:
     fill: float = FILL
     #: whether no more input arrives: partitions are discarded after clean-up
     last: bool = False
+    #: which partitions leave if the shard is full
+    ranking: SpillRanking = field(default_factory=SpillRanking)
     #: the watermark of the join's inputs
     watermark: Micros = MINUS_INFINITY
 
@@ -61,7 +64,7 @@ class JoinStores:
         self._shard = shard
         self._spec = spec
         self._orders = orders
-        self.join = MultiJoin(spec, shard, JOINED)
+        self.join = MultiJoin(spec, shard, JOINED, orders.ranking)
         self.join.reserve(self.gathered_bytes)
         #: bytes for rows, without their buffers
         self._room = quota - shard.account.held

@@ -61,6 +61,7 @@ from icestream.operators.multi_join.recovery import JoinRecovery
 from icestream.operators.multi_join.resident import Resident
 from icestream.operators.multi_join.results import JoinResults, Members
 from icestream.operators.multi_join.spec import MultiJoinSpec
+from icestream.operators.multi_join.spill_strategies import SpillRanking
 from icestream.operators.protocol import PastVersion, Shard
 from icestream.state.budget import Refused, fail
 from icestream.state.snapshot_schedule import SnapshotSchedule
@@ -72,8 +73,6 @@ USES = 3
 CHUNK_ROWS = 16_384
 #: maximum bytes of a record of rows
 RECORD_BYTES = 65_536
-#: share of the resident bytes that is spilled when there is no room
-SPILLED = 0.3
 #: share of the quota up to which partitions return to memory, unless the caller gives another
 FILL = 0.6
 #: share of the resident words that must have ended before the rest is compacted
@@ -87,12 +86,19 @@ COUNTS = ("rows", "early", "late", "logged_bytes", "spilled_bytes", "spills", "f
 class MultiJoin:
     """One join in one shard."""
 
-    def __init__(self, spec: MultiJoinSpec, shard: Shard, lifetime: str) -> None:
+    def __init__(
+        self,
+        spec: MultiJoinSpec,
+        shard: Shard,
+        lifetime: str,
+        ranking: SpillRanking | None = None,
+    ) -> None:
         """Attach to the shard's arena; `lifetime` is the class of the segments with its rows.
 
         That class belongs to the join, which seals it; its segments never expire but are
-        `released`.
+        `released`. If there is no room, partitions leave by their ranking.
         """
+        self._ranking = ranking or SpillRanking()
         self._spec = spec
         self._shard = shard
         self._lifetime = lifetime
@@ -275,16 +281,11 @@ class MultiJoin:
                 return
 
     def _relieve(self, size: int) -> bool:
-        """Spill the least productive partitions; return False if there are none."""
-        sizes, outputs = self.sizes(), self.outputs()
-        resident = np.flatnonzero(sizes)
-        if not len(resident):
+        """Spill the partitions that the strategy ranks lowest; return False if there are none."""
+        sizes = self.sizes()
+        if not sizes.any():
             return False
-        productivity = outputs[resident] / sizes[resident]
-        ranked = resident[np.lexsort((-sizes[resident], productivity))]
-        enough = np.cumsum(sizes[ranked]) >= max(size, int(SPILLED * sizes.sum()))
-        count = int(np.argmax(enough)) + 1 if enough.any() else len(ranked)
-        self.spill(ranked[:count])
+        self.spill(self._ranking.leaving(sizes, self.outputs(), size))
         self._counts["forced_spills"] += 1
         return True
 
@@ -335,7 +336,7 @@ class MultiJoin:
     def _return(self, partitions: Ints, fill: float) -> None:
         """Read partitions that owe nothing back into memory, the most productive first."""
         facts, budget = np.array(self._resident.facts), self._shard.account.budget
-        away = partitions[(facts[partitions, k.OLDER] > 0) & (facts[partitions, k.NEWS] == 0)]
+        away = partitions[(facts[partitions, k.OLDER] > 0) & ~self.dirty()[partitions]]
         ranked = away[np.argsort(-facts[away, k.OUTPUTS], kind="stable")]
         sizes = self._history.sizes_on_log(self._numbers["watermark"])[ranked]
         fits = np.cumsum(sizes) <= fill * budget.total - (budget.total - budget.free)

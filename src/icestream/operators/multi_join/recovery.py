@@ -141,7 +141,7 @@ class JoinRecovery:
         words = (records[:, WORDS] + ROW_WORDS * records[:, ROWS]) / (last - first + 1)
         steps = np.bincount(first, words, partitions + 1)
         steps -= np.bincount(last + 1, words, partitions + 1)
-        return 8.0 * np.cumsum(steps)[:-1]
+        return np.asarray(8.0 * np.cumsum(steps)[:-1], dtype=np.float64)
 
     def away_rows(self, partitions: Mask, watermark: int) -> Iterator[LoggedRows]:
         """Yield rows of partitions that have not ended and are not resident."""

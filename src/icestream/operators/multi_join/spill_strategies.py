@@ -85,6 +85,33 @@ class PartitionStatistics:
         return len(self.join)
 
 
+@dataclass(frozen=True)
+class SpillRanking:
+    """Which partitions of one join in one shard leave when the shard is full."""
+
+    strategy: str = LOCAL_OUTPUT
+    #: fraction of the resident bytes that leaves at once
+    amount: float = 0.3
+    #: results of the whole query, and bytes that later joins store, by partition
+    results: Floats | None = None
+    kept: Floats | None = None
+    seed: int = 0
+
+    def leaving(self, sizes: Ints, outputs: Ints, needed: int) -> Ints:
+        """Return partitions with at least `needed` bytes, given bytes and results of the join."""
+        nothing = np.zeros(len(sizes))
+        results = nothing if self.results is None else self.results
+        statistics = PartitionStatistics(
+            join=np.zeros(len(sizes), dtype=np.int64),
+            partition=np.arange(len(sizes)),
+            size=sizes,
+            output=outputs.astype(np.float64) if self.strategy == LOCAL_OUTPUT else results,
+            inter=nothing if self.kept is None else self.kept,
+        )
+        amount = max(needed, int(self.amount * sizes.sum()))
+        return np.flatnonzero(chosen(statistics, amount, self.strategy, {0: 0}, self.seed))
+
+
 def chosen(
     statistics: PartitionStatistics,
     amount: int,

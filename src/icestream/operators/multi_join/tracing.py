@@ -46,6 +46,14 @@ class Lineage:
     columns: tuple[str, ...]
 
 
+def _complete(rows: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
+    """Return rows that came through a join: of a union, those without a null in its key."""
+    for name in columns:
+        if rows.column(name).null_count:
+            rows = rows.filter(rows.column(name).is_valid())
+    return rows
+
+
 class Tracer:
     """Counts rows, and their bytes, by partition of the joins they came through."""
 
@@ -80,7 +88,7 @@ class Tracer:
         sample = self._sample(rows)
         found: dict[int, Floats] = {}
         for lineage in self._lineages:
-            id_high, _ = identified(sample, lineage.columns)
+            id_high, _ = identified(_complete(sample, lineage.columns), lineage.columns)
             places = partitions_of(id_high, self._partitions)
             counts = np.bincount(places, minlength=self._partitions) / self._rate
             found[lineage.join] = found.get(lineage.join, 0.0) + counts

@@ -212,7 +212,8 @@ class _Building:
             self._places[id(node)] = tuple(self._trace(each, lineages, stored) for each in places)
 
     def _trace(self, place: _Place, lineages: tuple[Lineage, ...], stored: bool) -> _Place:
-        assert place.component is not None
+        if place.component is None:
+            return place
         step = Trace((place.step,), place.payload, 0, lineages, stored)
         return replace(place, step=self._add(place.component, step))
 

@@ -12,8 +12,7 @@ Invariants:
 3. A join has a higher number than those whose results it reads
    (`test_joins_are_numbered_leaves_first`).
 
-Limits: rows of a union are not traced further back; a join whose results are used twice is not
-merged into another.
+Limits: a join whose results are used twice is not merged into another.
 """
 
 from __future__ import annotations
@@ -21,10 +20,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pyarrow as pa
 
 from icestream.core.errors import DefinitionError
+from icestream.operators.dataflow.padding import Padding
 from icestream.operators.dataflow.steps import Filtering, Projecting
 from icestream.operators.lifetimes.alter_lifetimes import AlterLifetimes
 from icestream.operators.multi_join.tracing import Lineage
@@ -226,7 +227,43 @@ def _carrying(node: Node, made: Callable[[Node], Node], tree: JoinTree) -> tuple
             if source is node.before:
                 return node, tree.lineage(source)
             return replace(node, before=source, payload=source.payload), tree.lineage(source)
+        case United(scope=None):
+            return _carrying_union(node, tuple(map(made, node.parts)), tree)
     return _rebuilt(node, lambda each: shown_only(made(each), each.payload)), ()
+
+
+def _carrying_union(node: United, parts: tuple[Node, ...], tree: JoinTree) -> tuple[Node, Lineages]:
+    """Return a union whose rows carry the keys of the joins of their part, and nulls for others."""
+    hidden: dict[str, pa.Field] = {}
+    lineages: dict[tuple[int, int], Lineage] = {}
+    texts: list[list[str]] = []
+    for part in parts:
+        texts.append([_quoted(name) for name in node.payload.names])
+        for number, lineage in enumerate(tree.lineage(part)):
+            fields = [part.payload.field(name) for name in lineage.columns]
+            shown = tuple(
+                f"{HIDDEN}_union{lineage.join}_{number}_{place}_{each.type}"
+                for place, each in enumerate(fields)
+            )
+            lineages[lineage.join, number] = Lineage(lineage.join, shown)
+            for name, each in zip(shown, fields, strict=True):
+                hidden[name] = each.with_name(name).with_nullable(True)
+                texts[-1].append(f"{_quoted(each.name)} AS {_quoted(name)}")
+    if not hidden:
+        return (node if parts == node.parts else replace(node, parts=parts)), ()
+    columns = pa.schema([*node.payload, *hidden.values()])
+    padded = tuple(_padded(*each, columns) for each in zip(parts, texts, strict=True))
+    return replace(node, parts=padded, payload=columns), tuple(lineages.values())
+
+
+def _padded(node: Node, texts: Sequence[str], columns: pa.Schema) -> Node:
+    """Return the chosen columns of a node, and nulls in those that it lacks."""
+    chosen = Projection.bind(node.payload, texts)
+    fields: dict[str, Any] = {"scope": node.scope, "grows": node.grows, "reach": node.reach}
+    projected = Mapped(
+        chosen.schema, **fields, before=node, change=Projecting(chosen), text="keys of joins"
+    )
+    return Mapped(columns, **fields, before=projected, change=Padding(columns), text="pad keys")
 
 
 def shown_only(node: Node, payload: pa.Schema) -> Node:
@@ -319,8 +356,11 @@ def _wider(projection: Projection, source: Node, lineages: Lineages) -> tuple[Pr
 
 
 def _projection(schema: pa.Schema, names: Sequence[str]) -> Projection:
-    quoted = ["`" + name.replace("`", "``") + "`" for name in names]
-    return Projection.bind(schema, quoted)
+    return Projection.bind(schema, list(map(_quoted, names)))
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
 
 
 __all__ = ["JoinTree", "join_tree", "shown_only"]

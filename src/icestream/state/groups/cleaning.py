@@ -203,7 +203,7 @@ class Cleaner:
         bounds = np.array([0, len(words)])
         counts = np.empty((3, 1), dtype=np.int64)
         k.sift(words, bounds, none, self._expiry_at[synopsis], watermark, *counts)
-        return int(bounds[1]) / cold
+        return int(bounds[1]) / int(cold)
 
 
 def _sampled(store: CleanableStore) -> tuple[Ints, int]:

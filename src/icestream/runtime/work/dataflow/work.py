@@ -31,6 +31,7 @@ from icestream.operators.dataflow.component import ComponentOperator
 from icestream.operators.dataflow.join_step import JoinInstructions, JoinStores
 from icestream.operators.dataflow.stores import ShardStores
 from icestream.operators.grid.slice_log import SLICE_BYTES
+from icestream.operators.multi_join.spill_strategies import SpillRanking
 from icestream.operators.protocol import Emitted, Operator, Shard
 from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.fuse.running_fusion import RunningFusion
@@ -339,6 +340,13 @@ class DataflowWork:
             None if clean_up is None else clean_up.get(join.number, ()),
             RETURN_BELOW * spilling.threshold,
             context.last,
+            SpillRanking(
+                spilling.strategy,
+                spilling.amount,
+                instructions.results.get(join.number),
+                instructions.kept.get(join.number),
+                context.version,
+            ),
             watermark,
         )
 

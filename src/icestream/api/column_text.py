@@ -1,0 +1,51 @@
+"""Spark's columns as SQL text, for rows that have left the JVM.
+
+Idea: Spark resolves a column against an empty DataFrame with the same columns; the resolved
+expression has a text that the package's own parser reads.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, SparkSession
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import StructField, StructType
+
+from icestream.core.errors import DefinitionError
+
+
+def sql_text(expression: object, payload: pa.Schema, method: str) -> str:
+    """Return an expression over some columns as text; it is text, or a column of Spark."""
+    if isinstance(expression, str):
+        return expression
+    if not isinstance(expression, Column):
+        msg = (
+            f"{method} takes SQL text or a column, for example {method}('price > 10') or "
+            f"{method}(F.col('price') > 10); got {type(expression).__name__}"
+        )
+        raise DefinitionError(msg)
+    if _kind(expression) in ("UnresolvedAttribute", "SqlExpression"):
+        return str(expression).removeprefix("Column<'").removesuffix("'>")
+    fields = [StructField(each.name, from_arrow_type(each.type), each.nullable) for each in payload]
+    nothing = SparkSession.active().createDataFrame([], StructType(fields))
+    try:
+        analyzed = nothing.select(expression)._jdf.queryExecution().analyzed()
+    except AnalysisException as error:
+        reason = str(error).split(";", maxsplit=1)[0].split("\n", maxsplit=1)[0]
+        msg = f"{method} cannot read this column: {reason}. The columns are {payload.names}"
+        raise DefinitionError(msg) from None
+    (found,) = (analyzed.projectList().apply(at) for at in range(analyzed.projectList().size()))
+    made_up = found.getClass().getSimpleName() == "Alias" and _kind(expression) != "Alias"
+    return str((found.child() if made_up else found).sql())
+
+
+def _kind(column: Column) -> str:
+    """Return the kind of a column: a name, text, an alias or something else."""
+    node: Any = column._jc.node  # a method of Java
+    return str(node().getClass().getSimpleName())
+
+
+__all__ = ["sql_text"]
