@@ -37,8 +37,10 @@ LOADS = (5, 20)
 MOST_BATCH = 1.2
 LEAST_APPEND = 10
 LEAST_SHEDDING = 1.8
-#: allowed error of the simulator's prediction, in addition to one interval
+#: allowed ratio of the staleness to the prediction at the machine's capacity plus one interval
 MOST_OFF = 1.25
+#: share of the answers that the machine could compute
+LEAST_ANSWERS = 0.85
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,18 +112,19 @@ def summarise(found: Figures, scale: Scale) -> dict[str, Any]:
             "longest_batch_s": max(mine["batches"], default=None) if mine else None,
             "longest_append_batch_s": max(append["batches"], default=None) if append else None,
             "answers_per_second": mine["answers_per_second"] if mine else None,
-            "predicted_s": _predicted(load, scale, mine["answers_per_second"]) if mine else None,
+            "possible_per_second": CORES / scale.cost,
+            "predicted_s": _predicted(load, scale),
             "append_times": _ratio(append, stale),
             "shedding_times": _ratio(shedding, stale),
         }
     return figures
 
 
-def _predicted(load: int, scale: Scale, answers: float) -> float:
-    """Return the staleness that the simulator predicts for a server with this many results."""
+def _predicted(load: int, scale: Scale) -> float:
+    """Return the staleness that the simulator predicts if the cores do nothing but the step."""
     shares = np.arange(1, scale.keys + 1, dtype=np.float64) ** -SKEW
     rates = load * CORES / scale.cost * shares / shares.sum()
-    return predict(rates, 1 / max(answers, 1e-9), SCHEDULE).application
+    return predict(rates, scale.cost / CORES, SCHEDULE).application
 
 
 def _ratio(peer: Any, stale: float | None) -> float | None:
@@ -138,9 +141,11 @@ def judge(figures: Figures, size: Size) -> tuple[Bar, ...]:
         if size == Size.FULL:
             bars.append(Bar.at_least(f"{load}: append", LEAST_APPEND, each["append_times"]))
         bars.append(Bar.at_least(f"{load}: shedding", LEAST_SHEDDING, each["shedding_times"]))
-        stale, predicted = each["staleness_s"], each["predicted_s"]
-        off = None if stale is None else stale / (MOST_OFF * predicted + INTERVAL)
-        bars.append(Bar.at_most(f"{load}: measured / predicted", 1, off))
+        stale, answers = each["staleness_s"], each["answers_per_second"]
+        off = None if stale is None else stale / (each["predicted_s"] + INTERVAL)
+        bars.append(Bar.at_most(f"{load}: measured / (predicted + interval)", MOST_OFF, off))
+        used = None if answers is None else answers / each["possible_per_second"]
+        bars.append(Bar.at_least(f"{load}: answers / possible", LEAST_ANSWERS, used))
     return tuple(bars)
 
 

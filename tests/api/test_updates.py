@@ -91,6 +91,38 @@ def test_steps_over_one_stream_share_a_queue_and_every_event_goes_beside_it(
     assert one.count == other.count <= 20
 
 
+def test_the_newest_rows_are_written_without_a_step_and_keys_are_named_in_any_way(
+    feed: Feed, tmp_path: Path
+) -> None:
+    stream = ice.stream(feed.stream(), time="ts")
+    keys: tuple[Any, ...] = ("symbol", ["symbol"], sf.col("symbol"))
+    for number, key in enumerate(keys):
+        newest = Newest()
+        run(stream.latestBy(key), tmp_path / str(number), newest)
+        assert newest.rows == expected(1000)
+    with pytest.raises(DefinitionError, match="add it with withColumn"):
+        stream.latestBy(sf.upper("symbol"))
+
+
+def test_a_checkpoint_of_any_trigger_is_drained_with_available_now(
+    feed: Feed, tmp_path: Path
+) -> None:
+    newest = Newest()
+
+    def writer() -> Any:
+        result = ice.stream(feed.stream(), time="ts").latestBy("symbol").apply(same, SCORES)
+        chosen = result.writeStream.foreachBatch(newest)
+        return chosen.option("checkpointLocation", str(tmp_path / "chk"))
+
+    for last in (1500, 2000):
+        query = writer().trigger(processingTime="100 milliseconds").start()
+        query.processAllAvailable()
+        query.stop()
+        feed.add(quotes(last - 500, last))
+        writer().trigger(availableNow=True).start().awaitTermination()
+        assert newest.rows == expected(last)
+
+
 def test_all_available_is_processed_when_nothing_waits(feed: Feed, tmp_path: Path) -> None:
     newest = Newest()
     result = ice.stream(feed.stream(), time="ts").latestBy("symbol", budget="5 milliseconds")
@@ -154,7 +186,9 @@ def test_oracle_windows_answer_as_the_library_does(
     wanted: list[tuple[Any, ...]] = []
     for first in (0, 500):
         batch = quotes(first, first + 500).combine_chunks().to_batches()[0]
-        plain.enqueue(batch, batch.column("ts").cast(pa.int64()).to_numpy())
+        times = batch.column("ts").cast(pa.int64()).to_numpy()
+        plain.enqueue(batch, times)
+        plain.advance(int(times.max()) // 1000 * 1000)
         for row in plain.serve(10_000).to_pylist():
             wanted.append((row["symbol"], row["window_end"], row["n"], row["total"]))
 

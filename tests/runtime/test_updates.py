@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -220,6 +221,21 @@ def test_staleness_is_that_of_the_definition(tmp_path: Path) -> None:
     )
 
 
+def test_replayed_updates_are_as_stale_as_they_are_old(tmp_path: Path) -> None:
+    age = 400_000_000 * SECOND
+    clock = ManualClock(1_700_000_000 * SECOND)
+    query = open_updates(quotes_plan(Costly(clock, each=1)), tmp_path, shards=1)
+    for number in range(4):
+        clock.at += SECOND
+        quotes = [(f"s{key}", number, clock.at - age) for key in range(30)]
+        (delivery,) = query.driver.batch(number, splits_of(quotes))
+    for name in ("staleness", "queueStaleness", "totalStaleness", "totalQueueStaleness"):
+        stale = reported(delivery)[name]
+        assert stale["averageMs"] <= stale["maxMs"]
+        assert stale["maxMs"] == pytest.approx(age / 1000, rel=0.01)
+        assert stale["p50Ms"] >= 0.45 * age / 1000
+
+
 def test_bounded_a_version_logs_one_row_for_each_key(tmp_path: Path) -> None:
     plan = quotes_plan(Costly(ManualClock()), budget=105_000)
     query = open_updates(plan, tmp_path, shards=1)
@@ -390,6 +406,82 @@ def test_bounded_keys_without_news_are_forgotten(restart: bool, tmp_path: Path) 
             assert reported(delivery)["served"] == 20
             most = max(most, reported(delivery)["keys"])
     assert 100 <= most <= 140
+
+
+def test_one_time_from_the_future_forgets_nobody(tmp_path: Path) -> None:
+    clock = ManualClock()
+    plan = quotes_plan(Costly(clock, each=1), budget=SECOND)
+    plan = replace(plan, latest=Latest(("symbol",), "inplace", forget=60 * SECOND))
+    query = open_updates(plan, tmp_path, shards=1)
+    for number in range(4):
+        clock.at = (number + 1) * SECOND
+        batch: list[Quote] = [(f"s{n}", number, number * SECOND) for n in range(20) if number == 0]
+        batch += [("ahead", 1, 10**15)] if number == 1 else [("b", number, number * SECOND)]
+        (delivery,) = query.driver.batch(number, splits_of(batch))
+    assert reported(delivery)["keys"] == 22
+
+
+def test_forgotten_keys_count_in_averages_as_long_as_they_were_known(tmp_path: Path) -> None:
+    clock = ManualClock()
+    plan = quotes_plan(Costly(clock, each=1), budget=SECOND)
+    plan = replace(plan, latest=Latest(("symbol",), "inplace", forget=5 * SECOND))
+    query = open_updates(plan, tmp_path, shards=1)
+    for number in range(12):
+        clock.at = (number + 1) * SECOND
+        symbols = [f"old{n}" for n in range(500)] if number == 0 else ["a", "b"]
+        quotes = [(symbol, number, number * SECOND) for symbol in symbols]
+        (delivery,) = query.driver.batch(number, splits_of(quotes))
+        for name in ("totalStaleness", "totalQueueStaleness"):
+            stale = reported(delivery)[name]
+            assert stale["averageMs"] <= stale["maxMs"]
+    assert reported(delivery)["keys"] == 2
+    # each old key was stale for a second, of the seven for which it was known
+    assert reported(delivery)["totalStaleness"]["averageMs"] < 200
+
+
+def test_steps_over_every_event_report_no_staleness(tmp_path: Path) -> None:
+    clock = ManualClock()
+    query = open_updates(quotes_plan(Costly(clock), schedule=None), tmp_path)
+    (delivery,) = query.driver.batch(0, splits_of([("a", 1, 1)]))
+    assert not [name for name in reported(delivery) if "taleness" in name]
+
+
+def restarted_order(
+    seed: int, schedule: str, folder: Path, *, lost: bool
+) -> list[list[tuple[str, int]]]:
+    """Return what batches serve, in order; with `lost` the local disk is lost before each."""
+    dice, clock, found = random.Random(seed), ManualClock(), []
+    symbols, served = dice.choice([5, 30, 200]), dice.choice([1, 3, 12])
+    plan = quotes_plan(Costly(clock, each=50_000), schedule=schedule, budget=served * 50_000)
+    with staged():
+        query = open_updates(plan, folder, shards=1)
+        for number in range(dice.randrange(6, 25)):
+            clock.at = max(clock.at, (number + 1) * SECOND)
+            batch: list[Quote] = []
+            for price in range(dice.choice([0, 1, 10, 60])):
+                at = number * SECOND + dice.randrange(SECOND)
+                at = at // 100_000 * 100_000 if dice.random() < 0.5 else at
+                batch.append((f"s{int(symbols * dice.random() ** 2)}", price, at))
+            if lost:
+                shutil.rmtree(folder / "local", ignore_errors=True)
+                query = open_updates(plan, folder, shards=1)
+            rows = query.feed(splits_of(batch), number).to_pylist()
+            found.append([(row["symbol"], row["price"]) for row in rows])
+    return found
+
+
+SEEDS = [pytest.param(n, marks=pytest.mark.slow) if n > 3 else n for n in range(100)]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_oracle_a_lost_disk_serves_the_same_keys_in_the_same_order(
+    seed: int, schedule: str, tmp_path: Path
+) -> None:
+    runs = [
+        restarted_order(seed, schedule, tmp_path / str(lost), lost=lost) for lost in (False, True)
+    ]
+    assert runs[0] == runs[1]
 
 
 def switching_plan(clock: ManualClock) -> Updates:

@@ -131,6 +131,38 @@ def test_index_serves_every_key_with_a_small_budget(tmp_path: Path) -> None:
     assert not plain.waiting
 
 
+def waits_of_rare_keys(folder: Path, budget: int, schedule: str) -> list[int]:
+    """Return how many batches each key that is updated once waits among overloaded ones."""
+    dice, clock, waits = random.Random(5), ManualClock(), dict[str, int]()
+    plan = quotes_plan(Costly(clock, each=100), schedule=schedule, budget=SECOND)
+    with staged(tight=True):
+        query = open_updates(plan, folder, shards=1, budget=budget)
+        for number in range(40):
+            clock.at = (number + 1) * SECOND
+            batch: list[Quote] = [
+                (f"often {dice.randrange(3000)}", n, number * SECOND + dice.randrange(SECOND))
+                for n in range(800)
+            ]
+            if number == 1:
+                batch += [(f"once {n}", n, SECOND + n) for n in range(200)]
+            for row in query.feed(splits_of(batch), number).to_pylist():
+                if row["symbol"].startswith("once"):
+                    waits.setdefault(row["symbol"], number - 1)
+    return sorted(waits.values())
+
+
+@pytest.mark.usefixtures("_as_many_in_every_batch")
+@pytest.mark.parametrize("schedule", ["index", "inplace"])
+def test_rare_keys_wait_at_most_twice_as_long_with_a_small_budget(
+    schedule: str, tmp_path: Path
+) -> None:
+    plenty, little = (
+        waits_of_rare_keys(tmp_path / str(budget), budget, schedule) for budget in (PLENTY, 1 << 20)
+    )
+    assert len(plenty) == len(little) == 200
+    assert little[-1] <= 2 * plenty[-1]
+
+
 def test_oracle_rescaling_hands_over_keys_that_are_not_in_memory(tmp_path: Path) -> None:
     clock = ManualClock()
     plan = quotes_plan(Costly(clock, each=100), budget=SERVED * 100)

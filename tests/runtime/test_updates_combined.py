@@ -41,6 +41,7 @@ from tests.fixtures.update_streams import (
     open_updates,
     quotes,
     quotes_plan,
+    splits_of,
 )
 
 #: symbol, price, time, source
@@ -233,6 +234,52 @@ def test_oracle_windows_are_whole_over_restarts(
         ends[key] = last
     assert len(rows) > 20
     assert {row["symbol"] for row in rows} == {"s0", "s1", "s2", "s3"}
+
+
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("semantics", ["lazy", "eager"])
+@pytest.mark.parametrize("by", [("symbol",), ("symbol", "price")])
+def test_windows_end_by_the_watermark(
+    by: tuple[str, ...], semantics: Semantics, restart: bool, tmp_path: Path
+) -> None:
+    """A key has one tuple; another key goes on, and the watermark follows it.
+
+    once   |--x-------|----------|
+    often  |x-x-x-x-x-|x-x-x-x-x-|   the windows of `once` end although it has no later tuple
+    """
+    plan = replace(windows_plan(semantics, by, ManualClock()), budget=SECOND)
+    batches: list[list[Quote]] = [
+        [("often", 0, 1 + 1000 * n), *([("once", 7, 1 + 1000 * n)] if n == 3 else [])]
+        for n in range(8)
+    ]
+    splits: list[Splits] = [splits_of(batch) for batch in batches]
+    made = [row for rows in rows_of(plan, tmp_path, splits, restart=restart) for row in rows]
+    mine = [row for row in made if row["symbol"] == "once"]
+    assert mine
+    assert {(row["n"], row["total"]) for row in mine} == {(1, 7)}
+
+
+@pytest.mark.parametrize("semantics", ["lazy", "eager"])
+def test_bounded_windows_that_end_together_are_served_within_the_time(
+    semantics: Semantics, tmp_path: Path
+) -> None:
+    """Busy keys have 20 tuples in a window, many quiet ones have one, and all windows end at once.
+
+    An answer costs 10 ms, a tuple nothing.
+    """
+    clock = ManualClock()
+    plan = replace(windows_plan(semantics, ("symbol",), clock), budget=200_000)
+    query = open_updates(plan, tmp_path, shards=1)
+    took = []
+    for number in range(12):
+        clock.at = max(clock.at, (number + 1) * SECOND)
+        began, first = clock.at, 1 + 30 * number
+        batch: list[Quote] = [(f"busy{n % 5}", n, first + n // 5) for n in range(100)]
+        batch += [(f"quiet{n}", n, first) for n in range(300)]
+        query.driver.batch(number, splits_of(batch))
+        took.append(clock.at - began)
+    assert max(took) <= 210_000
+    assert min(took[3:]) >= 150_000
 
 
 A, B, C = PreQueueInput((0,), LEFT), PreQueueInput((1,), LEFT), PreQueueInput((2,), RIGHT)

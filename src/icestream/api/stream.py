@@ -21,7 +21,14 @@ from icestream.api.events import Events, events_of
 from icestream.api.functions import AggregateExpression, as_column, count
 from icestream.api.result import Result
 from icestream.api.shared_plan import Statement, StreamInput, build, refusal
-from icestream.api.updates import ArrowFunction, LatestBy, RowFunction, UpdateResult, latest_by
+from icestream.api.updates import (
+    ArrowFunction,
+    LatestBy,
+    RowFunction,
+    UpdateResult,
+    key_names,
+    latest_by,
+)
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.core.units import parse_interval
@@ -258,7 +265,7 @@ class Stream:
 
     def latestBy(
         self,
-        *keys: str,
+        *keys: Column | str | Sequence[Column | str],
         schedule: str = "index",
         budget: str | int | None = None,
         importance: str | None = None,
@@ -272,9 +279,11 @@ class Stream:
         value.
 
         Args:
-            *keys: the key columns; without any, each event replaces the previous one.
+            *keys: the key columns, one by one or as a list; without any, each event replaces the
+                previous one.
             schedule: the order in which keys are served: `index` minimises average staleness even
-                if keys are updated at uneven rates; `linecutting`; `inplace`; `fifo`.
+                if keys are updated at uneven rates; `linecutting`, under which keys that are
+                updated often may never be served; `inplace`; `fifo`.
             budget: how long a batch may serve keys; by default the trigger's interval, less the
                 time that the rest of a batch takes.
             importance: a column of positive numbers that weight the staleness of a key (default
@@ -291,7 +300,8 @@ class Stream:
             ['symbol']
         """
         length = None if forgetAfter is None else parse_interval(forgetAfter)
-        latest = Latest(tuple(keys), schedule, importance, length, under)
+        names = key_names(self, _listed(keys))
+        latest = Latest(names, schedule, importance, length, under)
         return latest_by(self, latest, budget)
 
     def apply(self, function: ArrowFunction, schema: str | pa.Schema) -> UpdateResult:

@@ -22,6 +22,7 @@ from icestream.api.pre_queue import arriving, by_trust, condition_of, frame_of, 
 from icestream.api.shared_plan import StreamInput, refusal
 from icestream.api.update_result import UpdateResult, built, common_columns, quoted
 from icestream.api.update_windows import UpdateWindowed
+from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.core.units import parse_interval
@@ -292,6 +293,15 @@ class LatestBy:
             front = replace(front, sources=tuple(sources))
         return replace(self, _parts=parts, _pre_queue=front)
 
+    @property
+    def writeStream(self) -> StreamWriter:
+        """Return a writer of the newest rows themselves, without a step.
+
+        Examples:
+            >>> writer = calls.latestBy("symbol").writeStream.format("noop")
+        """
+        return self.apply(newest_rows, self._given).writeStream
+
     def apply(self, function: ArrowFunction, schema: str | pa.Schema) -> UpdateResult:
         """Apply an expensive step to the newest rows of many keys at once.
 
@@ -368,6 +378,32 @@ def _merged(arcs: PreQueueNode) -> tuple[PreQueueNode, ...]:
     return arcs.sources if isinstance(arcs, PreQueueUnion) else (arcs,)
 
 
+def newest_rows(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows unchanged: the step of an update stream that is written as it is."""
+    return rows
+
+
+def key_names(stream: Stream, keys: Sequence[Column | str]) -> tuple[str, ...]:
+    """Return the names of the columns of an update key; DefinitionError for computed ones."""
+    frame, names = stream._parts[0].frame, []
+    for key in keys:
+        if isinstance(key, str):
+            names.append(key)
+            continue
+        try:
+            chosen = _identities(frame.select(key))
+        except AnalysisException as error:
+            raise refusal(error, frame) from None
+        if not chosen.items() <= _identities(frame).items():
+            msg = (
+                f"latestBy takes columns of the stream; got the expression {key}: add it with "
+                "withColumn before, and name that column"
+            )
+            raise DefinitionError(msg)
+        names += chosen
+    return tuple(names)
+
+
 def latest_by(stream: Stream, latest: Latest, budget: str | int | None) -> LatestBy:
     """Return a stream with update semantics, as an update stream."""
     columns, keys = common_columns(stream._parts), latest.keys
@@ -416,4 +452,4 @@ def _identities(frame: DataFrame) -> dict[str, int]:
     return {each.name(): each.exprId().id() for each in attributes}
 
 
-__all__ = ["ArrowFunction", "LatestBy", "RowFunction", "UpdateResult", "latest_by"]
+__all__ = ["ArrowFunction", "LatestBy", "RowFunction", "UpdateResult", "key_names", "latest_by"]

@@ -433,7 +433,8 @@ class StreamWriter:
     @property
     def _ticks(self) -> bool:
         """Return whether batches run even if no events arrive."""
-        return "ticker" in self._options or (self._updates and "processingTime" in self._trigger)
+        # also with availableNow, which may continue a checkpoint that other triggers began
+        return "ticker" in self._options or self._updates
 
     def _flushes(self) -> bool:
         if self._updates and {"availableNow", "once"} & set(self._trigger):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from icestream.operators.latest.pacing import MOST_KEYS, Pace
+from icestream.operators.latest.pacing import MOST_KEYS, Pace, ServingTime
 
 
 def served(pace: Pace, budget: int, call: int, each: int) -> tuple[int, int]:
@@ -31,6 +31,29 @@ def test_a_batch_without_time_serves_one_key() -> None:
     pace = Pace()
     assert served(pace, 0, 0, 1_000_000)[0] == 1
     assert served(pace, 0, 0, 1_000_000)[0] == 1
+
+
+def test_one_slow_call_is_not_believed() -> None:
+    """A model that loads in its first call, or a pause later, costs that call alone."""
+    pace = Pace()
+    assert pace.slice(500_000, first=True) == 1
+    pace.learn(1, 10_000_000)
+    assert served(pace, 500_000, 0, 1_000)[0] >= 400
+    pace.learn(100, 5_000_000)
+    assert served(pace, 500_000, 0, 1_000)[0] >= 400
+    again = Pace()
+    again.learn(1, 1_000)
+    again.learn(1, 10_000_000)
+    assert served(again, 500_000, 0, 1_000)[0] >= 400
+
+
+def test_a_share_is_a_part_of_what_others_left() -> None:
+    time = ServingTime(800, [1.0, 2.0, 1.0])
+    assert time.share() == 200
+    time.spent += 20
+    assert time.share() == 520
+    time.spent += 520
+    assert time.share() == 260
 
 
 def test_fixed_and_single_cost_are_told_apart() -> None:

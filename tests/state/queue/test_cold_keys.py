@@ -11,7 +11,7 @@ import pytest
 from icestream.core.arrays import Ints
 from icestream.core.times import INFINITY
 from icestream.kernels.queue import queue as k
-from icestream.kernels.queue.order import FLYING, LACKS, LIST, READER_WORDS, SINCE, TURN
+from icestream.kernels.queue.order import DUE, FLYING, LACKS, LIST, READER_WORDS, SINCE, TURN
 from icestream.kernels.queue.staleness import NONE
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget
@@ -37,7 +37,7 @@ def row(key: int, *, arrived: int = 0, turn: int | None = None, flying: int = NO
     mine[[SINCE, LACKS, FLYING]] = NONE, NONE, flying
     if turn is not None:
         words[k.WAITED_FOR] = mine[LIST] = 1
-        mine[[TURN, SINCE, LACKS]] = turn, arrived, arrived
+        mine[[TURN, SINCE, LACKS, DUE]] = turn, arrived, arrived, turn
     return words
 
 

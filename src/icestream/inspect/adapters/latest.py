@@ -20,6 +20,7 @@ import pyarrow as pa
 from icestream.core.clock import SystemClock
 from icestream.inspect.access.adapter_protocol import ReadRequest, StateRows, StateTable
 from icestream.inspect.adapters.pre_queue import PreQueueState, chosen
+from icestream.operators.latest.pacing import ServingTime
 from icestream.operators.latest.serving import Serving, ServingOperator
 from icestream.operators.latest.step import UpdateStep
 from icestream.operators.protocol import PastVersion, Shard
@@ -72,7 +73,13 @@ class UpdateState:
         step = UpdateStep(_nothing, self._payload, self._payload)
         steps = dict.fromkeys(range(self._readers), step)
         spec = Serving(
-            self._payload, steps, "inplace", 0, None, SystemClock(), front=self._pre_queue
+            self._payload,
+            steps,
+            "inplace",
+            ServingTime(0),
+            None,
+            SystemClock(),
+            front=self._pre_queue,
         )
         operator = ServingOperator(spec, space)
         operator.restore(history)

@@ -17,6 +17,7 @@ from icestream.inspect.access.adapter_protocol import ReadRequest, StateRows, St
 from icestream.inspect.adapters.pre_queue import PreQueueState, chosen
 from icestream.kernels.queue.windows import zones as z
 from icestream.kernels.queue.windows.lists import IDLE, READY, WAIT
+from icestream.operators.latest.pacing import ServingTime
 from icestream.operators.latest.step import UpdateStep
 from icestream.operators.latest.window_serving import (
     WindowedBy,
@@ -76,7 +77,9 @@ class UpdateWindowState:
         del commit
         result = self._windowed.operator("inplace").result.schema
         step = UpdateStep(_nothing, result, result)
-        spec = WindowServing(self._windowed, step, "inplace", 0, SystemClock(), self._pre_queue)
+        spec = WindowServing(
+            self._windowed, step, "inplace", ServingTime(0), SystemClock(), self._pre_queue
+        )
         operator = WindowServingOperator(spec, space)
         operator.restore(history)
         windows = operator.windows

@@ -52,6 +52,8 @@ APPLICATION_STALENESS = 10
 DROPPED = 13
 #: in an update queue, which sheds nothing: its turn (position number), ascending in a list
 TURN = DROPPED
+#: outside memory, where a key has no neighbours: the time from which serving it gains (INDEX)
+DUE = NEXT
 #: how uneven the gaps between updates are (a float; 0 for a clock), and the last update
 UNEVEN = 14
 LATEST = 15
@@ -391,6 +393,18 @@ def next_keys(reader: ReaderArrays, gaps: RealTable, gap_column: int, now: int, 
         else:
             backs[best] = reader.keys[chosen[best], PREVIOUS]
     return count
+
+
+@kernel
+def worths_of(
+    reader: ReaderArrays, gaps: RealTable, gap_column: int, now: int, slots: Ints, out: Reals
+) -> None:
+    """Fill `out` with the indices by which the order now ranks waiting keys."""
+    price = price_at(reader, now)
+    for k in range(slots.size):
+        cell = slots[k]
+        number = reader.keys[cell, LIST] - 1
+        out[k] = key_worth(reader, cell, number, gaps[cell, gap_column], now, price)
 
 
 @lean_kernel

@@ -85,6 +85,10 @@ class KeyClocks:
         self._after = state["clocks.after"]
         self._linked, self.late = state["clocks.counts"].tolist()
 
+    def advance_all(self, time: int) -> None:
+        """Advance the time of all known keys to a watermark."""
+        self._last = np.maximum(self._last, time)
+
     def advance(
         self, queue: WindowQueue, batch: pa.RecordBatch, groups: Ints, arrived: Ints
     ) -> None:

@@ -1,23 +1,28 @@
 """How many keys to serve at once, so that the time of a batch is used and not exceeded.
 
-Idea: a call of the user's function takes a fixed time plus a time per key. Both are learnt from
-past calls; newer ones count more. Each slice is planned to take half of the remaining time, so a
-wrong estimate is noticed while half of the time is left; the last slices are small. Nothing is
-known before the first call: it serves one key.
+Idea: the shards of a task run one after the other and share the time of a batch. Each gets a part
+of what is left, by its expected work, so what one leaves the next has. A call of the user's
+function takes a fixed time plus a time per key. Both are learnt from past calls; newer ones count
+more. Each slice is planned to take half of the remaining time, so a wrong estimate is noticed while
+half of the time is left; the last slices are small. Nothing is known before the first call: it
+serves one key. A call that takes far longer than expected counts only if the next one does, too.
 
 Invariants:
 1. Slices of a function with steady cost end within the available time, and use most of it
-   (`test_bounded_slices_end_within_the_time_there_is`).
-2. A batch always serves at least one key (`test_a_batch_without_time_serves_one_key`).
+   (`test_bounded_slices_end_within_the_time_there_is`), also in a task of several shards
+   (`test_bounded_shards_of_a_task_share_its_time`).
+2. A task always serves at least one key for each step (`test_a_batch_without_time_serves_one_key`,
+   `test_a_task_without_time_serves_one_key`).
+3. One slow call does not slow down the calls after it (`test_one_slow_call_is_not_believed`).
 
-Cost: five numbers, kept from batch to batch.
+Cost: eight numbers for each step, kept from batch to batch.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from icestream.core.times import Micros
+from icestream.core.times import INFINITY, Micros
 
 #: factor by which the weight of older calls shrinks with each call
 MEMORY = 0.9
@@ -25,19 +30,64 @@ MEMORY = 0.9
 GROWTH = 8
 #: maximum number of keys in a slice
 MOST_KEYS = 65_536
+#: a call that takes this many times as long as expected counts only if the next one does, too
+SURPRISE = 3
+#: numbers of a pace
+_SUMS = 8
+
+
+@dataclass
+class ServingTime:
+    """The time for serving that the shards of a task share, in the order in which they run."""
+
+    #: microseconds for all of them
+    budget: Micros
+    #: expected work of the shards that have not begun, relative to each other
+    weights: list[float] = field(default_factory=lambda: [1.0])
+    spent: Micros = 0
+    #: numbers of the steps that have served a key
+    served: set[int] = field(default_factory=set)
+
+    def share(self) -> Micros:
+        """Return the microseconds of the next shard; each shard asks once."""
+        if self.budget == INFINITY:
+            return INFINITY
+        mine, *others = self.weights or [1.0]
+        self.weights = others
+        return int((self.budget - self.spent) * mine / (mine + sum(others)))
 
 
 @dataclass
 class Pace:
     """The cost of calls: sums over past calls, weighted by age."""
 
-    #: weight, keys, keys squared, microseconds, keys times microseconds, largest slice
-    sums: list[float] = field(default_factory=lambda: [0.0] * 6)
+    #: weight, keys, keys squared, microseconds, keys times microseconds, largest slice; keys and
+    #: microseconds of a surprisingly slow last call
+    sums: list[float] = field(default_factory=lambda: [0.0] * _SUMS)
 
     def learn(self, keys: int, took: float) -> None:
         """Record a call that served `keys` keys in `took` microseconds."""
-        weight, n, nn, t, nt, most = self.sums
-        self.sums[:] = [
+        doubted, slow = self.sums[6:]
+        if not self.sums[0]:
+            # the first call may load a model: it counts only if the next is as slow
+            if doubted and slow / doubted <= SURPRISE * took / keys:
+                self._add(doubted, slow)
+                doubted = 0.0
+            elif not doubted:
+                self.sums[5:] = [keys, keys, took]
+                return
+        if self.sums[0] and took > SURPRISE * self._expected(keys):
+            if not doubted:
+                self.sums[6:] = [keys, took]
+                return
+            self.sums[:5] = [0.0] * 5
+            self._add(doubted, slow)
+        self._add(keys, took)
+        self.sums[6:] = [0.0, 0.0]
+
+    def _add(self, keys: float, took: float) -> None:
+        weight, n, nn, t, nt, most = self.sums[:6]
+        self.sums[:6] = [
             weight * MEMORY + 1,
             n * MEMORY + keys,
             nn * MEMORY + keys * keys,
@@ -46,10 +96,14 @@ class Pace:
             max(most, keys),
         ]
 
+    def _expected(self, keys: int) -> float:
+        call, each = self.cost
+        return call + each * keys
+
     @property
     def cost(self) -> tuple[float, float]:
         """Return the fixed microseconds of a call, and those per key."""
-        weight, n, nn, t, nt, _ = self.sums
+        weight, n, nn, t, nt = self.sums[:5]
         if weight == 0:
             return 0.0, 0.0
         spread = weight * nn - n * n
@@ -63,7 +117,7 @@ class Pace:
         The first slice of a batch has at least one key, whatever the time.
         """
         if self.sums[0] == 0:
-            return 1
+            return int(first or left > 0)
         call, each = self.cost
         if left < call + each:
             return int(first)

@@ -57,7 +57,8 @@ class StalenessIntegral:
     @property
     def average(self) -> float:
         """Return the mean over keys and time, in microseconds."""
-        return max(0.0, self.area) / self.extent if self.extent else 0.0
+        # the area of long ramps is rounded
+        return min(max(0.0, self.area) / self.extent, self.most) if self.extent else 0.0
 
     def quantile(self, part: float) -> float:
         """Return the staleness that is not exceeded during a share `part` of all keys' time."""
@@ -148,8 +149,14 @@ class ServingReport:
         stale = {name: StalenessIntegral(**value[name]) for name in names}
         return cls(**{**value, **stale})
 
-    def shown(self) -> dict[str, Any]:
-        """Return the entries of the progress report."""
+    def shown(self, *, queued: bool = True) -> dict[str, Any]:
+        """Return the entries of the progress report; staleness only for keys that are queued."""
+        staleness = {
+            "staleness": self.lately.shown(),
+            "totalStaleness": self.stale.shown_whole(),
+            "queueStaleness": self.queued_lately.shown(),
+            "totalQueueStaleness": self.queued.shown_whole(),
+        }
         return {
             "served": self.served,
             "calls": self.calls,
@@ -158,10 +165,7 @@ class ServingReport:
             "superseded": self.superseded,
             "outdated": self.outdated,
             "servingMs": round(self.serving / 1000, 1),
-            "staleness": self.lately.shown(),
-            "totalStaleness": self.stale.shown_whole(),
-            "queueStaleness": self.queued_lately.shown(),
-            "totalQueueStaleness": self.queued.shown_whole(),
+            **(staleness if queued else {}),
         }
 
     def shown_windows(self, windows: UpdateWindows) -> dict[str, Any]:

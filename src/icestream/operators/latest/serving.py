@@ -1,9 +1,9 @@
 """Update streams in one shard: take the updates, serve while there is time, keep the rest.
 
 Idea: the updates of a batch enter the queue. Keys are then served in the order of the schedule, a
-slice of many keys at a time, until the time of the batch is used. Several steps over one stream
-share the queue: each is served in its own order, and they take turns in the available time. Keys
-that still wait stay in the arena and on the log.
+slice of many keys at a time, until the shard's part of the task's time is used. Several steps over
+one stream share the queue: each is served in its own order, and they take turns in the available
+time. Keys that still wait stay in the arena and on the log.
 
 Invariants:
 1. The newest value of every key is served in the end, to every step, also after a restart at any
@@ -31,7 +31,7 @@ from icestream.core.clock import Clock
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.operators.latest.coalescing import NewestUpdates, UpdateCoalescer, folded, joined
 from icestream.operators.latest.identities import newest
-from icestream.operators.latest.pacing import Pace
+from icestream.operators.latest.pacing import ServingTime
 from icestream.operators.latest.pre_queue import PreQueueNode, PreQueueOperator
 from icestream.operators.latest.report import ServingReport
 from icestream.operators.latest.serving_log import LIFETIMES, RECORD_ROWS, ServingLog
@@ -51,8 +51,8 @@ class Serving:
     #: the steps, by number of the view
     steps: Mapping[int, UpdateStep]
     schedule: str
-    #: time for serving, in microseconds
-    budget: Micros
+    #: time for serving, shared with the other shards of the task
+    time: ServingTime
     #: when the rows of the previous version reached the application; None if unknown
     delivered: Micros | None
     clock: Clock
@@ -75,10 +75,13 @@ class ServingOperator:
         """Attach to the shard's state."""
         self._spec = spec
         self._shard = shard
-        self._header: dict[str, Any] = shard.arena.header
-        readers = len(spec.steps)
         self._waiting = WaitingKeys(
-            spec.payload, spec.schedule, shard.arena, shard.account, readers, spec.importance
+            spec.payload,
+            spec.schedule,
+            shard.arena,
+            shard.account,
+            len(spec.steps),
+            spec.importance,
         )
         self._pre_queue = None if spec.front is None else PreQueueOperator(spec.front, shard)
         self._log = ServingLog(shard, self._waiting, spec.payload, self._pre_queue)
@@ -86,16 +89,14 @@ class ServingOperator:
             StalenessTotals(shard.arena, reader, f"books{number}", self._waiting.cold)
             for number, reader in enumerate(self._waiting.readers)
         ]
-        learnt = self._header.get("pace", [[0.0] * 6] * readers)
-        self._paces = [Pace(list(sums)) for sums in learnt]
         self._batch: NewestUpdates | None = None
         #: updates of the batch that newer ones in it superseded, if all are processed
         self._older: pa.RecordBatch | None = None
         #: rows that a join before the queue took
         self._taken: pa.RecordBatch | None = None
         self._report = ServingReport()
-        #: microseconds of the version's time that other operators have used
-        self.spent: Micros = 0
+        #: microseconds of the task's time for this shard
+        self._share: Micros = INFINITY
 
     @property
     def waiting(self) -> WaitingKeys:
@@ -172,21 +173,19 @@ class ServingOperator:
 
     def on_watermark(self, watermark: Micros) -> Iterator[Emitted]:
         """Serve until the time of the batch is used, then write the log."""
-        served: list[list[tuple[Ids, Ids]]] = [[] for _ in self._paces]
+        served: list[list[tuple[Ids, Ids]]] = [[] for _ in self._spec.steps]
         if self._spec.whole:
             yield from self._serve_all(served)
         else:
+            self._share = self._spec.time.share()
             yield from self._serve(served)
-        costs = [sum(pace.cost) for pace in self._paces]
+        self._waiting.learn_costs()
         forgot = self._forget()
         keys = [_joined(each) for each in served]
         self._log.write(self._batch, keys, self._taken, forgot)
         self._waiting.clean()
         if self._pre_queue is not None:
             self._pre_queue.save()
-        for reader, cost in zip(self._waiting.readers, costs, strict=True):
-            reader.cost = cost
-        self._header.update(cost=costs, pace=[pace.sums for pace in self._paces])
         now = self._spec.clock.now()
         report = replace(self._report, waiting=len(self._waiting), keys=self._waiting.keys)
         for staleness in self._staleness:
@@ -205,9 +204,13 @@ class ServingOperator:
         known = self._waiting.keys
         if self._spec.forget is None or not known:
             return MINUS_INFINITY
-        before = self._waiting.cells.newest - self._spec.forget
+        # a time from the future says nothing about the other keys
+        before = min(self._waiting.cells.newest, self._spec.clock.now()) - self._spec.forget
         self._waiting.forget(before)
-        return before if self._waiting.keys < known else MINUS_INFINITY
+        dropped = known - self._waiting.keys
+        for staleness in self._staleness:
+            staleness.forget(dropped)
+        return before if dropped else MINUS_INFINITY
 
     def _serve_all(self, served: list[list[tuple[Ids, Ids]]]) -> Iterator[Emitted]:
         """Process what waited, then every update of the batch, however long it takes."""
@@ -234,7 +237,7 @@ class ServingOperator:
 
     def _serve(self, served: list[list[tuple[Ids, Ids]]]) -> Iterator[Emitted]:
         """Let the steps take turns, a slice each, until the time is used."""
-        clock = self._spec.clock
+        clock, time = self._spec.clock, self._spec.time
         began = clock.monotonic()
         before = sum(len(id_high) for each in served for id_high, _ in each)
         views, steps = zip(*self._spec.steps.items(), strict=True)
@@ -244,10 +247,9 @@ class ServingOperator:
         while turns:
             for reader in list(turns):
                 started = clock.monotonic()
-                budget = INFINITY if self._spec.whole else self._spec.budget
-                left = int(budget - self.spent - 1e6 * (started - began))
-                pace = self._paces[reader]
-                count = pace.slice(left // len(turns), first=not calls[reader])
+                left = int(self._share - 1e6 * (started - began))
+                pace = self._waiting.paces[reader]
+                count = pace.slice(left // len(turns), first=reader not in time.served)
                 if not count:
                     turns.remove(reader)
                     continue
@@ -256,6 +258,7 @@ class ServingOperator:
                 pace.learn(len(taken), 1e6 * (clock.monotonic() - started))
                 served[reader].append((taken.id_high, taken.id_low))
                 calls[reader] += 1
+                time.served.add(reader)
                 if not len(self._waiting.readers[reader]):
                     turns.remove(reader)
                 if sum(each.num_rows for each in made[reader]) >= RECORD_ROWS:
@@ -265,6 +268,7 @@ class ServingOperator:
             if any(each.num_rows for each in rows):
                 yield view, joined(rows)
         took = int(1e6 * (clock.monotonic() - began))
+        time.spent += took
         keys = sum(len(id_high) for each in served for id_high, _ in each) - before
         self._report = replace(self._report, served=keys, calls=sum(calls), serving=took)
 

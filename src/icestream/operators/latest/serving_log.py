@@ -210,8 +210,6 @@ class ServingLog:
     def _restore_changes(self, info: SegmentInfo, now: Micros) -> None:
         """Replay the updates and the served keys of a version."""
         facts, records = self._records(info)
-        for served, learnt in zip(self._waiting.readers, facts["readers"], strict=True):
-            served.cost = learnt["cost"]
         taken = [read_batch(bytes(each.payload)) for each in records[TAKEN]]
         if taken and self._pre_queue is not None:
             self._pre_queue.take(joined(taken))

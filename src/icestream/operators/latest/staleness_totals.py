@@ -2,11 +2,14 @@
 
 Idea: the queue has exact integrals and profiles of the staleness of the application and of the
 queue since it began. Their values at the end of the previous version are stored in the arena as
-well; the difference is the staleness in between.
+well; the difference is the staleness in between. A key counts from the beginning, at first as
+fresh, until it is forgotten.
 
 Invariants:
 1. The areas of all versions add up to the total (`test_oracle_versions_add_up_to_the_whole`).
-2. No average exceeds its largest value (`test_an_average_is_never_above_the_largest`).
+2. No average exceeds its largest value (`test_an_average_is_never_above_the_largest`,
+   `test_forgotten_keys_count_in_averages_as_long_as_they_were_known`,
+   `test_replayed_updates_are_as_stale_as_they_are_old`).
 
 Cost: one visit of every key in memory, and of every waiting one outside, per version.
 """
@@ -74,17 +77,23 @@ class StalenessTotals:
         self._queue = queue
         self._cold = cold
         self._last: dict[str, Any] = arena.header.setdefault(
-            name, {"areas": [0.0] * len(STALENESS_WORDS), "at": None}
+            name, {"areas": [0.0] * len(STALENESS_WORDS), "at": None, "forgotten": 0.0}
         )
+        #: keys that this version forgot
+        self._dropped = 0
         self._profiles = arena.array(
             f"{name}.profiles", np.float64, PROFILE, len(STALENESS_WORDS) * BINS
         )
+
+    def forget(self, keys: int) -> None:
+        """Record that so many keys are known no longer than until the end of this version."""
+        self._dropped += keys
 
     def close(self, now: Micros) -> tuple[StalenessPeriods, StalenessPeriods]:
         """Return the staleness of the application and of the queue up to now."""
         here = np.flatnonzero(self._queue.cells.column(COUNT) > 0)
         count = len(here) + (0 if self._cold is None else len(self._cold))
-        if not count:
+        if not count + self._dropped:
             nothing = StalenessPeriods(StalenessIntegral(), StalenessIntegral())
             return nothing, nothing
         reader = self._queue.order.kernel
@@ -93,8 +102,11 @@ class StalenessTotals:
         for keys in chain((reader.keys[here],), self._open_rows()):
             for kind in kinds:
                 sums[kind].add(keys, kind, now)
+        count += self._dropped
         application, queue = (self._closed(kind, sums[kind], count, now) for kind in kinds)
         self._last["at"] = now
+        self._last["forgotten"] += self._dropped * float(now - self._queue.order.began)
+        self._dropped = 0
         return application, queue
 
     def _settled(self, kind: int) -> _Sums:
@@ -110,7 +122,7 @@ class StalenessTotals:
 
     def _closed(self, kind: int, sums: _Sums, count: int, now: Micros) -> StalenessPeriods:
         began, before = self._queue.order.began, self._last["at"]
-        extent = count * float(now - began)
+        extent = count * float(now - began) + self._last["forgotten"]
         averages = averages_of_bins(sums.spread, now - began)
         whole = StalenessIntegral.of(sums.area, extent, sums.most, sums.profile, averages)
         kept = self._profiles.view[kind * BINS : (kind + 1) * BINS]
@@ -120,7 +132,7 @@ class StalenessTotals:
         lately = StalenessIntegral.of(
             sums.area - self._last["areas"][kind],
             max(count * time, float(since[:, 1].sum())),
-            min(max(sums.open_most, _largest(since)), whole.most),
+            min(max(sums.open_most, largest_end(since)), whole.most),
             since,
         )
         self._last["areas"][kind] = sums.area
@@ -134,8 +146,9 @@ class StalenessTotals:
                 yield self._cold.of_reader(rows, self._queue.order.bit)
 
 
-def _largest(profile: Reals) -> int:
-    """Return the upper end of the last bin in which a ramp ends."""
-    ended = np.flatnonzero(profile[:, 0] > 0)
+def largest_end(profile: Reals) -> int:
+    """Return the upper end of the last bin in which a ramp of staleness ends."""
+    # a ramp that begins and ends in one bin leaves its length, but adds up to no ramp there
+    ended = np.flatnonzero((profile[:, 0] > 0) | ((profile[:, 0] == 0) & (profile[:, 1] > 0)))
     edges = bin_edges()
     return int(np.ceil(edges[min(ended[-1], len(edges) - 1)])) if len(ended) else 0

@@ -17,6 +17,7 @@ from typing import Any
 from icestream.core.clock import Clock
 from icestream.core.times import Micros
 from icestream.operators.latest.coalescing import NewestUpdates
+from icestream.operators.latest.pacing import ServingTime
 from icestream.operators.latest.report import ServingReport
 from icestream.operators.latest.serving import ServingOperator
 from icestream.operators.latest.step import UpdateStep
@@ -38,9 +39,10 @@ class AppendOperator:
     took_snapshot = True
     released: tuple[int, ...] = ()
 
-    def __init__(self, steps: Mapping[int, UpdateStep], clock: Clock) -> None:
-        """Start empty; steps are by number of the view."""
+    def __init__(self, steps: Mapping[int, UpdateStep], clock: Clock, time: ServingTime) -> None:
+        """Start empty; steps are by number of the view, `time` counts what they take."""
         self._steps = steps
+        self._time = time
         self._clock = clock
         self._inputs: Inputs | None = None
         #: report of the version
@@ -61,6 +63,7 @@ class AppendOperator:
                 yield view, step(NewestUpdates(batch).payload)
                 served, calls = served + batch.num_rows, calls + 1
         took = int(1e6 * (self._clock.monotonic() - began))
+        self._time.spent += took
         self.report = ServingReport(served=served, calls=calls, serving=took)
 
     def restore(self, history: Sequence[PastVersion]) -> None:
@@ -90,7 +93,6 @@ class NewestOperator:
         """Serve every event, then the newest in the time that is left."""
         if self._every is not None:
             yield from self._every.on_watermark(watermark)
-            self._newest.spent = self._every.report.serving
         yield from self._newest.on_watermark(watermark)
 
     def restore(self, history: Sequence[PastVersion]) -> None:

@@ -57,6 +57,7 @@ from icestream.operators.latest.coalescing import (
     LAST,
     NewestUpdates,
 )
+from icestream.operators.latest.pacing import Pace
 from icestream.state.arena import Arena
 from icestream.state.budget import Account
 from icestream.state.identities import distinct, identities
@@ -107,6 +108,10 @@ class WaitingKeys:
             for number, cost in enumerate(costs)
         )
         self._eviction = KeyEviction(self.cells, self.readers, arena, account)
+        self._header = arena.header
+        #: cost of each step, as learnt from its calls
+        self.paces = [Pace(list(sums)) for sums in arena.header.get("pace", ())]
+        self.paces = self.paces or [Pace() for _ in self.readers]
 
     @property
     def cold(self) -> ColdKeys:
@@ -143,7 +148,8 @@ class WaitingKeys:
         several = np.flatnonzero(updates.count > 1)
         rows = np.concatenate([several, np.arange(len(id_high))])
         times = np.concatenate([updates.first[several], updates.last])
-        order = np.argsort(times, kind="stable")
+        # a restored queue takes the same updates in another order of rows
+        order = np.lexsort((id_low[rows], id_high[rows], times))
         rows, times = rows[order], times[order]
         payload = updates.payload
         for piece in eviction.pieces(len(rows)):
@@ -215,6 +221,13 @@ class WaitingKeys:
             reader.delivered(*self.cells.identities(np.flatnonzero(flying)), at)
         self.cold.delivered(at)
 
+    def learn_costs(self) -> None:
+        """Let the orders of the next version use the costs learnt in this one."""
+        for reader, pace in zip(self.readers, self.paces, strict=True):
+            reader.cost = sum(pace.cost)
+        self._header["cost"] = [reader.cost for reader in self.readers]
+        self._header["pace"] = [pace.sums for pace in self.paces]
+
     # -- log -------------------------------------------------------------------------------
 
     def facts(self) -> dict[str, Any]:
@@ -229,11 +242,12 @@ class WaitingKeys:
             "readers": [
                 {
                     "cost": reader.cost,
+                    "pace": pace.sums,
                     "learnt": reader.order.kernel.settings[:SETTINGS].tolist(),
                     "scored": int(reader.order.kernel.facts[SCORED]),
                     "turns": reader.order.kernel.facts[[FRONT, BACK]].tolist(),
                 }
-                for reader in self.readers
+                for reader, pace in zip(self.readers, self.paces, strict=True)
             ],
         }
 
@@ -242,7 +256,7 @@ class WaitingKeys:
         kept = self.cells.kernel.facts
         kept[k.FIRST], kept[k.NEWEST] = facts["first"], facts["newest"]
         kept[k.ACCEPTED], kept[k.LATE] = facts["accepted"], facts["late"]
-        for reader, learnt in zip(self.readers, facts["readers"], strict=True):
+        for reader, pace, learnt in zip(self.readers, self.paces, facts["readers"], strict=True):
             if facts["schedule"] == reader.schedule:
                 reader.order.kernel.settings[:SETTINGS] = learnt["learnt"]
                 reader.order.kernel.facts[SCORED] = learnt["scored"]
@@ -250,6 +264,7 @@ class WaitingKeys:
             turns = reader.order.kernel.facts
             turns[FRONT], turns[BACK] = min(front, turns[FRONT]), max(back, turns[BACK])
             reader.cost = learnt["cost"]
+            pace.sums[:] = learnt["pace"]
 
     def portions(self, size: int, *, waiting: bool) -> Iterator[tuple[Ints, pa.RecordBatch | None]]:
         """Yield rows of all waiting keys, with their values, or of all others, some at a time."""

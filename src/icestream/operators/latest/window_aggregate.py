@@ -29,6 +29,7 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError
+from icestream.core.times import MINUS_INFINITY
 from icestream.kernels.queue.windows.marks import NOWHERE, obey_marks
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.folding.columns import ARRIVAL, TIME, InputColumn
@@ -275,6 +276,14 @@ class WindowedUpdates:
         if self._clocks is not None:
             self._clocks.advance(self._queue, batch, cells, arrived)
 
+    def advance(self, watermark: int) -> int:
+        """End windows before a watermark, which no tuple precedes; return the updates by it."""
+        if watermark == MINUS_INFINITY:
+            return 0
+        if self._clocks is not None:
+            self._clocks.advance_all(watermark)
+        return self._queue.advance_all(watermark, watermark)
+
     def _remember(self, batch: pa.RecordBatch, cells: Ints) -> None:
         """Store the key columns of new keys, in the order of their numbers."""
         before = self._known.num_rows
@@ -284,9 +293,9 @@ class WindowedUpdates:
             keys = self._codec.canonical(batch.take(pa.array(fresh[first])))
             self._known = pa.concat_tables([self._known, pa.Table.from_batches([keys])])
 
-    def serve(self, count: int) -> pa.RecordBatch:
-        """Process up to `count` tuples and return the windows that end with them."""
-        read = self._queue.dequeue(count)
+    def serve(self, count: int, most: int | None = None) -> pa.RecordBatch:
+        """Process up to `count` tuples and return the windows that end with them, up to `most`."""
+        read = self._queue.dequeue(count, most)
         self.processed += len(read)
         self.committed = read.cells[read.marks > 0]
         cells, ends, answers = self._operator.on_tuples(read)

@@ -2,22 +2,26 @@
 
 Idea: the tuples of a batch enter the window queue in time order. Then tuples of windows that are
 committed to are processed, slice by slice, until the time of the batch is used, and the answers of
-windows go through the step. All state is arrays of the arena. The queue is deterministic, so a
-version logs its tuples and how many were processed in each call; a snapshot has the contents of the
-queue, without addresses.
+windows go through the step. Windows end when their key has a later tuple, or when the watermark
+passes them. A slice ends with as many answers as there is time for: the step costs by answers. All
+state is arrays of the arena. The queue is deterministic, so a version logs its tuples, watermark
+and the limits of each call; a snapshot has the contents of the queue, without addresses.
 
 Invariants:
 1. Every answer is over all tuples of its key in its window, also over restarts at any batch
    (`test_oracle_windows_are_whole_over_restarts`).
 2. A restored queue continues like the original (the same test: rows are equal).
-3. Correctly signed nonsense in a snapshot is reported as damage, never an endless loop
+3. Serving keeps within its time whatever the tuples per window
+   (`test_bounded_windows_that_end_together_are_served_within_the_time`).
+4. A key that is updated once gets its answers (`test_windows_end_by_the_watermark`).
+5. Correctly signed nonsense in a snapshot is reported as damage, never an endless loop
    (`test_signed_nonsense_in_any_state_is_an_error_of_ours`).
 
 Cost: waiting tuples, with 24 bytes each; a version logs its tuples.
 
 Limits: keys are stored for ever and must fit into the shard's memory, as must the tuples of waiting
 windows. Of a key's tuples with the same time, all but the first are dropped, as are those older
-than its latest; they are counted as outdated.
+than its latest, or than the watermark if the key is known; they are counted as outdated.
 """
 
 from __future__ import annotations
@@ -32,10 +36,10 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.clock import Clock
-from icestream.core.times import Micros
+from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.latest.coalescing import NewestUpdates, joined
-from icestream.operators.latest.pacing import Pace
+from icestream.operators.latest.pacing import Pace, ServingTime
 from icestream.operators.latest.pre_queue import PreQueueNode, PreQueueOperator
 from icestream.operators.latest.report import ServingReport
 from icestream.operators.latest.rowwise import UpdateFilter
@@ -101,13 +105,15 @@ class WindowServing:
     windowed: WindowedBy
     step: UpdateStep
     schedule: str
-    #: time for serving, in microseconds
-    budget: Micros
+    #: time for serving, shared with the other shards of the task
+    time: ServingTime
     clock: Clock
     #: the tree whose rows enter the windows
     front: PreQueueNode | None = None
     #: when the rows of the previous version reached the application; None if unknown
     delivered: Micros | None = None
+    #: the watermark after the batch: windows that end before it are full
+    watermark: Micros = MINUS_INFINITY
 
 
 class WindowServingOperator:
@@ -122,10 +128,14 @@ class WindowServingOperator:
         self._filters = spec.windowed.filters()
         self._pre_queue = None if spec.front is None else PreQueueOperator(spec.front, shard)
         self._core: tuple[WindowedUpdates, WindowStalenessTotals] | None = None
-        self._pace = Pace(list(self._header.get("pace", [0.0] * 6)))
+        #: cost of tuples in the windows, and of answers in the step
+        self._paces = [Pace(list(sums)) for sums in self._header.get("pace", ())]
+        self._paces = self._paces or [Pace(), Pace()]
         self._snapshots = SnapshotSchedule(self._header)
         self._segments: list[int] = self._header.setdefault("changed", [])
         self._batch: pa.RecordBatch | None = None
+        #: windows that the watermark of this version ended
+        self._ended = 0
         self._report = ServingReport()
         self.released: tuple[int, ...] = ()
 
@@ -174,6 +184,7 @@ class WindowServingOperator:
             order = np.argsort(updates.last, kind="stable")
             self._batch = updates.take(order).payload
             self._take(self._batch)
+        self._ended = self._windows.advance(self._spec.watermark)
         self._report = ServingReport(outdated=self._late - late)
 
     @property
@@ -192,7 +203,7 @@ class WindowServingOperator:
 
     def on_watermark(self, watermark: Micros) -> Iterator[Emitted]:
         """Serve until the time of the batch is used, then write the log."""
-        calls: list[int] = []
+        calls: list[tuple[int, int]] = []
         yield from self._serve(calls)
         answers, queue = self._staleness.close(self._spec.clock.now())
         self._report = replace(
@@ -202,7 +213,7 @@ class WindowServingOperator:
             queued=queue.whole,
             queued_lately=queue.lately,
         )
-        self._header["pace"] = self._pace.sums
+        self._header["pace"] = [pace.sums for pace in self._paces]
         known = self._windows.state()
         self._kept.save(known)
         if self._pre_queue is not None:
@@ -211,51 +222,57 @@ class WindowServingOperator:
         facts = self._windows.facts
         self._report = replace(self._report, waiting=facts["waiting"] + facts["ready"])
 
-    def _serve(self, calls: list[int]) -> Iterator[Emitted]:
-        clock, windows = self._spec.clock, self._windows
-        began = clock.monotonic()
+    def _serve(self, calls: list[tuple[int, int]]) -> Iterator[Emitted]:
+        clock, windows, time = self._spec.clock, self._windows, self._spec.time
+        began, share = clock.monotonic(), time.share()
+        by_tuples, by_answers = self._paces
         made: list[pa.RecordBatch] = []
         rows, processed = 0, windows.processed
         while True:
             started = clock.monotonic()
-            left = int(self._spec.budget - 1e6 * (started - began))
-            count = self._pace.slice(left, first=not calls)
+            left = int(share - 1e6 * (started - began))
+            first = not time.served
+            count, most = (pace.slice(left, first=first) for pace in self._paces)
             before, now = windows.processed, clock.now()
-            answers = windows.serve(count) if count else None
+            answers = windows.serve(count, most) if count and most else None
             if answers is None or windows.processed == before:
                 break
-            calls.append(count)
+            calls.append((count, most))
+            time.served.add(0)
             self._staleness.committed(windows.committed, now)
             for each in self._filters:
                 answers = each.on_rows(0, answers)
+            served = clock.monotonic()
+            by_tuples.learn(windows.processed - before, 1e6 * (served - started))
             if answers.num_rows:
                 made.append(self._spec.step(answers))
                 rows += answers.num_rows
-            self._pace.learn(windows.processed - before, 1e6 * (clock.monotonic() - started))
+                by_answers.learn(answers.num_rows, 1e6 * (clock.monotonic() - served))
             if sum(each.num_rows for each in made) >= RECORD_ROWS:
                 yield 0, joined(made)
                 made = []
         if any(each.num_rows for each in made):
             yield 0, joined(made)
         took = int(1e6 * (clock.monotonic() - began))
+        time.spent += took
         self._report = replace(
             self._report,
             served=rows,
             calls=len(calls),
             serving=took,
             tuples=windows.processed - processed,
-            each=self._pace.cost[1],
+            each=took / (windows.processed - processed) if windows.processed > processed else 0.0,
         )
 
     # -- log -------------------------------------------------------------------------------
 
-    def _write(self, calls: Sequence[int]) -> None:
+    def _write(self, calls: Sequence[tuple[int, int]]) -> None:
         """Write what the version did; from time to time a snapshot."""
         if self._snapshots.version_ends(self._size):
             others = {
                 **self._windows.state(),
                 **self._staleness.state(),
-                "pace": np.array(self._pace.sums),
+                "pace": np.array([pace.sums for pace in self._paces]),
             }
             queue = content_of(self._windows.queue.arrays)
             before = {} if self._pre_queue is None else self._pre_queue.state()
@@ -268,7 +285,7 @@ class WindowServingOperator:
             self.released = tuple(self._segments)
             self._segments.clear()
             return
-        if self._batch is None and not calls:
+        if self._batch is None and not calls and not self._ended:
             return
         segment = self._shard.segment(CHANGED)
         rows = 0 if self._batch is None else self._batch.num_rows
@@ -276,7 +293,8 @@ class WindowServingOperator:
             assert self._batch is not None
             part = self._batch.slice(first, RECORD_ROWS)
             segment.append(write_table(part), synopsis=TUPLES, rows=part.num_rows)
-        told = {"calls": list(calls), "pace": self._pace.sums}
+        pace = [each.sums for each in self._paces]
+        told = {"watermark": self._spec.watermark, "calls": calls, "pace": pace}
         segment.append(json.dumps(told).encode(), synopsis=CALLS)
         info = self._shard.seal(CHANGED)
         if info is not None:
@@ -300,7 +318,7 @@ class WindowServingOperator:
                     others = state_of(found[OTHERS])
                     self._windows.recall(others)
                     self._staleness.recall(others)
-                    self._pace.sums[:] = others["pace"].tolist()
+                    self._recall(others["pace"].tolist())
                     if self._pre_queue is not None:
                         self._pre_queue.recall(state_of(found[BEFORE]))
                     continue
@@ -316,10 +334,16 @@ class WindowServingOperator:
             self._take(joined(parts))
         for payload in found[CALLS]:
             told = json.loads(payload)
+            self._windows.advance(told["watermark"])
             self._staleness.delivered(None)
-            for count in told["calls"]:
-                self._windows.serve(count)
-            self._pace.sums[:] = told["pace"]
+            for count, most in told["calls"]:
+                self._windows.serve(count, most)
+            self._recall(told["pace"])
+
+    def _recall(self, learnt: Sequence[Sequence[float]]) -> None:
+        """Restore the learnt costs."""
+        for pace, sums in zip(self._paces, learnt, strict=True):
+            pace.sums[:] = sums
 
     def _records(self, info: SegmentInfo) -> dict[int, list[bytes]]:
         found: dict[int, list[bytes]] = {kind: [] for kind in range(BEFORE + 1)}

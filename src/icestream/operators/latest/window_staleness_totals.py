@@ -24,12 +24,12 @@ import numpy.typing as npt
 from icestream.core.arrays import Ints
 from icestream.core.times import Micros
 from icestream.kernels.queue.order import APPLICATION, QUEUE
-from icestream.kernels.queue.staleness import BINS, PROFILE, bin_edges
+from icestream.kernels.queue.staleness import BINS, PROFILE
 from icestream.kernels.queue.windows import zones as z
 from icestream.kernels.queue.windows.lists import WAIT
 from icestream.operators.latest.report import StalenessIntegral
 from icestream.operators.latest.saved_arrays import State
-from icestream.operators.latest.staleness_totals import StalenessPeriods
+from icestream.operators.latest.staleness_totals import StalenessPeriods, largest_end
 from icestream.state.queue.arrays import Arrays, grow_ahead
 from icestream.state.queue.staleness import add_ramps, averages_of_bins, bins_of_areas
 from icestream.state.queue.windows.queue import WindowQueue
@@ -144,10 +144,7 @@ class WindowStalenessTotals:
         more = self._profile.view[mine] - profile[mine]
         now = self._totals.view
         area, extent = (now[3 * kind + n] - totals[3 * kind + n] for n in (AREA, EXTENT))
-        ends = np.flatnonzero(more[:, 0] > 0)
-        edges = bin_edges()
-        largest = float(edges[min(ends[-1], len(edges) - 1)]) if len(ends) else 0.0
-        most = min(float(now[3 * kind + MOST]), np.ceil(largest))
+        most = min(now[3 * kind + MOST], largest_end(more))
         return StalenessIntegral.of(
             float(area), max(float(extent), float(more[:, 1].sum())), int(most), more
         )

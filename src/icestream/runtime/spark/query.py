@@ -413,8 +413,8 @@ def _translated(failure: StreamingQueryException) -> Exception:
         return failure
     msg = (
         "the checkpoint was started with another number of sources. A ticker is one of them: the "
-        "option 'ticker' adds it, and so does latestBy with trigger(processingTime=...). Start the "
-        "query with the kind of trigger it was started with, or with a new checkpoint"
+        "option 'ticker' adds it. Start the query with the sources it was started with, or with a "
+        "new checkpoint"
     )
     failed = CheckpointError(msg)
     failed.__cause__ = failure

@@ -23,7 +23,7 @@ import os
 import pickle
 import tempfile
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
@@ -360,12 +360,13 @@ class ShuffleExchangeExecutor:
                 tidy_host(tasks[0].arenas, tasks[0].version, tasks[0].named)
 
         try:
-            blobs = self._blobs([slots.partitions[task.place] for task in tasks], slots)
+            partitions = {task.shard: slots.partitions[task.place] for task in tasks}
+            blobs = self._blobs(partitions, slots)
             return _placed(self._handles, tasks, blobs.mapPartitionsWithIndex(one).collect())
         finally:
             self._forget()
 
-    def _blobs(self, partitions: Sequence[int], slots: TaskSlots) -> RDD[Any]:
+    def _blobs(self, partitions: Mapping[int, int], slots: TaskSlots) -> RDD[Any]:
         """Return the partitions with their blobs, given the partition of each shard."""
         if not self._parcels:
             return slots.handles

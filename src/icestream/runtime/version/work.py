@@ -7,7 +7,6 @@ and the shards run, and what is decided on the way, depends on the plan. A `Work
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -116,11 +115,6 @@ class VersionContext:
     fuse: Together | None = None
     #: whether events come from before the first batch, so that results are delivered to nobody
     is_history: bool = False
-
-    def waves(self, parallel: int) -> int:
-        """Return how many shards run one after the other, given the tasks that run in parallel."""
-        groups = Counter(self.placement)
-        return max(groups.values()) * -(-len(groups) // parallel)
 
 
 @dataclass(frozen=True)

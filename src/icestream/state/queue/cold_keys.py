@@ -2,8 +2,9 @@
 
 Idea: an evicted key is a row: the words of its cell and of its row in every reader. Idle keys and
 *open* keys (they wait, or a result is being delivered) have a table each, so that the rows read in
-every version are together. For each reader, an index of turns (queue positions) orders the waiting
-keys; their values are in a file of words.
+every version are together. For each reader, an index of turns orders the waiting keys: queue
+positions, or for INDEX the times from which serving a key gains; their values are in a file of
+words.
 
 Invariants:
 1. Rows and values are those put last (`test_oracle_cold_keys_are_a_dictionary`).
@@ -29,10 +30,10 @@ from icestream.core.times import INFINITY, Micros
 from icestream.kernels.queue import queue as k
 from icestream.kernels.queue import update_batches
 from icestream.kernels.queue.order import (
+    DUE,
     FLYING,
     LIST,
     READER_WORDS,
-    SINCE,
     STALENESS_WORDS,
     TURN,
     ReaderArrays,
@@ -255,9 +256,9 @@ class ColdKeys:
         return np.concatenate(found)
 
     def _turn_word(self, reader: int) -> int:
-        """Return the word that orders waiting keys: for classes of keys, the waiting time."""
+        """Return the word that orders waiting keys."""
         is_index = self._orders[reader].schedule == "index"
-        return k.CELL_WORDS + reader * READER_WORDS + (SINCE if is_index else TURN)
+        return k.CELL_WORDS + reader * READER_WORDS + (DUE if is_index else TURN)
 
     def _add_turns(self, rows: Ints, reader: int) -> None:
         mine = rows[rows[:, k.CELL_WORDS + reader * READER_WORDS + LIST] > 0]

@@ -121,6 +121,31 @@ def test_a_gap_at_the_end_of_a_window_is_ended_by_a_record_without_a_row() -> No
     assert (read.times.tolist(), read.is_tuple.tolist()) == ([7, 9], [False, True])
 
 
+def test_a_limit_of_windows_ends_a_read_after_their_last_record() -> None:
+    """Reads of few windows, one after the other, return what one read of all does."""
+    events = [(key, time) for time in range(4, 8) for key in range(5)] + [(5, 4)]
+    whole, cut = (WindowQueue(SCHEMA, UpdateWindows(4, 4)) for _ in range(2))
+    found = []
+    for queue in (whole, cut):
+        put(queue, events)
+        queue.advance_all(9, 9)
+    expected = whole.dequeue(100)
+    while len(read := cut.dequeue(100, 2)):
+        assert 1 <= len(set(read.cells.tolist())) <= 2
+        found += list(zip(read.cells.tolist(), read.times.tolist(), strict=True))
+    assert found == list(zip(expected.cells.tolist(), expected.times.tolist(), strict=True))
+
+
+def test_a_watermark_fills_the_windows_of_all_keys() -> None:
+    queue = WindowQueue(SCHEMA, UpdateWindows(4, 4))
+    put(queue, [(0, 4), (1, 5), (2, 8)])
+    assert queue.advance_all(8, 8) == 2
+    read = queue.dequeue(10)
+    assert (read.times.tolist(), read.is_tuple.tolist()) == ([4, 7, 5, 7], [True, False] * 2)
+    put(queue, [(0, 7), (0, 8)])
+    assert queue.facts["late"] == 1
+
+
 def test_late_tuples_are_dropped_or_refused_as_told() -> None:
     queue = WindowQueue(SCHEMA, UpdateWindows(2, 1))
     put(queue, [(0, 5), (0, 5), (0, 4), (1, 1)])

@@ -48,6 +48,15 @@ def link_groups(keys: Ints, groups: Ints, known: int, first: Ints, after: Ints) 
 
 
 @kernel
+def advance_all(windows: WindowQueueArrays, keys: int, time: int, arrived: int) -> int:
+    """Advance all keys to the key time of a watermark; return how many have an update by it."""
+    updates = 0
+    for cell in range(keys):
+        updates += advance_one(windows, cell, time - 1, arrived)
+    return updates
+
+
+@kernel
 def advance_groups(
     windows: WindowQueueArrays, keys: Ints, times: Ints, arrived: Ints, first: Ints, after: Ints
 ) -> None:

@@ -118,16 +118,17 @@ def enqueue_many(
 
 
 @kernel
-def dequeue_many(windows: WindowQueueArrays, records: Table, rows: Table) -> int:
+def dequeue_many(windows: WindowQueueArrays, records: Table, rows: Table, most: int) -> int:
     """Read a batch of tuples in the order of service until records are full or no key is left.
 
+    At most `most` windows end.
     A window whose last tuple came before its last instant ends with a record that is not a tuple,
     at its last instant. Returns the number of records; `records` needs room for one more than
     wanted.
     """
     cells, words = windows.cells, windows.pool.words
-    count = 0
-    while count < records.shape[0] - 1:
+    count = ended = 0
+    while count < records.shape[0] - 1 and ended < most:
         cell, place = serve_one(windows)
         if cell == NONE:
             break
@@ -144,7 +145,10 @@ def dequeue_many(windows: WindowQueueArrays, records: Table, rows: Table) -> int
                 rows[count, word] = words[place + TUPLE + word]
             count += 1
             read_one(windows, cell)
-        if finish_one(windows, cell) and time != end:
+        if not finish_one(windows, cell):
+            continue
+        ended += 1
+        if time != end:
             records[count, RECORD_CELL] = cell
             records[count, RECORD_TIME] = end
             records[count, RECORD_ARRIVED] = end

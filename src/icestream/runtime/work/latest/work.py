@@ -2,30 +2,38 @@
 
 Idea: a batch should last as long as the interval between two batches, no longer. Whatever is not
 serving (reading, exchange, log, commit, sink, Spark's own work) is measured; its expected time is
-subtracted from the interval, and the rest is for serving. Tasks that share a core divide that time
-among them.
+subtracted from the interval, and the rest is for serving, but at least as much as the other work
+takes, up to an interval. Tasks that share a core divide that time among them, and the shards of a
+task share what it has. Which shard of a task begins changes from version to version, so each is
+served even if there is only time for one key.
 
 Invariants:
 1. While keys wait, even a batch without events makes a version
    (`test_waiting_keys_are_served_on_idle_ticks`).
 2. At the end of the input all waiting keys are served
    (`test_a_flush_serves_everything_that_waits`).
+3. Serving takes no more than its time, however many shards a task has
+   (`test_bounded_shards_of_a_task_share_its_time`), and all of them are served
+   (`test_every_shard_is_served_even_if_there_is_time_for_one_key`).
+4. Serving gets as much time as everything else (`test_a_slow_sink_leaves_time_for_serving`).
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from icestream.core.times import INFINITY, Micros
+from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.operators.latest.mode_switch import ModeSwitch, QueueMode, SwitchPolicy
+from icestream.operators.latest.pacing import ServingTime
 from icestream.operators.latest.report import ServingReport, combined_report
 from icestream.operators.latest.serving import LIFETIMES, Serving, ServingOperator
 from icestream.operators.latest.update_operator import AppendOperator, NewestOperator, UpdateInputs
 from icestream.operators.latest.window_serving import WindowServing, WindowServingOperator
 from icestream.operators.protocol import Emitted, Operator, Shard
+from icestream.plan.nodes.queries import watermark_of
 from icestream.plan.nodes.updates import Updates
 from icestream.runtime.exchange.parcels import ParcelReader, Parcels
 from icestream.runtime.version.work import Executor, Parcel, VersionContext, VersionResult, total
@@ -71,12 +79,14 @@ class UpdatesShard:
     """The waiting keys of one shard."""
 
     plan: Updates
-    #: microseconds for serving
-    budget: Micros
+    #: time for serving, shared with the other shards of the task
+    time: ServingTime
     #: when the rows of the previous version reached the application; None if there were none
     delivered: Micros | None
     #: whether all events are processed, not only the newest of each key
     whole: bool = False
+    #: instant before which windows are full
+    watermark: Micros = MINUS_INFINITY
 
     @property
     def lifetimes(self) -> tuple[str, ...]:
@@ -91,7 +101,7 @@ class UpdatesShard:
     def operator(self, space: Shard) -> Operator:
         """Open the queue of the shard."""
         plan = self.plan
-        every = AppendOperator(plan.every, plan.clock) if plan.every else None
+        every = AppendOperator(plan.every, plan.clock, self.time) if plan.every else None
         if plan.latest is None:
             assert every is not None
             return every
@@ -101,17 +111,18 @@ class UpdatesShard:
                 plan.windowed,
                 plan.steps[0],
                 schedule,
-                self.budget,
+                self.time,
                 plan.clock,
                 plan.front,
                 self.delivered,
+                self.watermark,
             )
             return WindowServingOperator(windows, space)
         spec = Serving(
             plan.waits,
             plan.newest,
             schedule,
-            self.budget,
+            self.time,
             self.delivered,
             plan.clock,
             plan.latest.importance,
@@ -182,11 +193,21 @@ class UpdatesWork:
     ) -> VersionResult:
         """Let the shards serve while there is time."""
         reading = 0.0 if context.flushing else self._plan.clock.monotonic() - self._began
-        budget = self._budget(context, executor.parallel, reading)
+        waves = -(-len(set(context.placement)) // executor.parallel)
+        budget = self._budget(context, waves, reading)
+        order = [(context.version + n) % context.shards for n in range(context.shards)]
+        watermark = watermark_of(self._plan.sources, MINUS_INFINITY, seen)
+        times = _serving_times(context, parcels, budget, order)
         whole = self._decide(context, total(parcels, "rows"))
         tasks = [
             context.task(
-                work=UpdatesShard(self._plan, budget, context.delivered, whole),
+                work=UpdatesShard(
+                    self._plan,
+                    times[context.placement[shard]],
+                    context.delivered,
+                    whole,
+                    watermark,
+                ),
                 shard=shard,
                 watermark=reached,
                 first_ordinal=context.first_ordinal + shard * len(LIFETIMES),
@@ -194,18 +215,22 @@ class UpdatesWork:
                 parcels=tuple(each.path for each in parcels if each.report.entries),
                 parcel_files=executor.parcel_files,
             )
-            for shard in range(context.shards)
+            for shard in order
         ]
-        reports = executor.run(tasks)
-        found = combined_report(
-            [ServingReport.from_json(report.statistics["updates"]) for report in reports]
-        )
-        waves = context.waves(executor.parallel)
+        reports = sorted(executor.run(tasks), key=lambda report: report.shard)
+        served = [ServingReport.from_json(each.statistics["updates"]) for each in reports]
+        spent: Counter[int] = Counter()
+        for place, each in zip(context.placement, served, strict=True):
+            spent[place] += each.serving
+        found = replace(combined_report(served), serving=max(spent.values()))
         self._known = reading + waves * found.serving / 1e6
         sent = total(parcels, "entries") - (total(parcels, "rows") if self._plan.every else 0)
         superseded = total(parcels, "rows") - sent if self._plan.newest else 0
         shown = self._shown(found, superseded, budget)
-        decisions: dict[str, Any] = {"waiting": found.waiting}
+        decisions: dict[str, Any] = {
+            "waiting": found.waiting,
+            "waits": [each.waiting for each in served],
+        }
         if self._plan.switches:
             if found.served:
                 took = waves * found.serving / 1e6 / found.served
@@ -229,25 +254,41 @@ class UpdatesWork:
         self._switch = self._switch.after(work / plan.interval, int(backlog), rule)
         return self._switch.mode is QueueMode.APPEND and is_append
 
-    def _budget(self, context: VersionContext, parallel: int, reading: float) -> Micros:
-        """Return the microseconds that each shard may serve."""
+    def _budget(self, context: VersionContext, waves: int, reading: float) -> Micros:
+        """Return the microseconds that each task may serve, given how many share a core."""
         plan = self._plan
         if context.flushing:
             return INFINITY
-        waves = context.waves(parallel)
         if plan.budget is not None:
             return plan.budget // waves
         if plan.interval is None:
             return INFINITY
         interval = plan.interval / 1e6
-        left = interval - reading - self._overhead.expected(interval)
-        return int(1e6 * max(LEAST * interval, left) / waves)
+        other = reading + self._overhead.expected(interval)
+        return int(1e6 * max(LEAST * interval, interval - other, min(other, interval)) / waves)
 
     def _shown(self, found: ServingReport, superseded: int, budget: Micros) -> Mapping[str, Any]:
         windowed = self._plan.windowed
         return {
-            **found.shown(),
+            **found.shown(queued=bool(self._plan.newest)),
             **({} if windowed is None else found.shown_windows(windowed.windows)),
             "supersededInTransit": superseded,
             "budgetMs": None if budget == INFINITY else round(budget / 1000, 1),
         }
+
+
+def _serving_times(
+    context: VersionContext, parcels: Sequence[Parcel], budget: Micros, order: Sequence[int]
+) -> dict[int, ServingTime]:
+    """Return the time of each task, for its shards in order: by keys that wait and arrive."""
+    before = None if context.before is None else context.before.decisions.get("waits")
+    known = before if before and len(before) == context.shards else [0] * context.shards
+    work = Counter(dict(enumerate(known)))
+    for parcel in parcels:
+        for group, rows in parcel.report.load.items():
+            work[context.routes[group]] += rows
+    times: dict[int, ServingTime] = {}
+    for shard in order:
+        time = times.setdefault(context.placement[shard], ServingTime(budget, []))
+        time.weights.append(1.0 + work[shard])
+    return times

@@ -8,7 +8,8 @@ last instant is ended by a record without a row.
 
 Invariants:
 1. The output is whole windows, each the newest when it was committed
-   (`test_oracle_windows_are_delivered_whole`).
+   (`test_oracle_windows_are_delivered_whole`), however it is cut
+   (`test_a_limit_of_windows_ends_a_read_after_their_last_record`).
 2. A refused `enqueue` takes no tuple (`test_a_refused_batch_changes_nothing`,
    `test_bounded_a_batch_beyond_the_budget_takes_no_tuple`).
 
@@ -32,7 +33,7 @@ from icestream.core.errors import DefinitionError, InputError
 from icestream.kernels.hash_index import insert_all
 from icestream.kernels.queue.windows import tuple_batches as kernels
 from icestream.kernels.queue.windows import zones as z
-from icestream.kernels.queue.windows.key_times import advance_groups
+from icestream.kernels.queue.windows.key_times import advance_all, advance_groups
 from icestream.state.queue.arrays import Arrays, grow_ahead
 from icestream.state.queue.pages import OnDemandPages, PagePool
 from icestream.state.queue.windows.spec import UpdateWindows
@@ -301,6 +302,10 @@ class WindowQueue:
         """
         advance_groups(self._arrays.kernel, keys, times, arrived, first, after)
 
+    def advance_all(self, time: int, arrived: int) -> int:
+        """Record that no tuple of any known key comes before a time; return the updates by it."""
+        return int(advance_all(self._arrays.kernel, self._arrays.keys, time, arrived))
+
     def _check_order(self, found: Ints, times: Ints) -> None:
         order = np.argsort(found, kind="stable")
         keys, ordered = found[order], times[order]
@@ -316,11 +321,15 @@ class WindowQueue:
             )
             raise InputError(msg)
 
-    def dequeue(self, count: int) -> WindowTuples:
-        """Return up to `count` records of the windows served next (one more if one ends)."""
+    def dequeue(self, count: int, windows: int | None = None) -> WindowTuples:
+        """Return up to `count` records of the windows served next (one more if one ends).
+
+        Stop after the last record of as many `windows`; by default only the records are limited.
+        """
         records = np.empty((count + 1, kernels.RECORD), dtype=np.int64)
         words = np.empty((count + 1, self._codec.width), dtype=np.int64)
-        found = kernels.dequeue_many(self._arrays.kernel, records, words)
+        most = count if windows is None else windows
+        found = kernels.dequeue_many(self._arrays.kernel, records, words, most)
         cells, times, arrived, marks, is_tuple = np.ascontiguousarray(records[:found].T)
         there = is_tuple != 0
         identity = np.ascontiguousarray(self._arrays.cells[cells, :2]).view(np.uint64)
