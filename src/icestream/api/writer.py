@@ -729,7 +729,6 @@ def _launch(outputs: Sequence[tuple[StreamWriter, Sink]]) -> Query:
     built = lead._built
     if len(outputs) > 1 and lead._together is not None:
         built = lead._together([each._result for each, _ in outputs])
-        lead = replace(lead, _built=built)
     elif len(outputs) > 1:
         built = build(_statements(outputs))
     if not built.events.isStreaming:
@@ -740,7 +739,7 @@ def _launch(outputs: Sequence[tuple[StreamWriter, Sink]]) -> Query:
         raise DefinitionError(msg)
     if "lateEvents" in lead._options and built.whole is not None:
         built = built.whole()
-        lead = replace(lead, _built=built)
+    lead = replace(lead, _built=built)
     checkpoint, paced = lead._checkpoint(), lead._paced()
     lead._flushes()
     late_sink = lead._late_sink(checkpoint)
