@@ -53,7 +53,7 @@ BAD: dict[str, tuple[Callable[[ice.StreamWriter], Any], str]] = {
     "no checkpoint": (lambda w: w.format("noop").start(), "checkpointLocation"),
     "a checkpoint on an unknown storage": (
         lambda w: w.format("noop").option("checkpointLocation", "gopher://x/y").start(),
-        "cannot be stored on gopher://x",
+        "cannot be stored on gopher://;",
     ),
     "no path": (lambda w: w.option("checkpointLocation", "/nowhere").start(), "needs .option"),
     "flush of a query that goes on": (
