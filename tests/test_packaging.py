@@ -131,10 +131,12 @@ def test_the_package_imports_what_it_declares(project: dict[str, Any]) -> None:
         return {re.split(r"[^\w-]", each)[0] for each in requirements}
 
     declared = names(project["project"]["dependencies"]) | COME_ALONG
-    extra = names(project["project"]["optional-dependencies"]["testing"])
+    extras = project["project"]["optional-dependencies"]
+    places = {"testing": "testing", "delta": "delta.py", "iceberg": "iceberg.py"}
     wrong = []
     for path in sorted((ROOT / "src" / "icestream").rglob("*.py")):
-        allowed = declared | (extra if "testing" in path.parts else set())
+        of_extras = (names(extras[extra]) for extra, part in places.items() if part in path.parts)
+        allowed = declared.union(*of_extras)
         strange = imported(path) - allowed - sys.stdlib_module_names - {"icestream"}
         wrong += [f"{path.relative_to(ROOT)} imports {name}" for name in sorted(strange)]
     assert wrong == []

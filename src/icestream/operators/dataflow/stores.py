@@ -13,7 +13,7 @@ Invariants:
    (`test_bounded_work_follows_what_is_free`).
 3. Stores work within the quota that `least_quota` returns
    (`test_stores_go_on_in_the_quota_they_need`).
-4. A group may take all memory that directories leave (`test_a_large_group_gets_what_was_lent`).
+4. A group may take all memory that directories leave (`TestConsolidated`).
 """
 
 from __future__ import annotations

@@ -505,8 +505,10 @@ class GroupStore(Groups):
 
     def _check_size(self, synopsis: int, slots: Slots) -> None:
         """Raise BudgetError if the rows of a group do not fit into memory as a whole."""
-        words, blocks = int(self._words(synopsis, slots)[0]), self.heap.most
-        if words > blocks * self.heap.block_words:
+        words, pressure = int(self._words(synopsis, slots)[0]), self._eviction.pressure
+        if words > self.heap.most * self.heap.block_words and pressure is not None:
+            pressure.take_back()
+        if words > self.heap.most * self.heap.block_words:
             raise self._eviction.failure(8 * words)
 
     def _words(self, synopsis: int, slots: Slots) -> Ints:
