@@ -23,7 +23,7 @@ def calling(n):
 """
 ROOT = Path(__file__).resolve().parents[2]
 #: a few of those that `make test-kernels-plain` runs
-SAMPLE = ("test_addresses.py", "test_prefetch.py", "test_words.py", "queue/test_pages.py")
+SAMPLE = ("test_addresses.py", "test_prefetch.py", "test_field_words.py", "queue/test_pages.py")
 UNCOMPILED = {**os.environ, "NUMBA_DISABLE_JIT": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
 CALL = "import kernels; print(kernels.calling(4), *kernels.calling.stats.cache_hits.values())"
 

