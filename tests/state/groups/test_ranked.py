@@ -76,4 +76,5 @@ def test_the_best_rows_of_a_large_group_are_read_alone(tmp_path: Path) -> None:
         for asked in range(1, 3):
             assert store.read(0, slots).rows.num_rows == 20_002
             assert store.statistics["bytes_read"] - part >= asked * 20_000 * 24
-        assert store.read_best(0, slots, np.array([2])).rows.num_rows == 20_002
+        # it is too large to come back to memory
+        assert store.read_best(0, slots, np.array([2])).rows.num_rows < 10_000
