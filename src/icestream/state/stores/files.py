@@ -23,7 +23,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import tempfile
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -71,7 +73,6 @@ class StoreFiles:
         self._set_up()
 
     def _set_up(self) -> None:
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._copies: LocalCopies | None = None
         #: files that are being written
         self._new: dict[str, NewCopy] = {}
@@ -221,8 +222,8 @@ class StoreFiles:
         if self._copies is None:
             folder = self._folder
             if folder is None:
-                self._temporary = tempfile.TemporaryDirectory(prefix="icestream-")
-                folder = self._temporary.name
+                folder = tempfile.mkdtemp(prefix="icestream-")
+                weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
             self._copies = LocalCopies(folder, self._limit)
             self._copies.remove_unfinished()
         return self._copies
