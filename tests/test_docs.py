@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 DOCUMENTS = [README, *sorted((ROOT / "docs" / "guide").glob("*.md"))]
 #: what is read first runs with the fast tests, the rest with the slow ones
-FIRST_READ = ("README.md", "tutorial.md", "joins.md")
+FIRST_READ = ("README.md", "tutorial.md")
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 #: folders that examples name

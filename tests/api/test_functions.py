@@ -34,6 +34,7 @@ def _names(spark: SparkSession, *calls: Callable[[Any], Any]) -> tuple[list[str]
     )
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("name", ONE)
 def test_results_are_named_as_sparks(name: str, spark: SparkSession) -> None:
     ours, theirs = _names(

@@ -66,6 +66,7 @@ def test_looking_changes_no_byte(kind: str, tmp_path: Path) -> None:
     assert prints(root) == before
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", WINDOWED)
 def test_parity_open_windows_beside_a_query_that_ends_here(kind: str, tmp_path: Path) -> None:
     root = make(kind, str(tmp_path))
@@ -134,6 +135,7 @@ def test_parity_rows_of_groups_beside_the_running_store(tmp_path: Path) -> None:
     assert kept == alive
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", ["windows", "sessions", "rows", "groups", "pairs", "updates"])
 def test_one_group_is_found_by_its_key_alone(kind: str, tmp_path: Path) -> None:
     root = make(kind, str(tmp_path))

@@ -24,9 +24,11 @@ def test_streams_are_held_against_each_other(tmp_path: Path) -> None:
     }
     figures = summarise(runs, SCALES[Size.SMALL])
     assert figures["load 5"]["append_times"] == 20
-    bars = judge(figures, Size.FULL)
+    *bars, answers = judge(figures, Size.FULL)
     assert len(bars) == 4
     assert all(bar.holds for bar in bars)
+    assert answers.name == "load 5: answers / possible"
+    assert not answers.holds
     plot(figures, tmp_path / "overload.png")
     assert (tmp_path / "overload.png").exists()
 

@@ -289,6 +289,7 @@ def test_oracle_a_model_that_is_refreshed_is_that_of_the_last_refresh(seed: int)
     )
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("step", ["bots", "clean", "behaviour", "examples", "model", "scores"])
 def test_oracle_real_queries_with_shards_and_events_out_of_order(step: str, tmp_path: Path) -> None:
     rules, slack = some_rules(1), 5

@@ -227,6 +227,7 @@ def test_oracle_grouping_sets_are_frames_of_their_own(frame: Frame, tmp_path: Pa
     check(plan, drive(partial(open_query, plan, str(tmp_path)), items), items)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "frame",
     [

@@ -131,6 +131,7 @@ EVERY_SLIDE = [(reach, slide) for reach in range(2, 14) for slide in range(1, re
 OTHERS = [(59, 1), (59, 2), (60, 7), (100, 1), (100, 99), (100, 51), (240, 96), (600, 1), (601, 3)]
 
 
+@pytest.mark.sample(24)
 @pytest.mark.parametrize(("reach", "slide"), EVERY_SLIDE + OTHERS)
 def test_bounded_every_slide_reads_a_few_panes_whatever_the_window(
     tmp_path: Path, reach: int, slide: int

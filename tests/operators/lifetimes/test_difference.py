@@ -41,6 +41,7 @@ def test_oracle_difference_in_any_chunks(dice: Random, kind: scenarios.ScenarioK
         step.check(oracle.difference(left, right))
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("present", [False, True])
 @pytest.mark.parametrize("seed", range(12))
 def test_oracle_difference_over_long_scenarios(seed: int, present: bool) -> None:

@@ -119,6 +119,7 @@ def shown(answers: pa.Array) -> list[Any]:
     return ["NaN" if value != value else value for _, _, value in rows]
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("aggregate", CASES, ids=lambda each: each.text)
 @given(st.lists(st.lists(EVENTS, min_size=1, max_size=9), min_size=1, max_size=3))
 @settings(max_examples=25)
@@ -134,6 +135,7 @@ def test_oracle_every_function_equals_the_obvious_one(
     assert shown(answers) == shown(pa.array(expected, function.result))
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("aggregate", CASES, ids=lambda each: each.text)
 @given(
     st.lists(

@@ -101,6 +101,7 @@ def shared(rule: Rule, kind: str, case: str) -> tuple[dict[str, int], dict[str, 
     return found, {query.name: query.bytes_held() for query in queries}
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("kind", ["clock", "lfu", "smoothing"])
 @pytest.mark.parametrize(
     ("case", "ratio"), [("visitors", 0.6), ("large groups", 0.8), ("seldom used", 0.97)]
