@@ -35,9 +35,11 @@ os.environ.setdefault("NUMBA_CACHE_DIR", str(compiled_kernels()))
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as slow the cases of a test that are beyond its sample."""
+    """Mark as slow the cases of a test that are beyond its sample, and benches and examples."""
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
+        if item.nodeid.startswith(("tests/bench/", "tests/examples/")):
+            item.add_marker("slow")
         if item.get_closest_marker("sample"):
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for each in cases.values():
