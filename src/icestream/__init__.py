@@ -89,12 +89,12 @@ if TYPE_CHECKING:
     from icestream.plan.jobs.windows import JobStatistics
     from icestream.runtime.spark.query import Query
     from icestream.runtime.spark.session import local_session, settings
-    from icestream.sql.query import sql
+    from icestream.sql.lowering.query import sql
     from icestream.state.queue.queue import UpdateQueue
 
 #: where the names of the API are defined
 _HOMES = {
-    "icestream.sql.query": "sql",
+    "icestream.sql.lowering.query": "sql",
     "icestream.api.events": "Events",
     "icestream.api.files": "files",
     "icestream.api.functions": (

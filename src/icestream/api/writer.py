@@ -373,15 +373,16 @@ class StreamWriter:
     def _sink_options(self) -> dict[str, str]:
         return {key: value for key, value in self._options.items() if not _is_own(key)}
 
-    def _identity(self, checkpoint: str, view: int | str) -> str:
+    def _identity(self, view: int | str) -> str:
         """Return the name under which a table knows this query: it moves with the checkpoint."""
-        state = self._state_location(checkpoint)
+        state = self._state_location(self._checkpoint())
         store = VersionStore(self._files(state), f"{state}/icestream")
         return f"{store.identity()}-{view}"
 
-    def _sink(self, view: int = 0, checkpoint: str | None = None) -> Sink:
-        """Return the sink of a view, for the checkpoint of this writer or another's."""
-        checkpoint = checkpoint or self._checkpoint()
+    def _sink(self, view: int = 0, lead: StreamWriter | None = None) -> Sink:
+        """Return the sink of a view of a query, which has the settings of its first writer."""
+        lead = lead or self
+        lead._checkpoint()
         if self._callback is not None:
             return CallbackSink(self._callback)
         if self._mode == "complete":
@@ -395,19 +396,19 @@ class StreamWriter:
             self._spark,
             self._format,
             self._schema,
-            identity=partial(self._identity, checkpoint, view),
+            identity=partial(lead._identity, view),
             name=self._name,
             partition_by=self._partition_by,
             options=self._sink_options,
             view=view,
         )
 
-    def _late_sink(self, checkpoint: str) -> FileSink | None:
+    def _late_sink(self) -> FileSink | None:
         """Return the table of refused rows: those that arrived too late, or without a time."""
         folder, columns = self._options.get("lateEvents"), _refused_columns(self._built)
         if folder is None or self._built.kept is None:
             return None
-        writer = self._identity(checkpoint, "late")
+        writer = self._identity("late")
         return FileSink(self._spark, "parquet", folder, (), {}, columns, writer, LATE_VIEW)
 
     def _checkpoint(self) -> str:
@@ -692,8 +693,7 @@ def start(
     lead = lead.options(**options)
     lead = replace(lead, _shards=shards, _parallelism=parallelism, _name=queryName)
     lead = lead.trigger(**trigger) if trigger else lead
-    checkpoint = lead._checkpoint()
-    sinks = [each._sink(number, checkpoint) for number, each in enumerate(writers)]
+    sinks = [each._sink(number, lead) for number, each in enumerate(writers)]
     return _launch([(lead, sinks[0]), *zip(writers[1:], sinks[1:], strict=True)])
 
 
@@ -742,7 +742,7 @@ def _launch(outputs: Sequence[tuple[StreamWriter, Sink]]) -> Query:
     lead = replace(lead, _built=built)
     checkpoint, paced = lead._checkpoint(), lead._paced()
     lead._flushes()
-    late_sink = lead._late_sink(checkpoint)
+    late_sink = lead._late_sink()
     modes = [each._mode for each, _ in outputs]
     found = [table_of(sink, each._shape) for each, sink in outputs]
     found += [] if late_sink is None else [late_sink.direct]

@@ -34,6 +34,7 @@ import numpy as np
 import numpy.typing as npt
 
 from icestream.kernels.compile import kernel
+from icestream.kernels.fixed_point import shifted
 
 Words = npt.NDArray[np.uint64]
 Index = int | np.int64
@@ -136,14 +137,7 @@ def _shift_in(
     p0 = low + (high << np.uint64(32))
     p1 = (high >> np.uint64(32)) + np.uint64(p0 < low)
     shift = exponent - least
-    left = np.uint64(shift & 63)
-    x0 = p0 << left
-    x1 = p1 << left
-    x2 = np.uint64(0)
-    if left:
-        right = np.uint64(64) - left
-        x1 |= p0 >> right
-        x2 = p1 >> right
+    x0, x1, x2 = shifted(p0, p1, shift & 63)
     if ((bits >> np.uint64(63)) != np.uint64(0)) ^ (weight < 0) ^ taken:
         _take_words(sums, at + (shift >> 6), end, x0, x1, x2)
     else:

@@ -53,16 +53,36 @@ _HALVES = 4 * DIGITS + 16
 
 
 @kernel
+def shifted(
+    low: np.uint64, high: np.uint64, bits: int | np.int64
+) -> tuple[np.uint64, np.uint64, np.uint64]:
+    """Return the three words of (high, low) * 2**bits, for fewer than 64 bits."""
+    left = np.uint64(bits)
+    x0, x1, x2 = low << left, high << left, np.uint64(0)
+    if left:
+        right = np.uint64(64) - left
+        x1 |= low >> right
+        x2 = high >> right
+    return x0, x1, x2
+
+
+@kernel
+def _with_carry(c: np.int64, above: np.int64, carry: np.int64) -> tuple[np.int64, np.int64]:
+    """Return a digit and its carry after another carry is added."""
+    d = np.int64(np.uint64(c) + np.uint64(carry))
+    if ((c ^ d) & (carry ^ d)) < 0:
+        above += np.int64(1 if carry > 0 else -1)
+    return d, above
+
+
+@kernel
 def _plus(a: np.int64, b: np.int64, carry: np.int64) -> tuple[np.int64, np.int64]:
     """Return a digit and the carry of a + b + carry; carries are small and may be negative."""
     c = np.int64(np.uint64(a) + np.uint64(b))
     above = np.int64(0)
     if ((a ^ c) & (b ^ c)) < 0:
         above = np.int64(1 if a >= 0 else -1)
-    d = np.int64(np.uint64(c) + np.uint64(carry))
-    if ((c ^ d) & (carry ^ d)) < 0:
-        above += np.int64(1 if carry > 0 else -1)
-    return d, above
+    return _with_carry(c, above, carry)
 
 
 @kernel
@@ -72,10 +92,7 @@ def _minus(a: np.int64, b: np.int64, carry: np.int64) -> tuple[np.int64, np.int6
     above = np.int64(0)
     if ((a ^ b) & (a ^ c)) < 0:
         above = np.int64(1 if a >= 0 else -1)
-    d = np.int64(np.uint64(c) + np.uint64(carry))
-    if ((c ^ d) & (carry ^ d)) < 0:
-        above += np.int64(1 if carry > 0 else -1)
-    return d, above
+    return _with_carry(c, above, carry)
 
 
 @kernel
@@ -178,14 +195,7 @@ def _add_number(
     negative: bool,
 ) -> None:
     """Add (high, low) * 2**position, counted from the first digit, to a number, or subtract it."""
-    left = np.uint64(position & 63)
-    x0 = low << left
-    x1 = high << left
-    x2 = np.uint64(0)
-    if left:
-        right = np.uint64(64) - left
-        x1 |= low >> right
-        x2 = high >> right
+    x0, x1, x2 = shifted(low, high, position & 63)
     carry = np.int64(0)
     w = position >> 6
     step = 0

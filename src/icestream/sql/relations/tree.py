@@ -12,6 +12,7 @@ Invariants:
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 
@@ -28,13 +29,13 @@ Conditions = tuple[exp.Expr, ...]
 
 
 @dataclass(frozen=True)
-class Relation:
+class Relation(ABC):
     """A table that changes over time."""
 
     @property
+    @abstractmethod
     def columns(self) -> tuple[str, ...]:
         """Return the names of the columns."""
-        raise NotImplementedError
 
     @property
     def inputs(self) -> tuple[Relation, ...]:
