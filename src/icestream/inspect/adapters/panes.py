@@ -22,12 +22,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from icestream.core.arrays import Ids, Ints, Table
+from icestream.core.arrays import Ids, Ints
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.inspect.access.adapter_protocol import ReadRequest, StateRows, StateTable
 from icestream.inspect.access.scratch_shard import ScratchShard
 from icestream.inspect.adapters.fields import FieldColumns
 from icestream.inspect.adapters.pre_queue import chosen
+from icestream.operators.folding.exact_rows import ExactRows, concatenated, unpacked
+from icestream.operators.folding.fields import ENTRY_FIELDS
 from icestream.operators.folding.sorted_runs import sorted_run
 from icestream.operators.grid.operator import GROUP_KEYS, GROUP_ROWS, NEW_KEYS, PANES
 from icestream.operators.latest.identities import places_among
@@ -94,11 +96,11 @@ class PaneState:
         """Yield the panes of a shard."""
         keys = LoggedKeys(space, history, len(self.spec.keys))
         for panes, entries in self.entries(space, commit.watermark):
-            id_high, id_low = identities(entries)
+            id_high, id_low = identities(entries.table)
             rows = self.rows(panes, entries, keys.of(id_high, id_low))
             yield chosen(self.table, shard, rows, id_high, id_low, asked)
 
-    def entries(self, space: ScratchShard, watermark: Micros) -> Iterator[tuple[Ints, Table]]:
+    def entries(self, space: ScratchShard, watermark: Micros) -> Iterator[tuple[Ints, ExactRows]]:
         """Yield panes and entries, those of one group and pane merged, some panes at a time."""
         slices = self._slices(space)
         first = self.first(watermark)
@@ -107,14 +109,14 @@ class PaneState:
         slices = slices[np.argsort(slices["group"], kind="stable")]
         for part in _whole_panes(slices):
             tables = {
-                record.marker: np.frombuffer(bytes(record.payload), dtype=np.int64).reshape(
-                    -1, self.layout.entry_width
-                )
+                record.marker: unpacked(bytes(record.payload), self.layout, ENTRY_FIELDS)
                 for record in space.log.read_many(part["marker"])
             }
             ordered = [tables[marker] for marker in part["marker"].tolist()]
             panes = np.repeat(part["group"], [len(each) for each in ordered])
-            yield sorted_run(panes, np.concatenate(ordered), self.layout)
+            rows = concatenated(*ordered)
+            panes, entries = sorted_run(panes, rows.table, rows.layout)
+            yield panes, ExactRows(rows.layout, entries)
 
     def _slices(self, space: ScratchShard) -> npt.NDArray[np.void]:
         """Return the slices of a shard, from the directories of its segments."""
@@ -126,7 +128,7 @@ class PaneState:
 
     # -- columns ---------------------------------------------------------------------------
 
-    def rows(self, panes: Ints, entries: Table, keys: pa.Table) -> pa.RecordBatch:
+    def rows(self, panes: Ints, entries: ExactRows, keys: pa.Table) -> pa.RecordBatch:
         """Return entries as rows of the table."""
         grid = self.spec.grid
         kind = self.table.columns.field(PANE).type

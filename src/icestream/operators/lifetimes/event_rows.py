@@ -237,7 +237,7 @@ class EventRows:
         words = words.copied()
         heads = np.empty(len(slots), dtype=np.int64)
         index = np.zeros(1 << max(4, (2 * len(slots)).bit_length()), dtype=np.int64)
-        ops, places = words.shape.at.ops, words.shape.at.places
+        ops, places = words.layout.at.ops, words.layout.at.places
         count = fold_equal(slots, le, re, words.table, ops, places, index, heads)
         return heads[:count], words[:count]
 
@@ -247,7 +247,7 @@ class EventRows:
         if (count == 1).all():
             return words
         scaled = words.copied()
-        scale_rows(scaled.table, count, *words.shape.at.sums)
+        scale_rows(scaled.table, count, *words.layout.at.sums)
         return scaled
 
     def _batch(self, events: EventWords, beside: pa.RecordBatch) -> pa.RecordBatch:

@@ -160,9 +160,9 @@ class NonInvertibleAggregate:
         segments = TimeSegments.of(there)
         first, last = segments.spans(there)
         rows, size = kinds.table[there.kind], len(segments.owner)
-        table = np.zeros((size + 1, kinds.shape.at.width), dtype=np.int64)
+        table = np.zeros((size + 1, kinds.layout.at.width), dtype=np.int64)
         scaled = rows.copy()
-        ops, places = kinds.shape.at.sums
+        ops, places = kinds.layout.at.sums
         scale_rows(scaled, there.count, ops, places)
         cover_segments(first, last, scaled, ops, places, table)
         for op, place in self._choices:
@@ -178,4 +178,4 @@ class NonInvertibleAggregate:
             row, start, stop, _ = runs[:made].T
             chosen = np.repeat(choice[row], stop - start, axis=0)
             table[numbers_of(start, stop), place:end] = chosen
-        return segments, ExactRows(kinds.shape, table[:-1])
+        return segments, ExactRows(kinds.layout, table[:-1])

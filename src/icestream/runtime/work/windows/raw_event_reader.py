@@ -23,10 +23,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from icestream.core.arrays import Ints, Table
+from icestream.core.arrays import Ints
 from icestream.core.times import Micros
 from icestream.kernels.fold import routes_of
 from icestream.operators.folding.columns import ARRIVAL, BATCH, InputColumn
+from icestream.operators.folding.exact_rows import ExactRows
 from icestream.operators.folding.fold import EntryTable
 from icestream.plan.lower import window_spec
 from icestream.plan.nodes.queries import TIME, Plan
@@ -58,7 +59,7 @@ class RawEventReader:
 
     def fold(
         self, panes: tuple[int, int], high_words: tuple[int, int], capacity: int, version: int
-    ) -> tuple[Ints, Table] | None:
+    ) -> tuple[Ints, ExactRows] | None:
         """Fold events of some panes and a range of id_high; None if there are too many."""
         spec = window_spec(self.plan)
         codec = KeyCodec(self.plan.group_keys)
