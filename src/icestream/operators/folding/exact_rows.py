@@ -241,9 +241,7 @@ def unpacked_at(
     count = len(sums_at)
     if count == 0:
         return data.reshape(-1 if rows is None else rows, -1 if rows is not None else width)
-    _, spans = _read_head(tuple(data[:count].tolist()))
-    if len(spans) < count:
-        raise CheckpointError(_DAMAGED)
+    _, spans = _read_head(_head(payload, count))
     stored = _spanning(sums_at, spans)
     own = width + int(_ends(stored)[-1] - _ends(sums_at)[-1])
     if rows is not None:
@@ -255,8 +253,14 @@ def unpacked_at(
 
 def stored_layout(payload: memoryview | bytes, layout: Layout) -> Layout:
     """Return the layout of the table that bytes hold."""
-    head = np.frombuffer(payload[: 8 * len(layout.sums)], dtype=np.int64)
-    return replace_extents(layout).widened(_read_head(tuple(head.tolist()))[0])
+    return replace_extents(layout).widened(_read_head(_head(payload, len(layout.sums)))[0])
+
+
+def _head(payload: memoryview | bytes, sums: int) -> tuple[int, ...]:
+    """Return the words that describe the sums of a stored table."""
+    if len(payload) < 8 * sums or len(payload) % 8:
+        raise CheckpointError(_DAMAGED)
+    return tuple(np.frombuffer(payload[: 8 * sums], dtype=np.int64).tolist())
 
 
 def replace_extents(layout: Layout, extents: Sequence[SumExtent] = ()) -> Layout:

@@ -13,7 +13,7 @@ Invariants:
    version that makes it final (`test_oracle_every_frame_equals_the_obvious_computation`).
 2. Arena and work buffers stay inside the quota (`test_bounded_state_of_ten_times_the_budget`).
 3. Restoring a snapshot and replaying the versions after it leads to the same rows; suffixes are
-   computed again, so float sums agree to 106 bits (`test_crash_restores_from_snapshots`).
+   computed again (`test_crash_restores_from_snapshots`).
 4. Frames together emit what each emits alone (`test_oracle_frames_together_equal_frames_alone`)
    and log what the longest logs (`test_bounded_frames_together_log_what_the_longest_logs`).
 

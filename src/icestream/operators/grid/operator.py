@@ -106,7 +106,7 @@ class WindowOperator:
         if self._refolds and spec.layout.suffix_words:
             assert events is not None
             self._slices = OwedSlices(*events, *log)
-            most = OwedSlices.most_rows(spec.layout, self._chunk_bytes)
+            most = OwedSlices.most_rows(self._layout, self._chunk_bytes)
             self._owed = OwedDirectory(self._directory, most)
         #: rows of windows that closed in this version, by family, for windows composed of them
         self._levels: dict[int, WindowResults] = {}

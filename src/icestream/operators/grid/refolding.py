@@ -47,7 +47,12 @@ class RawEvents(Protocol):
         ...
 
     def fold(
-        self, panes: tuple[int, int], high_words: tuple[int, int], capacity: int, version: int
+        self,
+        layout: Layout,
+        panes: tuple[int, int],
+        high_words: tuple[int, int],
+        capacity: int,
+        version: int,
     ) -> tuple[Ints, ExactRows] | None:
         """Fold the events of panes, and of groups between two id_high, both inclusive.
 
@@ -139,7 +144,7 @@ class OwedSlices(SliceLog):
         """Return panes and entries between two id_high, sorted by (pane, id_high, id_low)."""
         if low > high:
             return np.empty(0, np.int64), np.empty((0, self.layout.entry_width), dtype=np.int64)
-        found = self._events.fold(span, (low, high), max(16, 2 * rows), self.version)
+        found = self._events.fold(self.layout, span, (low, high), max(16, 2 * rows), self.version)
         if found is not None:
             panes, folded = found
             return sorted_run(panes, folded.reshaped(self.layout).table, self.layout)
