@@ -122,6 +122,7 @@ def expected(plan: Plan, items: Sequence[Item]) -> list[Row]:
     return [row for batch in batches_of(items) for row in oracle.feed(batch)] + oracle.flush()
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", PLANS)
 def test_oracle_sums_of_doubles_are_exact_whatever_the_batches(name: str) -> None:
     plan = PLANS[name]

@@ -56,6 +56,8 @@ CHANGES = 1 << 15
 RECORD_BYTES = 1 << 20
 #: rows of keys in one record
 RECORD_KEYS = 16_384
+#: for shards that receive no entries
+NO_FIELDS = Layout(())
 #: parcels that a reader keeps open
 MOST_OPEN = 128
 
@@ -274,7 +276,7 @@ class Parcels:
     reader: ParcelReader
     shard: int
     #: the fields of entries
-    layout: Layout = Layout(())
+    layout: Layout = NO_FIELDS
     #: the part of the plan that receives them
     part: int = 0
 

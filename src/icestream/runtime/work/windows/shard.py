@@ -15,7 +15,7 @@ from icestream.operators.protocol import Emitted, Operator, Shard
 from icestream.plan import lower
 from icestream.plan.grid.parts import PlanPart, parts_of
 from icestream.plan.nodes.queries import Plan
-from icestream.runtime.exchange.parcels import ParcelReader, Parcels
+from icestream.runtime.exchange.parcels import NO_FIELDS, ParcelReader, Parcels
 
 
 @dataclass(frozen=True)
@@ -61,4 +61,4 @@ class WindowShard:
 
 def _layout(part: PlanPart) -> Layout:
     """Return the fields of the entries that a part takes; none if it does not take entries."""
-    return lower.window_spec(part.plan).layout if part.folded else Layout(())
+    return lower.window_spec(part.plan).layout if part.folded else NO_FIELDS
