@@ -258,7 +258,9 @@ def judge(figures: Figures) -> tuple[Bar, ...]:
     return (
         Bar.at_least("clear cases chosen right", len(clear), sum(row["right"] for row in clear)),
         Bar.at_most("log or processor time of the choice, by the other store", 1.1, max(worse)),
-        Bar.at_most("log of the choice, by the other store", CLEAR * WORTH_FOLDING_AGAIN, max(logs)),
+        Bar.at_most(
+            "log of the choice, by the other store", CLEAR * WORTH_FOLDING_AGAIN, max(logs)
+        ),
         Bar.at_most("log by its estimate, or the reverse", WITHIN, apart("log_bytes")),
         Bar.at_most(
             "bytes moved by their estimate, or the reverse", WITHIN, apart("moved_bytes_per_event")

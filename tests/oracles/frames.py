@@ -186,4 +186,3 @@ def _numbered(rows: Iterable[Row], keys: int) -> list[Row]:
         numbered.append((row[0], seen[place], *row[1:]))
         seen[place] += 1
     return numbered
-

@@ -77,4 +77,3 @@ class ObviousSessions(ArrivalOracle):
         events = [event for _, event in sorted(closed.events, key=lambda each: each[0])]
         answers = [answer(each, events, self._plan.types) for each in self._view.aggregates]
         return (closed.start, closed.end, *key, *answers)
-

@@ -10,6 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import pairwise
 from unittest import mock
 
 import numpy as np
@@ -43,7 +44,7 @@ def _split(dice: Dice, events: pa.Table) -> Splits:
     size = dice.one((7, 1000))
     return [
         events.slice(first, last - first).combine_chunks().to_batches(max_chunksize=size)
-        for first, last in zip(bounds[:-1], bounds[1:], strict=True)
+        for first, last in pairwise(bounds)
     ]
 
 

@@ -273,11 +273,11 @@ def _check(spark: SparkSession, home: Path, seed: int, patch: pytest.MonkeyPatch
             chosen = pa.chunked_array([c for each in kept for c in each.chunks], pa.bool_())
             batch = batch.filter(chosen.fill_null(False))
         for rows, each in zip(expected, slow, strict=True):
-            rows += each.feed([batch.to_batches()])
+            rows.extend(each.feed([batch.to_batches()]))
     wrong: list[str] = []
     for view, tables, rows, each in zip(case.plan.views, found, expected, slow, strict=True):
         table = pa.concat_tables(tables) if tables else None
-        rows += each.flush()
+        rows.extend(each.flush())
         if table is None:
             wrong += [f"seed {seed}: nothing was delivered"] * bool(rows)
             continue

@@ -14,6 +14,7 @@ import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -296,7 +297,7 @@ def _times(dice: Dice, parts: int, *, in_order: bool, nulls: str) -> list[list[M
     missing = dice.numbers.random(len(drawn)) < (0.1 if nulls == "drop" else 0.0)
     found = [None if gone else time for time, gone in zip(times, missing, strict=True)]
     bounds = np.cumsum([0, *counts]).tolist()
-    return [found[a:b] for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+    return [found[a:b] for a, b in pairwise(bounds)]
 
 
 def _values(dice: Dice, *, extreme: bool, specials: bool) -> list[float]:

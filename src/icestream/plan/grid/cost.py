@@ -19,8 +19,8 @@ Invariants:
    (`test_more_of_anything_never_costs_less`).
 3. Further ranges within the largest add running rows and no log
    (`test_ranges_inside_the_largest_add_rows_and_no_log`).
-4. Tuples are chosen only if they save half of the log (`test_tuples_must_save_half_of_the_log`) and,
-   for fields without an inverse, if the saved bytes outweigh those read again
+4. Tuples are chosen only if they save half of the log (`test_tuples_must_save_half_of_the_log`)
+   and, for fields without an inverse, if the saved bytes outweigh those read again
    (`test_folding_again_must_save_more_than_it_reads`).
 
 Limits: for a window longer than anything measured, the groups seen so far are used, a lower bound,
@@ -56,8 +56,10 @@ Plan = Literal["tuples", "panes"]
 
 #: microseconds per second
 SECOND: Micros = 1_000_000
-#: tuples are chosen if panes take this many times their log
+#: tuples are chosen if panes take this many times their log, and left again if they take less than
+#: the second
 WORTH_FOLDING_AGAIN = 2.0
+STILL_WORTH_IT = 1.5
 
 
 # -- measurements --------------------------------------------------------------------------------
@@ -181,15 +183,15 @@ class PlanComparison:
         """Return the estimate of a plan."""
         return self.panes if plan == "panes" else self.tuples
 
-    @property
-    def preferred(self) -> Plan:
-        """Return panes, unless tuples save half of the log.
+    def preferred(self, present: Plan = "panes") -> Plan:
+        """Return panes, unless tuples save half of the log; near that, stay with the present plan.
 
         If tuples are folded again by every shard, stored bytes are also weighed against bytes that
         move: what is saved of one must not be lost to the other.
         """
         panes, tuples = self.panes, self.tuples
-        saves = panes.space.log >= WORTH_FOLDING_AGAIN * tuples.space.log
+        least = STILL_WORTH_IT if present == "tuples" else WORTH_FOLDING_AGAIN
+        saves = panes.space.log >= least * tuples.space.log
         moves = panes.space.total * panes.traffic.bytes, tuples.space.total * tuples.traffic.bytes
         return "tuples" if saves and (self.invertible or moves[0] > moves[1]) else "panes"
 
@@ -201,7 +203,7 @@ class PlanComparison:
         sizes = {name: _size(self[name].space.total) for name in _PLANS}
         least = "at least " if self.lower_bound else ""
         both = f"{least}{sizes['panes']} as panes and {least}{sizes['tuples']} as tuples"
-        if forced == "panes" or (forced is None and self.preferred == "panes"):
+        if forced == "panes" or (forced is None and self.preferred() == "panes"):
             plan: Plan = "panes"
         else:
             plan = "tuples"
