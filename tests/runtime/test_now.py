@@ -101,9 +101,7 @@ CASES = {
         "SELECT k, sum(x) FROM a GROUP BY k HAVING sum(x) > 12",
         6 * SECOND,
     ),
-    "join": Case(
-        joined, "SELECT a.k, item, x, name, page FROM a JOIN b ON a.k = b.k", 4 * SECOND
-    ),
+    "join": Case(joined, "SELECT a.k, item, x, name, page FROM a JOIN b ON a.k = b.k", 4 * SECOND),
     "join for ever": Case(joined, "SELECT a.k, item, x, name, page FROM a JOIN b ON a.k = b.k"),
     "aggregate of a join": Case(
         lambda a, b: joined(a, b).apply(
@@ -144,7 +142,8 @@ WINDOWS: dict[str, tuple[Windows | Cumulative, str]] = {
     ),
     "sliding": (
         Windows(6 * SECOND, 2 * SECOND),
-        "SELECT t // 2000000 * 2000000 - n * 2000000 AS s, s + 6000000 AS e, * FROM a, range(3) r(n)",
+        "SELECT t // 2000000 * 2000000 - n * 2000000 AS s, s + 6000000 AS e, *"
+        " FROM a, range(3) r(n)",
     ),
     "cumulative": (
         Cumulative(6 * SECOND, 2 * SECOND),
@@ -303,9 +302,7 @@ def test_oracle_windows_are_in_the_table_while_they_are_open(
     stream = PlanStream.of(EVENTS)
     stream = stream.mapped(copies, copies.columns(EVENTS), "windows")
     made = stream.apply(["window", "k"], lambda group: group.agg(aggregate))
-    flow = compiled(
-        ((made.node, "now"),), {0: 0}, (Source("a", SLACK),), (EVENTS,), INSTANT, kind
-    )
+    flow = compiled(((made.node, "now"),), {0: 0}, (Source("a", SLACK),), (EVENTS,), INSTANT, kind)
     sql = sql or "coalesce(list(item ORDER BY t) FILTER (item IS NOT NULL), [])"
     text = f"SELECT (s, e), k, {sql} FROM ({assigned}) WHERE s <= t AND t < e GROUP BY s, e, k"
     rows, dice = events(11), np.random.default_rng(3)
@@ -349,5 +346,3 @@ def test_oracle_what_holds_now_is_the_same_with_and_without_the_past(tmp_path: P
                 asked.feed(batch)
             tables.append(asked.rows())
         assert tables[-1] == tables[-2]
-
-

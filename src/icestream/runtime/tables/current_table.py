@@ -6,7 +6,7 @@ each a range of keys that fits into memory. A manifest names the runs and parts 
 created exclusively, so a version is applied once, whoever delivers it, and a reader sees a whole
 version, from any process.
 
-    now/0/manifest-000000000007   {"version": 7, "runs": [...], "parts": [[first, file], ...]}
+    now/0/manifest-0000000000007  {"version": 7, "runs": [...], "parts": [[first, file], ...]}
     now/0/part-...parquet         _high, _low: the key; _version; change; the columns of the rows
 
 Invariants:
@@ -17,8 +17,8 @@ Invariants:
 4. A reader gets one whole version, also while the next one is written
    (`test_a_reader_sees_a_whole_version_while_runs_are_merged`).
 
-Cost: a row is written once in a run and, on average, once for each merge of its range: a merge comes
-after `RUNS` versions and rewrites the ranges that they touched.
+Cost: a row is written once in a run, and again in each merge of its range: one comes after `RUNS`
+versions and rewrites the ranges that they touched.
 
 Limits: the driver merges, one range after the other. Files stay until the second merge after that
 which replaced them; a reader that takes longer gets a StorageError and reads again.
@@ -31,6 +31,7 @@ import json
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from icestream.core.errors import StorageError
 from icestream.operators.dataflow.results import CHANGE
 from icestream.state.files import Files
 from icestream.state.keys import KeyCodec
@@ -60,6 +60,13 @@ _HEAD = (
 )
 
 
+_MANIFEST = "manifest-"
+
+
+def _manifest_name(version: int) -> str:
+    return f"{_MANIFEST}{version:013d}"
+
+
 @dataclass(frozen=True)
 class Manifest:
     """The files of one version of a table."""
@@ -72,6 +79,11 @@ class Manifest:
     runs: tuple[str, ...] = ()
     #: first key of a range and the name of its file, ascending
     parts: tuple[tuple[int, str], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Return the name of its own file."""
+        return _manifest_name(self.version)
 
     @property
     def names(self) -> set[str]:
@@ -106,17 +118,17 @@ class CurrentTable:
         """Return the table of a view in the checkpoint at `root`."""
         return cls(files, f"{root}/{NOW}/{view}")
 
-    def manifest(self) -> Manifest | None:
-        """Return the manifest of the last version; None if there is none yet."""
+    def manifest(self, version: int = 1 << 40) -> Manifest | None:
+        """Return the last manifest up to a version; None if there is none yet."""
         while True:
-            names = [each for each in self.files.list(self.folder) if each.startswith("manifest-")]
+            limit = _manifest_name(version)
+            names = [each for each in self.files.list(self.folder) if _MANIFEST < each <= limit]
             if not names:
                 return None
             try:
                 return Manifest.from_bytes(self.files.read(f"{self.folder}/{max(names)}"))
-            except (StorageError, FileNotFoundError):
-                if self.files.exists(f"{self.folder}/{max(names)}"):
-                    raise
+            except FileNotFoundError:
+                continue
 
     def apply(
         self, version: int, rows: Iterable[pa.Table], schema: pa.Schema, key: Sequence[str]
@@ -137,7 +149,7 @@ class CurrentTable:
         after = replace(before, version=version, runs=(*before.runs, *written))
         if len(after.runs) > self.runs:
             after = self._merged(after)
-        if not self.files.put(f"{self.folder}/manifest-{version:012d}", after.to_bytes()):
+        if not self.files.put(f"{self.folder}/{after.name}", after.to_bytes()):
             return
         if last is not None and not after.runs:
             self._sweep(last, after)
@@ -151,7 +163,7 @@ class CurrentTable:
         for first, end, size in zip(starts, [*starts[1:], _END], sizes, strict=True):
             pieces = 1 + (size + share) // self.part_bytes
             cuts = [first + (end - first) * number // pieces for number in range(pieces + 1)]
-            found += list(zip(cuts[:-1], cuts[1:], strict=True))
+            found += list(pairwise(cuts))
         return found
 
     def rows(self, manifest: Manifest, first: int = 0, end: int = _END) -> pa.Table:
@@ -217,7 +229,7 @@ class CurrentTable:
     def _sweep(self, last: Manifest, after: Manifest) -> None:
         """Remove files that neither this version nor the one before it names, as readers use it."""
         kept = last.names | after.names
-        kept |= {f"manifest-{each.version:012d}" for each in (last, after)}
+        kept |= {last.name, after.name}
         gone = [name for name in self.files.list(self.folder) if name not in kept]
         self.files.unlink(*(f"{self.folder}/{name}" for name in gone))
 
