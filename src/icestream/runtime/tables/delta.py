@@ -21,9 +21,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 
@@ -34,7 +35,6 @@ from icestream.runtime.tables.append_table import (
     check_partitions,
     columns_of,
     persistently,
-    relative,
 )
 from icestream.runtime.tables.layout import (
     TARGET_FILE_SIZE,
@@ -126,8 +126,7 @@ class DeltaAppendTable:
 
     def latest(self) -> int:
         """Return the last version that was added, or -1."""
-        self._update()
-        found = self._table.transaction_version(self.layout.writer)
+        found = self._read(lambda: self._table.transaction_version(self.layout.writer))
         return -1 if found is None else int(found)
 
     def add(self, version: int, files: Sequence[TableFile]) -> None:
@@ -159,13 +158,17 @@ class DeltaAppendTable:
 
     def holds(self, paths: Collection[str]) -> set[str]:
         """Return those of some paths that are part of the table."""
-        self._update()
-        folder = self.layout.folder
-        return {relative(folder, each) for each in self._table.file_uris()} & {*paths}
+        actions = self._read(lambda: pa.table(self._table.get_add_actions()))
+        return {unquote(each) for each in actions.column("path").to_pylist()} & {*paths}
 
-    def _update(self) -> None:
-        layout = self.layout
-        persistently(layout.files, layout.folder, self._table.update_incremental, _failures())
+    def _read(self, read: Callable[[], Any]) -> Any:
+        """Return something of the newest state of the table."""
+
+        def newest() -> Any:
+            self._table.update_incremental()
+            return read()
+
+        return persistently(self.layout.files, self.layout.folder, newest, _failures())
 
     def _commit(self, version: int, files: Sequence[TableFile]) -> None:
         from deltalake import CommitProperties, Transaction  # noqa: PLC0415

@@ -85,7 +85,8 @@ _CLIENT_OPTIONS = frozenset({
 })  # fmt: skip
 _SWITCHES = frozenset({"allow_http", "allow_invalid_certificates", "http1_only", "http2_only"})
 #: what a store's answer may be quoted with
-_STATUS = re.compile(r"[Ss]tatus(?: code)?:? ([1-5][0-9]{2})")
+_STATUS = re.compile(r"status(?: code)?[^\w<]+([1-5][0-9]{2})\b")
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _CODE = re.compile(r"<Code>([A-Za-z]{1,60})</Code>")
 _PASSING = frozenset({408, 409, 412, 425, 429})
 _CAUSES = (
@@ -299,7 +300,7 @@ _REMEDY = (
 
 def _reason(error: Exception) -> tuple[str, bool]:
     """Return why a request failed, in words of ours, and whether that may pass."""
-    kind, text = type(error).__name__, str(error)
+    kind, text = type(error).__name__, _COLOURS.sub("", str(error))
     if kind == "PermissionDeniedError":
         return "permission denied", False
     if kind == "UnauthenticatedError":
