@@ -25,7 +25,7 @@ from icestream.runtime.tables.sink_log import SinkLog
 from icestream.state.files import Files, LocalFiles
 from icestream.state.stores.files import StoreFiles
 from icestream.state.versions.commits import VersionStore
-from icestream.testing.crash_runs import Script
+from icestream.testing.crash_runs import Script, staged
 
 SCRIPT = Script(batches=400, events=12)
 BUCKET = "s3://bucket"
@@ -107,4 +107,5 @@ def run(folder: str, sink: str, store: Store) -> None:
 
 
 if __name__ == "__main__":
-    run(**json.loads(sys.argv[1]))
+    with staged():
+        run(**json.loads(sys.argv[1]))
