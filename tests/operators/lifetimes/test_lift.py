@@ -47,7 +47,7 @@ def test_a_row_and_its_negative_add_up_to_nothing() -> None:
     lifting = Lifting(PAYLOAD, sums)
     assert lifting.inverts
     rows = lifting.lifted(changes(), copies=2)
-    ops, places = rows.shape.at.ops, rows.shape.at.places
+    ops, places = rows.layout.at.ops, rows.layout.at.places
     negative = rows.table.copy()
     scale_rows(negative, np.full(len(rows), -1), ops, places)
     for row in range(len(rows)):
