@@ -88,7 +88,7 @@ def test_parity_pages_beside_a_sorted_list(
         watermark = closed + step
         pages = Pages(SPEC, arena, size)
         found = advance(pages, arena, news, closed, watermark)
-        model = model.merged(news, SPEC)
+        model = model.merged(news)
         due = model.ends <= watermark
         assert found == reported([model.where(due)])
         model = model.where(~due)

@@ -66,6 +66,12 @@ class MergedFields:
         fixed.nearest_sums(self.table, self._of(field), out)
         return self._with_specials(out, field)
 
+    def zeros(self, field: Field) -> Mask:
+        """Return which sums of doubles are zero."""
+        place, _, count, _ = self._of(field).tolist()
+        empty: Mask = (self.table[:, place : place + count] == 0).all(axis=1)
+        return empty & ~self._special(field)
+
     def means(self, field: Field, counts: Ints) -> Floats:
         """Return the doubles nearest to sums divided by counts, which are positive."""
         out = np.empty(len(self.table))
@@ -101,10 +107,14 @@ class MergedFields:
         return self.table[:, at : at + fixed.SPECIALS]
 
     def _special(self, field: Field) -> Mask:
+        if self._of(field)[fixed.SPECIALS_AT] < 0:
+            return np.zeros(len(self.table), dtype=np.bool_)
         found: Mask = (self._specials(field) != 0).any(axis=1)
         return found
 
     def _with_specials(self, finite: Floats, field: Field) -> Floats:
+        if self._of(field)[fixed.SPECIALS_AT] < 0:
+            return finite
         undefined, above, below = self._specials(field).T != 0
         out = np.where(above, np.inf, np.where(below, -np.inf, finite))
         return np.where(undefined | (above & below), np.nan, out)

@@ -88,26 +88,40 @@ def _moved(table: Table, old: Table, new: Table, *, trim: bool = False) -> Table
 
     Digits that only one of both has are zero; only with `trim` may the old ones have more.
     """
-    if not trim and not _has_room(old, new):
+    copied, has_room = _copies(old.tobytes(), new.tobytes(), table.shape[1])
+    if not (trim or has_room):
         msg = "sums of doubles do not fit into the layout of the rows they are added to"
         raise AssertionError(msg)
-    more = int(_ends(new)[-1] - _ends(old)[-1])
-    out = np.zeros((len(table), table.shape[1] + more), dtype=np.int64)
-    done = 0, 0
-    for before, after, end, new_end in zip(
-        old.tolist(), new.tolist(), _ends(old).tolist(), _ends(new).tolist(), strict=True
+    out = np.zeros((len(table), copied[-1][1].stop), dtype=np.int64)
+    for source, target in copied:
+        out[:, target] = table[:, source]
+    return out
+
+
+@lru_cache(maxsize=1024)
+def _copies(old: bytes, new: bytes, width: int) -> tuple[list[tuple[slice, slice]], bool]:
+    """Return which words of rows go where, and whether all of them have a place."""
+    found, has_room = [], True
+    done = new_done = 0
+    sums = (np.frombuffer(each, dtype=np.int64).reshape(-1, 4).tolist() for each in (old, new))
+    for (at, first, count, specials), (to, new_first, new_count, new_specials) in zip(
+        *sums, strict=True
     ):
-        (at, first, count, specials), (to, new_first, new_count, new_specials) = before, after
-        out[:, done[1] : to] = table[:, done[0] : at]
+        found.append((slice(done, at), slice(new_done, to)))
         low, high = max(first, new_first), min(first + count, new_first + new_count)
         if low < high:
-            digits = table[:, at + low - first : at + high - first]
-            out[:, to + low - new_first : to + high - new_first] = digits
+            own, target = at - first, to - new_first
+            found.append((slice(own + low, own + high), slice(target + low, target + high)))
+        has_room &= count == 0 or (low, high) == (first, first + count)
+        done, new_done = at + count, to + new_count
         if specials >= 0 and new_specials >= 0:
-            out[:, new_specials:new_end] = table[:, specials:end]
-        done = end, new_end
-    out[:, done[1] :] = table[:, done[0] :]
-    return out
+            ends = specials + fixed.SPECIALS, new_specials + fixed.SPECIALS
+            found.append((slice(specials, ends[0]), slice(new_specials, ends[1])))
+        has_room &= specials < 0 or new_specials >= 0
+        done += fixed.SPECIALS * (specials >= 0)
+        new_done += fixed.SPECIALS * (new_specials >= 0)
+    found.append((slice(done, width), slice(new_done, new_done + width - done)))
+    return found, has_room
 
 
 def _ends(sums_at: Table) -> Ints:
@@ -115,16 +129,6 @@ def _ends(sums_at: Table) -> Ints:
     specials = sums_at[:, fixed.SPECIALS_AT]
     digits = sums_at[:, fixed.PLACE] + sums_at[:, fixed.COUNT]
     return np.where(specials < 0, digits, specials + fixed.SPECIALS)
-
-
-def _has_room(old: Table, new: Table) -> bool:
-    """Return whether all digits and specials of sums have places in other rows."""
-    (first, last), (new_first, new_last) = (
-        (each[:, fixed.FIRST], each[:, fixed.FIRST] + each[:, fixed.COUNT]) for each in (old, new)
-    )
-    digits = (new_first <= first) & (last <= new_last) | (old[:, fixed.COUNT] == 0)
-    specials = (old[:, fixed.SPECIALS_AT] < 0) | (new[:, fixed.SPECIALS_AT] >= 0)
-    return bool((digits & specials).all())
 
 
 def alike(first: ExactRows, second: ExactRows) -> tuple[ExactRows, ExactRows]:
@@ -159,9 +163,9 @@ def packed_at(table: Table, sums_at: Table, bounds: Sequence[SumExtent]) -> memo
     """Return any table as bytes, given where its sums are and their extents."""
     if len(sums_at) == 0:
         return np.ascontiguousarray(table).reshape(-1).view(np.uint8).data
-    spans = [_span(table, *of) for of in sums_at.tolist()]
+    spans = tuple(_span(table, *of) for of in sums_at.tolist())
     head = [_described(*pair) for pair in zip(bounds, spans, strict=True)]
-    body = _moved(table, sums_at, _spanning(sums_at, spans), trim=True)
+    body = _moved(table, sums_at, _spanning(sums_at.tobytes(), spans), trim=True)
     return np.concatenate([np.array(head, dtype=np.int64), body.reshape(-1)]).view(np.uint8).data
 
 
@@ -176,8 +180,10 @@ def _span(table: Table, at: int, first: int, count: int, specials: int) -> Span:
     return (first + begin, end - begin, specials >= 0 and bool(there.any()))
 
 
-def _spanning(sums_at: Table, spans: Sequence[Span]) -> Table:
+@lru_cache(maxsize=1024)
+def _spanning(described: bytes, spans: tuple[Span, ...]) -> Table:
     """Return where sums are in rows that have other digits and are alike otherwise."""
+    sums_at = np.frombuffer(described, dtype=np.int64).reshape(-1, 4)
     out = sums_at.copy()
     more = 0
     for of, end, (first, count, has_specials) in zip(
@@ -242,7 +248,7 @@ def unpacked_at(
     if count == 0:
         return data.reshape(-1 if rows is None else rows, -1 if rows is not None else width)
     _, spans = _read_head(_head(payload, count))
-    stored = _spanning(sums_at, spans)
+    stored = _spanning(sums_at.tobytes(), spans)
     own = width + int(_ends(stored)[-1] - _ends(sums_at)[-1])
     if rows is not None:
         own = (len(data) - count) // max(rows, 1)
