@@ -32,6 +32,7 @@ from icestream.operators.folding.exact_rows import ExactRows, concatenated, unpa
 from icestream.operators.folding.fields import ENTRY_FIELDS
 from icestream.operators.folding.sorted_runs import sorted_run
 from icestream.operators.grid.operator import GROUP_KEYS, GROUP_ROWS, NEW_KEYS, PANES
+from icestream.operators.grid.spec import WindowSpec
 from icestream.operators.latest.identities import places_among
 from icestream.operators.protocol import PastVersion
 from icestream.plan import lower
@@ -94,7 +95,7 @@ class PaneState:
         asked: ReadRequest,
     ) -> Iterator[StateRows]:
         """Yield the panes of a shard."""
-        keys = LoggedKeys(space, history, len(self.spec.keys))
+        keys = LoggedKeys(space, history, self.spec)
         for panes, entries in self.entries(space, commit.watermark):
             id_high, id_low = identities(entries.table)
             rows = self.rows(panes, entries, keys.of(id_high, id_low))
@@ -146,9 +147,13 @@ def instants_of(rows: pa.RecordBatch) -> Ints:
 class LoggedKeys:
     """The key columns of the groups of a shard, as its log stores them."""
 
-    def __init__(self, space: ScratchShard, history: Sequence[PastVersion], columns: int) -> None:
+    def __init__(
+        self, space: ScratchShard, history: Sequence[PastVersion], spec: WindowSpec
+    ) -> None:
         """Read the keys of the last snapshot and those logged after it."""
-        self._columns = columns
+        self._columns = columns = len(spec.keys)
+        #: words before the rows of groups
+        self._head = len(spec.layout.sums)
         parts = list(self._parts(space, history)) if columns else []
         id_high, id_low = (
             np.concatenate([np.empty(0, np.uint64), *(each[half] for each in parts)])
@@ -185,7 +190,7 @@ class LoggedKeys:
         ids: Any = None
         for record in records:
             if record.synopsis == GROUP_ROWS:
-                table = np.frombuffer(bytes(record.payload), dtype=np.uint64)
+                table = np.frombuffer(bytes(record.payload), dtype=np.uint64)[self._head :]
                 ids = table.reshape(record.rows, -1)[:, :2]
             elif record.synopsis == GROUP_KEYS:
                 yield ids[:, 0].copy(), ids[:, 1].copy(), read_table(bytes(record.payload))

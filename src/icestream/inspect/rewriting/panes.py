@@ -83,7 +83,7 @@ class PaneRewriter(Rewriter):
         if self._keep:
             rest = there.of_others(id_high, id_low)
             wanted = _Panes.joined([wanted.arrays, rest.arrays], state)
-            known = LoggedKeys(space, history, len(state.spec.keys)).of(*rest.ids)
+            known = LoggedKeys(space, history, state.spec).of(*rest.ids)
             known_groups.append((*rest.ids, _keyed(known, state)))
         groups = there.groups_that_differ(wanted)
         if not groups:
