@@ -85,6 +85,7 @@ from icestream.runtime.spark.tasks import FileExchangeExecutor, ShuffleExchangeE
 from icestream.runtime.tables.append_table import AppendTable
 from icestream.runtime.tables.current_table import CurrentTable
 from icestream.runtime.tables.delta import DeltaUpsertTable
+from icestream.runtime.tables.layout import TableFiles, TableStorage
 from icestream.runtime.version.history import QueryHistory
 from icestream.runtime.version.lease import Lease
 from icestream.runtime.version.scaling import spare_shards
@@ -419,6 +420,8 @@ class StreamWriter:
             partition_by=self._partition_by,
             options=self._sink_options,
             view=view,
+            files=self._table_files,
+            storage=self._storage,
         )
 
     def _now_sink(self, lead: StreamWriter, view: int) -> Sink:
@@ -447,6 +450,8 @@ class StreamWriter:
             partition_by=self._partition_by,
             options=self._sink_options,
             view=view,
+            files=self._table_files,
+            storage=self._storage,
         )
 
     def _table_key(self) -> tuple[str, ...]:
@@ -473,7 +478,9 @@ class StreamWriter:
         if folder is None or self._built.kept is None:
             return None
         writer = self._identity("late")
-        return FileSink(self._spark, "parquet", folder, (), {}, columns, writer, LATE_VIEW)
+        return FileSink(
+            self._spark, "parquet", folder, (), {}, columns, writer, LATE_VIEW, self._table_files
+        )
 
     def _checkpoint(self) -> str:
         """Return the folder of the query: an option, or a subfolder of Spark's default location."""
@@ -542,17 +549,26 @@ class StreamWriter:
         chosen = self._options.get("stateLocation")
         return checkpoint if chosen is None else _location(chosen)
 
+    @property
+    def _storage(self) -> dict[str, str]:
+        """Return the options of an object store."""
+        own = {k[len(_STORAGE) :]: v for k, v in self._options.items() if k.startswith(_STORAGE)}
+        own.pop("cache", None)
+        return own
+
+    def _table_files(self, place: str) -> TableStorage:
+        """Return the files of a table; what is written there need not be kept on the local disk."""
+        if store_scheme(place) is None:
+            return TableFiles()
+        return StoreFiles(self._storage, f"{self._local_folder(place)}.copies", 0)
+
     def _files(self, state: str) -> Files:
         """Return the files at a location."""
-        options = {
-            key.removeprefix(_STORAGE): value
-            for key, value in self._options.items()
-            if key.startswith(_STORAGE)
-        }
-        limit = parse_bytes(options.pop("cache", LIMIT))
+        limit = parse_bytes(self._options.get(f"{_STORAGE}cache", LIMIT))
         if store_scheme(state) is not None:
-            return StoreFiles(options, f"{self._local_folder(state)}.copies", limit)
-        if options:
+            return StoreFiles(self._storage, f"{self._local_folder(state)}.copies", limit)
+        places = [state, *(self._options.get(name, "") for name in ("path", "lateEvents"))]
+        if self._storage and self._format != "iceberg" and not any(map(store_scheme, places)):
             msg = f"options 'storage.*' are for object stores, but the state is at {state}"
             raise DefinitionError(msg)
         scheme = state.partition("://")[0] if "://" in state else None
@@ -843,7 +859,16 @@ def _run(
         for number, (writer, _) in enumerate(outputs):
             columns, shape = built.rows[number], writer._shape
             written = [each for each in delivery.commit.tables if each.view == number]
-            rows = ResultRows(spark, files, delivery.results, columns, shape, number, written)
+            rows = ResultRows(
+                spark,
+                files,
+                delivery.results,
+                columns,
+                shape,
+                number,
+                written,
+                writer._table_files,
+            )
             if number in current:
                 schema, key = to_arrow_schema(columns, timezone="UTC"), writer._table_key()
                 changed = (table for read in rows.readers() for table in read())
@@ -853,7 +878,12 @@ def _run(
         if late_sink is not None:
             written = [each for each in delivery.commit.tables if each.view == LATE_VIEW]
             refused = ResultRows(
-                spark, files, delivery.late, _refused_columns(built), tables=written
+                spark,
+                files,
+                delivery.late,
+                _refused_columns(built),
+                tables=written,
+                storage=lead._table_files,
             )
             hand_out(late_sink, refused, delivery)
         elif delivery.progress:
