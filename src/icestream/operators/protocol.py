@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from icestream.core.arrays import Table
 from icestream.core.times import Micros
+from icestream.operators.bad_rows import BadRows
 from icestream.state.arena import Arena
 from icestream.state.budget import Account
 from icestream.state.log.format import SegmentInfo
@@ -114,8 +115,9 @@ class PastVersion:
     flushed: Micros | None = None
 
 
-#: rows of one view, by its number; changes for edge e of a dataflow have the view number -1 - e
-Emitted = tuple[int, pa.RecordBatch]
+#: rows of one view, by its number; changes for edge e of a dataflow have the view number -1 - e;
+#: rows that a step refused belong to no view
+Emitted = tuple[int, pa.RecordBatch | BadRows]
 
 
 class Operator(Protocol):

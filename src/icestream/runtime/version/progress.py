@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from icestream.core.clock import Clock
+from icestream.runtime.version.disk_use import DiskUse
 from icestream.runtime.version.scaling import placement_facts
 from icestream.runtime.version.shard_report import key_group_facts, shard_facts
 from icestream.runtime.version.work import Parcel, VersionResult, total
@@ -37,6 +38,7 @@ def progress_of(
     timer: Timer,
     *,
     budget: int,
+    disk: tuple[DiskUse, int | None],
     jobs: int,
     requests: int = 0,
 ) -> dict[str, Any]:
@@ -54,6 +56,7 @@ def progress_of(
             "watermark": commit.watermark,
             "lateEvents": commit.totals["late"],
             "eventsWithoutTime": commit.totals["without_time"],
+            "badRows": commit.totals.get("bad_rows", 0),
             "entries": total(parcels, "entries"),
             "hotEvents": total(parcels, "lifted"),
             "resultRows": sum(sum(report.rows) for report in reports),
@@ -61,6 +64,8 @@ def progress_of(
             "peakMemoryBytes": sum(r.statistics["peak_bytes"] for r in reports),
             "budgetBytes": budget,
             "logBytes": log,
+            "diskBytes": disk[0].total,
+            "diskBudgetBytes": disk[1],
             "segments": len(live),
             "storageRequests": {
                 "driver": requests,

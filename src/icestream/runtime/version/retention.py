@@ -50,6 +50,8 @@ class VersionRetention:
         #: versions that can be restored, with their live segments, if they have been read
         self._kept: dict[int, tuple[Commit, tuple[LiveSegment, ...]]] = {}
         self._named: set[str] = set()
+        #: bytes of the files that retained versions name
+        self.bytes = 0
 
     def stored(self) -> list[str]:
         """Return the existing files that versions may name."""
@@ -112,9 +114,12 @@ class VersionRetention:
         """Return the paths that the retained versions name."""
         versions = range(self._oldest(last), last.version + 1)
         commits = [self._restorable(version)[0] for version in versions]
-        segments = {each.info.name for each in self._restorable(versions[0])[1]}
-        segments |= {each.info.name for commit in commits for each in commit.added}
-        rows = {info.name for commit in commits for info in (*commit.results, *commit.late)}
+        segments = {each.info.name: each.info.bytes for each in self._restorable(versions[0])[1]}
+        segments |= {each.info.name: each.info.bytes for commit in commits for each in commit.added}
+        rows = {
+            info.name: info.bytes for commit in commits for info in (*commit.results, *commit.late)
+        }
+        self.bytes = sum(segments.values()) + sum(rows.values())
         paths = [f"{self._root}/{SEGMENTS}/{name}" for name in segments]
         paths += [f"{self._root}/{RESULTS}/{name}" for name in rows]
         return {holder_of(self._files, path) for path in paths}
