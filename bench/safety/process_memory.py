@@ -1,7 +1,7 @@
 """What a query adds to its workers, for every kind of state at ten times the budget, on Spark.
 
-Idea: each kind of state runs in a program of its own, twice: with few keys, whose state is tiny, and
-until its log is ten times the budget. A thread adds up the memory of all Python workers of Spark
+Idea: each kind of state runs in a program of its own, twice: with few keys, whose state is tiny,
+and until its log is ten times the budget. A thread adds up the memory of all Python workers of Spark
 (PSS, so that what they share counts once). The difference of the two peaks is what the state adds.
 Event time hardly moves, so that nothing expires and few rows are final.
 

@@ -23,7 +23,6 @@ import pyarrow as pa
 
 from icestream.core.arrays import Table
 from icestream.core.times import Micros
-from icestream.operators.bad_rows import BadRows
 from icestream.state.arena import Arena
 from icestream.state.budget import Account
 from icestream.state.log.format import SegmentInfo
@@ -116,8 +115,8 @@ class PastVersion:
 
 
 #: rows of one view, by its number; changes for edge e of a dataflow have the view number -1 - e;
-#: rows that a step refused belong to no view
-Emitted = tuple[int, pa.RecordBatch | BadRows]
+#: `BadRows`, which a step refused, belong to no view
+Emitted = tuple[int, pa.RecordBatch]
 
 
 class Operator(Protocol):

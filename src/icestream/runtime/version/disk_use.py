@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from icestream.core.errors import BudgetError
 from icestream.core.units import format_bytes, format_memory
 
-
 #: ending of the folder with copies of objects, next to the local folder of a query
 COPIES = ".copies"
 
