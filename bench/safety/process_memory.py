@@ -1,9 +1,9 @@
 """What a query adds to its workers, for every kind of state at ten times the budget, on Spark.
 
 Idea: each kind of state runs in a program of its own, twice: with few keys, whose state is tiny,
-and until its log is ten times the budget. A thread adds up the memory of all Python workers of Spark
-(PSS, so that what they share counts once). The difference of the two peaks is what the state adds.
-Event time hardly moves, so that nothing expires and few rows are final.
+and until its log is ten times the budget. A thread adds up the memory of all Python workers (PSS, so
+that what they share counts once). The difference of the two peaks is what the state adds. Event time
+hardly moves, so that nothing expires and few rows are final.
 
 Limits: peaks between two samples are missed; samples are taken every 20 ms or as fast as the
 kernel adds up pages.
@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -164,5 +164,3 @@ if __name__ == "__main__":
     asked = json.loads(sys.argv[1])
     found = run_kind(KindOfState(**asked["kind"]), Path(asked["folder"]))
     print(json.dumps(found), flush=True)
-
-__all__ = ["CONSTANT", "TIMES", "WORKERS", "KindOfState", "asdict", "run_kind"]

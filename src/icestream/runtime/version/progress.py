@@ -7,6 +7,7 @@ from typing import Any
 
 from icestream.core.clock import Clock
 from icestream.runtime.version.disk_use import DiskUse
+from icestream.runtime.version.process_memory import processes_report
 from icestream.runtime.version.scaling import placement_facts
 from icestream.runtime.version.shard_report import key_group_facts, shard_facts
 from icestream.runtime.version.work import Parcel, VersionResult, total
@@ -63,6 +64,9 @@ def progress_of(
             "stateMemoryBytes": sum(r.statistics["memory_bytes"] for r in reports),
             "peakMemoryBytes": sum(r.statistics["peak_bytes"] for r in reports),
             "budgetBytes": budget,
+            **processes_report(
+                [r.statistics["process"] for r in reports if "process" in r.statistics]
+            ),
             "logBytes": log,
             "diskBytes": disk[0].total,
             "diskBudgetBytes": disk[1],

@@ -37,6 +37,7 @@ from icestream.runtime.exchange.parcels import ParcelReader
 from icestream.runtime.exchange.refused_rows import Quarantine
 from icestream.runtime.tables.layout import TableLayout
 from icestream.runtime.tables.writer import TableWriters
+from icestream.runtime.version import process_memory
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget, Refused, shortage
 from icestream.state.files import Files, LocalFiles
@@ -220,6 +221,7 @@ def run_all(tasks: Sequence[ShardTask]) -> list[ShardReport]:
     if not tasks:
         return []
     first, reports = tasks[0], list[ShardReport]()
+    process_memory.base()
     requests = REQUESTS.total()
     past = VersionStore(first.files, first.root)
     attempt = new_attempt(first.epoch, packed=getattr(first.files, "packs", False))
@@ -235,6 +237,8 @@ def run_all(tasks: Sequence[ShardTask]) -> list[ShardReport]:
         tables.abandon()
         raise
     reports[0].statistics["requests"] = REQUESTS.total() - requests
+    held = sum(each.statistics["memory_bytes"] for each in reports)
+    reports[0].statistics["process"] = process_memory.measured(held)
     return reports
 
 
