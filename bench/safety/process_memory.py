@@ -1,8 +1,8 @@
 """What a query adds to its workers, for every kind of state at ten times the budget, on Spark.
 
 Idea: each kind of state runs in a program of its own, twice: with few keys, whose state is tiny,
-and until its log is ten times the budget. A thread adds up the memory of all Python workers (PSS, so
-that what they share counts once). The difference of the two peaks is what the state adds. Event time
+and until its log is ten times the budget. A thread adds up the memory of all Python workers (PSS:
+what they share counts once). The difference of the two peaks is what the state adds. Event time
 hardly moves, so that nothing expires and few rows are final.
 
 Limits: peaks between two samples are missed; samples are taken every 20 ms or as fast as the

@@ -46,6 +46,7 @@ from icestream.runtime.work.dataflow.spilling import JoinDecisions, by_join, dec
 from icestream.state.files import Files, LocalFiles
 from icestream.state.groups.cold.targets import SubQueryLoad, Targets, targets
 from icestream.state.groups.store import HEAP
+from icestream.state.versions.commits import latest_of
 
 #: minimum bytes of one shard of a component, and of each grouping in it with state
 LEAST_QUOTA = 16 * SLICE_BYTES
@@ -65,6 +66,8 @@ class ComponentShard:
     #: bytes that each store must evict
     targets: Mapping[str, int]
     version: int
+    #: the latest time of an event
+    now: Micros
     #: instructions for a join that may defer results
     orders: JoinInstructions = field(default_factory=JoinInstructions)
 
@@ -83,9 +86,9 @@ class ComponentShard:
         spec = self.plan.specs[self.component]
         if spec.join is not None:
             joins = JoinStores(spec.join, space, self.orders)
-            return ComponentOperator(spec, space, joins, self.version)
+            return ComponentOperator(spec, space, joins, self.version, self.now)
         stores = ShardStores(spec.groupings, space, self.plan.cold, self.targets)
-        return ComponentOperator(spec, space, stores, self.version)
+        return ComponentOperator(spec, space, stores, self.version, self.now)
 
     def inputs(self, reader: ParcelReader, shard: int) -> Parcels:
         """Return the changes that arrived on edges."""
@@ -149,6 +152,8 @@ class DataflowWork:
         clean_up = self._clean_up(context, instructions, idle=not paths)
         shares = self._quotas(context, instructions)
         fusion = self._fusion(context)
+        latest = latest_of(seen)
+        now = reached if latest is None else latest
         #: instant up to which the output of each component is complete
         complete: dict[int, Micros] = {}
         for wave in fusion.waves(self._plan.graph, context.shards):
@@ -160,7 +165,7 @@ class DataflowWork:
                     component, context, instructions, clean_up, complete[component]
                 )
                 tasks[component] = self._tasks(
-                    component, context, executor, paths, shares, orders, reached
+                    component, context, executor, paths, shares, orders, reached, now
                 )
             together = [
                 self._together(group, [tasks[component][shard] for component in group])
@@ -207,6 +212,7 @@ class DataflowWork:
         shares: Sequence[int],
         orders: JoinInstructions,
         reached: Micros,
+        now: Micros,
     ) -> list[ShardTask]:
         """Return the tasks of a component, one for each shard."""
         before, shards, specs = context.before, context.shards, self._plan.specs
@@ -218,7 +224,7 @@ class DataflowWork:
         return [
             context.task(
                 work=ComponentShard(
-                    self._plan, component, targets.of(shard), context.version, orders
+                    self._plan, component, targets.of(shard), context.version, now, orders
                 ),
                 shard=shard,
                 watermark=reached,
