@@ -29,6 +29,7 @@ from icestream.core.times import Micros
 from icestream.core.units import format_bytes
 from icestream.operators.dataflow.component import ComponentOperator
 from icestream.operators.dataflow.join_step import JoinInstructions, JoinStores
+from icestream.operators.dataflow.sole_step import SoleStepComponent
 from icestream.operators.dataflow.stores import ShardStores
 from icestream.operators.grid.slice_log import SLICE_BYTES
 from icestream.operators.multi_join.spill_strategies import SpillRanking
@@ -84,6 +85,8 @@ class ComponentShard:
         if spec.join is not None:
             joins = JoinStores(spec.join, space, self.orders)
             return ComponentOperator(spec, space, joins, self.version)
+        if spec.sole is not None:
+            return SoleStepComponent(spec, space, spec.sole.opened(space))
         stores = ShardStores(spec.groupings, space, self.plan.cold, self.targets)
         return ComponentOperator(spec, space, stores, self.version)
 
