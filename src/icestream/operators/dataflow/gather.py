@@ -103,6 +103,11 @@ class GatherSpec:
         """Return the lifetime classes of its segments."""
         return (WAITING, BASE)
 
+    @property
+    def least_quota(self) -> int:
+        """Return the bytes that a shard needs."""
+        return 16 * BLOCK_BYTES
+
     def opened(self, shard: Shard) -> Gather:
         """Open the operator on the state of a shard."""
         return Gather(self, shard)

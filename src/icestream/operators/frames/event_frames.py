@@ -35,10 +35,10 @@ from icestream.operators.folding.columns import ARRIVAL, BATCH, TIME
 from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN, LAST
 from icestream.operators.frames.lift import within
 from icestream.operators.frames.moving import MovingPass
-from icestream.operators.frames.operator import FrameOperator
+from icestream.operators.frames.operator import FrameOperator, buffered_chunks
 from icestream.operators.frames.rings import RingPass, Rings
 from icestream.operators.frames.spec import FrameSpec
-from icestream.operators.frames.tuples import EVENT_WORDS, TupleLog, TupleRun
+from icestream.operators.frames.tuples import BLOCK_BYTES, EVENT_WORDS, TupleLog, TupleRun
 from icestream.operators.grid.partitions import Partition
 from icestream.operators.lifetimes.changes import DIFF, LE, changes_of, column_of
 from icestream.operators.protocol import ChangeInputs, PastVersion, Shard
@@ -96,6 +96,11 @@ class EventFramesSpec:
         """Return the lifetime classes of its segments."""
         return FrameOperator.lifetimes
 
+    @property
+    def least_quota(self) -> int:
+        """Return the bytes that a shard needs: twice its buffers."""
+        return 2 * buffered_chunks(len(self.frames)) * BLOCK_BYTES
+
     def opened(self, shard: Shard) -> EventFrames:
         """Open the frames on the state of a shard."""
         return EventFrames(self, shard)
@@ -103,6 +108,8 @@ class EventFramesSpec:
 
 class EventFrames(FrameOperator):
     """The frames of the events of one shard."""
+
+    _chunks = 20
 
     def __init__(self, spec: EventFramesSpec, shard: Shard) -> None:
         """Attach to the shard's arena."""

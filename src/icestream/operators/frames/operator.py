@@ -75,10 +75,17 @@ from icestream.state.snapshot_schedule import SnapshotSchedule
 from icestream.state.versions.commits import BASE
 
 
+def buffered_chunks(frames: int) -> int:
+    """Return the chunks of tuples and results that so many frames hold at once."""
+    return 2 + 4 * frames
+
+
 class FrameOperator:
     """The frames of one shard."""
 
     lifetimes: ClassVar[tuple[str, ...]] = (ARRIVALS, SETTLED, BASE)
+    #: chunks of tuples of each frame in a quota
+    _chunks: ClassVar[int] = 64
 
     def __init__(
         self, specs: Sequence[FrameSpec], shard: Shard, results: Sequence[pa.Schema]
@@ -113,10 +120,10 @@ class FrameOperator:
         self._schedule = SnapshotSchedule(header)
         quota = shard.account.budget.total
         #: bytes of tuples held at once, and of result fields buffered before they are emitted
-        self._chunk_bytes = max(BLOCK_BYTES, quota // (64 * len(specs)))
+        self._chunk_bytes = max(BLOCK_BYTES, quota // (self._chunks * len(specs)))
         self._rings = [self._ring_file(number) for number in range(len(specs))]
         ring_bytes = sum(self._ring_bytes(rings) for rings in self._rings if rings is not None)
-        shard.account.resize((2 + 4 * len(specs)) * self._chunk_bytes + ring_bytes)
+        shard.account.resize(buffered_chunks(len(specs)) * self._chunk_bytes + ring_bytes)
         self._groups = ResidentGroups(self._layout, self._codec, shard.arena)
         self._partitions = Partitions(shard.arena, self._groups, 0, shard.account.budget)
         self._tuples = self._tuple_log()

@@ -44,8 +44,9 @@ SETTLED = "settled"
 #: words of an event's identity, in tuples that have one until they settle
 EVENT_WORDS = 2
 
-#: bytes of tuples in one record
+#: bytes of tuples in one record: the least, and the most where chunks are large
 BLOCK_BYTES = 65536
+MOST_BLOCK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,8 @@ class TupleLog:
         #: tuples read at a time, and sorted
         self.chunk_rows = max(2, chunk_bytes // layout.tuple_bytes)
         self._sorted_rows = 2 * self.chunk_rows
-        self._block_rows = max(1, BLOCK_BYTES // layout.tuple_bytes)
+        block_bytes = max(BLOCK_BYTES, min(chunk_bytes // 2, MOST_BLOCK_BYTES))
+        self._block_rows = max(1, block_bytes // layout.tuple_bytes)
         self._blocks_at_once = max(1, self.chunk_rows // self._block_rows)
         self._arrivals = CountedTable(shard.arena, ARRIVALS, BLOCK)
         self._settled = CountedTable(shard.arena, SETTLED, BLOCK)

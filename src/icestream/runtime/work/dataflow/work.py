@@ -102,7 +102,8 @@ class ComponentShard:
 def least_quota(plan: Dataflow) -> int:
     """Return the bytes that any shard of a component of a dataflow needs for its work."""
     kept = max(sum(map(bool, spec.groupings)) for spec in plan.specs)
-    return max(LEAST_QUOTA, kept * LEAST_SHARE)
+    sole = [spec.sole.least_quota for spec in plan.specs if spec.sole is not None]
+    return max(LEAST_QUOTA, kept * LEAST_SHARE, *sole)
 
 
 class DataflowWork:
