@@ -104,7 +104,8 @@ _HOMES = {
         "any_value approx_count_distinct approx_percentile approx_top_k avg bool_and bool_or "
         "collect_list collect_set corr count count_distinct count_if covar_pop covar_samp "
         "every first lag last max max_by mean median min min_by mode percentile percentile_approx "
-        "rank row_number some stddev stddev_pop stddev_samp sum user var_pop var_samp variance weighted_avg"
+        "rank row_number some stddev stddev_pop stddev_samp sum user var_pop var_samp variance "
+        "weighted_avg"
     ),
     "icestream.api.jobs": "Tuples job",
     "icestream.api.joins": "join",

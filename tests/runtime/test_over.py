@@ -48,7 +48,7 @@ class _OverConformance(DataflowConformance):
     def check_cold(self, folder: Path, flow: Dataflow, *, reopen: bool = False) -> None:
         """Run with memory for a part of the groups, in partitions of them."""
         items, expected = self.many()
-        budget, partitions, tables = 24 * 1024 * len(flow.components), 0, []
+        budget, partitions, tables = 48 * 1024 * len(flow.components), 0, []
         with small_sizes(quota=1024, chunk=256), small_blocks():
             for number, batch in enumerate(batches_of(items)):
                 if number == 0 or (reopen and number == 4):

@@ -22,8 +22,8 @@ from pyspark.sql.types import StructType
 
 from icestream.api.column_text import sql_text
 from icestream.api.event_writer import built, columns_of
-from icestream.api.functions import AggregateExpression
 from icestream.api.frames import framed
+from icestream.api.functions import AggregateExpression
 from icestream.api.hints import no_attribute, warn_of_instants
 from icestream.api.shared_plan import BuiltQuery, StreamInput
 from icestream.api.writer import StreamWriter

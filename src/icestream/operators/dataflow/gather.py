@@ -7,12 +7,13 @@ part by identity, puts the columns side by side and emits rows by time and arriv
 spread evenly, so no distribution of keys or times makes a range too large.
 
 Invariants:
-1. Every event is emitted once, in the version whose watermark passes it, with the features under its
-   own identity (`test_oracle_features_are_those_of_sql`).
-2. What waits is on the log, and memory holds one range (`test_bounded_waiting_events_stay_on_the_log`).
+1. Every event is emitted once, in the version whose watermark passes it, with the features under
+   its own identity (`test_oracle_features_are_those_of_sql`).
+2. What waits is on the log, and memory holds one range of it
+   (`TestOver.test_bounded_groups_go_cold_and_come_back`).
 
-Cost: an event that waits is written once and read in every version whose watermark lies between the
-times of its block; 56 bytes of memory for a block.
+Cost: an event that waits is written once and read in every version whose watermark lies between
+the times of its block; 56 bytes of memory for a block.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A component whose first step keeps its own state: it reads the input itself, others follow.
 
 Idea: frames over events and the place where their results meet store neither groups nor rows by
-group, so they take the place of a component's stores. A version gives such a step its inputs and the
-watermark, and passes on what it yields.
+group, so they take the place of a component's stores. A version gives such a step its inputs and
+the watermark, and passes on what it yields.
 """
 
 from __future__ import annotations

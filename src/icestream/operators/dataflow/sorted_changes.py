@@ -170,7 +170,7 @@ def first_and_last(changes: pa.RecordBatch) -> tuple[int, int]:
 
 
 def bounds_of(firsts: Ids, sizes: Ints, room: int) -> list[int]:
-    """Return the identities at which to split sorted changes, so that passes are similar and fill the memory."""
+    """Return where to split sorted changes by identity, so that passes fill the memory alike."""
     order = np.argsort(firsts, kind="stable")
     filled = np.cumsum(sizes[order])
     count = max(1, math.ceil(int(filled[-1]) / room - SPARED)) if len(filled) else 1

@@ -216,7 +216,10 @@ class Identifying:
             # two bits less, so that an order of them can be doubled and complemented
             parts = identified(whole, tuple(whole.schema.names))
             high, low = (each >> np.uint64(2) for each in parts)
-        columns = [*changes.columns[: len(HEAD)], *(pa.array(p.view(np.int64)) for p in (high, low))]
+        columns = [
+            *changes.columns[: len(HEAD)],
+            *(pa.array(p.view(np.int64)) for p in (high, low)),
+        ]
         return pa.RecordBatch.from_arrays(
             [*columns, *payload.columns], schema=changes_schema(self.schema(payload.schema))
         )

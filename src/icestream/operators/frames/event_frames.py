@@ -1,14 +1,15 @@
 """Frames of single events: each event learns what its frames hold, under its own identity.
 
-Idea: the events of a shard are tuples as those of other frames, with the identity of the event, which
-orders events of equal time, until they settle. Frames of one kind, ranges or rows, move together, so
-that an event's answers of all of them are one row: identity, then a column for each aggregate. Keys
-are not stored: the event itself has them, and `operators.dataflow.gather` brings both together.
+Idea: the events of a shard are tuples as those of other frames, with the identity of the event,
+which orders events of equal time, until they settle. Frames of one kind, ranges or rows, move
+together, so that an event's answers of all of them are one row: identity, then a column for each
+aggregate. Keys are not stored: the event itself has them, and `operators.dataflow.gather` brings
+both together.
 
 Invariants:
-1. There is one row for each event, in the version whose watermark passes it, with the answers of SQL:
-   a range has the event's peers, rows do not (`test_oracle_features_are_those_of_sql`).
-2. Rows do not depend on batches, budget, shards or restarts (`test_over_conforms`).
+1. There is one row for each event, in the version whose watermark passes it, with the answers of
+   SQL: a range has the event's peers, rows do not (`test_oracle_features_are_those_of_sql`).
+2. Rows do not depend on batches, budget, shards or restarts (`TestOver`).
 3. An instant with more events than memory holds is entered as a whole before it is shown
    (`test_bounded_an_instant_of_more_events_than_a_chunk`).
 
@@ -41,7 +42,7 @@ from icestream.operators.frames.spec import FrameSpec
 from icestream.operators.frames.tuples import BLOCK_BYTES, EVENT_WORDS, TupleLog, TupleRun
 from icestream.operators.grid.partitions import Partition
 from icestream.operators.lifetimes.changes import DIFF, LE, changes_of, column_of
-from icestream.operators.protocol import ChangeInputs, PastVersion, Shard
+from icestream.operators.protocol import ChangeInputs, Shard
 from icestream.plan.windows.frame import Frame
 
 #: columns with the identity of an event: the order in which events of equal time arrived
@@ -314,9 +315,7 @@ def _part(run: TupleRun, first: int, last: int) -> TupleRun:
     """Return the tuples of a run from one place in it to another."""
     begin, end = run.first + first, run.first + last
     low, high = np.searchsorted(run.places, [begin, end])
-    return TupleRun(
-        begin, end, run.times[first:last], run.tuples[low:high], run.places[low:high]
-    )
+    return TupleRun(begin, end, run.times[first:last], run.tuples[low:high], run.places[low:high])
 
 
 def _joined(one: TupleRun, other: TupleRun) -> TupleRun:
@@ -328,4 +327,3 @@ def _joined(one: TupleRun, other: TupleRun) -> TupleRun:
         tuples=np.concatenate([one.tuples, other.tuples]),
         places=np.concatenate([one.places, other.places]),
     )
-

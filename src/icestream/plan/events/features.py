@@ -1,9 +1,9 @@
 """Columns over frames: what `over` adds to events, as a node.
 
 Idea: a feature is an aggregate over a frame. `lag`, `row_number` and `rank` are computed from such
-aggregates: the value before an event is the first of two rows, if there are two. Calls on events that
-already have features, and that read none of them, join these, so that features over any number of
-keys and frames cost one exchange for each key and one for the events.
+aggregates: the value before an event is the first of two rows, if there are two. Calls on events
+that already have features, and that read none of them, join these, so that features over any number
+of keys and frames cost one exchange for each key and one for the events.
 
 Invariant: features that are asked for twice are computed once
 (`test_features_of_several_calls_are_computed_together`).
