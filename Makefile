@@ -33,6 +33,7 @@ help: ## explain the targets
 
 $(READY): | pyproject.toml
 	@tools/setup.sh .venv -e '.[dev]'
+	@$(BIN)/icestream warm
 	@rm -f .venv/.ready-* && touch $@
 
 # the site reads the sources and imports nothing of them

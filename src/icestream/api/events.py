@@ -69,7 +69,7 @@ from icestream.runtime.spark.sink import as_they_are
 from icestream.sql.expressions.compile import Predicate, Projection
 
 if TYPE_CHECKING:
-    from icestream.api.stream import Stream
+    pass
 
 #: kinds of joins by their names in PySpark, without underscores
 _JOINS = {
@@ -156,7 +156,7 @@ class Events:
         projection = Projection.bind(self._node.payload, texts)
         if scope is not None:
             missing = [key for key in scope.keys if key not in projection.schema.names]
-            projection = Projection.bind(self._node.payload, [*map(_quoted, missing), *texts])
+            projection = Projection.bind(self._node.payload, [*map(quoted, missing), *texts])
         return self._mapped(Projecting(projection), projection.schema, f"select {', '.join(texts)}")
 
     selectExpr = select
@@ -168,9 +168,9 @@ class Events:
             >>> events.select("agent", "busyTime").withColumn("minutes", "busyTime / 60").columns
             ['agent', 'busyTime', 'minutes']
         """
-        others = [_quoted(name) for name in self.columns if name != colName]
+        others = [quoted(name) for name in self.columns if name != colName]
         text = sql_text(col, self._node.payload, "withColumn")
-        return self.select(*others, f"({text}) AS {_quoted(colName)}")
+        return self.select(*others, f"({text}) AS {quoted(colName)}")
 
     def alterLifetime(self, duration: str | int | None) -> Events:
         """Let each event live for a duration from its start; None means forever.
@@ -306,7 +306,7 @@ class Events:
         ]
         inputs = list(dict.fromkeys(text for each in texts for text in each))
         named = [f"({text}) AS x{place}" for place, text in enumerate(inputs)]
-        before = self.select(*map(_quoted, scope.keys), *named)
+        before = self.select(*map(quoted, scope.keys), *named)
         chosen = tuple(
             _aggregate(each, [f"x{inputs.index(text)}" for text in used], used)
             for each, used in zip(aggregates, texts, strict=True)
@@ -539,7 +539,7 @@ class Events:
             made = mine.groupApply(
                 (*keys, _ALONE), lambda a, b: a._joined_or_alone(b, None, kind), theirs
             )
-            return made.select(*(_quoted(name) for name in made.columns if name != _ALONE))
+            return made.select(*(quoted(name) for name in made.columns if name != _ALONE))
         if kind == "semi":
             self._scope("join", "join(other, on=...)")
             operator = StreamDifference(self._node.payload, present=True)
@@ -561,7 +561,7 @@ class Events:
         A further column separates rows with all keys from the other rows of either stream.
         """
         mine, theirs, keys = self._sharing(other, on, keep=lambda stream, _names: stream)
-        missing = " OR ".join(f"{_quoted(key)} IS NULL" for key in keys)
+        missing = " OR ".join(f"{quoted(key)} IS NULL" for key in keys)
         left, right = (
             stream.withColumn(_ALONE, f"CASE WHEN {missing} THEN {number} ELSE 0 END")
             for number, stream in ((1, mine), (2, theirs))
@@ -619,7 +619,7 @@ class Events:
                 msg = f"both sides of the join have {name!r}: rename it with select('x AS y')"
                 raise DefinitionError(msg)
             if name != twin:
-                right = right.withColumn(name, _quoted(twin))
+                right = right.withColumn(name, quoted(twin))
         return left, right, tuple(mine)
 
     def difference(self, other: Events, on: str | Sequence[str] | None = None) -> Events:
@@ -767,7 +767,7 @@ class Events:
     def _with_keys(self, names: Sequence[str]) -> Events:
         """Keep the events that have values in all of some columns."""
         fields = [self._node.payload.field(name) for name in names]
-        missing = [_quoted(each.name) for each in fields if each.nullable]
+        missing = [quoted(each.name) for each in fields if each.nullable]
         return self.where(" AND ".join(f"{n} IS NOT NULL" for n in missing)) if missing else self
 
     def _check_columns(self, names: Sequence[str], method: str) -> None:
@@ -788,9 +788,9 @@ class Events:
             raise DefinitionError(msg)
 
 
-def events_of(stream: Stream) -> Events:
+def events_of(inputs: Sequence[StreamInput]) -> Events:
     """Return the events of a stream; each lives for one instant."""
-    parts = {next(_TAGS): part for part in stream._parts}
+    parts = {next(_TAGS): part for part in inputs}
     nodes = tuple(FromSource(columns_of(part), source=tag) for tag, part in parts.items())
     streams = [Events(node, {node.source: parts[node.source]}) for node in nodes]
     return reduce(Events.union, streams)
@@ -823,7 +823,8 @@ def _kind_of_join(how: str) -> str:
     return kind
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """Return the name of a column of events quoted for SQL."""
     escaped = name.replace("`", "``")
     return f"`{escaped}`"
 

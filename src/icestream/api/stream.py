@@ -248,7 +248,7 @@ class Stream:
             >>> calls.events().select("agent", "busyTime").columns
             ['agent', 'busyTime']
         """
-        return events_of(self)
+        return events_of(self._parts)
 
     def over(
         self,

@@ -53,6 +53,7 @@ from icestream.api.shared_plan import BuiltQuery, Statement, build
 from icestream.core.errors import DefinitionError
 from icestream.core.units import parse_bytes, parse_interval
 from icestream.dashboard.server import shared_page
+from icestream.operators.dataflow.results import CHANGE
 from icestream.operators.dataflow.stores import ColdOptions
 from icestream.plan import lower
 from icestream.plan.events.dataflow import Dataflow
@@ -67,9 +68,13 @@ from icestream.runtime.spark.sink import (
     Callback,
     CallbackSink,
     FileSink,
+    NoSink,
     ResultRows,
     Sink,
     TableSink,
+    UpsertSink,
+    as_they_are,
+    current_frame,
     hand_out,
     make_sink,
     once,
@@ -78,6 +83,9 @@ from icestream.runtime.spark.sink import (
 )
 from icestream.runtime.spark.tasks import FileExchangeExecutor, ShuffleExchangeExecutor
 from icestream.runtime.tables.append_table import AppendTable
+from icestream.runtime.tables.current_table import CurrentTable
+from icestream.runtime.tables.delta import DeltaUpsertTable
+from icestream.runtime.tables.layout import TableFiles, TableStorage
 from icestream.runtime.version.history import QueryHistory
 from icestream.runtime.version.lease import Lease
 from icestream.runtime.version.scaling import spare_shards
@@ -202,21 +210,29 @@ class StreamWriter:
         column `change` that is 1 for an event that is added and -1 for one that is retracted;
         changes of one batch that cancel out are not written. `complete`, for aggregates over events
         with lifetimes: all current rows with every batch, for sinks that replace their content.
+        `now`: the rows that hold, by key, as a table that `query.table()` returns; the sink gets
+        the rows of keys that changed, with a column `change` that is 1 for a row that replaces that
+        of its key and -1 for a key that is deleted. Without a format and a path there is no sink.
 
         Examples:
-            >>> writer = kpis.writeStream.outputMode("update")
+            >>> writer = kpis.writeStream.outputMode("now")
         """
         mode = outputMode.lower()
-        if mode not in ("append", "update") and not (mode == "complete" and self._build):
+        known = ("append", "update", "now", *(("complete",) if self._statement is None else ()))
+        if mode not in known or (mode == "complete" and self._build is None):
             msg = (
-                f"output mode {outputMode!r} is not supported: use 'append' for final rows, or "
-                "'update' for changed rows; 'complete' is for aggregates over events()"
+                f"output mode {outputMode!r} is not supported: use 'append' for final rows, "
+                "'update' for changed rows, or 'now' for a table of the rows that hold; 'complete' "
+                "is for aggregates over events()"
             )
             raise DefinitionError(msg)
-        if self._build is not None:
+        if self._build is not None and (self._statement is None or mode == "now"):
             built = self._build(mode)
-            return replace(self, _mode=mode, _built=built, _schema=built.rows[0])
+            columns = [each for each in built.rows[0] if mode != "now" or each.name != CHANGE]
+            return replace(self, _mode=mode, _built=built, _schema=StructType(columns))
         plan = self._built.plan
+        if mode == "now":
+            self._table_key()
         if mode == "update" and isinstance(plan, Plan) and lower.takes_tuples(plan):
             msg = (
                 "output mode 'update' is for window(...) and cumulative(...) with aggregates of "
@@ -309,9 +325,10 @@ class StreamWriter:
             ... )
             >>> writer.toTable("kpi_rows").awaitTermination()
         """
-        if self._mode == "complete":
+        if self._mode in ("complete", "now"):
             msg = (
-                "a table only grows: use 'update', or foreachBatch(...) for output mode 'complete'"
+                f"a table only grows: use 'update', or foreachBatch(...) for output mode "
+                f"{self._mode!r}; format('delta') with a path follows output mode 'now' by key"
             )
             raise DefinitionError(msg)
         if self._format == "iceberg" and uses_catalog(self._options):
@@ -383,6 +400,8 @@ class StreamWriter:
         """Return the sink of a view of a query, which has the settings of its first writer."""
         lead = lead or self
         lead._checkpoint()
+        if self._mode == "now":
+            return self._now_sink(lead, view)
         if self._callback is not None:
             return CallbackSink(self._callback)
         if self._mode == "complete":
@@ -401,7 +420,57 @@ class StreamWriter:
             partition_by=self._partition_by,
             options=self._sink_options,
             view=view,
+            files=self._table_files,
+            storage=self._storage,
         )
+
+    def _now_sink(self, lead: StreamWriter, view: int) -> Sink:
+        """Return where the rows of keys that changed go."""
+        asked = self._callback is not None or self._format in ("console", "memory", "delta")
+        if self._shape is not as_they_are and (asked or "path" in self._options):
+            msg = (
+                "in output mode 'now' a sink gets rows by key, which select(...) and where(...) on "
+                "the result might drop: choose columns before the aggregate, or ask query.table()"
+            )
+            raise DefinitionError(msg)
+        if self._callback is not None:
+            return CallbackSink(self._callback)
+        if self._format == "delta":
+            columns = to_arrow_schema(self._schema, timezone="UTC")
+            path, identity = self._options.get("path", ""), lead._identity(view)
+            return UpsertSink(DeltaUpsertTable(path, columns, identity, self._table_key()))
+        if self._format == "parquet" and "path" not in self._options:
+            return NoSink()
+        return make_sink(
+            self._spark,
+            self._format,
+            self._built.rows[0],
+            identity=partial(lead._identity, view),
+            name=self._name,
+            partition_by=self._partition_by,
+            options=self._sink_options,
+            view=view,
+            files=self._table_files,
+            storage=self._storage,
+        )
+
+    def _table_key(self) -> tuple[str, ...]:
+        """Return the columns that identify rows in output mode `now`."""
+        plan = self._built.plan
+        if isinstance(plan, Dataflow):
+            return plan.views[0].key
+        if isinstance(plan, Updates) and plan.latest is not None and plan.latest.keys:
+            missing = [key for key in plan.latest.keys if key not in self._schema.names]
+            if not missing:
+                return plan.latest.keys
+            msg = f"output mode 'now' keeps a row by key: let the step return {missing} as well"
+            raise DefinitionError(msg)
+        msg = (
+            "output mode 'now' is for windows on a grid, events with lifetimes and latestBy(key); "
+            "a window that moves with events is stream.events().last(range).groupApply(keys, "
+            "lambda group: group.agg(...))"
+        )
+        raise DefinitionError(msg)
 
     def _late_sink(self) -> FileSink | None:
         """Return the table of refused rows: those that arrived too late, or without a time."""
@@ -409,7 +478,9 @@ class StreamWriter:
         if folder is None or self._built.kept is None:
             return None
         writer = self._identity("late")
-        return FileSink(self._spark, "parquet", folder, (), {}, columns, writer, LATE_VIEW)
+        return FileSink(
+            self._spark, "parquet", folder, (), {}, columns, writer, LATE_VIEW, self._table_files
+        )
 
     def _checkpoint(self) -> str:
         """Return the folder of the query: an option, or a subfolder of Spark's default location."""
@@ -478,17 +549,26 @@ class StreamWriter:
         chosen = self._options.get("stateLocation")
         return checkpoint if chosen is None else _location(chosen)
 
+    @property
+    def _storage(self) -> dict[str, str]:
+        """Return the options of an object store."""
+        own = {k[len(_STORAGE) :]: v for k, v in self._options.items() if k.startswith(_STORAGE)}
+        own.pop("cache", None)
+        return own
+
+    def _table_files(self, place: str) -> TableStorage:
+        """Return the files of a table; what is written there need not be kept on the local disk."""
+        if store_scheme(place) is None:
+            return TableFiles()
+        return StoreFiles(self._storage, f"{self._local_folder(place)}.copies", 0)
+
     def _files(self, state: str) -> Files:
         """Return the files at a location."""
-        options = {
-            key.removeprefix(_STORAGE): value
-            for key, value in self._options.items()
-            if key.startswith(_STORAGE)
-        }
-        limit = parse_bytes(options.pop("cache", LIMIT))
+        limit = parse_bytes(self._options.get(f"{_STORAGE}cache", LIMIT))
         if store_scheme(state) is not None:
-            return StoreFiles(options, f"{self._local_folder(state)}.copies", limit)
-        if options:
+            return StoreFiles(self._storage, f"{self._local_folder(state)}.copies", limit)
+        places = [state, *(self._options.get(name, "") for name in ("path", "lateEvents"))]
+        if self._storage and self._format != "iceberg" and not any(map(store_scheme, places)):
             msg = f"options 'storage.*' are for object stores, but the state is at {state}"
             raise DefinitionError(msg)
         scheme = state.partition("://")[0] if "://" in state else None
@@ -769,17 +849,41 @@ def _run(
     checkpoint, flush = lead._checkpoint(), lead._flushes()
     spark, built = lead._spark, lead._built
     safe = [once(sink, files, settings.root, number) for number, (_, sink) in enumerate(outputs)]
+    current = {
+        number: CurrentTable.of(files, settings.root, number)
+        for number, (writer, _) in enumerate(outputs)
+        if writer._mode == "now"
+    }
 
     def deliver(delivery: Delivery) -> None:
         for number, (writer, _) in enumerate(outputs):
             columns, shape = built.rows[number], writer._shape
             written = [each for each in delivery.commit.tables if each.view == number]
-            rows = ResultRows(spark, files, delivery.results, columns, shape, number, written)
+            rows = ResultRows(
+                spark,
+                files,
+                delivery.results,
+                columns,
+                shape,
+                number,
+                written,
+                writer._table_files,
+            )
+            if number in current:
+                schema, key = to_arrow_schema(columns, timezone="UTC"), writer._table_key()
+                changed = (table for read in rows.readers() for table in read())
+                current[number].apply(delivery.commit.version, changed, schema, key)
+                rows = replace(rows, shape=as_they_are)
             hand_out(safe[number], rows, delivery)
         if late_sink is not None:
             written = [each for each in delivery.commit.tables if each.view == LATE_VIEW]
             refused = ResultRows(
-                spark, files, delivery.late, _refused_columns(built), tables=written
+                spark,
+                files,
+                delivery.late,
+                _refused_columns(built),
+                tables=written,
+                storage=lead._table_files,
             )
             hand_out(late_sink, refused, delivery)
         elif delivery.progress:
@@ -787,7 +891,17 @@ def _run(
 
     about = {"name": lead._name, "plan": plan.describe(), "shards": settings.shards}
     state = lead._state_location(checkpoint)
-    query = Query(driver, deliver, QueryHistory(state, about), flush=flush)
+    tables = {
+        number: partial(
+            current_frame,
+            spark,
+            each,
+            StructType([field for field in built.rows[number] if field.name != CHANGE]),
+            outputs[number][0]._shape,
+        )
+        for number, each in current.items()
+    }
+    query = Query(driver, deliver, QueryHistory(state, about), flush=flush, tables=tables)
     if lead._options.get("ui", os.environ.get(SHOWN, "false")).lower() == "true":
         query.uiWebUrl = shared_page(state).url
         print(f"icestream: the dashboard of the query is at {query.uiWebUrl}", file=sys.stderr)

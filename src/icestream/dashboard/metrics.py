@@ -94,6 +94,18 @@ def exposition(queries: Iterable[WatchedQuery]) -> str:
     )
     _family(
         lines,
+        "storage_requests",
+        "Requests to the object store in the last version.",
+        "gauge",
+        [
+            (_labels(each, by=by), value)
+            for each in watched
+            for by in ("ingest", "shards", "commit", "cleaning")
+            if (value := _number(each.last, (*_OWN, "storageRequests", by))) is not None
+        ],
+    )
+    _family(
+        lines,
         "phase_seconds",
         "Seconds of each phase of the last version.",
         "gauge",

@@ -19,7 +19,8 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
@@ -35,6 +36,7 @@ from icestream.plan.state_schema import state_schema_of, written
 from icestream.runtime.tables.append_table import AppendTable
 from icestream.runtime.tables.layout import TableLayout
 from icestream.runtime.tables.sweep import sweep_table
+from icestream.runtime.version.bulk_files import BulkFiles
 from icestream.runtime.version.lease import Lease
 from icestream.runtime.version.progress import Timer, progress_of
 from icestream.runtime.version.quotas import advised
@@ -136,7 +138,8 @@ class Driver(Generic[Batch_contra]):
         self.store = VersionStore(files, settings.root)
         remembered = self.store.remember_plan(plan.describe(), written(state_schema_of(plan)))
         check_same_plan(settings.root, remembered, plan.describe())
-        self._versions = VersionRetention(self.store, files, settings.root, settings.keep)
+        self._bulk_files = BulkFiles(files, executor.each)
+        self._versions = VersionRetention(self.store, self._bulk_files, settings.keep)
         self._idle = IdleBatches(files, settings.root)
         self._lease = lease
         self._tables = tuple(tables)
@@ -359,9 +362,11 @@ class Driver(Generic[Batch_contra]):
             ) from error
         finally:
             self._remove_parcels(context.folder)
-        requests = REQUESTS.total()
+        requests = Counter(commit=-REQUESTS.total())
         commit = self._commit(context, number, reached, seen, parcels, made)
         timer.note("commit")
+        requests["commit"] += REQUESTS.total()
+        requests["cleaning"] -= REQUESTS.total() + self._bulk_files.requests
         self.delivered()
         self._versions.tidy()
         if version % SWEEP_EVERY == 0:
@@ -369,6 +374,7 @@ class Driver(Generic[Batch_contra]):
         sweep(os.path.join(self._run, "arenas"), set(commit.arenas))
         self._settled = True
         timer.note("tidy")
+        requests["cleaning"] += REQUESTS.total() + self._bulk_files.requests
         progress = progress_of(
             commit,
             parcels,
@@ -377,7 +383,7 @@ class Driver(Generic[Batch_contra]):
             timer,
             budget=self._settings.budget,
             jobs=self._plan.jobs,
-            requests=REQUESTS.total() - requests,
+            requests=requests,
         )
         return self._delivery(commit, again=False, progress=progress)
 
@@ -453,7 +459,7 @@ class Driver(Generic[Batch_contra]):
         if not self._settings.exchange_in_storage:
             shutil.rmtree(folder, ignore_errors=True)
             return
-        self._files.unlink(*(f"{folder}/{name}" for name in self._files.list(folder)))
+        self._bulk_files.remove(self._bulk_files.sizes(folder))
 
     @property
     def _first_ordinal(self) -> int:
@@ -590,7 +596,7 @@ class Driver(Generic[Batch_contra]):
         if self._lease is not None:
             self._lease.hold(epoch)
 
-    def _resume(self, left: Sequence[str] | None = None) -> None:
+    def _resume(self, left: Mapping[str, int] | None = None) -> None:
         """Read the position of the checkpoint."""
         self._versions.resume(left)
         self._idle.resume()

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 
@@ -93,6 +94,10 @@ class LocalExecutor:
         """Run the shards in turn."""
         return run_all(tasks)
 
+    def each(self, work: Sequence[Callable[[], Any]]) -> list[Any]:
+        """Do pieces of work in turn."""
+        return [piece() for piece in work]
+
 
 def _fold(
     ingest: IngestTask, split: Iterable[pa.RecordBatch], number: int, out: ExchangeWriter
@@ -165,7 +170,10 @@ class LocalQuery:
             for delivery in deliveries:
                 table.add(delivery.commit.version - 1, delivery.commit.tables)
             return pa.concat_tables(
-                [columns.empty_table(), *(read_back(file, columns) for file in files)]
+                [
+                    columns.empty_table(),
+                    *(read_back(file, columns, table.layout.files) for file in files),
+                ]
             )
         try:
             tables = [

@@ -55,6 +55,8 @@ from icestream.operators.dataflow.transient_groups import TransientGroups, lasti
 from icestream.operators.lifetimes.changes import LifetimeOperator, PromptOperator, identities_of
 from icestream.operators.lifetimes.complete_mode import CompleteOutput
 from icestream.operators.lifetimes.edges import Edges
+from icestream.operators.lifetimes.now_mode import NowOutput
+from icestream.operators.lifetimes.rows_by_group import since
 from icestream.operators.protocol import ChangeInputs, Emitted, PastVersion, Shard
 from icestream.state.groups.spec import Groups
 
@@ -132,9 +134,17 @@ class Fusible(Protocol):
 class ComponentOperator:
     """Runs the steps of a component on the state of one shard."""
 
-    def __init__(self, spec: ComponentSpec, shard: Shard, stores: Stores, version: int = 0) -> None:
-        """Attach to the shard's state, for a version."""
+    def __init__(
+        self,
+        spec: ComponentSpec,
+        shard: Shard,
+        stores: Stores,
+        version: int = 0,
+        now: Micros = MINUS_INFINITY,
+    ) -> None:
+        """Attach to the shard's state, for a version; `now` is the latest time of an event."""
         self._version = version
+        self._now = now
         self._spec = spec
         self._stores = stores
         self._header: dict[str, Any] = shard.arena.header
@@ -316,6 +326,8 @@ class ComponentOperator:
         """Return the output of an operator at the end of the version."""
         if isinstance(operator, CompleteOutput):
             return operator.on_version(groups, watermark, self._version)
+        if isinstance(operator, NowOutput):
+            return operator.on_instant(groups, self._now)
         return operator.on_watermark(groups, watermark)
 
     def _rows(self, view: int, batches: Iterable[pa.RecordBatch]) -> Iterator[Emitted]:
@@ -367,6 +379,8 @@ class ComponentOperator:
             return
         step = self._spec.steps[number]
         received = isinstance(step, Receive)
+        if received and self._spec.forgets_past:
+            changes = since(changes, self._now)
         most = self._stores.chunk_groups(step.grouping)
         rows = max(1, CHUNK_ROWS // 2) if received and self._spec.begins else CHUNK_ROWS
         transient = self._may_pass(number, changes, watermark)

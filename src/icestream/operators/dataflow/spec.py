@@ -49,6 +49,8 @@ class ComponentSpec:
     #: partitions of joins, and the share of rows that is traced to them
     partitions: int = 1
     sample: float = 1.0
+    #: whether nobody asks for instants before the latest event
+    forgets_past: bool = False
 
     @property
     def lifetimes(self) -> tuple[str, ...]:

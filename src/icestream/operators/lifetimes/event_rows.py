@@ -26,7 +26,7 @@ from icestream.core.arrays import Ints, Slots
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.kernels.lifetimes.sweep import fold_equal, scale_rows
 from icestream.operators.folding.exact_rows import ExactRows, concatenated, copies_of
-from icestream.operators.lifetimes.changes import DIFF, LE, RE, column_of
+from icestream.operators.lifetimes.changes import DIFF, LE, RE, began_of, column_of
 from icestream.operators.lifetimes.consolidate import identities, numbered
 from icestream.operators.lifetimes.counted_intervals import CountedIntervals
 from icestream.operators.lifetimes.lift import Lifting
@@ -127,7 +127,7 @@ class EventRows:
         slots, le, re = slots[heads], le[heads], re[heads]
         columns = [changes.column(name) for name in (*self.keys.names, *self.inputs.names)]
         if len(self.inputs):
-            columns.append(changes.column(LE))
+            columns.append(began_of(changes))
         beside = pa.RecordBatch.from_arrays(columns, schema=self._beside)
         return slots, le, self._batch(EventWords(slots, le, re, count, words, heads), beside)
 

@@ -44,7 +44,7 @@ from icestream.operators.lifetimes.rows_by_group import END, clipped, located, w
 from icestream.state.groups.spec import GroupRows, Groups, Synopsis
 
 #: the word aggregate to use when all aggregates are object aggregates
-_EVENTS = Aggregate("count", None, "")
+COUNTED = Aggregate("count", None, "")
 #: groups with at most this many rows are not worth merging
 _FEW = 4
 #: odd multipliers that spread groups and instants over all bits, so that pairs stay distinct
@@ -91,7 +91,7 @@ class FinalAggregate:
         """Store events as rows; with `grows`, none is ever retracted."""
         self._objects = objects = ObjectSpans(payload, aggregates, grows=grows)
         words = [each for each in aggregates if each.alias not in objects.results]
-        self._lifting = lifting = Lifting(payload, words or [_EVENTS])
+        self._lifting = lifting = Lifting(payload, words or [COUNTED])
         self._rows = EventRows(payload, lifting, keys, grows=grows, inputs=objects.inputs)
         self.synopses: tuple[Synopsis, ...] = (self._rows.synopsis,)
         fields = {field.name: field for field in lifting.result}

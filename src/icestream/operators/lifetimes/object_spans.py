@@ -68,6 +68,8 @@ class ObjectSpans:
         #: types of the answers, by alias
         self.results = {each.alias: function.result for each, function in self._functions}
         ordered = [each.text for each, _ in self._functions if each.function in ORDERED_FUNCTIONS]
+        #: whether an answer depends on when events began
+        self.depends_on_order = bool(ordered)
         if ordered and not grows:
             msg = (
                 f"{ordered[0]} depends on the order of events: it needs events that are never "

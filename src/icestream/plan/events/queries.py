@@ -51,8 +51,10 @@ from icestream.operators.lifetimes.changes import (
     payload_of,
 )
 from icestream.operators.lifetimes.complete_mode import CompleteOutput
+from icestream.operators.lifetimes.now_mode import NowOutput
 from icestream.operators.multi_join.spec import MultiJoinSpec
 from icestream.operators.multi_join.tracing import Lineage
+from icestream.plan.events.current_rows import forgets_past, row_key
 from icestream.plan.events.dataflow import Dataflow, Edge, Output, in_order
 from icestream.plan.events.features import feature_columns
 from icestream.plan.events.final_answers import emitted_once, is_final
@@ -73,6 +75,7 @@ from icestream.plan.nodes.events import (
 )
 from icestream.plan.nodes.queries import KEY_GROUPS, Source
 from icestream.plan.windows.frame import Frame
+from icestream.plan.windows.grid import Cumulative, Windows
 from icestream.sql.expressions.compile import Predicate, Projection
 from icestream.sql.expressions.tree import quoted
 
@@ -83,14 +86,17 @@ def compiled(
     sources: tuple[Source, ...],
     columns: tuple[pa.Schema, ...],
     time: pa.DataType,
+    windows: Windows | Cumulative | None = None,
 ) -> Dataflow:
     """Return the dataflow that computes queries over events: nodes, each with its output mode.
 
-    `numbers` maps the tags of sources to their numbers.
+    `numbers` maps the tags of sources to their numbers; `windows` are those that events are copied
+    into.
     """
     tree = join_tree([node for node, _ in outputs])
     modes = [mode for _, mode in outputs]
     building = _Building(numbers, tree, emitted_once(zip(tree.outputs, modes, strict=True)))
+    building.stays = windows is not None
     for view, (node, (shown, mode)) in enumerate(zip(tree.outputs, outputs, strict=True)):
         building.emit(node, shown.payload, mode, view)
     components, edges = in_order(dict(enumerate(building.components)), building.edges)
@@ -100,11 +106,19 @@ def compiled(
         columns=columns,
         components=components,
         edges=edges,
-        views=tuple(Output(node.payload, mode, _is_framed(node)) for node, mode in outputs),
+        views=tuple(
+            Output(
+                node.payload, mode, row_key(node)[0] if mode == "now" else (), _is_framed(node)
+            )
+            for node, mode in outputs
+        ),
         time=time,
         reach=max(node.reach for node, _ in outputs),
         key_groups=KEY_GROUPS if spilling is None else spilling.key_groups,
         spilling=spilling,
+        forgets_past=windows is None
+        and all(mode == "now" and forgets_past(node) for node, mode in outputs),
+        windows=windows,
     )
 
 
@@ -133,6 +147,8 @@ class _Building:
         self._tree = tree
         #: aggregates that emit only final results
         self._emitted_once = emitted_once
+        #: whether rows stay in a table after their end, as those of windows do
+        self.stays = False
         self.components: list[list[Step]] = []
         self.edges: list[Edge] = []
         self._places: dict[int, tuple[_Place, ...]] = {}
@@ -154,6 +170,12 @@ class _Building:
                 "events"
             )
             raise DefinitionError(msg)
+        if mode == "now" and _is_framed(node):
+            msg = "rows of over(...) are events at instants, which do not hold: use mode 'append'"
+            raise DefinitionError(msg)
+        if mode == "now":
+            self._emit_by_key(shown_only(node, payload), payload, view)
+            return
         for place in self._ungrouped(shown_only(node, payload)):
             component, step = place.component, place.step
             if component is None:
@@ -168,12 +190,31 @@ class _Building:
                 step = self._held(component, step, CompleteOutput(payload), "current")
             self._add(component, Emit((step,), payload, self._of(component, step), view))
 
+    def _emit_by_key(self, node: Node, payload: pa.Schema, view: int) -> None:
+        """Make the rows of a node that hold the rows of a view, by key."""
+        keys, grouped = row_key(node)
+        places = self._ungrouped(node)
+        output, text = NowOutput(payload, stays=self.stays), f"now by {', '.join(keys)}"
+        component = places[0].component
+        if grouped and len(places) == 1 and component is not None:
+            step = self._held(component, places[0].step, output, text, keys)
+        else:
+            component = self._new_component()
+            received = self._all_received(places, component, keys, payload)
+            step = self._add(component, Stateful((received,), payload, 0, output, text))
+        self._add(component, Emit((step,), payload, self._of(component, step), view))
+
     def _held(
-        self, component: int, step: int, operator: AppendOutput | CompleteOutput, text: str
+        self,
+        component: int,
+        step: int,
+        operator: AppendOutput | CompleteOutput | NowOutput,
+        text: str,
+        keys: tuple[str, ...] = (),
     ) -> int:
-        """Hold the events of a step by all their columns."""
+        """Hold the events of a step by some of their columns, or by all."""
         payload = operator.result
-        keys = tuple(payload.names)
+        keys = keys or tuple(payload.names)
         grouping = self._new_grouping(component)
         grouped = self._add(component, Regroup((step,), payload, grouping, keys))
         return self._add(component, Stateful((grouped,), payload, grouping, operator, text))
@@ -376,12 +417,8 @@ class _Building:
         if isinstance(operator, LifetimeAggregate) and any(node is n for n in self._emitted_once):
             grows = all(each.grows for each in node.inputs)
             return operator.emitted_once(grows=grows), f"{node.text}, told once"
-        if isinstance(operator, LifetimeAggregate) and operator.only_final is not None:
-            msg = (
-                f"{operator.only_final} over lifetimes is emitted once, when it is final: use "
-                "output mode 'append', and only where(...), select(...) and union(...) after it"
-            )
-            raise DefinitionError(msg)
+        if isinstance(operator, LifetimeAggregate) and not all(each.grows for each in node.inputs):
+            operator.check_retractions()
         return operator, node.text
 
     def _entered(self, node: Entered, component: int) -> int:

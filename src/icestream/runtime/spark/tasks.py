@@ -98,6 +98,10 @@ class FileExchangeExecutor:
         """Return the number of cores for tasks."""
         return self._spark.sparkContext.defaultParallelism
 
+    def each(self, work: Sequence[Callable[[], Any]]) -> list[Any]:
+        """Do pieces of work, one task each."""
+        return _each(self._spark, work)
+
     def ingest(self, ingest: IngestTask, batch: DataFrame, folder: str) -> list[Parcel]:
         """Fold the micro-batch into one parcel per split."""
         parcels = self._parcelling(ingest.version, folder)
@@ -263,6 +267,10 @@ class ShuffleExchangeExecutor:
         """Return the number of cores for tasks."""
         return self._spark.sparkContext.defaultParallelism
 
+    def each(self, work: Sequence[Callable[[], Any]]) -> list[Any]:
+        """Do pieces of work, one task each."""
+        return _each(self._spark, work)
+
     def ingest(self, ingest: IngestTask, batch: DataFrame, folder: str) -> list[Parcel]:
         """Fold the micro-batch into one blob per split and shard, stored on the executors."""
         self._forget()
@@ -400,6 +408,12 @@ def _tried(run: Callable[[], Any]) -> _Outcome:
         return _Outcome(run(), None)
     except IcestreamError as error:
         return _Outcome(None, error)
+
+
+def _each(spark: SparkSession, work: Sequence[Callable[[], Any]]) -> list[Any]:
+    """Do pieces of work, one task each; an error is raised as it was in the task."""
+    done = spark.sparkContext.parallelize(work, len(work)).map(_tried).collect()
+    return [_value(outcome) for outcome in done]
 
 
 def _exhaust(values: Iterable[Any]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from icestream.core.clock import Clock
@@ -38,7 +38,7 @@ def progress_of(
     *,
     budget: int,
     jobs: int,
-    requests: int = 0,
+    requests: Mapping[str, int],
 ) -> dict[str, Any]:
     """Return the progress of a committed version, with the storage `requests` of the driver."""
     reports = made.reports
@@ -63,7 +63,8 @@ def progress_of(
             "logBytes": log,
             "segments": len(live),
             "storageRequests": {
-                "driver": requests,
+                "commit": requests["commit"],
+                "cleaning": requests["cleaning"],
                 "ingest": sum(parcel.sent.requests for parcel in parcels),
                 "shards": sum(tasks),
                 "mostOfATask": max(tasks),

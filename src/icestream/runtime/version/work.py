@@ -78,6 +78,10 @@ class Executor(Protocol[Batch_contra]):
         """Run one task per shard."""
         ...
 
+    def each(self, work: Sequence[Callable[[], Any]]) -> list[Any]:
+        """Do pieces of work that depend on nothing, one task each."""
+        ...
+
 
 @dataclass(frozen=True)
 class VersionContext:

@@ -47,6 +47,7 @@ from icestream.runtime.work.dataflow.spilling import JoinDecisions, by_join, dec
 from icestream.state.files import Files, LocalFiles
 from icestream.state.groups.cold.targets import SubQueryLoad, Targets, targets
 from icestream.state.groups.store import HEAP
+from icestream.state.versions.commits import latest_of
 
 #: minimum bytes of one shard of a component, and of each grouping in it with state
 LEAST_QUOTA = 16 * SLICE_BYTES
@@ -66,6 +67,8 @@ class ComponentShard:
     #: bytes that each store must evict
     targets: Mapping[str, int]
     version: int
+    #: the latest time of an event
+    now: Micros
     #: instructions for a join that may defer results
     orders: JoinInstructions = field(default_factory=JoinInstructions)
 
@@ -84,11 +87,11 @@ class ComponentShard:
         spec = self.plan.specs[self.component]
         if spec.join is not None:
             joins = JoinStores(spec.join, space, self.orders)
-            return ComponentOperator(spec, space, joins, self.version)
+            return ComponentOperator(spec, space, joins, self.version, self.now)
         if spec.sole is not None:
             return SoleStepComponent(spec, space, spec.sole.opened(space))
         stores = ShardStores(spec.groupings, space, self.plan.cold, self.targets)
-        return ComponentOperator(spec, space, stores, self.version)
+        return ComponentOperator(spec, space, stores, self.version, self.now)
 
     def inputs(self, reader: ParcelReader, shard: int) -> Parcels:
         """Return the changes that arrived on edges."""
@@ -153,6 +156,8 @@ class DataflowWork:
         clean_up = self._clean_up(context, instructions, idle=not paths)
         shares = self._quotas(context, instructions)
         fusion = self._fusion(context)
+        latest = latest_of(seen)
+        now = reached if latest is None else latest
         #: instant up to which the output of each component is complete
         complete: dict[int, Micros] = {}
         for wave in fusion.waves(self._plan.graph, context.shards):
@@ -164,7 +169,7 @@ class DataflowWork:
                     component, context, instructions, clean_up, complete[component]
                 )
                 tasks[component] = self._tasks(
-                    component, context, executor, paths, shares, orders, reached
+                    component, context, executor, paths, shares, orders, reached, now
                 )
             together = [
                 self._together(group, [tasks[component][shard] for component in group])
@@ -211,6 +216,7 @@ class DataflowWork:
         shares: Sequence[int],
         orders: JoinInstructions,
         reached: Micros,
+        now: Micros,
     ) -> list[ShardTask]:
         """Return the tasks of a component, one for each shard."""
         before, shards, specs = context.before, context.shards, self._plan.specs
@@ -222,7 +228,7 @@ class DataflowWork:
         return [
             context.task(
                 work=ComponentShard(
-                    self._plan, component, targets.of(shard), context.version, orders
+                    self._plan, component, targets.of(shard), context.version, now, orders
                 ),
                 shard=shard,
                 watermark=reached,
