@@ -47,6 +47,7 @@ from icestream.operators.dataflow.steps import (
     Receive,
     Regroup,
     Send,
+    Sole,
     Stateful,
     Trace,
     regrouped,
@@ -428,11 +429,11 @@ class ComponentOperator:
                 self._traces.note(number, changes)
                 yield from self._pass_on(number, changes, watermark)
             case Send():
-                yield -1 - step.edge, regrouped(changes, step.keys)
+                yield -1 - step.edge, regrouped(changes, step.keys, step.payload)
             case Emit():
                 buffer = self._buffer.get(step.view)
                 emitted = [changes] if buffer is None else buffer.take(changes)
                 yield from self._rows(step.view, emitted)
-            case Receive():
-                msg = "a Receive step gets changes only from outside"
+            case Receive() | Sole():
+                msg = "this step gets changes only from outside"
                 raise AssertionError(msg)
