@@ -69,6 +69,10 @@ class TestOver(_OverConformance):
 class TestOverResults(_OverConformance):
     flow = plans.over_results()
 
+    def check_cold(self, folder: Path, flow: Dataflow, *, reopen: bool = False) -> None:
+        with small_blocks():
+            DataflowConformance.check_cold(self, folder, flow, reopen=reopen)
+
 
 #: columns of DuckDB beside the features of `calls_of`
 SQL = {
