@@ -53,8 +53,8 @@ def sources(spark: SparkSession) -> dict[str, Any]:
 
 #: the ones of every run; the others are slow
 FIRST = (
-    "not in with nulls", "functions over frames", "groups of all rows", "the first of each group", "a static table",
-    "a time-bounded left join", "a join of windows",
+    "not in with nulls", "functions over frames", "groups of all rows", "the first of each group",
+    "a static table", "a time-bounded left join", "a join of windows",
 )  # fmt: skip
 CASES = {**{name: (text, text) for name, text in SAME.items()}, **WINDOWED}
 

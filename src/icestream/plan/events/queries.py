@@ -107,9 +107,7 @@ def compiled(
         components=components,
         edges=edges,
         views=tuple(
-            Output(
-                node.payload, mode, row_key(node)[0] if mode == "now" else (), _is_framed(node)
-            )
+            Output(node.payload, mode, row_key(node)[0] if mode == "now" else (), _is_framed(node))
             for node, mode in outputs
         ),
         time=time,
@@ -274,7 +272,7 @@ class _Building:
         places = [self._identified(each, node.before) for each in self._ungrouped(node.before)]
         sets: dict[tuple[tuple[str, ...], bool], list[Feature]] = {}
         for feature in node.features:
-            sets.setdefault((feature.keys, feature.frame.range is None), []).append(feature)
+            sets.setdefault((feature.keys, feature.frame.peers), []).append(feature)
         found = [self._features(chosen, places) for chosen in sets.values()]
         component, event = self._new_component(), tuple(each.name for each in EVENT_FIELDS)
         first = len(self.edges)
