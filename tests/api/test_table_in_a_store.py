@@ -38,7 +38,8 @@ def table_rows(sink: str, place: str, folder: Path, store: ObjectStoreServer) ->
         return catalogue.load_table("db.rows").scan().to_arrow()
     files = StoreFiles(store.options)
     return pa.concat_tables(
-        pq.read_table(OpenTableFile(files, path)) for path in SinkLog(files, place).files()
+        pq.read_table(OpenTableFile(files, path), coerce_int96_timestamp_unit="us")
+        for path in SinkLog(files, place).files()
     )
 
 
@@ -65,7 +66,7 @@ def test_oracle_a_table_in_a_store(
             write_events(tmp_path / "in", number)
             writer.start().awaitTermination()
     found = table_rows(sink, place, tmp_path, object_store)
-    rows = spark.createDataFrame(found.to_pandas()).select("window.start", "key", "n", "total")
+    rows = spark.createDataFrame(found).select("window.start", "key", "n", "total")
     assert sorted(map(str, rows.collect())) == expected(spark, tmp_path)
     stored = dict(objects(object_store))
     texts = [data.decode("latin1") for data in stored.values()]
