@@ -62,6 +62,7 @@ def stream(
     *,
     nulls: str = "error",
     name: str = "stream",
+    idle: str | int | None = None,
 ) -> Stream:
     """Create a stream of events from a streaming DataFrame.
 
@@ -73,9 +74,12 @@ def stream(
             of a batch: give the slack if the query is also built from history.
         nulls: `error` to fail on events without a time, `drop` to ignore them.
         name: the name of the stream in messages and plans.
+        idle: how long the stream may be without events before it no longer holds back the watermark
+            of a query that reads other streams as well; by default it always does. Events that it
+            sends later, behind the watermark, are late.
 
     Examples:
-        >>> orders = ice.stream(df, time="timestamp", slack="5 seconds")
+        >>> orders = ice.stream(df, time="timestamp", slack="5 seconds", idle="1 minute")
         >>> orders.window("1 hour").count().columns
         ['window', 'count']
     """
@@ -88,7 +92,11 @@ def stream(
     if length < 0:
         msg = f"slack must not be negative; got {slack!r}"
         raise DefinitionError(msg)
-    return Stream((StreamInput(df, time, length, nulls, name),))
+    silent = None if idle is None else parse_interval(idle)
+    if silent is not None and silent <= 0:
+        msg = f"idle must be a positive interval; got {idle!r}"
+        raise DefinitionError(msg)
+    return Stream((StreamInput(df, time, length, nulls, name, silent),))
 
 
 def _watermark_delay(df: DataFrame, time: str) -> int:

@@ -37,6 +37,7 @@ from icestream.runtime.tables.append_table import AppendTable
 from icestream.runtime.tables.layout import TableLayout
 from icestream.runtime.tables.sweep import sweep_table
 from icestream.runtime.version.bulk_files import BulkFiles
+from icestream.runtime.version.idle_sources import IdleSources
 from icestream.runtime.version.lease import Lease
 from icestream.runtime.version.progress import Timer, progress_of
 from icestream.runtime.version.quotas import advised
@@ -141,6 +142,7 @@ class Driver(Generic[Batch_contra]):
         self._bulk_files = BulkFiles(files, executor.each)
         self._versions = VersionRetention(self.store, self._bulk_files, settings.keep)
         self._idle = IdleBatches(files, settings.root)
+        self._idle_sources = IdleSources(plan.sources, self._clock)
         self._lease = lease
         self._tables = tuple(tables)
         self._delivered: Micros | None = None
@@ -349,7 +351,9 @@ class Driver(Generic[Batch_contra]):
                 self._settled = True
                 return None
             seen = self._seen(before, parcels)
-            reached = max(self._plan.watermark(watermark, seen), flush)
+            arrived = {number for each in parcels for number in each.report.seen}
+            passed = self._idle_sources.passed(seen, arrived)
+            reached = max(self._plan.watermark(watermark, passed), flush)
             made = self._work.run(context, self._executor, parcels, seen, reached)
             timer.note("component")
         except BudgetError as error:
@@ -384,6 +388,7 @@ class Driver(Generic[Batch_contra]):
             budget=self._settings.budget,
             jobs=self._plan.jobs,
             requests=requests,
+            idle_sources=self._idle_sources.names,
         )
         return self._delivery(commit, again=False, progress=progress)
 

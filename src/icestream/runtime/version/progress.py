@@ -39,6 +39,7 @@ def progress_of(
     budget: int,
     jobs: int,
     requests: Mapping[str, int],
+    idle_sources: Sequence[str],
 ) -> dict[str, Any]:
     """Return the progress of a committed version, with the storage `requests` of the driver."""
     reports = made.reports
@@ -53,6 +54,7 @@ def progress_of(
         "icestream": {
             "watermark": commit.watermark,
             "lateEvents": commit.totals["late"],
+            "idleSources": idle_sources,
             "eventsWithoutTime": commit.totals["without_time"],
             "entries": total(parcels, "entries"),
             "hotEvents": total(parcels, "lifted"),
