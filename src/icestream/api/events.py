@@ -22,6 +22,7 @@ from pyspark.sql.types import StructType
 
 from icestream.api.column_text import sql_text
 from icestream.api.event_writer import built, columns_of
+from icestream.api.frames import framed
 from icestream.api.functions import AggregateExpression
 from icestream.api.hints import no_attribute, warn_of_instants
 from icestream.api.shared_plan import BuiltQuery, StreamInput
@@ -410,6 +411,44 @@ class Events:
         if late == "close" and too_late is not None:
             changes = changes.union(edges_of(replace(self, _node=too_late).where(end)))
         return changes._applied(Edges(node.payload, ()), "events of edges", grows=False)
+
+    def over(
+        self,
+        *features: AggregateExpression,
+        partitionBy: str | Sequence[str] = (),
+        range: str | int | None = None,
+        rows: int | str | None = None,
+    ) -> Events:
+        """Add columns to each event, over the events before it with the same keys, and itself.
+
+        Events are in the order of time, those of equal time in the order of arrival. A row is
+        emitted once, when no event before it can come any more. Calls can follow each other: the
+        features of all of them are computed together.
+
+        Args:
+            *features: aggregates, or `ice.lag`, `ice.row_number` and `ice.rank`, with aliases.
+            partitionBy: the columns that are equal; without any, all events count.
+            range: how far back the frame reaches: at an event of time t it has the events of
+                [t - range, t], also those of equal time that arrive later, as SQL's RANGE BETWEEN
+                range PRECEDING AND CURRENT ROW.
+            rows: how many events the frame has, the event and the `rows` - 1 before it, as SQL's
+                ROWS BETWEEN rows - 1 PRECEDING AND CURRENT ROW; or `"unbounded"`. Without `range`
+                and `rows` the frame has all events up to the event's time, as SQL's does.
+
+        Examples:
+            >>> events.over(
+            ...     ice.count().alias("calls"), ice.avg("busyTime").alias("busy"),
+            ...     partitionBy="agent", range="1 hour",
+            ... ).over(ice.lag("busyTime").alias("before"), partitionBy="serviceId").columns[-3:]
+            ['calls', 'busy', 'before']
+        """
+        if self._node.scope is not None:
+            msg = "over works on whole streams, not inside groupApply: name the keys in partitionBy"
+            raise DefinitionError(msg)
+        names = (partitionBy,) if isinstance(partitionBy, str) else tuple(partitionBy)
+        self._check_columns(names, "over")
+        refuse_after_joins((self._node,), "over")
+        return replace(self, _node=framed(self._node, features, names, range, rows))
 
     # -- two streams -----------------------------------------------------------------------
 

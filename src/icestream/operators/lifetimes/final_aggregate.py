@@ -122,6 +122,8 @@ class FinalAggregate:
             cuts = _cuts(found, events := self._rows.alive(found), watermark)
             begun = events.where(events.le < watermark)
             there, answers = self._answers(cuts, begun, found)
+            yield from self._objects.bad
+            self._objects.bad.clear()
             swept = self._stretches(cuts, there, answers)
             self._keep(groups, portion, found, swept, watermark)
             done = np.flatnonzero(~swept.is_open)

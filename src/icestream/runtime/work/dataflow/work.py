@@ -29,6 +29,7 @@ from icestream.core.times import Micros
 from icestream.core.units import format_bytes
 from icestream.operators.dataflow.component import ComponentOperator
 from icestream.operators.dataflow.join_step import JoinInstructions, JoinStores
+from icestream.operators.dataflow.sole_step import SoleStepComponent
 from icestream.operators.dataflow.stores import ShardStores
 from icestream.operators.grid.slice_log import SLICE_BYTES
 from icestream.operators.multi_join.spill_strategies import SpillRanking
@@ -87,6 +88,8 @@ class ComponentShard:
         if spec.join is not None:
             joins = JoinStores(spec.join, space, self.orders)
             return ComponentOperator(spec, space, joins, self.version, self.now)
+        if spec.sole is not None:
+            return SoleStepComponent(spec, space, spec.sole.opened(space))
         stores = ShardStores(spec.groupings, space, self.plan.cold, self.targets)
         return ComponentOperator(spec, space, stores, self.version, self.now)
 
@@ -102,7 +105,8 @@ class ComponentShard:
 def least_quota(plan: Dataflow) -> int:
     """Return the bytes that any shard of a component of a dataflow needs for its work."""
     kept = max(sum(map(bool, spec.groupings)) for spec in plan.specs)
-    return max(LEAST_QUOTA, kept * LEAST_SHARE)
+    sole = [spec.sole.least_quota for spec in plan.specs if spec.sole is not None]
+    return max(LEAST_QUOTA, kept * LEAST_SHARE, *sole)
 
 
 class DataflowWork:
