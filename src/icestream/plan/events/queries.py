@@ -107,9 +107,7 @@ def compiled(
         components=components,
         edges=edges,
         views=tuple(
-            Output(
-                node.payload, mode, row_key(node)[0] if mode == "now" else (), _is_framed(node)
-            )
+            Output(node.payload, mode, row_key(node)[0] if mode == "now" else (), _is_framed(node))
             for node, mode in outputs
         ),
         time=time,
