@@ -19,7 +19,7 @@ from icestream.core.times import INFINITY, MINUS_INFINITY
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.lifetimes.aggregate import LifetimeAggregate
 from icestream.operators.lifetimes.changes import DIFF, LE
-from icestream.state.groups.spec import GroupRows
+from icestream.state.groups.spec import GroupRows, Groups
 from tests.fixtures import lifetime_events as scenarios
 from tests.fixtures.lifetime_kinds import KINDS
 from tests.oracles import lifetimes as oracle
@@ -81,12 +81,15 @@ def only_added(batches: Sequence[scenarios.Batch]) -> list[scenarios.Batch]:
 
 
 def check(
-    operator: LifetimeAggregate, batches: Sequence[scenarios.Batch], answers: Answers
+    operator: LifetimeAggregate,
+    batches: Sequence[scenarios.Batch],
+    answers: Answers,
+    groups: Groups | None = None,
 ) -> None:
     """Compare what was said at each watermark: all that ended, nothing twice, nothing revised."""
     watermarks = [batch.watermark for batch in batches[1:]] + [INFINITY]
     said: Bag = Counter()
-    for step in scenarios.play(operator, batches):
+    for step in scenarios.play(operator, batches, groups):
         if not step.complete:
             assert step.output == said
             continue
@@ -124,6 +127,18 @@ def test_oracle_final_segments_of_events_that_stay(name: str) -> None:
         kind = scenarios.ScenarioKind(revisions=14, groups=1 + seed % 3, pace=4 * (seed % 4))
         batches = only_added(scenarios.scenario(Random(seed), [PORT], kind))
         check(final(functions, grows=True), batches, answers)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_oracle_large_groups_are_read_in_pieces(name: str) -> None:
+    functions, answers = CASES[name]
+    for seed in range(16):
+        kind = scenarios.ScenarioKind(revisions=14, groups=1 + seed % 3, pace=4 * (seed % 4))
+        batches = scenarios.scenario(Random(seed), [PORT], kind)
+        grows = seed % 2 == 0
+        operator = final(functions, grows=grows)
+        groups = PlainGroups(operator.synopses, piece_rows=1 + seed % 4)
+        check(operator, only_added(batches) if grows else batches, answers, groups)
 
 
 class Watched(PlainGroups):
