@@ -177,7 +177,11 @@ class EventRows:
         since, until = max(since, MINUS_INFINITY + 1), min(until, INFINITY - 1)
         le = np.where(there.le < since, since - 1, there.le)
         re = np.where(there.re > until, until + 1, there.re)
-        heads, words = self._folded(there.owner, le, re, self._scaled(there.words, there.count))
+        room = there.words.reshaped(there.words.shape.with_room(copies_of(there.count)))
+        heads, words = self._folded(there.owner, le, re, self._scaled(room, there.count))
+        # sums take the digits that they need, and room to add up all of them
+        fold = self._lifting.fold
+        words = fold.loaded(fold.stored(words), len(heads))
         ones = np.ones(len(heads), dtype=np.int64)
         return EventWords(there.owner[heads], le[heads], re[heads], ones, words, 0 * ones)
 
