@@ -42,7 +42,7 @@ class PieceBounds:
 
     def spans(self, since: Micros, until: Micros) -> bool:
         """Return whether all events are alive from one instant to another."""
-        return self.begin[1] < since and self.end[0] > until
+        return self.begin[1] < since and self.end[0] >= until
 
 
 @dataclass
@@ -53,12 +53,11 @@ class EventsInPieces:
     groups: Groups
     slots: Slots
     found: StoredEvents
-    #: when the next event begins or ends after the watermark
+    #: when the watermark has passed the next begin or end of an event
     due: Micros
     pieces: list[PieceBounds]
     #: rows of the largest piece
     most: int
-    is_read: bool = False
 
     @classmethod
     def of(
@@ -73,7 +72,8 @@ class EventsInPieces:
             if not rows.can_merge(events):
                 return None
             ahead = np.concatenate([events.le, events.re])
-            due = min(due, int(np.minimum(ahead[ahead > watermark], END).min(initial=due)))
+            ahead = np.minimum(ahead[ahead >= watermark], END - 1) + 1
+            due = int(ahead.min(initial=due))
             bounds = [
                 (int(each.min(initial=INFINITY)), int(each.max(initial=MINUS_INFINITY)))
                 for each in (events.le, events.re)
@@ -102,9 +102,8 @@ class EventsInPieces:
     def advance(self, watermark: Micros) -> Micros | None:
         """Find the events that count up to an instant, which is returned; None at the watermark."""
         since, reach = int(self.found.emitted_until[0]), watermark
-        if self.is_read and since >= watermark:
+        if since >= watermark:
             return None
-        self.is_read = True
         events = self.found.events.where(np.zeros(len(self.found.events.le), dtype=np.bool_))
         merged = set()
         for number, piece in enumerate(self.pieces):
@@ -116,7 +115,7 @@ class EventsInPieces:
         def is_wanted(number: int) -> bool:
             nonlocal reading
             reading = self.pieces[number]
-            there = reading.begin[0] <= reach and reading.end[1] > since
+            there = reading.begin[0] < reach and reading.end[1] >= since
             return there and number not in merged
 
         for found in self.groups.read_pieces(0, self.slots, is_wanted):
@@ -135,8 +134,4 @@ def _cut(events: EventWords, since: Micros, reach: Micros) -> Micros | None:
     """Return an instant with about half of the edges before it; None if there is none between."""
     edges = np.unique(np.concatenate([events.le, events.re]))
     inside = edges[(edges > since) & (edges < reach)]
-    if not len(inside):
-        return None
-    # after an edge rather than at it: an answer goes on there
-    at = int(inside[len(inside) // 2])
-    return at + 1 if at + 1 < reach else at
+    return int(inside[len(inside) // 2]) if len(inside) else None

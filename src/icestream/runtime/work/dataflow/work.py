@@ -29,6 +29,7 @@ from icestream.core.times import Micros
 from icestream.core.units import format_bytes
 from icestream.operators.dataflow.component import ComponentOperator
 from icestream.operators.dataflow.join_step import JoinInstructions, JoinStores
+from icestream.operators.dataflow.sole_step import SoleStepComponent
 from icestream.operators.dataflow.stores import ShardStores
 from icestream.operators.grid.slice_log import SLICE_BYTES
 from icestream.operators.multi_join.spill_strategies import SpillRanking
@@ -44,6 +45,7 @@ from icestream.runtime.work.dataflow.ingest import DataflowIngest
 from icestream.runtime.work.dataflow.memory_use import MemoryUse
 from icestream.runtime.work.dataflow.spilling import JoinDecisions, by_join, decided, joins_report
 from icestream.state.files import Files, LocalFiles
+from icestream.state.versions.commits import latest_of
 
 #: minimum bytes of one shard of a component, and of each grouping in it with state
 LEAST_QUOTA = 16 * SLICE_BYTES
@@ -61,6 +63,8 @@ class ComponentShard:
     plan: Dataflow
     component: int
     version: int
+    #: the latest time of an event
+    now: Micros
     #: instructions for a join that may defer results
     orders: JoinInstructions = field(default_factory=JoinInstructions)
 
@@ -79,9 +83,11 @@ class ComponentShard:
         spec = self.plan.specs[self.component]
         if spec.join is not None:
             joins = JoinStores(spec.join, space, self.orders)
-            return ComponentOperator(spec, space, joins, self.version)
+            return ComponentOperator(spec, space, joins, self.version, self.now)
+        if spec.sole is not None:
+            return SoleStepComponent(spec, space, spec.sole.opened(space))
         stores = ShardStores(spec.groupings, space, self.plan.cold)
-        return ComponentOperator(spec, space, stores, self.version)
+        return ComponentOperator(spec, space, stores, self.version, self.now)
 
     def inputs(self, reader: ParcelReader, shard: int) -> Parcels:
         """Return the changes that arrived on edges."""
@@ -95,7 +101,8 @@ class ComponentShard:
 def least_quota(plan: Dataflow) -> int:
     """Return the bytes that any shard of a component of a dataflow needs for its work."""
     kept = max(sum(map(bool, spec.groupings)) for spec in plan.specs)
-    return max(LEAST_QUOTA, kept * LEAST_SHARE)
+    sole = [spec.sole.least_quota for spec in plan.specs if spec.sole is not None]
+    return max(LEAST_QUOTA, kept * LEAST_SHARE, *sole)
 
 
 class DataflowWork:
@@ -145,6 +152,8 @@ class DataflowWork:
         clean_up = self._clean_up(context, instructions, idle=not paths)
         shares = self._quotas(context, instructions)
         fusion = self._fusion(context)
+        latest = latest_of(seen)
+        now = reached if latest is None else latest
         #: instant up to which the output of each component is complete
         complete: dict[int, Micros] = {}
         for wave in fusion.waves(self._plan.graph, context.shards):
@@ -156,7 +165,7 @@ class DataflowWork:
                     component, context, instructions, clean_up, complete[component]
                 )
                 tasks[component] = self._tasks(
-                    component, context, executor, paths, shares, orders, reached
+                    component, context, executor, paths, shares, orders, reached, now
                 )
             together = [
                 self._together(group, [tasks[component][shard] for component in group])
@@ -203,6 +212,7 @@ class DataflowWork:
         shares: Sequence[int],
         orders: JoinInstructions,
         reached: Micros,
+        now: Micros,
     ) -> list[ShardTask]:
         """Return the tasks of a component, one for each shard."""
         shards, specs = context.shards, self._plan.specs
@@ -212,7 +222,7 @@ class DataflowWork:
         )
         return [
             context.task(
-                work=ComponentShard(self._plan, component, context.version, orders),
+                work=ComponentShard(self._plan, component, context.version, now, orders),
                 shard=shard,
                 watermark=reached,
                 first_ordinal=ordinal + (shard - first) * lifetimes,
