@@ -43,13 +43,21 @@ class LifetimeRows:
     payload: pa.Schema
     time: pa.DataType
     mode: str
+    #: whether final rows are those of events at instants, which show no lifetime
+    instants: bool = False
 
     @property
     def schema(self) -> pa.Schema:
         """Return the columns of the rows."""
+        if self._is_bare:
+            return self.payload
         change = [pa.field(CHANGE, pa.int32(), nullable=False)] * (self.mode in CHANGING)
         lifetime = [pa.field(LIFETIME, self._lifetime, nullable=False)] * (self.mode != "now")
         return pa.schema([*lifetime, *change, *self.payload])
+
+    @property
+    def _is_bare(self) -> bool:
+        return self.instants and self.mode == "append"
 
     @property
     def _lifetime(self) -> pa.DataType:
@@ -75,6 +83,8 @@ class LifetimeRows:
             yield self._rows(changes.take(pa.array(chosen)))
 
     def _rows(self, changes: pa.RecordBatch) -> pa.RecordBatch:
+        if self._is_bare:
+            return pa.RecordBatch.from_arrays(payload_of(changes).columns, schema=self.schema)
         diff, ends = column_of(changes, DIFF), column_of(changes, RE)
         times = changes.column(LE), pa.array(ends, mask=ends == INFINITY)
         lifetime = pa.StructArray.from_arrays(
