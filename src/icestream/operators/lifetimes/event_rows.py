@@ -181,7 +181,7 @@ class EventRows:
         since = max(since, MINUS_INFINITY + 1)
         le = np.where(there.le < since, since - 1, there.le)
         re = np.minimum(there.re, until)
-        room = there.words.reshaped(there.words.shape.with_room(copies_of(there.count)))
+        room = there.words.reshaped(there.words.layout.with_room(copies_of(there.count)))
         heads, words = self._folded(there.owner, le, re, self._scaled(room, there.count))
         # sums take the digits that they need, and room to add up all of them
         fold = self._lifting.fold

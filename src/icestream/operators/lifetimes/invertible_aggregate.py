@@ -309,10 +309,10 @@ class InvertibleAggregate:
         """Add up edges of one group at the same time, in the order of time; none that are zero."""
         order = np.argsort(edges.time, kind="stable")
         time, words = edges.time[order], edges.words[order]
-        words = words.reshaped(words.shape.with_room(len(words)))
+        words = words.reshaped(words.layout.with_room(len(words)))
         heads = np.empty(len(time), dtype=np.int64)
         index = np.zeros(1 << max(4, (2 * len(time)).bit_length()), dtype=np.int64)
-        ops, places, zeros = words.shape.at.ops, words.shape.at.places, np.zeros_like(time)
+        ops, places, zeros = words.layout.at.ops, words.layout.at.places, np.zeros_like(time)
         count = fold_equal(zeros, time, zeros, words.table, ops, places, index, heads)
         fold = self._lifting.fold
         tight = fold.loaded(fold.stored(words[:count]))
