@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.errors import BudgetError
-from icestream.core.times import INFINITY
+from icestream.core.times import INFINITY, Micros
 from icestream.operators.lifetimes.changes import DIFF, LE, RE, column_of, payload_of
 from icestream.operators.lifetimes.consolidate import consolidated
 
@@ -40,6 +40,8 @@ class LifetimeRows:
     payload: pa.Schema
     time: pa.DataType
     mode: str
+    #: how much later than meant events live, in microseconds
+    delay: Micros = 0
 
     @property
     def schema(self) -> pa.Schema:
@@ -73,11 +75,11 @@ class LifetimeRows:
             yield self._rows(changes.take(pa.array(chosen)))
 
     def _rows(self, changes: pa.RecordBatch) -> pa.RecordBatch:
-        diff, ends = column_of(changes, DIFF), column_of(changes, RE)
+        diff, starts, ends = (column_of(changes, name) for name in (DIFF, LE, RE))
         lifetime = pa.StructArray.from_arrays(
             [
-                changes.column(LE).cast(self.time),
-                pa.array(ends, mask=ends == INFINITY).cast(self.time),
+                pa.array(starts - self.delay).cast(self.time),
+                pa.array(ends - self.delay, mask=ends == INFINITY).cast(self.time),
             ],
             fields=list(self._lifetime),
         )

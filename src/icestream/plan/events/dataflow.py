@@ -70,6 +70,8 @@ class Output:
     payload: pa.Schema
     #: `append`: final events; `update`: changes; `complete`: all events that are alive
     mode: str
+    #: how much later than meant its events live
+    delay: Micros = 0
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ class Dataflow:
     @cached_property
     def specs(self) -> tuple[ComponentSpec, ...]:
         """Return the spec of each component."""
-        rows = tuple(LifetimeRows(view.payload, self.time, view.mode) for view in self.views)
+        rows = tuple(LifetimeRows(v.payload, self.time, v.mode, v.delay) for v in self.views)
         spilling = self.spilling
         traced = () if spilling is None else (spilling.partitions, spilling.sample)
         return tuple(ComponentSpec(steps, rows, *traced) for steps in self.components)

@@ -81,7 +81,7 @@ def compiled(
         columns=columns,
         components=components,
         edges=edges,
-        views=tuple(Output(node.payload, mode) for node, mode in outputs),
+        views=tuple(Output(node.payload, mode, node.delay) for node, mode in outputs),
         time=time,
         reach=max(node.reach for node, _ in outputs),
         key_groups=KEY_GROUPS if spilling is None else spilling.key_groups,

@@ -1,0 +1,193 @@
+"""Joins within a bound on times beside DuckDB's over the same rows; no Spark is needed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import icestream as ice
+from icestream.api.events import Events
+from icestream.core.errors import DefinitionError
+from icestream.plan.events.dataflow import Dataflow, source_column
+from icestream.plan.events.queries import compiled
+from icestream.plan.nodes.events import FromSource
+from icestream.plan.nodes.queries import SOURCE, TIME, Source
+from tests.fixtures.plans import INSTANT, open_query
+
+Rows = Counter[tuple[Any, ...]]
+
+#: the streams: orders, payments, shipments; each with a key that may be null
+STREAMS = {
+    name: pa.schema([("t" + name, INSTANT), ("k" + name, pa.int64()), ("v" + name, pa.int64())])
+    for name in "abc"
+}
+SLACK = 30
+
+
+@dataclass
+class World:
+    """Rows of the streams, in the order in which they arrive."""
+
+    tables: Mapping[str, pa.Table]
+    dice: np.random.Generator
+    batches: int = 5
+    names: list[str] = field(default_factory=lambda: list(STREAMS))
+
+    @staticmethod
+    def random(seed: int, rows: int = 40, span: int = 300) -> World:
+        dice = np.random.default_rng(seed)
+        tables = {}
+        for name, schema in STREAMS.items():
+            count = int(dice.integers(0, rows))
+            times = np.sort(dice.integers(1000, 1000 + span, count))
+            #: disorder within the slack
+            order = np.argsort(times + dice.integers(0, SLACK, count), kind="stable")
+            keys = pa.array(dice.integers(0, 4, count), mask=dice.random(count) < 0.1)
+            values = pa.array(dice.integers(0, 4, count), mask=dice.random(count) < 0.1)
+            columns = [pa.array(times[order]).cast(INSTANT), keys, values]
+            tables[name] = pa.table(columns, schema=schema)
+        return World(tables, dice)
+
+    def stream(self, name: str) -> Events:
+        return Events(FromSource(STREAMS[name], source=self.names.index(name)), {})
+
+    def splits(self, flow: Dataflow) -> Iterator[list[list[pa.RecordBatch]]]:
+        """Yield batches of all streams, cut at the same times."""
+        cuts = np.sort(self.dice.integers(1000, 1400, self.batches - 1))
+        edges = [0, *cuts.tolist(), 10**9]
+        for first, last in zip(edges[:-1], edges[1:], strict=True):
+            split = []
+            for number, name in enumerate(self.names):
+                table = self.tables[name]
+                arrived = np.maximum.accumulate(
+                    table.column(0).cast(pa.int64()).to_numpy(), dtype=np.int64
+                )
+                part = table.filter(pa.array((arrived >= first) & (arrived < last)))
+                split.append(_as_input(part, number, flow))
+            yield [split]
+
+    def rows_of(
+        self, query: Events, folder: Path, mode: str = "append", *, restart: bool = False
+    ) -> pa.Table:
+        flow = self.flow(query, mode)
+        local = open_query(flow, str(folder))
+        made = []
+        for split in self.splits(flow):
+            made.append(local.feed(split))
+            if restart:
+                local.close()
+                local = open_query(flow, str(folder))
+        made.append(local.flush())
+        local.close()
+        return pa.concat_tables(made)
+
+    def flow(self, query: Events, mode: str = "append") -> Dataflow:
+        numbers = {number: number for number in range(len(self.names))}
+        sources = tuple(Source(name, SLACK) for name in self.names)
+        columns = tuple(STREAMS[name] for name in self.names)
+        return compiled(((query._node, mode),), numbers, sources, columns, INSTANT)
+
+    def sql(self, text: str) -> Rows:
+        with duckdb.connect() as database:
+            for name, table in self.tables.items():
+                numbers = table.set_column(0, table.schema.names[0], table.column(0).cast("int64"))
+                database.register(name, numbers)
+            return Counter(database.execute(text).fetchall())
+
+
+def _as_input(table: pa.Table, number: int, flow: Dataflow) -> pa.RecordBatch:
+    columns = []
+    for each in flow.batch_schema:
+        if each.name == TIME:
+            columns.append(table.column(0))
+        elif each.name == SOURCE:
+            columns.append(pa.array([number] * len(table), pa.int32()))
+        else:
+            place = next(
+                (p for p in range(3) if source_column(number, p) == each.name), None
+            )
+            columns.append(
+                pa.nulls(len(table), each.type) if place is None else table.column(place)
+            )
+    (batch,) = pa.table(columns, schema=flow.batch_schema).combine_chunks().to_batches() or [
+        pa.RecordBatch.from_pylist([], schema=flow.batch_schema)
+    ]
+    return batch
+
+
+def payloads(table: pa.Table, columns: Sequence[str]) -> Rows:
+    """Return rows without lifetimes, with times as numbers."""
+    found: Rows = Counter()
+    values = [
+        table.column(name).cast(pa.int64()).to_pylist() for name in columns
+    ]
+    changes = table.column("change").to_pylist() if "change" in table.column_names else [1] * len(
+        table
+    )
+    for *row, change in zip(*values, changes, strict=True):
+        found[tuple(row)] += change
+    return Counter({row: count for row, count in found.items() if count})
+
+
+#: SQL's words for kinds of joins
+KINDS = {"inner": "JOIN", "left": "LEFT JOIN", "right": "RIGHT JOIN", "full": "FULL JOIN"}
+COLUMNS = {name: list(schema.names) for name, schema in STREAMS.items()}
+
+
+def _bounds(dice: np.random.Generator) -> tuple[int, int]:
+    low, high = sorted(dice.integers(-60, 60, 2).tolist())
+    return low, high
+
+
+def _sql(how: str, condition: str, left: str = "a", right: str = "b") -> str:
+    if how in ("semi", "anti"):
+        word = "EXISTS" if how == "semi" else "NOT EXISTS"
+        return f"SELECT * FROM {left} WHERE {word} (SELECT 1 FROM {right} WHERE {condition})"
+    return f"SELECT * FROM {left} {KINDS[how]} {right} ON {condition}"
+
+
+HOWS = ("inner", "left", "right", "full", "semi", "anti")
+
+
+def check_one(seed: int, folder: Path) -> None:
+    world = World.random(seed)
+    dice = world.dice
+    how = HOWS[seed % len(HOWS)]
+    low, high = _bounds(dice)
+    where = [None, "va < vb", "va + vb IS NOT NULL AND ka <> 2"][int(dice.integers(0, 3))]
+    mode = "update" if seed % 5 == 0 else "append"
+    query = world.stream("a").join(
+        world.stream("b"), on=[("ka", "kb")], how=how, within=(low, high), where=where
+    )
+    table = world.rows_of(query, folder, mode, restart=seed % 3 == 0)
+    condition = f"ka = kb AND tb BETWEEN ta + {low} AND ta + {high}"
+    condition += f" AND ({where})" if where else ""
+    expected = world.sql(_sql(how, condition))
+    columns = COLUMNS["a"] + (COLUMNS["b"] if how not in ("semi", "anti") else [])
+    assert query.columns == columns
+    assert payloads(table, columns) == expected, (seed, how, low, high, where)
+    if how != "inner":
+        kept = "tb" if how == "right" else "ta"
+        starts = table.column("lifetime").combine_chunks().field("start")
+        for start, row in zip(starts.to_pylist(), table.to_pylist(), strict=True):
+            assert start == (row[kept] or row["tb"])
+
+
+@pytest.mark.parametrize("seed", range(18))
+def test_oracle_joins_by_match_equal_sql(seed: int, tmp_path: Path) -> None:
+    check_one(seed, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(100, 1100, 50))
+def test_oracle_a_thousand_joins_by_match_equal_sql(first: int, tmp_path: Path) -> None:
+    for seed in range(first, first + 50):
+        check_one(seed, tmp_path / str(seed))
