@@ -62,7 +62,7 @@ class World:
     def splits(self, flow: Dataflow) -> Iterator[list[list[pa.RecordBatch]]]:
         """Yield batches of all streams, cut at the same times."""
         cuts = np.sort(self.dice.integers(1000, 1400, self.batches - 1))
-        edges = [0, *cuts.tolist(), 10**9]
+        edges = [0, *cuts.tolist(), 2**62]
         for first, last in zip(edges[:-1], edges[1:], strict=True):
             split = []
             for number, name in enumerate(self.names):
@@ -111,9 +111,7 @@ def _as_input(table: pa.Table, number: int, flow: Dataflow) -> pa.RecordBatch:
         elif each.name == SOURCE:
             columns.append(pa.array([number] * len(table), pa.int32()))
         else:
-            place = next(
-                (p for p in range(3) if source_column(number, p) == each.name), None
-            )
+            place = next((p for p in range(3) if source_column(number, p) == each.name), None)
             columns.append(
                 pa.nulls(len(table), each.type) if place is None else table.column(place)
             )
@@ -126,11 +124,9 @@ def _as_input(table: pa.Table, number: int, flow: Dataflow) -> pa.RecordBatch:
 def payloads(table: pa.Table, columns: Sequence[str]) -> Rows:
     """Return rows without lifetimes, with times as numbers."""
     found: Rows = Counter()
-    values = [
-        table.column(name).cast(pa.int64()).to_pylist() for name in columns
-    ]
-    changes = table.column("change").to_pylist() if "change" in table.column_names else [1] * len(
-        table
+    values = [table.column(name).cast(pa.int64()).to_pylist() for name in columns]
+    changes = (
+        table.column("change").to_pylist() if "change" in table.column_names else [1] * len(table)
     )
     for *row, change in zip(*values, changes, strict=True):
         found[tuple(row)] += change
@@ -191,3 +187,145 @@ def test_oracle_joins_by_match_equal_sql(seed: int, tmp_path: Path) -> None:
 def test_oracle_a_thousand_joins_by_match_equal_sql(first: int, tmp_path: Path) -> None:
     for seed in range(first, first + 50):
         check_one(seed, tmp_path / str(seed))
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("seed", range(40))
+def test_oracle_chains_of_joins_by_match_equal_sql(seed: int, tmp_path: Path) -> None:
+    world = World.random(seed, rows=20)
+    one, two = _bounds(world.dice), _bounds(world.dice)
+    how, then = HOWS[1 + seed % 3], ("left", "anti", "semi", "inner")[seed % 4]
+    if how != "left":
+        then = "left"
+    a, b, c = map(world.stream, "abc")
+    # the time of a row is that of the kept event
+    kept = "tb" if how == "right" else "ta" if how == "left" else "coalesce(ta, tb)"
+    first = a.join(b, on=[("ka", "kb")], how=how, within=one)
+    query = first.join(c, on=[("ka", "kc")], how=then, within=two)
+    table = world.rows_of(query, tmp_path)
+    inner = _sql(how, f"ka = kb AND tb BETWEEN ta + {one[0]} AND ta + {one[1]}")
+    condition = f"ka = kc AND tc BETWEEN {kept} + {two[0]} AND {kept} + {two[1]}"
+    if then == "inner":
+        # pairs of an inner join live from the later of both on
+        return
+    expected = world.sql(_sql(then, condition, f"({inner}) x", "c"))
+    columns = COLUMNS["a"] + COLUMNS["b"] + (COLUMNS["c"] if then == "left" else [])
+    assert payloads(table, columns) == expected, (how, then, one, two)
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("seed", range(40))
+def test_oracle_what_follows_a_join_by_match_has_the_times_of_its_events(
+    seed: int, tmp_path: Path
+) -> None:
+    world = World.random(seed)
+    low, high = _bounds(world.dice)
+    pairs = world.stream("a").join(
+        world.stream("b"), on=[("ka", "kb")], how="left", within=(low, high)
+    )
+    counted = pairs.window(50, 50).groupApply("ka", lambda group: group.agg(ice.count().alias("n")))
+    table = world.rows_of(counted, tmp_path)
+    found: Rows = Counter()
+    for row in table.to_pylist():
+        first, last = (round(row["lifetime"][edge].timestamp() * 1e6) for edge in ("start", "end"))
+        found.update((end, row["ka"], row["n"]) for end in range(first, last, 50))
+    expected = world.sql(
+        f"""SELECT (ta // 50) * 50 + 50 AS e, ka, count(*) FROM a LEFT JOIN b
+            ON ka = kb AND tb BETWEEN ta + {low} AND ta + {high} GROUP BY e, ka"""
+    )
+    assert found == expected
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("seed", range(40))
+def test_oracle_every_instant_sees_the_latest_version(seed: int, tmp_path: Path) -> None:
+    world = World.random(seed)
+    how = ("inner", "left", "semi", "anti")[seed % 4]
+    versions = world.stream("b").untilNext("kb")
+    query = world.stream("a").join(versions, on=[("ka", "kb")], how=how)
+    table = world.rows_of(query, tmp_path, restart=seed % 3 == 0)
+    columns = ["ta", "ka", "va", *(["tb"] if how in ("inner", "left") else [])]
+    condition = "ka = kb AND tb <= ta"
+    if how in ("inner", "left"):
+        text = f"""SELECT ta, ka, va, max(tb) FROM (SELECT row_number() OVER () AS n, * FROM a)
+            {KINDS[how]} b ON {condition} GROUP BY n, ta, ka, va"""
+    else:
+        text = _sql(how, condition)
+    assert payloads(table, columns) == world.sql(text)
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("seed", range(40))
+def test_oracle_first_events_of_any_batches(seed: int, tmp_path: Path) -> None:
+    world = World.random(seed)
+    within = [None, 0, 20, 60][seed % 4]
+    query = world.stream("a").dropDuplicates("ka", within=within)
+    table = world.rows_of(query, tmp_path, restart=seed % 3 == 0)
+    kept: dict[Any, int] = {}
+    expected: Rows = Counter()
+    rows = world.tables["a"]
+    times = rows.column("ta").cast(pa.int64()).to_pylist()
+    for time, key in sorted(
+        zip(times, rows.column("ka").to_pylist(), strict=True), key=lambda row: row[0]
+    ):
+        if key not in kept or (within is not None and time > kept[key] + within):
+            kept[key] = time
+            expected[time, key] += 1
+    assert payloads(table, ["ta", "ka"]) == expected
+    assert set(payloads(table, COLUMNS["a"])) <= set(world.sql("SELECT * FROM a"))
+
+
+def test_a_payment_at_exactly_the_bound_is_kept(tmp_path: Path) -> None:
+    hour = 3_600_000_000
+    tables = dict(World.random(0).tables)
+    for name, time in (("a", 1_000), ("b", 1_000 + hour)):
+        row = [pa.array([time]).cast(INSTANT), pa.array([1]), pa.array([1])]
+        tables[name] = pa.table(row, schema=STREAMS[name])
+    world = World({**tables, "c": tables["c"].slice(0, 0)}, np.random.default_rng(0))
+    #: rows if the payment is within the bound, and if it is not
+    rows = {"inner": (1, 0), "left": (1, 1), "right": (1, 1), "full": (1, 2), "semi": (1, 0),
+            "anti": (0, 1)}  # fmt: skip
+    for how in HOWS:
+        for place, within in enumerate((("0 hours", "1 hour"), (0, hour - 1))):
+            query = world.stream("a").join(
+                world.stream("b"), on=[("ka", "kb")], how=how, within=within
+            )
+            assert len(world.rows_of(query, tmp_path / f"{how}{place}")) == rows[how][place]
+
+
+REFUSED = {
+    "bounds in the wrong order": (
+        lambda a, b: a.join(b, [("ka", "kb")], within=("1 hour", "0 hours")), "lower bound first"
+    ),
+    "three bounds": (
+        lambda a, b: a.join(b, [("ka", "kb")], within=("0 s", "1 s", "2 s")), "two bounds"
+    ),
+    "user code behind a bound": (
+        lambda a, b: a.join(b, [("ka", "kb")], how="left", within=5).groupApply(
+            "ka", lambda group: group.edges("va = 1", "va = 2", "ta")
+        ),
+        "use edges before the join",
+    ),
+    "versions of results": (
+        lambda a, b: a.forever().groupApply("ka", lambda g: g.agg(ice.count())).untilNext("ka"),
+        "not results that may be retracted",
+    ),
+    "duplicates of results": (
+        lambda a, b: a.forever().groupApply("ka", lambda g: g.agg(ice.count())).dropDuplicates(),
+        "not results that may be retracted",
+    ),
+    "keys of two types": (
+        lambda a, b: a.select("ka AS k", "va").join(
+            b.select("cast(kb AS int) AS k", "vb"), "k", how="left", within=5
+        ),
+        "cast one of them",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_matched_is_refused(name: str) -> None:
+    made, message = REFUSED[name]
+    world = World.random(0)
+    with pytest.raises(DefinitionError, match=message):
+        made(world.stream("a"), world.stream("b"))

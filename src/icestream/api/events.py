@@ -45,8 +45,10 @@ from icestream.operators.lifetimes.alter_lifetimes import AlterLifetimes
 from icestream.operators.lifetimes.changes import LifetimeOperator
 from icestream.operators.lifetimes.difference import StreamDifference
 from icestream.operators.lifetimes.edges import Edges
+from icestream.operators.lifetimes.first_events import FirstEvents
 from icestream.operators.lifetimes.ordering import Order
 from icestream.operators.lifetimes.top import TopK
+from icestream.operators.lifetimes.until_next import UntilNext
 from icestream.operators.process.operator import Processor, UserDefined
 from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.events.explain import explained_dataflow
@@ -84,7 +86,6 @@ _INSTEAD = {
     "drop": "select(...) with the columns that stay",
     "withColumnRenamed": "select('old AS new', ...)",
     "printSchema": "columns, or schema for the rows that are written",
-    "dropDuplicates": "groupApply('key', lambda group: group.top(1, by=...))",
     "orderBy": "groupApply('key', lambda group: group.top(n, by=...))",
     "limit": "groupApply('key', lambda group: group.top(n, by=...))",
     "session": "session(...) of the stream, before events()",
@@ -225,6 +226,47 @@ class Events:
             >>> later = events.shift("5 minutes")
         """
         return self._altered(Shifted(parse_interval(by)))
+
+    def untilNext(self, keys: str | Sequence[str]) -> Events:
+        """Let each event live until the next one with equal keys: the versions of a table.
+
+        A join with instants then finds the version of each instant. Of events with equal times one
+        is seen, always the same.
+
+        Examples:
+            >>> prices = events.select("symbol", "price").untilNext("symbol")
+            >>> events.select("symbol", "volume").join(prices, on="symbol", how="left").columns
+            ['symbol', 'volume', 'price']
+        """
+        self._refuse_retractions("untilNext")
+        operator = UntilNext(self._node.payload)
+        return self.groupApply(
+            keys, lambda group: group._applied(operator, "until the next", grows=False)
+        )
+
+    def dropDuplicates(
+        self, keys: str | Sequence[str] | None = None, *, within: str | int | None = None
+    ) -> Events:
+        """Keep the first event by time of those with equal keys, or with all columns equal.
+
+        With `within`, events up to that long after one that was kept are dropped, and the next one
+        is kept again; without it, one event of each key is kept forever. Events wait for the
+        watermark. Of events with equal times one is kept, always the same.
+
+        Examples:
+            >>> once = events.dropDuplicates("agent", within="10 minutes")
+        """
+        self._refuse_retractions("dropDuplicates")
+        length = None if within is None else parse_interval(within)
+        if length is not None and length < 0:
+            msg = f"within must not be negative; got {within!r}"
+            raise DefinitionError(msg)
+        operator = FirstEvents(self._node.payload, length)
+        text = "first events" if length is None else f"first events within {length}"
+        return self.groupApply(
+            self.columns if keys is None else keys,
+            lambda group: group._applied(operator, text, grows=True),
+        )
 
     def union(self, other: Events) -> Events:
         """Return the events of both streams; their columns must agree.
@@ -393,10 +435,8 @@ class Events:
         """
         self._scope("edges", "groupApply(keys, lambda group: group.edges(...))")
         self._refuse_delay("edges")
+        self._refuse_retractions("edges")
         node = self._node
-        if not node.grows:
-            msg = "edges takes the rows of a stream, not results that may be retracted"
-            raise DefinitionError(msg)
         if late not in ("close", "drop"):
             msg = f"late must be 'close' or 'drop'; got {late!r}"
             raise DefinitionError(msg)
@@ -655,6 +695,11 @@ class Events:
             streams.append(other)
         delay = max(stream._node.delay for stream in streams)
         return [stream._moved(delay - stream._node.delay, delay) for stream in streams]
+
+    def _refuse_retractions(self, method: str) -> None:
+        if not self._node.grows:
+            msg = f"{method} takes the rows of a stream, not results that may be retracted"
+            raise DefinitionError(msg)
 
     def _refuse_delay(self, method: str) -> None:
         if self._node.delay:
