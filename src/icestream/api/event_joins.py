@@ -74,10 +74,11 @@ def bounds_of(within: Within) -> Bounds:
     if not isinstance(within, tuple):
         length = parse_interval(within)
         return -length, length
-    if len(within) != 2:
+    bounds = [parse_interval(each) for each in within]
+    if len(bounds) != 2:
         msg = f"within={within!r} must have two bounds: within=('-5 minutes', '1 hour')"
         raise DefinitionError(msg)
-    low, high = map(parse_interval, within)
+    low, high = bounds
     if low > high:
         msg = f"within={within!r}: no time is both; write the lower bound first"
         raise DefinitionError(msg)
@@ -163,7 +164,7 @@ def matched(
         return flipped.select(*map(_quoted, _pair_columns(left, right, on)))
     sides = (left, right) if bounds is None else _anchored(left, right, bounds)
     if kind == "inner":
-        return paired(*sides, on, where)
+        return paired(sides[0], sides[1], on, where)
     if kind == "full" and bounds is not None:
         sides += _anchored(right, left, _negative(bounds))[::-1]
     if on is None:
@@ -290,17 +291,16 @@ def _with_shared_keys(left: Events, right: Events, on: On) -> tuple[Events, Even
 
 def _equal_columns(left: Events, right: Events, on: On) -> list[tuple[str, str]]:
     """Return the columns of both sides that are compared."""
-    pairs = [
-        (each, each) if isinstance(each, str) else tuple(each)
-        for each in ((on,) if isinstance(on, str) else on)
-    ]
+    pairs: list[tuple[str, str]] = []
+    for each in (on,) if isinstance(on, str) else on:
+        name, *twins = (each, each) if isinstance(each, str) else each
+        if len(twins) != 1:
+            msg = f"on={tuple(each)} must name a column of each of the two streams"
+            raise DefinitionError(msg)
+        pairs.append((name, twins[0]))
     if not pairs:
         msg = "a join needs columns with equal values: on='k', or on=[('a', 'b')]"
         raise DefinitionError(msg)
-    for pair in pairs:
-        if len(pair) != 2:
-            msg = f"on={pair} must name a column of each of the two streams"
-            raise DefinitionError(msg)
     left._check_columns([name for name, _ in pairs], "join")
     right._check_columns([twin for _, twin in pairs], "join")
     for name, twin in pairs:

@@ -491,21 +491,20 @@ class Events:
             ... ).columns
             ['symbol', 'volume', 'price']
         """
-        mine, theirs = self._together([other], "join")
+        streams = self._together([other], "join")
         kind, bounds = kind_of_join(how), None if within is None else bounds_of(within)
-        if defers(onPressure, spilling) and kind != "inner":
-            msg = f"how={how!r} needs onPressure='fetch': only inner joins can defer their results"
+        defer = defers(onPressure, spilling)
+        if defer and kind != "inner":
+            msg = f"how={how!r} needs onPressure='fetch': only inner joins defer their results"
             raise DefinitionError(msg)
         if kind != "inner":
-            # each by its own delay, if that is less than the larger one
-            sides = (mine, theirs) if bounds is None else (self, other)
-            made = matched(*sides, on, kind, where, bounds)
+            made = matched(self, other, on, kind, where, bounds)
         else:
-            pair = [mine, theirs] if bounds is None else near((mine, theirs), bounds)
-            if defers(onPressure, spilling):
-                made = deferred(pair, on, where, Spilling(**spilling))
+            near_by = streams if bounds is None else near(streams, bounds)
+            if defer:
+                made = deferred(near_by, on, where, Spilling(**spilling))
             else:
-                made = paired(pair[0], pair[1], on, where)
+                made = paired(near_by[0], near_by[1], on, where)
         if bounds is None:
             warn_of_instants((self._node, other._node), stacklevel=2)
         return made
