@@ -144,9 +144,6 @@ BAD: dict[str, tuple[Definition, str]] = {
     "a union with a list": (lambda r, c: r.groupApply("user", lambda g: g.difference(SOMETHING)),
         "takes other events"),
     "an unknown join": (lambda r, c: r.join(c, "user", how="cross"), "how='cross' is not a kind"),
-    "an outer join that defers": (
-        lambda r, c: r.join(c, "user", how="left", onPressure="defer"), "needs onPressure='fetch'"
-    ),
     "columns of one name": (
         lambda r, c: r.join(r, on="user"), r"both sides of the join have \['item', 'rating', 'ts'\]"
     ),

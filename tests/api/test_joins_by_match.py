@@ -22,6 +22,7 @@ from icestream.plan.events.dataflow import Dataflow, source_column
 from icestream.plan.events.queries import compiled
 from icestream.plan.nodes.events import FromSource
 from icestream.plan.nodes.queries import SOURCE, TIME, Source
+from tests.fixtures.join_plans import forced
 from tests.fixtures.plans import INSTANT, open_query
 
 Rows = Counter[tuple[Any, ...]]
@@ -334,3 +335,53 @@ def test_what_cannot_be_matched_is_refused(name: str) -> None:
     world = World.random(0)
     with pytest.raises(DefinitionError, match=message):
         made(world.stream("a"), world.stream("b"))
+
+
+@pytest.mark.sample(8)
+@pytest.mark.parametrize("seed", range(60))
+def test_oracle_joins_of_all_kinds_that_defer_equal_sql(seed: int, tmp_path: Path) -> None:
+    world = World.random(seed)
+    world.batches = 12
+    dice = world.dice
+    how = HOWS[seed % len(HOWS)]
+    low, high = _bounds(dice)
+    where = [None, "va < vb"][int(dice.integers(0, 2))]
+    query = world.stream("a").join(
+        world.stream("b"),
+        on=[("ka", "kb")],
+        how=how,
+        within=(low, high),
+        where=where,
+        onPressure="defer",
+    )
+    with forced(dice, 0.5):
+        table = world.rows_of(query, tmp_path, restart=seed % 3 == 0)
+    condition = f"ka = kb AND tb BETWEEN ta + {low} AND ta + {high}"
+    condition += f" AND {where}" if where else ""
+    assert payloads(table, query.columns) == world.sql(_sql(how, condition))
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("seed", range(20))
+def test_oracle_aggregates_of_a_join_that_defers(seed: int, tmp_path: Path) -> None:
+    world = World.random(seed, rows=80)
+    world.batches = 12
+    pairs = world.stream("a").join(
+        world.stream("b"), on=[("ka", "kb")], within=20, onPressure="defer"
+    )
+    counted = (
+        pairs.point()
+        .window(50, 50)
+        .groupApply("va", lambda group: group.agg(ice.count().alias("n")))
+    )
+    with forced(world.dice, 0.7):
+        table = world.rows_of(counted, tmp_path, restart=seed % 3 == 0)
+    found: Rows = Counter()
+    for row in table.to_pylist():
+        first, last = (round(row["lifetime"][edge].timestamp() * 1e6) for edge in ("start", "end"))
+        found.update((end, row["va"], row["n"]) for end in range(first, last, 50))
+    expected = world.sql(
+        """SELECT (greatest(ta, tb) // 50) * 50 + 50 AS e, va, count(*) FROM a JOIN b
+           ON ka = kb AND tb BETWEEN ta - 20 AND ta + 20 GROUP BY e, va"""
+    )
+    assert found == expected

@@ -22,8 +22,8 @@ Limits: `full` joins within a bound keep both sides twice; conditions keep the k
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import reduce
+from collections.abc import Callable, Sequence
+from functools import partial, reduce
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -154,24 +154,35 @@ def matched(
     kind: str,
     where: str | None,
     bounds: Bounds | None,
+    spilling: Spilling | None = None,
 ) -> Events:
-    """Return a join of any kind, by lifetimes or by match, that fetches the state it needs.
+    """Return a join of any kind, by lifetimes or by match; with `spilling` it defers results.
 
     By match, rows have the time of the left event, or of the right one if there is no left one.
     """
     if kind == "right":
-        flipped = matched(right, left, _flipped(on), "left", where, bounds and _negative(bounds))
+        mirrored = None if bounds is None else _negative(bounds)
+        flipped = matched(right, left, _flipped(on), "left", where, mirrored, spilling)
         return flipped.select(*map(_quoted, _pair_columns(left, right, on)))
     sides = (left, right) if bounds is None else _anchored(left, right, bounds)
     if kind == "inner":
         return paired(sides[0], sides[1], on, where)
     if kind == "full" and bounds is not None:
         sides += _anchored(right, left, _negative(bounds))[::-1]
+    if spilling is not None:
+        by_pairs = partial(_deferred_pair, on, where, spilling)
+        return _with_alone(kind, by_pairs, *sides[0]._together(sides[1:], "join"))
     if on is None:
         return _with_alone(kind, where, *sides)
     sides, keys, added = _grouped_apart(sides, on)
     made = sides[0].groupApply(keys, lambda *group: _with_alone(kind, where, *group), *sides[1:])
     return made.select(*(_quoted(name) for name in made.columns if name not in added))
+
+
+def _deferred_pair(
+    on: On | None, where: str | None, spilling: Spilling, left: Events, right: Events
+) -> Events:
+    return deferred((left, right), on, where, spilling)
 
 
 def _anchored(point: Events, other: Events, bounds: Bounds) -> tuple[Events, ...]:
@@ -188,26 +199,30 @@ def _anchored(point: Events, other: Events, bounds: Bounds) -> tuple[Events, ...
 
 def _with_alone(
     kind: str,
-    where: str | None,
+    condition: str | Callable[[Events, Events], Events] | None,
     left: Events,
     right: Events,
     living_left: Events | None = None,
     right_points: Events | None = None,
 ) -> Events:
-    """Return the rows of a join of a group: pairs, and events without a partner, or only these.
+    """Return the rows of a join: pairs, and events without a partner, or only these.
 
-    By match, right events without a partner are found by their own points.
+    The streams are those of a group, unless the condition says how they are paired. By match, right
+    events without a partner are found by their own points.
     """
-    left._scope("join", "join(other, on=...)")
-    pairs = None if where is None and kind in ("semi", "anti") else paired(left, right, None, where)
-    by_pairs = None if where is None else pairs
-    if kind in ("semi", "anti") or pairs is None:
+    pair = condition if callable(condition) else partial(paired, on=None, where=condition)
+    if condition is None and kind in ("semi", "anti"):
+        left._scope("join", "join(other, on=...)")
+        return _filtered(left, right, None, present=kind == "semi")
+    pairs = pair(left, right)
+    by_pairs = None if condition is None else pairs
+    if kind in ("semi", "anti"):
         return _filtered(left, right, by_pairs, present=kind == "semi")
     alone = [_filtered(left, right, by_pairs, present=False)]
     if kind == "full":
         mine, theirs = living_left or left, right_points or right
-        if where is not None and right_points is not None:
-            by_pairs = paired(mine, theirs, None, where)
+        if condition is not None and right_points is not None:
+            by_pairs = pair(mine, theirs)
         alone.append(_filtered(theirs, mine, by_pairs, present=False))
     columns = pa.schema([each.with_nullable(True) for each in pairs._node.payload])
     padded = [each._mapped(Padding(columns), columns, "with nulls") for each in alone]

@@ -52,7 +52,7 @@ from icestream.operators.lifetimes.until_next import UntilNext
 from icestream.operators.process.operator import Processor, UserDefined
 from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.events.explain import explained_dataflow
-from icestream.plan.joins.multi_join import Equal, check_comparable, refuse_after_joins
+from icestream.plan.joins.multi_join import Equal, check_comparable
 from icestream.plan.nodes.events import (
     Applied,
     Entered,
@@ -493,16 +493,13 @@ class Events:
         """
         streams = self._together([other], "join")
         kind, bounds = kind_of_join(how), None if within is None else bounds_of(within)
-        defer = defers(onPressure, spilling)
-        if defer and kind != "inner":
-            msg = f"how={how!r} needs onPressure='fetch': only inner joins defer their results"
-            raise DefinitionError(msg)
+        spills = Spilling(**spilling) if defers(onPressure, spilling) else None
         if kind != "inner":
-            made = matched(self, other, on, kind, where, bounds)
+            made = matched(self, other, on, kind, where, bounds, spills)
         else:
             near_by = streams if bounds is None else near(streams, bounds)
-            if defer:
-                made = deferred(near_by, on, where, Spilling(**spilling))
+            if spills is not None:
+                made = deferred(near_by, on, where, spills)
             else:
                 made = paired(near_by[0], near_by[1], on, where)
         if bounds is None:
@@ -645,7 +642,6 @@ class Events:
     ) -> Events:
         streams = self._together([] if other is None else [other], text)
         nodes = tuple(stream._node for stream in streams)
-        refuse_after_joins(nodes, text)
         made = Applied(
             operator.result,
             self._node.scope,

@@ -100,6 +100,8 @@ class _Place:
     late: bool = False
     maps: tuple[Callable[[pa.RecordBatch], pa.RecordBatch], ...] = ()
     texts: tuple[str, ...] = ()
+    #: whether its events are never retracted
+    final: bool = True
 
 
 class _Building:
@@ -141,7 +143,7 @@ class _Building:
                     "all the work: group them with groupApply(...), or join them"
                 )
                 raise DefinitionError(msg)
-            if mode == "append" and not is_final(node, self._emitted_once):
+            if mode == "append" and not place.final:
                 step = self._held(component, step, AppendOutput(payload), "settle")
             if mode == "complete":
                 step = self._held(component, step, CompleteOutput(payload), "current")
@@ -179,7 +181,11 @@ class _Building:
                 return tuple(each for part in node.parts for each in self._ungrouped(part))
             case Left():
                 component = self._component_of(node.before)
-                return (_Place(node.payload, component, self._grouped(node.before, component)),)
+                step, final = (
+                    self._grouped(node.before, component),
+                    is_final(node, self._emitted_once),
+                )
+                return (_Place(node.payload, component, step, final=final),)
             case Joined():
                 return (self._joined(node),)
         msg = f"{type(node).__name__} is only allowed inside a group"
@@ -223,7 +229,7 @@ class _Building:
             return replace(place, payload=node.payload, maps=maps, texts=texts)
         grouping = self._of(place.component, place.step)
         step = Map((place.step,), node.payload, grouping, node.change, node.text)
-        return _Place(node.payload, place.component, self._add(place.component, step))
+        return replace(place, payload=node.payload, step=self._add(place.component, step))
 
     def _grouped(self, node: Node, component: int) -> int:
         """Return the step of a node inside a scope."""

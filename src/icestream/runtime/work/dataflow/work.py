@@ -46,6 +46,7 @@ from icestream.runtime.work.dataflow.spilling import JoinDecisions, by_join, dec
 from icestream.state.files import Files, LocalFiles
 from icestream.state.groups.cold.targets import SubQueryLoad, Targets, targets
 from icestream.state.groups.store import HEAP
+from icestream.state.versions.commits import BEHIND
 
 #: minimum bytes of one shard of a component, and of each grouping in it with state
 LEAST_QUOTA = 16 * SLICE_BYTES
@@ -149,18 +150,21 @@ class DataflowWork:
         clean_up = self._clean_up(context, instructions, idle=not paths)
         shares = self._quotas(context, instructions)
         fusion = self._fusion(context)
-        #: instant up to which the output of each component is complete
+        #: instant up to which the input of each component is complete, and then its output
         complete: dict[int, Micros] = {}
+        behind: dict[int, Micros] = {}
         for wave in fusion.waves(self._plan.graph, context.shards):
             tasks: dict[int, list[ShardTask]] = {}
             for component in sorted({each for group, _ in wave for each in group}):
                 if component not in complete:
                     complete[component] = self._complete(component, complete, reached)
+                    if complete[component] < reached:
+                        behind[component] = complete[component]
                 orders = self._orders(
                     component, context, instructions, clean_up, complete[component]
                 )
                 tasks[component] = self._tasks(
-                    component, context, executor, paths, shares, orders, reached
+                    component, context, executor, paths, shares, orders, complete[component]
                 )
             together = [
                 self._together(group, [tasks[component][shard] for component in group])
@@ -177,7 +181,13 @@ class DataflowWork:
             groups = dict.fromkeys("+".join(map(str, group)) for group, _ in wave)
             context.note(f"component {', '.join(groups)}")
         reports.sort(key=lambda report: report.shard)
-        return self._made(context, reports, instructions, clean_up, shares, fusion)
+        made = self._made(context, reports, instructions, clean_up, shares, fusion)
+        held_back = {
+            str(component * context.shards + shard): instant
+            for component, instant in behind.items()
+            for shard in range(context.shards)
+        }
+        return replace(made, decisions={**made.decisions, BEHIND: held_back}) if behind else made
 
     def _together(self, group: tuple[int, ...], tasks: Sequence[ShardTask]) -> ShardTask:
         """Return the task of a shard in which the components of a group pass changes on."""
@@ -206,7 +216,7 @@ class DataflowWork:
         paths: Sequence[str],
         shares: Sequence[int],
         orders: JoinInstructions,
-        reached: Micros,
+        watermark: Micros,
     ) -> list[ShardTask]:
         """Return the tasks of a component, one for each shard."""
         before, shards, specs = context.before, context.shards, self._plan.specs
@@ -221,7 +231,7 @@ class DataflowWork:
                     self._plan, component, targets.of(shard), context.version, orders
                 ),
                 shard=shard,
-                watermark=reached,
+                watermark=watermark,
                 first_ordinal=ordinal + (shard - first) * lifetimes,
                 quota=shares[shard],
                 parcels=tuple(paths),
