@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,9 @@ STREAMS = {
     name: pa.schema([("t" + name, INSTANT), ("k" + name, pa.int64()), ("v" + name, pa.int64())])
     for name in "abc"
 }
-SLACK = 30
+#: the watermark moves by milliseconds
+MS = 1_000
+SLACK = 30 * MS
 
 
 @dataclass
@@ -41,30 +43,37 @@ class World:
 
     tables: Mapping[str, pa.Table]
     dice: np.random.Generator
-    batches: int = 5
-    names: list[str] = field(default_factory=lambda: list(STREAMS))
+    batches: int
+
+    @property
+    def names(self) -> list[str]:
+        """Return the names of the streams."""
+        return list(self.tables)
 
     @staticmethod
-    def random(seed: int, rows: int = 40, span: int = 300) -> World:
+    def random(
+        seed: int, names: str = "ab", rows: int = 40, span: int = 300, batches: int = 5
+    ) -> World:
         dice = np.random.default_rng(seed)
         tables = {}
-        for name, schema in STREAMS.items():
-            count = int(dice.integers(0, rows))
-            times = np.sort(dice.integers(1000, 1000 + span, count))
+        for name in names:
+            schema = STREAMS[name]
+            count = int(dice.integers(rows // 2, rows)) if dice.random() < 0.9 else 0
+            times = MS * np.sort(dice.integers(1000, 1000 + span, count))
             #: disorder within the slack
             order = np.argsort(times + dice.integers(0, SLACK, count), kind="stable")
             keys = pa.array(dice.integers(0, 4, count), mask=dice.random(count) < 0.1)
             values = pa.array(dice.integers(0, 4, count), mask=dice.random(count) < 0.1)
             columns = [pa.array(times[order]).cast(INSTANT), keys, values]
             tables[name] = pa.table(columns, schema=schema)
-        return World(tables, dice)
+        return World(tables, dice, batches)
 
     def stream(self, name: str) -> Events:
         return Events(FromSource(STREAMS[name], source=self.names.index(name)), {})
 
     def splits(self, flow: Dataflow) -> Iterator[list[list[pa.RecordBatch]]]:
         """Yield batches of all streams, cut at the same times."""
-        cuts = np.sort(self.dice.integers(1000, 1400, self.batches - 1))
+        cuts = np.sort(MS * self.dice.integers(1000, 1300, self.batches - 1))
         edges = [0, *cuts.tolist(), 2**62]
         for first, last in pairwise(edges):
             split = []
@@ -142,7 +151,7 @@ COLUMNS = {name: list(schema.names) for name, schema in STREAMS.items()}
 
 
 def _bounds(dice: np.random.Generator) -> tuple[int, int]:
-    low, high = sorted(dice.integers(-60, 60, 2).tolist())
+    low, high = sorted((MS * dice.integers(-60, 60, 2)).tolist())
     return low, high
 
 
@@ -180,7 +189,7 @@ def check_one(seed: int, folder: Path) -> None:
             assert start == (row[kept] or row["tb"])
 
 
-@pytest.mark.parametrize("seed", range(18))
+@pytest.mark.parametrize("seed", range(12))
 def test_oracle_joins_by_match_equal_sql(seed: int, tmp_path: Path) -> None:
     check_one(seed, tmp_path)
 
@@ -192,10 +201,10 @@ def test_oracle_a_thousand_joins_by_match_equal_sql(first: int, tmp_path: Path) 
         check_one(seed, tmp_path / str(seed))
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("seed", range(40))
 def test_oracle_chains_of_joins_by_match_equal_sql(seed: int, tmp_path: Path) -> None:
-    world = World.random(seed, rows=20)
+    world = World.random(seed, "abc", rows=20)
     one, two = _bounds(world.dice), _bounds(world.dice)
     how, then = HOWS[1 + seed % 3], ("left", "anti", "semi", "inner")[seed % 4]
     if how != "left":
@@ -216,7 +225,7 @@ def test_oracle_chains_of_joins_by_match_equal_sql(seed: int, tmp_path: Path) ->
     assert payloads(table, columns) == expected, (how, then, one, two)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("seed", range(40))
 def test_oracle_what_follows_a_join_by_match_has_the_times_of_its_events(
     seed: int, tmp_path: Path
@@ -226,20 +235,22 @@ def test_oracle_what_follows_a_join_by_match_has_the_times_of_its_events(
     pairs = world.stream("a").join(
         world.stream("b"), on=[("ka", "kb")], how="left", within=(low, high)
     )
-    counted = pairs.window(50, 50).groupApply("ka", lambda group: group.agg(ice.count().alias("n")))
+    counted = pairs.window(50 * MS, 50 * MS).groupApply(
+        "ka", lambda group: group.agg(ice.count().alias("n"))
+    )
     table = world.rows_of(counted, tmp_path)
     found: Rows = Counter()
     for row in table.to_pylist():
         first, last = (round(row["lifetime"][edge].timestamp() * 1e6) for edge in ("start", "end"))
-        found.update((end, row["ka"], row["n"]) for end in range(first, last, 50))
+        found.update((end, row["ka"], row["n"]) for end in range(first, last, 50 * MS))
     expected = world.sql(
-        f"""SELECT (ta // 50) * 50 + 50 AS e, ka, count(*) FROM a LEFT JOIN b
+        f"""SELECT (ta // 50000) * 50000 + 50000 AS e, ka, count(*) FROM a LEFT JOIN b
             ON ka = kb AND tb BETWEEN ta + {low} AND ta + {high} GROUP BY e, ka"""
     )
     assert found == expected
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("seed", range(40))
 def test_oracle_every_instant_sees_the_latest_version(seed: int, tmp_path: Path) -> None:
     world = World.random(seed)
@@ -257,11 +268,11 @@ def test_oracle_every_instant_sees_the_latest_version(seed: int, tmp_path: Path)
     assert payloads(table, columns) == world.sql(text)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("seed", range(40))
 def test_oracle_first_events_of_any_batches(seed: int, tmp_path: Path) -> None:
     world = World.random(seed)
-    within = [None, 0, 20, 60][seed % 4]
+    within = [None, 0, 20 * MS, 60 * MS][seed % 4]
     query = world.stream("a").dropDuplicates("ka", within=within)
     table = world.rows_of(query, tmp_path, restart=seed % 3 == 0)
     kept: dict[Any, int] = {}
@@ -280,11 +291,11 @@ def test_oracle_first_events_of_any_batches(seed: int, tmp_path: Path) -> None:
 
 def test_a_payment_at_exactly_the_bound_is_kept(tmp_path: Path) -> None:
     hour = 3_600_000_000
-    tables = dict(World.random(0).tables)
+    tables = {}
     for name, time in (("a", 1_000), ("b", 1_000 + hour)):
         row = [pa.array([time]).cast(INSTANT), pa.array([1]), pa.array([1])]
         tables[name] = pa.table(row, schema=STREAMS[name])
-    world = World({**tables, "c": tables["c"].slice(0, 0)}, np.random.default_rng(0))
+    world = World(tables, np.random.default_rng(0), batches=3)
     #: rows if the payment is within the bound, and if it is not
     rows = {"inner": (1, 0), "left": (1, 1), "right": (1, 1), "full": (1, 2), "semi": (1, 0),
             "anti": (0, 1)}  # fmt: skip
@@ -337,11 +348,10 @@ def test_what_cannot_be_matched_is_refused(name: str) -> None:
         made(world.stream("a"), world.stream("b"))
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("seed", range(60))
 def test_oracle_joins_of_all_kinds_that_defer_equal_sql(seed: int, tmp_path: Path) -> None:
-    world = World.random(seed)
-    world.batches = 12
+    world = World.random(seed, batches=12)
     dice = world.dice
     how = HOWS[seed % len(HOWS)]
     low, high = _bounds(dice)
@@ -361,17 +371,16 @@ def test_oracle_joins_of_all_kinds_that_defer_equal_sql(seed: int, tmp_path: Pat
     assert payloads(table, query.columns) == world.sql(_sql(how, condition))
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("seed", range(20))
 def test_oracle_aggregates_of_a_join_that_defers(seed: int, tmp_path: Path) -> None:
-    world = World.random(seed, rows=80)
-    world.batches = 12
+    world = World.random(seed, rows=80, batches=12)
     pairs = world.stream("a").join(
-        world.stream("b"), on=[("ka", "kb")], within=20, onPressure="defer"
+        world.stream("b"), on=[("ka", "kb")], within=20 * MS, onPressure="defer"
     )
     counted = (
         pairs.point()
-        .window(50, 50)
+        .window(50 * MS, 50 * MS)
         .groupApply("va", lambda group: group.agg(ice.count().alias("n")))
     )
     with forced(world.dice, 0.7):
@@ -379,9 +388,9 @@ def test_oracle_aggregates_of_a_join_that_defers(seed: int, tmp_path: Path) -> N
     found: Rows = Counter()
     for row in table.to_pylist():
         first, last = (round(row["lifetime"][edge].timestamp() * 1e6) for edge in ("start", "end"))
-        found.update((end, row["va"], row["n"]) for end in range(first, last, 50))
+        found.update((end, row["va"], row["n"]) for end in range(first, last, 50 * MS))
     expected = world.sql(
-        """SELECT (greatest(ta, tb) // 50) * 50 + 50 AS e, va, count(*) FROM a JOIN b
-           ON ka = kb AND tb BETWEEN ta - 20 AND ta + 20 GROUP BY e, va"""
+        """SELECT (greatest(ta, tb) // 50000) * 50000 + 50000 AS e, va, count(*) FROM a JOIN b
+           ON ka = kb AND tb BETWEEN ta - 20000 AND ta + 20000 GROUP BY e, va"""
     )
     assert found == expected
