@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from icestream.core.arrays import Ids, Ints, Mask, Table
+from icestream.core.arrays import Ids, Ints, Table
 from icestream.operators.multi_join.spec import partitions_of
 from icestream.state.arena import Arena
 from icestream.state.table import CountedTable

@@ -202,6 +202,7 @@ def joins_report(reports: Sequence[ShardReport], news: JoinDecisions) -> dict[st
                 "earlyRows": each.counts["early"],
                 "lateRows": each.counts["late"],
                 "forcedSpills": each.counts["forced_spills"],
+                "indexBytes": each.counts["index_bytes"],
                 "streams": [
                     {"rows": rows, "keys": keys}
                     for rows, keys in zip(each.rows.tolist(), each.keys.tolist(), strict=True)
