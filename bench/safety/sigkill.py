@@ -18,7 +18,7 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +27,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.registry import Bar
-from icestream.state.files import LocalFiles
+from bench.safety.killed_query import in_store
+from icestream.state.files import Files, LocalFiles
+from icestream.state.stores.files import StoreFiles
 from icestream.state.versions.commits import VersionStore
 from tests.faults.killing import Killings, kill_until_done
 
@@ -67,15 +69,19 @@ def compare(
     seed: int = 1,
     files: int = 100,
     sink: str = "parquet",
+    store: Mapping[str, str] | None = None,
     on_kill: Callable[[Killings], None] = lambda _killings: None,
 ) -> OutputComparison:
-    """Run the query with and without kills in `folder`, and compare."""
+    """Run the query with and without kills in `folder`, and compare.
+
+    With the options of a `store`, state and table are in its bucket.
+    """
     write_input(folder / "in", files, seed)
-    undisturbed = _command(folder, "undisturbed", sink)
+    undisturbed = _command(folder, "undisturbed", sink, store)
     kill_until_done(undisturbed, steps=lambda: 0, kills=0, seed=seed, patience=PATIENCE)
     killings = kill_until_done(
-        _command(folder, "killed", sink),
-        steps=lambda: _versions(folder / "killed"),
+        _command(folder, "killed", sink, store),
+        steps=lambda: _versions(folder / "killed", store),
         kills=kills,
         seed=seed,
         patience=PATIENCE,
@@ -112,13 +118,17 @@ def write_input(folder: Path, files: int, seed: int) -> None:
         os.utime(path, (1e9 + number, 1e9 + number))
 
 
-def _versions(own: Path) -> int:
+def _versions(own: Path, store: Mapping[str, str] | None) -> int:
     """Return the number of the last version that a run has committed."""
-    return max(VersionStore(LocalFiles(), f"{own}/checkpoint/icestream").versions(), default=0)
+    files: Files = LocalFiles() if store is None else StoreFiles(store)
+    root = f"{own}/checkpoint" if store is None else in_store(own, "state")
+    return max(VersionStore(files, f"{root}/icestream").versions(), default=0)
 
 
-def _command(folder: Path, name: str, sink: str) -> list[str]:
-    plan = json.dumps({"folder": str(folder), "name": name, "sink": sink})
+def _command(
+    folder: Path, name: str, sink: str, store: Mapping[str, str] | None = None
+) -> list[str]:
+    plan = json.dumps({"folder": str(folder), "name": name, "sink": sink, "store": store})
     return [sys.executable, "-m", "bench.safety.killed_query", plan]
 
 

@@ -47,9 +47,10 @@ class SlowBucket(Bucket):
         time.sleep(sum(len(chunk()) for chunk in chunks) / BYTES_PER_SECOND)
         super().put(key, chunks)
 
-    def _repeated(self, kind: str, key: str, act: Callable[[], Any]) -> Any:
+    def repeated(self, kind: str, key: str, act: Callable[[], Any], *failures: Any) -> Any:
+        """Wait for the request."""
         time.sleep(LATENCY)
-        return super()._repeated(kind, key, act)
+        return super().repeated(kind, key, act, *failures)
 
 
 @lru_cache
@@ -83,7 +84,8 @@ def measure(size: Size, progress: ProgressLog) -> Measurement:
         "store_events_per_second": rows / statistics.median(store[warm:]),
         "requests_of_a_task": statistics.median(each["mostOfATask"] for each in measured),
         "most_requests_of_a_task": most,
-        "requests_of_the_driver": statistics.median(each["driver"] for each in measured),
+        "requests_of_a_commit": statistics.median(each["commit"] for each in measured),
+        "requests_of_cleaning": statistics.mean(each["cleaning"] for each in measured),
         "ratio": ratio,
     }
     return Measurement(

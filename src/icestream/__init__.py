@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         covar_samp,
         every,
         first,
+        lag,
         last,
         max,
         max_by,
@@ -56,6 +57,8 @@ if TYPE_CHECKING:
         mode,
         percentile,
         percentile_approx,
+        rank,
+        row_number,
         some,
         stddev,
         stddev_pop,
@@ -100,8 +103,9 @@ _HOMES = {
     "icestream.api.functions": (
         "any_value approx_count_distinct approx_percentile approx_top_k avg bool_and bool_or "
         "collect_list collect_set corr count count_distinct count_if covar_pop covar_samp "
-        "every first last max max_by mean median min min_by mode percentile percentile_approx "
-        "some stddev stddev_pop stddev_samp sum user var_pop var_samp variance weighted_avg"
+        "every first lag last max max_by mean median min min_by mode percentile percentile_approx "
+        "rank row_number some stddev stddev_pop stddev_samp sum user var_pop var_samp variance "
+        "weighted_avg"
     ),
     "icestream.api.jobs": "Tuples job",
     "icestream.api.joins": "join",
@@ -164,6 +168,7 @@ __all__ = [
     "first",
     "job",
     "join",
+    "lag",
     "last",
     "local_session",
     "max",
@@ -176,7 +181,9 @@ __all__ = [
     "percentile",
     "percentile_approx",
     "pickled",
+    "rank",
     "read_state",
+    "row_number",
     "rows",
     "settings",
     "some",

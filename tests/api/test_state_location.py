@@ -120,7 +120,7 @@ def test_oracle_a_query_with_its_state_in_a_store(
     assert rows_of(spark, tmp_path) == expected(spark, tmp_path)
     assert not (tmp_path / "chk" / "icestream").exists()
     requests = [each["icestream"]["storageRequests"] for each in progress]
-    assert all(each["driver"] >= 2 for each in requests)
+    assert all(each["commit"] >= 1 for each in requests)
     assert sum(each["shards"] for each in requests) >= 4, "a version for each file"
 
     stored = dict(objects(object_store))

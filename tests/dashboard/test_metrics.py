@@ -28,7 +28,7 @@ def samples(text: str) -> list[tuple[str, str, float]]:
 def metric_names() -> set[str]:
     """Return the names of all metrics."""
     stale = ("staleness_seconds", "queue_staleness_seconds")
-    more = ("events_total", "query_state", "phase_seconds", *stale)
+    more = ("events_total", "query_state", "storage_requests", "phase_seconds", *stale)
     return {f"icestream_{name}" for name in (*(m.name for m in metrics.METRICS), *more)} | {
         "icestream_watermark_seconds"
     }

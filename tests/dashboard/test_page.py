@@ -31,7 +31,10 @@ COMMON = {
 }
 OWN = {
     "windows": {"choice": "Panes or tuples"},
-    "groups": {"cold": "Groups leaving memory and coming back"},
+    "groups": {
+        "cold": "Groups leaving memory and coming back",
+        "requests": "Requests to the object store",
+    },
     "joins": {
         "spills": "Spills and clean-up",
         "owed": "Results of joins, early and late",

@@ -14,6 +14,7 @@ from icestream.core.errors import IcestreamError
 from icestream.state.files import LocalFiles
 from icestream.state.versions.commits import VersionStore
 from tests.faults.killing import kill_until_done
+from tests.fixtures.object_store import ObjectStoreServer
 
 FILES = 4
 
@@ -82,6 +83,20 @@ def test_crash_killed_between_our_commit_and_sparks(
 @pytest.mark.parametrize("sink", ["parquet", "delta", "iceberg"])
 def test_crash_killed_fifty_times_at_random_moments(sink: str, tmp_path: Path) -> None:
     found = compare(tmp_path, kills=50, seed=1, files=250, sink=sink)
+    assert found.rows > 1_000
+    assert [bar for bar in found.bars if not bar.holds] == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("sink", ["parquet", "delta", "iceberg"])
+def test_crash_killed_again_and_again_with_everything_in_a_store(
+    sink: str, tmp_path: Path, object_store: ObjectStoreServer
+) -> None:
+    with object_store.failing(0.02, 2) as faults:
+        faults.delay = 0.05
+        found = compare(tmp_path, kills=20, files=100, sink=sink, store=object_store.options)
+        assert faults.done.total() > 100
     assert found.rows > 1_000
     assert [bar for bar in found.bars if not bar.holds] == []
 

@@ -38,6 +38,7 @@ from icestream.plan.joins.multi_join import Equal, check_comparable, joined
 from icestream.plan.nodes.spilling import Spilling
 from icestream.plan.windows.lifetimes import Point, WindowLifetime
 from icestream.sql.expressions.compile import Predicate
+from icestream.sql.expressions.tree import quoted
 
 if TYPE_CHECKING:
     from icestream.api.events import Events
@@ -163,7 +164,7 @@ def matched(
     if kind == "right":
         mirrored = None if bounds is None else _negative(bounds)
         flipped = matched(right, left, _flipped(on), "left", where, mirrored, spilling)
-        return flipped.select(*map(_quoted, _pair_columns(left, right, on)))
+        return flipped.select(*map(quoted, _pair_columns(left, right, on)))
     sides = (left, right) if bounds is None else _anchored(left, right, bounds)
     if kind == "inner":
         return paired(sides[0], sides[1], on, where)
@@ -176,7 +177,7 @@ def matched(
         return _with_alone(kind, where, *sides)
     sides, keys, added = _grouped_apart(sides, on)
     made = sides[0].groupApply(keys, lambda *group: _with_alone(kind, where, *group), *sides[1:])
-    return made.select(*(_quoted(name) for name in made.columns if name not in added))
+    return made.select(*(quoted(name) for name in made.columns if name not in added))
 
 
 def _deferred_pair(
@@ -236,7 +237,7 @@ def _filtered(events: Events, others: Events, pairs: Events | None, *, present: 
     """
     if pairs is not None:
         names = events.columns
-        partners = pairs.select(*map(_quoted, names))
+        partners = pairs.select(*map(quoted, names))
         return events.groupApply(
             names, lambda mine, theirs: _filtered(mine, theirs, None, present=present), partners
         )
@@ -280,10 +281,10 @@ def _grouped_apart(
         names = [pair[number % 2] for pair in pairs]
         for key, name in zip(keys, names, strict=True):
             if key in added:
-                stream = stream.withColumn(key, _quoted(name))
+                stream = stream.withColumn(key, quoted(name))
         if not nullable:
             return stream
-        missing = " OR ".join(f"{_quoted(name)} IS NULL" for name in names)
+        missing = " OR ".join(f"{quoted(name)} IS NULL" for name in names)
         return stream.withColumn(_ALONE, f"CASE WHEN {missing} THEN {1 + number % 2} ELSE 0 END")
 
     made = tuple(with_keys(number, stream) for number, stream in enumerate(sides))
@@ -300,7 +301,7 @@ def _with_shared_keys(left: Events, right: Events, on: On) -> tuple[Events, Even
             msg = f"both sides of the join have {name!r}: rename it with select('x AS y')"
             raise DefinitionError(msg)
         if name != twin:
-            right = right.withColumn(name, _quoted(twin))
+            right = right.withColumn(name, quoted(twin))
     return left, right, mine
 
 
@@ -346,8 +347,3 @@ def _negative(bounds: Bounds) -> Bounds:
 def _twin(name: str) -> str:
     """Return the name of a key on the other side of a join."""
     return f"{name} of the other side"
-
-
-def _quoted(name: str) -> str:
-    escaped = name.replace("`", "``")
-    return f"`{escaped}`"

@@ -31,6 +31,7 @@ from icestream.api.event_joins import (
     paired,
 )
 from icestream.api.event_writer import built, columns_of
+from icestream.api.frames import framed
 from icestream.api.functions import AggregateExpression
 from icestream.api.hints import no_attribute, warn_of_instants
 from icestream.api.shared_plan import BuiltQuery, StreamInput
@@ -57,12 +58,14 @@ from icestream.plan.nodes.events import (
     Applied,
     Entered,
     FromSource,
+    Joined,
     Left,
     Mapped,
     Node,
     Scope,
     United,
     late_events,
+    upstream,
 )
 from icestream.plan.nodes.spilling import Spilling, SpillingOptions, defers
 from icestream.plan.windows.lifetimes import (
@@ -77,7 +80,7 @@ from icestream.runtime.spark.sink import as_they_are
 from icestream.sql.expressions.compile import Predicate, Projection
 
 if TYPE_CHECKING:
-    from icestream.api.stream import Stream
+    pass
 
 #: what to use instead of methods of DataFrames
 _INSTEAD = {
@@ -152,7 +155,7 @@ class Events:
         projection = Projection.bind(self._node.payload, texts)
         if scope is not None:
             missing = [key for key in scope.keys if key not in projection.schema.names]
-            projection = Projection.bind(self._node.payload, [*map(_quoted, missing), *texts])
+            projection = Projection.bind(self._node.payload, [*map(quoted, missing), *texts])
         return self._mapped(Projecting(projection), projection.schema, f"select {', '.join(texts)}")
 
     selectExpr = select
@@ -164,9 +167,9 @@ class Events:
             >>> events.select("agent", "busyTime").withColumn("minutes", "busyTime / 60").columns
             ['agent', 'busyTime', 'minutes']
         """
-        others = [_quoted(name) for name in self.columns if name != colName]
+        others = [quoted(name) for name in self.columns if name != colName]
         text = sql_text(col, self._node.payload, "withColumn")
-        return self.select(*others, f"({text}) AS {_quoted(colName)}")
+        return self.select(*others, f"({text}) AS {quoted(colName)}")
 
     def alterLifetime(self, duration: str | int | None) -> Events:
         """Let each event live for a duration from its start; None means forever.
@@ -344,7 +347,7 @@ class Events:
         ]
         inputs = list(dict.fromkeys(text for each in texts for text in each))
         named = [f"({text}) AS x{place}" for place, text in enumerate(inputs)]
-        before = self.select(*map(_quoted, scope.keys), *named)
+        before = self.select(*map(quoted, scope.keys), *named)
         chosen = tuple(
             _aggregate(each, [f"x{inputs.index(text)}" for text in used], used)
             for each, used in zip(aggregates, texts, strict=True)
@@ -449,6 +452,46 @@ class Events:
         if late == "close" and too_late is not None:
             changes = changes.union(edges_of(replace(self, _node=too_late).where(end)))
         return changes._applied(Edges(node.payload, ()), "events of edges", grows=False)
+
+    def over(
+        self,
+        *features: AggregateExpression,
+        partitionBy: str | Sequence[str] = (),
+        range: str | int | None = None,
+        rows: int | str | None = None,
+    ) -> Events:
+        """Add columns to each event, over the events before it with the same keys, and itself.
+
+        Events are in the order of time, those of equal time in the order of arrival. A row is
+        emitted once, when no event before it can come any more. Calls can follow each other: the
+        features of all of them are computed together.
+
+        Args:
+            *features: aggregates, or `ice.lag`, `ice.row_number` and `ice.rank`, with aliases.
+            partitionBy: the columns that are equal; without any, all events count.
+            range: how far back the frame reaches: at an event of time t it has the events of
+                [t - range, t], also those of equal time that arrive later, as SQL's RANGE BETWEEN
+                range PRECEDING AND CURRENT ROW.
+            rows: how many events the frame has, the event and the `rows` - 1 before it, as SQL's
+                ROWS BETWEEN rows - 1 PRECEDING AND CURRENT ROW; or `"unbounded"`. Without `range`
+                and `rows` the frame has all events up to the event's time, as SQL's does.
+
+        Examples:
+            >>> events.over(
+            ...     ice.count().alias("calls"), ice.avg("busyTime").alias("busy"),
+            ...     partitionBy="agent", range="1 hour",
+            ... ).over(ice.lag("busyTime").alias("before"), partitionBy="serviceId").columns[-3:]
+            ['calls', 'busy', 'before']
+        """
+        if self._node.scope is not None:
+            msg = "over works on whole streams, not inside groupApply: name the keys in partitionBy"
+            raise DefinitionError(msg)
+        names = (partitionBy,) if isinstance(partitionBy, str) else tuple(partitionBy)
+        self._check_columns(names, "over")
+        if any(isinstance(each, Joined) for each in upstream(self._node)):
+            msg = "over cannot follow a join with onPressure='defer': use onPressure='fetch'"
+            raise DefinitionError(msg)
+        return replace(self, _node=framed(self._node, features, names, range, rows))
 
     # -- two streams -----------------------------------------------------------------------
 
@@ -665,7 +708,7 @@ class Events:
     def _with_keys(self, names: Sequence[str]) -> Events:
         """Keep the events that have values in all of some columns."""
         fields = [self._node.payload.field(name) for name in names]
-        missing = [_quoted(each.name) for each in fields if each.nullable]
+        missing = [quoted(each.name) for each in fields if each.nullable]
         return self.where(" AND ".join(f"{n} IS NOT NULL" for n in missing)) if missing else self
 
     def _check_columns(self, names: Sequence[str], method: str) -> None:
@@ -706,9 +749,9 @@ class Events:
             raise DefinitionError(msg)
 
 
-def events_of(stream: Stream) -> Events:
+def events_of(inputs: Sequence[StreamInput]) -> Events:
     """Return the events of a stream; each lives for one instant."""
-    parts = {next(_TAGS): part for part in stream._parts}
+    parts = {next(_TAGS): part for part in inputs}
     nodes = tuple(FromSource(columns_of(part), source=tag) for tag, part in parts.items())
     streams = [Events(node, {node.source: parts[node.source]}) for node in nodes]
     return reduce(Events.union, streams)
@@ -732,7 +775,8 @@ def _aggregate(each: AggregateExpression, inputs: Sequence[str], texts: Sequence
     return Aggregate(each.function, first, name, tuple(inputs[1:]), each.parameters)
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """Return the name of a column of events quoted for SQL."""
     escaped = name.replace("`", "``")
     return f"`{escaped}`"
 

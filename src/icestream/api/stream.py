@@ -248,7 +248,24 @@ class Stream:
             >>> calls.events().select("agent", "busyTime").columns
             ['agent', 'busyTime']
         """
-        return events_of(self)
+        return events_of(self._parts)
+
+    def over(
+        self,
+        *features: AggregateExpression,
+        partitionBy: str | Sequence[str] = (),
+        range: str | int | None = None,
+        rows: int | str | None = None,
+    ) -> Events:
+        """Add columns to each event, over frames of events before it; see `Events.over`.
+
+        Examples:
+            >>> calls.over(
+            ...     ice.sum("busyTime").alias("busy"), partitionBy="agent", range="1 hour"
+            ... ).columns[-1]
+            'busy'
+        """
+        return self.events().over(*features, partitionBy=partitionBy, range=range, rows=rows)
 
     def groupApply(
         self, keys: str | Sequence[str], apply: Callable[..., Events], *others: Events

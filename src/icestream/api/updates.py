@@ -302,13 +302,16 @@ class LatestBy:
         """
         return self.apply(newest_rows, self._given).writeStream
 
-    def apply(self, function: ArrowFunction, schema: str | pa.Schema) -> UpdateResult:
+    def apply(
+        self, function: ArrowFunction, schema: str | pa.Schema, *, retries: int = 0
+    ) -> UpdateResult:
         """Apply an expensive step to the newest rows of many keys at once.
 
         Args:
             function: takes an Arrow record batch with one row per key that is served, and returns
                 rows as a record batch or table.
             schema: the columns it returns, as text or an Arrow schema; they include the key.
+            retries: how often the function is called again if it fails.
 
         Examples:
             >>> calls.latestBy("symbol").apply(
@@ -316,10 +319,14 @@ class LatestBy:
             ... ).columns
             ['symbol', 'price']
         """
-        return self._served(function, schema, ARROW)
+        return self._served(function, schema, ARROW, retries)
 
     def applyInPandas(
-        self, function: Callable[[pd.DataFrame], pd.DataFrame], schema: str | pa.Schema
+        self,
+        function: Callable[[pd.DataFrame], pd.DataFrame],
+        schema: str | pa.Schema,
+        *,
+        retries: int = 0,
     ) -> UpdateResult:
         """Apply an expensive step to the newest rows of many keys, as pandas frames.
 
@@ -329,9 +336,11 @@ class LatestBy:
             ... ).columns
             ['symbol', 'price']
         """
-        return self._served(function, schema, PANDAS)
+        return self._served(function, schema, PANDAS, retries)
 
-    def map(self, function: RowFunction, schema: str | pa.Schema) -> UpdateResult:
+    def map(
+        self, function: RowFunction, schema: str | pa.Schema, *, retries: int = 0
+    ) -> UpdateResult:
         """Apply an expensive step to one row at a time; the function maps dictionaries.
 
         A row for which the function returns None is dropped.
@@ -343,9 +352,11 @@ class LatestBy:
             ... ).columns
             ['symbol', 'twice']
         """
-        return self._served(function, schema, ROWS)
+        return self._served(function, schema, ROWS, retries)
 
-    def _served(self, function: Any, schema: str | pa.Schema, form: str) -> UpdateResult:
+    def _served(
+        self, function: Any, schema: str | pa.Schema, form: str, retries: int
+    ) -> UpdateResult:
         if not callable(function):
             msg = f"apply takes a function; got {type(function).__name__}"
             raise DefinitionError(msg)
@@ -353,7 +364,7 @@ class LatestBy:
         if self._windowed is not None:
             keys = self._windowed.by
         every = self._latest is None
-        step = UpdateStep(function, self._given, schema_of(schema), keys, form, every)
+        step = UpdateStep(function, self._given, schema_of(schema), keys, form, every, retries)
         return UpdateResult(built(self, [step]), self, step)
 
     @property

@@ -43,11 +43,19 @@ METRICS = (
            ("processedRowsPerSecond",)),
     Metric("result_rows", "Result rows of the last version.", (*_OWN, "resultRows")),
     Metric("late_events_total", "Events that arrived too late.", (*_OWN, "lateEvents"), "counter"),
+    Metric("bad_rows_total", "Rows that steps refused and that were stored.",
+           (*_OWN, "badRows"), "counter"),
     Metric("budget_bytes", "Memory budget of the query.", (*_OWN, "budgetBytes")),
     Metric("memory_bytes", "Memory of state, buffers and indexes.", (*_OWN, "stateMemoryBytes")),
     Metric("peak_memory_bytes", "Most memory during the last version.",
            (*_OWN, "peakMemoryBytes")),
+    Metric("process_constant_bytes", "Memory of the processes before their first task.",
+           (*_OWN, "processConstantBytes")),
+    Metric("process_added_bytes", "Memory that the processes took since then.",
+           (*_OWN, "processAddedBytes")),
     Metric("log_bytes", "Bytes of live segments of the log.", (*_OWN, "logBytes")),
+    Metric("disk_bytes", "Bytes of log, exchange and caches on disk.", (*_OWN, "diskBytes")),
+    Metric("disk_budget_bytes", "Disk budget of the query.", (*_OWN, "diskBudgetBytes")),
     Metric("log_segments", "Live segments of the log.", (*_OWN, "segments")),
     Metric("groups", "Groups in the state of the query.", (*_OWN, "groups")),
     Metric("cold_groups_left_total", "Groups evicted from memory.",
@@ -90,6 +98,18 @@ def exposition(queries: Iterable[WatchedQuery]) -> str:
             (_labels(each, state=state), float(each.state == state))
             for each in watched
             for state in STATES
+        ],
+    )
+    _family(
+        lines,
+        "storage_requests",
+        "Requests to the object store in the last version.",
+        "gauge",
+        [
+            (_labels(each, by=by), value)
+            for each in watched
+            for by in ("ingest", "shards", "commit", "cleaning")
+            if (value := _number(each.last, (*_OWN, "storageRequests", by))) is not None
         ],
     )
     _family(

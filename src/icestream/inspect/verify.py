@@ -204,7 +204,7 @@ class _Checking:
     def _file(self, folder: str, info: SegmentInfo, version: int, *, needed: bool) -> bool:
         """Check a file once, however many versions name it."""
         path = f"{self._at.root}/{folder}/{info.name}"
-        self._named.add(holder_of(self._at.files, path))
+        self._named |= {path, holder_of(self._at.files, path)}
         if path not in self._segments:
             if not self._at.files.exists(path):
                 if needed:

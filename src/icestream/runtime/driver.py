@@ -19,7 +19,8 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
@@ -35,6 +36,8 @@ from icestream.plan.state_schema import state_schema_of, written
 from icestream.runtime.tables.append_table import AppendTable
 from icestream.runtime.tables.layout import TableLayout
 from icestream.runtime.tables.sweep import sweep_table
+from icestream.runtime.version.bulk_files import BulkFiles
+from icestream.runtime.version.disk_use import DiskUse
 from icestream.runtime.version.lease import Lease
 from icestream.runtime.version.progress import Timer, progress_of
 from icestream.runtime.version.quotas import advised
@@ -136,7 +139,8 @@ class Driver(Generic[Batch_contra]):
         self.store = VersionStore(files, settings.root)
         remembered = self.store.remember_plan(plan.describe(), written(state_schema_of(plan)))
         check_same_plan(settings.root, remembered, plan.describe())
-        self._versions = VersionRetention(self.store, files, settings.root, settings.keep)
+        self._bulk_files = BulkFiles(files, executor.each)
+        self._versions = VersionRetention(self.store, self._bulk_files, settings.keep)
         self._idle = IdleBatches(files, settings.root)
         self._lease = lease
         self._tables = tuple(tables)
@@ -322,9 +326,11 @@ class Driver(Generic[Batch_contra]):
         watermark = before.watermark if before else MINUS_INFINITY
         emits = number is not None or batch is None
         layouts = [each.layout for each in self._tables] if emits else []
-        tables = tuple(each for each in layouts if each.view != LATE_VIEW)
-        refused = [each for each in layouts if each.view == LATE_VIEW]
-        self._executor.refused = refused[0] if refused else None
+        late = [each for each in layouts if each.view == LATE_VIEW]
+        stores_bad_rows = self._settings.refused is not None
+        tables = tuple(each for each in layouts if stores_bad_rows or each not in late)
+        self._executor.refused = late[0] if late else None
+        self._executor.refused_columns = self._settings.refused
         context = self._context(
             version,
             watermark,
@@ -340,6 +346,7 @@ class Driver(Generic[Batch_contra]):
                 ingest = self._work.ingest(context)
                 parcels = self._executor.ingest(ingest, batch, context.folder)
             timer.note("ingest")
+            self._disk_use(parcels).check(self._settings.disk)
             idle = batch is not None and not total(parcels, "rows")
             if self._settings.ticker and idle and not _waits(before):
                 self._note_idle(number)
@@ -349,6 +356,8 @@ class Driver(Generic[Batch_contra]):
             reached = max(self._plan.watermark(watermark, seen), flush)
             made = self._work.run(context, self._executor, parcels, seen, reached)
             timer.note("component")
+            disk = self._disk_use(parcels, made.reports)
+            disk.check(self._settings.disk)
         except BudgetError as error:
             shard = error.shard
             raise advised(
@@ -359,9 +368,11 @@ class Driver(Generic[Batch_contra]):
             ) from error
         finally:
             self._remove_parcels(context.folder)
-        requests = REQUESTS.total()
+        requests = Counter(commit=-REQUESTS.total())
         commit = self._commit(context, number, reached, seen, parcels, made)
         timer.note("commit")
+        requests["commit"] += REQUESTS.total()
+        requests["cleaning"] -= REQUESTS.total() + self._bulk_files.requests
         self.delivered()
         self._versions.tidy()
         if version % SWEEP_EVERY == 0:
@@ -369,6 +380,7 @@ class Driver(Generic[Batch_contra]):
         sweep(os.path.join(self._run, "arenas"), set(commit.arenas))
         self._settled = True
         timer.note("tidy")
+        requests["cleaning"] += REQUESTS.total() + self._bulk_files.requests
         progress = progress_of(
             commit,
             parcels,
@@ -376,8 +388,9 @@ class Driver(Generic[Batch_contra]):
             self._versions.live,
             timer,
             budget=self._settings.budget,
+            disk=(disk, self._settings.disk),
             jobs=self._plan.jobs,
-            requests=REQUESTS.total() - requests,
+            requests=requests,
         )
         return self._delivery(commit, again=False, progress=progress)
 
@@ -423,6 +436,7 @@ class Driver(Generic[Batch_contra]):
                 codec=settings.codec,
                 epoch=self.store.epoch,
                 tables=tables,
+                refused=settings.refused,
                 **rest,
             )
 
@@ -448,12 +462,23 @@ class Driver(Generic[Batch_contra]):
             is_history,
         )
 
+    def _disk_use(self, parcels: Sequence[Parcel], reports: Sequence[ShardReport] = ()) -> DiskUse:
+        """Return what the query takes on disk, with the files of the version in progress."""
+        written = [
+            info for parcel in parcels for info in (parcel.sent.late, parcel.sent.raw_events)
+        ]
+        for report in reports:
+            written += [*(info for _, info in report.segments), report.result, report.refused]
+        new = sum(info.bytes for info in written if info is not None)
+        settings = self._settings
+        return DiskUse.of(settings.root, self._versions.bytes + new, settings.local)
+
     def _remove_parcels(self, folder: str) -> None:
         """Remove the parcels of a version, and those of failed attempts."""
         if not self._settings.exchange_in_storage:
             shutil.rmtree(folder, ignore_errors=True)
             return
-        self._files.unlink(*(f"{folder}/{name}" for name in self._files.list(folder)))
+        self._bulk_files.remove(self._bulk_files.sizes(folder))
 
     @property
     def _first_ordinal(self) -> int:
@@ -506,7 +531,11 @@ class Driver(Generic[Batch_contra]):
                 for report in reports
                 if report.result is not None and (number is not None or context.flushing)
             ),
-            late=tuple(p.sent.late for p in parcels if p.sent.late is not None),
+            late=tuple(
+                info
+                for info in (*(p.sent.late for p in parcels), *(r.refused for r in reports))
+                if info is not None
+            ),
             tables=tuple(
                 file
                 for files in (*(r.tables for r in reports), *(p.sent.tables for p in parcels))
@@ -549,6 +578,8 @@ class Driver(Generic[Batch_contra]):
             "events": total(parcels, "rows"),
             "late": total(parcels, "late"),
             "without_time": total(parcels, "without_time"),
+            "bad_rows": sum(each.sent.bad_rows for each in parcels)
+            + sum(report.statistics["bad_rows"] for report in reports),
             "rows": sum(sum(report.rows) for report in reports),
         }
         return {name: before.get(name, 0) + count for name, count in news.items()}
@@ -590,7 +621,7 @@ class Driver(Generic[Batch_contra]):
         if self._lease is not None:
             self._lease.hold(epoch)
 
-    def _resume(self, left: Sequence[str] | None = None) -> None:
+    def _resume(self, left: Mapping[str, int] | None = None) -> None:
         """Read the position of the checkpoint."""
         self._versions.resume(left)
         self._idle.resume()

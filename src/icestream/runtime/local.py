@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 
@@ -42,6 +43,7 @@ class LocalExecutor:
         self.parcel_files = parcel_files
         self.epoch = 0
         self.refused: TableLayout | None = None
+        self.refused_columns: pa.Schema | None = None
         self._files = files
         self._root = root
 
@@ -81,7 +83,15 @@ class LocalExecutor:
     ) -> Parcel:
         path = os.path.join(folder, f"{name}.parcel")
         label = f"{version:012d}-{new_attempt(self.epoch)}"
-        out = ExchangeWriter(self.parcel_files, path, self._files, self._root, label, tables=tables)
+        out = ExchangeWriter(
+            self.parcel_files,
+            path,
+            self._files,
+            self._root,
+            label,
+            tables=tables,
+            refused=self.refused_columns,
+        )
         try:
             report = run(out)
             return Parcel(path, out.finish(), report)
@@ -92,6 +102,10 @@ class LocalExecutor:
     def run(self, tasks: Sequence[ShardTask]) -> list[ShardReport]:
         """Run the shards in turn."""
         return run_all(tasks)
+
+    def each(self, work: Sequence[Callable[[], Any]]) -> list[Any]:
+        """Do pieces of work in turn."""
+        return [piece() for piece in work]
 
 
 def _fold(
@@ -165,7 +179,10 @@ class LocalQuery:
             for delivery in deliveries:
                 table.add(delivery.commit.version - 1, delivery.commit.tables)
             return pa.concat_tables(
-                [columns.empty_table(), *(read_back(file, columns) for file in files)]
+                [
+                    columns.empty_table(),
+                    *(read_back(file, columns, table.layout.files) for file in files),
+                ]
             )
         try:
             tables = [

@@ -14,12 +14,15 @@ from pyspark.sql import DataFrame, SparkSession
 
 from icestream.core.errors import StorageError
 from icestream.runtime.driver import Delivery
-from icestream.runtime.spark.parquet_sink import ParquetTable, SinkLog
+from icestream.runtime.spark.parquet_sink import ParquetTable
 from icestream.runtime.spark.sink import FileSink, ResultRows, hand_out, no_rows, table_of
+from icestream.runtime.tables.layout import TableFiles
+from icestream.runtime.tables.sink_log import SinkLog
 from icestream.state.files import LocalFiles
 from icestream.state.log.ipc import write_table
 from icestream.state.log.writer import SegmentWriter
 from icestream.state.versions.commits import Commit
+from icestream.state.versions.table_files import TableFile
 
 pytestmark = pytest.mark.spark
 
@@ -198,8 +201,8 @@ def test_crash_files_that_were_not_entered_are_not_seen(
     sink = FileSink(spark, "parquet", f"{tmp_path}/out", (), {}, rows.schema)
     give(sink, rows, 0)
 
-    def die(log: SinkLog, batch: int, paths: list[str]) -> None:
-        assert all(Path(path).stat().st_size for path in paths)
+    def die(log: SinkLog, batch: int, files: list[TableFile]) -> None:
+        assert all(Path(each.location).stat().st_size == each.bytes for each in files)
         msg = "killed"
         raise OSError(msg)
 
@@ -212,11 +215,26 @@ def test_crash_files_that_were_not_entered_are_not_seen(
     assert spark.read.parquet(f"{tmp_path}/out").count() == 6
 
 
-def test_another_writer_is_noticed(spark: SparkSession, tmp_path: Path) -> None:
-    log = SinkLog(spark, f"{tmp_path}/out")
+def test_another_writer_is_noticed(tmp_path: Path) -> None:
+    folder = f"{tmp_path}/out"
+    log, other = (SinkLog(TableFiles(), folder) for _ in range(2))
     log.enter(0, [])
+    other.enter(0, [])
     with pytest.raises(StorageError, match="only one query may write to a folder"):
-        log.enter(0, [])
+        other.enter(0, [TableFile(0, folder, "part-0.parquet", 1, 1)])
+
+
+def test_a_table_that_begins_with_a_later_version_is_read_by_spark(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    rows = rows_in(spark, f"{tmp_path}/rows", spark.range(3).toDF("n"))
+    for version in (237, 238, 251):
+        sink = FileSink(spark, "parquet", f"{tmp_path}/out", (), {}, rows.schema)
+        give(sink, rows, version)
+    assert spark.read.parquet(f"{tmp_path}/out").count() == 9
+    assert len([*(tmp_path / "out" / "_spark_metadata").glob("[0-9]*")]) < 40
+    sink.deliver(rows.frame(), 262)
+    assert spark.read.parquet(f"{tmp_path}/out").count() == 12
 
 
 def test_versions_without_rows_leave_a_table_that_can_be_read(

@@ -80,7 +80,7 @@ def test_crash_a_compaction_at_every_step(
                 super().rename(source, target)
 
         with monkeypatch.context() as patch:
-            patch.setattr(compaction, "TableFiles", Dying)
+            patch.setattr(compaction, "table_storage", lambda _: Dying())
             try:
                 compact(f"{tmp_path}/a b")
             except Killed:

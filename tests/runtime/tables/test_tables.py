@@ -43,7 +43,7 @@ Opening = Callable[..., AppendTable]
 
 
 def delta_at(folder: Path, schema: pa.Schema = COLUMNS, **more: Any) -> AppendTable:
-    return DeltaAppendTable(f"{folder}/table", schema, writer=WRITER, **more)
+    return DeltaAppendTable(f"{folder}/a table", schema, writer=WRITER, **more)
 
 
 def iceberg_at(folder: Path, schema: pa.Schema = COLUMNS, **more: Any) -> AppendTable:
@@ -240,7 +240,7 @@ def test_a_task_starts_another_file_at_the_target_size(
 
 @BOTH
 def test_only_files_of_dead_attempts_are_swept(opened: Opening, tmp_path: Path) -> None:
-    table = opened(tmp_path)
+    table = opened(tmp_path, partition_by=("name",))
     kept, dead = (written(table, some_rows(), 0) for _ in range(2))
     table.add(0, kept)
     beyond, newer = written(table, some_rows(), 1), written(table, some_rows(), 1, epoch=2)
@@ -248,6 +248,8 @@ def test_only_files_of_dead_attempts_are_swept(opened: Opening, tmp_path: Path) 
     foreign.write(some_rows())
     foreign.finish()
     commits = [Commit(1, 0, tables=tuple(kept), epoch=1)]
+    named = {each.path for each in kept}
+    assert table.holds([*named, *(each.path for each in dead)]) == named
     assert set(sweep_table(table, commits, 1)) == {each.path for each in (*dead, *beyond)}
     assert all(os.path.exists(each.location) for each in (*kept, *newer))
     assert os.path.exists(foreign.written[0])
@@ -256,7 +258,7 @@ def test_only_files_of_dead_attempts_are_swept(opened: Opening, tmp_path: Path) 
 
 @BOTH
 def test_a_repaired_checkpoint_leaves_the_tables_files(opened: Opening, tmp_path: Path) -> None:
-    table = opened(tmp_path)
+    table = opened(tmp_path, partition_by=("name",))
     for version in range(2):
         table.add(version, written(table, some_rows(5, 5 * version), version))
     # the repair went back before version 2, and computed it again

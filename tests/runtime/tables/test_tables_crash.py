@@ -25,8 +25,8 @@ from icestream.runtime.spark.parquet_sink import ParquetTable
 from icestream.runtime.tables.append_table import AppendTable
 from icestream.runtime.tables.delta import DeltaAppendTable
 from icestream.runtime.tables.iceberg import IcebergAppendTable
-from icestream.runtime.tables.layout import TableLayout
-from icestream.state.files import LocalFiles, NewFile
+from icestream.runtime.tables.layout import TableFiles, TableLayout
+from icestream.state.files import NewFile
 from icestream.state.versions.commits import VersionStore
 from icestream.state.versions.table_files import TableFile
 from icestream.testing.crash_runs import Script, staged
@@ -55,7 +55,7 @@ class Steps:
             raise Killed
 
 
-class MortalDisk(LocalFiles):
+class MortalDisk(TableFiles):
     """The local disk of a process that dies at one step."""
 
     def __init__(self, steps: Steps) -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -31,12 +31,12 @@ class MortalBucket(Bucket):
         self.left = dies_at
         self.died_at = ""
 
-    def _repeated(self, kind: str, key: str, act: Callable[[], Result]) -> Result:
+    def repeated(self, kind: str, key: str, act: Callable[[], Result], *failures: Any) -> Result:
         self.left -= 1
         if self.left < 0 or (self.left == 0 and not hash(key) % 2):
             self.died_at = self.died_at or f"before a {kind}"
             raise Crash(key)
-        done = super()._repeated(kind, key, act)
+        done = super().repeated(kind, key, act, *failures)
         if self.left == 0:
             self.died_at = f"after a {kind}"
             raise Crash(key)

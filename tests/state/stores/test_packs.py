@@ -9,6 +9,7 @@ from icestream.core.errors import DamageError
 from icestream.inspect.access.checkpoint import Checkpoint
 from icestream.inspect.verify import verify
 from icestream.runtime.local import LocalQuery
+from icestream.runtime.version import retention
 from icestream.state.files import LocalFiles
 from icestream.state.stores.bucket import CHUNK, REQUESTS
 from icestream.state.stores.files import StoreFiles
@@ -70,7 +71,7 @@ def test_files_of_a_task_are_one_object(root: str, tmp_path: Path) -> None:
             assert files.exists(path)
         assert REQUESTS["get"] == gets
         assert not files.exists(f"{root}/segments/0000000008-{ODD}.seg")
-    some = next(iter(contents))
+    some = f"{root}/segments/{2:010d}-{ODD}.seg"
     files.unlink(some)
     assert files.exists(some)
     files.unlink(f"{root}/segments/{ODD}.pack")
@@ -128,6 +129,64 @@ def test_nothing_is_left_in_a_store_that_no_version_names(root: str, tmp_path: P
     for folder, names in ((SEGMENTS, live), (RESULTS, rows | late)):
         holders = {(pack_of(f"/{name}") or f"/{name}")[1:] for name in names}
         assert set(files.list(f"{root}/{folder}")) == holders
+    report = verify(Checkpoint(root, files))
+    assert report.is_fine
+    assert not report.ignored
+
+
+@pytest.mark.parametrize("read", [False, True], ids=["open", "read before"])
+def test_a_host_with_copies_of_a_pack_reads_on_when_it_is_unpacked(
+    root: str, tmp_path: Path, read: bool
+) -> None:
+    here, there = files_in(tmp_path / "a"), files_in(tmp_path / "b")
+    small, large = (f"{root}/segments/{n:010d}-{ODD}.seg" for n in (1, 2))
+    for path, data in ((small, b"small"), (large, bytes(range(256)) * (CHUNK // 128))):
+        file = here.create(path)
+        file.write(data)
+        file.close()
+    here.sync_files([small, large])
+    opened = there.open(large)
+    if read:
+        assert opened.read_at(0, 2) == b"\x00\x01"
+    here.unpack([large])
+    here.unlink(f"{root}/segments/{ODD}.pack")
+    # the copy has the start of the pack, not its end
+    assert opened.read_at(opened.size - 2, 9) == b"\xfe\xff"
+    assert opened.read_at(2 * CHUNK - 256, 2) == b"\x00\x01"
+    assert there.read(large) == here.read(large)
+    with pytest.raises(FileNotFoundError):
+        files_in(tmp_path / "c").open(small)
+
+
+def test_bounded_dead_bytes_in_packs(
+    root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # no pack may have more dead bytes than live ones
+    monkeypatch.setattr(retention, "DEAD_BYTES", -(1 << 30))
+    monkeypatch.setattr(retention, "SWEEP_EVERY", 4)
+    script = Script(batches=48, shards=3, events=40)
+    files = files_in(tmp_path / "copies")
+    settings = replace(script.settings(str(tmp_path / "local")), root=root)
+    calm = replace(script.settings(str(tmp_path / "other")), root=str(tmp_path / "calm"))
+    expected, most = LocalQuery(script.plan, calm), 0
+    with staged():
+        query = LocalQuery(script.plan, settings, files, LocalFiles())
+        for number in range(script.batches):
+            rows = expected.feed(script.inputs[number])
+            if number % 17 == 16:
+                # another host: no copies, no arenas
+                files = files_in(tmp_path / str(number))
+                query = LocalQuery(script.plan, settings, files, LocalFiles())
+            found = query.feed(script.inputs[number])
+            assert sorted(map(repr, found.to_pylist())) == sorted(map(repr, rows.to_pylist()))
+            last = query.driver.last
+            assert last is not None
+            if last.version % 4 == 0:
+                live = query.driver._versions._segments(last)
+                stored = files.sizes(f"{root}/{SEGMENTS}")
+                assert sum(stored.values()) <= 2 * sum(live.values())
+                most = max(most, sum(not name.endswith("pack") for name in stored))
+    assert most
     report = verify(Checkpoint(root, files))
     assert report.is_fine
     assert not report.ignored

@@ -90,6 +90,18 @@ const cleaning = overVersions("cleaning", "Written and cleaned",
     };
   });
 
+const requests = overVersions("requests", "Requests to the object store",
+  "What each version asked of the store that has its state.",
+  (query, records, groups) => {
+    const asked = (name) => (r) => own(r).storageRequests?.[name];
+    const kinds = ["ingest", "shards", "commit", "cleaning"];
+    if (!records.some((r) => kinds.some((name) => asked(name)(r) > 0))) return null;
+    return {
+      unit: format.count,
+      series: kinds.map((name, at) => series(groups, name, `s${at + 1}`, "stack", "sum", asked(name))),
+    };
+  });
+
 // what a version added to kept raw events shows only as growth
 function eventBytes(record, before) {
   const was = before.get(record);
@@ -284,4 +296,4 @@ const plan = {
   drop: (node) => node.remove(),
 };
 
-export const PANELS = [memory, rate, phases, log, cleaning, lag, staleness, waiting, spills, owed, owing, cold, operators, choice, keyGroups, shards, plan];
+export const PANELS = [memory, rate, phases, log, cleaning, requests, lag, staleness, waiting, spills, owed, owing, cold, operators, choice, keyGroups, shards, plan];

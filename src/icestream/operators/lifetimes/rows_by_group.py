@@ -80,6 +80,15 @@ def clipped(changes: pa.RecordBatch, watermark: Micros) -> tuple[pa.RecordBatch,
     return changes.filter(pa.array(ahead)), le[ahead], re[ahead]
 
 
+def since(changes: pa.RecordBatch, instant: Micros) -> pa.RecordBatch:
+    """Return what changes concern from an instant on."""
+    if changes.num_rows == 0 or int(column_of(changes, LE).min()) >= instant:
+        return changes
+    changes, le, _ = clipped(changes, instant)
+    place = changes.schema.get_field_index(LE)
+    return changes.set_column(place, changes.schema.field(place), pa.array(le))
+
+
 @dataclass(frozen=True)
 class LazyRows:
     """Rows of groups that are built only when they are needed."""

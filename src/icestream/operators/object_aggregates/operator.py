@@ -177,7 +177,9 @@ class ObjectOperator:
         """Close the windows that end at or before the watermark and yield their rows."""
         steps = list(self._steps(watermark))
         self._combine_nodes(steps)
+        yield from self._states.take_bad()
         yield from self._emit(steps)
+        yield from self._states.take_bad()
         self._settle(watermark)
         # a snapshot lists slices and holds no states: it is too cheap to be postponed
         if self._schedule.version_ends(size=0):

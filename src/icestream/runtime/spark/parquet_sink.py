@@ -1,8 +1,8 @@
 """A folder of Parquet files with the log of Spark's file sink, written by tasks without the JVM.
 
 Idea: passing rows to the JVM for writing costs more than computing them. Tasks write the same files
-themselves, and the driver registers them in the log of Spark's file sink through Spark's own class,
-which reads, compacts and cleans that log. Readers see the table that Spark would have written.
+themselves, and the driver registers them in the log of Spark's file sink. Readers see the table
+that Spark would have written. In an object store this needs no connector of Hadoop.
 
 Invariants:
 1. Types, encodings and stored schema are those that Spark writes; where they would differ,
@@ -11,20 +11,16 @@ Invariants:
    `test_what_only_spark_can_write_is_left_to_spark`).
 2. A version is registered once, after its files are durable
    (`test_crash_files_that_were_not_entered_are_not_seen`).
-3. Spark can continue the log where we stopped, and we where Spark stopped
-   (`test_spark_and_direct_writing_take_turns`).
 
-Limits: one query writes to a folder. Only local (or mounted) folders.
+Limits: one query writes to a folder. Folders and object stores; Spark writes elsewhere.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, cast
-from urllib.parse import unquote, urlparse
 
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
@@ -49,11 +45,19 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from icestream.core.errors import StorageError
 from icestream.core.units import parse_bytes
-from icestream.runtime.tables.append_table import check_columns
-from icestream.runtime.tables.layout import TARGET_FILE_SIZE, TableLayout, can_partition
+from icestream.runtime.tables.append_table import check_columns, relative
+from icestream.runtime.tables.layout import (
+    TARGET_FILE_SIZE,
+    OpenTableFile,
+    TableLayout,
+    TableStorage,
+    can_partition,
+    table_storage,
+)
+from icestream.runtime.tables.sink_log import SinkLog
 from icestream.runtime.tables.writer import TableWriter
+from icestream.state.stores.files import store_scheme
 from icestream.state.versions.table_files import TableFile
 
 #: codecs by the names of Spark, with the names of pyarrow
@@ -64,6 +68,7 @@ _CODECS = {
     "gzip": "gzip",
     "zstd": "zstd",
 }
+_INTERVAL = "spark.sql.streaming.fileSink.log.compactInterval"
 _CODEC = "spark.sql.parquet.compression.codec"
 _INSTANTS = "spark.sql.parquet.outputTimestampType"
 #: settings that change what Spark writes, each with the value that we support
@@ -111,6 +116,7 @@ class ParquetTable:
         partition_by: Sequence[str] = (),
         writer: str = f"{'0' * 32}-0",
         view: int = 0,
+        files: Callable[[str], TableStorage] = table_storage,
     ) -> ParquetTable | None:
         """Return the table at a path for such rows; None if only Spark can write it."""
         chosen = {key.lower(): value for key, value in options.items() if key.lower() != "path"}
@@ -131,9 +137,10 @@ class ParquetTable:
             and (int96 or spark.conf.get(_INSTANTS) in ("INT96", "TIMESTAMP_MICROS"))
             and all(str(spark.conf.get(name)) == value for name, value in _AS_WE_DO.items())
         )
-        log = SinkLog(spark, path) if plain else None
-        if log is None or log.folder is None or log.customised:
+        folder = _folder(spark, path)
+        if folder is None or not plain or _customised(spark):
             return None
+        log = SinkLog(files(folder), folder, int(str(spark.conf.get(_INTERVAL))))
         marks = {
             "org.apache.spark.version": spark.version,
             _ROW_METADATA: inside.json(),
@@ -142,7 +149,7 @@ class ParquetTable:
         layout = TableLayout(
             view,
             writer,
-            log.folder,
+            folder,
             schema,
             _CODECS[codec],
             ending,
@@ -150,6 +157,7 @@ class ParquetTable:
             metadata=marks,
             int96=int96,
             target=target,
+            files=files(folder),
         )
         table = cls(layout, log)
         table.check(inside)
@@ -159,7 +167,8 @@ class ParquetTable:
         """Refuse a folder whose files have other columns."""
         for path in reversed(self.log.files()):
             try:
-                stored = pq.read_metadata(path).metadata or {}
+                with OpenTableFile(self.layout.files, path) as file:
+                    stored = pq.read_metadata(file).metadata or {}
             except FileNotFoundError:
                 continue
             told = stored.get(_ROW_METADATA.encode())
@@ -187,76 +196,29 @@ class ParquetTable:
             files = writer.empty()
             writer.sync()
         self.log.fill(latest, version)
-        self.log.enter(version, [file.location for file in files])
+        self.log.enter(version, files)
 
     def holds(self, paths: Collection[str]) -> set[str]:
         """Return those of some paths that the log has."""
-        known = {os.path.relpath(path, self.layout.folder) for path in self.log.files()}
-        return known & {*paths}
+        return {relative(self.layout.folder, path) for path in self.log.files()} & {*paths}
 
 
-class SinkLog:
-    """Spark's log of the files that completed batches wrote."""
+def _folder(spark: SparkSession, path: str) -> str | None:
+    """Return a local folder or a store's URI; None if it is elsewhere."""
+    if store_scheme(path) is not None:
+        return path.rstrip("/")
+    given = cast("Any", spark._jvm).org.apache.hadoop.fs.Path(path)
+    uri = given.getFileSystem(_hadoop(spark)).makeQualified(given).toUri()
+    return str(uri.getPath()) if uri.getScheme() == "file" else None
 
-    def __init__(self, spark: SparkSession, path: str) -> None:
-        """Open or create the log of a folder."""
-        session, jvm = spark._jsparkSession, cast("Any", spark._jvm)
-        self._gateway: Any = spark.sparkContext._gateway
-        self._path = jvm.org.apache.hadoop.fs.Path
-        self._bytes = jvm.java.io.ByteArrayOutputStream
-        hadoop = session.sessionState().newHadoopConf()
-        given = self._path(path)
-        self._disk = given.getFileSystem(hadoop)
-        whole = self._disk.makeQualified(given)
-        uri = whole.toUri()
-        #: the folder on the local disk; None if it is elsewhere
-        self.folder = str(uri.getPath()) if uri.getScheme() == "file" else None
-        #: whether Hadoop's settings change how Parquet is written
-        self.customised = not hadoop.getPropsWithPrefix("parquet.").isEmpty()
-        sinks = jvm.org.apache.spark.sql.execution.streaming.sinks
-        self._entry = sinks.SinkFileStatus
-        place = sinks.FileStreamSink.getMetadataLogPath(
-            self._disk, whole, session.sessionState().conf()
-        )
-        log = sinks.FileStreamSinkLog
-        self._log = log(log.VERSION(), session, place.toString(), jvm.scala.Option.empty())
 
-    @property
-    def latest(self) -> int:
-        """Return the last completed batch, or -1."""
-        found = self._log.getLatestBatchId()
-        return int(found.get()) if found.isDefined() else -1
+def _customised(spark: SparkSession) -> bool:
+    """Return whether Hadoop's settings change how Parquet is written."""
+    return not _hadoop(spark).getPropsWithPrefix("parquet.").isEmpty()
 
-    def files(self) -> list[str]:
-        """Return the paths of all files that are part of the table, oldest first."""
-        if self.latest < 0:
-            return []
-        # as text, which is one call instead of one per file
-        out = self._bytes()
-        self._log.serialize(self._log.allFiles(), out)
-        entries = out.toString("UTF-8").splitlines()[1:]
-        return [unquote(urlparse(json.loads(entry)["path"]).path) for entry in entries]
 
-    def fill(self, latest: int, batch: int) -> None:
-        """Register empty batches for missing numbers, because a log with gaps cannot be read.
-
-        Numbers are missing if a query started with history, or wrote elsewhere before.
-        """
-        for missing in range(latest + 1, batch):
-            self.enter(missing, ())
-
-    def enter(self, batch: int, paths: Sequence[str]) -> None:
-        """Register a batch with its files."""
-        entries = self._gateway.new_array(self._entry, len(paths))
-        for number, path in enumerate(paths):
-            status = self._disk.getFileStatus(self._path(f"file://{path}"))
-            entries[number] = self._entry.apply(status)
-        if not self._log.add(batch, entries):
-            msg = (
-                f"another query wrote batch {batch} to the log of {self.folder} at the same time: "
-                "only one query may write to a folder"
-            )
-            raise StorageError(msg)
+def _hadoop(spark: SparkSession) -> Any:
+    return spark._jsparkSession.sessionState().newHadoopConf()
 
 
 def _fields(kind: DataType) -> Iterable[StructField]:

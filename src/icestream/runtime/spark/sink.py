@@ -26,11 +26,12 @@ import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from importlib.util import find_spec
 from typing import Any, Protocol
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
@@ -38,17 +39,23 @@ from pyspark.sql.types import StructType
 from icestream.core.errors import DefinitionError
 from icestream.runtime.driver import Delivery
 from icestream.runtime.local import read_rows
-from icestream.runtime.spark.parquet_sink import ParquetTable, SinkLog
+from icestream.runtime.spark.parquet_sink import ParquetTable
 from icestream.runtime.tables.append_table import AppendTable
-from icestream.runtime.tables.delta import DeltaAppendTable
+from icestream.runtime.tables.current_table import CurrentTable, Manifest
+from icestream.runtime.tables.delta import DeltaAppendTable, DeltaUpsertTable
 from icestream.runtime.tables.iceberg import CATALOG, IcebergAppendTable
-from icestream.runtime.tables.layout import TableLayout
+from icestream.runtime.tables.layout import TableLayout, TableStorage, table_storage
+from icestream.runtime.tables.sink_log import LOG
 from icestream.runtime.tables.writer import TableWriter, read_back
 from icestream.state.files import Files
+from icestream.state.stores.files import store_scheme
 from icestream.state.versions.table_files import TableFile
 
 #: formats that Spark's file sink writes
 FILE_FORMATS = ("parquet", "orc", "json", "csv", "text", "avro")
+
+#: times that a table is read which others replace meanwhile
+_TRIES = 3
 
 Callback = Callable[[DataFrame, int], None]
 
@@ -96,6 +103,8 @@ class ResultRows:
     view: int = 0
     #: files that were written for a table
     tables: Sequence[TableFile] = ()
+    #: returns the storage of a table
+    storage: Callable[[str], TableStorage] = table_storage
 
     def readers(self, *, but: str | None = None) -> list[Callable[[], Iterator[pa.Table]]]:
         """Return functions that read one file each, except those of one table."""
@@ -103,23 +112,12 @@ class ResultRows:
         others = [each for each in self.tables if each.table != but]
         return [
             *(partial(read_rows, self.files, path, self.view) for path in self.paths),
-            *(partial(_rows_of, file, columns) for file in others),
+            *(partial(_rows_of, file, columns, self.storage(file.table)) for file in others),
         ]
 
     def frame(self) -> DataFrame:
         """Return the rows as a DataFrame, one task per file."""
-        readers = self.readers()
-        if not readers:
-            return self.shape(no_rows(self.spark, self.schema))
-
-        def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for batch in numbers:
-                for number in batch.column(0).to_pylist():
-                    for table in readers[number]():
-                        yield from table.to_batches()
-
-        numbers = self.spark.range(0, len(readers), 1, len(readers))
-        return self.shape(numbers.mapInArrow(read, self.schema))
+        return self.shape(_frame(self.spark, self.readers(), self.schema))
 
     def files_for(self, layout: TableLayout) -> list[TableFile]:
         """Return the files of a table, also of rows that were committed for another sink."""
@@ -128,6 +126,45 @@ class ResultRows:
         if readers:
             own += write_files(layout, (table for read in readers for table in read()))
         return own
+
+
+def _frame(
+    spark: SparkSession, readers: Sequence[Callable[[], Iterator[pa.Table]]], schema: StructType
+) -> DataFrame:
+    """Return what functions read as a DataFrame, one task for each."""
+    if not readers:
+        return no_rows(spark, schema)
+
+    def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                for table in readers[number]():
+                    yield from table.to_batches()
+
+    return spark.range(0, len(readers), 1, len(readers)).mapInArrow(read, schema)
+
+
+def current_frame(
+    spark: SparkSession,
+    table: CurrentTable,
+    schema: StructType,
+    shape: Callable[[DataFrame], DataFrame],
+) -> DataFrame:
+    """Return the rows that hold, as they are now: a copy, because the table moves on."""
+    for tries in range(_TRIES):
+        manifest = table.manifest()
+        ranges = [] if manifest is None else table.ranges(manifest)
+        readers = [partial(_rows_in, table, manifest, *each) for each in ranges]
+        try:
+            return shape(_frame(spark, readers, schema)).localCheckpoint()
+        except PySparkException:
+            if tries == _TRIES - 1 or table.manifest() == manifest:
+                raise
+    raise AssertionError
+
+
+def _rows_in(table: CurrentTable, manifest: Manifest, first: int, end: int) -> Iterator[pa.Table]:
+    yield table.rows(manifest, first, end)
 
 
 def table_of(sink: Sink, shape: Callable[[DataFrame], DataFrame]) -> AppendTable | None:
@@ -146,8 +183,8 @@ def write_files(layout: TableLayout, rows: Iterable[pa.Table | pa.RecordBatch]) 
     return files
 
 
-def _rows_of(file: TableFile, columns: pa.Schema) -> Iterator[pa.Table]:
-    yield read_back(file, columns)
+def _rows_of(file: TableFile, columns: pa.Schema, files: TableStorage) -> Iterator[pa.Table]:
+    yield read_back(file, columns, files)
 
 
 def hand_out(sink: Sink, rows: ResultRows, delivery: Delivery) -> None:
@@ -210,20 +247,45 @@ class FileSink:
         schema: StructType,
         writer: str = f"{'0' * 32}-0",
         view: int = 0,
+        files: Callable[[str], TableStorage] = table_storage,
     ) -> None:
         """Open or create the folder `path` for rows of a schema."""
-        jvm, gateway = jvm_of(spark), gateway_of(spark)
-        session = spark._jsparkSession
-        given = jvm.org.apache.hadoop.fs.Path(path)
-        disk = given.getFileSystem(session.sessionState().newHadoopConf())
-        path = str(disk.makeQualified(given).toString())
+        self._spark = spark
+        self._kind = kind
+        self._path = path
+        self._partition_by = partition_by
+        self._options = options
         self.direct: ParquetTable | None = None
         if kind == "parquet":
             self.direct = ParquetTable.of(
-                spark, path, options, schema, partition_by=partition_by, writer=writer, view=view
+                spark,
+                path,
+                options,
+                schema,
+                partition_by=partition_by,
+                writer=writer,
+                view=view,
+                files=files,
             )
-        self._log = SinkLog(spark, path) if self.direct is None else self.direct.log
         self._is_whole = False
+        if self.direct is None:
+            self._sink  # noqa: B018 - what Spark cannot write is refused at the start
+
+    def deliver(self, rows: DataFrame, version: int) -> None:
+        """Write the rows unless this version was written before."""
+        if self.direct is not None and store_scheme(self._path) is not None:
+            deliver_by_tasks(self.direct, rows, version)
+            return
+        if not self._is_whole:
+            self._fill(version)
+            self._is_whole = True
+        self._sink.addBatch(version, rows._jdf)
+
+    @cached_property
+    def _sink(self) -> Any:
+        """Return Spark's own sink."""
+        jvm, gateway = jvm_of(self._spark), gateway_of(self._spark)
+        session, path = self._spark._jsparkSession, self._qualified()
         finder = jvm.org.apache.spark.sql.execution.datasources.DataSource
         no_classes = gateway.new_array(jvm.java.lang.Class, 0)
         no_values = gateway.new_array(jvm.java.lang.Object, 0)
@@ -231,23 +293,32 @@ class FileSink:
         def instance(of: Any) -> Any:
             return of.getDeclaredConstructor(no_classes).newInstance(no_values)
 
-        source = instance(finder.lookupDataSource(kind, session.sessionState().conf()))
+        source = instance(finder.lookupDataSource(self._kind, session.sessionState().conf()))
         if hasattr(source, "fallbackFileFormat") and "V2" in source.getClass().getName():
             source = instance(source.fallbackFileFormat())
-        self._sink = jvm.org.apache.spark.sql.execution.streaming.sinks.FileStreamSink(
+        return jvm.org.apache.spark.sql.execution.streaming.sinks.FileStreamSink(
             session,
             path,
             source,
-            jvm.PythonUtils.toSeq(list(partition_by)),
-            jvm.PythonUtils.toScalaMap({**options, "path": path}),
+            jvm.PythonUtils.toSeq(list(self._partition_by)),
+            jvm.PythonUtils.toScalaMap({**self._options, "path": path}),
         )
 
-    def deliver(self, rows: DataFrame, version: int) -> None:
-        """Write the rows unless this version was written before."""
-        if not self._is_whole:
-            self._log.fill(self._log.latest, version)
-            self._is_whole = True
-        self._sink.addBatch(version, rows._jdf)
+    def _fill(self, version: int) -> None:
+        """Enter empty batches for missing numbers into the log that Spark's sink continues."""
+        jvm = jvm_of(self._spark)
+        sinks = jvm.org.apache.spark.sql.execution.streaming.sinks
+        kind, place = sinks.FileStreamSinkLog, f"{self._qualified()}/{LOG}"
+        none = jvm.scala.Option.empty()
+        log = kind(kind.VERSION(), self._spark._jsparkSession, place, none)
+        found = log.getLatestBatchId()
+        for missing in range(found.get() + 1 if found.isDefined() else 0, version):
+            log.add(missing, gateway_of(self._spark).new_array(sinks.SinkFileStatus, 0))
+
+    def _qualified(self) -> str:
+        given = jvm_of(self._spark).org.apache.hadoop.fs.Path(self._path)
+        state = self._spark._jsparkSession.sessionState()
+        return str(given.getFileSystem(state.newHadoopConf()).makeQualified(given).toString())
 
 
 @dataclass(frozen=True)
@@ -259,19 +330,35 @@ class LakeSink:
     repeatable: bool = True
 
     def deliver(self, rows: DataFrame, version: int) -> None:
-        """Let Spark's tasks write rows that the user's expressions changed, then add the files."""
-        if version <= self.direct.latest():
-            return
-        layout = self.direct.layout
+        """Add rows that the user's expressions changed."""
+        deliver_by_tasks(self.direct, rows, version)
 
-        def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            files = [json.dumps(each.to_json()) for each in write_files(layout, batches)]
-            yield pa.record_batch([pa.array(files, pa.string())], ["file"])
 
-        written = [
-            json.loads(row["file"]) for row in rows.mapInArrow(write, "file string").collect()
-        ]
-        self.direct.add(version, [TableFile.from_json(each) for each in written])
+def deliver_by_tasks(table: AppendTable, rows: DataFrame, version: int) -> None:
+    """Let Spark's tasks write rows as files of a table, then add the files."""
+    if version <= table.latest():
+        return
+    layout = table.layout
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        files = [json.dumps(each.to_json()) for each in write_files(layout, batches)]
+        yield pa.record_batch([pa.array(files, pa.string())], ["file"])
+
+    written = [json.loads(row["file"]) for row in rows.mapInArrow(write, "file string").collect()]
+    table.add(version, [TableFile.from_json(each) for each in written])
+
+
+@dataclass(frozen=True)
+class UpsertSink:
+    """A Delta table that holds the newest row of each key: exactly once, by the version."""
+
+    table: DeltaUpsertTable
+    every_version: bool = False
+    repeatable: bool = True
+
+    def deliver(self, rows: DataFrame, version: int) -> None:
+        """Merge the rows of keys that changed."""
+        self.table.merge(version, rows.toArrow())
 
 
 @dataclass(frozen=True)
@@ -388,14 +475,19 @@ def make_sink(
     partition_by: Sequence[str],
     options: Mapping[str, str],
     view: int = 0,
+    files: Callable[[str], TableStorage] = table_storage,
+    storage: Mapping[str, str] | None = None,
 ) -> Sink:
-    """Return the sink of a format; raise an error if an option is missing."""
+    """Return the sink of a format; raise an error if an option is missing.
+
+    `files` returns the storage of a table, and `storage` are the options of an object store.
+    """
     if kind in FILE_FORMATS:
         if "path" not in options:
             msg = f"format {kind!r} needs .option('path', ...) or .start(path)"
             raise DefinitionError(msg)
         path = options["path"]
-        return FileSink(spark, kind, path, partition_by, options, schema, identity(), view)
+        return FileSink(spark, kind, path, partition_by, options, schema, identity(), view, files)
     if kind == "console":
         truncate = options.get("truncate", "false").lower() == "true"
         return ConsoleSink(int(options.get("numRows", "20")), truncate)
@@ -408,7 +500,7 @@ def make_sink(
         return NoSink()
     if kind not in ("delta", "iceberg"):
         return WriterSink(kind, "", options)
-    table = _lake_table(kind, schema, identity(), partition_by, options, view)
+    table = _lake_table(kind, schema, identity(), partition_by, options, view, files, storage or {})
     return WriterSink(kind, identity(), options) if table is None else LakeSink(table)
 
 
@@ -419,29 +511,39 @@ def _lake_table(
     partition_by: Sequence[str],
     options: Mapping[str, str],
     view: int,
+    files: Callable[[str], TableStorage],
+    storage: Mapping[str, str],
 ) -> AppendTable | None:
     """Return a Delta or Iceberg table that tasks can write; None if Spark's own writer must."""
-    if "path" not in options:
+    if "path" not in options or (kind == "iceberg" and not uses_catalog(options)):
         return None
     place, columns = options["path"], to_arrow_schema(schema, timezone="UTC")
     if kind == "iceberg":
-        if not uses_catalog(options):
-            return None
         _needed("pyiceberg", "iceberg")
         return IcebergAppendTable(
-            place, columns, writer=writer, options=options, partition_by=partition_by, view=view
+            place,
+            columns,
+            writer=writer,
+            options=options,
+            partition_by=partition_by,
+            view=view,
+            files=files,
+            storage=storage,
         )
     known = {*options} <= {"path", "targetFileSize"}
     folder = place.removeprefix("file://")
-    if not known or "://" in folder or find_spec("deltalake") is None:
+    in_store = store_scheme(folder) is not None
+    if not known or ("://" in folder and not in_store) or find_spec("deltalake") is None:
         return None
+    folder = folder if in_store else os.path.abspath(folder)
     return DeltaAppendTable(
-        os.path.abspath(folder),
+        folder,
         columns,
         writer=writer,
         partition_by=partition_by,
         options=options,
         view=view,
+        files=files(folder),
     )
 
 

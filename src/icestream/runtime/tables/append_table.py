@@ -11,14 +11,19 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 
 from icestream.core.errors import DefinitionError
-from icestream.runtime.tables.layout import TableLayout
+from icestream.runtime.tables.layout import TableLayout, TableStorage
+from icestream.state.stores.files import StoreFiles
 from icestream.state.versions.table_files import TableFile
+
+Result = TypeVar("Result")
 
 
 class AppendTable(Protocol):
@@ -75,9 +80,40 @@ def check_partitions(table: str, found: Sequence[str], wanted: Sequence[str]) ->
         raise DefinitionError(msg)
 
 
+def persistently(
+    files: TableStorage,
+    place: str,
+    act: Callable[[], Result],
+    failures: tuple[type[Exception], ...] = (OSError,),
+) -> Result:
+    """Do something with the log of a table; in a store, until it succeeds or patience is over.
+
+    It must find out by itself whether it was done before: answers get lost.
+    """
+    if not isinstance(files, StoreFiles):
+        return act()
+    return files.repeated("commit", place, act, failures)
+
+
+def relative(folder: str, location: str) -> str:
+    """Return the path of a file inside its table, whichever way the table's log names both."""
+    return _plain(location)[len(_plain(folder)) + 1 :]
+
+
+def _plain(location: str) -> str:
+    return os.path.normpath(urlsplit(location).path if "://" in location else location)
+
+
 def columns_of(schema: pa.Schema) -> list[tuple[str, pa.DataType]]:
     """Return names and types of columns."""
     return [(each.name, each.type) for each in schema]
 
 
-__all__ = ["AppendTable", "check_columns", "check_partitions", "columns_of"]
+__all__ = [
+    "AppendTable",
+    "check_columns",
+    "check_partitions",
+    "columns_of",
+    "persistently",
+    "relative",
+]

@@ -9,7 +9,9 @@ Invariants:
 2. What Delta's readers see is what tasks wrote, with partitions and statistics
    (`test_oracle_tables_have_the_rows_of_the_query`).
 
-Limits: local (or mounted) folders. Columns of partitions are strings, integers, booleans and dates.
+3. Answers that the network loses double nothing (`test_crash_a_table_in_a_store`).
+
+Limits: folders and object stores. Columns of partitions are strings, integers, booleans and dates.
 Small files are merged by Delta itself (optimize, from Python or on Spark).
 
 References: the Delta transaction log protocol, *Transaction identifiers*.
@@ -19,20 +21,35 @@ from __future__ import annotations
 
 import json
 import os
-import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 
 from icestream.core.errors import DefinitionError, StorageError
 from icestream.core.units import parse_bytes
-from icestream.runtime.tables.append_table import check_columns, check_partitions, columns_of
-from icestream.runtime.tables.layout import TARGET_FILE_SIZE, TableLayout, can_partition
+from icestream.runtime.tables.append_table import (
+    check_columns,
+    check_partitions,
+    columns_of,
+    persistently,
+)
+from icestream.runtime.tables.layout import (
+    TARGET_FILE_SIZE,
+    TableLayout,
+    TableStorage,
+    can_partition,
+    table_storage,
+)
+from icestream.state.stores.files import StoreFiles
 from icestream.state.versions.table_files import TableFile
 
 #: times that a commit is tried, each at the next place of Delta's log
 _TRIES = 1000
+#: files that are looked for at the same time
+_ASKED_AT_ONCE = 8
 
 
 class DeltaAppendTable:
@@ -47,22 +64,39 @@ class DeltaAppendTable:
         partition_by: Sequence[str] = (),
         options: Mapping[str, str] | None = None,
         view: int = 0,
+        files: TableStorage | None = None,
     ) -> None:
         """Open the table, or create it; refuse one with other columns.
 
         Args:
-            folder: the local folder of the table.
+            folder: the local folder of the table, or its URI in a store.
             schema: columns of the rows.
             writer: the identity of the query and the number of the view.
             partition_by: columns that the table is partitioned by.
             options: `targetFileSize`, bytes after which a task starts another file.
             view: the number of the view.
+            files: the storage of the table.
         """
         from deltalake import DeltaTable, Field  # noqa: PLC0415 - an extra
 
-        os.makedirs(folder, exist_ok=True)
-        table = DeltaTable.create(
-            folder, schema=schema, partition_by=[*partition_by], mode="ignore"
+        files = files or table_storage(folder)
+        stored: dict[str, str] | None = None
+        if isinstance(files, StoreFiles):
+            http = str(files.options.get("endpoint", "").startswith("http://")).lower()
+            stored = {"allow_http": http, **files.options}
+        else:
+            os.makedirs(folder, exist_ok=True)
+        table = persistently(
+            files,
+            folder,
+            lambda: DeltaTable.create(
+                folder,
+                schema=schema,
+                partition_by=[*partition_by],
+                mode="ignore",
+                storage_options=stored,
+            ),
+            _failures(),
         )
         found = [(each.name, each.type) for each in table.schema().fields]
         given = [Field.from_arrow(each) for each in schema]
@@ -86,28 +120,36 @@ class DeltaAppendTable:
             partition_by=partitions,
             statistics=True,
             target=target,
+            files=files,
         )
         self._table: Any = table
 
     def latest(self) -> int:
         """Return the last version that was added, or -1."""
-        self._table.update_incremental()
-        found = self._table.transaction_version(self.layout.writer)
+        found = self._read(lambda: self._table.transaction_version(self.layout.writer))
         return -1 if found is None else int(found)
 
     def add(self, version: int, files: Sequence[TableFile]) -> None:
         """Add files in one transaction, unless this version was added before."""
+        layout = self.layout
+        if files and version > self.latest():
+            with ThreadPoolExecutor(min(len(files), _ASKED_AT_ONCE)) as pool:
+                there = [*pool.map(layout.files.exists, (each.location for each in files))]
+            if not all(there):
+                gone = files[there.index(False)].location
+                msg = f"{gone} was written for version {version} and is missing"
+                raise StorageError(msg)
+            persistently(
+                layout.files, layout.folder, lambda: self._add(version, files), _failures()
+            )
+
+    def _add(self, version: int, files: Sequence[TableFile]) -> None:
         from deltalake.exceptions import CommitFailedError  # noqa: PLC0415
 
-        missing = [each.location for each in files if not os.path.exists(each.location)]
         for _ in range(_TRIES):
-            if not files or version <= self.latest():
-                return
-            if missing:
-                msg = f"{missing[0]} was written for version {version} and is missing"
-                raise StorageError(msg)
             try:
-                self._commit(version, files)
+                if version > self.latest():
+                    self._commit(version, files)
             except CommitFailedError:
                 continue
             return
@@ -116,18 +158,30 @@ class DeltaAppendTable:
 
     def holds(self, paths: Collection[str]) -> set[str]:
         """Return those of some paths that are part of the table."""
-        self._table.update_incremental()
-        known = {os.path.relpath(each, self.layout.folder) for each in self._table.file_uris()}
-        return known & {*paths}
+        actions = self._read(lambda: pa.table(self._table.get_add_actions()))
+        return {unquote(each) for each in actions.column("path").to_pylist()} & {*paths}
+
+    def _read(self, read: Callable[[], Any]) -> Any:
+        """Return something of the newest state of the table."""
+
+        def newest() -> Any:
+            self._table.update_incremental()
+            return read()
+
+        return persistently(self.layout.files, self.layout.folder, newest, _failures())
 
     def _commit(self, version: int, files: Sequence[TableFile]) -> None:
         from deltalake import CommitProperties, Transaction  # noqa: PLC0415
         from deltalake.transaction import AddAction  # noqa: PLC0415
 
-        now = int(time.time() * 1000)
         actions = [
             AddAction(
-                each.path, each.bytes, dict(each.values), now, True, json.dumps(each.statistics)
+                each.path,
+                each.bytes,
+                dict(each.values),
+                each.written,
+                True,
+                json.dumps(each.statistics),
             )
             for each in files
         ]
@@ -144,4 +198,65 @@ class DeltaAppendTable:
         )
 
 
-__all__ = ["DeltaAppendTable"]
+class DeltaUpsertTable:
+    """A Delta table in a folder, with at most one row for each key."""
+
+    def __init__(self, folder: str, schema: pa.Schema, writer: str, key: Sequence[str]) -> None:
+        """Open the table, or create it; refuse one with other columns."""
+        from deltalake import DeltaTable, Field  # noqa: PLC0415 - an extra
+
+        folder = folder.removeprefix("file://")
+        if not folder or "://" in folder:
+            msg = (
+                "output mode 'now' writes a Delta table in a local folder: set option('path', ...)"
+            )
+            raise DefinitionError(msg)
+        self._folder, self._writer, self._key = os.path.abspath(folder), writer, tuple(key)
+        os.makedirs(self._folder, exist_ok=True)
+        table = DeltaTable.create(self._folder, schema=schema, mode="ignore")
+        found = [(each.name, each.type) for each in table.schema().fields]
+        given = [Field.from_arrow(each) for each in schema]
+        check_columns(self._folder, found, [(each.name, each.type) for each in given])
+        self._table: Any = table
+
+    def merge(self, version: int, rows: pa.Table) -> None:
+        """Replace or delete the rows of keys, unless this version was merged before."""
+        from deltalake import CommitProperties, Transaction  # noqa: PLC0415
+
+        self._table.update_incremental()
+        last = self._table.transaction_version(self._writer)
+        if rows.num_rows == 0 or (last is not None and version <= int(last)):
+            return
+        if rows.group_by([*self._key]).aggregate([]).num_rows < rows.num_rows:
+            msg = (
+                f"rows of this result are not unique by {', '.join(self._key)}, as a Delta table "
+                "that follows them needs: aggregate them, or use foreachBatch(...)"
+            )
+            raise DefinitionError(msg)
+        same = " AND ".join(f"t.`{name}` IS NOT DISTINCT FROM s.`{name}`" for name in self._key)
+        (
+            self._table.merge(
+                rows,
+                same or "true",
+                source_alias="s",
+                target_alias="t",
+                commit_properties=CommitProperties(
+                    custom_metadata={"icestream.version": str(version)},
+                    app_transactions=[Transaction(self._writer, version)],
+                ),
+            )
+            .when_matched_delete("s.change < 0")
+            .when_matched_update_all("s.change > 0", except_cols=["change"])
+            .when_not_matched_insert_all("s.change > 0", except_cols=["change"])
+            .execute()
+        )
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    """Return the errors of the library that may come from the network."""
+    from deltalake.exceptions import DeltaError  # noqa: PLC0415
+
+    return OSError, DeltaError
+
+
+__all__ = ["DeltaAppendTable", "DeltaUpsertTable"]

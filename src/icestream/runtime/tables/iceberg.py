@@ -10,15 +10,17 @@ Invariants:
 2. What Iceberg's readers see is what tasks wrote
    (`test_oracle_tables_have_the_rows_of_the_query`).
 
-Limits: tables whose location is a local (or mounted) folder, and partitions by the values of
-columns. Small files are merged by Iceberg's own procedures.
+3. Answers that the network loses double nothing (`test_crash_a_table_in_a_store`).
+
+Limits: tables in folders and object stores, and partitions by the values of columns. Small files
+are merged by Iceberg's own procedures.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlparse
 
@@ -26,8 +28,20 @@ import pyarrow as pa
 
 from icestream.core.errors import DefinitionError, StorageError
 from icestream.core.units import parse_bytes
-from icestream.runtime.tables.append_table import check_columns, check_partitions
-from icestream.runtime.tables.layout import TARGET_FILE_SIZE, TableLayout
+from icestream.runtime.tables.append_table import (
+    check_columns,
+    check_partitions,
+    persistently,
+    relative,
+)
+from icestream.runtime.tables.layout import (
+    TARGET_FILE_SIZE,
+    TableLayout,
+    TableStorage,
+    table_storage,
+)
+from icestream.state.stores.bucket import SCHEMES
+from icestream.state.stores.files import store_scheme
 from icestream.state.versions.table_files import TableFile
 
 #: options that start with it are properties of the catalogue
@@ -51,6 +65,8 @@ class IcebergAppendTable:
         options: Mapping[str, str],
         partition_by: Sequence[str] = (),
         view: int = 0,
+        files: Callable[[str], TableStorage] = table_storage,
+        storage: Mapping[str, str] | None = None,
     ) -> None:
         """Open the table, or create it with its namespace; refuse one with other columns.
 
@@ -62,6 +78,8 @@ class IcebergAppendTable:
                 `targetFileSize`, bytes after which a task starts another file.
             partition_by: columns that the table is partitioned by.
             view: the number of the view.
+            files: returns the storage of a location.
+            storage: options of an S3 store, which the catalogue gets by its own names.
         """
         from pyiceberg.catalog import load_catalog  # noqa: PLC0415 - an extra
         from pyiceberg.exceptions import NoSuchTableError  # noqa: PLC0415
@@ -69,6 +87,7 @@ class IcebergAppendTable:
 
         start = f"{CATALOG}."
         properties = {k[len(start) :]: v for k, v in options.items() if k.startswith(start)}
+        properties = {**_of_store(storage or {}), **properties}
         catalog: Any = load_catalog(options.get(CATALOG, "default"), **properties)
         try:
             table = catalog.load_table(name)
@@ -79,10 +98,13 @@ class IcebergAppendTable:
         check_columns(name, _plain(stored), _plain(schema))
         partitions = _partitions(name, table)
         check_partitions(name, partitions, partition_by)
+        folder = table.location()
+        if store_scheme(folder) is None:
+            folder = _folder(name, folder)
         self.layout = TableLayout(
             view,
             writer,
-            _folder(name, table.location()),
+            folder,
             stored,
             codec="zstd",
             ending=".parquet",
@@ -90,24 +112,29 @@ class IcebergAppendTable:
             hive=False,
             data="data",
             target=parse_bytes(options.get("targetFileSize", TARGET_FILE_SIZE)),
+            files=files(folder),
         )
         self._table: Any = table
         self._property = f"icestream.{writer}"
 
     def latest(self) -> int:
         """Return the last version that was added, or -1."""
-        self._table.refresh()
+        self._refresh()
         return int(self._table.properties.get(self._property, -1))
 
     def add(self, version: int, files: Sequence[TableFile]) -> None:
         """Add files as one snapshot, unless this version was added before."""
+        if files:
+            layout = self.layout
+            persistently(layout.files, layout.folder, lambda: self._add(version, files))
+
+    def _add(self, version: int, files: Sequence[TableFile]) -> None:
         from pyiceberg.exceptions import CommitFailedException  # noqa: PLC0415
 
         for _ in range(_TRIES):
-            if not files or version <= self.latest():
-                return
             try:
-                self._commit(version, files)
+                if version > self.latest():
+                    self._commit(version, files)
             except CommitFailedException:
                 continue
             return
@@ -116,9 +143,18 @@ class IcebergAppendTable:
 
     def holds(self, paths: Collection[str]) -> set[str]:
         """Return those of some paths that are part of the table."""
-        self._table.refresh()
-        known = self._table.inspect.files().column("file_path").to_pylist()
-        return {os.path.relpath(_local(each), self.layout.folder) for each in known} & {*paths}
+        self._refresh()
+        folder, layout = self.layout.folder, self.layout
+
+        def known() -> list[str]:
+            return list(self._table.inspect.files().column("file_path").to_pylist())
+
+        found = persistently(layout.files, folder, known)
+        return {relative(folder, each) for each in found} & {*paths}
+
+    def _refresh(self) -> None:
+        layout = self.layout
+        persistently(layout.files, layout.folder, self._table.refresh)
 
     def _commit(self, version: int, files: Sequence[TableFile]) -> None:
         table = self._table
@@ -173,13 +209,30 @@ def _partitions(name: str, table: Any) -> tuple[str, ...]:
 
 def _folder(name: str, location: str) -> str:
     if urlparse(location).scheme not in ("", "file"):
-        msg = f"the table {name} is at {location}: a query writes to tables in local folders"
+        msg = (
+            f"the table {name} is at {location}: a query writes to tables in local folders and in "
+            f"object stores ({', '.join(SCHEMES)})"
+        )
         raise DefinitionError(msg)
-    return _local(location)
-
-
-def _local(location: str) -> str:
     return os.path.abspath(location.removeprefix("file://"))
+
+
+def _of_store(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options of a store as properties of the catalogue; S3 only."""
+    return {_S3[key]: value for key, value in options.items() if key in _S3}
+
+
+#: options of the store that Iceberg's library takes under other names
+_S3 = {
+    ours: f"s3.{theirs}"
+    for ours, theirs in (
+        ("access_key_id", "access-key-id"),
+        ("endpoint", "endpoint"),
+        ("region", "region"),
+        ("secret_access_key", "secret-access-key"),
+        ("session_token", "session-token"),
+    )
+}
 
 
 __all__ = ["CATALOG", "IcebergAppendTable"]

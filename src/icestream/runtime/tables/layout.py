@@ -9,14 +9,16 @@ Hive and Spark write them: strings, integers, booleans and dates.
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from icestream.state.files import Files, LocalFiles
+from icestream.state.stores.files import StoreFiles, store_scheme
 from icestream.state.versions.table_files import TableFileName
 
 #: bytes after which a task starts another file, by default
@@ -28,11 +30,69 @@ NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 _ESCAPED = {*"\"#%'*/:=?\\{[]^\x7f", *map(chr, range(1, 32))}
 
 
+class TableStorage(Files, Protocol):
+    """The files of tables."""
+
+    def walk(self, folder: str) -> Iterator[str]:
+        """Yield the paths of all files below a folder, relative to it."""
+        ...
+
+
 class TableFiles(LocalFiles):
     """The local disk for tables, which others read too: modes are those of the user's umask."""
 
     file_mode = 0o666
     folder_mode = 0o777
+
+    def walk(self, folder: str) -> Iterator[str]:
+        """Yield the paths of all files below a folder, relative to it."""
+        for inside, _, names in os.walk(folder):
+            for name in names:
+                yield os.path.relpath(os.path.join(inside, name), folder)
+
+
+def table_storage(place: str) -> TableStorage:
+    """Return the files of a table that is used without a query: in a folder or in a store."""
+    return TableFiles() if store_scheme(place) is None else StoreFiles(limit=0)
+
+
+class OpenTableFile(io.RawIOBase):
+    """A file of a table, as pyarrow reads it."""
+
+    def __init__(self, files: Files, path: str) -> None:
+        """Open the file."""
+        self._file = files.open(path)
+        self._at = 0
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def tell(self) -> int:
+        """Return the place of the next byte."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Go to a place."""
+        begin = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._file.size}[whence]
+        self._at = begin + offset
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        """Read bytes into a buffer; return how many."""
+        data = self._file.read_at(self._at, len(buffer))
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+        super().close()
 
 
 @dataclass(frozen=True)
@@ -43,7 +103,7 @@ class TableLayout:
     view: int
     #: the identity of the checkpoint and the number of the view
     writer: str
-    #: folder of the table
+    #: folder of the table, or its URI in a store
     folder: str
     #: columns of the table
     schema: pa.Schema
@@ -63,7 +123,7 @@ class TableLayout:
     statistics: bool = False
     #: bytes after which a task starts another file
     target: int = TARGET_FILE_SIZE
-    files: Files = field(default_factory=TableFiles)
+    files: TableStorage = field(default_factory=TableFiles)
 
     @property
     def stored(self) -> pa.Schema:
@@ -79,13 +139,13 @@ class TableLayout:
 
     def written(self) -> Iterator[tuple[str, TableFileName]]:
         """Yield the files that tasks of this query wrote, whether the table knows them or not."""
-        top = os.path.join(self.folder, self.data)
-        for folder, folders, names in os.walk(top):
-            folders[:] = [each for each in folders if not each.startswith(("_", "."))]
-            for name in names:
-                told = TableFileName.of(name)
-                if told is not None and told.writer == self.writer:
-                    yield os.path.relpath(os.path.join(folder, name), self.folder), told
+        start = f"{self.data}/" if self.data else ""
+        for path in self.files.walk(f"{self.folder}/{self.data}".rstrip("/")):
+            *folders, name = path.split("/")
+            told = TableFileName.of(name)
+            hidden = any(each.startswith(("_", ".")) for each in folders)
+            if told is not None and told.writer == self.writer and not hidden:
+                yield f"{start}{path}", told
 
 
 def can_partition(kind: pa.DataType) -> bool:
@@ -112,4 +172,13 @@ def escaped(value: str | None) -> str:
     return "".join(f"%{ord(each):02X}" if each in _ESCAPED else each for each in value)
 
 
-__all__ = ["TARGET_FILE_SIZE", "TableFiles", "TableLayout", "can_partition", "partition_value"]
+__all__ = [
+    "TARGET_FILE_SIZE",
+    "OpenTableFile",
+    "TableFiles",
+    "TableLayout",
+    "TableStorage",
+    "can_partition",
+    "partition_value",
+    "table_storage",
+]

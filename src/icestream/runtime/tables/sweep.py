@@ -35,8 +35,7 @@ def sweep_table(table: AppendTable, commits: Collection[Commit], epoch: int) -> 
     doubtful = [path for path, version in left.items() if version - 1 <= latest]
     held = table.holds(doubtful) if doubtful else set()
     removed = [path for path in left if path not in held]
-    for path in removed:
-        layout.files.unlink(f"{layout.folder}/{path}")
+    layout.files.unlink(*(f"{layout.folder}/{path}" for path in removed))
     return removed
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import io
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from functools import partial
@@ -26,8 +27,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from icestream.runtime.tables.layout import TableLayout, partition_value
-from icestream.state.files import NewFile
+from icestream.runtime.tables.layout import (
+    OpenTableFile,
+    TableLayout,
+    partition_value,
+    table_storage,
+)
+from icestream.state.files import Files, NewFile
 from icestream.state.versions.attempts import new_attempt
 from icestream.state.versions.table_files import TableFile, table_file_name
 
@@ -131,8 +137,7 @@ class TableWriter:
         for file in self._open.values():
             file.discard()
         self._open.clear()
-        for path in self.written:
-            self._layout.files.unlink(path)
+        self._layout.files.unlink(*self.written)
 
     def empty(self) -> list[TableFile]:
         """Write a file without rows, for readers that take the columns from a file."""
@@ -184,9 +189,10 @@ class TableWriter:
             yield tuple(part.column(name)[0].as_py() for name in names), part.select(stored)
 
 
-def read_back(file: TableFile, schema: pa.Schema) -> pa.Table:
+def read_back(file: TableFile, schema: pa.Schema, files: Files | None = None) -> pa.Table:
     """Return the rows of a file with all columns of its table."""
-    found = pq.read_table(file.location, partitioning=None)
+    with OpenTableFile(files or table_storage(file.table), file.location) as opened:
+        found = pq.ParquetFile(opened).read()
     columns = [
         pa.array([file.values[each.name]] * found.num_rows, pa.string()).cast(each.type)
         if each.name in file.values
@@ -206,7 +212,7 @@ class _OpenTableFile:
         self._path = path
         self._values = values
         self._footer: list[pq.FileMetaData] = []
-        self.sink = _Sink(layout.files.create(f"{layout.folder}/{path}"))
+        self.sink = NewTableFile(layout.files.create(f"{layout.folder}/{path}"))
         stored = layout.stored
         self._writer = pq.ParquetWriter(
             self.sink,
@@ -243,6 +249,7 @@ class _OpenTableFile:
             self.sink.place,
             self._values,
             statistics,
+            int(time.time() * 1000),
         )
 
     def discard(self) -> None:
@@ -250,10 +257,11 @@ class _OpenTableFile:
         self._writer.close()
 
 
-class _Sink(io.RawIOBase):
+class NewTableFile(io.RawIOBase):
     """A new file as the file object that pyarrow writes to."""
 
     def __init__(self, file: NewFile) -> None:
+        """Write to a file."""
         self._file = file
         self._discarded = False
         self.place = 0
@@ -264,6 +272,7 @@ class _Sink(io.RawIOBase):
         self._file.close()
 
     def write(self, data: Any) -> int:
+        """Append bytes."""
         view = memoryview(data)
         if not self._discarded:
             self._file.write(view)
@@ -271,12 +280,15 @@ class _Sink(io.RawIOBase):
         return view.nbytes
 
     def writable(self) -> bool:
+        """Return True."""
         return True
 
     def tell(self) -> int:
+        """Return the number of bytes so far."""
         return self.place
 
     def close(self) -> None:
+        """Close the file."""
         super().close()
         self._file.close()
 
@@ -335,6 +347,7 @@ def _shown(value: Any) -> Any:
 __all__ = [
     "GROUP_BYTES",
     "MOST_OPEN",
+    "NewTableFile",
     "TableWriter",
     "TableWriters",
     "read_back",

@@ -85,7 +85,8 @@ _CLIENT_OPTIONS = frozenset({
 })  # fmt: skip
 _SWITCHES = frozenset({"allow_http", "allow_invalid_certificates", "http1_only", "http2_only"})
 #: what a store's answer may be quoted with
-_STATUS = re.compile(r"status code: ([1-5][0-9]{2})")
+_STATUS = re.compile(r"status(?: code)?[^\w<]+([1-5][0-9]{2})\b")
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _CODE = re.compile(r"<Code>([A-Za-z]{1,60})</Code>")
 _PASSING = frozenset({408, 409, 412, 425, 429})
 _CAUSES = (
@@ -144,7 +145,7 @@ class Bucket:
                     raise
                 return Found(b"", size)
 
-        return self._repeated("get", key, get)
+        return self.repeated("get", key, get)
 
     def create(self, key: str, data: bytes) -> bool:
         """Create an object exclusively; False if there is one, which may be ours."""
@@ -161,7 +162,7 @@ class Bucket:
                 raise
             return True
 
-        return self._repeated("put", key, create)
+        return self.repeated("put", key, create)
 
     def put(self, key: str, chunks: Sequence[Callable[[], bytes]]) -> None:
         """Write an object from the bytes that functions return, each at most `CHUNK`."""
@@ -183,7 +184,7 @@ class Bucket:
                 max_concurrency=PARTS_AT_ONCE,
             )
 
-        self._repeated("put", key, put)
+        self.repeated("put", key, put)
 
     def delete(self, keys: Sequence[str]) -> None:
         """Remove objects; missing ones are fine."""
@@ -191,7 +192,7 @@ class Bucket:
         for first in range(0, len(keys), NAMES_AT_ONCE):
             some = list(keys[first : first + NAMES_AT_ONCE])
             try:
-                self._repeated("delete", some[0], partial(obstore.delete, self._store, some))
+                self.repeated("delete", some[0], partial(obstore.delete, self._store, some))
             except FileNotFoundError:
                 # some stores refuse what is not there
                 if len(some) > 1:
@@ -201,21 +202,41 @@ class Bucket:
     def names(self, folder: str) -> list[str]:
         """Return the names directly below a folder, of objects and of folders."""
         obstore = self._obstore
-        found: Any = self._repeated(
+        found: Any = self.repeated(
             "list", folder, lambda: obstore.list_with_delimiter(self._store, folder or None)
         )
         REQUESTS["list"] += len(found["objects"]) // NAMES_AT_ONCE
         paths = (*(each["path"] for each in found["objects"]), *found["common_prefixes"])
         return [path.rstrip("/").rpartition("/")[2] for path in paths]
 
+    def walk(self, folder: str, first: str = "", end: str | None = None) -> dict[str, int]:
+        """Return the keys below a folder, from `first` to before `end`, with their bytes."""
+        obstore = self._obstore
+
+        def walk() -> dict[str, int]:
+            found: dict[str, int] = {}
+            # a store lists what comes after a key, so one that is just before `first` is asked for
+            after = f"{first[:-1]}{chr(ord(first[-1]) - 1)}~" if first else None
+            pages = obstore.list(self._store, folder, offset=after, chunk_size=NAMES_AT_ONCE)
+            for number, page in enumerate(pages):
+                REQUESTS["list"] += bool(number)
+                for each in page:
+                    if end is not None and each["path"] >= end:
+                        return found
+                    if each["path"] >= first:
+                        found[each["path"]] = each["size"]
+            return found
+
+        return self.repeated("list", folder, walk)
+
     def exists(self, key: str) -> bool:
         """Return whether there is an object."""
-        return self._repeated("head", key, lambda: self._has(key))
+        return self.repeated("head", key, lambda: self._has(key))
 
     def copy(self, source: str, target: str) -> None:
         """Copy an object over another."""
         obstore = self._obstore
-        self._repeated("copy", source, lambda: obstore.copy(self._store, source, target))
+        self.repeated("copy", source, lambda: obstore.copy(self._store, source, target))
 
     def _has(self, key: str) -> bool:
         obstore = self._obstore
@@ -225,8 +246,17 @@ class Bucket:
             return False
         return True
 
-    def _repeated(self, kind: str, key: str, act: Callable[[], Result]) -> Result:
-        """Do something until it succeeds; StorageError when it cannot or patience is over."""
+    def repeated(
+        self,
+        kind: str,
+        key: str,
+        act: Callable[[], Result],
+        failures: tuple[type[Exception], ...] = (Exception,),
+    ) -> Result:
+        """Do something until it succeeds; StorageError when it cannot or patience is over.
+
+        Only some kinds of `failures` are repeated; others are raised as they are.
+        """
         began, pause, tries = time.monotonic(), FIRST_PAUSE, 0
         place = f"{self._address}/{key}"
         while True:
@@ -235,7 +265,7 @@ class Bucket:
                 return act()
             except FileNotFoundError:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), place) from None
-            except Exception as error:
+            except failures as error:
                 reason, passes = _reason(error)
             tries += 1
             if not passes or time.monotonic() - began > self._patience:
@@ -270,7 +300,7 @@ _REMEDY = (
 
 def _reason(error: Exception) -> tuple[str, bool]:
     """Return why a request failed, in words of ours, and whether that may pass."""
-    kind, text = type(error).__name__, str(error)
+    kind, text = type(error).__name__, _COLOURS.sub("", str(error))
     if kind == "PermissionDeniedError":
         return "permission denied", False
     if kind == "UnauthenticatedError":

@@ -27,8 +27,10 @@ import shutil
 import tempfile
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from icestream.core.errors import DefinitionError
@@ -42,6 +44,7 @@ DIRECTORIES = 64
 #: files that are sent at the same time
 SENT_AT_ONCE = 8
 
+Result = TypeVar("Result")
 Connect = Callable[[str, tuple[tuple[str, str], ...]], Bucket]
 
 
@@ -92,6 +95,18 @@ class StoreFiles:
         """Name no option: some are secrets."""
         return "StoreFiles()"
 
+    @property
+    def options(self) -> dict[str, str]:
+        """Return the options of the store, for other libraries that reach it."""
+        return dict(self._options)
+
+    def repeated(
+        self, kind: str, path: str, act: Callable[[], Result], failures: tuple[type[Exception], ...]
+    ) -> Result:
+        """Let another library do something in the store, as often as requests are repeated."""
+        bucket, key = self._find(path)
+        return bucket.repeated(kind, key, act, failures)
+
     def create(self, path: str) -> NewFile:
         """Create a file; it is an object, whole and durable, once it is synced."""
         try:
@@ -108,7 +123,7 @@ class StoreFiles:
             return _Unfinished(self, path, new)
         return self._member(path) or _StoredObject(self, path)
 
-    def _member(self, path: str) -> OpenFile | None:
+    def _member(self, path: str) -> OpenMember | None:
         """Open a file in its pack; None if there is no such pack, or the file is not in it."""
         pack = pack_of(path)
         if pack is None:
@@ -130,7 +145,21 @@ class StoreFiles:
         if member is None:
             file.close()
             return None
-        return OpenMember(file, member)
+        return OpenMember(file, member, lambda: self._unpacked(pack, path))
+
+    def _unpacked(self, pack: str, path: str) -> OpenFile:
+        """Open a file whose pack, known from a copy, has been removed meanwhile."""
+        self.copies.drop(pack)
+        self._members.pop(pack, None)
+        return _StoredObject(self, path)
+
+    def unpack(self, paths: Sequence[str]) -> None:
+        """Make objects of files in packs, by their own names."""
+        for path in paths:
+            with contextlib.closing(self.open(path)) as file:
+                bucket, key = self._find(path)
+                places = range(0, file.size, CHUNK)
+                bucket.put(key, [partial(file.read_at, place, CHUNK) for place in places])
 
     def read(self, path: str) -> bytes:
         """Return a whole file, which is not copied; FileNotFoundError if there is none."""
@@ -160,8 +189,8 @@ class StoreFiles:
         self.unlink(source)
 
     def unlink(self, *paths: str) -> None:
-        """Remove files; missing ones are fine. A pack is removed by its own name."""
-        written = [path for path in paths if path not in self._new and pack_of(path) is None]
+        """Remove objects; missing ones are fine. A pack is removed by its own name."""
+        written = [path for path in paths if path not in self._new]
         for path in {*paths} & self._new.keys():
             self._new.pop(path).discard()
         if written:
@@ -174,6 +203,24 @@ class StoreFiles:
         """Return the names in a folder, sorted, without dot-files."""
         bucket, key = self._find(folder)
         return sorted(name for name in bucket.names(key) if not name.startswith("."))
+
+    def sizes(self, folder: str, first: str = "", end: str | None = None) -> dict[str, int]:
+        """Return the objects below a folder by their paths inside it, with their bytes.
+
+        Args:
+            folder: its URI.
+            first: the path to begin with.
+            end: the path to end before.
+        """
+        bucket, key = self._find(folder)
+        start = f"{key}/" if key else ""
+        last = None if end is None else f"{start}{end}"
+        found = bucket.walk(key, f"{start}{first}" if first else "", last)
+        return {path[len(start) :]: size for path, size in found.items()}
+
+    def walk(self, folder: str) -> Iterator[str]:
+        """Yield the paths of all files below a folder, relative to it."""
+        yield from self.sizes(folder)
 
     def exists(self, path: str) -> bool:
         """Return whether a file or folder exists."""

@@ -10,7 +10,8 @@ Invariants:
 2. A pack that is cut or changed is damage, not another file
    (`test_a_damaged_pack_is_damage_of_its_file`).
 3. A pack is removed with the last of its files that a version names
-   (`test_nothing_is_left_in_a_store_that_no_version_names`).
+   (`test_nothing_is_left_in_a_store_that_no_version_names`), or when most of it is dead and what is
+   not has become objects (`test_bounded_dead_bytes_in_packs`).
 
 References: `docs/formats/packs.md`.
 """
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import xxhash
@@ -90,15 +91,28 @@ def _checksum(listed: bytes) -> int:
 class OpenMember:
     """A file in a pack, open for reading."""
 
-    def __init__(self, pack: OpenFile, member: PackedFile) -> None:
-        """Read from an open pack, which is closed with this file."""
+    def __init__(
+        self, pack: OpenFile, member: PackedFile, unpacked: Callable[[], OpenFile]
+    ) -> None:
+        """Read from an open pack, which is closed with this file.
+
+        If the pack was removed meanwhile, `unpacked` opens the object that the file has become.
+        """
         self._pack = pack
         self._first = member.offset
+        self._unpacked = unpacked
         self.size = member.size
 
     def read_at(self, offset: int, length: int) -> bytes:
         """Return bytes of the file."""
-        return self._pack.read_at(self._first + offset, min(length, max(0, self.size - offset)))
+        length = min(length, max(0, self.size - offset))
+        try:
+            return self._pack.read_at(self._first + offset, length)
+        except FileNotFoundError:
+            alone = self._unpacked()
+        self._pack.close()
+        self._pack, self._first = alone, 0
+        return alone.read_at(offset, length)
 
     def mapped(self, offset: int) -> memoryview | None:
         """Return None: it is read block by block."""

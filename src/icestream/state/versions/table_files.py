@@ -41,6 +41,8 @@ class TableFile:
     values: Mapping[str, str | None] = field(default_factory=dict)
     #: least and greatest values and numbers of nulls, if the table's log has them
     statistics: Mapping[str, Any] = field(default_factory=dict)
+    #: when it was written, in milliseconds since 1970
+    written: int = 0
 
     @property
     def location(self) -> str:
@@ -66,6 +68,7 @@ class TableFile:
             whole(value["bytes"], 0),
             dict(value["values"]),
             dict(value["statistics"]),
+            whole(value.get("written", 0), 0),
         )
 
 

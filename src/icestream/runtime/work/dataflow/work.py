@@ -29,6 +29,7 @@ from icestream.core.times import Micros
 from icestream.core.units import format_bytes
 from icestream.operators.dataflow.component import ComponentOperator
 from icestream.operators.dataflow.join_step import JoinInstructions, JoinStores
+from icestream.operators.dataflow.sole_step import SoleStepComponent
 from icestream.operators.dataflow.stores import ShardStores
 from icestream.operators.grid.slice_log import SLICE_BYTES
 from icestream.operators.multi_join.spill_strategies import SpillRanking
@@ -46,7 +47,7 @@ from icestream.runtime.work.dataflow.spilling import JoinDecisions, by_join, dec
 from icestream.state.files import Files, LocalFiles
 from icestream.state.groups.cold.targets import SubQueryLoad, Targets, targets
 from icestream.state.groups.store import HEAP
-from icestream.state.versions.commits import BEHIND
+from icestream.state.versions.commits import BEHIND, latest_of
 
 #: minimum bytes of one shard of a component, and of each grouping in it with state
 LEAST_QUOTA = 16 * SLICE_BYTES
@@ -66,6 +67,8 @@ class ComponentShard:
     #: bytes that each store must evict
     targets: Mapping[str, int]
     version: int
+    #: the latest time of an event
+    now: Micros
     #: instructions for a join that may defer results
     orders: JoinInstructions = field(default_factory=JoinInstructions)
 
@@ -84,9 +87,11 @@ class ComponentShard:
         spec = self.plan.specs[self.component]
         if spec.join is not None:
             joins = JoinStores(spec.join, space, self.orders)
-            return ComponentOperator(spec, space, joins, self.version)
+            return ComponentOperator(spec, space, joins, self.version, self.now)
+        if spec.sole is not None:
+            return SoleStepComponent(spec, space, spec.sole.opened(space))
         stores = ShardStores(spec.groupings, space, self.plan.cold, self.targets)
-        return ComponentOperator(spec, space, stores, self.version)
+        return ComponentOperator(spec, space, stores, self.version, self.now)
 
     def inputs(self, reader: ParcelReader, shard: int) -> Parcels:
         """Return the changes that arrived on edges."""
@@ -100,7 +105,8 @@ class ComponentShard:
 def least_quota(plan: Dataflow) -> int:
     """Return the bytes that any shard of a component of a dataflow needs for its work."""
     kept = max(sum(map(bool, spec.groupings)) for spec in plan.specs)
-    return max(LEAST_QUOTA, kept * LEAST_SHARE)
+    sole = [spec.sole.least_quota for spec in plan.specs if spec.sole is not None]
+    return max(LEAST_QUOTA, kept * LEAST_SHARE, *sole)
 
 
 class DataflowWork:
@@ -150,6 +156,8 @@ class DataflowWork:
         clean_up = self._clean_up(context, instructions, idle=not paths)
         shares = self._quotas(context, instructions)
         fusion = self._fusion(context)
+        latest = latest_of(seen)
+        now = reached if latest is None else latest
         #: instant up to which the input of each component is complete, and then its output
         complete: dict[int, Micros] = {}
         behind: dict[int, Micros] = {}
@@ -164,7 +172,7 @@ class DataflowWork:
                     component, context, instructions, clean_up, complete[component]
                 )
                 tasks[component] = self._tasks(
-                    component, context, executor, paths, shares, orders, complete[component]
+                    component, context, executor, paths, shares, orders, complete[component], now
                 )
             together = [
                 self._together(group, [tasks[component][shard] for component in group])
@@ -217,6 +225,7 @@ class DataflowWork:
         shares: Sequence[int],
         orders: JoinInstructions,
         watermark: Micros,
+        now: Micros,
     ) -> list[ShardTask]:
         """Return the tasks of a component, one for each shard."""
         before, shards, specs = context.before, context.shards, self._plan.specs
@@ -228,7 +237,7 @@ class DataflowWork:
         return [
             context.task(
                 work=ComponentShard(
-                    self._plan, component, targets.of(shard), context.version, orders
+                    self._plan, component, targets.of(shard), context.version, now, orders
                 ),
                 shard=shard,
                 watermark=watermark,

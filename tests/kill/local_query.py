@@ -1,0 +1,111 @@
+"""A program that is killed: a query without Spark that writes a table, on disks or in a store.
+
+It goes on where its last run ended, and in the end lists what a reader of the table's log sees and
+how many rows the table's folder has.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from icestream.runtime.local import LocalQuery
+from icestream.runtime.spark.parquet_sink import ParquetTable
+from icestream.runtime.tables.append_table import AppendTable
+from icestream.runtime.tables.delta import DeltaAppendTable
+from icestream.runtime.tables.iceberg import IcebergAppendTable
+from icestream.runtime.tables.layout import OpenTableFile, TableFiles, TableLayout, TableStorage
+from icestream.runtime.tables.sink_log import SinkLog
+from icestream.state.files import Files, LocalFiles
+from icestream.state.stores.files import StoreFiles
+from icestream.state.versions.commits import VersionStore
+from icestream.testing.crash_runs import Script, staged
+
+SCRIPT = Script(batches=400, events=12)
+BUCKET = "s3://bucket"
+
+Store = Mapping[str, str] | None
+
+
+def home(folder: str, store: Store) -> str:
+    """Return where checkpoint and table are."""
+    return folder if store is None else f"{BUCKET}{folder}"
+
+
+def checkpoint(folder: str, store: Store) -> VersionStore:
+    files: Files = LocalFiles() if store is None else StoreFiles(store, f"{folder}/copies")
+    return VersionStore(files, f"{home(folder, store)}/checkpoint")
+
+
+def table_of(sink: str, folder: str, store: Store, writer: str) -> AppendTable:
+    schema, place = SCRIPT.plan.results(SCRIPT.plan.views[0]), f"{home(folder, store)}/table"
+    files: TableStorage = TableFiles()
+    if store is not None:
+        files = StoreFiles(store, f"{folder}/new", 0)
+    if sink == "delta":
+        return DeltaAppendTable(place, schema, writer=writer, partition_by=["name"], files=files)
+    if sink == "iceberg":
+        options = {
+            "catalog.type": "sql",
+            "catalog.uri": f"sqlite:///{folder}/catalogue.db",
+            "catalog.warehouse": place if store is not None else f"file://{place}",
+        }
+        return IcebergAppendTable(
+            "db.rows", schema, writer=writer, options=options, files=lambda _: files, storage=store
+        )
+    layout = TableLayout(0, writer, place, schema, files=files)
+    return ParquetTable(layout, SinkLog(files, place))
+
+
+def by_its_log(table: Any, store: Store) -> pa.Table:
+    """Return the rows that a reader of the table finds."""
+    if isinstance(table, IcebergAppendTable):
+        table.latest()
+        return table._table.scan().to_arrow()
+    if isinstance(table, DeltaAppendTable):
+        from deltalake import DeltaTable
+
+        options = None if store is None else {"allow_http": "true", **store}
+        return DeltaTable(table.layout.folder, storage_options=options).to_pyarrow_table()
+    files = table.layout.files
+    return pa.concat_tables(pq.read_table(OpenTableFile(files, path)) for path in table.log.files())
+
+
+def texts(rows: pa.Table) -> list[str]:
+    columns = SCRIPT.plan.results(SCRIPT.plan.views[0])
+    return sorted(map(repr, rows.select(columns.names).cast(columns).to_pylist()))
+
+
+def run(folder: str, sink: str, store: Store) -> None:
+    """Run the query to its end."""
+    versions = checkpoint(folder, store)
+    table = table_of(sink, folder, store, f"{versions.identity()}-0")
+    settings = replace(SCRIPT.settings(f"{folder}/local"), root=versions.root)
+    query = LocalQuery(SCRIPT.plan, settings, versions.files, LocalFiles(), [table])
+    driver = query.driver
+    query.rows(driver.last_again())
+    done = 0 if driver.last is None else driver.last.version
+    for number in SCRIPT.actions[done:]:
+        if number is None:
+            query.rows(driver.flush())
+        else:
+            query.rows(driver.batch(number, SCRIPT.inputs[number]))
+    layout = table.layout
+    count = 0
+    for path in layout.files.walk(layout.folder):
+        if path.endswith(".parquet"):
+            with OpenTableFile(layout.files, f"{layout.folder}/{path}") as file:
+                count += pq.read_metadata(file).num_rows
+    with open(f"{folder}/seen.json", "w", encoding="utf-8") as seen:
+        json.dump({"rows": texts(by_its_log(table, store)), "in_folder": count}, seen)
+
+
+if __name__ == "__main__":
+    with staged():
+        run(**json.loads(sys.argv[1]))
