@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import count
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 import pyarrow as pa
 from pyspark.sql import Column
@@ -78,9 +78,6 @@ from icestream.plan.windows.lifetimes import (
 )
 from icestream.runtime.spark.sink import as_they_are
 from icestream.sql.expressions.compile import Predicate, Projection
-
-if TYPE_CHECKING:
-    pass
 
 #: what to use instead of methods of DataFrames
 _INSTEAD = {

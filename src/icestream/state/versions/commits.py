@@ -160,7 +160,7 @@ class Commit:
     @property
     def settled(self) -> int:
         """Return the watermark that all shards have reached."""
-        return min([self.watermark, *self.decisions.get(BEHIND, {}).values()])
+        return min([self.watermark, *map(int, self.decisions.get(BEHIND, {}).values())])
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object."""
