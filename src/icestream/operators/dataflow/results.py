@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.errors import BudgetError
-from icestream.core.times import INFINITY
+from icestream.core.times import INFINITY, Micros
 from icestream.operators.lifetimes.changes import DIFF, LE, RE, column_of, payload_of
 from icestream.operators.lifetimes.consolidate import consolidated
 
@@ -43,13 +43,23 @@ class LifetimeRows:
     payload: pa.Schema
     time: pa.DataType
     mode: str
+    #: whether final rows are those of events at instants, which show no lifetime
+    instants: bool = False
+    #: how much later than meant events live, in microseconds
+    delay: Micros = 0
 
     @property
     def schema(self) -> pa.Schema:
         """Return the columns of the rows."""
+        if self._is_bare:
+            return self.payload
         change = [pa.field(CHANGE, pa.int32(), nullable=False)] * (self.mode in CHANGING)
         lifetime = [pa.field(LIFETIME, self._lifetime, nullable=False)] * (self.mode != "now")
         return pa.schema([*lifetime, *change, *self.payload])
+
+    @property
+    def _is_bare(self) -> bool:
+        return self.instants and self.mode == "append"
 
     @property
     def _lifetime(self) -> pa.DataType:
@@ -75,10 +85,13 @@ class LifetimeRows:
             yield self._rows(changes.take(pa.array(chosen)))
 
     def _rows(self, changes: pa.RecordBatch) -> pa.RecordBatch:
-        diff, ends = column_of(changes, DIFF), column_of(changes, RE)
-        times = changes.column(LE), pa.array(ends, mask=ends == INFINITY)
+        if self._is_bare:
+            return pa.RecordBatch.from_arrays(payload_of(changes).columns, schema=self.schema)
+        diff, starts, ends = (column_of(changes, name) for name in (DIFF, LE, RE))
+        last = pa.array(ends - self.delay, mask=ends == INFINITY)
         lifetime = pa.StructArray.from_arrays(
-            [each.cast(self.time) for each in times], fields=list(self._lifetime)
+            [each.cast(self.time) for each in (pa.array(starts - self.delay), last)],
+            fields=list(self._lifetime),
         )
         head = [lifetime] * (self.mode != "now")
         head += [pa.array(np.sign(diff).astype(np.int32))] * (self.mode in CHANGING)

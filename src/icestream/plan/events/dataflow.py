@@ -33,6 +33,7 @@ from icestream.operators.dataflow.steps import (
     Receive,
     Regroup,
     Send,
+    Sole,
     Stateful,
     Step,
     Trace,
@@ -74,6 +75,10 @@ class Output:
     mode: str
     #: columns that identify rows in mode `now`
     key: tuple[str, ...] = ()
+    #: whether these are events at instants, whose final rows show no lifetime
+    instants: bool = False
+    #: how much later than meant its events live
+    delay: Micros = 0
 
 
 @dataclass(frozen=True)
@@ -120,12 +125,15 @@ class Dataflow:
 
     def results(self, view: Output) -> pa.Schema:
         """Return the columns of the rows of a view."""
-        return LifetimeRows(view.payload, self.time, view.mode).schema
+        return self._rows(view).schema
+
+    def _rows(self, view: Output) -> LifetimeRows:
+        return LifetimeRows(view.payload, self.time, view.mode, view.instants, view.delay)
 
     @cached_property
     def specs(self) -> tuple[ComponentSpec, ...]:
         """Return the spec of each component."""
-        rows = tuple(LifetimeRows(view.payload, self.time, view.mode) for view in self.views)
+        rows = tuple(map(self._rows, self.views))
         spilling = self.spilling
         traced = (1, 1.0) if spilling is None else (spilling.partitions, spilling.sample)
         return tuple(
@@ -251,7 +259,7 @@ def described(step: Step) -> str:
     match step:
         case Receive():
             what = f"receive edge {step.edge}"
-        case Map() | Stateful():
+        case Map() | Stateful() | Sole():
             what = step.text
         case JoinMany():
             what = f"{step.spec.text}, join {step.spec.number}"
