@@ -3,8 +3,8 @@
 Idea: the events of a shard are tuples as those of other frames, with the identity of the event,
 which orders events of equal time, until they settle. Frames of one kind, with or without peers,
 move together, so that an event's answers of all of them are one row: identity, then a column for
-each aggregate. Keys are not stored: the event itself has them, and `operators.dataflow.gather` brings
-both together.
+each aggregate. Keys are not stored: the event itself has them, and `operators.dataflow.gather`
+brings both together.
 
 Invariants:
 1. There is one row for each event, in the version whose watermark passes it, with the answers of
