@@ -76,6 +76,10 @@ test-kernels-plain: $(READY) ## run the tests of kernels as plain Python, for de
 test-slow: $(READY) ## run the tests marked slow
 	@$(WITH_SPARK) $(BIN)/python -m pytest -m "slow and not cluster" $(ARGS)
 
+.PHONY: test-random
+test-random: $(READY) ## run thousands of random queries in one process, and hundreds on Spark, beside oracles
+	@$(WITH_SPARK) $(SHORT_JVM) $(BIN)/python -m pytest tests/runtime/test_random_windows.py tests/runtime/test_spark_random.py $(ARGS)
+
 .PHONY: test-cluster
 test-cluster: $(READY) ## run the tests on a Spark cluster of several processes, with executors lost
 	@$(WITH_SPARK) $(BIN)/python -m pytest tests/cluster -m cluster $(ARGS)

@@ -23,6 +23,7 @@ from icestream.runtime.tables.current_table import CurrentTable
 from icestream.runtime.version.settings import Settings
 from tests.fixtures.dataflow_plans import SECOND, PlanStream
 from tests.fixtures.plans import INSTANT, QuickFiles
+from tests.suites.dataflow_conformance import open_dataflow
 
 EVENTS = pa.schema(
     [("k", pa.int64()), ("item", pa.int64()), ("x", pa.float64()), ("name", pa.string())]
@@ -185,10 +186,10 @@ def batch_of(flow: Dataflow, rows: pa.Table) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=flow.batch_schema)
 
 
-def flow_of(case: Case, mode: str = "now") -> Dataflow:
+def flow_of(case: Case, mode: str = "now", slack: int = SLACK) -> Dataflow:
     streams = [PlanStream.of(EVENTS), PlanStream.of(OTHERS, 1)]
     streams = [each.forever() if not case.life else each.window(case.life) for each in streams]
-    sources = (Source("a", SLACK), Source("b", SLACK))
+    sources = (Source("a", slack), Source("b", slack))
     made = case.make(*streams)
     return compiled(((made.node, mode),), {0: 0, 1: 1}, sources, (EVENTS, OTHERS), INSTANT)
 
@@ -315,6 +316,25 @@ def test_oracle_windows_are_in_the_table_while_they_are_open(
             assert asked.rows() == expected(text, pa.concat_tables(came), None)
             asked.restart()
     assert asked.rows() == expected(text, rows, None)
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("name", [each for each in CASES if each != "union"])
+def test_rows_are_a_function_of_the_events(name: str, tmp_path: Path) -> None:
+    found: list[tuple[int, Counter[str]]] = []
+    # without slack, in order, the watermark stands where events begin and end
+    for slack, batches in ((0, 1), (0, 9), (0, 40), (SLACK, 1), (SLACK, 12), (SLACK, 25)):
+        flow = flow_of(CASES[name], "append", slack)
+        dice, rows = np.random.default_rng(batches), events(7)
+        query = open_dataflow(flow, tmp_path / f"{slack} {batches}")
+        arriving = rows if slack == 0 or batches == 1 else shuffled(rows, dice)
+        parts = [query.feed([[batch_of(flow, each)]]) for each in cut(arriving, batches, dice)]
+        written = pa.concat_tables(parts).to_pylist()
+        found.append((slack, Counter(map(repr, written))))
+    first = dict(reversed(found))
+    for slack, each in found:
+        assert each == first[slack]
+        assert len(each) > 0
 
 
 def test_a_version_writes_at_most_the_keys_that_changed(tmp_path: Path) -> None:

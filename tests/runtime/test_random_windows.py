@@ -11,18 +11,25 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import pairwise
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from icestream.core.times import FURTHEST, LONGEST
 from icestream.operators.frames import operator as frames
 from icestream.operators.frames import tuples
+from icestream.plan.nodes.queries import WindowKind
+from icestream.plan.windows.frame import Frame
+from icestream.plan.windows.grid import Cumulative, Windows
+from icestream.plan.windows.session import Session
 from icestream.runtime.driver import Delivery
 from icestream.runtime.local import LocalQuery, Splits
-from tests.fixtures.plans import open_query
-from tests.suites.random_windows import Dice, RandomCase, draw, oracles, wrong_rows
+from tests.fixtures.plans import open_query, window_plan
+from tests.oracles.arrivals import Row
+from tests.suites.random_windows import SECOND, Dice, RandomCase, draw, oracles, wrong_rows
 from tests.suites.window_conformance import small_sizes
 
 
@@ -69,7 +76,9 @@ def _check(seed: int) -> list[str]:
     shards, small = dice.between(1, 4), dice.chance(0.6)
     restarts = dice.one((0.0, 0.4))
 
-    def compare(query: LocalQuery, deliveries: Sequence[Delivery], expected: list[list]) -> None:
+    def compare(
+        query: LocalQuery, deliveries: Sequence[Delivery], expected: list[list[Row]]
+    ) -> None:
         for number, view in enumerate(case.plan.views):
             found = wrong_rows(view, query.rows(deliveries, number), expected[number])
             wrong.extend(f"seed {seed}, {view}: {each}" for each in found[:3])
@@ -97,6 +106,40 @@ def _check(seed: int) -> list[str]:
 def _check_all(seeds: range) -> None:
     wrong = [each for seed in seeds for each in _check(seed)]
     assert not wrong, wrong[:20]
+
+
+ENDS: tuple[WindowKind, ...] = (
+    Windows(10 * SECOND, 2 * SECOND, -SECOND),
+    Windows(LONGEST, LONGEST // 4),
+    Cumulative(10 * SECOND, 2 * SECOND),
+    Frame(range=LONGEST),
+    Frame(rows=3, slide=LONGEST),
+    Session(LONGEST),
+)
+
+
+@pytest.mark.parametrize("windows", ENDS, ids=repr)
+def test_oracle_windows_reach_to_both_ends_of_the_calendar(
+    tmp_path: Path, windows: WindowKind
+) -> None:
+    plan = window_plan(windows=windows, slack=LONGEST)
+    case = RandomCase(0, plan, (), ())
+    (slow,) = oracles(case)
+    query = open_query(plan, str(tmp_path))
+    ends = [-FURTHEST, 1 - FURTHEST, -5, 0, 7, FURTHEST - 1, FURTHEST]
+    for times in (ends[:3], ends[3:], ends[::-1]):
+        count = len(times)
+        columns = [
+            pa.array(times).cast(plan.time),
+            pa.array([0] * count, pa.int32()),
+            pa.array([1] * count),
+            pa.array(np.arange(count) / 4),
+        ]
+        batch = pa.RecordBatch.from_arrays(columns, schema=plan.batch_schema)
+        found = query.feed([[batch]])
+        assert not wrong_rows(plan.views[0], found, slow.feed([[batch]]))
+    assert not wrong_rows(plan.views[0], query.flush(), slow.flush())
+    query.close()
 
 
 def test_the_same_seed_draws_the_same_case() -> None:

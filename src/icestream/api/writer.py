@@ -7,6 +7,8 @@ DataFrame. Icestream adds `memory`, `shards` and `parallelism`, and these option
 - `ticker`: an interval at which batches run even if no events arrive, so that pending work goes on.
 - `lateEvents`: a folder of Parquet files for events that arrived too late or without a time, as
   whole rows.
+- `onBadRow`: `fail`, the default, or `quarantine`: rows that a step or user code refuses go to the
+  folder of `lateEvents` with the reason, and the query goes on.
 - `exchange`: how tasks exchange entries: `files` on a disk that all hosts share; otherwise
   `shuffle` or, for queries of several components, `storage`, files in the checkpoint.
 - `input`: `rows` to take events from the JVM even if tasks could read the files themselves.
@@ -17,7 +19,8 @@ DataFrame. Icestream adds `memory`, `shards` and `parallelism`, and these option
 - `storage.*`: options of the object store: `storage.endpoint`, `storage.region` and all others that
   obstore has; `storage.cache`, the bytes of copies on the local disk of each host.
 - `compression.log`: `lz4` or `zstd`, for segments of the log.
-- `cold.classifier`: which groups are evicted first: `clock`, `lfu`, `plain-lfu` or `smoothing`.
+- `cold.classifier`: which groups are evicted first: `clock`, `lfu`, `plain-lfu` or `smoothing`;
+  `cold.classifier.groups-1`: the same for one sub-query, by its number in its component.
 - `cold.targets`: how evictions are divided among sub-queries: `proportional` or `benefit`.
 - `durability`: for groups of events: `log` (the default) writes every batch to the log; `evict`
   writes only evicted state, and a restart replays the source.
@@ -60,7 +63,8 @@ from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.nodes.queries import SOURCE, Computation, Plan
 from icestream.plan.nodes.updates import Updates
 from icestream.runtime.driver import Delivery, Driver, least_memory
-from icestream.runtime.ingest.reception import KEPT, REASON, SOURCE_NAME
+from icestream.runtime.exchange.refused_rows import REASON, ROW, SOURCE_NAME, refused_columns
+from icestream.runtime.ingest.reception import KEPT
 from icestream.runtime.ingest.source import sources_of
 from icestream.runtime.spark.query import Query
 from icestream.runtime.spark.remote import EXCLUSIVE, RemoteFiles
@@ -86,6 +90,7 @@ from icestream.runtime.tables.append_table import AppendTable
 from icestream.runtime.tables.current_table import CurrentTable
 from icestream.runtime.tables.delta import DeltaUpsertTable
 from icestream.runtime.tables.layout import TableFiles, TableStorage
+from icestream.runtime.version.disk_use import COPIES
 from icestream.runtime.version.history import QueryHistory
 from icestream.runtime.version.lease import Lease
 from icestream.runtime.version.scaling import spare_shards
@@ -114,6 +119,7 @@ _OWN_OPTIONS = (
     "input",
     "lateEvents",
     "localDir",
+    "onBadRow",
     "plan",
     "rebalance",
     "stateLocation",
@@ -121,8 +127,9 @@ _OWN_OPTIONS = (
     "ticker",
     "ui",
 )
-#: start of the options of an object store
+#: start of the options of an object store, and of those of the classifier of one sub-query
 _STORAGE = "storage."
+_CLASSIFIER = "cold.classifier."
 #: environment variable with the default of `option("ui", ...)`
 SHOWN = "ICESTREAM_UI"
 _TRIGGERS = ("processingTime", "availableNow", "once")
@@ -167,6 +174,8 @@ class StreamWriter:
     _trigger: dict[str, Any] = field(default_factory=dict)
     _partition_by: tuple[str, ...] = ()
     _memory: int = parse_bytes(DEFAULT_MEMORY)
+    #: bytes of disk; None for any number
+    _disk: int | None = None
     _shards: int | None = None
     _parallelism: int | tuple[int, int] | None = None
     _callback: Callback | None = None
@@ -291,6 +300,17 @@ class StreamWriter:
             >>> writer = kpis.writeStream.memory("512 MB")
         """
         return replace(self, _memory=parse_bytes(size))
+
+    def disk(self, size: str | int) -> StreamWriter:
+        """Set how many bytes log, exchange and caches may take on disk; by default any number.
+
+        A query that needs more stops before it commits, and goes on where it stopped once it is
+        started with more.
+
+        Examples:
+            >>> writer = kpis.writeStream.memory("512 MB").disk("200 GB")
+        """
+        return replace(self, _disk=parse_bytes(size))
 
     def shards(self, count: int) -> StreamWriter:
         """Set the number of shards, the units of state; it stays fixed for the checkpoint.
@@ -474,13 +494,29 @@ class StreamWriter:
 
     def _late_sink(self) -> FileSink | None:
         """Return the table of refused rows: those that arrived too late, or without a time."""
-        folder, columns = self._options.get("lateEvents"), _refused_columns(self._built)
-        if folder is None or self._built.kept is None:
+        folder = self._options.get("lateEvents")
+        columns = _refused_columns(self._built, bad=self._quarantines)
+        if folder is None or (self._built.kept is None and not self._quarantines):
             return None
         writer = self._identity("late")
         return FileSink(
             self._spark, "parquet", folder, (), {}, columns, writer, LATE_VIEW, self._table_files
         )
+
+    @property
+    def _quarantines(self) -> bool:
+        """Return whether bad rows are stored; by default they end the query."""
+        chosen = self._options.get("onBadRow", "fail")
+        if chosen not in ("fail", "quarantine"):
+            msg = f"option 'onBadRow' must be 'fail' or 'quarantine'; got {chosen!r}"
+            raise DefinitionError(msg)
+        if chosen == "quarantine" and "lateEvents" not in self._options:
+            msg = (
+                "option 'onBadRow' is 'quarantine', but bad rows have no place: set "
+                ".option('lateEvents', <folder>)"
+            )
+            raise DefinitionError(msg)
+        return chosen == "quarantine"
 
     def _checkpoint(self) -> str:
         """Return the folder of the query: an option, or a subfolder of Spark's default location."""
@@ -560,13 +596,15 @@ class StreamWriter:
         """Return the files of a table; what is written there need not be kept on the local disk."""
         if store_scheme(place) is None:
             return TableFiles()
-        return StoreFiles(self._storage, f"{self._local_folder(place)}.copies", 0)
+        return StoreFiles(self._storage, f"{self._local_folder(place)}{COPIES}", 0)
 
     def _files(self, state: str) -> Files:
         """Return the files at a location."""
         limit = parse_bytes(self._options.get(f"{_STORAGE}cache", LIMIT))
         if store_scheme(state) is not None:
-            return StoreFiles(self._storage, f"{self._local_folder(state)}.copies", limit)
+            # copies leave room on the disk for what must be there
+            most = limit if self._disk is None else min(limit, self._disk // 4)
+            return StoreFiles(self._storage, f"{self._local_folder(state)}{COPIES}", most)
         places = [state, *(self._options.get(name, "") for name in ("path", "lateEvents"))]
         if self._storage and self._format != "iceberg" and not any(map(store_scheme, places)):
             msg = f"options 'storage.*' are for object stores, but the state is at {state}"
@@ -630,13 +668,22 @@ class StreamWriter:
             local=self._local_folder(state),
             budget=self._memory,
             shards=shards,
+            disk=self._disk,
             parallelism=self._number_of_tasks(shards),
             interval=None if not every else parse_interval(every) / 1_000_000 or None,
             rebalance=rebalance == "auto",
             codec=codec,
             ticker=self._ticks,
             exchange_in_storage=self._exchange() == "storage",
+            refused=self._stored_bad_rows(),
         )
+
+    def _stored_bad_rows(self) -> pa.Schema | None:
+        """Return the columns of stored bad rows; None if these end the query."""
+        if not self._quarantines:
+            return None
+        kept = self._built.kept
+        return refused_columns(None if kept is None else to_arrow_schema(kept, timezone="UTC"))
 
     def _planned(self, plan: Computation, modes: Sequence[str]) -> Computation:
         """Return a plan with the options applied to it."""
@@ -662,7 +709,13 @@ class StreamWriter:
         """Return the options for cold state."""
         durability: Any = self._options.get("durability", "log")
         rule: Any = self._options.get("cold.targets", "proportional")
-        policy = Policy(classifier=self._options.get("cold.classifier", "clock"), targets=rule)
+        single = {
+            name.removeprefix(_CLASSIFIER): choice
+            for name, choice in self._options.items()
+            if name.startswith(_CLASSIFIER)
+        }
+        usual = self._options.get("cold.classifier", "clock")
+        policy = Policy(classifier=usual, classifiers=single, targets=rule)
         return ColdOptions(StoreOptions(durability=durability), policy)
 
     def _executor(self, events: DataFrame, files: Files, settings: Settings) -> Executor[DataFrame]:
@@ -736,6 +789,7 @@ def start(
     *writers: StreamWriter,
     checkpointLocation: str,
     memory: str | int = DEFAULT_MEMORY,
+    disk: str | int | None = None,
     shards: int | None = None,
     parallelism: int | tuple[int, int] | None = None,
     queryName: str | None = None,
@@ -751,6 +805,7 @@ def start(
         *writers: what `result.writeStream` returned, each with its sink.
         checkpointLocation: the folder of the query.
         memory: bytes on a host for all results together.
+        disk: bytes of disk for log, exchange and caches; by default any number.
         shards: the number of shards, the units of state.
         parallelism: the number of tasks that run them, or the minimum and the maximum.
         queryName: the name of the query.
@@ -770,7 +825,7 @@ def start(
     """
     _check_writers(writers)
     lead = writers[0].option("checkpointLocation", checkpointLocation).memory(memory)
-    lead = lead.options(**options)
+    lead = lead.options(**options) if disk is None else lead.options(**options).disk(disk)
     lead = replace(lead, _shards=shards, _parallelism=parallelism, _name=queryName)
     lead = lead.trigger(**trigger) if trigger else lead
     sinks = [each._sink(number, lead) for number, each in enumerate(writers)]
@@ -788,9 +843,14 @@ def _check_writers(writers: Sequence[object]) -> None:
             msg = f"ice.start takes what result.writeStream returns; got {type(each).__name__}"
             raise DefinitionError(msg)
         own = sorted(filter(_is_own, each._options))
-        scale = each._shards or each._parallelism or each._memory != parse_bytes(DEFAULT_MEMORY)
+        scale = (
+            each._shards
+            or each._parallelism
+            or each._disk
+            or each._memory != parse_bytes(DEFAULT_MEMORY)
+        )
         if own or each._trigger or scale:
-            said = [*own, *each._trigger] or ["memory, shards or parallelism"]
+            said = [*own, *each._trigger] or ["memory, disk, shards or parallelism"]
             msg = (
                 f"a writer that is started with others sets {', '.join(said)}, which belongs to "
                 "the whole query: pass it to ice.start"
@@ -881,7 +941,7 @@ def _run(
                 spark,
                 files,
                 delivery.late,
-                _refused_columns(built),
+                _refused_columns(built, bad=lead._quarantines),
                 tables=written,
                 storage=lead._table_files,
             )
@@ -924,10 +984,11 @@ def _statements(outputs: Sequence[tuple[StreamWriter, Sink]]) -> list[Statement]
     return statements
 
 
-def _refused_columns(built: BuiltQuery[Computation]) -> StructType:
-    """Return the columns of refused rows: all of their sources', then source and reason."""
+def _refused_columns(built: BuiltQuery[Computation], *, bad: bool) -> StructType:
+    """Return the columns of refused rows: all of their sources', then source, reason and text."""
     kept = built.kept if built.kept is not None else StructType()
-    return StructType([*kept, *(StructField(name, StringType()) for name in (SOURCE_NAME, REASON))])
+    texts = (SOURCE_NAME, REASON, ROW) if bad else (SOURCE_NAME, REASON)
+    return StructType([*kept, *(StructField(name, StringType()) for name in texts)])
 
 
 def _kept_columns(kept: StructType) -> pa.Schema:
@@ -959,7 +1020,7 @@ def _location(chosen: str) -> str:
 
 def _is_own(option: str) -> bool:
     """Return whether an option is not one of the sink."""
-    return option in _OWN_OPTIONS or option.startswith(_STORAGE)
+    return option in _OWN_OPTIONS or option.startswith((_STORAGE, _CLASSIFIER))
 
 
 def _for_spark(location: str) -> str:

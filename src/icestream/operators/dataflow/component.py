@@ -33,6 +33,7 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ids, Mask
 from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.operators.bad_rows import BadRows, mapped
 from icestream.operators.dataflow.join_step import JoinStores
 from icestream.operators.dataflow.join_traces import Traces
 from icestream.operators.dataflow.results import ResultBuffer
@@ -397,7 +398,10 @@ class ComponentOperator:
                 yield from self._settle(watermark)
 
     def _pass_on(self, number: int, made: pa.RecordBatch, watermark: Micros) -> Iterator[Emitted]:
-        """Pass the output of a step to the next steps."""
+        """Pass the output of a step to the next steps; rows that it refused leave at once."""
+        if isinstance(made, BadRows):
+            yield 0, made
+            return
         if made.num_rows == 0:
             return
         for consumer, port in self._spec.consumers[number]:
@@ -408,7 +412,8 @@ class ComponentOperator:
     ) -> Iterator[Emitted]:
         match step := self._spec.steps[number]:
             case Map():
-                yield from self._pass_on(number, step.change(changes), watermark)
+                for made in mapped(step.text, changes, step.change):
+                    yield from self._pass_on(number, made, watermark)
             case Merge():
                 yield from self._pass_on(number, changes, watermark)
             case Regroup():

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.arrays import Ints
+from icestream.operators.bad_rows import BadRows, mapped
 from icestream.operators.dataflow.steps import regrouped
 from icestream.operators.folding.columns import ARRIVAL, BATCH, ArrivalNumbers
 from icestream.operators.lifetimes.changes import changes_of
@@ -75,8 +76,15 @@ class DataflowIngest:
         routing: Routing,
         out: ExchangeWriter,
     ) -> int:
-        for change in edge.maps:
-            changes = change(changes)
+        for text, change in zip(edge.texts[-len(edge.maps) :], edge.maps, strict=True):
+            rows, changes = changes, changes.slice(0, 0)
+            for made in mapped(text, rows, change):
+                if isinstance(made, BadRows):
+                    out.quarantine.take(made)
+                else:
+                    changes = made
+            if changes.num_rows == 0:
+                return 0
         if changes.num_rows == 0:
             return 0
         for shard, cut in routing.cut(number, regrouped(changes, edge.keys, edge.payload)):
