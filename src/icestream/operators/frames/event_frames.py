@@ -1,10 +1,10 @@
 """Frames of single events: each event learns what its frames hold, under its own identity.
 
 Idea: the events of a shard are tuples as those of other frames, with the identity of the event,
-which orders events of equal time, until they settle. Frames with peers move together, and so do
-those without, so that an event's answers are one row: identity, then a column for each aggregate.
-Keys are not stored: the event itself has them, and `operators.dataflow.gather` brings
-both together.
+which orders events of equal time, until they settle. Frames of one kind, with or without peers,
+move together, so that an event's answers of all of them are one row: identity, then a column for
+each aggregate. Keys are not stored: the event itself has them, and `operators.dataflow.gather`
+brings both together.
 
 Invariants:
 1. There is one row for each event, in the version whose watermark passes it, with the answers of
