@@ -33,6 +33,7 @@ help: ## explain the targets
 
 $(READY): | pyproject.toml
 	@tools/setup.sh .venv -e '.[dev]'
+	@$(BIN)/icestream warm
 	@rm -f .venv/.ready-* && touch $@
 
 # the site reads the sources and imports nothing of them
@@ -74,6 +75,10 @@ test-kernels-plain: $(READY) ## run the tests of kernels as plain Python, for de
 .PHONY: test-slow
 test-slow: $(READY) ## run the tests marked slow
 	@$(WITH_SPARK) $(BIN)/python -m pytest -m "slow and not cluster" $(ARGS)
+
+.PHONY: test-random
+test-random: $(READY) ## run thousands of random queries in one process, and hundreds on Spark, beside oracles
+	@$(WITH_SPARK) $(SHORT_JVM) $(BIN)/python -m pytest tests/runtime/test_random_windows.py tests/runtime/test_spark_random.py $(ARGS)
 
 .PHONY: test-cluster
 test-cluster: $(READY) ## run the tests on a Spark cluster of several processes, with executors lost

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 from collections.abc import Iterator
@@ -16,21 +15,6 @@ if TYPE_CHECKING:
 
 
 ROOT = Path(__file__).resolve().parents[1]
-
-
-def compiled_kernels() -> Path:
-    """Return a folder for machine code that lasts until a kernel changes.
-
-    Numba looks for changes in the file of a kernel only, not in those of the kernels it calls.
-    """
-    sources = sorted((ROOT / "src" / "icestream" / "kernels").rglob("*.py"))
-    content = hashlib.sha256(b"".join(source.read_bytes() for source in sources))
-    return ROOT / "build" / "kernels" / content.hexdigest()[:16]
-
-
-# before numba is imported: kernels are compiled once for all processes of all tests, those of
-# pytest, those that tests start, and Spark's
-os.environ.setdefault("NUMBA_CACHE_DIR", str(compiled_kernels()))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -32,9 +32,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from bench.adaptation.operators_of_state import OPERATORS
 from bench.harness import scratch, workspace
 from bench.processes import results
 from bench.registry import Bar, Bench, Figures, Measurement, ProgressLog, Size
+from bench.safety.process_memory import CONSTANT as WORKER_CONSTANT
+from bench.safety.process_memory import WORKERS, KindOfState
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.plan.lower import window_spec
 from icestream.plan.nodes.queries import Plan, Source
@@ -136,6 +139,13 @@ CASES = {
 }
 
 
+#: every kind of state, until its log is ten times the budget
+KINDS = {
+    Size.SMALL: tuple(KindOfState(name, 8 << 20, 100_000, 12, 60.0) for name in OPERATORS),
+    Size.FULL: tuple(KindOfState(name, 64 << 20, 250_000, 48, 600.0) for name in OPERATORS),
+}
+
+
 def run_case(case: Case, folder: str) -> dict[str, Any]:
     """Run a case in this process; result files are linked to `folder`/results."""
     warm = Case(case.name, 2 << 20, 200, case.range, case.slide, case.range + 4, 1, 4)
@@ -233,7 +243,7 @@ def measure(size: Size, progress: ProgressLog) -> Measurement:
     """Run every case in a process of its own, then compare its rows."""
     cases = CASES[size]
     figures: dict[str, Any] = {}
-    progress.plan(2 * len(cases))
+    progress.plan(2 * len(cases) + len(KINDS[size]))
     for case in cases:
         progress.step(f"{case.name}: running")
         folder = scratch(workspace(), f"budget-{case.name}")
@@ -245,7 +255,27 @@ def measure(size: Size, progress: ProgressLog) -> Measurement:
         figure["wrong_rows"], figure["rows"] = differences(case, folder / "results")
         figures[case.name] = figure
         shutil.rmtree(folder)
-    return Measurement(figures, judge(figures))
+    bars = judge(figures)
+    kinds = {}
+    for kind in KINDS[size]:
+        progress.step(f"{kind.name}: memory of the workers")
+        folder = scratch(workspace(), "budget-workers")
+        command = [sys.executable, "-m", "bench.safety.process_memory"]
+        (kinds[kind.name],) = results(
+            command, {"kind": asdict(kind), "folder": str(folder)}, limit=LIMIT
+        )
+        shutil.rmtree(folder)
+    return Measurement({**figures, "workers": kinds}, (*bars, *judge_workers(kinds)))
+
+
+def judge_workers(kinds: Figures) -> tuple[Bar, ...]:
+    """Compare what state adds to the workers with the budget and a constant for each worker."""
+    bars = []
+    for name, run in kinds.items():
+        excess = run["added_bytes"] - run["budget_bytes"]
+        most = WORKERS * WORKER_CONSTANT >> 20
+        bars.append(Bar.at_most(f"{name}: workers' excess MB", most, excess / (1 << 20)))
+    return tuple(bars)
 
 
 def judge(figures: Figures) -> tuple[Bar, ...]:

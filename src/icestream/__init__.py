@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         covar_samp,
         every,
         first,
+        lag,
         last,
         max,
         max_by,
@@ -56,6 +57,8 @@ if TYPE_CHECKING:
         mode,
         percentile,
         percentile_approx,
+        rank,
+        row_number,
         some,
         stddev,
         stddev_pop,
@@ -73,7 +76,6 @@ if TYPE_CHECKING:
     from icestream.api.state import read_state, write_state
     from icestream.api.stream import Stream, Windowed, rows, stream
     from icestream.api.writer import StreamWriter, start
-    from icestream.operators.dataflow.stores import ColdOptions
     from icestream.operators.object_aggregates.user_aggregates import UserAggregate
     from icestream.operators.process.declarations import (
         ListState,
@@ -100,8 +102,9 @@ _HOMES = {
     "icestream.api.functions": (
         "any_value approx_count_distinct approx_percentile approx_top_k avg bool_and bool_or "
         "collect_list collect_set corr count count_distinct count_if covar_pop covar_samp "
-        "every first last max max_by mean median min min_by mode percentile percentile_approx "
-        "some stddev stddev_pop stddev_samp sum user var_pop var_samp variance weighted_avg"
+        "every first lag last max max_by mean median min min_by mode percentile percentile_approx "
+        "rank row_number some stddev stddev_pop stddev_samp sum user var_pop var_samp variance "
+        "weighted_avg"
     ),
     "icestream.api.jobs": "Tuples job",
     "icestream.api.joins": "join",
@@ -109,7 +112,6 @@ _HOMES = {
     "icestream.api.state": "read_state write_state",
     "icestream.api.stream": "Stream Windowed rows stream",
     "icestream.api.writer": "StreamWriter start",
-    "icestream.operators.dataflow.stores": "ColdOptions",
     "icestream.operators.object_aggregates.user_aggregates": "UserAggregate",
     "icestream.operators.process.declarations": (
         "ListState MapState ObjectState TableState ValueState pickled"
@@ -125,7 +127,6 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
-    "ColdOptions",
     "Events",
     "JobStatistics",
     "JobWindow",
@@ -164,6 +165,7 @@ __all__ = [
     "first",
     "job",
     "join",
+    "lag",
     "last",
     "local_session",
     "max",
@@ -176,7 +178,9 @@ __all__ = [
     "percentile",
     "percentile_approx",
     "pickled",
+    "rank",
     "read_state",
+    "row_number",
     "rows",
     "settings",
     "some",

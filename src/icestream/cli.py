@@ -160,6 +160,23 @@ def sql(
     )
 
 
+@app.command("warm")
+@reported
+def warm_command(
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="Processes that compile; one per core by default.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress bar.")] = False,
+) -> None:
+    """Compile all kernels now, so that the first query starts at once.
+
+    Run it when you build an image: machine code is stored below XDG_CACHE_HOME or ~/.cache.
+    """
+    from icestream.commands.warm import warm
+
+    typer.echo(warm(processes, quiet=quiet))
+
+
 @app.command()
 @reported
 def plan(

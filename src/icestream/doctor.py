@@ -77,6 +77,7 @@ def examine(folder: Path) -> list[Finding]:
         check_java(),
         check_cores(),
         check_memory(),
+        check_process(),
         check_space(folder),
         measure_disk(folder, size=PROBE_BYTES, syncs=SYNCS),
     ]
@@ -159,6 +160,24 @@ def check_memory(limit_file: Path = Path("/sys/fs/cgroup/memory.max")) -> Findin
         advice = f"free memory: Spark and a small query need about {format_bytes(LEAST_MEMORY)}"
         return Finding("memory", Health.WARNING, found, advice, values)
     return Finding("memory", Health.FINE, found, values=values)
+
+
+def check_process() -> Finding:
+    """Measure what a worker takes besides the memory of queries: interpreter and libraries."""
+    program = (
+        "import icestream.runtime.version.task, icestream.runtime.version.process_memory as m; "
+        "print(m.resident())"
+    )
+    try:
+        run = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True
+        )
+        size = int(run.stdout)
+    except (OSError, ValueError, subprocess.SubprocessError):
+        advice = "run 'python -c \"import icestream\"' to see why a process does not start"
+        return Finding("process", Health.FAILURE, "a worker process does not start", advice)
+    found = f"a worker takes {format_bytes(size)} besides the memory of its query"
+    return Finding("process", Health.FINE, found, values={"constant": size})
 
 
 def _memory_limit(limit_file: Path) -> int | None:

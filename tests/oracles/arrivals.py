@@ -32,9 +32,11 @@ class ArrivalOracle(ABC):
         """Process one batch and return the rows that become final."""
         before = self.watermark
         for batch in (batch for split in splits for batch in split):
-            times = batch.column(TIME).cast(pa.int64()).to_pylist()
-            sources = batch.column(SOURCE).to_pylist()
-            for time, source, event in zip(times, sources, batch.to_pylist(), strict=True):
+            # as numbers: Python's own times end with the year 9999
+            whole = batch.column(TIME).cast(pa.int64())
+            place = batch.schema.get_field_index(TIME)
+            for event in batch.set_column(place, TIME, whole).to_pylist():
+                time, source = event[TIME], event[SOURCE]
                 if time is not None:
                     seen = self._seen[source]
                     self._seen[source] = time if seen is None else max(seen, time)

@@ -25,6 +25,7 @@ from icestream.plan.nodes.queries import TIME, Plan
 from icestream.plan.windows.frame import Frame, RowsSlide
 from tests.oracles.answers import answer
 from tests.oracles.arrivals import ArrivalOracle, Row
+from tests.oracles.grid import plain
 
 #: more events than any test has at one time
 _TIES = 4096
@@ -63,7 +64,7 @@ class ObviousFrames(ArrivalOracle):
             self.late += 1
             return
         for events, grouping in zip(self._events, self._view.groupings, strict=True):
-            key = [_plain(event[f"k{i}"]) if i in grouping else None for i in self._view.keys]
+            key = [plain(event[f"k{i}"]) if i in grouping else None for i in self._view.keys]
             ids = [self._view.grouping_id(grouping)] if self._view.tells_grouping else []
             events.append(_Event(time, self._arrived, (*key, *ids), event))
 
@@ -181,12 +182,7 @@ def _numbered(rows: Iterable[Row], keys: int) -> list[Row]:
     seen: Counter[str] = Counter()
     numbered = []
     for row in rows:
-        place = repr(tuple(map(_plain, row[: 1 + keys])))
+        place = repr(tuple(map(plain, row[: 1 + keys])))
         numbered.append((row[0], seen[place], *row[1:]))
         seen[place] += 1
     return numbered
-
-
-def _plain(value: Any) -> Any:
-    """Map keys that are equal for Spark to equal values."""
-    return value + 0.0 if isinstance(value, float) else value

@@ -127,17 +127,17 @@ def _following(windows: Windows | Cumulative, start: Micros, end: Micros) -> tup
 
 
 def _keys(plan: Plan, view: View, event: dict[str, Any]) -> Iterator[Row]:
-    values = tuple(_plain(event[f"k{i}"]) for i in range(len(plan.keys)))
+    values = tuple(plain(event[f"k{i}"]) for i in range(len(plan.keys)))
     for chosen in view.groupings:
         masked = tuple(values[i] if i in chosen else None for i in view.keys)
         yield (*masked, view.grouping_id(chosen)) if view.tells_grouping else masked
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Map keys that are equal for Spark to equal dict keys."""
     if isinstance(value, float):
         return _NAN if math.isnan(value) else value + 0.0
-    return value
+    return tuple(value.items()) if isinstance(value, dict) else value
 
 
 def rows_of(tables: pa.Table | Iterable[pa.Table]) -> list[Row]:
@@ -179,7 +179,7 @@ def same_multiset(found: Iterable[Row], expected: Iterable[Row]) -> bool:
 def _by_key(rows: Iterable[Row], keys: int) -> dict[Row, list[Row]]:
     grouped: dict[Row, list[Row]] = {}
     for row in rows:
-        grouped.setdefault(tuple(_plain(value) for value in row[: 2 + keys]), []).append(row)
+        grouped.setdefault(tuple(plain(value) for value in row[: 2 + keys]), []).append(row)
     return grouped
 
 
@@ -192,7 +192,7 @@ def _agree(a: Any, b: Any, tolerance: float) -> bool:
         return math.isclose(a, b, rel_tol=tolerance, abs_tol=tolerance)
     if isinstance(a, Decimal) and isinstance(b, Fraction):
         return Fraction(a) == b
-    if _plain(a) == _plain(b):
+    if plain(a) == plain(b):
         return type(a) is type(b) or not isinstance(a, float | bool)
     return False
 

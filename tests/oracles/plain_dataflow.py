@@ -20,6 +20,7 @@ import pyarrow as pa
 from icestream.core.arrays import Ids, Ints, Mask
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.operators.dataflow.component import ComponentOperator
+from icestream.operators.dataflow.sole_step import SoleStepComponent
 from icestream.operators.dataflow.sorted_changes import between, by_group
 from icestream.operators.dataflow.spec import ComponentSpec
 from icestream.operators.dataflow.steps import regrouped
@@ -30,6 +31,7 @@ from icestream.plan.nodes.queries import SOURCE, TIME
 from icestream.runtime.local import Splits
 from icestream.state.groups.spec import Groups, Synopsis
 from tests.oracles.plain_groups import PlainGroups
+from tests.oracles.plain_over import plain_step
 
 
 class PlainStores:
@@ -83,6 +85,8 @@ class PlainStores:
 def plain_component(spec: ComponentSpec) -> ComponentOperator:
     """Return a component on plain stores."""
     shard = cast("Shard", SimpleNamespace(arena=SimpleNamespace(header={})))
+    if spec.sole is not None:
+        return SoleStepComponent(spec, shard, plain_step(spec.sole))
     return ComponentOperator(spec, shard, PlainStores(spec.groupings))
 
 
@@ -111,10 +115,13 @@ class PlainDataflow:
         self._plan = plan
         self._components = [plain_component(spec) for spec in plan.specs]
         self._watermark = MINUS_INFINITY
+        #: batches and events so far
+        self._arrived = [0, 0]
         self._seen: list[Micros | None] = [None] * len(plan.sources)
 
     def feed(self, splits: Splits) -> list[pa.RecordBatch]:
         """Process a batch and return the rows of the first view."""
+        self._arrived = [self._arrived[0] + 1, 0]
         inputs = ChangeLists()
         for split in splits:
             for batch in split:
@@ -146,14 +153,17 @@ class PlainDataflow:
             payload = pa.RecordBatch.from_arrays(columns, schema=schema)
             instants = times[chosen]
             ones = np.ones(len(chosen), dtype=np.int64)
-            nobody = np.zeros(len(chosen), dtype=np.uint64)
-            events = changes_of(payload, instants, instants + 1, ones, nobody, nobody)
+            batch_number = np.full(len(chosen), self._arrived[0], dtype=np.uint64)
+            arrival = (self._arrived[1] + chosen).astype(np.uint64)
+            events = changes_of(payload, instants, instants + 1, ones, batch_number, arrival)
             for edge_number, edge in enumerate(self._plan.edges):
                 if edge.source == number:
                     changes = events
                     for change in edge.maps:
                         changes = change(changes)
-                    inputs.lists[edge_number].append(regrouped(changes, edge.keys))
+                    sent = regrouped(changes, edge.keys, edge.payload)
+                    inputs.lists[edge_number].append(sent)
+        self._arrived[1] += batch.num_rows
 
     def _run(self, inputs: ChangeLists, reached: Micros) -> list[pa.RecordBatch]:
         rows = []

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icestream.core.times import INFINITY, Micros
+from icestream.operators.bad_rows import BadRows
 from icestream.operators.lifetimes.changes import LifetimeOperator, changes_of
 from icestream.operators.process.declarations import ObjectState
 from icestream.operators.process.per_group import (
@@ -61,10 +62,23 @@ def changes_of_steps(steps: Sequence[InputRow]) -> pa.RecordBatch:
     return changes_of(payload, times, times + 1, np.ones_like(times), users, users)
 
 
+def accepted(made: Iterable[pa.RecordBatch | BadRows]) -> list[pa.RecordBatch]:
+    """Return what an operator made; raise if it refuses a row, as a query does by default."""
+    found = []
+    for each in made:
+        if isinstance(each, BadRows):
+            raise each.error
+        found.append(each)
+    return found
+
+
 def counted(changes: Iterable[pa.RecordBatch]) -> Counter[tuple[Any, ...]]:
     """Return changes as a bag."""
     return Counter(
-        tuple(row.values()) for batch in changes if batch is not None for row in batch.to_pylist()
+        tuple(row.values())
+        for batch in accepted(changes)
+        if batch is not None
+        for row in batch.to_pylist()
     )
 
 

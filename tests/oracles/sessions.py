@@ -8,7 +8,6 @@ These are Spark's rules for `session_window` in append mode, one rule per line.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,9 +17,7 @@ from icestream.plan.nodes.queries import Plan
 from icestream.plan.windows.session import Session
 from tests.oracles.answers import answer
 from tests.oracles.arrivals import ArrivalOracle, Row
-
-#: one object, so that all NaN are one key of a dict
-_NAN = math.nan
+from tests.oracles.grid import plain
 
 
 @dataclass
@@ -63,7 +60,7 @@ class ObviousSessions(ArrivalOracle):
 
     def _keys(self, event: dict[str, Any]) -> Iterator[Row]:
         for grouping in self._view.groupings:
-            key = [_plain(event[f"k{i}"]) if i in grouping else None for i in self._view.keys]
+            key = [plain(event[f"k{i}"]) if i in grouping else None for i in self._view.keys]
             ids = [self._view.grouping_id(grouping)] if self._view.tells_grouping else []
             yield (*key, *ids)
 
@@ -80,10 +77,3 @@ class ObviousSessions(ArrivalOracle):
         events = [event for _, event in sorted(closed.events, key=lambda each: each[0])]
         answers = [answer(each, events, self._plan.types) for each in self._view.aggregates]
         return (closed.start, closed.end, *key, *answers)
-
-
-def _plain(value: Any) -> Any:
-    """Map keys that are equal for Spark to equal dict keys."""
-    if isinstance(value, float):
-        return _NAN if math.isnan(value) else value + 0.0
-    return tuple(value.items()) if isinstance(value, dict) else value

@@ -39,6 +39,8 @@ KINDS: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
     (pa.list_(pa.int64()), st.lists(st.none() | _INTS, max_size=5)),
     (pa.large_list(pa.float32()), st.lists(st.floats(width=32, allow_nan=False), max_size=5)),
     (pa.list_(pa.bool_()), st.lists(st.none() | st.booleans(), max_size=9)),
+    (pa.list_(pa.string()), st.lists(st.none() | _TEXT, max_size=4)),
+    (pa.list_(pa.large_binary()), st.lists(st.none() | st.binary(max_size=9), max_size=4)),
     (
         pa.struct([("x", pa.int16()), ("y", pa.struct([("z", pa.string())]))]),
         st.fixed_dictionaries(
@@ -144,7 +146,7 @@ def test_nan_and_minus_zero_keep_their_bits() -> None:
     "kind",
     [
         pa.dictionary(pa.int32(), pa.string()),
-        pa.list_(pa.string()),
+        pa.list_(pa.decimal128(20, 3)),
         pa.map_(pa.string(), pa.int64()),
         pa.struct([("deep", pa.list_(pa.list_(pa.int64())))]),
     ],

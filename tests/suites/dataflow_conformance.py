@@ -96,11 +96,13 @@ def _values(
 def bag_of_rows(flow: Dataflow, rows: pa.Table) -> Bag:
     """Return the bag that result rows add up to."""
     bag: Bag = Counter()
-    lifetimes = rows.column(LIFETIME).combine_chunks()
-    starts, ends = (
-        lifetimes.field(edge).cast(pa.int64()).fill_null(INFINITY).to_pylist()
-        for edge in ("start", "end")
-    )
+    starts = ends = [0] * len(rows)
+    if LIFETIME in rows.schema.names:
+        lifetimes = rows.column(LIFETIME).combine_chunks()
+        starts, ends = (
+            lifetimes.field(edge).cast(pa.int64()).fill_null(INFINITY).to_pylist()
+            for edge in ("start", "end")
+        )
     payload = [rows.column(name).to_pylist() for name in flow.views[0].payload.names]
     counts = rows.column(CHANGE).to_pylist() if CHANGE in rows.schema.names else [1] * len(rows)
     for start, end, count, *values in zip(starts, ends, counts, *payload, strict=True):

@@ -22,12 +22,21 @@ from icestream.plan.events.needed_columns import needed_columns
 from icestream.plan.events.queries import compiled
 from icestream.plan.nodes.events import Node
 from icestream.plan.nodes.queries import SOURCE, TIME
+from icestream.plan.windows.grid import Cumulative, Windows
 
 
 def built(
-    node: Node, sources: Mapping[int, StreamInput], mode: str, *, whole: bool = False
+    node: Node,
+    sources: Mapping[int, StreamInput],
+    mode: str,
+    windows: Windows | Cumulative | None = None,
+    *,
+    whole: bool = False,
 ) -> BuiltQuery[Dataflow]:
-    """Return the projection of the sources, by tag, and the dataflow, for an output mode."""
+    """Return the projection of the sources, by tag, and the dataflow, for an output mode.
+
+    `windows` are those that events are copied into.
+    """
     parts = list(sources.values())
     needed = needed_columns(node)
     columns = [needed[tag] for tag in sources]
@@ -38,6 +47,7 @@ def built(
         sources_of(parts),
         tuple(columns),
         arrow_type(frames[0].schema[0].dataType, parts[0].time),
+        windows,
     )
     rows = StructType(
         [
@@ -45,7 +55,7 @@ def built(
             for each in plan.results(plan.views[0])
         ]
     )
-    again = partial(built, node, sources, mode, whole=True)
+    again = partial(built, node, sources, mode, windows, whole=True)
     return reading(parts, columns, plan, (rows,), again, whole=whole)
 
 

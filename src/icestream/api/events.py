@@ -14,17 +14,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import count
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import pyarrow as pa
 from pyspark.sql import Column
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from icestream.api.column_text import sql_text
 from icestream.api.event_writer import built, columns_of
+from icestream.api.frames import framed
 from icestream.api.functions import AggregateExpression
-from icestream.api.hints import no_attribute, warn_of_instants
+from icestream.api.hints import warn_of_instants
 from icestream.api.shared_plan import BuiltQuery, StreamInput
+from icestream.api.words import ColumnWords, quoted
 from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError
 from icestream.core.units import parse_interval
@@ -68,7 +71,7 @@ from icestream.runtime.spark.sink import as_they_are
 from icestream.sql.expressions.compile import Predicate, Projection
 
 if TYPE_CHECKING:
-    from icestream.api.stream import Stream
+    pass
 
 #: kinds of joins by their names in PySpark, without underscores
 _JOINS = {
@@ -79,21 +82,6 @@ _JOINS = {
     **dict.fromkeys(("semi", "leftsemi"), "semi"),
     **dict.fromkeys(("anti", "leftanti"), "anti"),
 }
-#: what to use instead of methods of DataFrames
-_INSTEAD = {
-    "groupBy": "groupApply('key', lambda group: group.agg(...))",
-    "groupby": "groupApply('key', lambda group: group.agg(...))",
-    "drop": "select(...) with the columns that stay",
-    "withColumnRenamed": "select('old AS new', ...)",
-    "printSchema": "columns, or schema for the rows that are written",
-    "dropDuplicates": "groupApply('key', lambda group: group.top(1, by=...))",
-    "orderBy": "groupApply('key', lambda group: group.top(n, by=...))",
-    "limit": "groupApply('key', lambda group: group.top(n, by=...))",
-    "session": "session(...) of the stream, before events()",
-    "show": "writeStream.format('console').start()",
-    "write": "writeStream",
-    "leftJoin": "join(other, on=..., how='left')",
-}
 #: column that keeps events without a key from matching each other
 _ALONE = "without a key"
 #: numbers that identify sources while a query is written
@@ -101,7 +89,7 @@ _TAGS = count()
 
 
 @dataclass(frozen=True)
-class Events:
+class Events(ColumnWords):
     """Events with lifetimes, of a whole stream or of each group.
 
     Examples:
@@ -111,13 +99,19 @@ class Events:
         ['agent', 'n']
     """
 
+    _called: ClassVar[str] = "events"
+    _instead: ClassVar[Mapping[str, str]] = {
+        "dropDuplicates": "groupBy('key').apply(lambda group: group.top(1, by=...))",
+        "orderBy": "groupBy('key').apply(lambda group: group.top(n, by=...))",
+        "limit": "groupBy('key').apply(lambda group: group.top(n, by=...))",
+        "session": "session(...) of the stream, before events()",
+        "show": "writeStream.format('console').start()",
+        "write": "writeStream",
+        "leftJoin": "join(other, on=..., how='left')",
+    }
     _node: Node
     #: the sources of the events, by tag
     _parts: Mapping[int, StreamInput] = field(repr=False)
-
-    def __getattr__(self, name: str) -> Any:
-        """Say what to use instead of a method that events do not have."""
-        raise AttributeError(no_attribute("events", name, _INSTEAD, self))
 
     @property
     def columns(self) -> list[str]:
@@ -128,6 +122,10 @@ class Events:
             ['agent', 'busyTime']
         """
         return list(self._node.payload.names)
+
+    @property
+    def _types(self) -> StructType:
+        return from_arrow_schema(self._node.payload)
 
     # -- event by event --------------------------------------------------------------------
 
@@ -141,8 +139,6 @@ class Events:
         predicate = Predicate.bind(self._node.payload, text)
         return self._mapped(Filtering(predicate), self._node.payload, f"where {predicate.text}")
 
-    filter = where
-
     def select(self, *expressions: str | Column) -> Events:
         """Select columns, or expressions over them as in `selectExpr`; the keys of a group stay.
 
@@ -155,21 +151,8 @@ class Events:
         projection = Projection.bind(self._node.payload, texts)
         if scope is not None:
             missing = [key for key in scope.keys if key not in projection.schema.names]
-            projection = Projection.bind(self._node.payload, [*map(_quoted, missing), *texts])
+            projection = Projection.bind(self._node.payload, [*map(quoted, missing), *texts])
         return self._mapped(Projecting(projection), projection.schema, f"select {', '.join(texts)}")
-
-    selectExpr = select
-
-    def withColumn(self, colName: str, col: str | Column) -> Events:
-        """Add a column, or replace the column of that name: SQL text or a column.
-
-        Examples:
-            >>> events.select("agent", "busyTime").withColumn("minutes", "busyTime / 60").columns
-            ['agent', 'busyTime', 'minutes']
-        """
-        others = [_quoted(name) for name in self.columns if name != colName]
-        text = sql_text(col, self._node.payload, "withColumn")
-        return self.select(*others, f"({text}) AS {_quoted(colName)}")
 
     def alterLifetime(self, duration: str | int | None) -> Events:
         """Let each event live for a duration from its start; None means forever.
@@ -284,6 +267,16 @@ class Events:
             raise DefinitionError(msg)
         return made._leaving(outer)
 
+    def groupBy(self, *cols: str | Sequence[str]) -> GroupedEvents:
+        """Group events by columns, for aggregates over those alive, or any sub-query.
+
+        Examples:
+            >>> events.last("1 hour").groupBy("agent").agg(ice.count().alias("calls")).columns
+            ['agent', 'calls']
+        """
+        keys = [name for each in cols for name in ([each] if isinstance(each, str) else each)]
+        return GroupedEvents(self, tuple(keys))
+
     def agg(self, *aggregates: AggregateExpression) -> Events:
         """Compute aggregates of a group at each instant, over the events alive at that instant.
 
@@ -305,7 +298,7 @@ class Events:
         ]
         inputs = list(dict.fromkeys(text for each in texts for text in each))
         named = [f"({text}) AS x{place}" for place, text in enumerate(inputs)]
-        before = self.select(*map(_quoted, scope.keys), *named)
+        before = self.select(*map(quoted, scope.keys), *named)
         chosen = tuple(
             _aggregate(each, [f"x{inputs.index(text)}" for text in used], used)
             for each, used in zip(aggregates, texts, strict=True)
@@ -411,6 +404,44 @@ class Events:
             changes = changes.union(edges_of(replace(self, _node=too_late).where(end)))
         return changes._applied(Edges(node.payload, ()), "events of edges", grows=False)
 
+    def over(
+        self,
+        *features: AggregateExpression,
+        partitionBy: str | Sequence[str] = (),
+        range: str | int | None = None,
+        rows: int | str | None = None,
+    ) -> Events:
+        """Add columns to each event, over the events before it with the same keys, and itself.
+
+        Events are in the order of time, those of equal time in the order of arrival. A row is
+        emitted once, when no event before it can come any more. Calls can follow each other: the
+        features of all of them are computed together.
+
+        Args:
+            *features: aggregates, or `ice.lag`, `ice.row_number` and `ice.rank`, with aliases.
+            partitionBy: the columns that are equal; without any, all events count.
+            range: how far back the frame reaches: at an event of time t it has the events of
+                [t - range, t], also those of equal time that arrive later, as SQL's RANGE BETWEEN
+                range PRECEDING AND CURRENT ROW.
+            rows: how many events the frame has, the event and the `rows` - 1 before it, as SQL's
+                ROWS BETWEEN rows - 1 PRECEDING AND CURRENT ROW; or `"unbounded"`. Without `range`
+                and `rows` the frame has all events up to the event's time, as SQL's does.
+
+        Examples:
+            >>> events.over(
+            ...     ice.count().alias("calls"), ice.avg("busyTime").alias("busy"),
+            ...     partitionBy="agent", range="1 hour",
+            ... ).over(ice.lag("busyTime").alias("before"), partitionBy="serviceId").columns[-3:]
+            ['calls', 'busy', 'before']
+        """
+        if self._node.scope is not None:
+            msg = "over works on whole streams, not inside groupApply: name the keys in partitionBy"
+            raise DefinitionError(msg)
+        names = (partitionBy,) if isinstance(partitionBy, str) else tuple(partitionBy)
+        self._check_columns(names, "over")
+        refuse_after_joins((self._node,), "over")
+        return replace(self, _node=framed(self._node, features, names, range, rows))
+
     # -- two streams -----------------------------------------------------------------------
 
     def join(
@@ -500,7 +531,7 @@ class Events:
             made = mine.groupApply(
                 (*keys, _ALONE), lambda a, b: a._joined_or_alone(b, None, kind), theirs
             )
-            return made.select(*(_quoted(name) for name in made.columns if name != _ALONE))
+            return made.select(*(quoted(name) for name in made.columns if name != _ALONE))
         if kind == "semi":
             self._scope("join", "join(other, on=...)")
             operator = StreamDifference(self._node.payload, present=True)
@@ -522,7 +553,7 @@ class Events:
         A further column separates rows with all keys from the other rows of either stream.
         """
         mine, theirs, keys = self._sharing(other, on, keep=lambda stream, _names: stream)
-        missing = " OR ".join(f"{_quoted(key)} IS NULL" for key in keys)
+        missing = " OR ".join(f"{quoted(key)} IS NULL" for key in keys)
         left, right = (
             stream.withColumn(_ALONE, f"CASE WHEN {missing} THEN {number} ELSE 0 END")
             for number, stream in ((1, mine), (2, theirs))
@@ -580,7 +611,7 @@ class Events:
                 msg = f"both sides of the join have {name!r}: rename it with select('x AS y')"
                 raise DefinitionError(msg)
             if name != twin:
-                right = right.withColumn(name, _quoted(twin))
+                right = right.withColumn(name, quoted(twin))
         return left, right, tuple(mine)
 
     def difference(self, other: Events, on: str | Sequence[str] | None = None) -> Events:
@@ -728,7 +759,7 @@ class Events:
     def _with_keys(self, names: Sequence[str]) -> Events:
         """Keep the events that have values in all of some columns."""
         fields = [self._node.payload.field(name) for name in names]
-        missing = [_quoted(each.name) for each in fields if each.nullable]
+        missing = [quoted(each.name) for each in fields if each.nullable]
         return self.where(" AND ".join(f"{n} IS NOT NULL" for n in missing)) if missing else self
 
     def _check_columns(self, names: Sequence[str], method: str) -> None:
@@ -749,9 +780,49 @@ class Events:
             raise DefinitionError(msg)
 
 
-def events_of(stream: Stream) -> Events:
+@dataclass(frozen=True)
+class GroupedEvents:
+    """Events by group.
+
+    Examples:
+        >>> events.forever().groupBy("agent").count().columns
+        ['agent', 'count']
+    """
+
+    _events: Events
+    _keys: tuple[str, ...]
+
+    def agg(self, *aggregates: AggregateExpression) -> Events:
+        """Compute aggregates of each group at each instant; see `Events.agg`.
+
+        Examples:
+            >>> events.forever().groupBy("agent").agg(ice.max("busyTime").alias("m")).columns
+            ['agent', 'm']
+        """
+        return self.apply(lambda group: group.agg(*aggregates))
+
+    def count(self) -> Events:
+        """Count the events of each group that are alive.
+
+        Examples:
+            >>> events.last("1 hour").groupBy("agent").count().columns
+            ['agent', 'count']
+        """
+        return self.agg(AggregateExpression("count", spelling="count").alias("count"))
+
+    def apply(self, apply: Callable[..., Events], *others: Events) -> Events:
+        """Compute a sub-query for each group; see `Events.groupApply`.
+
+        Examples:
+            >>> events.groupBy("agent").apply(lambda agent: agent.top(3, by="busyTime")).columns[-1]
+            'agent'
+        """
+        return self._events.groupApply(self._keys, apply, *others)
+
+
+def events_of(inputs: Sequence[StreamInput]) -> Events:
     """Return the events of a stream; each lives for one instant."""
-    parts = {next(_TAGS): part for part in stream._parts}
+    parts = {next(_TAGS): part for part in inputs}
     nodes = tuple(FromSource(columns_of(part), source=tag) for tag, part in parts.items())
     streams = [Events(node, {node.source: parts[node.source]}) for node in nodes]
     return reduce(Events.union, streams)
@@ -782,11 +853,6 @@ def _kind_of_join(how: str) -> str:
         msg = f"how={how!r} is not a kind of join: use inner, left, right, full, semi or anti"
         raise DefinitionError(msg)
     return kind
-
-
-def _quoted(name: str) -> str:
-    escaped = name.replace("`", "``")
-    return f"`{escaped}`"
 
 
 def _twin(name: str) -> str:

@@ -513,3 +513,40 @@ def user(aggregate: UserAggregate, *cols: Column | str) -> AggregateExpression:
         ['window', 'serviceId', 'longest']
     """
     return _aggregate("user", *cols, parameters=(aggregate,), spelling="")
+
+
+def lag(column: Column | str, offset: int = 1, default: object = None) -> AggregateExpression:
+    """Function for `over`: the value of the event `offset` before, or `default` if there is none.
+
+    Examples:
+        >>> calls.over(ice.lag("busyTime").alias("before"), partitionBy="agent").columns[-1]
+        'before'
+    """
+    if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
+        msg = f"lag takes a number of events, 0 or more; got {offset!r}"
+        raise DefinitionError(msg)
+    if isinstance(default, str):
+        escaped = default.replace("\\", "\\\\").replace("'", "\\'")
+        default = f"'{escaped}'"
+    text = None if default is None else str(default)
+    return _aggregate("lag", column, parameters=(offset, text), spelling="")
+
+
+def row_number() -> AggregateExpression:
+    """Function for `over`: the number of an event among those with equal keys, from 1.
+
+    Examples:
+        >>> calls.over(ice.row_number().alias("number"), partitionBy="agent").columns[-1]
+        'number'
+    """
+    return AggregateExpression("row_number")
+
+
+def rank() -> AggregateExpression:
+    """Function for `over`: 1 and the number of events with equal keys and an earlier time.
+
+    Examples:
+        >>> calls.over(ice.rank().alias("place"), partitionBy="agent").columns[-1]
+        'place'
+    """
+    return AggregateExpression("rank")

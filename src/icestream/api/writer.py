@@ -7,6 +7,8 @@ DataFrame. Icestream adds `memory`, `shards` and `parallelism`, and these option
 - `ticker`: an interval at which batches run even if no events arrive, so that pending work goes on.
 - `lateEvents`: a folder of Parquet files for events that arrived too late or without a time, as
   whole rows.
+- `onBadRow`: `fail`, the default, or `quarantine`: rows that a step or user code refuses go to the
+  folder of `lateEvents` with the reason, and the query goes on.
 - `exchange`: how tasks exchange entries: `files` on a disk that all hosts share; otherwise
   `shuffle` or, for queries of several components, `storage`, files in the checkpoint.
 - `input`: `rows` to take events from the JVM even if tasks could read the files themselves.
@@ -17,7 +19,8 @@ DataFrame. Icestream adds `memory`, `shards` and `parallelism`, and these option
 - `storage.*`: options of the object store: `storage.endpoint`, `storage.region` and all others that
   obstore has; `storage.cache`, the bytes of copies on the local disk of each host.
 - `compression.log`: `lz4` or `zstd`, for segments of the log.
-- `cold.classifier`: which groups are evicted first: `clock`, `lfu`, `plain-lfu` or `smoothing`.
+- `cold.classifier`: which groups are evicted first: `clock`, `lfu`, `plain-lfu` or `smoothing`;
+  `cold.classifier.groups-1`: the same for one sub-query, by its number in its component.
 - `cold.targets`: how evictions are divided among sub-queries: `proportional` or `benefit`.
 - `durability`: for groups of events: `log` (the default) writes every batch to the log; `evict`
   writes only evicted state, and a restart replays the source.
@@ -53,13 +56,15 @@ from icestream.api.shared_plan import BuiltQuery, Statement, build
 from icestream.core.errors import DefinitionError
 from icestream.core.units import parse_bytes, parse_interval
 from icestream.dashboard.server import shared_page
+from icestream.operators.dataflow.results import CHANGE
 from icestream.operators.dataflow.stores import ColdOptions
 from icestream.plan import lower
 from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.nodes.queries import SOURCE, Computation, Plan
 from icestream.plan.nodes.updates import Updates
 from icestream.runtime.driver import Delivery, Driver, least_memory
-from icestream.runtime.ingest.reception import KEPT, REASON, SOURCE_NAME
+from icestream.runtime.exchange.refused_rows import REASON, ROW, SOURCE_NAME, refused_columns
+from icestream.runtime.ingest.reception import KEPT
 from icestream.runtime.ingest.source import sources_of
 from icestream.runtime.spark.query import Query
 from icestream.runtime.spark.remote import EXCLUSIVE, RemoteFiles
@@ -67,9 +72,13 @@ from icestream.runtime.spark.sink import (
     Callback,
     CallbackSink,
     FileSink,
+    NoSink,
     ResultRows,
     Sink,
     TableSink,
+    UpsertSink,
+    as_they_are,
+    current_frame,
     hand_out,
     make_sink,
     once,
@@ -78,7 +87,10 @@ from icestream.runtime.spark.sink import (
 )
 from icestream.runtime.spark.tasks import FileExchangeExecutor, ShuffleExchangeExecutor
 from icestream.runtime.tables.append_table import AppendTable
+from icestream.runtime.tables.current_table import CurrentTable
+from icestream.runtime.tables.delta import DeltaUpsertTable
 from icestream.runtime.tables.layout import TableFiles, TableStorage
+from icestream.runtime.version.disk_use import COPIES
 from icestream.runtime.version.history import QueryHistory
 from icestream.runtime.version.lease import Lease
 from icestream.runtime.version.scaling import spare_shards
@@ -107,6 +119,7 @@ _OWN_OPTIONS = (
     "input",
     "lateEvents",
     "localDir",
+    "onBadRow",
     "plan",
     "rebalance",
     "stateLocation",
@@ -114,8 +127,9 @@ _OWN_OPTIONS = (
     "ticker",
     "ui",
 )
-#: start of the options of an object store
+#: start of the options of an object store, and of those of the classifier of one sub-query
 _STORAGE = "storage."
+_CLASSIFIER = "cold.classifier."
 #: environment variable with the default of `option("ui", ...)`
 SHOWN = "ICESTREAM_UI"
 _TRIGGERS = ("processingTime", "availableNow", "once")
@@ -160,6 +174,8 @@ class StreamWriter:
     _trigger: dict[str, Any] = field(default_factory=dict)
     _partition_by: tuple[str, ...] = ()
     _memory: int = parse_bytes(DEFAULT_MEMORY)
+    #: bytes of disk; None for any number
+    _disk: int | None = None
     _shards: int | None = None
     _parallelism: int | tuple[int, int] | None = None
     _callback: Callback | None = None
@@ -203,21 +219,29 @@ class StreamWriter:
         column `change` that is 1 for an event that is added and -1 for one that is retracted;
         changes of one batch that cancel out are not written. `complete`, for aggregates over events
         with lifetimes: all current rows with every batch, for sinks that replace their content.
+        `now`: the rows that hold, by key, as a table that `query.table()` returns; the sink gets
+        the rows of keys that changed, with a column `change` that is 1 for a row that replaces that
+        of its key and -1 for a key that is deleted. Without a format and a path there is no sink.
 
         Examples:
-            >>> writer = kpis.writeStream.outputMode("update")
+            >>> writer = kpis.writeStream.outputMode("now")
         """
         mode = outputMode.lower()
-        if mode not in ("append", "update") and not (mode == "complete" and self._build):
+        known = ("append", "update", "now", *(("complete",) if self._statement is None else ()))
+        if mode not in known or (mode == "complete" and self._build is None):
             msg = (
-                f"output mode {outputMode!r} is not supported: use 'append' for final rows, or "
-                "'update' for changed rows; 'complete' is for aggregates over events()"
+                f"output mode {outputMode!r} is not supported: use 'append' for final rows, "
+                "'update' for changed rows, or 'now' for a table of the rows that hold; 'complete' "
+                "is for aggregates over events()"
             )
             raise DefinitionError(msg)
-        if self._build is not None:
+        if self._build is not None and (self._statement is None or mode == "now"):
             built = self._build(mode)
-            return replace(self, _mode=mode, _built=built, _schema=built.rows[0])
+            columns = [each for each in built.rows[0] if mode != "now" or each.name != CHANGE]
+            return replace(self, _mode=mode, _built=built, _schema=StructType(columns))
         plan = self._built.plan
+        if mode == "now":
+            self._table_key()
         if mode == "update" and isinstance(plan, Plan) and lower.takes_tuples(plan):
             msg = (
                 "output mode 'update' is for window(...) and cumulative(...) with aggregates of "
@@ -277,6 +301,17 @@ class StreamWriter:
         """
         return replace(self, _memory=parse_bytes(size))
 
+    def disk(self, size: str | int) -> StreamWriter:
+        """Set how many bytes log, exchange and caches may take on disk; by default any number.
+
+        A query that needs more stops before it commits, and goes on where it stopped once it is
+        started with more.
+
+        Examples:
+            >>> writer = kpis.writeStream.memory("512 MB").disk("200 GB")
+        """
+        return replace(self, _disk=parse_bytes(size))
+
     def shards(self, count: int) -> StreamWriter:
         """Set the number of shards, the units of state; it stays fixed for the checkpoint.
 
@@ -310,9 +345,10 @@ class StreamWriter:
             ... )
             >>> writer.toTable("kpi_rows").awaitTermination()
         """
-        if self._mode == "complete":
+        if self._mode in ("complete", "now"):
             msg = (
-                "a table only grows: use 'update', or foreachBatch(...) for output mode 'complete'"
+                f"a table only grows: use 'update', or foreachBatch(...) for output mode "
+                f"{self._mode!r}; format('delta') with a path follows output mode 'now' by key"
             )
             raise DefinitionError(msg)
         if self._format == "iceberg" and uses_catalog(self._options):
@@ -384,6 +420,8 @@ class StreamWriter:
         """Return the sink of a view of a query, which has the settings of its first writer."""
         lead = lead or self
         lead._checkpoint()
+        if self._mode == "now":
+            return self._now_sink(lead, view)
         if self._callback is not None:
             return CallbackSink(self._callback)
         if self._mode == "complete":
@@ -406,15 +444,79 @@ class StreamWriter:
             storage=self._storage,
         )
 
+    def _now_sink(self, lead: StreamWriter, view: int) -> Sink:
+        """Return where the rows of keys that changed go."""
+        asked = self._callback is not None or self._format in ("console", "memory", "delta")
+        if self._shape is not as_they_are and (asked or "path" in self._options):
+            msg = (
+                "in output mode 'now' a sink gets rows by key, which select(...) and where(...) on "
+                "the result might drop: choose columns before the aggregate, or ask query.table()"
+            )
+            raise DefinitionError(msg)
+        if self._callback is not None:
+            return CallbackSink(self._callback)
+        if self._format == "delta":
+            columns = to_arrow_schema(self._schema, timezone="UTC")
+            path, identity = self._options.get("path", ""), lead._identity(view)
+            return UpsertSink(DeltaUpsertTable(path, columns, identity, self._table_key()))
+        if self._format == "parquet" and "path" not in self._options:
+            return NoSink()
+        return make_sink(
+            self._spark,
+            self._format,
+            self._built.rows[0],
+            identity=partial(lead._identity, view),
+            name=self._name,
+            partition_by=self._partition_by,
+            options=self._sink_options,
+            view=view,
+            files=self._table_files,
+            storage=self._storage,
+        )
+
+    def _table_key(self) -> tuple[str, ...]:
+        """Return the columns that identify rows in output mode `now`."""
+        plan = self._built.plan
+        if isinstance(plan, Dataflow):
+            return plan.views[0].key
+        if isinstance(plan, Updates) and plan.latest is not None and plan.latest.keys:
+            missing = [key for key in plan.latest.keys if key not in self._schema.names]
+            if not missing:
+                return plan.latest.keys
+            msg = f"output mode 'now' keeps a row by key: let the step return {missing} as well"
+            raise DefinitionError(msg)
+        msg = (
+            "output mode 'now' is for windows on a grid, events with lifetimes and latestBy(key); "
+            "a window that moves with events is stream.events().last(range).groupApply(keys, "
+            "lambda group: group.agg(...))"
+        )
+        raise DefinitionError(msg)
+
     def _late_sink(self) -> FileSink | None:
         """Return the table of refused rows: those that arrived too late, or without a time."""
-        folder, columns = self._options.get("lateEvents"), _refused_columns(self._built)
-        if folder is None or self._built.kept is None:
+        folder = self._options.get("lateEvents")
+        columns = _refused_columns(self._built, bad=self._quarantines)
+        if folder is None or (self._built.kept is None and not self._quarantines):
             return None
         writer = self._identity("late")
         return FileSink(
             self._spark, "parquet", folder, (), {}, columns, writer, LATE_VIEW, self._table_files
         )
+
+    @property
+    def _quarantines(self) -> bool:
+        """Return whether bad rows are stored; by default they end the query."""
+        chosen = self._options.get("onBadRow", "fail")
+        if chosen not in ("fail", "quarantine"):
+            msg = f"option 'onBadRow' must be 'fail' or 'quarantine'; got {chosen!r}"
+            raise DefinitionError(msg)
+        if chosen == "quarantine" and "lateEvents" not in self._options:
+            msg = (
+                "option 'onBadRow' is 'quarantine', but bad rows have no place: set "
+                ".option('lateEvents', <folder>)"
+            )
+            raise DefinitionError(msg)
+        return chosen == "quarantine"
 
     def _checkpoint(self) -> str:
         """Return the folder of the query: an option, or a subfolder of Spark's default location."""
@@ -494,13 +596,15 @@ class StreamWriter:
         """Return the files of a table; what is written there need not be kept on the local disk."""
         if store_scheme(place) is None:
             return TableFiles()
-        return StoreFiles(self._storage, f"{self._local_folder(place)}.copies", 0)
+        return StoreFiles(self._storage, f"{self._local_folder(place)}{COPIES}", 0)
 
     def _files(self, state: str) -> Files:
         """Return the files at a location."""
         limit = parse_bytes(self._options.get(f"{_STORAGE}cache", LIMIT))
         if store_scheme(state) is not None:
-            return StoreFiles(self._storage, f"{self._local_folder(state)}.copies", limit)
+            # copies leave room on the disk for what must be there
+            most = limit if self._disk is None else min(limit, self._disk // 4)
+            return StoreFiles(self._storage, f"{self._local_folder(state)}{COPIES}", most)
         places = [state, *(self._options.get(name, "") for name in ("path", "lateEvents"))]
         if self._storage and self._format != "iceberg" and not any(map(store_scheme, places)):
             msg = f"options 'storage.*' are for object stores, but the state is at {state}"
@@ -564,13 +668,22 @@ class StreamWriter:
             local=self._local_folder(state),
             budget=self._memory,
             shards=shards,
+            disk=self._disk,
             parallelism=self._number_of_tasks(shards),
             interval=None if not every else parse_interval(every) / 1_000_000 or None,
             rebalance=rebalance == "auto",
             codec=codec,
             ticker=self._ticks,
             exchange_in_storage=self._exchange() == "storage",
+            refused=self._stored_bad_rows(),
         )
+
+    def _stored_bad_rows(self) -> pa.Schema | None:
+        """Return the columns of stored bad rows; None if these end the query."""
+        if not self._quarantines:
+            return None
+        kept = self._built.kept
+        return refused_columns(None if kept is None else to_arrow_schema(kept, timezone="UTC"))
 
     def _planned(self, plan: Computation, modes: Sequence[str]) -> Computation:
         """Return a plan with the options applied to it."""
@@ -596,7 +709,13 @@ class StreamWriter:
         """Return the options for cold state."""
         durability: Any = self._options.get("durability", "log")
         rule: Any = self._options.get("cold.targets", "proportional")
-        policy = Policy(classifier=self._options.get("cold.classifier", "clock"), targets=rule)
+        single = {
+            name.removeprefix(_CLASSIFIER): choice
+            for name, choice in self._options.items()
+            if name.startswith(_CLASSIFIER)
+        }
+        usual = self._options.get("cold.classifier", "clock")
+        policy = Policy(classifier=usual, classifiers=single, targets=rule)
         return ColdOptions(StoreOptions(durability=durability), policy)
 
     def _executor(self, events: DataFrame, files: Files, settings: Settings) -> Executor[DataFrame]:
@@ -670,6 +789,7 @@ def start(
     *writers: StreamWriter,
     checkpointLocation: str,
     memory: str | int = DEFAULT_MEMORY,
+    disk: str | int | None = None,
     shards: int | None = None,
     parallelism: int | tuple[int, int] | None = None,
     queryName: str | None = None,
@@ -685,6 +805,7 @@ def start(
         *writers: what `result.writeStream` returned, each with its sink.
         checkpointLocation: the folder of the query.
         memory: bytes on a host for all results together.
+        disk: bytes of disk for log, exchange and caches; by default any number.
         shards: the number of shards, the units of state.
         parallelism: the number of tasks that run them, or the minimum and the maximum.
         queryName: the name of the query.
@@ -704,7 +825,7 @@ def start(
     """
     _check_writers(writers)
     lead = writers[0].option("checkpointLocation", checkpointLocation).memory(memory)
-    lead = lead.options(**options)
+    lead = lead.options(**options) if disk is None else lead.options(**options).disk(disk)
     lead = replace(lead, _shards=shards, _parallelism=parallelism, _name=queryName)
     lead = lead.trigger(**trigger) if trigger else lead
     sinks = [each._sink(number, lead) for number, each in enumerate(writers)]
@@ -722,9 +843,14 @@ def _check_writers(writers: Sequence[object]) -> None:
             msg = f"ice.start takes what result.writeStream returns; got {type(each).__name__}"
             raise DefinitionError(msg)
         own = sorted(filter(_is_own, each._options))
-        scale = each._shards or each._parallelism or each._memory != parse_bytes(DEFAULT_MEMORY)
+        scale = (
+            each._shards
+            or each._parallelism
+            or each._disk
+            or each._memory != parse_bytes(DEFAULT_MEMORY)
+        )
         if own or each._trigger or scale:
-            said = [*own, *each._trigger] or ["memory, shards or parallelism"]
+            said = [*own, *each._trigger] or ["memory, disk, shards or parallelism"]
             msg = (
                 f"a writer that is started with others sets {', '.join(said)}, which belongs to "
                 "the whole query: pass it to ice.start"
@@ -783,6 +909,11 @@ def _run(
     checkpoint, flush = lead._checkpoint(), lead._flushes()
     spark, built = lead._spark, lead._built
     safe = [once(sink, files, settings.root, number) for number, (_, sink) in enumerate(outputs)]
+    current = {
+        number: CurrentTable.of(files, settings.root, number)
+        for number, (writer, _) in enumerate(outputs)
+        if writer._mode == "now"
+    }
 
     def deliver(delivery: Delivery) -> None:
         for number, (writer, _) in enumerate(outputs):
@@ -798,6 +929,11 @@ def _run(
                 written,
                 writer._table_files,
             )
+            if number in current:
+                schema, key = to_arrow_schema(columns, timezone="UTC"), writer._table_key()
+                changed = (table for read in rows.readers() for table in read())
+                current[number].apply(delivery.commit.version, changed, schema, key)
+                rows = replace(rows, shape=as_they_are)
             hand_out(safe[number], rows, delivery)
         if late_sink is not None:
             written = [each for each in delivery.commit.tables if each.view == LATE_VIEW]
@@ -805,7 +941,7 @@ def _run(
                 spark,
                 files,
                 delivery.late,
-                _refused_columns(built),
+                _refused_columns(built, bad=lead._quarantines),
                 tables=written,
                 storage=lead._table_files,
             )
@@ -815,7 +951,17 @@ def _run(
 
     about = {"name": lead._name, "plan": plan.describe(), "shards": settings.shards}
     state = lead._state_location(checkpoint)
-    query = Query(driver, deliver, QueryHistory(state, about), flush=flush)
+    tables = {
+        number: partial(
+            current_frame,
+            spark,
+            each,
+            StructType([field for field in built.rows[number] if field.name != CHANGE]),
+            outputs[number][0]._shape,
+        )
+        for number, each in current.items()
+    }
+    query = Query(driver, deliver, QueryHistory(state, about), flush=flush, tables=tables)
     if lead._options.get("ui", os.environ.get(SHOWN, "false")).lower() == "true":
         query.uiWebUrl = shared_page(state).url
         print(f"icestream: the dashboard of the query is at {query.uiWebUrl}", file=sys.stderr)
@@ -838,10 +984,11 @@ def _statements(outputs: Sequence[tuple[StreamWriter, Sink]]) -> list[Statement]
     return statements
 
 
-def _refused_columns(built: BuiltQuery[Computation]) -> StructType:
-    """Return the columns of refused rows: all of their sources', then source and reason."""
+def _refused_columns(built: BuiltQuery[Computation], *, bad: bool) -> StructType:
+    """Return the columns of refused rows: all of their sources', then source, reason and text."""
     kept = built.kept if built.kept is not None else StructType()
-    return StructType([*kept, *(StructField(name, StringType()) for name in (SOURCE_NAME, REASON))])
+    texts = (SOURCE_NAME, REASON, ROW) if bad else (SOURCE_NAME, REASON)
+    return StructType([*kept, *(StructField(name, StringType()) for name in texts)])
 
 
 def _kept_columns(kept: StructType) -> pa.Schema:
@@ -873,7 +1020,7 @@ def _location(chosen: str) -> str:
 
 def _is_own(option: str) -> bool:
     """Return whether an option is not one of the sink."""
-    return option in _OWN_OPTIONS or option.startswith(_STORAGE)
+    return option in _OWN_OPTIONS or option.startswith((_STORAGE, _CLASSIFIER))
 
 
 def _for_spark(location: str) -> str:

@@ -31,7 +31,6 @@ import icestream as ice
 from icestream.core.errors import DefinitionError
 from icestream.dashboard.server import shared_page
 from icestream.demo.replay import Replay
-from icestream.runtime.spark.session import kernel_cache
 
 _POLL_SECONDS = 0.25
 _LINE_SECONDS = 5.0
@@ -107,8 +106,6 @@ def _new_folder(keep: Path | None, ending: ExitStack) -> Path:
 def demo_session(ending: ExitStack) -> SparkSession:
     """Return the Spark session for running a demo; it is stopped unless it ran before."""
     runs_already = SparkSession.getActiveSession() is not None
-    if not kernel_cache().exists():
-        wide_console().print("The first run compiles the kernels, which takes half a minute.")
     spark = ice.local_session(app_name="icestream demo")
     if not runs_already:
         ending.callback(spark.stop)

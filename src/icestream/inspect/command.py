@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 
@@ -82,9 +83,21 @@ def show(
     version: Version = None,
     memory: Memory = MEMORY,
     quick: Annotated[bool, typer.Option(help="Do not restore and count the state.")] = False,
+    now: Annotated[
+        bool, typer.Option("--now", help="Show the rows that hold, of a query in mode `now`.")
+    ] = False,
+    view: Annotated[int, typer.Option(help="Which result, with --now.")] = 0,
+    limit: Limit = 1000,
     as_json: AsJson = False,
 ) -> None:
     """Show plan, versions, segments and size of the state, and the last decisions."""
+    if now:
+        rows = list(islice(now_rows(checkpoint, view), limit))
+        if as_json:
+            _print_json(rows)
+        else:
+            _print_table(rows, "rows that hold")
+        return
     reading = _reading(checkpoint, version, memory)
     report = _overview(reading)
     if not quick:
@@ -331,6 +344,21 @@ def _reading(checkpoint: str, version: int | None, memory: str, **chosen: Any) -
     from icestream.inspect.state_rows import Reading
 
     return Reading(checkpoint, version, memory=parse_bytes(memory), **chosen)
+
+
+def now_rows(checkpoint: str, view: int = 0) -> Iterator[dict[str, Any]]:
+    """Yield the rows that hold, of a query in mode `now`, from its checkpoint."""
+    from icestream.inspect.access.checkpoint import Checkpoint
+    from icestream.inspect.access.row_text import plain
+    from icestream.runtime.tables.current_table import CurrentTable
+
+    found = Checkpoint(checkpoint)
+    table = CurrentTable.of(found.files, found.root, view)
+    if table.manifest() is None:
+        msg = f"{checkpoint} keeps no table: run the query in outputMode('now')"
+        raise DefinitionError(msg)
+    for rows in table.read():
+        yield from map(plain, rows.to_pylist())
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from icestream.core.errors import CheckpointError, DamageError
 from icestream.inspect.access.checkpoint import INSIDE, Checkpoint
 from icestream.inspect.verify import DELIVERED
+from icestream.runtime.tables.current_table import NOW, CurrentTable
 from icestream.state.files import Files, folder_of
 from icestream.state.stores.files import files_at
 from icestream.state.versions.commits import IDENTITY, PLAN, RESULTS, SEGMENTS
@@ -91,6 +92,7 @@ def copy_version(
         others += [f"{RESULTS}/{info.name}" for info in (*commit.results, *commit.late)]
     others += [PLAN, *([IDENTITY] if identity else []), *_marks(checkpoint, version)]
     others += [f"{IDLE}/{name}" for name in files.list(f"{checkpoint.root}/{IDLE}")]
+    needed += _tables(checkpoint, version)
     for path in dict.fromkeys((*needed, *others)):
         source = f"{checkpoint.root}/{path}"
         if source in without or (path not in needed and not files.exists(source)):
@@ -111,6 +113,17 @@ def copy_commits(
         for source in sources
         if source not in without
     ]
+
+
+def _tables(checkpoint: Checkpoint, version: int) -> Iterator[str]:
+    """Yield the files of the tables of what holds, as they were at a version."""
+    for view in checkpoint.files.list(f"{checkpoint.root}/{NOW}"):
+        manifest = CurrentTable.of(checkpoint.files, checkpoint.root, int(view)).manifest(version)
+        if manifest is None:
+            msg = f"the table {view} of {checkpoint.root} has moved on"
+            raise FileNotFoundError(msg)
+        for name in (manifest.name, *sorted(manifest.names)):
+            yield f"{NOW}/{view}/{name}"
 
 
 def _marks(checkpoint: Checkpoint, version: int) -> Iterator[str]:

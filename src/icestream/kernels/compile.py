@@ -25,6 +25,8 @@ import numpy as np
 from numba import config, njit
 from numba.core.compiler_lock import global_compiler_lock
 
+from icestream.kernels.code_cache import code_cache
+
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
 #: whether kernels stay Python functions: NUMBA_DISABLE_JIT=1
@@ -38,7 +40,7 @@ def kernel(function: Kernel) -> Kernel:
     """
     if PLAIN:
         return _plain(function)
-    return cast("Kernel", _compiled_once(njit(cache=True, nogil=True)(function)))
+    return cast("Kernel", _compiled_once(njit(nogil=True)(function)))
 
 
 def lean_kernel(function: Kernel) -> Kernel:
@@ -49,7 +51,7 @@ def lean_kernel(function: Kernel) -> Kernel:
     """
     if PLAIN:
         return _plain(function)
-    options: dict[str, Any] = {"cache": True, "nogil": True, "forceinline": True, "_nrt": False}
+    options: dict[str, Any] = {"nogil": True, "forceinline": True, "_nrt": False}
     return cast("Kernel", _compiled_once(njit(**options)(function)))
 
 
@@ -60,6 +62,7 @@ def _plain(function: Kernel) -> Kernel:
 
 def _compiled_once(made: Any) -> Any:
     """Let one process at a time compile a kernel; the kernels it calls are locked after it."""
+    made._cache = code_cache(made.py_func)
     compile_it = made.compile
 
     def compile_or_wait(signature: Any) -> Any:

@@ -114,7 +114,8 @@ class PastVersion:
     flushed: Micros | None = None
 
 
-#: rows of one view, by its number; changes for edge e of a dataflow have the view number -1 - e
+#: rows of one view, by its number; changes for edge e of a dataflow have the view number -1 - e;
+#: `BadRows`, which a step refused, belong to no view
 Emitted = tuple[int, pa.RecordBatch]
 
 

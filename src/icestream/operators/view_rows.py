@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from icestream.operators.bad_rows import BadRows
 from icestream.operators.protocol import Emitted
 
 
@@ -30,6 +31,9 @@ class ViewRows:
             return
         for emitted in rows:
             own, batch = emitted if self.numbered else (0, emitted)
+            if isinstance(batch, BadRows):
+                yield 0, batch
+                continue
             for (number, schema), (whose, shown) in zip(self.views, self.shown, strict=True):
                 if whose == own:
                     columns = [batch.column(place) for place in shown]

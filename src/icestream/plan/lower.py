@@ -184,15 +184,17 @@ def operator(
     made_of: tuple[Tiled, ...] = (),
     events: tuple[RawEvents, int] | None = None,
     flushed: Micros | None = None,
+    switched: tuple[int, ...] = (),
 ) -> Operator:
     """Lower a plan to its operator on one shard; some windows may be composed of others.
 
     `events` are the reader of events for the store `tuples`, and the current version; `flushed` is
-    the latest event, if the version closes every window that has one.
+    the latest event, if the version closes every window that has one; `switched` are the first
+    ordinals of versions that changed the store.
     """
     sides = [
         Side(
-            partial(_opened, part, store, made_of, events, flushed),
+            partial(_opened, part, store, made_of, events, flushed, switched),
             _operator(part).lifetimes,
             part.rows,
             part.windows,
@@ -208,10 +210,12 @@ def _opened(
     made_of: tuple[Tiled, ...],
     events: tuple[RawEvents, int] | None,
     flushed: Micros | None,
+    switched: tuple[int, ...],
     shard: Shard,
 ) -> Operator:
     if part.folded:
-        return WindowOperator(window_spec(part.plan, made_of), shard, store, events, flushed)
+        spec = window_spec(part.plan, made_of)
+        return WindowOperator(spec, shard, store, events, flushed, switched)
     plan, opens = part.plan, cast("Any", _operator(part))
     specs, results = _specs(plan), [plan.results(view) for view in plan.views]
     made: Operator = opens(specs, shard, results) if part.framed else opens(*specs, shard, *results)

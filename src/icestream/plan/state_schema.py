@@ -205,6 +205,8 @@ def _component(plan: Dataflow, number: int, spec: ComponentSpec) -> ComponentSch
             inputs = step.spec.inputs
             keys = tuple(_keys_of_port(plan, spec, port) for port in step.inputs)
             join = JoinSchema(step.spec.number, step.spec.text, inputs, keys, step.spec.partitions)
+    if join is not None or spec.sole is not None:
+        return ComponentSchema((), join, spec.lifetimes)
     groupings = tuple(
         GroupingSchema(
             _keys_of_grouping(plan, number, spec, grouping),
@@ -218,7 +220,7 @@ def _component(plan: Dataflow, number: int, spec: ComponentSpec) -> ComponentSch
         )
         for grouping, synopses in enumerate(spec.groupings)
     )
-    return ComponentSchema(() if join else groupings, join, spec.lifetimes)
+    return ComponentSchema(groupings, None, spec.lifetimes)
 
 
 def _keys_of_port(plan: Dataflow, spec: ComponentSpec, step: int) -> tuple[str, ...]:

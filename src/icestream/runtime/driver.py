@@ -37,6 +37,8 @@ from icestream.runtime.tables.append_table import AppendTable
 from icestream.runtime.tables.layout import TableLayout
 from icestream.runtime.tables.sweep import sweep_table
 from icestream.runtime.version.bulk_files import BulkFiles
+from icestream.runtime.version.disk_use import DiskUse
+from icestream.runtime.version.idle_sources import IdleSources
 from icestream.runtime.version.lease import Lease
 from icestream.runtime.version.progress import Timer, progress_of
 from icestream.runtime.version.quotas import advised
@@ -141,6 +143,7 @@ class Driver(Generic[Batch_contra]):
         self._bulk_files = BulkFiles(files, executor.each)
         self._versions = VersionRetention(self.store, self._bulk_files, settings.keep)
         self._idle = IdleBatches(files, settings.root)
+        self._idle_sources = IdleSources(plan.sources, self._clock)
         self._lease = lease
         self._tables = tuple(tables)
         self._delivered: Micros | None = None
@@ -325,9 +328,11 @@ class Driver(Generic[Batch_contra]):
         watermark = before.watermark if before else MINUS_INFINITY
         emits = number is not None or batch is None
         layouts = [each.layout for each in self._tables] if emits else []
-        tables = tuple(each for each in layouts if each.view != LATE_VIEW)
-        refused = [each for each in layouts if each.view == LATE_VIEW]
-        self._executor.refused = refused[0] if refused else None
+        late = [each for each in layouts if each.view == LATE_VIEW]
+        stores_bad_rows = self._settings.refused is not None
+        tables = tuple(each for each in layouts if stores_bad_rows or each not in late)
+        self._executor.refused = late[0] if late else None
+        self._executor.refused_columns = self._settings.refused
         context = self._context(
             version,
             watermark,
@@ -343,15 +348,20 @@ class Driver(Generic[Batch_contra]):
                 ingest = self._work.ingest(context)
                 parcels = self._executor.ingest(ingest, batch, context.folder)
             timer.note("ingest")
+            self._disk_use(parcels).check(self._settings.disk)
             idle = batch is not None and not total(parcels, "rows")
             if self._settings.ticker and idle and not _waits(before):
                 self._note_idle(number)
                 self._settled = True
                 return None
             seen = self._seen(before, parcels)
-            reached = max(self._plan.watermark(watermark, seen), flush)
+            arrived = {number for each in parcels for number in each.report.seen}
+            passed = self._idle_sources.passed(seen, arrived)
+            reached = max(self._plan.watermark(watermark, passed), flush)
             made = self._work.run(context, self._executor, parcels, seen, reached)
             timer.note("component")
+            disk = self._disk_use(parcels, made.reports)
+            disk.check(self._settings.disk)
         except BudgetError as error:
             shard = error.shard
             raise advised(
@@ -382,8 +392,10 @@ class Driver(Generic[Batch_contra]):
             self._versions.live,
             timer,
             budget=self._settings.budget,
+            disk=(disk, self._settings.disk),
             jobs=self._plan.jobs,
             requests=requests,
+            idle_sources=self._idle_sources.names,
         )
         return self._delivery(commit, again=False, progress=progress)
 
@@ -429,6 +441,7 @@ class Driver(Generic[Batch_contra]):
                 codec=settings.codec,
                 epoch=self.store.epoch,
                 tables=tables,
+                refused=settings.refused,
                 **rest,
             )
 
@@ -453,6 +466,17 @@ class Driver(Generic[Batch_contra]):
             self._fuse,
             is_history,
         )
+
+    def _disk_use(self, parcels: Sequence[Parcel], reports: Sequence[ShardReport] = ()) -> DiskUse:
+        """Return what the query takes on disk, with the files of the version in progress."""
+        written = [
+            info for parcel in parcels for info in (parcel.sent.late, parcel.sent.raw_events)
+        ]
+        for report in reports:
+            written += [*(info for _, info in report.segments), report.result, report.refused]
+        new = sum(info.bytes for info in written if info is not None)
+        settings = self._settings
+        return DiskUse.of(settings.root, self._versions.bytes + new, settings.local)
 
     def _remove_parcels(self, folder: str) -> None:
         """Remove the parcels of a version, and those of failed attempts."""
@@ -512,7 +536,11 @@ class Driver(Generic[Batch_contra]):
                 for report in reports
                 if report.result is not None and (number is not None or context.flushing)
             ),
-            late=tuple(p.sent.late for p in parcels if p.sent.late is not None),
+            late=tuple(
+                info
+                for info in (*(p.sent.late for p in parcels), *(r.refused for r in reports))
+                if info is not None
+            ),
             tables=tuple(
                 file
                 for files in (*(r.tables for r in reports), *(p.sent.tables for p in parcels))
@@ -555,6 +583,8 @@ class Driver(Generic[Batch_contra]):
             "events": total(parcels, "rows"),
             "late": total(parcels, "late"),
             "without_time": total(parcels, "without_time"),
+            "bad_rows": sum(each.sent.bad_rows for each in parcels)
+            + sum(report.statistics["bad_rows"] for report in reports),
             "rows": sum(sum(report.rows) for report in reports),
         }
         return {name: before.get(name, 0) + count for name, count in news.items()}

@@ -43,6 +43,7 @@ class LocalExecutor:
         self.parcel_files = parcel_files
         self.epoch = 0
         self.refused: TableLayout | None = None
+        self.refused_columns: pa.Schema | None = None
         self._files = files
         self._root = root
 
@@ -82,7 +83,15 @@ class LocalExecutor:
     ) -> Parcel:
         path = os.path.join(folder, f"{name}.parcel")
         label = f"{version:012d}-{new_attempt(self.epoch)}"
-        out = ExchangeWriter(self.parcel_files, path, self._files, self._root, label, tables=tables)
+        out = ExchangeWriter(
+            self.parcel_files,
+            path,
+            self._files,
+            self._root,
+            label,
+            tables=tables,
+            refused=self.refused_columns,
+        )
         try:
             report = run(out)
             return Parcel(path, out.finish(), report)

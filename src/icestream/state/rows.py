@@ -1,7 +1,8 @@
 """Arrow batches as rows of 64-bit words, and back.
 
 Idea: a row is a word with its length and null bits, one or more words for every value of fixed
-width, a count for every value of variable length, then the bytes of those. Structs are flattened.
+width, a count for every value of variable length, then the bytes of those. Structs are flattened; a
+list of strings is the list of their lengths and all their bytes.
 Values are copied column by column; nothing is done per row in Python.
 
 Invariants:
@@ -13,7 +14,7 @@ Invariants:
 
 Cost: one pass per column; 8 bytes for each value, 8 for each row.
 
-Limits: no dictionaries, maps, views, or lists of anything but plain fixed-width values.
+Limits: no dictionaries, maps, views, or lists of anything but plain fixed-width values and strings.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from icestream.core.arrays import Bytes, Ints, Mask
 from icestream.core.errors import DefinitionError
@@ -146,8 +148,10 @@ class RowCodec:
             word, bit = divmod(node.bit, BITS)
             fixed[:, word] |= (~valid).astype(np.int64) << bit
         if node.children:
-            for number, child in enumerate(node.children):
-                self._put(child, array.field(number), fixed, pieces)
+            nested = pa.types.is_struct(node.kind)
+            parts_of = [array.field(n) for n in range(len(node.children))] if nested else []
+            for child, part in zip(node.children, parts_of or _packed(array), strict=True):
+                self._put(child, part, fixed, pieces)
         elif node.units:
             counts, parts = _elements(node, array, valid)
             fixed[:, node.place] = counts
@@ -201,6 +205,8 @@ class RowCodec:
             return pa.nulls(count)
         if node.children:
             children = [self._take(child, fixed, parts, has_nulls) for child in node.children]
+            if not pa.types.is_struct(node.kind):
+                return _unpacked(children[0], children[1], node.kind, valid)
             mask = None if valid is None or valid.all() else pa.array(~valid)
             return pa.StructArray.from_arrays(children, fields=list(node.kind), mask=mask)
         if not node.units:
@@ -223,19 +229,56 @@ def _node(name: str, kind: pa.DataType, bits: Iterator[int]) -> _Node:
     node = _Node(kind, next(bits))
     if types.is_struct(kind) and kind.num_fields:
         node.children = [_node(f"{name}.{item.name}", item.type, bits) for item in kind]
-    elif types.is_string(kind) or types.is_binary(kind) or _is_large(kind):
+    elif _is_text(kind):
         node.units = _BYTE_UNITS
     elif (types.is_list(kind) or types.is_large_list(kind)) and _width(kind.value_type) == 1:
         node.units = _LIST_UNITS
+    elif types.is_list(kind) and _is_text(kind.value_type):
+        lengths = pa.list_(pa.int32())
+        node.children = [_node(name, each, bits) for each in (lengths, pa.large_binary())]
     elif not types.is_null(kind):
         node.width = _width(kind)
         if node.width == 0:
             msg = (
                 f"column {name!r} of type {kind} cannot be stored as state by group; cast it to "
-                "numbers, strings, structs of those, or lists of numbers"
+                "numbers, strings, structs of those, or lists of numbers or strings"
             )
             raise DefinitionError(msg)
     return node
+
+
+def _packed(lists: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Return lists of strings as lists of lengths, -1 for null, and the bytes of each list."""
+    counts = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
+    offsets = np.concatenate([[0], np.cumsum(counts, dtype=np.int32)]).astype(np.int32)
+    strings = lists.flatten()
+    lengths = pc.fill_null(pc.binary_length(strings).cast(pa.int32()), -1)
+    whole = pc.fill_null(strings.cast(pa.large_binary()), b"")
+    _, ends, data = whole.buffers()
+    bounds = np.zeros(1, dtype=np.int64)
+    if len(whole):
+        bounds = np.frombuffer(ends, dtype=np.int64)[whole.offset : whole.offset + len(whole) + 1]
+    joined = pa.py_buffer(np.ascontiguousarray(bounds[offsets]))
+    return (
+        pa.ListArray.from_arrays(pa.array(offsets), lengths),
+        pa.Array.from_buffers(pa.large_binary(), len(lists), [None, joined, data]),
+    )
+
+
+def _unpacked(lengths: pa.Array, data: pa.Array, kind: pa.DataType, valid: Mask | None) -> pa.Array:
+    """Return lists of strings that were packed."""
+    sizes = np.asarray(lengths.values.to_numpy(zero_copy_only=False)).astype(np.int64)
+    offsets = np.concatenate([[0], np.cumsum(np.maximum(sizes, 0))])
+    element = kind.value_type
+    offsets = offsets.astype(np.int64 if _is_large(element) else np.int32)
+    buffers = [_bitmap(sizes >= 0), pa.py_buffer(offsets), data.buffers()[2]]
+    strings = pa.Array.from_buffers(element, len(sizes), buffers)
+    outer = [_bitmap(valid), lengths.buffers()[1]]
+    return pa.Array.from_buffers(kind, len(lengths), outer, children=[strings])
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind) or _is_large(kind))
 
 
 def _is_large(kind: pa.DataType) -> bool:

@@ -25,22 +25,31 @@ def test_both_stores_emit_as_many_rows(figures: dict[str, Any]) -> None:
 
 def test_few_groups_take_panes_and_the_estimate_is_near(figures: dict[str, Any]) -> None:
     row = figures["few groups"]
-    assert row["chosen"] == row["cheaper"] == "panes"
+    assert row["chosen"] == row["best"] == "panes"
     # segments of some hundred bytes are mostly headers here
     assert 0.5 < row["tuples log_bytes to estimate"] < 3
     assert 0.5 < figures["three groupings"]["panes log_bytes to estimate"] < 2
     assert {bar.name for bar in judge(figures) if "log" in bar.name}
 
 
-def test_a_case_is_clear_from_twice_the_cost_on() -> None:
-    row = {"subtracted": True, "chosen": "tuples", "panes log_bytes": 4.0, "tuples log_bytes": 2.0}
-    assert verdict(row) == {"cheaper": "tuples", "cheaper_times": 2, "clear": True, "right": True}
-    row = {**row, "tuples log_bytes": 3.0, "chosen": "panes"}
-    assert not verdict(row)["clear"]
-    assert not verdict(row)["right"]
+def test_a_case_is_clear_away_from_half_of_the_log() -> None:
+    row = {
+        "subtracted": True,
+        "chosen": "tuples",
+        "panes log_bytes": 8.0,
+        "tuples log_bytes": 2.0,
+        "panes cpu_us_per_event": 1.0,
+        "tuples cpu_us_per_event": 3.0,
+    }
+    expected = {"best": "tuples", "clear": True, "right": True}
+    assert verdict(row) == {**expected, "log_to_other": 0.25, "cpu_to_other": 3.0}
+    near = verdict({**row, "tuples log_bytes": 4.5, "chosen": "panes"})
+    assert (near["best"], near["clear"], near["right"]) == ("panes", False, True)
+    less = verdict({**row, "tuples log_bytes": 7.0})
+    assert (less["best"], less["clear"], less["right"]) == ("panes", True, False)
     # folded again: what moves counts, too
-    moved = {"panes moved_bytes_per_event": 1.0, "tuples moved_bytes_per_event": 3.0}
-    assert verdict({**row, **moved, "subtracted": False})["cheaper"] == "panes"
+    moved = {"panes moved_bytes_per_event": 1.0, "tuples moved_bytes_per_event": 5.0}
+    assert verdict({**row, **moved, "subtracted": False})["best"] == "panes"
 
 
 def test_a_figure_is_drawn(figures: dict[str, Any], tmp_path: Path) -> None:

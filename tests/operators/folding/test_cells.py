@@ -14,10 +14,12 @@ KEYS = st.one_of(
     st.integers(-5, 5),
     st.sampled_from([-(2**63), 2**63 - 1]),
 )
+FURTHER = st.one_of(st.integers(-3, 3), st.sampled_from([-(2**63), 2**63 - 1]))
+PANES = st.one_of(st.integers(-4, 4), st.just(2**40))
 
 
 @given(
-    st.lists(st.tuples(KEYS, st.integers(-3, 3), st.integers(-4, 4)), min_size=1, max_size=60),
+    st.lists(st.tuples(KEYS, FURTHER, PANES), min_size=1, max_size=60),
     st.integers(0, 2),
     st.integers(0, 59),
     st.sampled_from([0, 8, 1 << 16]),

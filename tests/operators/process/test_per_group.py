@@ -27,6 +27,7 @@ from tests.oracles.process import (
     Batch,
     InputRow,
     Scripted,
+    accepted,
     changes_of_steps,
     counted,
     run,
@@ -144,7 +145,7 @@ class Recording(PlainGroups):
 
 def calls(groups: Recording, one: UserDefined, steps: list[InputRow]) -> set[tuple[str, str]]:
     groups.calls = []
-    list(one.on_changes(0, changes_of_steps(steps), groups, 0))
+    accepted(one.on_changes(0, changes_of_steps(steps), groups, 0))
     return set(groups.calls)
 
 
@@ -264,7 +265,7 @@ STEPS = [InputRow(1, 1, "", 0), InputRow(2, 1, "", 0)]
 
 def fail(made: Any) -> list[pa.RecordBatch]:
     one = UserDefined(Failing(made), "user long", PAYLOAD, name="fraud")
-    return list(one.on_changes(0, changes_of_steps(STEPS), PlainGroups(one.synopses), 0))
+    return accepted(one.on_changes(0, changes_of_steps(STEPS), PlainGroups(one.synopses), 0))
 
 
 def test_errors_name_the_operator_and_key() -> None:
@@ -308,7 +309,7 @@ def test_batches_may_be_handed_out_too() -> None:
 def test_nothing_of_a_failed_chunk_is_left_in_the_processor() -> None:
     one = UserDefined(Failing(lambda p, r, t: p.seen.update((len(r) // 0,))), "user long", PAYLOAD)
     with pytest.raises(DefinitionError):
-        list(one.on_changes(0, changes_of_steps(STEPS), PlainGroups(one.synopses), 0))
+        accepted(one.on_changes(0, changes_of_steps(STEPS), PlainGroups(one.synopses), 0))
     with pytest.raises(DefinitionError, match="only while rows or timers"):
         one._run._processor.seen.update((1,))  # type: ignore[union-attr]
 
@@ -333,7 +334,7 @@ def test_changes_that_take_out_are_refused() -> None:
     changes = changes_of_steps(STEPS)
     out = changes.set_column(changes.schema.get_field_index(DIFF), DIFF, pa.array([1, -1]))
     with pytest.raises(InputError, match="Scripted does not accept retractions"):
-        list(one.on_changes(0, out, PlainGroups(one.synopses), 0))
+        accepted(one.on_changes(0, out, PlainGroups(one.synopses), 0))
 
 
 class Net(StatefulProcessor):
@@ -380,7 +381,7 @@ def test_initial_state_comes_by_the_second_input() -> None:
         ["__le", "__re", "__diff", "__hi", "__lo"]
     )
     seed = head.append_column("user", pa.array([1])).append_column("total", pa.array([7.0]))
-    assert not list(one.on_changes(1, seed, groups, 0))
+    assert not accepted(one.on_changes(1, seed, groups, 0))
     made = counted(one.on_changes(0, changes_of_steps([InputRow(1, 1, "count", 1)]), groups, 0))
     assert {row[-1] for row in made} == {"count (11, 8.0)"}
     with pytest.raises(DefinitionError, match="no initial state"):

@@ -25,7 +25,7 @@ from icestream.operators.process.per_group import StatefulProcessor
 from icestream.operators.process.vectorised import VectorisedProcessor
 from icestream.state.groups.spec import GroupRows
 from tests.oracles.plain_groups import PlainGroups
-from tests.oracles.process import PAYLOAD, Batch, InputRow, changes_of_steps, counted, run
+from tests.oracles.process import PAYLOAD, Batch, InputRow, accepted, changes_of_steps, counted, run
 
 OUTPUT = "user long, what string"
 
@@ -268,7 +268,7 @@ def test_vectorised_writes_never_read() -> None:
     one = UserDefined(Writing(), "user long", PAYLOAD)
     groups = Recording(one.synopses)
     for _ in range(2):
-        list(one.on_changes(0, steps((1, 0), (2, 0), (1, 0)), groups, 0))
+        accepted(one.on_changes(0, steps((1, 0), (2, 0), (1, 0)), groups, 0))
     assert groups.reads == []
 
 
@@ -276,7 +276,7 @@ def test_columns_show_what_was_just_set() -> None:
     one = UserDefined(Reading(), "user long", PAYLOAD)
     groups = PlainGroups(one.synopses)
     for _ in range(2):
-        list(one.on_changes(0, steps((1, 0), (2, 0), (1, 0)), groups, 0))
+        accepted(one.on_changes(0, steps((1, 0), (2, 0), (1, 0)), groups, 0))
 
 
 class Emitting(VectorisedProcessor):
@@ -348,7 +348,7 @@ def test_wrong_use_of_columns_is_refused(use: Any, why: str) -> None:
 
     one = UserDefined(Using(), "user long", PAYLOAD)
     with pytest.raises(DefinitionError, match=f"Using: .*{why}"):
-        list(one.on_changes(0, steps((1, 0), (2, 0)), Recording(one.synopses), 0))
+        accepted(one.on_changes(0, steps((1, 0), (2, 0)), Recording(one.synopses), 0))
 
 
 def test_objects_and_unknown_outputs_are_refused() -> None:
@@ -385,5 +385,5 @@ def test_initial_state_comes_by_the_second_input() -> None:
     groups = PlainGroups(one.synopses)
     head = steps((1, 0)).select(["__le", "__re", "__diff", "__hi", "__lo"])
     seed = head.append_column("user", pa.array([1])).append_column("n", pa.array([7]))
-    assert not list(one.on_changes(1, seed, groups, 0))
+    assert not accepted(one.on_changes(1, seed, groups, 0))
     assert [row[-1] for row in counted(one.on_changes(0, steps((1, 0)), groups, 0))] == [7]

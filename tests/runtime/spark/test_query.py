@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import icestream as ice
-from icestream.core.errors import InputError
+from icestream.core.errors import DefinitionError, InputError
 from tests.fixtures.parquet_feed import Feed, rows
 
 pytestmark = pytest.mark.spark
@@ -168,6 +168,36 @@ def test_oracle_late_and_refused_rows_are_whole_and_can_be_replayed(
         assert kept.drop("_source", "_reason").exceptAll(expected).count() == 0
         reasons = [row[0] for row in kept.orderBy("n").select("_reason").collect()]
         assert reasons == ["late", "without time", "late"]
+
+
+def test_bad_rows_are_quarantined_with_the_late_ones(
+    feed: Feed, start: Callable[..., ice.Query], spark: SparkSession, tmp_path: Path
+) -> None:
+    def fails(value: int | None) -> int:
+        return 1 // (0 if value is None else value)
+
+    broken = ice.UserAggregate(
+        fails, lambda a, b: a + b, lambda state: state, pa.int64(), title="broken"
+    )
+    table = events(10, 10.5, 20, None)
+    feed.add(table.append_column("n", pa.array([1, 0, 1, 1])))
+    windows = ice.stream(feed.stream(), time="ts", nulls="error").window("2 seconds")
+    result = windows.groupBy("key").agg(ice.user(broken, "n").alias("total"))
+    folder = f"{tmp_path}/late"
+    with pytest.raises(DefinitionError, match="lateEvents"):
+        result.writeStream.options(onBadRow="quarantine", checkpointLocation="chk").start("out")
+    seen = Collector()
+    query = start(result, seen, flush=True, lateEvents=folder, onBadRow="quarantine")
+    query.awaitTermination()
+    assert query.lastProgress is not None
+    assert query.lastProgress["icestream"]["badRows"] == 1
+    assert seen.rows == [(10, 1), (20, 1)]
+    kept = spark.read.parquet(folder)
+    assert kept.columns == ["ts", "key", "n", "_source", "_reason", "_row"]
+    found = kept.orderBy("_reason").select("n", "_source", "_reason", "_row").collect()
+    assert found[0]["_row"] is not None
+    assert "ZeroDivisionError" in found[0]["_reason"]
+    assert tuple(found[1]) == (1, "stream", "without time", None)
 
 
 def test_bad_input_in_a_task_is_the_error_the_user_sees(

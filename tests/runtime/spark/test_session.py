@@ -11,7 +11,7 @@ from pyspark.sql import functions as sf
 
 import icestream as ice
 from icestream.core.errors import IcestreamError
-from icestream.runtime.spark import session, warm_up
+from icestream.runtime.spark import warm_up
 from icestream.runtime.work.windows import prefold
 from tests.fixtures.parquet_feed import Feed, rows
 from tests.oracles.grid import differences
@@ -40,13 +40,6 @@ def test_without_java_the_error_says_what_to_install(monkeypatch: pytest.MonkeyP
 def test_settings_are_a_copy() -> None:
     ice.settings()["spark.sql.adaptive.enabled"] = "true"
     assert ice.settings()["spark.sql.adaptive.enabled"] == "false"
-
-
-def test_compiled_kernels_are_kept_in_the_users_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    assert session.kernel_cache() == Path("/somewhere/icestream/kernels")
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    assert session.kernel_cache().parts[-3:] == (".cache", "icestream", "kernels")
 
 
 def test_warming_up_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,8 +53,8 @@ def sources(spark: SparkSession) -> dict[str, Any]:
 
 #: the ones of every run; the others are slow
 FIRST = (
-    "not in with nulls", "groups of all rows", "the first of each group", "a static table",
-    "a time-bounded left join", "a join of windows",
+    "not in with nulls", "functions over frames", "groups of all rows", "the first of each group",
+    "a static table", "a time-bounded left join", "a join of windows",
 )  # fmt: skip
 CASES = {**{name: (text, text) for name, text in SAME.items()}, **WINDOWED}
 
@@ -123,6 +123,7 @@ WRONG = {
     "SELECT x.n FROM (SELECT count(*) AS n FROM t) x, a": ("static table", ""),
     "SELECT a.k FROM a LEFT JOIN b ON a.k < b.k": ("needs equal columns", ""),
     "SELECT k, ROW_NUMBER() OVER (ORDER BY v) AS n FROM a": ("needs a condition", "ROW_NUMBER"),
+    "SELECT k, SUM(v) OVER (ORDER BY v) AS n FROM a": ("OVER follows the time", "SUM(v)"),
     "SELECT count(*) AS n FROM SESSION(TABLE a, DESCRIPTOR(ts), INTERVAL '1' SECOND) x "
     "JOIN b ON x.k = b.k": ("sessions", "SESSION"),
     "SELECT title FROM t": ("the statement reads no stream", ""),

@@ -136,7 +136,13 @@ REFUSED = {
     "SELECT k FROM a ORDER BY k": "a stream is not sorted: write ORDER BY",
     "SELECT k FROM a LIMIT 3": "LIMIT needs ORDER BY",
     "SELECT k FROM a EXCEPT SELECT k FROM b": "INTERSECT and EXCEPT are not supported",
-    "SELECT k, sum(v) OVER (ORDER BY ts) AS s FROM a": "OVER is only supported for ROW_NUMBER",
+    "SELECT k, sum(v) OVER (ORDER BY ts DESC) AS s FROM a": "ORDER BY the time of the stream",
+    "SELECT lead(v) OVER (ORDER BY ts) AS s FROM a": "LEAD reads rows that are not known",
+    "SELECT ntile(4) OVER (ORDER BY ts) AS s FROM a": "ntile is not a function over frames",
+    """SELECT sum(v) OVER (ORDER BY ts ROWS BETWEEN 1 PRECEDING AND 1 FOLLOWING) AS s
+        FROM a""": "a frame ends with CURRENT ROW",
+    """SELECT sum(v) OVER (ORDER BY ts RANGE BETWEEN 5 PRECEDING AND CURRENT ROW) AS s
+        FROM a""": "RANGE is followed by an interval",
     "SELECT k FROM a WHERE ROW_NUMBER() OVER (ORDER BY v) < 3": "goes around the query",
     "SELECT k FROM a WHERE count(*) > 1": "conditions on it go into HAVING",
     "SELECT k, v FROM a GROUP BY k": "'v' has many values in a group: add it to GROUP BY",

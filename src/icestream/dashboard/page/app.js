@@ -169,6 +169,8 @@ function drawTiles(query, seen) {
     if (told.groups) tiles.push(["Groups", format.count(told.groups), told.coldState?.returned ? `${format.count(told.coldState.returned)} read back` : ""]);
     if (told.updates) tiles.push(["Staleness", format.milliseconds(told.updates.staleness?.averageMs ?? 0), `${format.count(told.updates.waiting)} keys wait`]);
     if (told.watermark) tiles.push(["Watermark", format.eventTime(told.watermark).slice(11, 19), format.eventTime(told.watermark).slice(0, 10)]);
+    if (told.diskBytes) tiles.push(["Disk", format.bytes(told.diskBytes), told.diskBudgetBytes ? `${format.percent(told.diskBytes / told.diskBudgetBytes)} of ${format.bytes(told.diskBudgetBytes)}` : "log, exchange and caches"]);
+    if (told.badRows) tiles.push(["Bad rows", format.count(told.badRows), "refused and stored"]);
     if (told.lateEvents) tiles.push(["Late", format.count(told.lateEvents), "events came too late"]);
   }
   page.tiles.replaceChildren(...tiles.map(([name, value, note]) =>

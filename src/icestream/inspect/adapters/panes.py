@@ -49,8 +49,8 @@ def obstacle(plan: Plan, commit: Commit) -> str | None:
     """Return why an adapter has no panes to read; None if there are."""
     if lower.on_panes(plan) is None or len(parts_of(plan)) > 1:
         return "panes exist only if all windows are on a grid with aggregates of fixed size"
-    if str(commit.decisions.get("store", PANES)) != PANES:
-        return "the log of this query stores raw events, not panes"
+    if str(commit.decisions.get("store", PANES)) != PANES or commit.decisions.get("switched"):
+        return "the log of this query stores, or stored, raw events, not panes"
     if commit.decisions.get("composition"):
         return "some windows of this query are composed of the rows of others, not of panes"
     return None

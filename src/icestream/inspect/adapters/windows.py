@@ -59,6 +59,7 @@ class WindowState:
         """Read the views from the plan, and the decisions of the version."""
         self._plan = plan = _showing_all(plan)
         self._store = str(commit.decisions.get("store", PANES))
+        self._switched = tuple(commit.decisions.get("switched", ()))
         shards = range(len(commit.bases))
         self.tables: Sequence[StateTable] = [
             StateTable(
@@ -71,7 +72,8 @@ class WindowState:
             )
             for number, view in enumerate(plan.views)
         ]
-        self._windows = WINDOWS if self._store == PANES or _all_tumble(plan) else 1
+        in_panes = self._store == PANES and not self._switched
+        self._windows = WINDOWS if in_panes or _all_tumble(plan) else 1
         self._kept = kept(plan, commit)
         self.notes: Sequence[str] = (*self._hidden(), *self._left_out())
         if self._kept is not None:
@@ -117,7 +119,9 @@ class WindowState:
         plan = self._plan
         tiled = tuple(map(Tiled.from_json, commit.decisions.get("composition") or ()))
         events = self._events(shard, space, commit)
-        operator: Any = lower.operator(plan, space, self._store, tiled, events)
+        operator: Any = lower.operator(
+            plan, space, self._store, tiled, events, switched=self._switched
+        )
         operator.restore(history)
         latest = max((each for each in commit.seen if each is not None), default=None)
         if latest is None:

@@ -40,13 +40,19 @@ SHORT = 1
 FULL = 2
 
 #: words of the progress of `advance`: tuples entered, tuples that left, rows of `out` filled,
-#: tuples that have a front, flips
+#: tuples that have a front, flips, tuples shown after all of their time
 ENTERED = 0
 LEFT = 1
 FILLED = 2
 FLIPPED = 3
 FLIPS = 4
-PROGRESS = 5
+SHOWN = 5
+PROGRESS = 6
+
+#: what `advance` shows in place of every n-th event of a group: nothing, or every event after all
+#: others of its time
+SILENT = 0
+WITH_PEERS = -1
 
 #: never due
 NEVER = 2**63 - 1
@@ -101,6 +107,15 @@ def show(
         if ops[f] >= 2:
             merge_field(out, target, at[f] - at[0], rows, slot, suffix, ops[f])
             suffix += op_words(ops[f])
+
+
+@kernel
+def show_slots(
+    rows: Table, slots: Slots, count: int, ops: Ints, at: Ints, suffixes_at: int, out: Table
+) -> None:
+    """Show the windows of the first `count` groups in `slots`, in the rows of `out`."""
+    for i in range(count):
+        show(rows, slots[i], ops, at, suffixes_at, out, i)
 
 
 @kernel
@@ -166,17 +181,29 @@ def advance(
 ) -> int:
     """Move a frame: tuples up to `last` enter, others leave before them; return why it stopped.
 
-    A window is shown after every `every`-th event of its group, never if `every` is 0. After the
-    last tuple, those with a key of at most `bound` leave. With `same`, the tuples that leave are
-    those that entered here, and suffixes are made as they are needed; else it stops when all that
-    were passed have left. `progress` is where to begin and, afterwards, how far it came.
+    A window is shown after every `every`-th event of its group; see SILENT and WITH_PEERS for other
+    values. After the last tuple, those with a key of at most `bound` leave. With `same`, the tuples
+    that leave are those that entered here, and suffixes are made as they are needed; else it stops
+    when all that were passed have left. `progress` is where to begin and, afterwards, how far it
+    came.
     """
     width = suffixes.shape[1]
     extras = suffixes_at + width
     time = entering.shape[1] - 1
     e, m, count = progress[ENTERED], progress[LEFT], progress[FILLED]
+    shown = progress[SHOWN] if every == WITH_PEERS else e
     reason = -1
     while reason < 0:
+        if every == WITH_PEERS and shown < e and (e == last or keys[e] != keys[shown]):
+            while shown < e and count < out.shape[0]:
+                show(rows, slots[shown], ops, at, suffixes_at, out, count)
+                out_slots[count] = slots[shown]
+                out_times[count] = entering[shown, time]
+                count += 1
+                shown += 1
+            if shown < e:
+                reason = FULL
+                continue
         limit = keys[e] - reach if e < last else bound
         size = e if same else leaving_slots.size
         while m < size and leaving_keys[m] <= limit:
@@ -219,7 +246,9 @@ def advance(
                 out_times[count] = entering[e, time]
                 count += 1
             e += 1
-    progress[ENTERED], progress[LEFT], progress[FILLED] = e, m, count
+            if every != WITH_PEERS:
+                shown = e
+    progress[ENTERED], progress[LEFT], progress[FILLED], progress[SHOWN] = e, m, count, shown
     return reason
 
 

@@ -33,6 +33,7 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ids, Mask
 from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.operators.bad_rows import BadRows, mapped
 from icestream.operators.dataflow.join_step import JoinStores
 from icestream.operators.dataflow.join_traces import Traces
 from icestream.operators.dataflow.results import ResultBuffer
@@ -46,6 +47,7 @@ from icestream.operators.dataflow.steps import (
     Receive,
     Regroup,
     Send,
+    Sole,
     Stateful,
     Trace,
     regrouped,
@@ -54,6 +56,8 @@ from icestream.operators.dataflow.transient_groups import TransientGroups, lasti
 from icestream.operators.lifetimes.changes import LifetimeOperator, PromptOperator, identities_of
 from icestream.operators.lifetimes.complete_mode import CompleteOutput
 from icestream.operators.lifetimes.edges import Edges
+from icestream.operators.lifetimes.now_mode import NowOutput
+from icestream.operators.lifetimes.rows_by_group import since
 from icestream.operators.protocol import ChangeInputs, Emitted, PastVersion, Shard
 from icestream.state.groups.spec import Groups
 
@@ -131,9 +135,17 @@ class Fusible(Protocol):
 class ComponentOperator:
     """Runs the steps of a component on the state of one shard."""
 
-    def __init__(self, spec: ComponentSpec, shard: Shard, stores: Stores, version: int = 0) -> None:
-        """Attach to the shard's state, for a version."""
+    def __init__(
+        self,
+        spec: ComponentSpec,
+        shard: Shard,
+        stores: Stores,
+        version: int = 0,
+        now: Micros = MINUS_INFINITY,
+    ) -> None:
+        """Attach to the shard's state, for a version; `now` is the latest time of an event."""
         self._version = version
+        self._now = now
         self._spec = spec
         self._stores = stores
         self._header: dict[str, Any] = shard.arena.header
@@ -315,6 +327,8 @@ class ComponentOperator:
         """Return the output of an operator at the end of the version."""
         if isinstance(operator, CompleteOutput):
             return operator.on_version(groups, watermark, self._version)
+        if isinstance(operator, NowOutput):
+            return operator.on_instant(groups, self._now)
         return operator.on_watermark(groups, watermark)
 
     def _rows(self, view: int, batches: Iterable[pa.RecordBatch]) -> Iterator[Emitted]:
@@ -366,6 +380,8 @@ class ComponentOperator:
             return
         step = self._spec.steps[number]
         received = isinstance(step, Receive)
+        if received and self._spec.forgets_past:
+            changes = since(changes, self._now)
         most = self._stores.chunk_groups(step.grouping)
         rows = max(1, CHUNK_ROWS // 2) if received and self._spec.begins else CHUNK_ROWS
         transient = self._may_pass(number, changes, watermark)
@@ -382,7 +398,10 @@ class ComponentOperator:
                 yield from self._settle(watermark)
 
     def _pass_on(self, number: int, made: pa.RecordBatch, watermark: Micros) -> Iterator[Emitted]:
-        """Pass the output of a step to the next steps."""
+        """Pass the output of a step to the next steps; rows that it refused leave at once."""
+        if isinstance(made, BadRows):
+            yield 0, made
+            return
         if made.num_rows == 0:
             return
         for consumer, port in self._spec.consumers[number]:
@@ -393,7 +412,8 @@ class ComponentOperator:
     ) -> Iterator[Emitted]:
         match step := self._spec.steps[number]:
             case Map():
-                yield from self._pass_on(number, step.change(changes), watermark)
+                for made in mapped(step.text, changes, step.change):
+                    yield from self._pass_on(number, made, watermark)
             case Merge():
                 yield from self._pass_on(number, changes, watermark)
             case Regroup():
@@ -409,11 +429,11 @@ class ComponentOperator:
                 self._traces.note(number, changes)
                 yield from self._pass_on(number, changes, watermark)
             case Send():
-                yield -1 - step.edge, regrouped(changes, step.keys)
+                yield -1 - step.edge, regrouped(changes, step.keys, step.payload)
             case Emit():
                 buffer = self._buffer.get(step.view)
                 emitted = [changes] if buffer is None else buffer.take(changes)
                 yield from self._rows(step.view, emitted)
-            case Receive():
-                msg = "a Receive step gets changes only from outside"
+            case Receive() | Sole():
+                msg = "this step gets changes only from outside"
                 raise AssertionError(msg)

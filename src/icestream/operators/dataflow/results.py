@@ -25,6 +25,8 @@ from icestream.operators.lifetimes.consolidate import consolidated
 #: the lifetime column of every row, and the column with its change in update mode
 LIFETIME = "lifetime"
 CHANGE = "change"
+#: modes whose rows may be taken back
+CHANGING = ("update", "now")
 #: maximum number of rows built at once for events with high counts, and of all rows
 ROWS_AT_ONCE = 65_536
 MOST_ROWS = 1 << 30
@@ -34,20 +36,28 @@ MOST_ROWS = 1 << 30
 class LifetimeRows:
     """Converts changes to rows: the lifetime, the change, the payload.
 
-    A lifetime without an end has a null there. An event with a count of n becomes n rows.
+    A lifetime without an end has a null there. An event with a count of n becomes n rows. Rows in
+    mode `now` hold now and have no lifetime.
     """
 
     payload: pa.Schema
     time: pa.DataType
     mode: str
+    #: whether final rows are those of events at instants, which show no lifetime
+    instants: bool = False
 
     @property
     def schema(self) -> pa.Schema:
         """Return the columns of the rows."""
-        change = [pa.field(CHANGE, pa.int32(), nullable=False)] * (self.mode == "update")
-        return pa.schema(
-            [pa.field(LIFETIME, self._lifetime, nullable=False), *change, *self.payload]
-        )
+        if self._is_bare:
+            return self.payload
+        change = [pa.field(CHANGE, pa.int32(), nullable=False)] * (self.mode in CHANGING)
+        lifetime = [pa.field(LIFETIME, self._lifetime, nullable=False)] * (self.mode != "now")
+        return pa.schema([*lifetime, *change, *self.payload])
+
+    @property
+    def _is_bare(self) -> bool:
+        return self.instants and self.mode == "append"
 
     @property
     def _lifetime(self) -> pa.DataType:
@@ -73,16 +83,16 @@ class LifetimeRows:
             yield self._rows(changes.take(pa.array(chosen)))
 
     def _rows(self, changes: pa.RecordBatch) -> pa.RecordBatch:
+        if self._is_bare:
+            return pa.RecordBatch.from_arrays(payload_of(changes).columns, schema=self.schema)
         diff, ends = column_of(changes, DIFF), column_of(changes, RE)
+        times = changes.column(LE), pa.array(ends, mask=ends == INFINITY)
         lifetime = pa.StructArray.from_arrays(
-            [
-                changes.column(LE).cast(self.time),
-                pa.array(ends, mask=ends == INFINITY).cast(self.time),
-            ],
-            fields=list(self._lifetime),
+            [each.cast(self.time) for each in times], fields=list(self._lifetime)
         )
-        change = [pa.array(np.sign(diff).astype(np.int32))] * (self.mode == "update")
-        columns = [lifetime, *change, *payload_of(changes).columns]
+        head = [lifetime] * (self.mode != "now")
+        head += [pa.array(np.sign(diff).astype(np.int32))] * (self.mode in CHANGING)
+        columns = [*head, *payload_of(changes).columns]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 

@@ -45,7 +45,7 @@ def gathered(
     inputs: ChangeInputs, edge: int, room: int, *, timed: bool = False
 ) -> Iterator[pa.RecordBatch]:
     """Yield the changes of an edge sorted by group and, if requested, by time within a group."""
-    for first, last in pairwise([0, *_bounds(*inputs.ranges(edge), room), END]):
+    for first, last in pairwise([0, *bounds_of(*inputs.ranges(edge), room), END]):
         parts = list(inputs.changes(edge, first, last))
         if parts:
             together = pa.concat_batches(parts)
@@ -169,8 +169,8 @@ def first_and_last(changes: pa.RecordBatch) -> tuple[int, int]:
     return int(identities[0]), int(identities[-1])
 
 
-def _bounds(firsts: Ids, sizes: Ints, room: int) -> list[int]:
-    """Return the identities at which to split, so that passes are similar and fill the memory."""
+def bounds_of(firsts: Ids, sizes: Ints, room: int) -> list[int]:
+    """Return where to split sorted changes by identity, so that passes fill the memory alike."""
     order = np.argsort(firsts, kind="stable")
     filled = np.cumsum(sizes[order])
     count = max(1, math.ceil(int(filled[-1]) / room - SPARED)) if len(filled) else 1

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from icestream.operators.dataflow.gather import GatherSpec
 from icestream.operators.dataflow.join_step import JOINED
 from icestream.operators.dataflow.padding import Padding
 from icestream.operators.dataflow.results import LifetimeRows
@@ -24,11 +25,13 @@ from icestream.operators.dataflow.steps import (
     Receive,
     Regroup,
     Send,
+    Sole,
     Stateful,
     Step,
     TimedOperator,
     consumers,
 )
+from icestream.operators.frames.event_frames import EventFramesSpec
 from icestream.operators.lifetimes.changes import OrderedPortOperator, PromptOperator
 from icestream.operators.multi_join.spec import MultiJoinSpec
 from icestream.state.groups.options import lifetimes
@@ -46,10 +49,14 @@ class ComponentSpec:
     #: partitions of joins, and the share of rows that is traced to them
     partitions: int = 1
     sample: float = 1.0
+    #: whether nobody asks for instants before the latest event
+    forgets_past: bool = False
 
     @property
     def lifetimes(self) -> tuple[str, ...]:
         """Return the lifetime classes of a shard's segments."""
+        if self.sole is not None:
+            return self.sole.lifetimes
         kept = lifetimes(len(self.groupings)) if self.join is None else (JOINED,)
         return (*kept, BASE)
 
@@ -57,6 +64,17 @@ class ComponentSpec:
     def join(self) -> MultiJoinSpec | None:
         """Return the join that may defer results, if this is its component."""
         return next((step.spec for step in self.steps if isinstance(step, JoinMany)), None)
+
+    @cached_property
+    def sole_number(self) -> int | None:
+        """Return the number of the step that keeps its own state, if there is one."""
+        return next((n for n, step in enumerate(self.steps) if isinstance(step, Sole)), None)
+
+    @property
+    def sole(self) -> EventFramesSpec | GatherSpec | None:
+        """Return what the step with its own state does, if there is one."""
+        step = None if self.sole_number is None else self.steps[self.sole_number]
+        return step.spec if isinstance(step, Sole) else None
 
     @cached_property
     def groupings(self) -> tuple[tuple[Synopsis, ...], ...]:
@@ -159,7 +177,7 @@ class ComponentSpec:
         match self.steps[number]:
             case Regroup():
                 return Counter(dict.fromkeys(came, 1))
-            case JoinMany():
+            case JoinMany() | Sole():
                 return None
             case Stateful():
                 if number not in self.prompt:

@@ -15,9 +15,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+import numpy as np
 import pyarrow as pa
 
-from icestream.operators.lifetimes.changes import HEAD, LifetimeOperator, payload_of
+from icestream.operators.dataflow.gather import GatherSpec
+from icestream.operators.frames.event_frames import EVENT_FIELDS, EventFramesSpec
+from icestream.operators.lifetimes.changes import (
+    HEAD,
+    LE,
+    RE,
+    LifetimeOperator,
+    changes_schema,
+    identities_of,
+    payload_of,
+)
 from icestream.operators.multi_join.spec import MultiJoinSpec
 from icestream.operators.multi_join.tracing import Lineage
 from icestream.operators.payload_identity import identified
@@ -108,6 +119,17 @@ class JoinMany:
 
 
 @dataclass(frozen=True)
+class Sole:
+    """A step that keeps its own state, the only one of its component."""
+
+    inputs: tuple[int, ...]
+    payload: pa.Schema
+    grouping: int
+    spec: EventFramesSpec | GatherSpec
+    text: str
+
+
+@dataclass(frozen=True)
 class Trace:
     """Changes that pass through unchanged; some are traced to the partitions of joins."""
 
@@ -119,7 +141,7 @@ class Trace:
     stored: bool
 
 
-Step = Receive | Map | Merge | Regroup | Stateful | JoinMany | Trace | Send | Emit
+Step = Receive | Map | Merge | Regroup | Stateful | JoinMany | Sole | Trace | Send | Emit
 
 
 @runtime_checkable
@@ -155,13 +177,57 @@ class Projecting:
         )
 
 
-def regrouped(changes: pa.RecordBatch, keys: tuple[str, ...]) -> pa.RecordBatch:
-    """Return changes under the identity of the columns that a step regroups by."""
-    id_high, id_low = identified(payload_of(changes), keys)
-    columns = [*changes.columns[: len(HEAD) - 2], pa.array(id_high), pa.array(id_low)]
-    return pa.RecordBatch.from_arrays(
-        [*columns, *changes.columns[len(HEAD) :]], schema=changes.schema
-    )
+def regrouped(
+    changes: pa.RecordBatch, keys: tuple[str, ...], payload: pa.Schema | None = None
+) -> pa.RecordBatch:
+    """Return changes under the identity of the columns that a step regroups by.
+
+    With a `payload`, only its columns are kept.
+    """
+    columns = [*changes.columns[: len(HEAD) - 2]]
+    if keys:
+        columns += map(pa.array, identified(payload_of(changes), keys))
+    else:
+        columns += [pa.array(np.zeros(changes.num_rows, dtype=np.uint64))] * 2
+    if payload is None or len(payload) >= len(changes.schema) - len(HEAD):
+        columns += changes.columns[len(HEAD) :]
+        return pa.RecordBatch.from_arrays(columns, schema=changes.schema)
+    columns += [changes.column(name) for name in payload.names]
+    return pa.RecordBatch.from_arrays(columns, schema=changes_schema(payload))
+
+
+@dataclass(frozen=True)
+class Identifying:
+    """Add the identity of single events: the one they came with, or one of their content."""
+
+    #: whether changes carry the identity of their event, not that of a group
+    numbered: bool
+
+    def __call__(self, changes: pa.RecordBatch) -> pa.RecordBatch:
+        """Return changes whose payload begins with the identity of the event."""
+        payload = payload_of(changes)
+        if self.numbered:
+            high, low = identities_of(changes)
+        else:
+            lifetimes = changes.select([LE, RE])
+            whole = pa.RecordBatch.from_arrays(
+                [*lifetimes.columns, *payload.columns], names=[LE, RE, *payload.schema.names]
+            )
+            # two bits less, so that an order of them can be doubled and complemented
+            parts = identified(whole, tuple(whole.schema.names))
+            high, low = (each >> np.uint64(2) for each in parts)
+        columns = [
+            *changes.columns[: len(HEAD)],
+            *(pa.array(p.view(np.int64)) for p in (high, low)),
+        ]
+        return pa.RecordBatch.from_arrays(
+            [*columns, *payload.columns], schema=changes_schema(self.schema(payload.schema))
+        )
+
+    @staticmethod
+    def schema(payload: pa.Schema) -> pa.Schema:
+        """Return the columns of events with their identity."""
+        return pa.schema([*EVENT_FIELDS, *payload])
 
 
 def consumers(steps: tuple[Step, ...]) -> tuple[tuple[tuple[int, int], ...], ...]:

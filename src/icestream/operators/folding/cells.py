@@ -99,21 +99,21 @@ class _Codes:
 
 def _codes(keys: pa.RecordBatch, most: int) -> _Codes | None:
     """Return codes that are equal exactly where keys are; None if there may be too many."""
-    found = _Codes(np.zeros(keys.num_rows, dtype=np.int64), 0, 1) if not keys.num_columns else None
+    found = _Codes(np.zeros(keys.num_rows, dtype=np.int64), 0, 1)
     for column in keys.columns:
         if column.null_count or not pa.types.is_signed_integer(column.type):
             return None
         numbers = column.to_numpy().astype(np.int64, copy=False)
         least = int(numbers.min())
         extent = int(numbers.max()) - least + 1
-        if found is None:
+        if found.width * extent > most:
+            return None
+        if found.width == 1:
             found = _Codes(numbers, least, extent)
         else:
             both = (found.numbers - found.least) * extent + (numbers - least)
             found = _Codes(both, 0, found.width * extent)
-        if found.width > most:
-            return None
-    return found
+    return found if found.width <= most else None
 
 
 def _rows_at(keys: pa.RecordBatch, places: Ints) -> pa.RecordBatch:

@@ -54,7 +54,8 @@ class Lifter:
         """Return one tuple per event; `arrived` is the number of earlier events."""
         rows, layout = batch.num_rows, self._layout
         columns = {name: InputColumn(batch.column(name)) for name in batch.schema.names}
-        columns[ARRIVAL] = InputColumn(pa.array(np.arange(arrived, arrived + rows)))
+        if ARRIVAL not in columns:
+            columns[ARRIVAL] = InputColumn(pa.array(np.arange(arrived, arrived + rows)))
         slots = np.arange(rows)
         tuples = np.empty((rows, layout.tuple_width), dtype=np.int64)
         tuples[:, :-1] = layout.entry_identity

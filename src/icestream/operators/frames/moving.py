@@ -23,7 +23,7 @@ all of them. A stop costs O(groups in memory). Memory: a chunk of leaving tuples
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from icestream.core.arrays import Ints, Table
-from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.kernels.frames import moving as kernels
 from icestream.operators.frames.layout import FrameLayout
 from icestream.operators.frames.output import FrameOutput
@@ -39,7 +39,7 @@ from icestream.operators.frames.suffix_stack import FrameSuffixStack
 from icestream.operators.frames.tuples import TupleLog, TupleRun
 from icestream.operators.grid.groups import ResidentGroups
 from icestream.operators.grid.partitions import Partition
-from icestream.plan.windows.frame import Frame, RowsSlide
+from icestream.plan.windows.frame import UNBOUNDED, Frame, RowsSlide
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +87,7 @@ class MovingPass:
         self._output = output
         self._position = position
         self._by_time = frame.range is not None
+        self._is_unbounded = frame.range == UNBOUNDED
         self._fixed = (
             layout.ops,
             layout.in_tuples,
@@ -96,7 +97,9 @@ class MovingPass:
         )
         slide = frame.slide
         #: a group is shown at every n-th of its events; 0 if all groups are shown at stops
-        self._every = 1 if slide is None else 0
+        self._every = 1 if slide is None else kernels.SILENT
+        if frame.peers:
+            self._every = kernels.WITH_PEERS
         if isinstance(slide, RowsSlide) and frame.partition == "key":
             self._every = slide.rows
         #: instant at which all groups are due, for a time slide
@@ -121,6 +124,33 @@ class MovingPass:
     def take(self, stretch: TupleRun, slots: Ints) -> Iterator[pa.RecordBatch]:
         """Let the tuples of a run enter the groups in the given rows; yield what is shown."""
         yield from self._take(stretch, slots, self._stops(stretch), int(stretch.times[-1]))
+
+    def enter(self, stretch: TupleRun, slots: Ints) -> None:
+        """Let tuples of one instant enter, of which more follow before they are shown."""
+        every, self._every = self._every, kernels.SILENT
+        for _ in self._take(stretch, slots, [], int(stretch.times[-1])):
+            pass
+        self._every = every
+
+    def show(self, stretch: TupleRun, slots: Ints) -> Iterator[pa.RecordBatch]:
+        """Show the windows of tuples that have entered."""
+        output, first = self._output, 0
+        while first < len(slots):
+            last = min(len(slots), first + len(output.fields))
+            output.rows = last - first
+            output.slots[: output.rows] = slots[first:last]
+            output.times[: output.rows] = stretch.tuples[first:last, -1]
+            kernels.show_slots(
+                self._groups.rows,
+                output.slots,
+                output.rows,
+                self._layout.ops,
+                self._layout.in_rows,
+                self._layout.suffixes_at,
+                output.fields,
+            )
+            first = last
+            yield output.take()
 
     def finish(self, place: int, watermark: Micros) -> Iterator[pa.RecordBatch]:
         """Let tuples leave up to the watermark, once those before a place have entered."""
@@ -184,7 +214,10 @@ class MovingPass:
     ) -> Iterator[pa.RecordBatch]:
         """Let the tuples of a run enter; expire those that no later window reaches."""
         entering = self._at_hand(stretch, slots)
-        self._progress[kernels.ENTERED] = 0
+        self._progress[kernels.ENTERED] = self._progress[kernels.SHOWN] = 0
+        if self._is_unbounded:
+            never = np.full(len(slots), INFINITY)
+            self._leaving, self._same = replace(entering, keys=never), True
         for stop in stops:
             last = int(np.searchsorted(stretch.places, stop.place))
             yield from self._move(stretch, entering, last, stop.bound)
@@ -221,7 +254,7 @@ class MovingPass:
                 self._leaving.keys,
                 self._leaving.suffixes,
                 self._same,
-                self._frame.reach,
+                0 if self._is_unbounded else self._frame.reach,
                 bound,
                 self._every,
                 *self._fixed,

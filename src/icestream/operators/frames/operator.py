@@ -66,6 +66,7 @@ from icestream.operators.frames.tuples import ARRIVALS, BLOCK_BYTES, SETTLED, Tu
 from icestream.operators.grid.groups import ResidentGroups
 from icestream.operators.grid.partitions import Partition, Partitions
 from icestream.operators.protocol import Emitted, Inputs, PastVersion, Shard
+from icestream.plan.windows.frame import UNBOUNDED
 from icestream.state.budget import Refused, shortage
 from icestream.state.keys import KeyCodec
 from icestream.state.log.ipc import write_table
@@ -74,10 +75,17 @@ from icestream.state.snapshot_schedule import SnapshotSchedule
 from icestream.state.versions.commits import BASE
 
 
+def buffered_chunks(frames: int) -> int:
+    """Return the chunks of tuples and results that so many frames hold at once."""
+    return 2 + 4 * frames
+
+
 class FrameOperator:
     """The frames of one shard."""
 
     lifetimes: ClassVar[tuple[str, ...]] = (ARRIVALS, SETTLED, BASE)
+    #: chunks of tuples of each frame in a quota
+    _chunks: ClassVar[int] = 64
 
     def __init__(
         self, specs: Sequence[FrameSpec], shard: Shard, results: Sequence[pa.Schema]
@@ -112,19 +120,25 @@ class FrameOperator:
         self._schedule = SnapshotSchedule(header)
         quota = shard.account.budget.total
         #: bytes of tuples held at once, and of result fields buffered before they are emitted
-        self._chunk_bytes = max(BLOCK_BYTES, quota // (64 * len(specs)))
+        self._chunk_bytes = max(BLOCK_BYTES, quota // (self._chunks * len(specs)))
         self._rings = [self._ring_file(number) for number in range(len(specs))]
         ring_bytes = sum(self._ring_bytes(rings) for rings in self._rings if rings is not None)
-        shard.account.resize((2 + 4 * len(specs)) * self._chunk_bytes + ring_bytes)
+        shard.account.resize(buffered_chunks(len(specs)) * self._chunk_bytes + ring_bytes)
         self._groups = ResidentGroups(self._layout, self._codec, shard.arena)
         self._partitions = Partitions(shard.arena, self._groups, 0, shard.account.budget)
-        ranges = [frame.range for frame in self._frames if frame.range is not None]
-        lives = max(ranges) if len(ranges) == len(specs) else None
-        self._tuples = TupleLog(shard, self._layout, self._chunk_bytes, lives, self._with_room)
+        self._tuples = self._tuple_log()
         self._inputs: Inputs | None = None
         #: the version that is being replayed
         self._past: PastVersion | None = None
         self._released: tuple[int, ...] = ()
+
+    def _tuple_log(self, settled: Callable[[Table], Table] | None = None) -> TupleLog:
+        """Return the tuples of the shard; they live as long as the longest frame needs them."""
+        ranges = [frame.range for frame in self._frames]
+        reaches = [frame.reach for frame in self._frames if frame.range != UNBOUNDED]
+        lives = None if None in ranges else max(reaches, default=0)
+        size = self._chunk_bytes
+        return TupleLog(self._shard, self._layout, size, lives, self._with_room, settled)
 
     def _ring_file(self, number: int) -> Rings | None:
         frame, layout = self._frames[number], self._layout.frames[number]
@@ -142,7 +156,8 @@ class FrameOperator:
     def on_batch(self, inputs: Inputs) -> None:
         """Write the tuples of a batch to the log; their groups are opened with the watermark."""
         self._inputs = inputs
-        self._schedule.log(self._tuples.arrive(self._lifted(inputs)))
+        # a tuple is written again when it settles
+        self._schedule.log(2 * self._tuples.arrive(self._lifted(inputs)))
 
     def _lifted(self, inputs: Inputs) -> Iterator[Table]:
         for batch in self._pieces(inputs):
@@ -247,8 +262,8 @@ class FrameOperator:
         positions = self._position["frames"]
         for frame, position, due in zip(self._frames, positions, dues, strict=True):
             left = entered
-            if frame.range is not None:
-                left = self._tuples.place_after(max(MINUS_INFINITY, watermark - frame.range))
+            if frame.range is not None and frame.range < UNBOUNDED:
+                left = self._tuples.place_after(max(MINUS_INFINITY, watermark - frame.reach))
             elif frame.partition == "stream":
                 left = max(position["left"], entered - frame.reach)
             position.update(left=left, due=due)
@@ -285,10 +300,13 @@ class FrameOperator:
                     raise shortage(self._shard.account.budget, refused) from refused
                 continue
             if len(fresh) and self._past is None:
-                self._shard.segment(BASE).append(
-                    write_table(keys.take(pa.array(fresh))), synopsis=NEW_KEYS, rows=len(fresh)
-                )
+                self._log_keys(keys.take(pa.array(fresh)))
             return
+
+    def _log_keys(self, keys: pa.Table) -> None:
+        """Log the keys of groups that are new."""
+        writer = self._shard.segment(BASE)
+        writer.append(write_table(keys), synopsis=NEW_KEYS, rows=keys.num_rows)
 
     def standing(self) -> Iterator[Emitted]:
         """Yield the current window of every group, with the time of the group's last event.
@@ -311,7 +329,7 @@ class FrameOperator:
     def _snapshot_bytes(self) -> int:
         """Return the approximate size of a snapshot in bytes."""
         rings = sum(rings.disk_bytes for rings in self._rings if rings is not None)
-        return self._shard.arena.bytes * len(self._partitions) + rings
+        return self._groups.image_bytes * len(self._partitions) + rings
 
     def _save_groups(self, partition: Partition) -> None:
         writer = self._shard.segment(BASE)
@@ -378,7 +396,7 @@ class FrameOperator:
 
     def _replay(self, past: PastVersion) -> None:
         size = self._tuples.replay(past)
-        self._schedule.log(size)
+        self._schedule.log(2 * size)
         self._position["arrived"] += size // self._layout.tuple_bytes
         self._past = past
         for _ in self.on_watermark(past.watermark):

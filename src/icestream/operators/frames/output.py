@@ -57,9 +57,10 @@ class FrameOutput:
         return int(following)
 
     def take(self) -> pa.RecordBatch:
-        """Convert what was collected to result rows."""
+        """Convert what was collected to result rows, which may be kept."""
         count, self.rows = self.rows, 0
-        return self.batch(self.fields[:count], self.slots[:count], self.times[:count])
+        columns = self.fields, self.slots, self.times
+        return self.batch(*(each[:count].copy() for each in columns))
 
     def batch(self, fields: Table, slots: Ints, times: Ints) -> pa.RecordBatch:
         """Convert windows to result rows."""

@@ -41,8 +41,12 @@ from icestream.state.table import CountedTable
 ARRIVALS = "arrivals"
 SETTLED = "settled"
 
-#: bytes of tuples in one record
+#: words of an event's identity, in tuples that have one until they settle
+EVENT_WORDS = 2
+
+#: bytes of tuples in one record: the least, and the most where chunks are large
 BLOCK_BYTES = 65536
+MOST_BLOCK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,7 @@ class TupleLog:
         chunk_bytes: int,
         lives: Micros | None,
         with_room: Callable[[Callable[[], object]], None],
+        settled: Callable[[Table], Table] | None = None,
     ) -> None:
         """Attach to the shard.
 
@@ -77,15 +82,22 @@ class TupleLog:
             chunk_bytes: bytes of tuples sorted or read at once.
             lives: how long after its time a settled tuple is needed; None if unknown.
             with_room: runs an action that needs memory, after making room if necessary.
+            settled: takes tuples as they arrive, in the order in which they settle, and returns
+                what is stored from then on. Such tuples have an identity of `EVENT_WORDS` words
+                before their time, which orders those of equal time.
         """
         self._shard = shard
         self._width = layout.tuple_width
+        self._settled_form = settled
+        #: words of a tuple as it arrives
+        self._arriving_width = self._width + (EVENT_WORDS if settled is not None else 0)
         self._lives = lives
         self._with_room = with_room
         #: tuples read at a time, and sorted
         self.chunk_rows = max(2, chunk_bytes // layout.tuple_bytes)
         self._sorted_rows = 2 * self.chunk_rows
-        self._block_rows = max(1, BLOCK_BYTES // layout.tuple_bytes)
+        block_bytes = max(BLOCK_BYTES, min(chunk_bytes // 2, MOST_BLOCK_BYTES))
+        self._block_rows = max(1, block_bytes // layout.tuple_bytes)
         self._blocks_at_once = max(1, self.chunk_rows // self._block_rows)
         self._arrivals = CountedTable(shard.arena, ARRIVALS, BLOCK)
         self._settled = CountedTable(shard.arena, SETTLED, BLOCK)
@@ -114,10 +126,10 @@ class TupleLog:
             size += len(table)
             total += table.nbytes
             if size >= self._sorted_rows:
-                found += self._write(ARRIVALS, _by_time(pending))
+                found += self._write(ARRIVALS, self._by_time(pending))
                 pending, size = [], 0
         if pending:
-            found += self._write(ARRIVALS, _by_time(pending))
+            found += self._write(ARRIVALS, self._by_time(pending))
         self._with_room(lambda: self._shard.seal(ARRIVALS))
         self._take_arrivals(np.array(found, dtype=BLOCK))
         return total
@@ -129,7 +141,8 @@ class TupleLog:
         while start < watermark:
             start, tables = self._next_settled(start, watermark)
             for table in tables:
-                found += self._write(SETTLED, table)
+                form = self._settled_form
+                found += self._write(SETTLED, table if form is None else form(table))
         self._with_room(lambda: self._shard.seal(SETTLED))
         self._take_settled(np.array(found, dtype=BLOCK), watermark)
 
@@ -140,7 +153,7 @@ class TupleLog:
         left = self._overlapping(start, end)
         while len(left):
             some, left = left[: self._blocks_at_once], left[self._blocks_at_once :]
-            for table in self._read(some):
+            for table in self._read(some, self._arriving_width):
                 held.append(_between(table, start, end))
                 size += len(held[-1])
                 if size <= self._sorted_rows:
@@ -152,13 +165,14 @@ class TupleLog:
                 if size > self._sorted_rows:
                     return end, self._of_instant(start)
                 left = left[left["first"] < end]
-        return end, iter([_by_time(held)] if size else [])
+        return end, iter([self._by_time(held)] if size else [])
 
     def _of_instant(self, time: Micros) -> Iterator[Table]:
         """Yield the tuples of one time in the order of arrival."""
         blocks = self._overlapping(time, time + 1)
         for at in range(0, len(blocks), self._blocks_at_once):
-            for table in self._read(blocks[at : at + self._blocks_at_once]):
+            some = blocks[at : at + self._blocks_at_once]
+            for table in self._read(some, self._arriving_width):
                 yield _between(table, time, time + 1)
 
     def _overlapping(self, start: Micros, end: Micros) -> Blocks:
@@ -227,7 +241,7 @@ class TupleLog:
 
     def arrived(self, partition: Partition) -> Iterator[Table]:
         """Yield the tuples of a partition that arrived in the current version."""
-        for table in self._read(self._new):
+        for table in self._read(self._new, self._arriving_width):
             id_high = np.ascontiguousarray(table[:, 0]).view(np.uint64)
             yield np.ascontiguousarray(table[within(id_high, partition)])
 
@@ -243,7 +257,7 @@ class TupleLog:
         place = int(self.books["dropped"]) + int(blocks["rows"][:passed].sum())
         if passed == len(blocks) or blocks["first"][passed] > time:
             return place
-        table = next(self._read(blocks[passed : passed + 1].copy()))
+        table = next(self._read(blocks[passed : passed + 1].copy(), self._width))
         return place + int(np.searchsorted(table[:, -1], time, side="right"))
 
     def _portions(self, first: int, last: int) -> Iterator[tuple[int, int, int, Blocks]]:
@@ -264,7 +278,7 @@ class TupleLog:
     def _stretch(
         self, first: int, last: int, begin: int, blocks: Blocks, partition: Partition
     ) -> TupleRun:
-        whole = np.concatenate(list(self._read(blocks)))[first - begin : last - begin]
+        whole = np.concatenate(list(self._read(blocks, self._width)))[first - begin : last - begin]
         times = np.ascontiguousarray(whole[:, -1])
         places = np.arange(first, last)
         if not partition.whole:
@@ -273,14 +287,24 @@ class TupleLog:
             whole, places = np.ascontiguousarray(whole[inside]), places[inside]
         return TupleRun(first, last, times, whole, places)
 
-    def _read(self, blocks: Blocks) -> Iterator[Table]:
+    def _read(self, blocks: Blocks, width: int) -> Iterator[Table]:
         """Yield the tuples of blocks, which are given in the order of their markers."""
         self.reads["blocks"] += len(blocks)
         self.reads["block_uses"] += len(blocks)
-        self.reads["block_bytes"] += 8 * self._width * int(blocks["rows"].sum())
+        self.reads["block_bytes"] += 8 * width * int(blocks["rows"].sum())
         records = self._shard.log.read_many(blocks["marker"])
         for record, rows in zip(records, blocks["rows"].tolist(), strict=True):
-            yield np.frombuffer(record.payload, dtype=np.int64).reshape(rows, self._width)
+            yield np.frombuffer(record.payload, dtype=np.int64).reshape(rows, width)
+
+    def _by_time(self, tables: list[Table]) -> Table:
+        """Return tuples that arrived, by time and by arrival."""
+        table = tables[0] if len(tables) == 1 else np.concatenate(tables)
+        times = table[:, -1]
+        if not (times[1:] >= times[:-1]).all():
+            table = table[np.argsort(times, kind="stable")]
+        if self._settled_form is None or (table[1:, -1] > table[:-1, -1]).all():
+            return table
+        return table[np.lexsort((table[:, -2], table[:, -3], table[:, -1]))]
 
     # -- snapshot and restore --------------------------------------------------------------
 
@@ -314,14 +338,6 @@ def _described(reader: SegmentReader) -> Iterator[tuple[int, ...]]:
     for record in reader.scan():
         times = np.frombuffer(record.payload, dtype=np.int64).reshape(record.rows, -1)[:, -1]
         yield record.marker, record.rows, int(times[0]), int(times[-1])
-
-
-def _by_time(tables: list[Table]) -> Table:
-    table = tables[0] if len(tables) == 1 else np.concatenate(tables)
-    times = table[:, -1]
-    if (times[1:] >= times[:-1]).all():
-        return table
-    return table[np.argsort(times, kind="stable")]
 
 
 def _between(table: Table, first: Micros, last: Micros) -> Table:

@@ -13,8 +13,10 @@ Invariants:
    (`test_oracle_views_that_share_windows_equal_views_alone`).
 2. Both stores emit the same rows (`test_oracle_both_stores_emit_the_same_rows`,
    `test_oracle_every_aggregate_from_raw_events`).
-3. Arena and work buffers stay inside the quota (`test_bounded_state_of_ten_times_the_budget`).
-4. Restoring a snapshot and replaying the versions after it leads to the same rows; suffixes are
+3. The store may change between versions if all fields have an inverse: slices of versions that
+   stored panes leave as they entered, the others as `changes` (`test_oracle_the_store_may_change`).
+4. Arena and work buffers stay inside the quota (`test_bounded_state_of_ten_times_the_budget`).
+5. Restoring a snapshot and replaying the versions after it leads to the same rows; suffixes are
    computed again, so float sums agree to 106 bits and, rounded, nearly always to the last bit
    (`test_crash_restored_state_emits_the_same_rows`).
 
@@ -34,6 +36,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from icestream.core.arrays import Table
@@ -80,12 +83,16 @@ class WindowOperator:
         store: str = PANES,
         events: tuple[RawEvents, int] | None = None,
         flushed: Micros | None = None,
+        switched: tuple[int, ...] = (),
     ) -> None:
         """Attach to the shard's arena; `store` is `panes` or `tuples`.
 
         With `tuples`, fields without an inverse need the raw `events` and the current version.
-        `flushed` is the latest event, if the version closes every window that has one.
+        `flushed` is the latest event, if the version closes every window that has one. `switched`
+        are the first ordinals of versions that changed the store, if all fields have an inverse.
         """
+        #: the first marker of each of these versions
+        self._switched = np.array([each << 32 for each in switched], dtype=np.uint64)
         self._flushed = flushed
         self._spec = spec
         self._shard = shard
@@ -192,7 +199,7 @@ class WindowOperator:
         if self._owed is not None or len(spans) < 2:
             return
         wanted = [both[0] for both in spans], [both[1] for both in spans]
-        for each in wanted[: 1 if self._refolds else 2]:
+        for each in wanted[: 1 if self._refolds or len(self._switched) else 2]:
             moving = [(first, end) for first, end in each if first < end]
             first = min((span[0] for span in moving), default=0)
             last = max((span[1] for span in moving), default=0)
@@ -224,11 +231,20 @@ class WindowOperator:
 
     def _leaves(self, number: int, watermark: Micros) -> Slices | None:
         """Return the slices that leave a family's windows; None if they are those that entered."""
-        if self._owed is None:
+        if self._owed is None and not len(self._switched):
             return self._leaving[number] if self._refolds else None
         start = self._families[number].position["start"]
-        following = self._spec.courses[number].first_open(watermark)
-        return self._owed.between(start, max(start, following))
+        following = max(start, self._spec.courses[number].first_open(watermark))
+        if self._owed is not None:
+            return self._owed.between(start, following)
+        entered = self._directory.between(start, following)
+        return np.concatenate([self._leaving[number], entered[self._are_kept(entered)]])
+
+    def _are_kept(self, slices: Slices) -> npt.NDArray[np.bool_]:
+        """Return which slices stay until they leave: those of versions that stored panes."""
+        before = self._switched.searchsorted(slices["marker"], side="right")
+        since = len(self._switched) - before
+        return np.asarray((since % 2 == 1) == self._refolds)
 
     def _write(self, inputs: Inputs, watermark: Micros) -> None:
         courses = self._spec.courses
@@ -237,7 +253,7 @@ class WindowOperator:
             inputs.entries(), PANES, needed(self._spec.on_panes, watermark)
         )
         self._with_room(lambda: self._shard.seal(PANES))
-        if self._refolds and self._owed is None:
+        if (self._refolds or len(self._switched)) and self._owed is None:
             self._leaving = [
                 self._slices.write(inputs.leaving(number), CHANGES, watermark, number)
                 for number in range(len(courses))
@@ -297,7 +313,8 @@ class WindowOperator:
     @property
     def _snapshot_bytes(self) -> int:
         """Return the approximate size of a snapshot in bytes."""
-        return self._shard.arena.bytes * max(len(family.partitions) for family in self._families)
+        each = (len(family.partitions) * family.groups.image_bytes for family in self._families)
+        return sum(each)
 
     def _save_groups(self, number: int, partition: Any) -> None:
         writer = self._shard.segment(BASE)

@@ -32,6 +32,7 @@ import pyarrow as pa
 from icestream.core.arrays import Ids, Ints, Slots
 from icestream.core.times import INFINITY, Micros
 from icestream.kernels.key_runs import window_runs
+from icestream.operators.bad_rows import ROW_ERRORS, BadRows, Made
 from icestream.operators.dataflow.sorted_changes import order_in_runs, taken
 from icestream.operators.jobs.batches import TupleBatch
 from icestream.operators.jobs.folding import FoldFunction
@@ -120,16 +121,39 @@ class Compute:
         self, _port: int, changes: pa.RecordBatch, groups: Groups, _watermark: Micros
     ) -> Iterator[pa.RecordBatch]:
         """Fold tuples into the state of their keys and windows."""
-        if changes.num_rows == 0:
+        if changes.num_rows:
+            yield from self._tried(one_by_one(changes), groups)
+
+    def _tried(self, changes: pa.RecordBatch, groups: Groups) -> Made:
+        try:
+            run = self._sorted(changes, groups)
+        except ROW_ERRORS as error:
+            yield from self._divided(changes, groups, error)
             return
-        changes = one_by_one(changes)
-        run = self._sorted(changes, groups)
         distinct = np.unique(run.slots)
         for portion in groups.portions(distinct):
             mine = np.ones(len(run.slots), dtype=np.bool_)
             if len(portion) < len(distinct):
                 mine = np.isin(run.slots, portion)
-            yield from self._fold_portion(changes, run.where(mine), portion, groups)
+            yield from self._folded(changes, run.where(mine), portion, groups)
+
+    def _folded(self, changes: pa.RecordBatch, run: _Run, portion: Slots, groups: Groups) -> Made:
+        """Yield what the function makes of tuples of some keys, and those on which it fails."""
+        try:
+            made = list(self._fold_portion(changes, run, portion, groups))
+        except ROW_ERRORS as error:
+            mine = changes if run.rows is None else changes.take(pa.array(np.unique(run.rows)))
+            yield from self._divided(mine, groups, error)
+        else:
+            yield from made
+
+    def _divided(self, changes: pa.RecordBatch, groups: Groups, error: Exception) -> Made:
+        """Try halves of tuples again after a failure; a single one is refused."""
+        single = changes.num_rows == 1
+        yield BadRows(self._fold.name, error, changes if single else None)
+        half = changes.num_rows // 2
+        for some in () if single else (changes.slice(0, half), changes.slice(half)):
+            yield from self._tried(some, groups)
 
     def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
         """Emit the state of complete windows."""

@@ -29,6 +29,7 @@ import pyarrow as pa
 from icestream.core.arrays import Ids
 from icestream.core.clock import Clock
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
+from icestream.operators.bad_rows import BadRows
 from icestream.operators.latest.coalescing import NewestUpdates, UpdateCoalescer, folded, joined
 from icestream.operators.latest.identities import newest
 from icestream.operators.latest.pacing import ServingTime
@@ -221,7 +222,8 @@ class ServingOperator:
             for view, step in self._spec.steps.items():
                 for first in range(0, self._older.num_rows, RECORD_ROWS):
                     rows = self._older.slice(first, RECORD_ROWS)
-                    yield view, step(rows.select(step.payload.names))
+                    for made in step.served(rows.select(step.payload.names)):
+                        yield view, made
         took = int(1e6 * (self._spec.clock.monotonic() - began))
         if self._batch is not None:
             self._waiting.take_in(self._batch)
@@ -254,7 +256,12 @@ class ServingOperator:
                     turns.remove(reader)
                     continue
                 taken = self._waiting.serve(reader, count, clock.now())
-                made[reader].append(steps[reader](taken.rows.select(steps[reader].payload.names)))
+                step = steps[reader]
+                for each in step.served(taken.rows.select(step.payload.names)):
+                    if isinstance(each, BadRows):
+                        yield views[reader], each
+                    else:
+                        made[reader].append(each)
                 pace.learn(len(taken), 1e6 * (clock.monotonic() - started))
                 served[reader].append((taken.id_high, taken.id_low))
                 calls[reader] += 1

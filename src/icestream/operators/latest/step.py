@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from icestream.core.errors import DefinitionError, InputError
+from icestream.core.errors import DefinitionError, IcestreamError, InputError
+from icestream.operators.bad_rows import Made, in_parts
 from icestream.operators.latest.identities import places_among
 from icestream.operators.payload_identity import identified
 
@@ -43,6 +44,8 @@ class UpdateStep:
     form: str = ARROW
     #: whether it runs on every event, not only on the newest of a key
     every: bool = False
+    #: how often the function is called again if it fails
+    retries: int = 0
 
     def __post_init__(self) -> None:
         """Reject a result without the key."""
@@ -66,8 +69,24 @@ class UpdateStep:
         """Return the step as text, for readers and for checkpoints."""
         return f"{self.name}: {_shown(self.result)}"
 
+    def served(self, rows: pa.RecordBatch) -> Made:
+        """Yield the function's results for rows, and the rows on which it fails."""
+        return in_parts(self.name, rows, lambda some: iter((self(some),)))
+
     def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the function's result for rows."""
+        for left in range(self.retries, -1, -1):
+            try:
+                return self._called(rows)
+            except IcestreamError:
+                raise
+            except Exception as error:
+                if not left:
+                    msg = f"{self.name} failed with {type(error).__name__}: {error}"
+                    raise DefinitionError(msg) from error
+        raise AssertionError
+
+    def _called(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         if self.form == PANDAS:
             made: object = pa.RecordBatch.from_pandas(
                 self.function(rows.to_pandas()), preserve_index=False

@@ -60,7 +60,8 @@ class AppendOperator:
         served = calls = 0
         for batch in self._inputs.tuples():
             for view, step in self._steps.items():
-                yield view, step(NewestUpdates(batch).payload)
+                for made in step.served(NewestUpdates(batch).payload):
+                    yield view, made
                 served, calls = served + batch.num_rows, calls + 1
         took = int(1e6 * (self._clock.monotonic() - began))
         self._time.spent += took

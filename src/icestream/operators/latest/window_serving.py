@@ -38,6 +38,7 @@ import pyarrow as pa
 from icestream.core.clock import Clock
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.bad_rows import BadRows
 from icestream.operators.latest.coalescing import NewestUpdates, joined
 from icestream.operators.latest.pacing import Pace, ServingTime
 from icestream.operators.latest.pre_queue import PreQueueNode, PreQueueOperator
@@ -245,7 +246,11 @@ class WindowServingOperator:
             served = clock.monotonic()
             by_tuples.learn(windows.processed - before, 1e6 * (served - started))
             if answers.num_rows:
-                made.append(self._spec.step(answers))
+                for result in self._spec.step.served(answers):
+                    if isinstance(result, BadRows):
+                        yield 0, result
+                    else:
+                        made.append(result)
                 rows += answers.num_rows
                 by_answers.learn(answers.num_rows, 1e6 * (clock.monotonic() - served))
             if sum(each.num_rows for each in made) >= RECORD_ROWS:

@@ -9,8 +9,8 @@ of its history.
 
 Invariants: those of `final_aggregate`, `invertible_aggregate` and `non_invertible_aggregate`.
 
-Limits: functions whose state is not words (percentiles, collections) emit final answers only, in
-any mode.
+Limits: functions whose state is not words (percentiles, collections) are computed again from the
+events of a group whenever one changes.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.lifetimes.changes import LifetimeOperator, PromptOperator
-from icestream.operators.lifetimes.final_aggregate import FinalAggregate
+from icestream.operators.lifetimes.final_aggregate import COUNTED, FinalAggregate
 from icestream.operators.lifetimes.invertible_aggregate import InvertibleAggregate
 from icestream.operators.lifetimes.lift import Lifting
 from icestream.operators.lifetimes.non_invertible_aggregate import NonInvertibleAggregate
-from icestream.operators.object_aggregates.functions import needs_objects
+from icestream.operators.lifetimes.object_spans import ObjectSpans
 from icestream.state.groups.spec import Groups
 
 #: `changes` emits revisions at once, `final` only answers that no change can revise any more
@@ -63,12 +63,13 @@ class LifetimeAggregate:
         if mode not in ("changes", "final"):
             msg = f"unknown mode {mode!r}: choose 'changes' or 'final'"
             raise DefinitionError(msg)
-        types = {field.name: field.type for field in payload}
-        #: text of an aggregate that can only emit final answers, if there is one
-        self.only_final = next((a.text for a in aggregates if needs_objects(a, types)), None)
-        final = mode == "final" or self.only_final is not None
-        lifting = None if final else Lifting(payload, aggregates)
-        if empty and (lifting is None or not lifting.inverts):
+        objects = ObjectSpans(payload, aggregates, grows=grows or mode == "changes")
+        in_words = [each for each in aggregates if each.alias not in objects.results]
+        lifting = Lifting(payload, in_words or [COUNTED])
+        inverts = lifting.inverts and not objects.results
+        #: whether an answer depends on when events began
+        self.depends_on_order = objects.depends_on_order or lifting.needs_order
+        if empty and (mode == "final" or not inverts):
             msg = (
                 "answers over no events need invertible aggregates, such as counts and sums, "
                 "and a mode that revises them"
@@ -76,19 +77,22 @@ class LifetimeAggregate:
             raise DefinitionError(msg)
         self._made_of = payload, tuple(aggregates), tuple(keys)
         self._kept: LifetimeOperator
-        if lifting is None:
-            grows |= mode == "changes"
+        if mode == "final":
             self._kept = FinalAggregate(payload, aggregates, tuple(keys), grows=grows)
-        elif lifting.inverts:
+        elif inverts:
             self._kept = InvertibleAggregate(payload, lifting, tuple(keys), empty=empty)
         else:
-            self._kept = NonInvertibleAggregate(payload, lifting, tuple(keys))
+            self._kept = NonInvertibleAggregate(payload, aggregates, lifting, objects, tuple(keys))
         self.synopses = self._kept.synopses
         self.result = self._kept.result
 
     def emitted_once(self, *, grows: bool) -> LifetimeAggregate:
         """Return the same aggregate in mode `final`."""
         return LifetimeAggregate(*self._made_of, mode="final", grows=grows)
+
+    def check_retractions(self) -> None:
+        """Refuse functions that need events that are never retracted."""
+        ObjectSpans(*self._made_of[:2], grows=False)
 
     def on_changes(
         self, port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros

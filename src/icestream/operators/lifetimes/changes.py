@@ -31,6 +31,8 @@ from icestream.state.groups.spec import Groups, Synopsis
 LE = "__le"
 RE = "__re"
 DIFF = "__diff"
+#: column of a payload with the time of an event whose lifetime does not begin then
+BEGAN = "__began"
 HEAD = (
     pa.field(LE, pa.int64(), nullable=False),
     pa.field(RE, pa.int64(), nullable=False),
@@ -63,6 +65,11 @@ def payload_of(changes: pa.RecordBatch) -> pa.RecordBatch:
 def column_of(changes: pa.RecordBatch, name: str) -> Ints:
     """Return one of the columns of changes before the payload as an array."""
     return np.asarray(changes.column(name).to_numpy())
+
+
+def began_of(changes: pa.RecordBatch) -> pa.Array:
+    """Return when the events of changes began."""
+    return changes.column(BEGAN if BEGAN in changes.schema.names else LE)
 
 
 def identities_of(changes: pa.RecordBatch) -> tuple[Ids, Ids]:

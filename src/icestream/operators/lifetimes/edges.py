@@ -35,6 +35,7 @@ import pyarrow.compute as pc
 from icestream.core.arrays import Ids, Ints, Mask, Slots
 from icestream.core.errors import DefinitionError, InputError
 from icestream.core.times import INFINITY, Micros
+from icestream.operators.bad_rows import BadRows, mapped
 from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN
 from icestream.operators.lifetimes.changes import (
     DIFF,
@@ -89,7 +90,13 @@ class Edges(LifetimeOperator):
         del port
         if not changes.num_rows:
             return
-        edges = _one_each(_checked(changes))
+        for made in mapped("edges", changes, _checked):
+            if isinstance(made, BadRows):
+                yield made
+                changes = changes.slice(0, 0)
+            else:
+                changes = made
+        edges = _one_each(changes)
         kinds = np.asarray(edges.column(KIND).to_numpy())
         passing = self._passing(edges, kinds)
         if passing.num_rows:

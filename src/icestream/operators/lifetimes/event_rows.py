@@ -1,7 +1,8 @@
 """Events as append-only rows of words, and marks of what was emitted for a group.
 
 Idea: a row holds the start and end of an event, or of all events of a chunk with one lifetime, and
-their words. It is garbage once the watermark has reached its end, and never changes until then. A
+their words. It is garbage once the watermark has passed its end, and never changes until then: an
+answer that ends with it is compared with the next one only then. A
 *mark* is a row with count 0: up to which instant the answers of a group were emitted, and since
 when the next one lasts. It is garbage at the instant at which the group wakes next.
 
@@ -12,6 +13,8 @@ Invariants:
    (`test_what_was_taken_out_leaves_no_trace`).
 
 Cost: O(rows); rows are sorted only if some were retracted.
+
+Limits: an end at the instant before the end of time counts as no end.
 """
 
 from __future__ import annotations
@@ -26,11 +29,12 @@ from icestream.core.arrays import Ints, Slots
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.kernels.lifetimes.sweep import fold_equal, scale_rows
 from icestream.operators.folding.exact_rows import ExactRows, concatenated, copies_of
-from icestream.operators.lifetimes.changes import DIFF, LE, RE, column_of
+from icestream.operators.lifetimes.changes import DIFF, LE, began_of, column_of
 from icestream.operators.lifetimes.consolidate import identities, numbered
 from icestream.operators.lifetimes.counted_intervals import CountedIntervals
 from icestream.operators.lifetimes.lift import Lifting
 from icestream.operators.lifetimes.rows_by_group import END, first_rows
+from icestream.operators.lifetimes.stored_rows import UNTIL
 from icestream.state.groups.spec import GroupRows, Synopsis
 
 _COUNT = "__count"
@@ -106,11 +110,11 @@ class EventRows:
         kept = [each.with_name(_input(each.name)) for each in self.inputs]
         if kept:
             kept.append(pa.field(_BEGAN, pa.int64(), nullable=False))
-        head = [pa.field(name, pa.int64(), nullable=False) for name in (LE, RE, _COUNT)]
+        head = [pa.field(name, pa.int64(), nullable=False) for name in (LE, UNTIL, _COUNT)]
         self._schema = pa.schema([*head, *lifting.fold.schema, *self.keys, *kept])
         self._beside = pa.schema([*self.keys, *kept])
         self._grows = grows
-        self.synopsis = Synopsis("events", self._schema, expiry=RE)
+        self.synopsis = Synopsis("events", self._schema, expiry=UNTIL)
         #: whether events of one lifetime may share a row: nothing is retracted, or all is undone
         self._folds = (grows or lifting.inverts) and not kept
 
@@ -127,14 +131,15 @@ class EventRows:
         slots, le, re = slots[heads], le[heads], re[heads]
         columns = [changes.column(name) for name in (*self.keys.names, *self.inputs.names)]
         if len(self.inputs):
-            columns.append(changes.column(LE))
+            columns.append(began_of(changes))
         beside = pa.RecordBatch.from_arrays(columns, schema=self._beside)
         return slots, le, self._batch(EventWords(slots, le, re, count, words, heads), beside)
 
     def found(self, kept: GroupRows, groups: int, watermark: Micros) -> StoredEvents:
         """Return what the rows of groups hold at a watermark."""
         rows = kept.rows
-        le, re, count = (column_of(rows, name) for name in (LE, RE, _COUNT))
+        le, until, count = (column_of(rows, name) for name in (LE, UNTIL, _COUNT))
+        re = np.where((count == 0) | (until == INFINITY), until, until - 1)
         stored = rows.columns[3 : 3 + len(self._lifting.fold.schema)]
         words = self._lifting.fold.loaded(stored, copies_of(count))
         emitted_until, start = np.full((2, groups), MINUS_INFINITY)
@@ -166,6 +171,27 @@ class EventRows:
             left = left.where(left.count > 0)
             events = _of_kinds(left, events, heads)
         return replace(events, words=self._scaled(events.words, events.count))
+
+    def between(self, events: EventWords, since: Micros, until: Micros) -> EventWords:
+        """Return fewer rows that give the same answers between two instants; `row` is 0.
+
+        None of the events may be retracted, unless all words can be taken back.
+        """
+        there = events.where((events.le < until) & (events.re >= since))
+        since = max(since, MINUS_INFINITY + 1)
+        le = np.where(there.le < since, since - 1, there.le)
+        re = np.minimum(there.re, until)
+        room = there.words.reshaped(there.words.shape.with_room(copies_of(there.count)))
+        heads, words = self._folded(there.owner, le, re, self._scaled(room, there.count))
+        # sums take the digits that they need, and room to add up all of them
+        fold = self._lifting.fold
+        words = fold.loaded(fold.stored(words), len(heads))
+        ones = np.ones(len(heads), dtype=np.int64)
+        return EventWords(there.owner[heads], le[heads], re[heads], ones, words, 0 * ones)
+
+    def can_merge(self, events: EventWords) -> bool:
+        """Return whether events may be merged by `between`: objects and retracted minima not."""
+        return not len(self.inputs) and (self._folds or not (events.count < 0).any())
 
     def merged(self, found: StoredEvents, chosen: Flags, instant: Micros) -> EventWords:
         """Return fewer rows that give the same answers as the chosen ones from an instant on."""
@@ -251,7 +277,8 @@ class EventRows:
         return scaled
 
     def _batch(self, events: EventWords, beside: pa.RecordBatch) -> pa.RecordBatch:
-        head = [pa.array(each) for each in (events.le, events.re, events.count)]
+        until = np.where((events.count == 0) | (events.re == INFINITY), events.re, events.re + 1)
+        head = [pa.array(each) for each in (events.le, until, events.count)]
         words = self._lifting.fold.stored(events.words)
         others = beside.take(pa.array(events.row)).columns
         return pa.RecordBatch.from_arrays([*head, *words, *others], schema=self._schema)

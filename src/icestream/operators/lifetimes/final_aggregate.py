@@ -1,20 +1,22 @@
 """Aggregates over lifetimes that emit each answer once, when no change can revise it any more.
 
 Idea: events are stored as they arrive, each with its start and end; nothing is computed for the
-future. A group wakes when the watermark reaches its next start or end. The answers since the last
-one emitted are then computed from the events alive, for all segments at once; equal consecutive
-answers become one. Nothing is subtracted: each segment merges the events that span it.
+future. A group wakes when the watermark has passed its next start or end. The answers since the
+last one emitted are then computed from the events alive, for all segments at once; equal
+consecutive answers become one, wherever the watermark stood. Nothing is subtracted: each segment
+merges the events that span it.
 
 Invariants:
 1. The output adds up to the aggregate at each instant before the watermark, each interval once
    (`test_oracle_final_segments_come_once`).
-2. Adjacent intervals differ unless the watermark stood between them
-   (`test_equal_answers_in_a_row_are_one`).
+2. Adjacent intervals differ, so rows are a function of the events, not of the batches
+   (`test_equal_answers_in_a_row_are_one`, `test_rows_are_a_function_of_the_events`).
 3. A change is logged as one row without reading the group, whatever the group holds
    (`test_bounded_a_change_is_added_without_a_read`).
 4. Nothing is stored for a group whose events have ended
    (`test_bounded_groups_that_are_over_are_gone`); events that have ended, or that have begun and
    end together, take few rows (`test_bounded_events_that_end_together_become_one_row`).
+5. A group too large for memory is read in pieces (`test_oracle_large_groups_are_read_in_pieces`).
 
 Cost: O(1) rows logged for each change; O(n log s) for the n events alive in a group and the s
 segments emitted, whenever one of them ends.
@@ -40,11 +42,12 @@ from icestream.operators.lifetimes.consolidate import identities, numbered
 from icestream.operators.lifetimes.event_rows import EventRows, EventWords, Flags, StoredEvents
 from icestream.operators.lifetimes.lift import Lifting
 from icestream.operators.lifetimes.object_spans import EventSpans, ObjectSpans
-from icestream.operators.lifetimes.rows_by_group import END, clipped, located, woken
+from icestream.operators.lifetimes.pieces import EventsInPieces
+from icestream.operators.lifetimes.rows_by_group import END, clipped, located, read_whole, woken
 from icestream.state.groups.spec import GroupRows, Groups, Synopsis
 
 #: the word aggregate to use when all aggregates are object aggregates
-_EVENTS = Aggregate("count", None, "")
+COUNTED = Aggregate("count", None, "")
 #: groups with at most this many rows are not worth merging
 _FEW = 4
 #: odd multipliers that spread groups and instants over all bits, so that pairs stay distinct
@@ -91,12 +94,13 @@ class FinalAggregate:
         """Store events as rows; with `grows`, none is ever retracted."""
         self._objects = objects = ObjectSpans(payload, aggregates, grows=grows)
         words = [each for each in aggregates if each.alias not in objects.results]
-        self._lifting = lifting = Lifting(payload, words or [_EVENTS])
+        self._lifting = lifting = Lifting(payload, words or [COUNTED])
         self._rows = EventRows(payload, lifting, keys, grows=grows, inputs=objects.inputs)
         self.synopses: tuple[Synopsis, ...] = (self._rows.synopsis,)
         fields = {field.name: field for field in lifting.result}
         fields |= {alias: pa.field(alias, kind) for alias, kind in objects.results.items()}
         self._answered = pa.schema([fields[each.alias] for each in aggregates])
+        self._named = ", ".join(each.text for each in aggregates)
         self._is_comparable = not any(map(_is_nested, self._answered.types))
         self.result = pa.schema([*self._rows.keys, *self._answered])
 
@@ -110,29 +114,69 @@ class FinalAggregate:
             groups.append(0, slots, rows)
             distinct, place = np.unique(slots, return_inverse=True)
             due = np.full(len(distinct), INFINITY)
-            np.minimum.at(due, place, le)
+            np.minimum.at(due, place, np.minimum(le, END - 1) + 1)
             groups.hasten(distinct, due)
         return iter(())
 
     def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
-        """Yield answers whose end the watermark has reached."""
+        """Yield answers whose end the watermark has passed."""
         for portion in woken(groups, watermark):
-            found = self._rows.found(groups.read(0, portion), len(portion), watermark)
+            large = None
+            if not groups.fits(0, portion):
+                large = EventsInPieces.of(self._rows, groups, portion, watermark)
+            if large is not None:
+                yield from self._of_large(groups, portion, large, watermark)
+                continue
+            rows = read_whole(groups, 0, portion, self._named)
+            found = self._rows.found(rows, len(portion), watermark)
             cuts = _cuts(found, events := self._rows.alive(found), watermark)
             begun = events.where(events.le < watermark)
-            there, answers = self._answers(cuts, begun, found)
-            swept = self._stretches(cuts, there, answers)
+            swept = self._swept(cuts, begun, found)
+            yield from self._objects.bad
+            self._objects.bad.clear()
             self._keep(groups, portion, found, swept, watermark)
-            done = np.flatnonzero(~swept.is_open)
-            if len(done):
-                owner = swept.owner[done]
-                columns = swept.answers.take(pa.array(done)).columns
-                told = pa.RecordBatch.from_arrays(
-                    [*self._rows.keys_of(found, owner), *columns], schema=self.result
-                )
-                id_high, id_low = groups.identities(portion[owner])
-                ones = np.ones(len(done), dtype=np.int64)
-                yield changes_of(told, swept.le[done], swept.re[done], ones, id_high, id_low)
+            yield from self._finished(groups, portion, swept, found)
+
+    def _of_large(
+        self, groups: Groups, portion: Slots, large: EventsInPieces, watermark: Micros
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the answers of a group that is read in pieces, a range of time after the other."""
+        while (reach := large.advance(watermark)) is not None:
+            found = large.found
+            cuts = _cuts(found, found.events, reach)
+            begun = found.events.where(found.events.le < reach)
+            swept = self._swept(cuts, begun, found)
+            yield from self._finished(groups, portion, swept, found)
+            open_at = swept.le[swept.is_open]
+            large.emitted(reach, int(open_at[0]) if len(open_at) else reach)
+        groups.remind(portion, np.array([large.due]))
+        if large.due == INFINITY:
+            groups.rewrite(0, portion, self._rows.nothing)
+        elif large.found.emitted_until[0] > MINUS_INFINITY:
+            nothing = large.found.events.where(np.zeros(len(large.found.events.le), np.bool_))
+            start, due = large.found.start, np.array([large.due])
+            rows = self._rows.rows(nothing, np.array([0]), start, due, watermark, large.found)
+            groups.append(0, portion[rows.owners], rows.rows)
+
+    def _swept(self, cuts: _Cuts, begun: EventWords, found: StoredEvents) -> _Answers:
+        """Return the answers of events over the cuts."""
+        there, answers = self._answers(cuts, begun, found)
+        return self._stretches(cuts, there, answers)
+
+    def _finished(
+        self, groups: Groups, portion: Slots, swept: _Answers, found: StoredEvents
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the answers that have ended."""
+        done = np.flatnonzero(~swept.is_open)
+        if len(done):
+            owner = swept.owner[done]
+            columns = swept.answers.take(pa.array(done)).columns
+            told = pa.RecordBatch.from_arrays(
+                [*self._rows.keys_of(found, owner), *columns], schema=self.result
+            )
+            id_high, id_low = groups.identities(portion[owner])
+            ones = np.ones(len(done), dtype=np.int64)
+            yield changes_of(told, swept.le[done], swept.re[done], ones, id_high, id_low)
 
     def _answers(
         self, cuts: _Cuts, begun: EventWords, found: StoredEvents
@@ -185,7 +229,7 @@ class FinalAggregate:
             return
         start = np.full(count, watermark)
         start[swept.owner[swept.is_open]] = swept.le[swept.is_open]
-        lasts = events.re > watermark
+        lasts = events.re >= watermark
         begun = lasts & (events.le < watermark)
         # a group needs no mark if nothing was emitted and nothing ended
         marked = found.emitted_until > MINUS_INFINITY
@@ -218,11 +262,11 @@ class FinalAggregate:
 
 
 def _next_edges(events: EventWords, groups: int, watermark: Micros) -> Ints:
-    """Return the next instant at which an event of each group begins or ends."""
+    """Return when the watermark has passed the next begin or end of an event of each group."""
     due = np.full(groups, INFINITY)
     for edge in (events.le, events.re):
-        ahead = edge > watermark
-        np.minimum.at(due, events.owner[ahead], np.minimum(edge[ahead], END))
+        ahead = edge >= watermark
+        np.minimum.at(due, events.owner[ahead], np.minimum(edge[ahead], END - 1) + 1)
     return due
 
 
@@ -231,7 +275,7 @@ def _cuts(found: StoredEvents, events: EventWords, watermark: Micros) -> _Cuts:
     groups = len(found.emitted_until)
     owners = np.concatenate([events.owner, events.owner])
     instants = np.concatenate([events.le, events.re])
-    inside = np.flatnonzero((instants >= found.emitted_until[owners]) & (instants <= watermark))
+    inside = np.flatnonzero((instants >= found.emitted_until[owners]) & (instants < watermark))
     order = inside[np.lexsort((instants[inside], owners[inside]))]
     owner, instant = owners[order], instants[order]
     fresh = np.ones(len(order), dtype=np.bool_)
@@ -239,22 +283,17 @@ def _cuts(found: StoredEvents, events: EventWords, watermark: Micros) -> _Cuts:
     number = np.zeros(len(instants), dtype=np.int64)
     number[order] = np.cumsum(fresh) - 1
     owner, instant = owner[fresh], instant[fresh]
-    begins = instant < watermark
-    ends_there = np.zeros(groups, dtype=np.bool_)
-    ends_there[owner[~begins]] = True
-    # rows that end now are gone next time, even if others continue from them
-    ends_there[found.events.owner[found.events.re == watermark]] = True
-    # one segment for the time before the first cut, and one for each cut before the watermark
-    segment = np.append(np.cumsum(begins) + owner, 0)
+    # one segment for the time before the first cut, and one for each cut
+    segment = np.append(np.arange(1, len(owner) + 1) + owner, 0)
     bounds = np.zeros(groups + 1, dtype=np.int64)
-    np.cumsum(1 + np.bincount(owner[begins], minlength=groups), out=bounds[1:])
+    np.cumsum(1 + np.bincount(owner, minlength=groups), out=bounds[1:])
     whose = np.repeat(np.arange(groups), np.diff(bounds))
     le = found.start[whose]
-    le[segment[:-1][begins]] = instant[begins]
+    le[segment[:-1]] = instant
     re = np.append(le[1:], watermark)
     is_open = np.zeros(len(re), dtype=np.bool_)
     re[bounds[1:] - 1] = watermark
-    is_open[bounds[1:] - 1] = ~ends_there
+    is_open[bounds[1:] - 1] = watermark < INFINITY
     begun = np.flatnonzero(events.le < watermark)
     mine = events.owner[begun]
     first, last = segment[number[begun]], segment[number[begun + len(events.le)]]

@@ -29,7 +29,7 @@ from icestream.operators.aggregates.exact_fields import ExactFields
 from icestream.operators.folding.columns import ARRIVAL, TIME, InputColumn
 from icestream.operators.folding.exact_rows import ExactFold, ExactRows
 from icestream.operators.folding.fields import Layout
-from icestream.operators.lifetimes.changes import LE
+from icestream.operators.lifetimes.changes import began_of
 
 
 class Lifting:
@@ -43,7 +43,8 @@ class Lifting:
         layout = Layout.of(field for each in self._aggregates for field in each.fields(self._types))
         #: how rows are made and stored
         self.fold = ExactFold(layout)
-        self._needs_order = layout.needs_order
+        #: whether an answer depends on when events began
+        self.needs_order = layout.needs_order
         #: input columns of the fold
         self.inputs = tuple(
             field.name
@@ -61,8 +62,8 @@ class Lifting:
         """Return a row for each event, whatever its diff, with room to add up so many of them."""
         rows = changes.num_rows
         columns = {_inner(name): InputColumn(changes.column(name)) for name in self.inputs}
-        if self._needs_order:
-            columns[TIME] = InputColumn(changes.column(LE))
+        if self.needs_order:
+            columns[TIME] = InputColumn(began_of(changes))
             columns[ARRIVAL] = InputColumn(pa.array(np.zeros(rows, dtype=np.int64)))
         return self.fold.folded(columns, rows, copies)
 

@@ -4,6 +4,9 @@ Idea: when a minimum leaves, only the remaining events determine the next one. E
 merged into intervals of equal words; sums run over the segments between their ends, and each field
 that selects a value (`min`, `max`, `first`, `last`, ...) is filled in from the best event down.
 
+Object aggregates (percentiles, collections, distinct counts) store the columns that they read
+beside the words and are computed from the events of each segment (`object_spans`).
+
 Invariants:
 1. After every chunk the emitted changes add up to the aggregate at each instant
    (`test_oracle_aggregates_that_keep_events`).
@@ -14,7 +17,7 @@ Cost: O(n log n) for the n events of a group that are alive, for each chunk that
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -25,12 +28,14 @@ from icestream.kernels import field_words
 from icestream.kernels.lifetimes.sweep import scale_rows
 from icestream.kernels.lifetimes.top import cover_segments, fill_segments
 from icestream.kernels.ranges import numbers_of
+from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.folding.exact_rows import ExactRows, copies_of
 from icestream.operators.folding.fields import ENTRY_FIELDS
-from icestream.operators.lifetimes.changes import DIFF, column_of
+from icestream.operators.lifetimes.changes import BEGAN, DIFF, began_of, column_of
 from icestream.operators.lifetimes.consolidate import identities, numbered
 from icestream.operators.lifetimes.counted_intervals import CountedIntervals, TimeSegments
 from icestream.operators.lifetimes.lift import Lifting
+from icestream.operators.lifetimes.object_spans import EventSpans, ObjectSpans
 from icestream.operators.lifetimes.revisable_output import (
     RevisableOutput,
     events_synopsis,
@@ -52,12 +57,25 @@ from icestream.state.groups.spec import Groups, Synopsis
 class NonInvertibleAggregate:
     """An aggregate with fields that have no inverse; see `LifetimeAggregate`."""
 
-    def __init__(self, payload: pa.Schema, lifting: Lifting, keys: tuple[str, ...]) -> None:
-        """Store events as words, and the answers shown."""
+    def __init__(
+        self,
+        payload: pa.Schema,
+        aggregates: Sequence[Aggregate],
+        lifting: Lifting,
+        objects: ObjectSpans,
+        keys: tuple[str, ...],
+    ) -> None:
+        """Store events as words and columns, and the answers shown."""
         self._lifting = lifting
+        self._objects = objects
         self._keys = pa.schema([payload.field(name) for name in keys])
-        self._words = lifting.fold.schema
-        self.result = pa.schema([*self._keys, *lifting.result])
+        inputs = [each.with_name(f"__input.{each.name}") for each in objects.inputs]
+        began = [pa.field(BEGAN, pa.int64(), nullable=False)] * objects.depends_on_order
+        self._words = pa.schema([*lifting.fold.schema, *inputs, *began])
+        answers = {field.name: field for field in lifting.result}
+        answers |= {alias: pa.field(alias, kind) for alias, kind in objects.results.items()}
+        self._answers = pa.schema([answers[each.alias] for each in aggregates])
+        self.result = pa.schema([*self._keys, *self._answers])
         self._shown = RevisableOutput(1, events_synopsis("shown", self.result))
         alive = events_synopsis("alive", self._words)
         self.synopses: tuple[Synopsis, ...] = (alive, self._shown.synopsis)
@@ -77,7 +95,10 @@ class NonInvertibleAggregate:
             return
         lifted = self._lifting.lifted(changes)
         diff = column_of(changes, DIFF)
-        rows = pa.RecordBatch.from_arrays(self._lifting.fold.stored(lifted), schema=self._words)
+        columns = self._lifting.fold.stored(lifted)
+        columns += [changes.column(name) for name in self._objects.inputs.names]
+        columns += [began_of(changes)] * self._objects.depends_on_order
+        rows = pa.RecordBatch.from_arrays(columns, schema=self._words)
         keys = changes.select(self._keys.names)
         by_slot = RowsByGroup(located(changes, groups))
         for portion in groups.portions(by_slot.distinct):
@@ -125,12 +146,24 @@ class NonInvertibleAggregate:
         after = LazyRows(events.owner, needed)
         keep(groups, 0, portion, kept.owners, LazyRows(new.owner, added), after)
         emitted = payload_of(shown.rows, self.result)
-        kinds_of = self._lifting.fold.loaded(words_of_kinds.columns, copies_of(events.count))
-        segments, table = self._swept(events, kinds_of)
+        words = words_of_kinds.columns[: len(self._lifting.fold.schema)]
+        kinds_of = self._lifting.fold.loaded(words, copies_of(events.count))
+        there = events.where(events.count > 0)
+        segments = TimeSegments.of(there)
+        spans = segments.spans(there)
+        table = self._swept(there, spans, len(segments.owner), kinds_of)
         chosen = np.flatnonzero(table.counts > 0)
         owners = segments.owner[chosen]
+        names, lowered = self._lifting.result.names, self._lifting.lower(table[chosen])
+        columns = dict(zip(names, lowered, strict=True))
+        columns |= self._objects.answers(
+            self._spans(there, spans, words_of_kinds), chosen, len(segments.owner)
+        )
         answers = pa.RecordBatch.from_arrays(
-            [*keys.take(pa.array(owners)).columns, *self._lifting.lower(table[chosen])],
+            [
+                *keys.take(pa.array(owners)).columns,
+                *(columns[name] for name in self._answers.names),
+            ],
             schema=self.result,
         )
         payloads = pa.concat_batches([emitted, answers])
@@ -154,12 +187,23 @@ class NonInvertibleAggregate:
             watermark,
         )
 
-    def _swept(self, events: CountedIntervals, kinds: ExactRows) -> tuple[TimeSegments, ExactRows]:
-        """Return the segments of groups and their merged words."""
-        there = events.where(events.count > 0)
-        segments = TimeSegments.of(there)
-        first, last = segments.spans(there)
-        rows, size = kinds.table[there.kind], len(segments.owner)
+    def _spans(
+        self, there: CountedIntervals, spans: tuple[Ints, Ints], kinds: pa.RecordBatch
+    ) -> EventSpans:
+        """Return the columns that object aggregates read of the events alive."""
+        first, inputs = len(self._lifting.fold.schema), self._objects.inputs
+        rows = kinds.take(pa.array(there.kind))
+        columns = rows.columns[first : first + len(inputs)]
+        began = column_of(rows, BEGAN) if self._objects.depends_on_order else there.le
+        read = pa.RecordBatch.from_arrays(columns, schema=inputs)
+        return EventSpans(*spans, there.count, began, read)
+
+    def _swept(
+        self, there: CountedIntervals, spans: tuple[Ints, Ints], size: int, kinds: ExactRows
+    ) -> ExactRows:
+        """Return the merged words of segments."""
+        first, last = spans
+        rows = kinds.table[there.kind]
         table = np.zeros((size + 1, kinds.shape.at.width), dtype=np.int64)
         scaled = rows.copy()
         ops, places = kinds.shape.at.sums
@@ -178,4 +222,4 @@ class NonInvertibleAggregate:
             row, start, stop, _ = runs[:made].T
             chosen = np.repeat(choice[row], stop - start, axis=0)
             table[numbers_of(start, stop), place:end] = chosen
-        return segments, ExactRows(kinds.shape, table[:-1])
+        return ExactRows(kinds.shape, table[:-1])

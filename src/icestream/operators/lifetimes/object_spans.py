@@ -29,10 +29,12 @@ from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError
 from icestream.kernels.ranges import numbers_of
 from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.bad_rows import BadRows
 from icestream.operators.lifetimes.consolidate import identities
 from icestream.operators.object_aggregates.functions import (
     ORDERED_FUNCTIONS,
     ObjectFunction,
+    failed_rows,
     function_of,
     needs_objects,
 )
@@ -62,12 +64,16 @@ class ObjectSpans:
         self._functions: list[tuple[Aggregate, ObjectFunction]] = [
             (each, function_of(each, types)) for each in aggregates if needs_objects(each, types)
         ]
+        #: events on which functions of the user failed
+        self.bad: list[BadRows] = []
         names = dict.fromkeys(name for each, _ in self._functions for name in each.columns)
         #: columns that the functions read
         self.inputs = pa.schema([payload.field(name) for name in names])
         #: types of the answers, by alias
         self.results = {each.alias: function.result for each, function in self._functions}
         ordered = [each.text for each, _ in self._functions if each.function in ORDERED_FUNCTIONS]
+        #: whether an answer depends on when events began
+        self.depends_on_order = bool(ordered)
         if ordered and not grows:
             msg = (
                 f"{ordered[0]} depends on the order of events: it needs events that are never "
@@ -106,7 +112,10 @@ class ObjectSpans:
         for aggregate, function in self._functions:
             columns = [inputs.column(name) for name in aggregate.columns]
             states = function.lift(columns, spans.began[event], bounds)
-            yield aggregate.alias, function.lower(states)
+            self.bad += failed_rows(aggregate, function, inputs)
+            answers = function.lower(states)
+            self.bad += failed_rows(aggregate, function, inputs.take(pa.array(bounds[:-1])))
+            yield aggregate.alias, answers
 
 
 def _ordered(

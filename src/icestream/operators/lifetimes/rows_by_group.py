@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.arrays import Ints, Slots
+from icestream.core.errors import BudgetError
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.kernels.ranges import numbers_of
 from icestream.operators.lifetimes.changes import DIFF, LE, RE, column_of, identities_of
@@ -71,6 +72,16 @@ def woken(groups: Groups, watermark: Micros) -> Iterator[Slots]:
         groups.begin(MINUS_INFINITY)
 
 
+def read_whole(groups: Groups, synopsis: int, slots: Slots, what: str) -> GroupRows:
+    """Read rows by group; a BudgetError names what needs all rows of a group at once."""
+    try:
+        return groups.read(synopsis, slots)
+    except BudgetError as error:
+        named = BudgetError(f"{what} needs all rows of one group in memory: {error}")
+        named.needed = error.needed
+        raise named from error
+
+
 def clipped(changes: pa.RecordBatch, watermark: Micros) -> tuple[pa.RecordBatch, Ints, Ints]:
     """Return the changes by group that reach past the watermark, and their clipped lifetimes."""
     le, re = np.maximum(column_of(changes, LE), watermark), column_of(changes, RE)
@@ -78,6 +89,15 @@ def clipped(changes: pa.RecordBatch, watermark: Micros) -> tuple[pa.RecordBatch,
     if ahead.all():
         return changes, le, re
     return changes.filter(pa.array(ahead)), le[ahead], re[ahead]
+
+
+def since(changes: pa.RecordBatch, instant: Micros) -> pa.RecordBatch:
+    """Return what changes concern from an instant on."""
+    if changes.num_rows == 0 or int(column_of(changes, LE).min()) >= instant:
+        return changes
+    changes, le, _ = clipped(changes, instant)
+    place = changes.schema.get_field_index(LE)
+    return changes.set_column(place, changes.schema.field(place), pa.array(le))
 
 
 @dataclass(frozen=True)

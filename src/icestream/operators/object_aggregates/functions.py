@@ -14,7 +14,7 @@ Invariants (of every function, by `tests/operators/object_aggregates/test_functi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import pyarrow as pa
@@ -22,6 +22,7 @@ import pyarrow as pa
 from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError
 from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.bad_rows import BadRows
 from icestream.operators.object_aggregates import choices, sketches, stored_values, user_aggregates
 
 Types = Mapping[str, pa.DataType]
@@ -100,6 +101,16 @@ def needs_objects(aggregate: Aggregate, types: Types) -> bool:
 def function_of(aggregate: Aggregate, types: Types) -> ObjectFunction:
     """Return the function of an object aggregate; DefinitionError if the types do not fit."""
     return _MAKERS[aggregate.function](aggregate, types)
+
+
+def failed_rows(
+    aggregate: Aggregate, function: ObjectFunction, rows: pa.RecordBatch
+) -> Iterator[BadRows]:
+    """Yield the rows of a call on which an object function of the user failed, and forget them."""
+    if isinstance(function, user_aggregates.UserFunction):
+        for place, error in function.failures:
+            yield BadRows(aggregate.text, error, rows.slice(place, 1))
+        function.failures.clear()
 
 
 def result_type(aggregate: Aggregate, types: Types) -> pa.DataType:

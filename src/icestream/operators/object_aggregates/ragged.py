@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from icestream.core.arrays import Ints
+from icestream.kernels.tallies import tally_runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,15 +109,9 @@ def _rank_structs(values: pa.Array) -> tuple[Ints, pa.Array]:
 
 def tally(values: pa.Array, groups: Ints, count: int, weights: Ints | None = None) -> Tally:
     """Count the distinct ragged values of each of `count` groups, each once without weights."""
-    numbers = _numbers(values)
-    if numbers is not None:
-        order = np.lexsort((numbers, groups))
-        found, owner = numbers[order], groups[order]
-        bits = found.view(f"i{found.itemsize}") if found.dtype.kind == "f" else found
-        changed = (owner[1:] != owner[:-1]) | (bits[1:] != bits[:-1])
-        starts = np.concatenate([[0], np.flatnonzero(changed) + 1])[: len(found)]
-        distinct = _from_numbers(found[starts], values.type)
-        return Tally(bounds_of(owner[starts], count), distinct, _counts(order, starts, weights))
+    keys = _keys(values)
+    if keys is not None:
+        return _tally_of_keys(keys, groups, count, weights, values.type)
     ranks, distinct = rank(values)
     keys = groups * max(1, len(distinct)) + ranks
     order = np.argsort(keys, kind="stable")
@@ -134,18 +128,46 @@ def _counts(order: Ints, starts: Ints, weights: Ints | None) -> Ints:
     return np.add.reduceat(weights[order], starts).astype(np.int64)
 
 
-def _numbers(values: pa.Array) -> npt.NDArray[Any] | None:
-    """Return numbers, dates and times as numbers of the same order; None for other types."""
+def _tally_of_keys(
+    keys: Ints, groups: Ints, count: int, weights: Ints | None, kind: pa.DataType
+) -> Tally:
+    """Count values that are whole numbers of the same order; groups are mostly ascending."""
+    weights = np.ones(len(keys), dtype=np.int64) if weights is None else weights.astype(np.int64)
+    if (groups[1:] < groups[:-1]).any():
+        order = np.argsort(groups, kind="stable")
+        keys, groups, weights = keys[order], groups[order], weights[order]
+    bounds = bounds_of(groups, count)
+    out, counts = np.empty((2, len(keys)), dtype=np.int64)
+    spare = np.empty((3, int(np.diff(bounds).max(initial=0))), dtype=np.int64)
+    found = np.empty(count + 1, dtype=np.int64)
+    total = tally_runs(keys, weights, bounds, out, counts, found, spare[0], spare[1], spare[2])
+    return Tally(found, _from_keys(out[:total], kind), counts[:total])
+
+
+def _keys(values: pa.Array) -> Ints | None:
+    """Return numbers, dates and times as whole numbers of the same order; None for other types."""
     kind = values.type
-    if pa.types.is_floating(kind) or pa.types.is_integer(kind):
-        return np.asarray(plain_floats(values))
-    whole = _whole(kind)
-    return None if whole is None else np.asarray(values.view(whole))
+    if pa.types.is_floating(kind):
+        floats = np.asarray(plain_floats(values))
+        bits = floats.view(f"i{floats.itemsize}").astype(np.int64)
+        return np.where(bits < 0, bits ^ _magnitude(floats.dtype), bits)
+    whole = kind if pa.types.is_integer(kind) else _whole(kind)
+    return None if whole is None else np.asarray(values.view(whole)).astype(np.int64)
 
 
-def _from_numbers(numbers: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
+def _from_keys(keys: Ints, kind: pa.DataType) -> pa.Array:
+    """Return the values of keys."""
+    if pa.types.is_floating(kind):
+        floats = np.dtype(kind.to_pandas_dtype())
+        bits = np.where(keys < 0, keys ^ _magnitude(floats), keys)
+        return pa.array(bits.astype(f"i{floats.itemsize}").view(floats), kind)
     whole = _whole(kind)
-    return pa.array(numbers, kind) if whole is None else pa.array(numbers, whole).view(kind)
+    return pa.array(keys, kind) if whole is None else pa.array(keys, whole).view(kind)
+
+
+def _magnitude(floats: np.dtype[Any]) -> int:
+    """Return the bits of a float that are not its sign: they descend where it is negative."""
+    return (1 << (8 * floats.itemsize - 1)) - 1
 
 
 def _whole(kind: pa.DataType) -> pa.DataType | None:

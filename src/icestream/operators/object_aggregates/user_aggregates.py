@@ -15,7 +15,9 @@ query.
 Invariants:
 1. Answers equal those of folding all events of a window
    (`test_oracle_a_user_aggregate_folds_all_events`).
-2. An aggregate with another version or another name makes another plan
+2. An event or a state on which a function fails is left out, and the failure is recorded
+   (`test_events_on_which_an_aggregate_fails_are_refused`).
+3. An aggregate with another version or another name makes another plan
    (`test_a_changed_aggregate_is_another_plan`).
 
 Cost: a call of `lift` per event and of `combine` per event and per state: 1 to 2 million a second.
@@ -29,8 +31,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import reduce
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -89,6 +90,8 @@ class UserFunction:
     aggregate: UserAggregate
     #: the column of the answers
     alias: str
+    #: position among the rows of the last call, and the error, of what was left out
+    failures: list[tuple[int, Exception]] = field(default_factory=list, compare=False, repr=False)
 
     @classmethod
     def of(cls, aggregate: Aggregate, types: Mapping[str, pa.DataType]) -> UserFunction:
@@ -115,7 +118,7 @@ class UserFunction:
     def lift(self, columns: Sequence[pa.Array], times: Ints, bounds: Ints) -> pa.Array:
         """Lift the events of each run and combine their states."""
         rows = zip(*(column.to_pylist() for column in columns), strict=True)
-        states = [self.aggregate.lift(*row) for row in rows]
+        states = [self._tried(at, self.aggregate.lift, *row) for at, row in enumerate(rows)]
         return self._folded(states, bounds)
 
     def combine(self, states: pa.Array, bounds: Ints) -> pa.Array:
@@ -127,22 +130,56 @@ class UserFunction:
     def lower(self, states: pa.Array) -> pa.Array:
         """Return the user's answers; null if there is no state."""
         loaded = [_loaded(each) for each in states.to_pylist()]
-        answers = [None if each is None else self.aggregate.lower(each) for each in loaded]
+        answers = [
+            None if each is None else self._tried(at, self.aggregate.lower, each)
+            for at, each in enumerate(loaded)
+        ]
         try:
             return pa.array(answers, self.aggregate.result)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        except _UNFIT:
+            fitting = [self._fitting(at, answer) for at, answer in enumerate(answers)]
+            return pa.array(fitting, self.aggregate.result)
+
+    def _fitting(self, at: int, answer: Any) -> Any:
+        """Return an answer if it has the declared type."""
+        try:
+            pa.array([answer], self.aggregate.result)
+        except _UNFIT as error:
             msg = (
                 f"answers of {self.aggregate.name} (as {self.alias!r}) do not have its type "
                 f"{self.aggregate.result}: {error}. Change its lower or its result type"
             )
-            raise InputError(msg) from error
+            self.failures.append((at, InputError(msg)))
+            return None
+        return answer
+
+    def _tried(self, at: int, function: Callable[..., Any], *given: Any) -> Any:
+        """Return what a function of the user returns; None, and a failure, if it fails."""
+        try:
+            return function(*given)
+        except Exception as error:
+            msg = f"{self.aggregate.name} failed with {type(error).__name__}: {error}"
+            failure = DefinitionError(msg)
+            failure.__cause__ = error
+            self.failures.append((at, failure))
+            return None
 
     def _folded(self, states: list[Any], bounds: Ints) -> pa.Array:
         merged = []
         for first, last in pairwise(bounds.tolist()):
-            some = [each for each in states[first:last] if each is not None]
-            merged.append(_dumped(reduce(self.aggregate.combine, some)) if some else None)
+            whole = None
+            for at in range(first, last):
+                if whole is None or states[at] is None:
+                    whole = states[at] if whole is None else whole
+                    continue
+                both = self._tried(at, self.aggregate.combine, whole, states[at])
+                whole = whole if both is None else both
+            merged.append(_dumped(whole))
         return pa.array(merged, pa.binary())
+
+
+#: errors of values that do not have a type
+_UNFIT = (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError)
 
 
 def _loaded(payload: bytes | None) -> Any:

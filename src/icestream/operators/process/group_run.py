@@ -68,7 +68,8 @@ class PerGroupRun:
         with self._at_work(groups, portion.slots, keys, watermark, watermark) as known:
             for position, key, now, first, last in self._calls(portion, known):
                 made.add(position, now, handle(key, TimedRows(rows, first, last), self._timers))
-        yield from self._finished(made, groups, portion.slots)
+            output = self._finished(made, groups, portion.slots)
+        yield from output
 
     def on_initial(
         self, groups: Groups, portion: GroupPortion, keys: pa.RecordBatch, watermark: Micros
@@ -94,7 +95,8 @@ class PerGroupRun:
                     self._scene.now = instant
                     timers.move(position, instant)
                     made.add(position, instant, handle(key, timers, ExpiredTimerInfo(instant)))
-        yield from self._finished(made, groups, slots)
+            output = self._finished(made, groups, slots)
+        yield from output
 
     def _calls(
         self, portion: GroupPortion, known: list[Row]
@@ -150,13 +152,10 @@ class PerGroupRun:
             self._scene.end()
             self._timers.open(None, watermark, allowed=self.has_timers)
 
-    def _finished(self, made: Collected, groups: Groups, slots: Slots) -> Iterator[pa.RecordBatch]:
-        """Yield the collected output as changes."""
-        try:
-            yield from made.take(*groups.identities(slots))
-        except DefinitionError as error:
-            msg = f"{self._name}: {error}"
-            raise DefinitionError(msg) from error
+    def _finished(self, made: Collected, groups: Groups, slots: Slots) -> list[pa.RecordBatch]:
+        """Return the collected output as changes, before any state is written."""
+        self._scene.position = _NO_GROUP
+        return list(made.take(*groups.identities(slots)))
 
     def _place(self, known: list[Row]) -> str:
         """Return the operator, and the group if there is one, that an error comes from."""

@@ -48,6 +48,23 @@ class GroupPortion:
         first = self.events.select(schema.names).take(pa.array(self.starts[:-1]))
         return pa.RecordBatch.from_arrays(first.columns, schema=schema)
 
+    def halves(self) -> tuple[GroupPortion, ...]:
+        """Return two parts: each has half of the groups or, of a single one, of the rows."""
+        rows, groups = int(self.starts[-1]), len(self.slots)
+        if rows < 2:
+            return ()
+        middle = int(self.starts[groups // 2]) if groups > 1 else rows // 2
+        return self._part(0, middle), self._part(middle, rows)
+
+    def _part(self, first: int, last: int) -> GroupPortion:
+        """Return a range of the rows."""
+        begins, ends = self.starts[:-1], self.starts[1:]
+        mine = (begins < last) & (ends > first)
+        starts = np.append(np.maximum(begins[mine], first), last) - first
+        columns = (each[first:last] for each in (self.times, self.ends, self.diffs))
+        events = self.events.slice(first, last - first)
+        return GroupPortion(self.slots[mine], starts, events, *columns)
+
 
 def portions_of(groups: Groups, changes: pa.RecordBatch, *, expand: bool) -> Iterator[GroupPortion]:
     """Yield changes grouped and by time; `expand` repeats events with a count above one."""

@@ -21,19 +21,19 @@ References: user-defined operators with typed state and timers; delta serialisat
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pyarrow as pa
 
+from icestream.core.arrays import Slots
 from icestream.core.errors import DefinitionError, InputError
 from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.operators.bad_rows import ROW_ERRORS, BadRows, Made
 from icestream.operators.lifetimes.changes import DIFF, LE, LifetimeOperator, column_of
 from icestream.operators.process.column_run import VectorisedRun
 from icestream.operators.process.group_run import PerGroupRun
-from icestream.operators.process.grouping import portions_of
+from icestream.operators.process.grouping import GroupPortion, portions_of
 from icestream.operators.process.output import shown
 from icestream.operators.process.per_group import StatefulProcessor
-from icestream.operators.process.timers import timer_synopses
+from icestream.operators.process.timers import TimerTable, timer_synopses
 from icestream.operators.process.vectorised import VectorisedProcessor
 from icestream.sql.ddl import schema_of
 from icestream.state.groups.spec import Groups
@@ -84,30 +84,61 @@ class UserDefined(LifetimeOperator):
 
     def on_changes(
         self, port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Made:
         """Pass rows to the processor, those of the second input as initial state."""
-        if not self._handles_changes:
-            self._refuse_withdrawals(changes)
+        retracted = column_of(changes, DIFF) < 0
+        if retracted.any() and not self._handles_changes:
+            yield self._refused(changes.filter(pa.array(retracted)))
+            changes = changes.filter(pa.array(~retracted))
         if port == INITIAL and self._initial is None:
             msg = f"{self.name} has no initial state: declare its columns"
             raise DefinitionError(msg)
         for portion in portions_of(groups, changes, expand=not self._handles_changes):
-            keys = portion.keys(self._keys)
+            yield from self._handled(port, groups, portion, watermark)
+
+    def _handled(self, port: int, groups: Groups, portion: GroupPortion, watermark: Micros) -> Made:
+        """Yield what the processor makes of rows, and those on which it fails."""
+        keys, made = portion.keys(self._keys), list[pa.RecordBatch]()
+        try:
             if port == INITIAL:
                 self._run.on_initial(groups, portion, keys, watermark)
             else:
-                yield from self._run.on_rows(groups, portion, keys, watermark)
+                made += self._run.on_rows(groups, portion, keys, watermark)
+        except ROW_ERRORS as error:
+            halves = portion.halves()
+            yield BadRows(self.name, error, None if halves else portion.events)
+            for half in halves:
+                yield from self._handled(port, groups, half, watermark)
+        yield from made
 
-    def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
+    def on_watermark(self, groups: Groups, watermark: Micros) -> Made:
         """Fire timers until none is due; the store may return some groups only in a later call."""
         if not self._run.has_timers:
             return
         while (due := groups.due(watermark)).size:
             for slots in groups.portions(due):
                 keys = groups.read(self._first_timer + 1, slots).rows
-                yield from self._run.on_timers(groups, slots, keys, watermark)
+                yield from self._fired(groups, slots, keys, watermark)
             # rows are not expired by this call: output of timers may still need them
             groups.begin(MINUS_INFINITY)
+
+    def _fired(self, groups: Groups, slots: Slots, keys: pa.RecordBatch, watermark: Micros) -> Made:
+        """Fire the timers of groups; those of a group on which the processor fails are deleted."""
+        made = list[pa.RecordBatch]()
+        try:
+            made += self._run.on_timers(groups, slots, keys, watermark)
+        except ROW_ERRORS as error:
+            yield BadRows(self.name, error, None if len(slots) > 1 else keys)
+            if len(slots) > 1:
+                half = len(slots) // 2
+                yield from self._fired(groups, slots[:half], keys.slice(0, half), watermark)
+                yield from self._fired(groups, slots[half:], keys.slice(half), watermark)
+                return
+            timers = TimerTable(groups, self._first_timer, slots, MINUS_INFINITY)
+            owners, at = timers.pending()
+            timers.delete(owners[at <= watermark], at[at <= watermark])
+            timers.flush(keys)
+        yield from made
 
     def _check_keys(self, columns: pa.Schema | None) -> None:
         if columns is None:
@@ -121,13 +152,10 @@ class UserDefined(LifetimeOperator):
                 )
                 raise DefinitionError(msg)
 
-    def _refuse_withdrawals(self, changes: pa.RecordBatch) -> None:
-        diffs = column_of(changes, DIFF)
-        if (diffs < 0).any():
-            at = column_of(changes, LE)[diffs < 0][0]
-            msg = (
-                f"{self.name} does not accept retractions, such as the one at {at}: set "
-                "handles_changes and read the diffs, or put the operator before the step that "
-                "revises its answers"
-            )
-            raise InputError(msg)
+    def _refused(self, retractions: pa.RecordBatch) -> BadRows:
+        msg = (
+            f"{self.name} does not accept retractions, such as the one at "
+            f"{column_of(retractions, LE)[0]}: set handles_changes and read the diffs, or put the "
+            "operator before the step that revises its answers"
+        )
+        return BadRows(self.name, InputError(msg), retractions)

@@ -22,7 +22,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from icestream.core.times import Micros
+from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.core.units import format_interval
 from icestream.operators.dataflow.results import LifetimeRows
 from icestream.operators.dataflow.spec import ComponentSpec
@@ -33,6 +33,7 @@ from icestream.operators.dataflow.steps import (
     Receive,
     Regroup,
     Send,
+    Sole,
     Stateful,
     Step,
     Trace,
@@ -41,6 +42,7 @@ from icestream.operators.dataflow.stores import ColdOptions
 from icestream.plan.fuse.operator_graph import Graph, Link
 from icestream.plan.nodes.queries import KEY_GROUPS, SOURCE, TIME, Source, watermark_of
 from icestream.plan.nodes.spilling import Spilling
+from icestream.plan.windows.grid import Cumulative, Windows
 
 
 @dataclass(frozen=True)
@@ -68,8 +70,13 @@ class Output:
     """Rows that a dataflow delivers."""
 
     payload: pa.Schema
-    #: `append`: final events; `update`: changes; `complete`: all events that are alive
+    #: `append`: final events; `update`: changes; `complete`: all events that are alive; `now`: the
+    #: rows of keys that changed
     mode: str
+    #: columns that identify rows in mode `now`
+    key: tuple[str, ...] = ()
+    #: whether these are events at instants, whose final rows show no lifetime
+    instants: bool = False
 
 
 @dataclass(frozen=True)
@@ -94,6 +101,10 @@ class Dataflow:
     names: tuple[tuple[str, ...], ...] = ()
     #: whether measured rates decide which components run together
     measured: bool = False
+    #: whether nobody asks for instants before the latest event
+    forgets_past: bool = False
+    #: windows whose events are copied into them; None if events have lifetimes
+    windows: Windows | Cumulative | None = None
 
     @property
     def batch_schema(self) -> pa.Schema:
@@ -112,15 +123,20 @@ class Dataflow:
 
     def results(self, view: Output) -> pa.Schema:
         """Return the columns of the rows of a view."""
-        return LifetimeRows(view.payload, self.time, view.mode).schema
+        return self._rows(view).schema
+
+    def _rows(self, view: Output) -> LifetimeRows:
+        return LifetimeRows(view.payload, self.time, view.mode, view.instants)
 
     @cached_property
     def specs(self) -> tuple[ComponentSpec, ...]:
         """Return the spec of each component."""
-        rows = tuple(LifetimeRows(view.payload, self.time, view.mode) for view in self.views)
+        rows = tuple(map(self._rows, self.views))
         spilling = self.spilling
-        traced = () if spilling is None else (spilling.partitions, spilling.sample)
-        return tuple(ComponentSpec(steps, rows, *traced) for steps in self.components)
+        traced = (1, 1.0) if spilling is None else (spilling.partitions, spilling.sample)
+        return tuple(
+            ComponentSpec(steps, rows, *traced, self.forgets_past) for steps in self.components
+        )
 
     @cached_property
     def depths(self) -> tuple[int, ...]:
@@ -152,14 +168,18 @@ class Dataflow:
 
     def late_before(self, watermark: Micros) -> Micros:
         """Return the instant before which events are late."""
-        return watermark
+        if self.forgets_past:
+            return MINUS_INFINITY
+        return watermark if self.windows is None else self.windows.late_before(watermark)
 
     def settled_by(self, latest: Micros) -> Micros:
         """Return the watermark that settles all effects of an event at `latest`."""
-        return latest + self.reach + 1
+        return latest if self.forgets_past else latest + self.reach + 1
 
     def watermark(self, before: Micros, seen: tuple[Micros | None, ...]) -> Micros:
         """Return the watermark once the sources have reached `seen`; it never goes back."""
+        if self.forgets_past:
+            return max(before, *(MINUS_INFINITY if each is None else each for each in seen))
         return watermark_of(self.sources, before, seen)
 
     def describe(self) -> dict[str, Any]:
@@ -187,7 +207,11 @@ class Dataflow:
                 for steps in self.components
             ],
             "views": [
-                {"mode": view.mode, "result": [_field(each) for each in view.payload]}
+                {
+                    "mode": view.mode,
+                    "result": [_field(each) for each in view.payload],
+                    **({"key": list(view.key)} if view.mode == "now" else {}),
+                }
                 for view in self.views
             ],
             "late": self.late,
@@ -233,7 +257,7 @@ def described(step: Step) -> str:
     match step:
         case Receive():
             what = f"receive edge {step.edge}"
-        case Map() | Stateful():
+        case Map() | Stateful() | Sole():
             what = step.text
         case JoinMany():
             what = f"{step.spec.text}, join {step.spec.number}"

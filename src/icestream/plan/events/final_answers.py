@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from icestream.operators.lifetimes.aggregate import LifetimeAggregate
-from icestream.plan.nodes.events import Applied, Left, Mapped, Node, United, before
+from icestream.plan.nodes.events import Applied, Framed, Left, Mapped, Node, United, before
 
 
 def emitted_once(outputs: Iterable[tuple[Node, str]]) -> list[Applied]:
@@ -28,8 +28,8 @@ def emitted_once(outputs: Iterable[tuple[Node, str]]) -> list[Applied]:
         seen.add((id(node), final))
         if isinstance(node, Applied) and isinstance(node.operator, LifetimeAggregate):
             found[id(node)] = node
-        passes_on = isinstance(node, Mapped | Left | United)
-        waiting += [(each, final and passes_on) for each in before(node)]
+        passes_on = final and isinstance(node, Mapped | Left | United)
+        waiting += [(each, passes_on or isinstance(node, Framed)) for each in before(node)]
     return [node for node in found.values() if (id(node), False) not in seen]
 
 

@@ -21,31 +21,50 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from icestream.core.errors import DefinitionError
+from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.dataflow.gather import GatherSpec
 from icestream.operators.dataflow.steps import (
     Emit,
+    Identifying,
     JoinMany,
     Map,
     Merge,
+    Projecting,
     Receive,
     Regroup,
     Send,
+    Sole,
     Stateful,
     Step,
     Trace,
 )
+from icestream.operators.frames.event_frames import EVENT_FIELDS, EventFramesSpec
 from icestream.operators.lifetimes.aggregate import LifetimeAggregate
 from icestream.operators.lifetimes.append_mode import AppendOutput
-from icestream.operators.lifetimes.changes import LifetimeOperator
+from icestream.operators.lifetimes.changes import (
+    DIFF,
+    RE,
+    LifetimeOperator,
+    changes_of,
+    column_of,
+    identities_of,
+    payload_of,
+)
 from icestream.operators.lifetimes.complete_mode import CompleteOutput
+from icestream.operators.lifetimes.now_mode import NowOutput
 from icestream.operators.multi_join.spec import MultiJoinSpec
 from icestream.operators.multi_join.tracing import Lineage
+from icestream.plan.events.current_rows import forgets_past, row_key
 from icestream.plan.events.dataflow import Dataflow, Edge, Output, in_order
+from icestream.plan.events.features import feature_columns
 from icestream.plan.events.final_answers import emitted_once, is_final
 from icestream.plan.joins.multi_join import join_text
 from icestream.plan.joins.tree import JoinTree, join_tree, shown_only
 from icestream.plan.nodes.events import (
     Applied,
     Entered,
+    Feature,
+    Framed,
     FromSource,
     Joined,
     Left,
@@ -55,7 +74,10 @@ from icestream.plan.nodes.events import (
     United,
 )
 from icestream.plan.nodes.queries import KEY_GROUPS, Source
-from icestream.sql.expressions.compile import Predicate
+from icestream.plan.windows.frame import Frame
+from icestream.plan.windows.grid import Cumulative, Windows
+from icestream.sql.expressions.compile import Predicate, Projection
+from icestream.sql.expressions.tree import quoted
 
 
 def compiled(
@@ -64,14 +86,17 @@ def compiled(
     sources: tuple[Source, ...],
     columns: tuple[pa.Schema, ...],
     time: pa.DataType,
+    windows: Windows | Cumulative | None = None,
 ) -> Dataflow:
     """Return the dataflow that computes queries over events: nodes, each with its output mode.
 
-    `numbers` maps the tags of sources to their numbers.
+    `numbers` maps the tags of sources to their numbers; `windows` are those that events are copied
+    into.
     """
     tree = join_tree([node for node, _ in outputs])
     modes = [mode for _, mode in outputs]
     building = _Building(numbers, tree, emitted_once(zip(tree.outputs, modes, strict=True)))
+    building.stays = windows is not None
     for view, (node, (shown, mode)) in enumerate(zip(tree.outputs, outputs, strict=True)):
         building.emit(node, shown.payload, mode, view)
     components, edges = in_order(dict(enumerate(building.components)), building.edges)
@@ -81,11 +106,17 @@ def compiled(
         columns=columns,
         components=components,
         edges=edges,
-        views=tuple(Output(node.payload, mode) for node, mode in outputs),
+        views=tuple(
+            Output(node.payload, mode, row_key(node)[0] if mode == "now" else (), _is_framed(node))
+            for node, mode in outputs
+        ),
         time=time,
         reach=max(node.reach for node, _ in outputs),
         key_groups=KEY_GROUPS if spilling is None else spilling.key_groups,
         spilling=spilling,
+        forgets_past=windows is None
+        and all(mode == "now" and forgets_past(node) for node, mode in outputs),
+        windows=windows,
     )
 
 
@@ -100,6 +131,8 @@ class _Place:
     late: bool = False
     maps: tuple[Callable[[pa.RecordBatch], pa.RecordBatch], ...] = ()
     texts: tuple[str, ...] = ()
+    #: whether its changes carry the identity of their event
+    numbered: bool = False
 
 
 class _Building:
@@ -112,6 +145,8 @@ class _Building:
         self._tree = tree
         #: aggregates that emit only final results
         self._emitted_once = emitted_once
+        #: whether rows stay in a table after their end, as those of windows do
+        self.stays = False
         self.components: list[list[Step]] = []
         self.edges: list[Edge] = []
         self._places: dict[int, tuple[_Place, ...]] = {}
@@ -133,6 +168,12 @@ class _Building:
                 "events"
             )
             raise DefinitionError(msg)
+        if mode == "now" and _is_framed(node):
+            msg = "rows of over(...) are events at instants, which do not hold: use mode 'append'"
+            raise DefinitionError(msg)
+        if mode == "now":
+            self._emit_by_key(shown_only(node, payload), payload, view)
+            return
         for place in self._ungrouped(shown_only(node, payload)):
             component, step = place.component, place.step
             if component is None:
@@ -147,12 +188,31 @@ class _Building:
                 step = self._held(component, step, CompleteOutput(payload), "current")
             self._add(component, Emit((step,), payload, self._of(component, step), view))
 
+    def _emit_by_key(self, node: Node, payload: pa.Schema, view: int) -> None:
+        """Make the rows of a node that hold the rows of a view, by key."""
+        keys, grouped = row_key(node)
+        places = self._ungrouped(node)
+        output, text = NowOutput(payload, stays=self.stays), f"now by {', '.join(keys)}"
+        component = places[0].component
+        if grouped and len(places) == 1 and component is not None:
+            step = self._held(component, places[0].step, output, text, keys)
+        else:
+            component = self._new_component()
+            received = self._all_received(places, component, keys, payload)
+            step = self._add(component, Stateful((received,), payload, 0, output, text))
+        self._add(component, Emit((step,), payload, self._of(component, step), view))
+
     def _held(
-        self, component: int, step: int, operator: AppendOutput | CompleteOutput, text: str
+        self,
+        component: int,
+        step: int,
+        operator: AppendOutput | CompleteOutput | NowOutput,
+        text: str,
+        keys: tuple[str, ...] = (),
     ) -> int:
-        """Hold the events of a step by all their columns."""
+        """Hold the events of a step by some of their columns, or by all."""
         payload = operator.result
-        keys = tuple(payload.names)
+        keys = keys or tuple(payload.names)
         grouping = self._new_grouping(component)
         grouped = self._add(component, Regroup((step,), payload, grouping, keys))
         return self._add(component, Stateful((grouped,), payload, grouping, operator, text))
@@ -172,7 +232,8 @@ class _Building:
             case FromSource():
                 texts = ("late events",) if node.late else ()
                 number = self._numbers[node.source]
-                return (_Place(node.payload, source=number, late=node.late, texts=texts),)
+                source = _Place(node.payload, source=number, late=node.late, texts=texts)
+                return (replace(source, numbered=True),)
             case Mapped():
                 return tuple(self._mapped(node, each) for each in self._ungrouped(node.before))
             case United():
@@ -182,6 +243,8 @@ class _Building:
                 return (_Place(node.payload, component, self._grouped(node.before, component)),)
             case Joined():
                 return (self._joined(node),)
+            case Framed():
+                return (self._framed(node),)
         msg = f"{type(node).__name__} is only allowed inside a group"
         raise AssertionError(msg)
 
@@ -204,6 +267,81 @@ class _Building:
         step = self._add(component, JoinMany(tuple(steps), node.payload, 0, spec))
         return _Place(node.payload, component, step)
 
+    def _framed(self, node: Framed) -> _Place:
+        """Create the components of features, and the one in which events meet them."""
+        places = [self._identified(each, node.before) for each in self._ungrouped(node.before)]
+        sets: dict[tuple[tuple[str, ...], bool], list[Feature]] = {}
+        for feature in node.features:
+            sets.setdefault((feature.keys, feature.frame.peers), []).append(feature)
+        found = [self._features(chosen, places) for chosen in sets.values()]
+        component, event = self._new_component(), tuple(each.name for each in EVENT_FIELDS)
+        first = len(self.edges)
+        received = [self._received(place, component, event) for place in places]
+        middle = len(self.edges)
+        received += [self._received(each, component, event) for each in found]
+        features = tuple(pa.schema(list(each.payload)[len(event) :]) for each in found)
+        spec = GatherSpec(
+            node.before.payload,
+            features,
+            (*node.before.payload.names, *(each.aggregate.alias for each in node.features)),
+            tuple(range(first, middle)),
+            tuple(range(middle, len(self.edges))),
+        )
+        step = self._add(
+            component, Sole(tuple(received), spec.result, 0, spec, "events with their features")
+        )
+        change = Projecting(feature_columns(spec.result, node.columns))
+        text = ", ".join(f"{text} AS {name}" for name, text in node.columns)
+        step = self._add(component, Map((step,), node.payload, 0, change, f"with {text}"))
+        return _Place(node.payload, component, step, numbered=True)
+
+    def _features(self, features: Sequence[Feature], places: Sequence[_Place]) -> _Place:
+        """Create the component of frames by the same keys."""
+        component, keys = self._new_component(), features[0].keys
+        used = dict.fromkeys(text for each in features for text in each.aggregate.columns)
+        inputs = {text: f"__x{place}" for place, text in enumerate(used)}
+        event = [each.name for each in EVENT_FIELDS]
+        texts = [*event, *map(quoted, keys), *(f"({t}) AS {name}" for t, name in inputs.items())]
+        first = len(self.edges)
+        received = []
+        for place in places:
+            projection = Projection.bind(place.payload, texts)
+            narrow = pa.schema(
+                [each for each in projection.schema if each.name not in keys]
+                if keys
+                else projection.schema
+            )
+            chosen = self._step_or_map(
+                place, Projecting(projection), projection.schema, f"select {', '.join(texts)}"
+            )
+            received.append(self._received(chosen, component, keys, narrow))
+        frames: dict[Frame, list[Aggregate]] = {}
+        for each in features:
+            frames.setdefault(each.frame, []).append(_renamed(each.aggregate, inputs))
+        spec = EventFramesSpec(
+            tuple((frame, tuple(aggregates)) for frame, aggregates in frames.items()),
+            pa.schema(list(narrow)[len(event) :]),
+            tuple(range(first, len(self.edges))),
+        )
+        shown = "; ".join(
+            f"{', '.join(a.text for a in aggregates)} over {_shown(frame)}"
+            for frame, aggregates in spec.frames
+        )
+        step = self._add(component, Sole(tuple(received), spec.result, 0, spec, shown))
+        return _Place(spec.result, component, step)
+
+    def _identified(self, place: _Place, node: Node) -> _Place:
+        """Return the final events of a place with their identities."""
+        if not is_final(node, self._emitted_once):
+            assert place.component is not None
+            step = self._held(place.component, place.step, AppendOutput(place.payload), "settle")
+            place = replace(place, step=step)
+        if not node.grows:
+            place = self._step_or_map(place, at_their_end, place.payload, "instants of their end")
+        identifying = Identifying(numbered=place.numbered)
+        text = "by arrival" if place.numbered else "by content"
+        return self._step_or_map(place, identifying, identifying.schema(place.payload), text)
+
     def _traced(self, node: Node, *, stored: bool) -> None:
         """Trace the rows of a node, where they leave, to the partitions they come from."""
         lineages = self._tree.lineage(node)
@@ -218,12 +356,22 @@ class _Building:
         return replace(place, step=self._add(place.component, step))
 
     def _mapped(self, node: Mapped, place: _Place) -> _Place:
+        return self._step_or_map(place, node.change, node.payload, node.text)
+
+    def _step_or_map(
+        self,
+        place: _Place,
+        change: Callable[[pa.RecordBatch], pa.RecordBatch],
+        payload: pa.Schema,
+        text: str,
+    ) -> _Place:
+        """Map the events of a place where they are: in a component, or before they are sent."""
         if place.component is None:
-            maps, texts = (*place.maps, node.change), (*place.texts, node.text)
-            return replace(place, payload=node.payload, maps=maps, texts=texts)
+            maps, texts = (*place.maps, change), (*place.texts, text)
+            return replace(place, payload=payload, maps=maps, texts=texts)
         grouping = self._of(place.component, place.step)
-        step = Map((place.step,), node.payload, grouping, node.change, node.text)
-        return _Place(node.payload, place.component, self._add(place.component, step))
+        step = Map((place.step,), payload, grouping, change, text)
+        return replace(place, payload=payload, step=self._add(place.component, step))
 
     def _grouped(self, node: Node, component: int) -> int:
         """Return the step of a node inside a scope."""
@@ -267,12 +415,8 @@ class _Building:
         if isinstance(operator, LifetimeAggregate) and any(node is n for n in self._emitted_once):
             grows = all(each.grows for each in node.inputs)
             return operator.emitted_once(grows=grows), f"{node.text}, told once"
-        if isinstance(operator, LifetimeAggregate) and operator.only_final is not None:
-            msg = (
-                f"{operator.only_final} over lifetimes is emitted once, when it is final: use "
-                "output mode 'append', and only where(...), select(...) and union(...) after it"
-            )
-            raise DefinitionError(msg)
+        if isinstance(operator, LifetimeAggregate) and not all(each.grows for each in node.inputs):
+            operator.check_retractions()
         return operator, node.text
 
     def _entered(self, node: Entered, component: int) -> int:
@@ -298,9 +442,18 @@ class _Building:
             return received[0]
         return self._add(component, Merge(received, payload, 0))
 
-    def _received(self, place: _Place, component: int, keys: tuple[str, ...]) -> int:
-        """Send the events of a place to a component; return the step that receives them."""
-        number = len(self.edges)
+    def _received(
+        self,
+        place: _Place,
+        component: int,
+        keys: tuple[str, ...],
+        payload: pa.Schema | None = None,
+    ) -> int:
+        """Send the events of a place to a component; return the step that receives them.
+
+        With a `payload`, only its columns are sent.
+        """
+        number, payload = len(self.edges), payload or place.payload
         source = place.source if place.component is None else None
         self.edges.append(
             Edge(
@@ -308,7 +461,7 @@ class _Building:
                 place.component,
                 component,
                 keys,
-                place.payload,
+                payload,
                 place.maps,
                 place.texts,
                 late=place.late,
@@ -316,8 +469,8 @@ class _Building:
         )
         if place.component is not None:
             grouping = self._of(place.component, place.step)
-            self._add(place.component, Send((place.step,), place.payload, grouping, number, keys))
-        return self._add(component, Receive(number, place.payload))
+            self._add(place.component, Send((place.step,), payload, grouping, number, keys))
+        return self._add(component, Receive(number, payload))
 
     def _together(self, nodes: tuple[Node, ...], component: int) -> tuple[tuple[int, ...], int]:
         """Return the steps of nodes in one grouping, and that grouping."""
@@ -368,6 +521,28 @@ class _Building:
     def _add(self, component: int, step: Step) -> int:
         self.components[component].append(step)
         return len(self.components[component]) - 1
+
+
+def at_their_end(changes: pa.RecordBatch) -> pa.RecordBatch:
+    """Return final events as events at the instant at which they ended, when they became final."""
+    ends = column_of(changes, RE)
+    head = [column_of(changes, DIFF), *identities_of(changes)]
+    return changes_of(payload_of(changes), ends, ends + 1, *head)
+
+
+def _is_framed(node: Node) -> bool:
+    """Return whether events have just got columns over frames, possibly with other columns."""
+    return _is_framed(node.before) if isinstance(node, Mapped) else isinstance(node, Framed)
+
+
+def _shown(frame: Frame) -> str:
+    return frame.describe()["reach"]
+
+
+def _renamed(aggregate: Aggregate, names: Mapping[str, str]) -> Aggregate:
+    """Return an aggregate of columns under other names."""
+    columns = [names[each] for each in aggregate.columns]
+    return replace(aggregate, column=columns[0] if columns else None, others=tuple(columns[1:]))
 
 
 def _is_aggregate(node: Node) -> bool:

@@ -2,7 +2,8 @@
 
 Idea: windows need the past again when it leaves them. One plan stores the events themselves
 (`tuples`), the other stores one entry per group and pane (`panes`). Both are computed from the same
-few measurements, and the smaller is chosen.
+few measurements. Tuples are folded again for every window they leave, so they take two to four
+times the processor time of panes: they are chosen where they save at least half of the log.
 
     panes    g * (s' + panes * entry) + G * s      panes = range / pane
     tuples   events * tuple + G * s                events = rate * range, or rows
@@ -18,12 +19,13 @@ Invariants:
    (`test_more_of_anything_never_costs_less`).
 3. Further ranges within the largest add running rows and no log
    (`test_ranges_inside_the_largest_add_rows_and_no_log`).
-4. Fields without an inverse use tuples only if the saved bytes outweigh those read again
+4. Tuples are chosen only if they save half of the log (`test_tuples_must_save_half_of_the_log`)
+   and, for fields without an inverse, if the saved bytes outweigh those read again
    (`test_folding_again_must_save_more_than_it_reads`).
 
 Limits: for a window longer than anything measured, the groups seen so far are used, a lower bound,
 and the estimate states this; both plans need the same running rows, so it does not affect the
-choice. Processor time is not estimated; `python -m bench plan-choice` measures it.
+choice. Processor time is not estimated; `python -m bench plan-choice` measures it beside the bytes.
 
 References: Mendes, Bizarro, Marques (2013), formulas 2.1, 2.2, 3.1 and 3.2.
 """
@@ -54,6 +56,10 @@ Plan = Literal["tuples", "panes"]
 
 #: microseconds per second
 SECOND: Micros = 1_000_000
+#: tuples are chosen if panes take this many times their log, and left again if they take less than
+#: the second
+WORTH_FOLDING_AGAIN = 2.0
+STILL_WORTH_IT = 1.5
 
 
 # -- measurements --------------------------------------------------------------------------------
@@ -177,28 +183,27 @@ class PlanComparison:
         """Return the estimate of a plan."""
         return self.panes if plan == "panes" else self.tuples
 
-    @property
-    def smaller(self) -> Plan:
-        """Return the plan that takes less; panes if both take the same.
+    def preferred(self, present: Plan = "panes") -> Plan:
+        """Return panes, unless tuples save half of the log; near that, stay with the present plan.
 
-        If tuples are folded again, stored bytes are weighed against bytes that move: what is saved
-        of one must not be lost to the other.
+        If tuples are folded again by every shard, stored bytes are also weighed against bytes that
+        move: what is saved of one must not be lost to the other.
         """
-        panes, tuples = (
-            each.space.total * (1.0 if self.invertible else each.traffic.bytes)
-            for each in (self.panes, self.tuples)
-        )
-        return "panes" if panes <= tuples else "tuples"
+        panes, tuples = self.panes, self.tuples
+        least = STILL_WORTH_IT if present == "tuples" else WORTH_FOLDING_AGAIN
+        saves = panes.space.log >= least * tuples.space.log
+        moves = panes.space.total * panes.traffic.bytes, tuples.space.total * tuples.traffic.bytes
+        return "tuples" if saves and (self.invertible or moves[0] > moves[1]) else "panes"
 
     def choose(self, forced: str | None = None) -> PlanChoice:
-        """Return the smaller plan, or the user's choice."""
+        """Return the preferred plan, or the user's choice."""
         if forced is not None and forced not in ("panes", "tuples"):
             msg = f"the option plan must be 'panes' or 'tuples'; got {forced!r}"
             raise DefinitionError(msg)
         sizes = {name: _size(self[name].space.total) for name in _PLANS}
         least = "at least " if self.lower_bound else ""
         both = f"{least}{sizes['panes']} as panes and {least}{sizes['tuples']} as tuples"
-        if forced == "panes" or (forced is None and self.smaller == "panes"):
+        if forced == "panes" or (forced is None and self.preferred() == "panes"):
             plan: Plan = "panes"
         else:
             plan = "tuples"
@@ -212,6 +217,8 @@ class PlanComparison:
             )
         else:
             why = f"the windows take {both}: {self.pane}"
+            if plan == "panes" and self.tuples.space.log < self.panes.space.log:
+                why += "; tuples take more processor time and are for half of the log or less"
         return PlanChoice(plan, f"{plan} because {why}")
 
     def table(self, forced: str | None = None) -> str:

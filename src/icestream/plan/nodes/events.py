@@ -12,8 +12,10 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from icestream.core.times import Micros
+from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.lifetimes.changes import LifetimeOperator
 from icestream.plan.nodes.spilling import Spilling
+from icestream.plan.windows.frame import Frame
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +99,26 @@ class Joined(Node):
     spilling: Spilling = field(kw_only=True)
 
 
+@dataclass(frozen=True)
+class Feature:
+    """What an event learns from a frame of events with equal keys, in the order of time."""
+
+    keys: tuple[str, ...]
+    frame: Frame
+    #: an aggregate of columns that are named by their SQL text
+    aggregate: Aggregate
+
+
+@dataclass(frozen=True, eq=False)
+class Framed(Node):
+    """Events with columns over frames that end with them."""
+
+    before: Node = field(kw_only=True)
+    features: tuple[Feature, ...] = field(kw_only=True)
+    #: names of further columns, and their SQL text over the event and the aliases of its features
+    columns: tuple[tuple[str, str], ...] = field(kw_only=True)
+
+
 def upstream(node: Node) -> Iterator[Node]:
     """Yield a node over events and all nodes that it depends on, each once."""
     seen: set[int] = set()
@@ -126,7 +148,7 @@ def late_events(node: Node) -> Node | None:
 def before(node: Node) -> tuple[Node, ...]:
     """Return the inputs of a node over events."""
     match node:
-        case Mapped() | Entered() | Left():
+        case Mapped() | Entered() | Left() | Framed():
             return (node.before,)
         case United():
             return node.parts

@@ -66,6 +66,8 @@ class Source:
     slack: Micros
     #: `error` or `drop`: what happens to events without a time
     nulls: str = "error"
+    #: time without events after which it no longer holds back the watermark; None for never
+    idle: Micros | None = None
 
 
 class Computation(Protocol):
@@ -319,7 +321,8 @@ def check_same_plan(root: str, kept: Mapping[str, Any], wanted: Mapping[str, Any
 def _flat(described: Mapping[str, Any]) -> dict[str, Any]:
     """Return a description with the parts of its views as separate entries."""
     views = described["views"]
-    facts = {name: value for name, value in described.items() if name != "views"}
+    # what happens to late events is no part of the state: it may change at every start
+    facts = {name: value for name, value in described.items() if name not in ("views", "late")}
     for number, view in enumerate(views):
         prefix = f"query {number}, " if len(views) > 1 else ""
         facts |= {f"{prefix}{name}": value for name, value in view.items()}

@@ -5,6 +5,9 @@ Idea: a frame defines how far back a window reaches (`range` of time or `rows`),
 over the window that ends with it: in SQL, `RANGE/ROWS BETWEEN ... PRECEDING AND CURRENT ROW`.
 `range` is half open, (t - range, t], and events of equal time are ordered by arrival.
 
+With `peers`, as in SQL's RANGE, an event at t - range belongs to the window too, and every event
+sees all others of its time and group; UNBOUNDED as the range reaches back to the first event.
+
     rows 3, partition "key"          events   a1 b1 a2 a3 b2 a4
     slide None                       rows     a:1 b:1 a:12 a:123 b:12 a:234
     slide RowsSlide(2)               rows             a:12           b:12 a:234
@@ -19,12 +22,14 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from icestream.core.errors import DefinitionError
-from icestream.core.times import Micros
+from icestream.core.times import INFINITY, Micros
 from icestream.core.units import format_interval
 
 #: the key column that identifies grouping sets
 GROUPING_ID = "grouping_id"
 
+#: the range of a frame with peers that reaches back to the first event
+UNBOUNDED: Micros = INFINITY
 #: whose events a frame counts
 PARTITIONS = ("key", "stream")
 
@@ -54,14 +59,19 @@ class Frame:
     slide: Micros | RowsSlide | None = None
     #: `key`: each group counts its own events; `stream`: events of all groups count
     partition: str = "key"
+    #: whether events of equal time see each other and the range includes both of its ends
+    peers: bool = False
 
     def __post_init__(self) -> None:
         """Refuse invalid frames."""
         if (self.range is None) == (self.rows is None):
             msg = "a frame reaches back either a range of time or a number of rows; give one"
             raise DefinitionError(msg)
-        if self.reach <= 0:
+        if self.reach <= 0 or (self.range is not None and self.range < 0):
             msg = f"a frame must reach back a positive range or number of rows; got {self.reach}"
+            raise DefinitionError(msg)
+        if self.peers and (self.range is None or self.slide is not None or self.in_one_shard):
+            msg = "only a range of a group's own events, with a row for every event, has peers"
             raise DefinitionError(msg)
         if self.partition not in PARTITIONS:
             msg = f"a frame counts events by 'key' or by 'stream'; got {self.partition!r}"
@@ -77,7 +87,9 @@ class Frame:
     @property
     def reach(self) -> int:
         """Return how far back the frame reaches, in microseconds or in rows."""
-        return self.range if self.range is not None else self.rows or 0
+        if self.range is None:
+            return self.rows or 0
+        return self.range + self.peers if self.range < UNBOUNDED else self.range
 
     @property
     def in_one_shard(self) -> bool:
@@ -100,7 +112,11 @@ class Frame:
 
     def describe(self) -> dict[str, str]:
         """Return the frame for people and for checkpoints."""
-        reach = f"{self.rows} rows" if self.range is None else format_interval(self.range)
+        if self.range is None:
+            reach = f"{self.rows} rows"
+        else:
+            reach = format_interval(self.range) if self.range < UNBOUNDED else "unbounded"
+            reach += " with peers" if self.peers else ""
         slide = "every event"
         if isinstance(self.slide, int):
             slide = format_interval(self.slide)

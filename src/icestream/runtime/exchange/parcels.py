@@ -28,6 +28,7 @@ import pyarrow as pa
 from icestream.core.arrays import Table
 from icestream.core.times import INFINITY, Micros
 from icestream.operators.dataflow.sorted_changes import between, by_group, first_and_last
+from icestream.runtime.exchange.refused_rows import Quarantine
 from icestream.runtime.tables.writer import TableWriters
 from icestream.state.files import Files
 from icestream.state.log.format import ENTRY_DTYPE, SegmentInfo
@@ -97,6 +98,8 @@ class Sent:
     tables: tuple[TableFile, ...] = ()
     #: requests to an object store that it made
     requests: int = 0
+    #: rows that were refused and stored
+    bad_rows: int = 0
 
 
 class ExchangeWriter:
@@ -111,8 +114,13 @@ class ExchangeWriter:
         name: str,
         codec: str | None = None,
         tables: TableWriters | None = None,
+        refused: pa.Schema | None = None,
     ) -> None:
-        """Write to `path`; late and stored events go to the checkpoint in `root`, or to a table."""
+        """Write to `path`; late and stored events go to the checkpoint in `root`, or to a table.
+
+        `refused` are the columns of stored bad rows; None if these end the query.
+        """
+        self.quarantine = Quarantine(refused, self.late)
         self._tables = tables
         self._log_files = log_files
         self._root = root
@@ -192,7 +200,8 @@ class ExchangeWriter:
             self._kept = None
         tables = () if self._tables is None else tuple(self._tables.finish(sync=True))
         kept = None if self._kept is None else self._kept.finish()
-        return Sent(late, kept, tables, REQUESTS.total() - self._requests)
+        requests = REQUESTS.total() - self._requests
+        return Sent(late, kept, tables, requests, self.quarantine.count)
 
     def abandon(self) -> None:
         """Remove everything that was written."""

@@ -15,7 +15,8 @@ Kafka orders only the rows of a partition: those of a batch are ordered by topic
 offset (`test_partitions_of_kafka_come_by_topic_partition_and_offset`), and later batches follow.
 
 Limits: after a shuffle in the user's query, and after `mapInArrow` and the like, rows do not carry
-their file; such rows, and those of other sources, are in the order of Spark's partitions.
+their file; such rows, those of Arrow files that tasks do not read themselves, and those of other
+sources are in the order of Spark's partitions.
 """
 
 from __future__ import annotations

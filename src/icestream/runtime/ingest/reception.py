@@ -13,16 +13,15 @@ from icestream.core.errors import InputError
 from icestream.core.times import FURTHEST, YEAR, Micros
 from icestream.plan.nodes.queries import SOURCE, TIME, Computation
 from icestream.runtime.exchange.parcels import ExchangeWriter, SplitReport
+from icestream.runtime.exchange.refused_rows import ADVICE, REASON, SOURCE_NAME
 from icestream.state.log.format import SegmentInfo
 
 #: names of columns that are read for refused rows alone start with it
 KEPT = "kept"
-#: columns of refused rows besides their own
-SOURCE_NAME = "_source"
-REASON = "_reason"
 #: reasons
 LATE = "late"
 WITHOUT_TIME = "without time"
+DISTANT = "time out of range"
 
 
 class IngestTask(Protocol):
@@ -91,10 +90,14 @@ class EventTimeCheck:
         if missing:
             without = batch.filter(batch.column(TIME).is_null())
             self.refuse_without_time(missing, without)
-            if self._plan.late == "keep":
+            if self._stores:
                 self._keep(without, WITHOUT_TIME)
             batch = batch.filter(batch.column(TIME).is_valid())
         times = np.asarray(batch.column(TIME).cast(pa.int64()).to_numpy())
+        if batch.num_rows == 0:
+            return batch, times
+        if self._out.quarantine.stores:
+            batch, times = self._without_distant(batch, times)
         if batch.num_rows == 0:
             return batch, times
         self.check_times(times, batch.column(SOURCE))
@@ -102,7 +105,7 @@ class EventTimeCheck:
         if int(times.min()) < self._late_before:
             late = times < self._late_before
             self.report.late += int(late.sum())
-            if self._plan.late == "keep":
+            if self._stores:
                 self._keep(batch.filter(pa.array(late)), LATE)
             if self._on_late is not None:
                 self._on_late(_read_columns(batch.filter(pa.array(late))), times[late])
@@ -113,17 +116,38 @@ class EventTimeCheck:
     def _keep(self, rows: pa.RecordBatch, reason: str) -> None:
         """Store refused rows: whole, with source and reason, if their columns were read."""
         kept = [name for name in rows.schema.names if name.startswith(KEPT)]
+        if self._out.quarantine.stores:
+            found = [rows.column(name) for name in kept]
+            self._out.quarantine.keep(rows, self._sources_of(rows), reason, found)
+            return
         if not kept:
             if reason == LATE:
                 self._out.late(rows)
             return
-        names = pa.array([each.name for each in self._plan.sources], pa.string())
         columns = [
             *(rows.column(name) for name in kept),
-            names.take(rows.column(SOURCE)),
+            pa.array(self._sources_of(rows), pa.string()),
             pa.array([reason] * rows.num_rows, pa.string()),
         ]
         self._out.late(pa.RecordBatch.from_arrays(columns, [*kept, SOURCE_NAME, REASON]))
+
+    def _without_distant(self, batch: pa.RecordBatch, times: Ints) -> tuple[pa.RecordBatch, Ints]:
+        """Store events whose times are refused, and return the others."""
+        far = (times < -FURTHEST) | (times > FURTHEST)
+        if far.any():
+            some = batch.filter(pa.array(far))
+            kept = [some.column(name) for name in some.schema.names if name.startswith(KEPT)]
+            self._out.quarantine.refuse(some, self._sources_of(some), DISTANT, kept)
+            batch, times = batch.filter(pa.array(~far)), times[~far]
+        return batch, times
+
+    @property
+    def _stores(self) -> bool:
+        return self._plan.late == "keep" or self._out.quarantine.stores
+
+    def _sources_of(self, rows: pa.RecordBatch) -> list[str]:
+        names = [each.name for each in self._plan.sources]
+        return [names[number] for number in rows.column(SOURCE).to_pylist()]
 
     def refuse_without_time(self, events: int, batch: pa.RecordBatch) -> None:
         """Count events without a time, or refuse them if their source is strict."""
@@ -131,11 +155,11 @@ class EventTimeCheck:
         sources = self._plan.sources
         numbers = batch.column(SOURCE).unique().to_pylist()
         strict = [number for number in numbers if sources[number].nulls == "error"]
-        if strict:
+        if strict and not self._out.quarantine.stores:
             msg = (
                 f"{events} events of {sources[strict[0]].name} have no time (the time column is "
                 "null). Filter them out before ice.stream(...), or pass nulls='drop' to it to "
-                "ignore and count them"
+                f"ignore and count them. {ADVICE}"
             )
             raise InputError(msg)
 
@@ -148,7 +172,8 @@ class EventTimeCheck:
         msg = (
             f"an event of {name} has the time {time:,} microseconds since 1970, about the year "
             f"{1970 + time // YEAR}: times must be within {FURTHEST // YEAR:,} years of 1970. "
-            "Its unit may be wrong. Correct it, or filter the event out, before ice.stream(...)"
+            "Its unit may be wrong. Correct it, or filter the event out, before ice.stream(...). "
+            f"{ADVICE}"
         )
         raise InputError(msg)
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -31,7 +31,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery
 
-from icestream.core.errors import CheckpointError, IcestreamError
+from icestream.core.errors import CheckpointError, DefinitionError, IcestreamError
 from icestream.core.times import MINUS_INFINITY
 from icestream.plan.explain import estimate_and_log
 from icestream.plan.fuse.running_fusion import Together
@@ -55,9 +55,16 @@ class Query:
     """
 
     def __init__(
-        self, driver: Driver[DataFrame], deliver: Deliver, history: QueryHistory, *, flush: bool
+        self,
+        driver: Driver[DataFrame],
+        deliver: Deliver,
+        history: QueryHistory,
+        *,
+        flush: bool,
+        tables: Mapping[int, Callable[[], DataFrame]] | None = None,
     ) -> None:
-        """Prepare the query; `start` runs it."""
+        """Prepare the query; `start` runs it. `tables` read what holds of each view."""
+        self._tables = tables or {}
         #: the address of the query's dashboard; None without `option("ui", True)`
         self.uiWebUrl: str | None = None
         self._history = history
@@ -290,6 +297,20 @@ class Query:
         if held is not None:
             print(held)
         self._query.explain(extended)
+
+    def table(self, view: int = 0) -> DataFrame:
+        """Return the rows that hold after the last version; the query runs in output mode `now`.
+
+        Args:
+            view: the number of the result, if several were started together.
+
+        Examples:
+            >>> rows = tabled.table().count()
+        """
+        if view not in self._tables:
+            msg = "only a query in outputMode('now') keeps a table of the rows that hold"
+            raise DefinitionError(msg)
+        return self._tables[view]()
 
     # -- inside ----------------------------------------------------------------------------
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
@@ -62,7 +61,6 @@ def local_session(
         >>> spark = ice.local_session(cores=2, conf={"spark.sql.session.timeZone": "UTC"})
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("NUMBA_CACHE_DIR", str(kernel_cache()))
     chosen = {
         **_DEFAULTS,
         "spark.driver.memory": memory,
@@ -85,9 +83,3 @@ def local_session(
         raise IcestreamError(msg) from error
     session.sparkContext.setLogLevel((conf or {}).get("spark.log.level", "ERROR"))
     return session
-
-
-def kernel_cache() -> Path:
-    """Return the session's folder for compiled kernels, which outlives the process."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(base) / "icestream" / "kernels"

@@ -31,6 +31,7 @@ from importlib.util import find_spec
 from typing import Any, Protocol
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
@@ -40,7 +41,8 @@ from icestream.runtime.driver import Delivery
 from icestream.runtime.local import read_rows
 from icestream.runtime.spark.parquet_sink import ParquetTable
 from icestream.runtime.tables.append_table import AppendTable
-from icestream.runtime.tables.delta import DeltaAppendTable
+from icestream.runtime.tables.current_table import CurrentTable, Manifest
+from icestream.runtime.tables.delta import DeltaAppendTable, DeltaUpsertTable
 from icestream.runtime.tables.iceberg import CATALOG, IcebergAppendTable
 from icestream.runtime.tables.layout import TableLayout, TableStorage, table_storage
 from icestream.runtime.tables.sink_log import LOG
@@ -51,6 +53,9 @@ from icestream.state.versions.table_files import TableFile
 
 #: formats that Spark's file sink writes
 FILE_FORMATS = ("parquet", "orc", "json", "csv", "text", "avro")
+
+#: times that a table is read which others replace meanwhile
+_TRIES = 3
 
 Callback = Callable[[DataFrame, int], None]
 
@@ -112,18 +117,7 @@ class ResultRows:
 
     def frame(self) -> DataFrame:
         """Return the rows as a DataFrame, one task per file."""
-        readers = self.readers()
-        if not readers:
-            return self.shape(no_rows(self.spark, self.schema))
-
-        def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for batch in numbers:
-                for number in batch.column(0).to_pylist():
-                    for table in readers[number]():
-                        yield from table.to_batches()
-
-        numbers = self.spark.range(0, len(readers), 1, len(readers))
-        return self.shape(numbers.mapInArrow(read, self.schema))
+        return self.shape(_frame(self.spark, self.readers(), self.schema))
 
     def files_for(self, layout: TableLayout) -> list[TableFile]:
         """Return the files of a table, also of rows that were committed for another sink."""
@@ -132,6 +126,45 @@ class ResultRows:
         if readers:
             own += write_files(layout, (table for read in readers for table in read()))
         return own
+
+
+def _frame(
+    spark: SparkSession, readers: Sequence[Callable[[], Iterator[pa.Table]]], schema: StructType
+) -> DataFrame:
+    """Return what functions read as a DataFrame, one task for each."""
+    if not readers:
+        return no_rows(spark, schema)
+
+    def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                for table in readers[number]():
+                    yield from table.to_batches()
+
+    return spark.range(0, len(readers), 1, len(readers)).mapInArrow(read, schema)
+
+
+def current_frame(
+    spark: SparkSession,
+    table: CurrentTable,
+    schema: StructType,
+    shape: Callable[[DataFrame], DataFrame],
+) -> DataFrame:
+    """Return the rows that hold, as they are now: a copy, because the table moves on."""
+    for tries in range(_TRIES):
+        manifest = table.manifest()
+        ranges = [] if manifest is None else table.ranges(manifest)
+        readers = [partial(_rows_in, table, manifest, *each) for each in ranges]
+        try:
+            return shape(_frame(spark, readers, schema)).localCheckpoint()
+        except PySparkException:
+            if tries == _TRIES - 1 or table.manifest() == manifest:
+                raise
+    raise AssertionError
+
+
+def _rows_in(table: CurrentTable, manifest: Manifest, first: int, end: int) -> Iterator[pa.Table]:
+    yield table.rows(manifest, first, end)
 
 
 def table_of(sink: Sink, shape: Callable[[DataFrame], DataFrame]) -> AppendTable | None:
@@ -313,6 +346,19 @@ def deliver_by_tasks(table: AppendTable, rows: DataFrame, version: int) -> None:
 
     written = [json.loads(row["file"]) for row in rows.mapInArrow(write, "file string").collect()]
     table.add(version, [TableFile.from_json(each) for each in written])
+
+
+@dataclass(frozen=True)
+class UpsertSink:
+    """A Delta table that holds the newest row of each key: exactly once, by the version."""
+
+    table: DeltaUpsertTable
+    every_version: bool = False
+    repeatable: bool = True
+
+    def deliver(self, rows: DataFrame, version: int) -> None:
+        """Merge the rows of keys that changed."""
+        self.table.merge(version, rows.toArrow())
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,7 @@ class FileExchangeExecutor:
         self.parcel_files = files if in_storage else LocalFiles()
         self.epoch = 0
         self.refused: TableLayout | None = None
+        self.refused_columns: pa.Schema | None = None
         self._kept = kept
         self._hosts_apart = in_storage
         self._codec = codec
@@ -165,6 +166,7 @@ class FileExchangeExecutor:
             self._codec,
             self.parcel_files,
             self.refused,
+            self.refused_columns,
         )
 
     def reread(self, task: RereadTask, folder: str) -> list[Parcel]:
@@ -208,6 +210,7 @@ class _Parcelling:
     codec: str | None
     parcel_files: Files
     refused: TableLayout | None
+    refused_columns: pa.Schema | None
 
     def fold(self, split: int, batches: Iterator[pa.RecordBatch], task: IngestTask) -> _Outcome:
         """Fold a split; return its number and parcel, or the error."""
@@ -222,7 +225,14 @@ class _Parcelling:
         path = os.path.join(self.folder, f"{name}.parcel")
         tables = refused_rows(self.refused, self.version, number, self.epoch)
         out = ExchangeWriter(
-            self.parcel_files, path, self.files, self.root, name, self.codec, tables
+            self.parcel_files,
+            path,
+            self.files,
+            self.root,
+            name,
+            self.codec,
+            tables,
+            self.refused_columns,
         )
 
         def run() -> tuple[int, Parcel]:
@@ -251,6 +261,7 @@ class ShuffleExchangeExecutor:
         """Start without blobs."""
         self.epoch = 0
         self.refused: TableLayout | None = None
+        self.refused_columns: pa.Schema | None = None
         self._spark = spark
         self._files = files
         self._root = root
@@ -309,13 +320,13 @@ class ShuffleExchangeExecutor:
     ) -> list[Parcel]:
         """Let tasks fold their part of a source and store blobs; return the parcels' reports."""
         files, root, codec, wave = self._files, self._root, self._codec, len(self._parcels)
-        epoch, refused = self.epoch, self.refused
+        epoch, refused, columns = self.epoch, self.refused, self.refused_columns
 
         def one(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             number = TaskContext.get().partitionId()  # type: ignore[union-attr]
             with tempfile.TemporaryDirectory(prefix="icestream-") as local:
                 parcels = _Parcelling(
-                    files, root, version, epoch, local, codec, LocalFiles(), refused
+                    files, root, version, epoch, local, codec, LocalFiles(), refused, columns
                 )
                 for local_place, outcome in fold(parcels, number, batches):
                     place = _PLACES * wave + local_place

@@ -198,6 +198,60 @@ class DeltaAppendTable:
         )
 
 
+class DeltaUpsertTable:
+    """A Delta table in a folder, with at most one row for each key."""
+
+    def __init__(self, folder: str, schema: pa.Schema, writer: str, key: Sequence[str]) -> None:
+        """Open the table, or create it; refuse one with other columns."""
+        from deltalake import DeltaTable, Field  # noqa: PLC0415 - an extra
+
+        folder = folder.removeprefix("file://")
+        if not folder or "://" in folder:
+            msg = (
+                "output mode 'now' writes a Delta table in a local folder: set option('path', ...)"
+            )
+            raise DefinitionError(msg)
+        self._folder, self._writer, self._key = os.path.abspath(folder), writer, tuple(key)
+        os.makedirs(self._folder, exist_ok=True)
+        table = DeltaTable.create(self._folder, schema=schema, mode="ignore")
+        found = [(each.name, each.type) for each in table.schema().fields]
+        given = [Field.from_arrow(each) for each in schema]
+        check_columns(self._folder, found, [(each.name, each.type) for each in given])
+        self._table: Any = table
+
+    def merge(self, version: int, rows: pa.Table) -> None:
+        """Replace or delete the rows of keys, unless this version was merged before."""
+        from deltalake import CommitProperties, Transaction  # noqa: PLC0415
+
+        self._table.update_incremental()
+        last = self._table.transaction_version(self._writer)
+        if rows.num_rows == 0 or (last is not None and version <= int(last)):
+            return
+        if rows.group_by([*self._key]).aggregate([]).num_rows < rows.num_rows:
+            msg = (
+                f"rows of this result are not unique by {', '.join(self._key)}, as a Delta table "
+                "that follows them needs: aggregate them, or use foreachBatch(...)"
+            )
+            raise DefinitionError(msg)
+        same = " AND ".join(f"t.`{name}` IS NOT DISTINCT FROM s.`{name}`" for name in self._key)
+        (
+            self._table.merge(
+                rows,
+                same or "true",
+                source_alias="s",
+                target_alias="t",
+                commit_properties=CommitProperties(
+                    custom_metadata={"icestream.version": str(version)},
+                    app_transactions=[Transaction(self._writer, version)],
+                ),
+            )
+            .when_matched_delete("s.change < 0")
+            .when_matched_update_all("s.change > 0", except_cols=["change"])
+            .when_not_matched_insert_all("s.change > 0", except_cols=["change"])
+            .execute()
+        )
+
+
 def _failures() -> tuple[type[Exception], ...]:
     """Return the errors of the library that may come from the network."""
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
@@ -205,4 +259,4 @@ def _failures() -> tuple[type[Exception], ...]:
     return OSError, DeltaError
 
 
-__all__ = ["DeltaAppendTable"]
+__all__ = ["DeltaAppendTable", "DeltaUpsertTable"]

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from icestream.core.clock import Clock
+from icestream.runtime.version.disk_use import DiskUse
+from icestream.runtime.version.process_memory import processes_report
 from icestream.runtime.version.scaling import placement_facts
 from icestream.runtime.version.shard_report import key_group_facts, shard_facts
 from icestream.runtime.version.work import Parcel, VersionResult, total
@@ -37,8 +39,10 @@ def progress_of(
     timer: Timer,
     *,
     budget: int,
+    disk: tuple[DiskUse, int | None],
     jobs: int,
     requests: Mapping[str, int],
+    idle_sources: Sequence[str],
 ) -> dict[str, Any]:
     """Return the progress of a committed version, with the storage `requests` of the driver."""
     reports = made.reports
@@ -53,14 +57,21 @@ def progress_of(
         "icestream": {
             "watermark": commit.watermark,
             "lateEvents": commit.totals["late"],
+            "idleSources": idle_sources,
             "eventsWithoutTime": commit.totals["without_time"],
+            "badRows": commit.totals.get("bad_rows", 0),
             "entries": total(parcels, "entries"),
             "hotEvents": total(parcels, "lifted"),
             "resultRows": sum(sum(report.rows) for report in reports),
             "stateMemoryBytes": sum(r.statistics["memory_bytes"] for r in reports),
             "peakMemoryBytes": sum(r.statistics["peak_bytes"] for r in reports),
             "budgetBytes": budget,
+            **processes_report(
+                [r.statistics["process"] for r in reports if "process" in r.statistics]
+            ),
             "logBytes": log,
+            "diskBytes": disk[0].total,
+            "diskBudgetBytes": disk[1],
             "segments": len(live),
             "storageRequests": {
                 "commit": requests["commit"],

@@ -58,6 +58,8 @@ class VersionRetention:
         self._kept: dict[int, tuple[Commit, tuple[LiveSegment, ...]]] = {}
         #: objects and files that retained versions need
         self._named: set[str] = set()
+        #: bytes of the files that retained versions name
+        self.bytes = 0
         #: objects of files that were in a pack once
         self._unpacked: set[str] = set()
 
@@ -130,8 +132,13 @@ class VersionRetention:
         """Return the objects and files that the retained versions need."""
         versions = range(self._oldest(last), last.version + 1)
         commits = [self._restorable(version)[0] for version in versions]
-        rows = [info.name for commit in commits for info in (*commit.results, *commit.late)]
-        paths = [*self._segments(last), *(f"{self._root}/{RESULTS}/{name}" for name in rows)]
+        rows = {
+            f"{self._root}/{RESULTS}/{info.name}": info.bytes
+            for commit in commits
+            for info in (*commit.results, *commit.late)
+        }
+        paths = {**self._segments(last), **rows}
+        self.bytes = sum(paths.values())
         return {
             path if path in self._unpacked else holder_of(self._store.files, path) for path in paths
         }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from icestream.core.errors import DefinitionError
 from icestream.core.units import format_bytes
 from icestream.operators.grid.slice_log import SLICE_BYTES
@@ -23,6 +25,8 @@ class Settings:
     #: bytes for all shards together
     budget: int
     shards: int = 2
+    #: bytes of disk for log, exchange and caches; None for any number
+    disk: int | None = None
     #: tasks that run the shards of a component, or their minimum and maximum; None for one each
     parallelism: int | tuple[int, int] | None = None
     #: seconds from trigger to trigger; None if batches follow each other at once
@@ -37,6 +41,8 @@ class Settings:
     #: whether idle triggers run batches too: without events, a batch makes a version only while
     #: work is pending
     ticker: bool = False
+    #: columns of stored bad rows; None if a bad row ends the query
+    refused: pa.Schema | None = None
 
     def __post_init__(self) -> None:
         """Refuse settings that cannot work."""

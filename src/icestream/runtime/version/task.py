@@ -29,12 +29,15 @@ import pyarrow as pa
 
 from icestream.core.errors import BudgetError
 from icestream.core.times import Micros
+from icestream.operators.bad_rows import BadRows
 from icestream.operators.dataflow.component import Fusible
 from icestream.operators.protocol import Emitted, Operator, PastVersion, Shard
 from icestream.runtime.exchange.change_sender import ChangeSender, ChangeTargets
 from icestream.runtime.exchange.parcels import ParcelReader
+from icestream.runtime.exchange.refused_rows import Quarantine
 from icestream.runtime.tables.layout import TableLayout
 from icestream.runtime.tables.writer import TableWriters
+from icestream.runtime.version import process_memory
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget, Refused, shortage
 from icestream.state.files import Files, LocalFiles
@@ -47,7 +50,7 @@ from icestream.state.stores.bucket import REQUESTS
 from icestream.state.validation import validated
 from icestream.state.versions.attempts import new_attempt
 from icestream.state.versions.commits import RESULTS, SEGMENTS, Commit, VersionStore, is_base
-from icestream.state.versions.table_files import TableFile
+from icestream.state.versions.table_files import LATE_VIEW, TableFile
 
 
 @dataclass
@@ -71,13 +74,16 @@ class ShardReport:
     others: tuple[ShardReport, ...] = ()
     #: files for tables that the task of this shard wrote, for all its shards; for the first alone
     tables: tuple[TableFile, ...] = ()
+    #: the file of rows that steps refused, if they have no table
+    refused: SegmentInfo | None = None
 
     def written(self, root: str) -> Iterator[str]:
         """Yield the paths of all durable files, in the checkpoint at `root`."""
         for _, info in self.segments:
             yield f"{root}/{SEGMENTS}/{info.name}"
-        if self.result is not None:
-            yield f"{root}/{RESULTS}/{self.result.name}"
+        for rows in (self.result, self.refused):
+            if rows is not None:
+                yield f"{root}/{RESULTS}/{rows.name}"
         for other in self.others:
             yield from other.written(root)
 
@@ -137,6 +143,8 @@ class ShardTask:
     epoch: int = 0
     #: tables that rows of some views go to
     tables: tuple[TableLayout, ...] = ()
+    #: columns of stored rows that steps refuse; None if these end the query
+    refused: pa.Schema | None = None
     #: where changes for other components go; None if there are none
     sends: ChangeTargets | None = None
     #: fused shards of other components, each after those that send to it, which run in this one
@@ -173,6 +181,9 @@ class ShardTask:
         self, origin: OpenShard, view: int, batch: pa.RecordBatch, opened: Sequence[OpenShard]
     ) -> None:
         """Write what a shard emits, or pass it to the fused shard that it is for."""
+        if isinstance(batch, BadRows):
+            origin.quarantine.take(batch)
+            return
         target = self.hands.get(-1 - view)
         origin.count(view, batch)
         if target is None:
@@ -210,6 +221,7 @@ def run_all(tasks: Sequence[ShardTask]) -> list[ShardReport]:
     if not tasks:
         return []
     first, reports = tasks[0], list[ShardReport]()
+    process_memory.base()
     requests = REQUESTS.total()
     past = VersionStore(first.files, first.root)
     attempt = new_attempt(first.epoch, packed=getattr(first.files, "packs", False))
@@ -225,6 +237,8 @@ def run_all(tasks: Sequence[ShardTask]) -> list[ShardReport]:
         tables.abandon()
         raise
     reports[0].statistics["requests"] = REQUESTS.total() - requests
+    held = sum(each.statistics["memory_bytes"] for each in reports)
+    reports[0].statistics["process"] = process_memory.measured(held)
     return reports
 
 
@@ -273,6 +287,8 @@ class OpenShard:
         #: changes by edge, for other components and for those fused with this one
         self._sent: Counter[int] = Counter()
         self._writer: SegmentWriter | None = None
+        self._refused: SegmentWriter | None = None
+        self.quarantine = Quarantine(task.refused, self._refuse)
         name = f"{task.shard}-{attempt}"
         self._sending = None if task.sends is None else ChangeSender(task.sends, name)
 
@@ -295,7 +311,6 @@ class OpenShard:
 
     def write(self, view: int, batch: pa.RecordBatch) -> None:
         """Write rows to the view's table, or to one file for all views without; changes apart."""
-        task = self._task
         if view < 0:
             assert self._sending is not None
             self._sending.take(-1 - view, batch)
@@ -303,15 +318,28 @@ class OpenShard:
         if self._tables.write(view, batch):
             return
         if self._writer is None:
-            name = f"{task.version:012d}-{task.shard}-{self._attempt}.rows"
-            path = f"{task.root}/{RESULTS}/{name}"
-            self._writer = SegmentWriter(task.files, path, task.shard, codec=task.codec)
+            self._writer = self._rows_file("rows")
         self._writer.append(write_table(batch), synopsis=view, rows=batch.num_rows)
+
+    def _refuse(self, rows: pa.RecordBatch) -> None:
+        """Write refused rows to their table, or to a file."""
+        if self._tables.write(LATE_VIEW, rows):
+            return
+        if self._refused is None:
+            self._refused = self._rows_file("late.rows")
+        self._refused.append(write_table(rows), rows=rows.num_rows)
+
+    def _rows_file(self, kind: str) -> SegmentWriter:
+        task = self._task
+        name = f"{task.version:012d}-{task.shard}-{self._attempt}.{kind}"
+        path = f"{task.root}/{RESULTS}/{name}"
+        return SegmentWriter(task.files, path, task.shard, codec=task.codec)
 
     def finish(self, seconds: float, others: tuple[ShardReport, ...] = ()) -> ShardReport:
         """Close all files, release the arena, and return the report."""
         task, operator, space = self._task, self._operator, self._space
         result = None if self._writer is None else self._writer.finish(sync=False)
+        refused = None if self._refused is None else self._refused.finish(sync=False)
         parcel = None if self._sending is None else self._sending.finish()
         space.table.expire(task.watermark)
         space.table.forget(operator.released)
@@ -332,8 +360,10 @@ class OpenShard:
                 "peak_bytes": self._budget.peak,
                 "seconds": seconds,
                 "sent": dict(self._sent),
+                "bad_rows": self.quarantine.count,
             },
             others,
+            refused=refused,
         )
         space.close()
         self._released = True

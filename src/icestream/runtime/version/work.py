@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+import pyarrow as pa
+
 from icestream.core.errors import IcestreamError
 from icestream.core.times import Micros
 from icestream.plan.balance.sizing import Sizing
@@ -60,6 +62,8 @@ class Executor(Protocol[Batch_contra]):
     epoch: int
     #: the table of refused rows; None if they go to the checkpoint
     refused: TableLayout | None
+    #: columns of stored bad rows; None if these end the query
+    refused_columns: pa.Schema | None
 
     @property
     def parallel(self) -> int:

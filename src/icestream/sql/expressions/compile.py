@@ -109,6 +109,11 @@ class Bound:
         return set(self._value.columns)
 
     @property
+    def reads(self) -> str | None:
+        """Return the column that it repeats; None if it computes something."""
+        return self._value.name if isinstance(self._value, ColumnValue) else None
+
+    @property
     def field(self) -> pa.Field:
         """Return name, type and nullability of the results."""
         return pa.field(self.name, self.type, nullable=self.nullable)
@@ -173,6 +178,11 @@ class Projection:
     def columns(self) -> set[str]:
         """Return the columns it reads."""
         return set[str]().union(*(item.columns for item in self.items))
+
+    def renamed(self, names: Sequence[str]) -> tuple[str, ...] | None:
+        """Return the names that columns have among the results; None if one is not there."""
+        there = {item.reads: item.name for item in self.items if item.reads is not None}
+        return tuple(there[name] for name in names) if {*names} <= {*there} else None
 
     def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the results of all rows."""

@@ -22,8 +22,10 @@ from icestream.api import functions as aggregate_functions
 from icestream.api.events import Events
 from icestream.operators.lifetimes.column_lifetimes import ColumnLifetimes
 from icestream.operators.object_aggregates.user_aggregates import UserAggregate
+from icestream.plan.events.features import ORDER_FUNCTIONS, UP_TO_ROW, UP_TO_TIME, FeatureCall
+from icestream.plan.windows.frame import Frame
 from icestream.sql.lowering.staged import INSTANT, Staged
-from icestream.sql.relations.tree import SortKey
+from icestream.sql.relations.tree import OverCall, SortKey
 from icestream.sql.statements.aggregates import AggregateCall
 from icestream.sql.statements.build import aggregate_of
 from icestream.sql.statements.dialect import written
@@ -149,6 +151,24 @@ def _distinct(group: Events, value: str, calls: Mapping[str, AggregateCall]) -> 
             aggregate_functions.count_if(f"{rows} > 0 AND {value} IS NOT NULL").alias(name)
         )
     return group.groupApply(value, lambda one: one.agg(*inner)).agg(*outer)
+
+
+# -- frames --------------------------------------------------------------------------------
+
+
+def feature(
+    name: str, over: OverCall, keys: tuple[str, ...], own: Mapping[str, UserAggregate]
+) -> FeatureCall:
+    """Return the column of a function over a frame."""
+    call = over.call
+    if call.function in ORDER_FUNCTIONS:
+        return FeatureCall(call.function, call.arguments, name, keys, UP_TO_TIME, call.parameters)
+    if over.kind == "rows":
+        frame = UP_TO_ROW if over.before is None else Frame(rows=over.before + 1)
+    else:
+        frame = UP_TO_TIME if over.before is None else Frame(range=over.before, peers=True)
+    made = aggregate_of(call, own, call.arguments)
+    return FeatureCall(made.function, call.arguments, name, keys, frame, made.parameters)
 
 
 # -- tops ----------------------------------------------------------------------------------

@@ -28,8 +28,9 @@ from icestream.api.stream import Stream
 from icestream.core.errors import DefinitionError
 from icestream.core.text_errors import TextSpan
 from icestream.operators.object_aggregates.user_aggregates import UserAggregate
+from icestream.plan.events.features import with_features
 from icestream.sql.lowering import flowing, staged
-from icestream.sql.lowering.flowing import Flowing
+from icestream.sql.lowering.flowing import Flowing, temporary
 from icestream.sql.lowering.grid import on_a_grid
 from icestream.sql.lowering.staged import Staged, Static, located
 from icestream.sql.relations.conditions import all_of, join_conditions
@@ -48,12 +49,15 @@ from icestream.sql.relations.tree import (
     Filter,
     Grouped,
     Join,
+    Over,
+    OverCall,
     Project,
     Relation,
     Scan,
     Top,
     UnionAll,
     WindowTable,
+    bare,
 )
 from icestream.sql.statements.aggregates import AggregateCall
 from icestream.sql.statements.dialect import Cql, written
@@ -123,7 +127,7 @@ class Lowering:
         rows = self.rows(table.input)
         return timed(table, rows, self._text) if isinstance(rows, Staged) else None
 
-    def _lowered(self, relation: Relation) -> Rows:
+    def _lowered(self, relation: Relation) -> Rows:  # noqa: PLR0911 - one for each kind
         match relation:
             case Scan():
                 return staged.scanned(relation, self._sources[relation.source])
@@ -144,6 +148,8 @@ class Lowering:
                 return self._top(relation)
             case UnionAll():
                 return self._union(relation)
+            case Over():
+                return self._over(relation)
         msg = f"unknown relation {type(relation).__name__}"
         raise AssertionError(msg)
 
@@ -308,10 +314,7 @@ class Lowering:
 
     def _top(self, top: Top) -> Rows:
         if top.count is None:
-            raise self._text.error(
-                top.place,
-                "ROW_NUMBER() needs a condition on the number around this query: WHERE n <= 10",
-            )
+            return self._numbered(top)
         rows = self._streaming(self.rows(top.input))
         added, by, ascending = flowing.sort_columns(top.order)
         keys = []
@@ -332,6 +335,49 @@ class Lowering:
                 keys, lambda group: group.top(count, by=by, ascending=ascending, rank=rank)
             )
         return Flowing(events.select(*top.columns), points=at_instants)
+
+    def _numbered(self, top: Top) -> Rows:
+        """Number rows by time; any other order needs a condition that bounds the number."""
+        order, rank = [each.expression for each in top.order], top.rank
+        by_time = [each.name for each in order if isinstance(each, exp.Column)]
+        falls = any(each.descending for each in top.order)
+        if rank is None or falls or by_time != [time_of(top.input)]:
+            raise self._text.error(
+                top.place,
+                "ROW_NUMBER() by anything but the stream's time, ascending, needs a condition on "
+                "the number around this query: WHERE n <= 10",
+            )
+        number = AggregateCall("row_number", (), place=top.place)
+        call = OverCall(number, top.partition, by_time[0], "rows", None)
+        return self._over(Over(top.input, {rank: call}))
+
+    def _over(self, over: Over) -> Rows:
+        rows, time = self._streaming(self.rows(over.input)), time_of(over.input)
+        flow = self._flowing(rows)
+        added: dict[str, exp.Expr] = {}
+        made = []
+        for name, each in over.calls.items():
+            call = each.call
+            if time is None or each.order != time or not flow.points:
+                raise self._text.error(
+                    call.place,
+                    "OVER follows the time of the stream: write ORDER BY "
+                    f"{bare(time) if time else 'its time column'}, over the rows of a stream or of "
+                    "a join with bounds on times",
+                )
+            keys = []
+            for part in each.partition:
+                keys.append(part.name if isinstance(part, exp.Column) else temporary("partition"))
+                if not isinstance(part, exp.Column):
+                    added[keys[-1]] = part
+            with located(self._text, call.place):
+                made.append(flowing.feature(name, each, tuple(keys), self._own))
+        flow = flowing.with_columns(flow, added)
+        with located(self._text, next(iter(over.calls.values())).call.place):
+            events = flow.events
+            node = with_features(events._node, made)
+        chosen = replace(events, _node=node).select(*over.columns)
+        return Flowing(chosen, points=True)
 
     def _union(self, union: UnionAll) -> Rows:
         parts = []

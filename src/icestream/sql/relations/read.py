@@ -24,6 +24,7 @@ from sqlglot import exp
 from icestream.core.errors import DefinitionError
 from icestream.core.text_errors import guess
 from icestream.sql.relations.conditions import parts_of
+from icestream.sql.relations.frames import read_over
 from icestream.sql.relations.names import (
     ColumnNumbers,
     ColumnScope,
@@ -37,6 +38,8 @@ from icestream.sql.relations.tree import (
     Filter,
     Grouped,
     Join,
+    Over,
+    OverCall,
     Project,
     Relation,
     Scan,
@@ -434,11 +437,6 @@ class _Reader:
         return found.transform(_processing_time)
 
     def _check_form(self, node: exp.Expr) -> None:
-        if isinstance(node, exp.Window) and called(node.this) != "row_number":
-            raise self._text.error(
-                node, "OVER is only supported for ROW_NUMBER(), with a condition on the number in "
-                "the query around it",
-            )  # fmt: skip
         if isinstance(node, exp.Anonymous) and not isinstance(node.parent, exp.Dot):
             name = node.name.lower()
             is_own = self._calls.is_aggregate(node) or name in _OWN_FUNCTIONS
@@ -493,16 +491,18 @@ class _Reader:
         """Read a SELECT list without aggregates."""
         scope = query.scope
         made: dict[str, exp.Expr] = {}
+        frames: dict[str, OverCall] = {}
         entries: list[ScopedColumn] = []
         for item in items:
             column = self._numbers.new(item.name)
-            if isinstance(item.node, exp.Window):
+            if isinstance(item.node, exp.Window) and called(item.node.this) == "row_number":
                 query = NamedRelation(
                     self._ranked(query.relation, item, column, scope), query.scope
                 )
                 made[column] = reference(self._rank_of(query.relation))
             else:
                 node, rows = self._without_scalars(item.node)
+                node = self._with_frames(node, scope, item.name, frames)
                 made[column] = self._expression(node, scope)
                 query = replace(query, relation=_beside(query.relation, rows))
             entries.append(ScopedColumn(None, item.name, column))
@@ -510,8 +510,25 @@ class _Reader:
             column = self._numbers.new(name)
             made[column] = node
             entries.append(ScopedColumn(None, name, column, starred=False))
-        relation = Project(query.relation, made)
+        inner = Over(query.relation, frames) if frames else query.relation
+        relation = Project(inner, made)
         return NamedRelation(relation, ColumnScope(tuple(entries), _windows_of(made, scope)))
+
+    def _with_frames(
+        self, node: exp.Expr, scope: ColumnScope, name: str, frames: dict[str, OverCall]
+    ) -> exp.Expr:
+        """Replace functions over frames by columns, which are added to `frames`."""
+
+        def change(each: exp.Expr) -> exp.Expr:
+            if not isinstance(each, exp.Window):
+                return each
+            column = self._numbers.new(name)
+            frames[column] = read_over(
+                each, self._calls, self._text, lambda inner: self._expression(inner, scope)
+            )
+            return reference(column, each)
+
+        return node.transform(change)
 
     def _order_columns(
         self, tree: exp.Select, scope: ColumnScope, items: Sequence[_Item]
@@ -786,7 +803,7 @@ class _Grouping:
 
 #: functions that relations give a meaning to
 _OWN_FUNCTIONS = frozenset(
-    {"proctime", "row_number", "descriptor", "table", *ABSENT}
+    {"proctime", "row_number", "lag", "lead", "rank", "descriptor", "table", *ABSENT}
     | {f"{kind}_{edge}" for kind in ("tumble", "hop", "session") for edge in ("start", "end")}
     | {"tumble", "hop", "cumulate", "session", "window", "session_window"}
 )

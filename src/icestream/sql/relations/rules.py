@@ -27,6 +27,7 @@ from icestream.sql.relations.tree import (
     Filter,
     Grouped,
     Join,
+    Over,
     Project,
     Relation,
     Scan,
@@ -52,7 +53,9 @@ def simplified(relation: Relation) -> Relation:
 # -- conditions ----------------------------------------------------------------------------
 
 
-def conditions_pushed(relation: Relation, conditions: Conditions = ()) -> Relation:
+def conditions_pushed(  # noqa: PLR0911 - one for each kind of relation
+    relation: Relation, conditions: Conditions = ()
+) -> Relation:
     """Return the rows of a relation that satisfy conditions, which are moved down."""
     match relation:
         case Filter():
@@ -79,6 +82,15 @@ def conditions_pushed(relation: Relation, conditions: Conditions = ()) -> Relati
             )
         case Top():
             return _pushed_into_top(relation, conditions)
+        case Over():
+            partitions = [
+                {each.name for each in call.partition if isinstance(each, exp.Column)}
+                for call in relation.calls.values()
+            ]
+            below, above = split(conditions, set.intersection(*partitions))
+            return _filtered(
+                replace(relation, input=conditions_pushed(relation.input, below)), above
+            )
         case UnionAll():
             parts = []
             for part in relation.parts:
@@ -187,7 +199,7 @@ def with_inputs(relation: Relation, inputs: Sequence[Relation]) -> Relation:
             return replace(relation, left=inputs[0], right=inputs[1])
         case UnionAll():
             return replace(relation, parts=tuple(inputs))
-        case Filter() | Project() | Grouped() | WindowTable() | Top():
+        case Filter() | Project() | Grouped() | WindowTable() | Top() | Over():
             return replace(relation, input=inputs[0])
     msg = f"unknown relation {type(relation).__name__}"
     raise AssertionError(msg)
@@ -215,7 +227,9 @@ def projections_merged(relation: Relation) -> Relation:
 # -- columns -------------------------------------------------------------------------------
 
 
-def columns_pruned(relation: Relation, needed: frozenset[str]) -> Relation:
+def columns_pruned(  # noqa: PLR0911 - one for each kind of relation
+    relation: Relation, needed: frozenset[str]
+) -> Relation:
     """Return a relation without columns that are not needed."""
     match relation:
         case Scan():
@@ -244,6 +258,11 @@ def columns_pruned(relation: Relation, needed: frozenset[str]) -> Relation:
             read = columns_in(*relation.partition, *(each.expression for each in relation.order))
             below = (needed | read) & set(relation.input.columns)
             return replace(relation, input=columns_pruned(relation.input, below), rank=rank)
+        case Over():
+            frames = {name: each for name, each in relation.calls.items() if name in needed}
+            below = frozenset().union(needed, *(each.columns for each in frames.values()))
+            inner = columns_pruned(relation.input, below & set(relation.input.columns))
+            return Over(inner, frames) if frames else inner
         case UnionAll():
             places = [at for at, name in enumerate(relation.names) if name in needed]
             parts = tuple(

@@ -19,6 +19,8 @@ from icestream.sql.relations.tree import (
     Filter,
     Grouped,
     Join,
+    Over,
+    OverCall,
     Project,
     Relation,
     Scan,
@@ -84,6 +86,9 @@ def _title(relation: Relation) -> str:
             )
             keys = ", ".join(bare(written(each)) for each in relation.partition)
             words = f"top {relation.count} by {order}" + (f" for each {keys}" if keys else "")
+        case Over():
+            shown = [_frame(each) for each in relation.calls.values()]
+            words = f"over frames: {'; '.join(shown)}"
         case _:
             words = "union all"
     return words
@@ -94,7 +99,7 @@ def _named(column: str, node: exp.Expr) -> str:
     return text if text == name else f"{text} AS {name}"
 
 
-def state_of(relation: Relation) -> str:
+def state_of(relation: Relation) -> str:  # noqa: PLR0911 - one for each kind of relation
     """Return what a relation stores and what bounds it; empty if it stores nothing."""
     match relation:
         case Scan() | UnionAll() | Filter() | Project():
@@ -110,7 +115,25 @@ def state_of(relation: Relation) -> str:
                 return "state: windows that are open"
             rows = "a row for each group" if isinstance(relation, Grouped) else "all rows"
             return f"state: {rows}; {UNBOUNDED}"
+        case Over():
+            ranges = [
+                each.before if each.kind == "range" else None for each in relation.calls.values()
+            ]
+            if None in ranges:
+                return f"state: the frame of each group; {UNBOUNDED}"
+            return f"state: rows of {format_interval(max(each or 0 for each in ranges))}"
     return ""
+
+
+def _frame(over: OverCall) -> str:
+    keys = ", ".join(bare(written(each)) for each in over.partition)
+    if over.before is None:
+        reach = "all"
+    elif over.kind == "rows":
+        reach = f"{over.before} rows"
+    else:
+        reach = format_interval(over.before)
+    return f"{_call(over.call)} by {keys or 'nothing'}, {reach} before"
 
 
 def _state_of_join(join: Join) -> str:

@@ -31,6 +31,7 @@ from icestream.sql.relations.tree import (
     Filter,
     Grouped,
     Join,
+    Over,
     Project,
     Relation,
     Scan,
@@ -48,7 +49,7 @@ def time_of(relation: Relation) -> str | None:
             return relation.time if relation.time in relation.columns else None
         case WindowTable():
             return None if relation.window.kind == "session" else relation.end
-        case Filter():
+        case Filter() | Over():
             return time_of(relation.input)
         case Project() | Grouped():
             items = relation.items if isinstance(relation, Project) else relation.keys
@@ -71,7 +72,7 @@ def origin(relation: Relation, column: str) -> exp.Expr | None:
     match relation:
         case Scan():
             return exp.column(column) if column in relation.columns else None
-        case Filter() | WindowTable() | Top():
+        case Filter() | WindowTable() | Top() | Over():
             return origin(relation.input, column)
         case Project():
             item = relation.items.get(column)

@@ -174,6 +174,37 @@ class Top(Relation):
 
 
 @dataclass(frozen=True)
+class OverCall:
+    """A function over a frame of the rows up to each row."""
+
+    call: AggregateCall
+    partition: tuple[exp.Expr, ...]
+    #: the column of the order
+    order: str
+    #: `range` with microseconds or `rows` with a number of rows before the row; None: all of them
+    kind: str
+    before: int | None
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """Return the columns that it reads."""
+        return columns_in(self.call, *self.partition) | {self.order}
+
+
+@dataclass(frozen=True)
+class Over(Relation):
+    """Each row, with functions over frames of the rows up to it."""
+
+    input: Relation
+    calls: Mapping[str, OverCall]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Return the columns of the input, and the functions."""
+        return (*self.input.columns, *self.calls)
+
+
+@dataclass(frozen=True)
 class UnionAll(Relation):
     """The rows of several relations, whose columns correspond by position."""
 

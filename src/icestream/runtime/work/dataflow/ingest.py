@@ -10,7 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.arrays import Ints
+from icestream.operators.bad_rows import BadRows, mapped
 from icestream.operators.dataflow.steps import regrouped
+from icestream.operators.folding.columns import ARRIVAL, BATCH, ArrivalNumbers
 from icestream.operators.lifetimes.changes import changes_of
 from icestream.plan.events.dataflow import Dataflow, Edge, source_column
 from icestream.plan.nodes.queries import SOURCE
@@ -35,10 +37,14 @@ class DataflowIngest:
         routing = Routing(self.sends)
         sent = 0
 
+        arrivals = ArrivalNumbers(self.version, split)
+
         def send(events: pa.RecordBatch, times: Ints, *, late: bool = False) -> None:
             nonlocal sent
-            for source, part, instants in self._by_source(events, times):
-                changes = _points(self._payload(part, source), instants)
+            numbers = arrivals.next(events.num_rows)
+            for source, part, instants, chosen in self._by_source(events, times):
+                places = [np.asarray(numbers[each])[chosen] for each in (BATCH, ARRIVAL)]
+                changes = _points(self._payload(part, source), instants, *places)
                 for number, edge in enumerate(self.plan.edges):
                     if edge.source == source and edge.late == late:
                         sent += self._send_on(number, edge, changes, routing, out)
@@ -52,15 +58,15 @@ class DataflowIngest:
 
     def _by_source(
         self, events: pa.RecordBatch, times: Ints
-    ) -> Iterator[tuple[int, pa.RecordBatch, Ints]]:
-        """Yield the events of each source that has any."""
+    ) -> Iterator[tuple[int, pa.RecordBatch, Ints, Ints | slice]]:
+        """Yield the events of each source that has any, and their places in the batch."""
         if len(self.plan.sources) == 1:
-            yield 0, events, times
+            yield 0, events, times, slice(None)
             return
         numbers = np.asarray(events.column(SOURCE).to_numpy())
         for source in np.unique(numbers).tolist():
             chosen = np.flatnonzero(numbers == source)
-            yield source, events.take(pa.array(chosen)), times[chosen]
+            yield source, events.take(pa.array(chosen)), times[chosen], chosen
 
     def _send_on(
         self,
@@ -70,11 +76,18 @@ class DataflowIngest:
         routing: Routing,
         out: ExchangeWriter,
     ) -> int:
-        for change in edge.maps:
-            changes = change(changes)
+        for text, change in zip(edge.texts[-len(edge.maps) :], edge.maps, strict=True):
+            rows, changes = changes, changes.slice(0, 0)
+            for made in mapped(text, rows, change):
+                if isinstance(made, BadRows):
+                    out.quarantine.take(made)
+                else:
+                    changes = made
+            if changes.num_rows == 0:
+                return 0
         if changes.num_rows == 0:
             return 0
-        for shard, cut in routing.cut(number, regrouped(changes, edge.keys)):
+        for shard, cut in routing.cut(number, regrouped(changes, edge.keys, edge.payload)):
             out.changes(shard, number, cut)
         return int(changes.num_rows)
 
@@ -85,8 +98,8 @@ class DataflowIngest:
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _points(payload: pa.RecordBatch, instants: Ints) -> pa.RecordBatch:
-    """Return point events that do not belong to a group yet."""
+def _points(payload: pa.RecordBatch, instants: Ints, batch: Ints, arrival: Ints) -> pa.RecordBatch:
+    """Return point events with the identity of their arrival, as they belong to no group yet."""
     ones = np.ones(len(instants), dtype=np.int64)
-    nobody = np.zeros(len(instants), dtype=np.uint64)
-    return changes_of(payload, instants, instants + 1, ones, nobody, nobody)
+    identity = batch.view(np.uint64), arrival.view(np.uint64)
+    return changes_of(payload, instants, instants + 1, ones, *identity)

@@ -29,6 +29,7 @@ from icestream.core.times import Micros
 from icestream.core.units import format_bytes
 from icestream.operators.dataflow.component import ComponentOperator
 from icestream.operators.dataflow.join_step import JoinInstructions, JoinStores
+from icestream.operators.dataflow.sole_step import SoleStepComponent
 from icestream.operators.dataflow.stores import ShardStores
 from icestream.operators.grid.slice_log import SLICE_BYTES
 from icestream.operators.multi_join.spill_strategies import SpillRanking
@@ -44,8 +45,7 @@ from icestream.runtime.work.dataflow.ingest import DataflowIngest
 from icestream.runtime.work.dataflow.memory_use import MemoryUse
 from icestream.runtime.work.dataflow.spilling import JoinDecisions, by_join, decided, joins_report
 from icestream.state.files import Files, LocalFiles
-from icestream.state.groups.cold.targets import SubQueryLoad, Targets, targets
-from icestream.state.groups.store import HEAP
+from icestream.state.versions.commits import latest_of
 
 #: minimum bytes of one shard of a component, and of each grouping in it with state
 LEAST_QUOTA = 16 * SLICE_BYTES
@@ -62,9 +62,9 @@ class ComponentShard:
 
     plan: Dataflow
     component: int
-    #: bytes that each store must evict
-    targets: Mapping[str, int]
     version: int
+    #: the latest time of an event
+    now: Micros
     #: instructions for a join that may defer results
     orders: JoinInstructions = field(default_factory=JoinInstructions)
 
@@ -83,9 +83,11 @@ class ComponentShard:
         spec = self.plan.specs[self.component]
         if spec.join is not None:
             joins = JoinStores(spec.join, space, self.orders)
-            return ComponentOperator(spec, space, joins, self.version)
-        stores = ShardStores(spec.groupings, space, self.plan.cold, self.targets)
-        return ComponentOperator(spec, space, stores, self.version)
+            return ComponentOperator(spec, space, joins, self.version, self.now)
+        if spec.sole is not None:
+            return SoleStepComponent(spec, space, spec.sole.opened(space))
+        stores = ShardStores(spec.groupings, space, self.plan.cold)
+        return ComponentOperator(spec, space, stores, self.version, self.now)
 
     def inputs(self, reader: ParcelReader, shard: int) -> Parcels:
         """Return the changes that arrived on edges."""
@@ -99,7 +101,8 @@ class ComponentShard:
 def least_quota(plan: Dataflow) -> int:
     """Return the bytes that any shard of a component of a dataflow needs for its work."""
     kept = max(sum(map(bool, spec.groupings)) for spec in plan.specs)
-    return max(LEAST_QUOTA, kept * LEAST_SHARE)
+    sole = [spec.sole.least_quota for spec in plan.specs if spec.sole is not None]
+    return max(LEAST_QUOTA, kept * LEAST_SHARE, *sole)
 
 
 class DataflowWork:
@@ -149,6 +152,8 @@ class DataflowWork:
         clean_up = self._clean_up(context, instructions, idle=not paths)
         shares = self._quotas(context, instructions)
         fusion = self._fusion(context)
+        latest = latest_of(seen)
+        now = reached if latest is None else latest
         #: instant up to which the output of each component is complete
         complete: dict[int, Micros] = {}
         for wave in fusion.waves(self._plan.graph, context.shards):
@@ -160,7 +165,7 @@ class DataflowWork:
                     component, context, instructions, clean_up, complete[component]
                 )
                 tasks[component] = self._tasks(
-                    component, context, executor, paths, shares, orders, reached
+                    component, context, executor, paths, shares, orders, reached, now
                 )
             together = [
                 self._together(group, [tasks[component][shard] for component in group])
@@ -207,19 +212,17 @@ class DataflowWork:
         shares: Sequence[int],
         orders: JoinInstructions,
         reached: Micros,
+        now: Micros,
     ) -> list[ShardTask]:
         """Return the tasks of a component, one for each shard."""
-        before, shards, specs = context.before, context.shards, self._plan.specs
-        targets = Targets.from_json(before.decisions["targets"]) if before else Targets({})
+        shards, specs = context.shards, self._plan.specs
         first, lifetimes = component * shards, len(specs[component].lifetimes)
         ordinal = context.first_ordinal + shards * sum(
             len(spec.lifetimes) for spec in specs[:component]
         )
         return [
             context.task(
-                work=ComponentShard(
-                    self._plan, component, targets.of(shard), context.version, orders
-                ),
+                work=ComponentShard(self._plan, component, context.version, now, orders),
                 shard=shard,
                 watermark=reached,
                 first_ordinal=ordinal + (shard - first) * lifetimes,
@@ -262,11 +265,9 @@ class DataflowWork:
         fusion: RunningFusion,
     ) -> VersionResult:
         """Return the results of the shards, and their next instructions."""
-        targets = self._targets(reports, context.budget)
         holdings = MemoryUse.after(_holdings(context), reports, shares)
         rows = self._rows(reports, context.shards)
         decisions: dict[str, Any] = {
-            "targets": targets.to_json(),
             "holdings": holdings.to_json(),
             "fusion": fusion.after(self._plan.graph, rows).to_json(),
         }
@@ -358,22 +359,6 @@ class DataflowWork:
         """Return the instant up to which the input of a component is complete."""
         origins = [e.origin for e in self._plan.edges if e.target == component]
         return min((complete[each] for each in origins if each is not None), default=reached)
-
-    def _targets(self, reports: Sequence[ShardReport], budget: int) -> Targets:
-        """Return how much the stores of all shards must evict in the next version."""
-        loads = [
-            replace(SubQueryLoad.from_json(each), shard=report.shard)
-            for report in reports
-            for each in report.statistics["loads"]
-        ]
-        policy = self._plan.cold.policy
-        return targets(
-            loads,
-            int(HEAP * budget),
-            threshold=policy.threshold,
-            free=policy.free,
-            rule=policy.targets,
-        )
 
     def _sends(self, context: VersionContext, files: Files) -> ChangeTargets:
         targets = tuple(edge.target for edge in self._plan.edges)

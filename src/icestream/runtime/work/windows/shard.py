@@ -30,6 +30,8 @@ class WindowShard:
     events: tuple[RawEvents, int] | None = None
     #: the latest event, if the version closes every window that has one
     flushed: Micros | None = None
+    #: first ordinals of versions that changed the store
+    switched: tuple[int, ...] = ()
 
     @property
     def lifetimes(self) -> tuple[str, ...]:
@@ -43,7 +45,9 @@ class WindowShard:
 
     def operator(self, space: Shard) -> Operator:
         """Open the operator of the plan."""
-        return lower.operator(self.plan, space, self.store, self.tiled, self.events, self.flushed)
+        return lower.operator(
+            self.plan, space, self.store, self.tiled, self.events, self.flushed, self.switched
+        )
 
     def inputs(self, reader: ParcelReader, shard: int) -> Any:
         """Return entries or tuples for each part of the plan; a single part gets its own."""

@@ -1,11 +1,14 @@
 """Windows: what the log stores for them, which are composed of others, and the tasks to run.
 
-Idea: measurements of batches decide what depends on the data, and the commit records it: once,
-whether the log stores panes or raw events; until there are some, which windows are composed of
-others. If the log stores raw events, a separate job folds those that leave a window.
+Idea: measurements of batches decide what depends on the data, and the commit records it: whether
+the log stores panes or raw events; until there are some, which windows are composed of others. If
+the log has raw events, a separate job folds those that leave a window. If all fields have an
+inverse, the store is looked at again at intervals: events stay as they were stored.
 
-Invariant: a version that is computed again decides the same
-(`test_the_choice_of_a_store_is_kept_in_the_commit`).
+Invariants:
+1. A version that is computed again decides the same
+   (`test_the_choice_of_a_store_is_kept_in_the_commit`).
+2. Rows do not depend on when the store changes (`test_oracle_the_store_may_change`).
 """
 
 from __future__ import annotations
@@ -43,6 +46,8 @@ from icestream.state.versions.commits import (
 
 #: versions between two attempts to find windows that are composed of others
 COMPOSED_EVERY = 16
+#: versions between two comparisons of the stores
+REVIEWED_EVERY = 64
 #: approximate bytes of a group in memory besides its row: index and key
 GROUP_OVERHEAD = 24
 
@@ -70,7 +75,7 @@ class WindowWork:
     def ingest(self, context: VersionContext) -> Ingest:
         """Return the task that every split runs."""
         kept = None
-        if self._store(context.before) != PANES:
+        if self._store(context.before) != PANES or self._reviews(context):
             kept = context.first_ordinal + self.ordinals(context.shards)
         table_bytes = _table_bytes(context)
         return Ingest(
@@ -86,20 +91,25 @@ class WindowWork:
         reached: Micros,
     ) -> VersionResult:
         """Decide what is still open, fold the events that leave, and run the shards."""
-        before, store = context.before, self._store(context.before)
-        estimate = self._estimate(context, parcels, seen) if store == AUTO else None
-        if store == AUTO:
-            store = AUTO if estimate is None else estimate.choose().plan
+        before, present = context.before, self._store(context.before)
+        compared = present == AUTO or self._reviews(context)
+        estimate = self._estimate(context, parcels, seen) if compared else None
+        store, switched = present, self._switched(before)
+        if estimate is not None:
+            store = estimate.preferred("tuples" if present == TUPLES else "panes")
+            if present not in (AUTO, store):
+                switched = (*switched, context.first_ordinal)
         composition = self._composition(context, store, parcels, seen)
         paths = [parcel.path for parcel in parcels if parcel.report.entries]
         left: list[Parcel] = []
-        if store == TUPLES:
-            left = self._leave(context, executor, parcels, reached)
+        if store == TUPLES or switched:
+            stored = parcels if store == TUPLES else []
+            left = self._leave(context, executor, stored, reached)
             paths += [parcel.path for parcel in left if parcel.report.entries]
             context.note("leave")
         flushed = latest_of(seen) if context.flushing else None
         tiled = tuple(map(Tiled.from_json, composition or ()))
-        work = WindowShard(self._plan, store, tiled, flushed=flushed)
+        work = WindowShard(self._plan, store, tiled, flushed=flushed, switched=switched)
         again = self._again(context, parcels) if store != PANES else None
         lifetimes = len(lower.lifetimes(self._plan))
         tasks = [
@@ -118,9 +128,11 @@ class WindowWork:
         ]
         reports = executor.run(tasks)
         said: dict[str, Any] | None = before.decisions["estimate"] if before else None
-        if estimate is not None:
+        if estimate is not None and store != present:
             said = _said(estimate, min(parcel.report.begins for parcel in parcels))
         decisions = {"store": store, "composition": composition, "estimate": said}
+        if switched:
+            decisions["switched"] = list(switched)
         kept = [p for p in parcels if p.sent.raw_events is not None]
         if store != TUPLES:
             self._remove(kept)
@@ -219,6 +231,21 @@ class WindowWork:
             return chosen
         return self._plan.store if self._panes is not None else PANES
 
+    def _switched(self, before: Commit | None) -> tuple[int, ...]:
+        """Return the first ordinals of versions that changed the store."""
+        return () if before is None else tuple(before.decisions.get("switched", ()))
+
+    def _reviews(self, context: VersionContext) -> bool:
+        """Return whether a version compares the stores again."""
+        before = context.before
+        return (
+            self._plan.store == AUTO
+            and before is not None
+            and context.version % REVIEWED_EVERY == 0
+            and not before.decisions["composition"]
+            and lower.takes_back(self._plan)
+        )
+
     def _estimate(
         self, context: VersionContext, parcels: Sequence[Parcel], seen: tuple[Micros | None, ...]
     ) -> PlanComparison | None:
@@ -262,7 +289,8 @@ class WindowWork:
         """
         before = context.before
         present: list[Any] | None = before.decisions["composition"] if before else None
-        if store != PANES or self._panes is None or not _folded(parcels):
+        settled = store != PANES or self._switched(before)
+        if settled or self._panes is None or not _folded(parcels):
             return present
         if present is None:
             keys = self._measured(self._panes, parcels, seen)[1]

@@ -1,0 +1,334 @@
+"""Events and what was computed about them elsewhere, brought together in one row.
+
+Idea: an event and its features arrive under the event's identity, the event when it is read, the
+features in the version whose watermark passes it. Until then the event waits on the log, in blocks
+sorted by identity. A version takes ranges of identities, as large as memory allows: it sorts every
+part by identity, puts the columns side by side and emits rows by time and arrival. Identities are
+spread evenly, so no distribution of keys or times makes a range too large.
+
+Invariants:
+1. Every event is emitted once, in the version whose watermark passes it, with the features under
+   its own identity (`test_oracle_features_are_those_of_sql`).
+2. What waits is on the log, and memory holds one range of it
+   (`TestOver.test_bounded_groups_go_cold_and_come_back`).
+
+Cost: an event that waits is written once and read in every version whose watermark lies between
+the times of its block; 56 bytes of memory for a block.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from icestream.core.arrays import Mask
+from icestream.core.errors import CheckpointError
+from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.operators.dataflow.sorted_changes import between, bounds_of
+from icestream.operators.folding.columns import ARRIVAL, BATCH
+from icestream.operators.frames.event_frames import EVENT_FIELDS, single_events
+from icestream.operators.lifetimes.changes import (
+    LE,
+    changes_of,
+    changes_schema,
+    column_of,
+    identities_of,
+    payload_of,
+)
+from icestream.operators.protocol import ChangeInputs, PastVersion, Shard
+from icestream.state.log.ipc import read_batch, write_table
+from icestream.state.snapshot_schedule import SnapshotSchedule
+from icestream.state.table import CountedTable
+from icestream.state.versions.commits import BASE
+
+#: lifetime class of events that wait
+WAITING = "waiting"
+#: approximate bytes of a block of events that wait
+BLOCK_BYTES = 65_536
+#: part of the quota that one range of events may fill; sorting and joining it takes about four
+ROOM = 1 / 8
+
+_BLOCK = np.dtype(
+    [
+        ("marker", np.uint64),
+        ("rows", np.int64),
+        ("size", np.int64),
+        ("first", np.int64),
+        ("last", np.int64),
+        ("low", np.uint64),
+        ("high", np.uint64),
+    ]
+)
+_BLOCKS = 1
+_POSITION = 2
+_END = 1 << 64
+
+_Blocks = npt.NDArray[np.void]
+
+
+@dataclass(frozen=True)
+class GatherSpec:
+    """What is brought together: events, and sets of features of each."""
+
+    payload: pa.Schema
+    #: columns of each set of features, without the event's identity
+    features: tuple[pa.Schema, ...]
+    #: names of the columns that are emitted
+    names: tuple[str, ...]
+    #: the edges on which events arrive, and those of each set of features
+    edges: tuple[int, ...] = ()
+    feature_edges: tuple[int, ...] = ()
+
+    @property
+    def result(self) -> pa.Schema:
+        """Return the columns that are emitted."""
+        fields = {each.name: each for part in (self.payload, *self.features) for each in part}
+        return pa.schema([fields[name] for name in self.names])
+
+    @property
+    def received(self) -> pa.Schema:
+        """Return the columns of the events that arrive."""
+        return pa.schema([*EVENT_FIELDS, *self.payload])
+
+    @property
+    def lifetimes(self) -> tuple[str, ...]:
+        """Return the lifetime classes of its segments."""
+        return (WAITING, BASE)
+
+    @property
+    def least_quota(self) -> int:
+        """Return the bytes that a shard needs."""
+        return 16 * BLOCK_BYTES
+
+    def opened(self, shard: Shard) -> Gather:
+        """Open the operator on the state of a shard."""
+        return Gather(self, shard)
+
+
+class Gather:
+    """The events of one shard that wait for their features."""
+
+    def __init__(self, spec: GatherSpec, shard: Shard) -> None:
+        """Attach to the shard's arena."""
+        self._spec = spec
+        self._shard = shard
+        self._header: dict[str, Any] = shard.arena.header
+        self._header.setdefault("gathered", MINUS_INFINITY)
+        self._schedule = SnapshotSchedule(self._header)
+        quota = shard.account.budget.total
+        #: bytes of events and features that are brought together at once
+        self.gathered_bytes = max(1, int(ROOM * quota))
+        shard.account.resize(4 * self.gathered_bytes)
+        self._blocks = CountedTable(shard.arena, WAITING, _BLOCK)
+
+    def run(self, inputs: ChangeInputs | None, watermark: Micros) -> Iterator[pa.RecordBatch]:
+        """Yield the events that a watermark makes final, with their features."""
+        watermark = max(watermark, self._header["gathered"])
+        due = self._blocks.records
+        due = due[due["first"] < watermark].copy()
+        written: list[tuple[int, ...]] = []
+        for low, high in pairwise([0, *self._bounds(inputs, due), _END]):
+            fresh = list(_read(inputs, self._spec.edges, low, high))
+            arrived = [*fresh, *self._waited(due, low, high)]
+            yield from self._together(inputs, arrived, low, high, watermark)
+            for changes in fresh:
+                written += self._kept(changes, watermark)
+        self._shard.seal(WAITING)
+        self._take(np.array(written, dtype=_BLOCK), watermark)
+        if self._schedule.version_ends(32 * len(self._blocks)):
+            self._save()
+        self._shard.seal(BASE)
+
+    def _together(
+        self,
+        inputs: ChangeInputs | None,
+        arrived: Sequence[pa.RecordBatch],
+        low: int,
+        high: int,
+        watermark: Micros,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one range of identities."""
+        before = self._header["gathered"]
+        final = []
+        for changes in arrived:
+            times = column_of(changes, LE)
+            final.append(_chosen(changes, (times < watermark) & (times >= before)))
+        events = _by_identity(final, self._spec.received)
+        sets = [
+            _by_identity(_read(inputs, (edge,), low, high), pa.schema([*EVENT_FIELDS, *features]))
+            for edge, features in zip(self._spec.feature_edges, self._spec.features, strict=True)
+        ]
+        for found in sets:
+            if not all(map(np.array_equal, identities_of(events), identities_of(found))):
+                msg = (
+                    f"{events.num_rows} events are final and {found.num_rows} have features: the "
+                    "state of over(...) is damaged; start from another checkpoint"
+                )
+                raise CheckpointError(msg)
+        if events.num_rows:
+            yield self._rows(events, sets)
+
+    def _rows(self, events: pa.RecordBatch, sets: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+        columns = {name: events.column(name) for name in events.schema.names}
+        for found in sets:
+            columns |= {name: found.column(name) for name in payload_of(found).schema.names[2:]}
+        result = self._spec.result
+        payload = pa.RecordBatch.from_arrays(
+            [columns[name] for name in self._spec.names], schema=result
+        )
+        times, batch, arrival = (column_of(events, name) for name in (LE, BATCH, ARRIVAL))
+        order = np.lexsort((arrival, batch, times))
+        ones = np.ones(len(order), dtype=np.int64)
+        times, high, low = times[order], batch[order].view(np.uint64), arrival[order]
+        return changes_of(
+            pc.take(payload, pa.array(order)), times, times + 1, ones, high, low.view(np.uint64)
+        )
+
+    # -- events that wait ------------------------------------------------------------------
+
+    def _kept(self, changes: pa.RecordBatch, watermark: Micros) -> Iterator[tuple[int, ...]]:
+        """Write the events that are not final yet; yield the entries of their blocks."""
+        changes = _chosen(changes, column_of(changes, LE) >= watermark)
+        if changes.num_rows == 0:
+            return
+        rows = max(1, BLOCK_BYTES * changes.num_rows // max(1, changes.nbytes))
+        for first in range(0, changes.num_rows, rows):
+            block = changes.slice(first, rows)
+            payload = write_table(block)
+            times, (identity, _) = column_of(block, LE), identities_of(block)
+            last = int(times.max())
+            marker = self._shard.segment(WAITING).append(
+                payload, rows=block.num_rows, expiry=last + 1
+            )
+            self._schedule.log(payload.size)
+            yield (
+                marker,
+                block.num_rows,
+                payload.size,
+                int(times.min()),
+                last,
+                int(identity[0]),
+                int(identity[-1]),
+            )
+
+    def _waited(self, blocks: _Blocks, low: int, high: int) -> Iterator[pa.RecordBatch]:
+        """Yield the events of blocks in a range of identities."""
+        inside = (blocks["low"] <= np.uint64(high - 1)) & (blocks["high"] >= np.uint64(low))
+        for record in self._shard.log.read_many(blocks["marker"][inside]):
+            yield between(read_batch(record.payload), low, high)
+
+    def _take(self, blocks: _Blocks, watermark: Micros) -> None:
+        """Add blocks to the directory, and drop those whose events are all final."""
+        self._blocks.keep(self._blocks.records["last"] >= watermark)
+        self._blocks.append(blocks)
+        self._header["gathered"] = watermark
+
+    def _bounds(self, inputs: ChangeInputs | None, blocks: _Blocks) -> list[int]:
+        """Return the identities at which to split, so that a range fits into memory."""
+        firsts, sizes = [blocks["low"]], [blocks["size"]]
+        edges = (*self._spec.edges, *self._spec.feature_edges) if inputs is not None else ()
+        for edge in edges:
+            assert inputs is not None
+            found, size = inputs.ranges(edge)
+            firsts.append(found)
+            sizes.append(size)
+        return bounds_of(np.concatenate(firsts), np.concatenate(sizes), self.gathered_bytes)
+
+    # -- snapshot and restore --------------------------------------------------------------
+
+    def _save(self) -> None:
+        writer, blocks = self._shard.segment(BASE), self._blocks.records
+        for at in range(0, len(blocks), 1024):
+            writer.append(blocks[at : at + 1024].tobytes(), synopsis=_BLOCKS)
+        facts = {"gathered": self._header["gathered"]}
+        writer.append(json.dumps(facts).encode(), synopsis=_POSITION)
+        self._schedule.take()
+
+    @property
+    def took_snapshot(self) -> bool:
+        """Return whether the version just written is a snapshot, independent of earlier ones."""
+        return self._schedule.taken
+
+    @property
+    def released(self) -> tuple[int, ...]:
+        """Return nothing: segments expire with the last of their events."""
+        return ()
+
+    def restore(self, history: Sequence[PastVersion]) -> None:
+        """Load the snapshot that starts `history`, if there is one, and replay later versions."""
+        for past in history:
+            if not self._load(past):
+                self._replay(past)
+
+    def _load(self, past: PastVersion) -> bool:
+        for lifetime, info in past.segments:
+            if lifetime != BASE:
+                continue
+            with closing(self._shard.reader(info)) as reader:
+                if not (reader.directory["synopsis"] == _POSITION).any():
+                    continue
+                for record in reader.scan():
+                    if record.synopsis == _BLOCKS:
+                        self._blocks.append(np.frombuffer(record.payload, dtype=_BLOCK))
+                    else:
+                        self._header.update(json.loads(bytes(record.payload)))
+                self._schedule.resume(0, 0)
+                return True
+        return False
+
+    def _replay(self, past: PastVersion) -> None:
+        found: list[tuple[int, ...]] = []
+        for lifetime, info in past.segments:
+            if lifetime == WAITING:
+                with closing(self._shard.reader(info)) as reader:
+                    for record in reader.scan():
+                        block, size = read_batch(record.payload), len(record.payload)
+                        times, (identity, _) = column_of(block, LE), identities_of(block)
+                        ends = int(times.min()), int(times.max())
+                        ids = int(identity[0]), int(identity[-1])
+                        found.append((record.marker, block.num_rows, size, *ends, *ids))
+        self._take(np.array(found, dtype=_BLOCK), past.watermark)
+        self._schedule.version_ends(32 * len(self._blocks))
+
+    @property
+    def statistics(self) -> dict[str, Any]:
+        """Return what the progress report shows for this shard."""
+        return {"groups": 0, "partitions": 1, "loads": []}
+
+
+def _read(
+    inputs: ChangeInputs | None, edges: Iterable[int], low: int, high: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield the events that arrived on edges, in a range of identities."""
+    if inputs is not None:
+        for edge in edges:
+            for changes in inputs.changes(edge, low, high):
+                yield single_events(changes)
+
+
+def _by_identity(parts: Iterable[pa.RecordBatch], payload: pa.Schema) -> pa.RecordBatch:
+    """Return changes sorted by identity."""
+    found = [part for part in parts if part.num_rows]
+    schema = changes_schema(payload)
+    if not found:
+        nothing = [pa.array([], field.type) for field in schema]
+        return pa.RecordBatch.from_arrays(nothing, schema=schema)
+    whole = pa.concat_batches(found)
+    id_high, id_low = identities_of(whole)
+    order = np.argsort(id_high, kind="stable")
+    if (np.diff(id_high[order]) == 0).any():
+        order = np.lexsort((id_low, id_high))
+    return pc.take(whole, pa.array(order))
+
+
+def _chosen(changes: pa.RecordBatch, which: Mask) -> pa.RecordBatch:
+    return changes if which.all() else changes.filter(pa.array(which))

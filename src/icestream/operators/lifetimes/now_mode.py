@@ -1,0 +1,110 @@
+"""Mode `now`: every version emits the rows of the keys whose rows changed, as they hold now.
+
+Idea: changes are appended to the held rows of their key. At the end of a version the keys that
+changed, or one of whose rows begins or ends by now, are read: their rows that are alive replace
+those emitted before; a key without any is emitted once with a negative count, which deletes it.
+Rows that stay for ever once they are there (results of windows) are forgotten here when the
+watermark reaches their end, and nothing is emitted then.
+
+Invariants:
+1. Applied by key, the emitted rows are the events alive now
+   (`test_oracle_rows_by_key_are_what_is_alive`).
+2. A version emits nothing for keys that did not change
+   (`test_a_version_emits_only_keys_that_changed`).
+3. Events that have ended are not held (`test_bounded_now_holds_no_events_that_are_over`).
+
+Cost: changes are appended without a read; a key that changed is read once a version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from icestream.core.arrays import Ints
+from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
+from icestream.operators.lifetimes.changes import changes_of
+from icestream.operators.lifetimes.changes import payload_of as payload_of_changes
+from icestream.operators.lifetimes.consolidate import identities, numbered
+from icestream.operators.lifetimes.counted_intervals import CountedIntervals
+from icestream.operators.lifetimes.revisable_output import (
+    LIFETIME,
+    events_synopsis,
+    payload_of,
+    rows_of,
+    stretches_of,
+)
+from icestream.operators.lifetimes.rows_by_group import END, RowsByGroup, located, woken
+from icestream.operators.lifetimes.stored_rows import rewrite_some
+from icestream.state.groups.spec import Groups, Synopsis
+
+
+class NowOutput:
+    """Holds events by key and emits those of keys that changed."""
+
+    def __init__(self, payload: pa.Schema, *, stays: bool = False) -> None:
+        """Hold events of a payload; with `stays`, rows are not deleted when they end."""
+        self.result = payload
+        self._stays = stays
+        self.synopses: tuple[Synopsis, ...] = (events_synopsis("now", payload),)
+
+    def on_changes(
+        self, _port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
+    ) -> Iterator[pa.RecordBatch]:
+        """Hold changes."""
+        del watermark
+        if changes.num_rows:
+            slots = located(changes, groups)
+            head = [changes.column(field.name) for field in LIFETIME]
+            payload = payload_of_changes(changes).columns
+            rows = pa.RecordBatch.from_arrays([*head, *payload], schema=self.synopses[0].schema)
+            groups.append(0, slots, rows)
+            touched = RowsByGroup(slots).distinct
+            groups.remind(touched, np.full(len(touched), MINUS_INFINITY + 1))
+        yield from ()
+
+    def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
+        """Yield nothing: the caller, which knows what time it is, calls `on_instant` instead."""
+        del groups, watermark
+        return iter(())
+
+    def on_instant(self, groups: Groups, now: Micros) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of keys that changed, and keys that have none any more."""
+        for portion in woken(groups, now):
+            held = groups.read(0, portion)
+            payload = payload_of(held.rows, self.result)
+            kinds, heads = numbered(*identities(payload))
+            events = stretches_of(held.rows, held.owners, kinds).levelled()
+            ended = events.re <= now if not self._stays else np.zeros(len(events), dtype=np.bool_)
+            left = events.where(~ended)
+            due = np.full(len(portion), INFINITY)
+            alive = left.where(left.count > 0)
+            if not self._stays:
+                for edge in (left.le, left.re):
+                    ahead = edge > now
+                    np.minimum.at(due, left.owner[ahead], np.minimum(edge[ahead], END))
+                alive = alive.where(alive.le <= now)
+            kind_rows = payload.take(pa.array(heads))
+            rows = rows_of(
+                left, kind_rows.take(pa.array(left.kind)), schema=self.synopses[0].schema
+            )
+            sizes = [np.bincount(each.owners, minlength=len(portion)) for each in (held, rows)]
+            rewrite_some(0, portion, sizes[0] != sizes[1], rows, groups)
+            groups.remind(portion, due)
+            gone = np.flatnonzero(
+                (np.bincount(alive.owner, minlength=len(portion)) == 0) & (sizes[0] > 0)
+            )
+            emitted = alive.and_(_deleted(gone, held.owners, kinds, now))
+            if len(emitted):
+                id_high, id_low = groups.identities(portion[emitted.owner])
+                changed = kind_rows.take(pa.array(emitted.kind))
+                yield changes_of(changed, emitted.le, emitted.re, emitted.count, id_high, id_low)
+
+
+def _deleted(gone: Ints, owners: Ints, kinds: Ints, now: Micros) -> CountedIntervals:
+    """Return a negative interval for each key without rows, with columns of a row it had."""
+    first = np.searchsorted(owners, gone)
+    instants = np.full(len(gone), now)
+    return CountedIntervals(gone, kinds[first], instants, instants + 1, np.full(len(gone), -1))

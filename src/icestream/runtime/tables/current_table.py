@@ -1,0 +1,298 @@
+"""The table of the rows that hold, by key: what mode `now` keeps in the checkpoint, in Parquet.
+
+Idea: every version adds one sorted *run* with the rows of the keys that it changed; the newest rows
+of a key count, and a negative change deletes it. After a few runs they are merged into *parts*,
+each a range of keys that fits into memory. A manifest names the runs and parts of a version; it is
+created exclusively, so a version is applied once, whoever delivers it, and a reader sees a whole
+version, from any process.
+
+    now/0/manifest-0000000000007  {"version": 7, "runs": [...], "parts": [[first, file], ...]}
+    now/0/part-...parquet         _high, _low: the key; _version; change; the columns of the rows
+
+Invariants:
+1. The table is what applying all changes by key gives, whatever was merged
+   (`test_oracle_a_table_is_its_changes_by_key`).
+2. Applying a version again changes nothing (`test_a_version_is_applied_once`).
+3. One range of keys is in memory at a time (`test_bounded_one_range_of_keys_is_in_memory`).
+4. A reader gets one whole version, also while the next one is written
+   (`test_a_reader_sees_a_whole_version_while_runs_are_merged`).
+
+Cost: a row is written once in a run, and again in each merge of its range: one comes after `RUNS`
+versions and rewrites the ranges that they touched.
+
+Limits: the driver merges, one range after the other. Files stay until the second merge after that
+which replaced them; a reader that takes longer gets a StorageError and reads again.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from icestream.operators.dataflow.results import CHANGE
+from icestream.state.files import Files
+from icestream.state.keys import KeyCodec
+
+#: folder of the tables in a checkpoint
+NOW = "now"
+#: runs that are merged with the parts
+RUNS = 8
+#: bytes of rows that are in memory at a time
+PART_BYTES = 32 << 20
+_ROWS_AT_ONCE = 16_384
+_HIGH, _LOW, _VERSION = "_high", "_low", "_version"
+_END = 1 << 64
+_HEAD = (
+    pa.field(_HIGH, pa.uint64(), nullable=False),
+    pa.field(_LOW, pa.uint64(), nullable=False),
+    pa.field(_VERSION, pa.int64(), nullable=False),
+    pa.field(CHANGE, pa.int32(), nullable=False),
+)
+
+
+_MANIFEST = "manifest-"
+
+
+def _manifest_name(version: int) -> str:
+    return f"{_MANIFEST}{version:013d}"
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The files of one version of a table."""
+
+    version: int
+    #: columns of the rows
+    schema: pa.Schema
+    key: tuple[str, ...]
+    #: names of files, oldest first
+    runs: tuple[str, ...] = ()
+    #: first key of a range and the name of its file, ascending
+    parts: tuple[tuple[int, str], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Return the name of its own file."""
+        return _manifest_name(self.version)
+
+    @property
+    def names(self) -> set[str]:
+        """Return the names of all files."""
+        return {*self.runs, *(name for _, name in self.parts)}
+
+    def to_bytes(self) -> bytes:
+        """Return the manifest as JSON."""
+        schema = base64.b64encode(self.schema.serialize().to_pybytes()).decode()
+        return json.dumps({**self.__dict__, "schema": schema}, indent=1).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Manifest:
+        """Return the manifest that JSON describes."""
+        found: dict[str, Any] = json.loads(data)
+        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(found["schema"])))
+        parts = tuple((first, name) for first, name in found["parts"])
+        return cls(found["version"], schema, tuple(found["key"]), tuple(found["runs"]), parts)
+
+
+@dataclass(frozen=True)
+class CurrentTable:
+    """A table of one view of a query, in a folder of its checkpoint."""
+
+    files: Files
+    folder: str
+    part_bytes: int = PART_BYTES
+    runs: int = RUNS
+
+    @classmethod
+    def of(cls, files: Files, root: str, view: int = 0) -> CurrentTable:
+        """Return the table of a view in the checkpoint at `root`."""
+        return cls(files, f"{root}/{NOW}/{view}")
+
+    def manifest(self, version: int = 1 << 40) -> Manifest | None:
+        """Return the last manifest up to a version; None if there is none yet."""
+        while True:
+            limit = _manifest_name(version)
+            names = [each for each in self.files.list(self.folder) if _MANIFEST < each <= limit]
+            if not names:
+                return None
+            try:
+                return Manifest.from_bytes(self.files.read(f"{self.folder}/{max(names)}"))
+            except FileNotFoundError:
+                continue
+
+    def apply(
+        self, version: int, rows: Iterable[pa.Table], schema: pa.Schema, key: Sequence[str]
+    ) -> None:
+        """Replace the rows of all keys that a version changed, unless it was applied before.
+
+        `schema` are the columns of the rows, with or without the change. Without it, a version may
+        have several rows of a key, of which the last counts.
+        """
+        last = self.manifest()
+        if last is not None and version <= last.version:
+            return
+        payload = pa.schema([each for each in schema if each.name != CHANGE])
+        before = last or Manifest(-1, payload, tuple(key))
+        written = [self._write(run) for run in self._sorted_runs(version, rows, before)]
+        if not written and last is not None:
+            return
+        after = replace(before, version=version, runs=(*before.runs, *written))
+        if len(after.runs) > self.runs:
+            after = self._merged(after)
+        if not self.files.put(f"{self.folder}/{after.name}", after.to_bytes()):
+            return
+        if last is not None and not after.runs:
+            self._sweep(last, after)
+
+    def ranges(self, manifest: Manifest) -> list[tuple[int, int]]:
+        """Return ranges of keys whose rows fit into memory."""
+        starts = [first for first, _ in manifest.parts] or [0]
+        share = sum(self._size(name) for name in manifest.runs) // len(starts)
+        sizes = [self._size(name) for _, name in manifest.parts] or [0]
+        found = []
+        for first, end, size in zip(starts, [*starts[1:], _END], sizes, strict=True):
+            pieces = 1 + (size + share) // self.part_bytes
+            cuts = [first + (end - first) * number // pieces for number in range(pieces + 1)]
+            found += list(pairwise(cuts))
+        return found
+
+    def rows(self, manifest: Manifest, first: int = 0, end: int = _END) -> pa.Table:
+        """Return the rows of a range of keys."""
+        return self._live(manifest, first, end).select(manifest.schema.names)
+
+    def read(self) -> Iterator[pa.Table]:
+        """Yield all rows of the last version, a range of keys at a time."""
+        manifest = self.manifest()
+        if manifest is not None:
+            for first, end in self.ranges(manifest):
+                yield self.rows(manifest, first, end)
+
+    # -- writing ---------------------------------------------------------------------------
+
+    def _sorted_runs(
+        self, version: int, rows: Iterable[pa.Table], manifest: Manifest
+    ) -> Iterator[pa.Table]:
+        """Yield what a version changed, as many rows at a time as fit into memory."""
+        held: list[pa.Table] = []
+        for table in rows:
+            held.append(table)
+            if sum(each.nbytes for each in held) > self.part_bytes:
+                yield self._run(version, held, manifest)
+                held = []
+        if sum(each.num_rows for each in held):
+            yield self._run(version, held, manifest)
+
+    def _run(self, version: int, tables: Sequence[pa.Table], manifest: Manifest) -> pa.Table:
+        together = pa.concat_tables(tables).combine_chunks()
+        count = together.num_rows
+        payload = together.select(manifest.schema.names)
+        keys = payload.select([*manifest.key])
+        batches = keys.to_batches()
+        batch = batches[0] if batches else pa.RecordBatch.from_pylist([], schema=keys.schema)
+        high, low = KeyCodec(keys.schema).identify(batch)
+        order = np.lexsort((low, high))
+        single = CHANGE not in together.schema.names
+        if single:
+            high_, low_ = high[order], low[order]
+            last = np.append((np.diff(high_) != 0) | (np.diff(low_) != 0), count > 0)
+            order = order[last[: len(order)]]
+        changes = np.ones(count, dtype=np.int32) if single else together.column(CHANGE)
+        head = [pa.array(high), pa.array(low), pa.array(np.full(count, version)), changes]
+        columns = [*head, *payload.columns]
+        whole = pa.Table.from_arrays(columns, schema=pa.schema([*_HEAD, *payload.schema]))
+        return whole.take(pa.array(order))
+
+    def _write(self, rows: pa.Table) -> str:
+        """Write a file durably; return its name."""
+        name = f"part-{uuid.uuid4()}.parquet"
+        out = pa.BufferOutputStream()
+        pq.write_table(rows, out, row_group_size=_ROWS_AT_ONCE)
+        file = self.files.create(f"{self.folder}/{name}")
+        try:
+            file.write(memoryview(out.getvalue()))
+            file.sync()
+        finally:
+            file.close()
+        self.files.sync_folder(self.folder)
+        return name
+
+    def _sweep(self, last: Manifest, after: Manifest) -> None:
+        """Remove files that neither this version nor the one before it names, as readers use it."""
+        kept = last.names | after.names
+        kept |= {last.name, after.name}
+        gone = [name for name in self.files.list(self.folder) if name not in kept]
+        self.files.unlink(*(f"{self.folder}/{name}" for name in gone))
+
+    def _merged(self, manifest: Manifest) -> Manifest:
+        """Merge the runs with the parts; ranges that no run touches stay as they are."""
+        parts: list[tuple[int, str]] = []
+        known = dict(manifest.parts)
+        for first, end in self.ranges(manifest):
+            fresh = any(len(self._scan(name, first, end)) for name in manifest.runs)
+            whole = first in known and end in {*known, _END}
+            if not fresh and whole:
+                parts.append((first, known[first]))
+                continue
+            rows = self._live(manifest, first, end)
+            if rows.num_rows or not parts:
+                parts.append((first if parts else 0, self._write(rows)))
+        return replace(manifest, runs=(), parts=tuple(parts))
+
+    # -- reading ---------------------------------------------------------------------------
+
+    def _live(self, manifest: Manifest, first: int, end: int) -> pa.Table:
+        """Return the newest rows of each key of a range, without deleted keys."""
+        starts = [each for each, _ in manifest.parts]
+        inside = [
+            name
+            for (start, name), stop in zip(manifest.parts, [*starts[1:], _END], strict=False)
+            if start < end and first < stop
+        ]
+        found = [self._scan(name, first, end) for name in (*inside, *manifest.runs)]
+        schema = pa.schema([*_HEAD, *manifest.schema])
+        rows = pa.concat_tables([schema.empty_table(), *found])
+        high, low, version = (rows.column(at).to_numpy() for at in range(3))
+        order = np.lexsort((version, low, high))
+        high, low, version = high[order], low[order], version[order]
+        fresh = np.ones(len(order), dtype=np.bool_)
+        fresh[1:] = (np.diff(high) != 0) | (np.diff(low) != 0)
+        last = np.append(np.flatnonzero(fresh)[1:], len(order)) - 1
+        newest = version == version[last][np.cumsum(fresh) - 1] if len(order) else fresh
+        kept = rows.take(pa.array(order[newest]))
+        return kept.filter(pa.array(kept.column(CHANGE).to_numpy() > 0))
+
+    def _scan(self, name: str, first: int, end: int) -> pa.Table:
+        """Return the rows of a file in a range of keys."""
+        file = self._open(name)
+        chosen = []
+        for number in range(file.num_row_groups):
+            bounds = file.metadata.row_group(number).column(0).statistics
+            if bounds is None or (bounds.min < end and first <= bounds.max):
+                chosen.append(number)
+        rows = file.read_row_groups(chosen)
+        high: npt.NDArray[np.uint64] = rows.column(0).to_numpy()
+        inside = (high >= np.uint64(first)) & (high <= np.uint64(end - 1))
+        return rows if inside.all() else rows.filter(pa.array(inside))
+
+    def _size(self, name: str) -> int:
+        metadata = self._open(name).metadata
+        return sum(metadata.row_group(n).total_byte_size for n in range(metadata.num_row_groups))
+
+    def _open(self, name: str) -> pq.ParquetFile:
+        path = f"{self.folder}/{name}"
+        file = self.files.open(path)
+        try:
+            data = file.mapped(0)
+        finally:
+            file.close()
+        return pq.ParquetFile(pa.BufferReader(self.files.read(path) if data is None else data))

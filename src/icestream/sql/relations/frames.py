@@ -1,0 +1,104 @@
+"""Functions over frames: OVER (PARTITION BY ... ORDER BY time ROWS or RANGE BETWEEN ...).
+
+Idea: a frame ends with the current row, because rows are emitted when they are final. It reaches
+back a number of rows, a length of time, or to the first row; without a frame SQL means the latter,
+by RANGE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sqlglot import exp
+
+from icestream.sql.relations.tree import OverCall
+from icestream.sql.relations.window_calls import interval_of
+from icestream.sql.statements.aggregates import AggregateCall, CallReader, called
+from icestream.sql.statements.dialect import written
+from icestream.sql.statements.tokens import Text
+
+_ENDS = "a frame ends with CURRENT ROW: later rows are not known when a row is emitted"
+_FRAME = (
+    "a frame is ROWS BETWEEN n PRECEDING AND CURRENT ROW, RANGE BETWEEN INTERVAL '1' HOUR "
+    "PRECEDING AND CURRENT ROW, or begins with UNBOUNDED PRECEDING"
+)
+
+
+def read_over(
+    node: exp.Window, calls: CallReader, text: Text, read: Callable[[exp.Expr], exp.Expr]
+) -> OverCall:
+    """Read a function over a frame; `read` resolves the names of an expression."""
+    order = node.args.get("order")
+    keys = order.expressions if order is not None else []
+    column = read(keys[0].this) if len(keys) == 1 else None
+    if not isinstance(column, exp.Column) or keys[0].args.get("desc"):
+        raise text.error(node, "OVER needs ORDER BY the time of the stream, ascending")
+    partition = tuple(read(each) for each in node.args.get("partition_by") or ())
+    kind, before = _reach(node, text)
+    function = called(node.this)
+    if function in ("lag", "rank"):
+        call = _order_call(node, function, text, read)
+    elif calls.is_aggregate(node.this):
+        call = calls.read(read(node.this))
+    elif function == "lead":
+        raise text.error(
+            node,
+            "LEAD reads rows that are not known when a row is emitted: swap the roles, with LAG in "
+            "the later row",
+        )
+    else:
+        raise text.error(
+            node, f"{function} is not a function over frames: use an aggregate, LAG, RANK or "
+            "ROW_NUMBER",
+        )  # fmt: skip
+    place = text.place_of(node)
+    call = AggregateCall(call.function, call.arguments, call.parameters, call.is_users, place)
+    return OverCall(call, partition, column.name, kind, before)
+
+
+def _reach(node: exp.Window, text: Text) -> tuple[str, int | None]:
+    """Return the kind of a frame, and how far it reaches back; None to the first row."""
+    spec = node.args.get("spec")
+    if spec is None:
+        return "range", None
+    kind = str(spec.args.get("kind") or "").lower()
+    start, end = spec.args.get("start"), spec.args.get("end")
+    if end not in (None, "CURRENT ROW"):
+        raise text.error(node, _ENDS)
+    if kind not in ("rows", "range") or spec.args.get("exclude"):
+        raise text.error(node, _FRAME)
+    if start == "CURRENT ROW":
+        return kind, 0
+    if spec.args.get("start_side") != "PRECEDING":
+        raise text.error(node, _FRAME)
+    if start == "UNBOUNDED":
+        return kind, None
+    if kind == "rows":
+        if not (isinstance(start, exp.Literal) and str(start.this).isdecimal()):
+            raise text.error(
+                node, "ROWS is followed by a number of rows: ROWS BETWEEN 10 PRECEDING"
+            )
+        return kind, int(str(start.this))
+    length = interval_of(start)
+    if length is None:
+        raise text.error(node, "RANGE is followed by an interval: INTERVAL '1' HOUR PRECEDING")
+    return kind, length
+
+
+def _order_call(
+    node: exp.Window, function: str, text: Text, read: Callable[[exp.Expr], exp.Expr]
+) -> AggregateCall:
+    """Read LAG(value, offset, default) and RANK()."""
+    if function == "rank":
+        return AggregateCall("rank", ())
+    inner = node.this
+    parts = [inner.this, inner.args.get("offset"), inner.args.get("default")]
+    if isinstance(inner, exp.Anonymous):
+        parts = [*inner.expressions, None, None, None][:3]
+    offset = 1
+    if parts[1] is not None:
+        if not (isinstance(parts[1], exp.Literal) and str(parts[1].this).isdecimal()):
+            raise text.error(node, "the second argument of LAG is a number of rows")
+        offset = int(str(parts[1].this))
+    default = None if parts[2] is None else written(read(parts[2]))
+    return AggregateCall("lag", (written(read(parts[0])),), (offset, default))

@@ -1,0 +1,127 @@
+"""Output mode `now` on Spark: tables that can be asked, upserts, changes by key."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+
+import icestream as ice
+from icestream.core.errors import DefinitionError
+from icestream.inspect.command import now_rows
+from tests.fixtures.parquet_feed import Feed
+
+pytestmark = pytest.mark.spark
+
+SECOND = 1_000_000
+
+
+def events(batch: int) -> pa.Table:
+    # the second half of a batch arrives late, within three seconds
+    seconds = [4 * batch + n for n in (2, 3, 0, 1)]
+    times = pa.array([each * SECOND for each in seconds]).cast(pa.timestamp("us", "UTC"))
+    keys = ["a", "b", "a", None]
+    names = [f"{key}{batch % 2}" for key in keys]
+    return pa.table({"ts": times, "key": keys, "x": [batch, 2, 3, 4], "name": names})
+
+
+@pytest.fixture
+def feed(spark: SparkSession, tmp_path: Path) -> Feed:
+    return Feed(spark, f"{tmp_path}/in", *(events(each) for each in range(3)))
+
+
+def rows_of(frame: DataFrame) -> Counter[str]:
+    return Counter(repr(row.asDict(recursive=True)) for row in frame.collect())
+
+
+def run(writer: Any, checkpoint: Path) -> ice.Query:
+    query = writer.option("checkpointLocation", str(checkpoint)).memory("64 MB").shards(2)
+    started: ice.Query = query.trigger(availableNow=True).start()
+    started.awaitTermination()
+    return started
+
+
+def test_windows_are_a_table_while_the_query_runs(
+    feed: Feed, spark: SparkSession, tmp_path: Path
+) -> None:
+    stream = ice.stream(feed.stream(), "ts", slack="1 hour")
+    kpis = stream.window("5 seconds").groupBy("key").agg(
+        ice.sum("x").alias("s"), ice.count_distinct("name").alias("n"), ice.max("name").alias("m")
+    )  # fmt: skip
+    feed.batch().createOrReplaceTempView("came")
+    batch = spark.sql(
+        "SELECT window, key, sum(x) AS s, count(DISTINCT name) AS n, max(name) AS m FROM came"
+        " GROUP BY window(ts, '5 seconds'), key"
+    )
+    changes: list[list[dict[str, Any]]] = []
+    writer = kpis.writeStream.outputMode("now").foreachBatch(
+        lambda rows, _: changes.append([row.asDict(recursive=True) for row in rows.collect()])
+    )
+    query = run(writer, tmp_path / "chk")
+    assert rows_of(query.table()) == rows_of(batch)
+    # folded by key, the changes are the table
+    folded: dict[str, dict[str, Any]] = {}
+    for version in changes:
+        assert len({repr((row["window"], row["key"])) for row in version}) == len(version)
+        for row in version:
+            assert row.pop("change") == 1
+            folded[repr((row["window"], row["key"]))] = row
+    assert Counter(map(repr, folded.values())) == rows_of(batch)
+    # from another process, by the command and with DuckDB
+    assert len(list(now_rows(str(tmp_path / "chk")))) == batch.count()
+    files = f"{tmp_path}/chk/icestream/now/0/*.parquet"
+    newest = duckdb.sql(
+        f"SELECT count(*) FROM (SELECT * FROM '{files}' QUALIFY _version ="
+        " max(_version) OVER (PARTITION BY _high, _low)) WHERE change > 0"
+    ).fetchall()
+    assert newest == [(batch.count(),)]
+
+
+def test_a_delta_table_follows_the_keys_across_restarts(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    parts = [events(each) for each in range(3)]
+    feed = Feed(spark, f"{tmp_path}/in", *parts[:2])
+
+    def started() -> ice.Query:
+        stream = ice.stream(feed.stream(), "ts", slack="0 seconds").events()
+        largest = stream.last("6 seconds").groupApply(
+            "key", lambda group: group.agg(ice.max("x").alias("m"), ice.collect_set("name"))
+        )
+        writer = largest.writeStream.outputMode("now").format("delta")
+        return run(writer.option("path", f"{tmp_path}/lake"), tmp_path / "chk")
+
+    query = started()
+    feed.add(parts[2])
+    query = started()
+    table = query.table()
+    assert table.columns == ["key", "m", "collect_set(name)"]
+    found = Counter(repr(row) for row in table.drop("collect_set(name)").toArrow().to_pylist())
+    lake = DeltaTable(f"{tmp_path}/lake").to_pyarrow_table().drop_columns(["collect_set(name)"])
+    assert found == Counter(repr(row) for row in lake.to_pylist())
+    # 11 s is the latest event: what came after 5 s holds
+    assert {(row["key"], row["m"]) for row in table.collect()} == {("a", 3), ("b", 2), (None, 4)}
+
+
+def test_the_newest_row_of_a_key_is_in_the_table(feed: Feed, tmp_path: Path) -> None:
+    stream = ice.stream(feed.stream(), "ts", slack="1 hour")
+    query = run(stream.latestBy("key").writeStream.outputMode("now"), tmp_path / "chk")
+    found = {(row["key"], row["x"]) for row in query.table().collect()}
+    assert found == {("a", 2), ("b", 2), (None, 4)}
+
+
+def test_what_has_no_table_is_refused_where_it_is_written(feed: Feed) -> None:
+    stream = ice.stream(feed.stream(), "ts")
+    sessions = stream.session("1 minute").groupBy("key").count()
+    with pytest.raises(DefinitionError, match=r"last\(range\)"):
+        sessions.writeStream.outputMode("now")
+    kpis = stream.window("1 minute").groupBy("key").count().select("count")
+    writer = kpis.writeStream.outputMode("now").option("checkpointLocation", "chk")
+    with pytest.raises(DefinitionError, match=r"query\.table"):
+        writer.foreachBatch(lambda rows, version: None).start()

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+from collections import Counter
+from itertools import chain
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from icestream.runtime.tables.current_table import CurrentTable
+from icestream.state.files import LocalFiles
+
+ROWS = pa.schema(
+    [
+        pa.field("change", pa.int32(), nullable=False),
+        ("k", pa.string()),
+        ("n", pa.int64()),
+        ("names", pa.list_(pa.string())),
+    ]
+)
+
+
+def opened(folder: Path, part_bytes: int = 4000, runs: int = 3) -> CurrentTable:
+    return CurrentTable(LocalFiles(), str(folder), part_bytes, runs)
+
+
+def content(table: CurrentTable) -> Counter[tuple[Any, ...]]:
+    rows = [row for part in table.read() for row in part.to_pylist()]
+    return Counter((row["k"], row["n"], tuple(row["names"] or ())) for row in rows)
+
+
+def changed(dice: Random, keys: int) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for key in dice.sample(range(keys), dice.randrange(keys)):
+        k = None if key == 0 else f"key{key}"
+        if dice.random() < 0.3:
+            rows.append({"change": -1, "k": k, "n": None, "names": None})
+        for _ in range(0 if rows and rows[-1]["k"] == k else dice.choice([1, 1, 1, 2])):
+            names = [dice.choice(["a", "", "é"]) for _ in range(dice.randrange(3))]
+            rows.append({"change": 1, "k": k, "n": dice.randrange(9), "names": names})
+    return rows
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_oracle_a_table_is_its_changes_by_key(seed: int, tmp_path: Path) -> None:
+    dice = Random(seed)
+    keys, expected = dice.choice([3, 40, 300]), dict[Any, list[tuple[Any, ...]]]()
+    for version in range(40):
+        rows = changed(dice, keys)
+        for key in {row["k"] for row in rows}:
+            mine = [row for row in rows if row["k"] == key and row["change"] > 0]
+            expected[key] = [(key, row["n"], tuple(row["names"])) for row in mine]
+        cut = dice.randrange(len(rows) + 1)
+        tables = [pa.Table.from_pylist(part, ROWS) for part in (rows[:cut], rows[cut:])]
+        opened(tmp_path).apply(version, tables, ROWS, ["k"])
+        if version % 7 == 0:
+            assert content(opened(tmp_path)) == Counter(chain(*expected.values()))
+    assert content(opened(tmp_path)) == Counter(chain(*expected.values()))
+    # what merges replaced is gone
+    manifest = opened(tmp_path).manifest()
+    assert manifest is not None
+    assert len([*tmp_path.glob("*.parquet")]) <= 2 * len(manifest.names) + 8
+
+
+def test_a_version_is_applied_once(tmp_path: Path) -> None:
+    one = pa.Table.from_pylist([{"change": 1, "k": "a", "n": 1, "names": []}], ROWS)
+    two = pa.Table.from_pylist([{"change": 1, "k": "a", "n": 2, "names": []}], ROWS)
+    table = opened(tmp_path)
+    table.apply(0, [one], ROWS, ["k"])
+    table.apply(1, [two], ROWS, ["k"])
+    for version in (0, 1):
+        table.apply(version, [one], ROWS, ["k"])
+    assert content(table) == Counter({("a", 2, ()): 1})
+
+
+def test_rows_without_a_change_replace_those_of_their_key(tmp_path: Path) -> None:
+    plain = pa.schema([("k", pa.string()), ("n", pa.int64())])
+    table = opened(tmp_path)
+    for version, values in enumerate([[("a", 1), ("b", 1), ("a", 2)], [("b", 3)]]):
+        rows = pa.Table.from_pylist([{"k": k, "n": n} for k, n in values], plain)
+        table.apply(version, [rows], plain, ["k"])
+    found = {(row["k"], row["n"]) for part in table.read() for row in part.to_pylist()}
+    assert found == {("a", 2), ("b", 3)}
+
+
+def test_bounded_one_range_of_keys_is_in_memory(tmp_path: Path) -> None:
+    table = opened(tmp_path, part_bytes=20_000)
+    for version in range(9):
+        rows = [
+            {"change": 1, "k": f"{version}-{n}", "n": n, "names": ["x" * 20]} for n in range(800)
+        ]
+        table.apply(version, [pa.Table.from_pylist(rows, ROWS)], ROWS, ["k"])
+    sizes = [part.num_rows for part in table.read()]
+    assert sum(sizes) == 7200
+    assert max(sizes) < 1200
+
+
+def test_a_reader_sees_a_whole_version_while_runs_are_merged(tmp_path: Path) -> None:
+    table = opened(tmp_path, part_bytes=20_000, runs=1)
+
+    def version(number: int) -> None:
+        rows = [{"change": 1, "k": f"{n}", "n": number, "names": []} for n in range(2000)]
+        table.apply(number, [pa.Table.from_pylist(rows, ROWS)], ROWS, ["k"])
+
+    for number in range(3):
+        version(number)
+    reading = table.read()
+    seen = Counter(row["n"] for row in next(reading).to_pylist())
+    version(3)
+    for part in reading:
+        seen.update(row["n"] for row in part.to_pylist())
+    assert seen == Counter({2: 2000})
