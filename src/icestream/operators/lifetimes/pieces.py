@@ -91,6 +91,8 @@ class EventsInPieces:
                     first.beside.slice(int(first.first[0]), 1) if known is None else first.beside,
                     np.zeros(1, dtype=np.int64),
                 )
+        # nothing is ahead of the end of time
+        due = due if watermark < INFINITY else INFINITY
         return None if known is None else cls(rows, groups, slots, known, due, pieces, most)
 
     def emitted(self, reach: Micros, start: Micros) -> None:
