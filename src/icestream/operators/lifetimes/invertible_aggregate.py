@@ -96,8 +96,8 @@ class _Parts:
 
     def at(self, places: Ints) -> _Parts:
         """Return some segments."""
-        columns = (each[places] for each in (self.owners, self.le, self.re, self.diff))
-        return _Parts(*columns, self.words[places])
+        owners, le, re, diff = (each[places] for each in (self.owners, self.le, self.re, self.diff))
+        return _Parts(owners, le, re, diff, self.words[places])
 
     def unchanged(self, answers: Sequence[pa.Array]) -> Flags:
         """Return which segments are retracted and added again with the same answer."""
