@@ -39,6 +39,7 @@ MODULES = (
     "safety.budget",
     "windows.vwap",
     "windows.shared_windows",
+    "windows.over",
     "windows.call_centre",
     "windows.plan_choice",
     "windows.sinks",

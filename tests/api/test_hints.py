@@ -99,8 +99,8 @@ def test_columns_and_text_mean_the_same(events: Events) -> None:
 
 
 def test_a_missing_method_says_what_to_use(events: Events) -> None:
-    with pytest.raises(AttributeError, match=r"no 'groupBy': use groupApply\('key'"):
-        events.groupBy("k")
+    with pytest.raises(AttributeError, match=r"no 'limit': use groupBy\('key'"):
+        events.limit(1)
     with pytest.raises(AttributeError, match=r"no 'frobnicate': they have agg, .*where"):
         events.frobnicate()
     assert not hasattr(events, "__array__")

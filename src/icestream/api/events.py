@@ -14,10 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import count
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 import pyarrow as pa
 from pyspark.sql import Column
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from icestream.api.column_text import sql_text
@@ -33,8 +34,9 @@ from icestream.api.event_joins import (
 from icestream.api.event_writer import built, columns_of
 from icestream.api.frames import framed
 from icestream.api.functions import AggregateExpression
-from icestream.api.hints import no_attribute, warn_of_instants
+from icestream.api.hints import warn_of_instants
 from icestream.api.shared_plan import BuiltQuery, StreamInput
+from icestream.api.words import ColumnWords, quoted
 from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError
 from icestream.core.units import format_interval, parse_interval
@@ -79,26 +81,12 @@ from icestream.plan.windows.lifetimes import (
 from icestream.runtime.spark.sink import as_they_are
 from icestream.sql.expressions.compile import Predicate, Projection
 
-#: what to use instead of methods of DataFrames
-_INSTEAD = {
-    "groupBy": "groupApply('key', lambda group: group.agg(...))",
-    "groupby": "groupApply('key', lambda group: group.agg(...))",
-    "drop": "select(...) with the columns that stay",
-    "withColumnRenamed": "select('old AS new', ...)",
-    "printSchema": "columns, or schema for the rows that are written",
-    "orderBy": "groupApply('key', lambda group: group.top(n, by=...))",
-    "limit": "groupApply('key', lambda group: group.top(n, by=...))",
-    "session": "session(...) of the stream, before events()",
-    "show": "writeStream.format('console').start()",
-    "write": "writeStream",
-    "leftJoin": "join(other, on=..., how='left')",
-}
 #: numbers that identify sources while a query is written
 _TAGS = count()
 
 
 @dataclass(frozen=True)
-class Events:
+class Events(ColumnWords):
     """Events with lifetimes, of a whole stream or of each group.
 
     Examples:
@@ -108,13 +96,19 @@ class Events:
         ['agent', 'n']
     """
 
+    _called: ClassVar[str] = "events"
+    _instead: ClassVar[Mapping[str, str]] = {
+        "dropDuplicates": "groupBy('key').apply(lambda group: group.top(1, by=...))",
+        "orderBy": "groupBy('key').apply(lambda group: group.top(n, by=...))",
+        "limit": "groupBy('key').apply(lambda group: group.top(n, by=...))",
+        "session": "session(...) of the stream, before events()",
+        "show": "writeStream.format('console').start()",
+        "write": "writeStream",
+        "leftJoin": "join(other, on=..., how='left')",
+    }
     _node: Node
     #: the sources of the events, by tag
     _parts: Mapping[int, StreamInput] = field(repr=False)
-
-    def __getattr__(self, name: str) -> Any:
-        """Say what to use instead of a method that events do not have."""
-        raise AttributeError(no_attribute("events", name, _INSTEAD, self))
 
     @property
     def columns(self) -> list[str]:
@@ -125,6 +119,10 @@ class Events:
             ['agent', 'busyTime']
         """
         return list(self._node.payload.names)
+
+    @property
+    def _types(self) -> StructType:
+        return from_arrow_schema(self._node.payload)
 
     # -- event by event --------------------------------------------------------------------
 
@@ -137,8 +135,6 @@ class Events:
         text = sql_text(condition, self._node.payload, "where")
         predicate = Predicate.bind(self._node.payload, text)
         return self._mapped(Filtering(predicate), self._node.payload, f"where {predicate.text}")
-
-    filter = where
 
     def select(self, *expressions: str | Column) -> Events:
         """Select columns, or expressions over them as in `selectExpr`; the keys of a group stay.
@@ -154,19 +150,6 @@ class Events:
             missing = [key for key in scope.keys if key not in projection.schema.names]
             projection = Projection.bind(self._node.payload, [*map(quoted, missing), *texts])
         return self._mapped(Projecting(projection), projection.schema, f"select {', '.join(texts)}")
-
-    selectExpr = select
-
-    def withColumn(self, colName: str, col: str | Column) -> Events:
-        """Add a column, or replace the column of that name: SQL text or a column.
-
-        Examples:
-            >>> events.select("agent", "busyTime").withColumn("minutes", "busyTime / 60").columns
-            ['agent', 'busyTime', 'minutes']
-        """
-        others = [quoted(name) for name in self.columns if name != colName]
-        text = sql_text(col, self._node.payload, "withColumn")
-        return self.select(*others, f"({text}) AS {quoted(colName)}")
 
     def alterLifetime(self, duration: str | int | None) -> Events:
         """Let each event live for a duration from its start; None means forever.
@@ -322,6 +305,16 @@ class Events:
             msg = "the function given to groupApply must return events made from its arguments"
             raise DefinitionError(msg)
         return made._leaving(outer)
+
+    def groupBy(self, *cols: str | Sequence[str]) -> GroupedEvents:
+        """Group events by columns, for aggregates over those alive, or any sub-query.
+
+        Examples:
+            >>> events.last("1 hour").groupBy("agent").agg(ice.count().alias("calls")).columns
+            ['agent', 'calls']
+        """
+        keys = [name for each in cols for name in ([each] if isinstance(each, str) else each)]
+        return GroupedEvents(self, tuple(keys))
 
     def agg(self, *aggregates: AggregateExpression) -> Events:
         """Compute aggregates of a group at each instant, over the events alive at that instant.
@@ -746,6 +739,46 @@ class Events:
             raise DefinitionError(msg)
 
 
+@dataclass(frozen=True)
+class GroupedEvents:
+    """Events by group.
+
+    Examples:
+        >>> events.forever().groupBy("agent").count().columns
+        ['agent', 'count']
+    """
+
+    _events: Events
+    _keys: tuple[str, ...]
+
+    def agg(self, *aggregates: AggregateExpression) -> Events:
+        """Compute aggregates of each group at each instant; see `Events.agg`.
+
+        Examples:
+            >>> events.forever().groupBy("agent").agg(ice.max("busyTime").alias("m")).columns
+            ['agent', 'm']
+        """
+        return self.apply(lambda group: group.agg(*aggregates))
+
+    def count(self) -> Events:
+        """Count the events of each group that are alive.
+
+        Examples:
+            >>> events.last("1 hour").groupBy("agent").count().columns
+            ['agent', 'count']
+        """
+        return self.agg(AggregateExpression("count", spelling="count").alias("count"))
+
+    def apply(self, apply: Callable[..., Events], *others: Events) -> Events:
+        """Compute a sub-query for each group; see `Events.groupApply`.
+
+        Examples:
+            >>> events.groupBy("agent").apply(lambda agent: agent.top(3, by="busyTime")).columns[-1]
+            'agent'
+        """
+        return self._events.groupApply(self._keys, apply, *others)
+
+
 def events_of(inputs: Sequence[StreamInput]) -> Events:
     """Return the events of a stream; each lives for one instant."""
     parts = {next(_TAGS): part for part in inputs}
@@ -770,12 +803,6 @@ def _aggregate(each: AggregateExpression, inputs: Sequence[str], texts: Sequence
     name = each.name or f"{each.title}({', '.join(texts) or '*'})"
     first = inputs[0] if inputs else None
     return Aggregate(each.function, first, name, tuple(inputs[1:]), each.parameters)
-
-
-def quoted(name: str) -> str:
-    """Return the name of a column of events quoted for SQL."""
-    escaped = name.replace("`", "``")
-    return f"`{escaped}`"
 
 
 def _shown(schema: pa.Schema) -> str:

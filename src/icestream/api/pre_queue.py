@@ -17,7 +17,8 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructField, StructType
 
 from icestream.api.shared_plan import StreamInput, refusal
-from icestream.api.update_result import common_columns, quoted
+from icestream.api.update_result import common_columns
+from icestream.api.words import quoted
 from icestream.core.errors import DefinitionError
 from icestream.operators.latest.pre_queue import (
     PreQueueFilter,

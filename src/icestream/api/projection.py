@@ -7,23 +7,30 @@ made.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import StructType
 
 from icestream.api.shared_plan import BuiltQuery
+from icestream.api.words import ColumnWords, spark_columns
 from icestream.core.errors import DefinitionError
 from icestream.runtime.spark.sink import as_they_are, no_rows
 
 
 @dataclass(frozen=True)
-class ProjectedRows:
+class ProjectedRows(ColumnWords):
     """The rows of a query, with the projection applied before they go to the sink."""
 
+    _called: ClassVar[str] = "rows of a result"
+    _instead: ClassVar[Mapping[str, str]] = {
+        name: "stream.events().window(...) or last(...), whose groupBy(...).agg(...) gives events "
+        f"that have {name}; or write the rows to a table and read that as a stream"
+        for name in ("groupBy", "union", "window", "dropDuplicates", "agg", "top")
+    } | {"show": "writeStream.format('console').start()", "write": "writeStream"}
     #: events and plan of this query alone
     _built: BuiltQuery[Any]
     _shape: Callable[[DataFrame], DataFrame] = field(default=as_they_are, kw_only=True)
@@ -56,7 +63,7 @@ class ProjectedRows:
             >>> kpis.select("serviceId", F.expr("count * 2 AS twice")).columns
             ['serviceId', 'twice']
         """
-        return self._then(lambda rows: rows.select(*cols))
+        return self._then(lambda rows: rows.select(*spark_columns(rows, cols)))
 
     def where(self, condition: Column | str) -> Self:
         """Keep the rows that satisfy a condition.
@@ -66,7 +73,25 @@ class ProjectedRows:
         """
         return self._then(lambda rows: rows.where(condition))
 
-    filter = where
+    def join(self, other: DataFrame, on: Any, how: str = "inner") -> Self:
+        """Join the rows with a batch DataFrame on their way to the sink.
+
+        Examples:
+            >>> names = spark.createDataFrame([("1", "Help")], "serviceId string, name string")
+            >>> kpis.join(names, on="serviceId", how="left").columns
+            ['serviceId', 'window', 'count', 'name']
+        """
+        if not isinstance(other, DataFrame) or other.isStreaming:
+            msg = (
+                "rows of a result are joined with a batch DataFrame; streams are joined before: "
+                "stream.join(other, on=..., within=...)"
+            )
+            raise DefinitionError(msg)
+        return self._then(lambda rows: rows.join(other, on, how))
+
+    @property
+    def _types(self) -> StructType:
+        return self.schema
 
     def _then(self, change: Callable[[DataFrame], DataFrame]) -> Self:
         before = self._shape

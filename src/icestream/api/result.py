@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from icestream.api.event_writer import built
-from icestream.api.events import Events, events_of, quoted
+from icestream.api.events import Events, events_of
 from icestream.api.projection import ProjectedRows
 from icestream.api.shared_plan import BuiltQuery, Statement, StreamInput, build
+from icestream.api.words import quoted
 from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError
 from icestream.operators.lifetimes.aggregate import LifetimeAggregate

@@ -51,6 +51,7 @@ class StreamInput:
     slack: Micros
     nulls: str
     name: str
+    idle: Micros | None = None
 
 
 @dataclass(frozen=True)
@@ -216,6 +217,7 @@ def sources_of(parts: Sequence[StreamInput]) -> tuple[Source, ...]:
             part.name if names.count(part.name) == 1 else f"{part.name} {number}",
             part.slack,
             part.nulls,
+            part.idle,
         )
         for number, part in enumerate(parts, start=1)
     )
@@ -224,7 +226,7 @@ def sources_of(parts: Sequence[StreamInput]) -> tuple[Source, ...]:
 def check_same_stream(parts: Sequence[StreamInput], others: Sequence[StreamInput]) -> None:
     """Refuse to share a plan between queries over different streams."""
     same = len(parts) == len(others) and all(
-        (a.time, a.slack, a.nulls) == (b.time, b.slack, b.nulls)
+        (a.time, a.slack, a.nulls, a.idle) == (b.time, b.slack, b.nulls, b.idle)
         and (a.frame is b.frame or a.frame.sameSemantics(b.frame))
         for a, b in zip(parts, others, strict=True)
     )

@@ -7,17 +7,17 @@ statement and refuses every query that cannot run, before it starts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
-from pyspark.sql.types import TimestampNTZType, TimestampType
+from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 
-from icestream.api.events import Events, events_of
+from icestream.api.events import Events, GroupedEvents, events_of
 from icestream.api.functions import AggregateExpression, as_column, count
 from icestream.api.result import Result
 from icestream.api.shared_plan import Statement, StreamInput, build, refusal
@@ -29,6 +29,7 @@ from icestream.api.updates import (
     key_names,
     latest_by,
 )
+from icestream.api.words import ColumnWords, spark_columns
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.core.units import parse_interval
@@ -62,6 +63,7 @@ def stream(
     *,
     nulls: str = "error",
     name: str = "stream",
+    idle: str | int | None = None,
 ) -> Stream:
     """Create a stream of events from a streaming DataFrame.
 
@@ -73,9 +75,12 @@ def stream(
             of a batch: give the slack if the query is also built from history.
         nulls: `error` to fail on events without a time, `drop` to ignore them.
         name: the name of the stream in messages and plans.
+        idle: how long the stream may be without events before it no longer holds back the watermark
+            of a query that reads other streams as well; by default it always does. Events that it
+            sends later, behind the watermark, are late.
 
     Examples:
-        >>> orders = ice.stream(df, time="timestamp", slack="5 seconds")
+        >>> orders = ice.stream(df, time="timestamp", slack="5 seconds", idle="1 minute")
         >>> orders.window("1 hour").count().columns
         ['window', 'count']
     """
@@ -88,7 +93,11 @@ def stream(
     if length < 0:
         msg = f"slack must not be negative; got {slack!r}"
         raise DefinitionError(msg)
-    return Stream((StreamInput(df, time, length, nulls, name),))
+    silent = None if idle is None else parse_interval(idle)
+    if silent is not None and silent <= 0:
+        msg = f"idle must be a positive interval; got {idle!r}"
+        raise DefinitionError(msg)
+    return Stream((StreamInput(df, time, length, nulls, name, silent),))
 
 
 def _watermark_delay(df: DataFrame, time: str) -> int:
@@ -118,7 +127,7 @@ def _check_time(df: DataFrame, time: str) -> None:
 
 
 @dataclass(frozen=True)
-class Stream:
+class Stream(ColumnWords):
     """Events with an event time.
 
     Examples:
@@ -126,7 +135,49 @@ class Stream:
         ['window', 'agent', 'count']
     """
 
+    _called: ClassVar[str] = "streams"
+    _instead: ClassVar[Mapping[str, str]] = {
+        "agg": "groupBy(...).agg(...), or window(...).agg(...)",
+        "orderBy": "events().groupBy('key').apply(lambda group: group.top(n, by=...))",
+        "limit": "events().groupBy('key').apply(lambda group: group.top(n, by=...))",
+        "withWatermark": "ice.stream(df, time=..., slack=...)",
+        "show": "writeStream.format('console').start() of a result",
+        "writeStream": "events().writeStream, or that of a result: window(...).agg(...)",
+    }
     _parts: tuple[StreamInput, ...]
+
+    @property
+    def columns(self) -> list[str]:
+        """Return the names of the columns.
+
+        Examples:
+            >>> calls.select("timestamp", "agent").columns
+            ['timestamp', 'agent']
+        """
+        return list(self._parts[0].frame.columns)
+
+    @property
+    def schema(self) -> StructType:
+        """Return the columns with their types.
+
+        Examples:
+            >>> calls.select("timestamp", "agent").schema.simpleString()
+            'struct<timestamp:timestamp,agent:string>'
+        """
+        return self._parts[0].frame.schema
+
+    @property
+    def _types(self) -> StructType:
+        return self.schema
+
+    def select(self, *cols: Column | str) -> Stream:
+        """Select columns, or expressions over them; the event time must stay.
+
+        Examples:
+            >>> calls.select("timestamp", "busyTime / 60 AS minutes").columns
+            ['timestamp', 'minutes']
+        """
+        return self._mapped(lambda frame: frame.select(*spark_columns(frame, cols)))
 
     def where(self, condition: Column | str) -> Stream:
         """Keep the events that satisfy a condition.
@@ -136,18 +187,22 @@ class Stream:
         """
         return self._mapped(lambda frame: frame.where(condition))
 
-    filter = where
-
-    def withColumn(self, colName: str, col: Column) -> Stream:
-        """Add a column, or replace the column of that name.
+    def withColumnRenamed(self, existing: str, new: str) -> Stream:
+        """Give a column another name; the event time keeps its meaning.
 
         Examples:
-            >>> from pyspark.sql import functions as F
-            >>> minutes = calls.withColumn("minutes", F.col("busyTime") / 60)
-            >>> minutes.window("1 day").agg(ice.sum("minutes")).columns
-            ['window', 'sum(minutes)']
+            >>> calls.withColumnRenamed("timestamp", "at").columns[0]
+            'at'
         """
-        return self._mapped(lambda frame: frame.withColumn(colName, col))
+        parts = [
+            replace(
+                part,
+                frame=part.frame.withColumnRenamed(existing, new),
+                time=new if part.time == existing else part.time,
+            )
+            for part in self._parts
+        ]
+        return Stream(tuple(parts))
 
     def union(self, other: Stream) -> Stream:
         """Return the events of both streams; the stream that lags behind sets the watermark.
@@ -266,6 +321,39 @@ class Stream:
             'busy'
         """
         return self.events().over(*features, partitionBy=partitionBy, range=range, rows=rows)
+
+    def join(
+        self, other: DataFrame | Stream | Events, on: Any, how: str = "inner", **more: Any
+    ) -> Any:
+        """Join with a batch DataFrame, as Spark does, or with the events of another stream.
+
+        A batch DataFrame adds its columns to every event, and the result is a stream. For streams
+        see `Events.join`; the result has events with lifetimes.
+
+        Examples:
+            >>> names = spark.createDataFrame([("a", "Ann")], "agent string, name string")
+            >>> calls.join(names, on="agent", how="left").columns[-1]
+            'name'
+        """
+        if isinstance(other, DataFrame):
+            if other.isStreaming or more:
+                msg = (
+                    "join takes a batch DataFrame with on= and how=; a streaming one becomes a "
+                    "stream first: ice.stream(df, time=...)"
+                )
+                raise DefinitionError(msg)
+            return self._mapped(lambda frame: frame.join(other, on, how))
+        events = other.events() if isinstance(other, Stream) else other
+        return self.events().join(events, on, how=how, **more)
+
+    def groupBy(self, *cols: str | Sequence[str]) -> GroupedEvents:
+        """Group all events so far by columns, for aggregates that grow with every event.
+
+        Examples:
+            >>> calls.groupBy("agent").agg(ice.count().alias("calls")).columns
+            ['agent', 'calls']
+        """
+        return self.events().forever().groupBy(*cols)
 
     def groupApply(
         self, keys: str | Sequence[str], apply: Callable[..., Events], *others: Events

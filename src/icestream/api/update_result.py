@@ -22,6 +22,7 @@ from pyspark.sql.types import StructField, StructType
 from icestream.api.projection import ProjectedRows
 from icestream.api.shared_plan import BuiltQuery, StreamInput, check_same_stream, sources_of
 from icestream.api.types import arrow_schema, arrow_type
+from icestream.api.words import quoted
 from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError
 from icestream.core.units import format_interval
@@ -174,9 +175,3 @@ def _projected(part: StreamInput, number: int, columns: pa.Schema, *beside: Colu
         )
         chosen.append(value.alias(column(place)))
     return part.frame.select(*chosen, *beside)
-
-
-def quoted(name: str) -> str:
-    """Return the name of a column of an update stream quoted for Spark."""
-    escaped = name.replace("`", "``")
-    return f"`{escaped}`"

@@ -18,7 +18,8 @@ from pyspark.sql import Column
 from icestream.api.functions import AggregateExpression
 from icestream.api.pre_queue import condition_of, frame_of
 from icestream.api.shared_plan import aggregate_of, answer_name, check_aggregates
-from icestream.api.update_result import UpdateResult, built, quoted
+from icestream.api.update_result import UpdateResult, built
+from icestream.api.words import quoted
 from icestream.operators.latest.step import UpdateStep
 from icestream.operators.latest.window_serving import WindowedBy
 from icestream.state.queue.windows.spec import UpdateWindows
@@ -81,8 +82,6 @@ class WindowAnswers(UpdateResult):
         checked.filters()
         over = replace(self._source, _windowed=checked)
         return WindowAnswers(built(over, [self._step]), over, self._step)
-
-    filter = where
 
     def apply(self, function: ArrowFunction, schema: str | pa.Schema) -> UpdateResult:
         """Apply an expensive step to the answers of many keys at once; see `LatestBy.apply`."""

@@ -11,17 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as sf
+from pyspark.sql.types import StructType
 
 from icestream.api.pre_queue import arriving, by_trust, condition_of, frame_of, moved, texts_of
 from icestream.api.shared_plan import StreamInput, refusal
-from icestream.api.update_result import UpdateResult, built, common_columns, quoted
+from icestream.api.update_result import UpdateResult, built, common_columns
 from icestream.api.update_windows import UpdateWindowed
+from icestream.api.words import ColumnWords, spark_columns
 from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
@@ -54,7 +55,7 @@ RowFunction = Callable[[dict[str, Any]], Mapping[str, Any] | None]
 
 
 @dataclass(frozen=True)
-class LatestBy:
+class LatestBy(ColumnWords):
     """A stream in which an event replaces the previous one of the same key.
 
     Examples:
@@ -64,6 +65,12 @@ class LatestBy:
         ['symbol']
     """
 
+    _called: ClassVar[str] = "update streams"
+    _instead: ClassVar[Mapping[str, str]] = {
+        "groupBy": "window(...).groupBy(...), or groupBy(...) of the stream before latestBy(...)",
+        "agg": "window(...).agg(...)",
+        "dropDuplicates": "nothing: an update replaces the previous one of its key",
+    }
     _parts: tuple[StreamInput, ...]
     _latest: Latest | None
     _budget: Micros | None = None
@@ -86,22 +93,19 @@ class LatestBy:
         text = condition_of(self._frame, condition)
         return self._behind(PreQueueFilter(self._pre_queue, text, self._zone))
 
-    filter = where
-
-    def withColumn(self, colName: str, col: Column) -> LatestBy:
-        """Add a column, or replace the column of that name; the key and the time must stay.
+    @property
+    def columns(self) -> list[str]:
+        """Return the names of the columns.
 
         Examples:
-            >>> from pyspark.sql import functions as sf
-            >>> half = calls.latestBy("symbol").withColumn("half", sf.col("price") / 2)
-            >>> half.apply(lambda rows: rows, "symbol string, half double").columns
-            ['symbol', 'half']
+            >>> calls.latestBy("symbol").select("timestamp", "symbol").columns
+            ['timestamp', 'symbol']
         """
-        if self._is_pushed:
-            return self._in_spark(lambda frame: frame.withColumn(colName, col), "withColumn")
-        names = self._frame.columns
-        others = [sf.col(quoted(name)) for name in names if name != colName]
-        return self.select(*others, col.alias(colName))
+        return list(self._frame.columns)
+
+    @property
+    def _types(self) -> StructType:
+        return self._frame.schema
 
     def select(self, *cols: Column | str) -> LatestBy:
         """Select columns, or expressions over them; the key and the time must stay.
@@ -112,7 +116,7 @@ class LatestBy:
             ['symbol', 'price']
         """
         if self._is_pushed:
-            return self._in_spark(lambda frame: frame.select(*cols), "select")
+            return self._in_spark(lambda frame: frame.select(*spark_columns(frame, cols)), "select")
         assert self._pre_queue is not None
         texts = texts_of(self._frame, cols)
         return self._behind(PreQueueMap(self._pre_queue, tuple(texts), self._zone))

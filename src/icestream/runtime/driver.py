@@ -38,6 +38,7 @@ from icestream.runtime.tables.layout import TableLayout
 from icestream.runtime.tables.sweep import sweep_table
 from icestream.runtime.version.bulk_files import BulkFiles
 from icestream.runtime.version.disk_use import DiskUse
+from icestream.runtime.version.idle_sources import IdleSources
 from icestream.runtime.version.lease import Lease
 from icestream.runtime.version.progress import Timer, progress_of
 from icestream.runtime.version.quotas import advised
@@ -142,6 +143,7 @@ class Driver(Generic[Batch_contra]):
         self._bulk_files = BulkFiles(files, executor.each)
         self._versions = VersionRetention(self.store, self._bulk_files, settings.keep)
         self._idle = IdleBatches(files, settings.root)
+        self._idle_sources = IdleSources(plan.sources, self._clock)
         self._lease = lease
         self._tables = tuple(tables)
         self._delivered: Micros | None = None
@@ -353,7 +355,9 @@ class Driver(Generic[Batch_contra]):
                 self._settled = True
                 return None
             seen = self._seen(before, parcels)
-            reached = max(self._plan.watermark(watermark, seen), flush)
+            arrived = {number for each in parcels for number in each.report.seen}
+            passed = self._idle_sources.passed(seen, arrived)
+            reached = max(self._plan.watermark(watermark, passed), flush)
             made = self._work.run(context, self._executor, parcels, seen, reached)
             timer.note("component")
             disk = self._disk_use(parcels, made.reports)
@@ -391,6 +395,7 @@ class Driver(Generic[Batch_contra]):
             disk=(disk, self._settings.disk),
             jobs=self._plan.jobs,
             requests=requests,
+            idle_sources=self._idle_sources.names,
         )
         return self._delivery(commit, again=False, progress=progress)
 

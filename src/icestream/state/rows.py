@@ -206,7 +206,7 @@ class RowCodec:
         if node.children:
             children = [self._take(child, fixed, parts, has_nulls) for child in node.children]
             if not pa.types.is_struct(node.kind):
-                return _unpacked(*children, node.kind, valid)
+                return _unpacked(children[0], children[1], node.kind, valid)
             mask = None if valid is None or valid.all() else pa.array(~valid)
             return pa.StructArray.from_arrays(children, fields=list(node.kind), mask=mask)
         if not node.units:

@@ -282,7 +282,7 @@ class _Building:
         places = [self._identified(each, node.before) for each in self._ungrouped(node.before)]
         sets: dict[tuple[tuple[str, ...], bool], list[Feature]] = {}
         for feature in node.features:
-            sets.setdefault((feature.keys, feature.frame.range is None), []).append(feature)
+            sets.setdefault((feature.keys, feature.frame.peers), []).append(feature)
         found = [self._features(chosen, places) for chosen in sets.values()]
         component, event = self._new_component(), tuple(each.name for each in EVENT_FIELDS)
         first = len(self.edges)

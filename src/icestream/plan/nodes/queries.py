@@ -66,6 +66,8 @@ class Source:
     slack: Micros
     #: `error` or `drop`: what happens to events without a time
     nulls: str = "error"
+    #: time without events after which it no longer holds back the watermark; None for never
+    idle: Micros | None = None
 
 
 class Computation(Protocol):

@@ -42,6 +42,7 @@ def progress_of(
     disk: tuple[DiskUse, int | None],
     jobs: int,
     requests: Mapping[str, int],
+    idle_sources: Sequence[str],
 ) -> dict[str, Any]:
     """Return the progress of a committed version, with the storage `requests` of the driver."""
     reports = made.reports
@@ -56,6 +57,7 @@ def progress_of(
         "icestream": {
             "watermark": commit.watermark,
             "lateEvents": commit.totals["late"],
+            "idleSources": idle_sources,
             "eventsWithoutTime": commit.totals["without_time"],
             "badRows": commit.totals.get("bad_rows", 0),
             "entries": total(parcels, "entries"),

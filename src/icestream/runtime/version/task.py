@@ -81,9 +81,9 @@ class ShardReport:
         """Yield the paths of all durable files, in the checkpoint at `root`."""
         for _, info in self.segments:
             yield f"{root}/{SEGMENTS}/{info.name}"
-        for info in (self.result, self.refused):
-            if info is not None:
-                yield f"{root}/{RESULTS}/{info.name}"
+        for rows in (self.result, self.refused):
+            if rows is not None:
+                yield f"{root}/{RESULTS}/{rows.name}"
         for other in self.others:
             yield from other.written(root)
 

@@ -45,8 +45,6 @@ from icestream.runtime.work.dataflow.ingest import DataflowIngest
 from icestream.runtime.work.dataflow.memory_use import MemoryUse
 from icestream.runtime.work.dataflow.spilling import JoinDecisions, by_join, decided, joins_report
 from icestream.state.files import Files, LocalFiles
-from icestream.state.groups.cold.targets import SubQueryLoad, Targets, targets
-from icestream.state.groups.store import HEAP
 from icestream.state.versions.commits import BEHIND, latest_of
 
 #: minimum bytes of one shard of a component, and of each grouping in it with state
@@ -64,8 +62,6 @@ class ComponentShard:
 
     plan: Dataflow
     component: int
-    #: bytes that each store must evict
-    targets: Mapping[str, int]
     version: int
     #: the latest time of an event
     now: Micros
@@ -90,7 +86,7 @@ class ComponentShard:
             return ComponentOperator(spec, space, joins, self.version, self.now)
         if spec.sole is not None:
             return SoleStepComponent(spec, space, spec.sole.opened(space))
-        stores = ShardStores(spec.groupings, space, self.plan.cold, self.targets)
+        stores = ShardStores(spec.groupings, space, self.plan.cold)
         return ComponentOperator(spec, space, stores, self.version, self.now)
 
     def inputs(self, reader: ParcelReader, shard: int) -> Parcels:
@@ -228,17 +224,14 @@ class DataflowWork:
         now: Micros,
     ) -> list[ShardTask]:
         """Return the tasks of a component, one for each shard."""
-        before, shards, specs = context.before, context.shards, self._plan.specs
-        targets = Targets.from_json(before.decisions["targets"]) if before else Targets({})
+        shards, specs = context.shards, self._plan.specs
         first, lifetimes = component * shards, len(specs[component].lifetimes)
         ordinal = context.first_ordinal + shards * sum(
             len(spec.lifetimes) for spec in specs[:component]
         )
         return [
             context.task(
-                work=ComponentShard(
-                    self._plan, component, targets.of(shard), context.version, now, orders
-                ),
+                work=ComponentShard(self._plan, component, context.version, now, orders),
                 shard=shard,
                 watermark=watermark,
                 first_ordinal=ordinal + (shard - first) * lifetimes,
@@ -281,11 +274,9 @@ class DataflowWork:
         fusion: RunningFusion,
     ) -> VersionResult:
         """Return the results of the shards, and their next instructions."""
-        targets = self._targets(reports, context.budget)
         holdings = MemoryUse.after(_holdings(context), reports, shares)
         rows = self._rows(reports, context.shards)
         decisions: dict[str, Any] = {
-            "targets": targets.to_json(),
             "holdings": holdings.to_json(),
             "fusion": fusion.after(self._plan.graph, rows).to_json(),
         }
@@ -377,22 +368,6 @@ class DataflowWork:
         """Return the instant up to which the input of a component is complete."""
         origins = [e.origin for e in self._plan.edges if e.target == component]
         return min((complete[each] for each in origins if each is not None), default=reached)
-
-    def _targets(self, reports: Sequence[ShardReport], budget: int) -> Targets:
-        """Return how much the stores of all shards must evict in the next version."""
-        loads = [
-            replace(SubQueryLoad.from_json(each), shard=report.shard)
-            for report in reports
-            for each in report.statistics["loads"]
-        ]
-        policy = self._plan.cold.policy
-        return targets(
-            loads,
-            int(HEAP * budget),
-            threshold=policy.threshold,
-            free=policy.free,
-            rule=policy.targets,
-        )
 
     def _sends(self, context: VersionContext, files: Files) -> ChangeTargets:
         targets = tuple(edge.target for edge in self._plan.edges)

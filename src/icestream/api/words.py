@@ -1,0 +1,152 @@
+"""The words of PySpark's DataFrames that streams, events, updates and results have in common.
+
+Idea: everything that has columns can `select`; the other words about columns follow from that, so
+that they mean the same everywhere. Columns are SQL text or Spark's columns. A word that a class
+does not have names the one to use.
+
+Invariant: the same words give the same columns on every class
+(`test_every_class_has_the_same_words`).
+"""
+
+# The names are those of PySpark's DataFrames.
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql.types import StructType
+
+from icestream.api.hints import no_attribute
+from icestream.core.errors import DefinitionError
+
+
+class ColumnWords:
+    """Columns that can be selected."""
+
+    #: what the class is called in messages, and what to use instead of words that it does not have
+    _called: ClassVar[str]
+    _instead: ClassVar[Mapping[str, str]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        """Say what to use instead of a method that there is not."""
+        raise AttributeError(no_attribute(self._called, name, self._instead, self))
+
+    @property
+    @abstractmethod
+    def columns(self) -> list[str]:
+        """Return the names of the columns."""
+
+    @property
+    @abstractmethod
+    def _types(self) -> StructType:
+        """Return the columns with their types."""
+
+    @abstractmethod
+    def select(self, *cols: Column | str) -> Self:
+        """Select columns, or expressions over them."""
+
+    @abstractmethod
+    def where(self, condition: Column | str) -> Self:
+        """Keep what satisfies a condition."""
+
+    def printSchema(self) -> None:
+        """Print the columns with their types.
+
+        Examples:
+            >>> kpis.select("serviceId").printSchema()
+            root
+             |-- serviceId: string (nullable = true)
+        """
+        print(self._types.treeString())
+
+    def filter(self, condition: Column | str) -> Self:
+        """Keep what satisfies a condition: SQL text or a column, as `where` does.
+
+        Examples:
+            >>> busy = kpis.filter("count > 100")
+        """
+        return self.where(condition)
+
+    def selectExpr(self, *expr: str) -> Self:
+        """Select expressions in SQL.
+
+        Examples:
+            >>> kpis.selectExpr("serviceId", "count * 2 AS twice").columns
+            ['serviceId', 'twice']
+        """
+        return self.select(*expr)
+
+    def withColumn(self, colName: str, col: Column | str) -> Self:
+        """Add a column, or replace the column of that name: SQL text or a column.
+
+        Examples:
+            >>> from pyspark.sql import functions as F
+            >>> calls.withColumn("minutes", F.col("busyTime") / 60).columns[-1]
+            'minutes'
+            >>> events.select("agent", "busyTime").withColumn("minutes", "busyTime / 60").columns
+            ['agent', 'busyTime', 'minutes']
+        """
+        return self.withColumns({colName: col})
+
+    def withColumns(self, colsMap: Mapping[str, Column | str]) -> Self:
+        """Add columns, or replace columns of those names.
+
+        Examples:
+            >>> kpis.withColumns({"twice": "count * 2"}).columns
+            ['window', 'serviceId', 'count', 'twice']
+        """
+        names = dict.fromkeys([*self.columns, *colsMap])
+        return self.select(
+            *(_named(colsMap[name], name) if name in colsMap else quoted(name) for name in names)
+        )
+
+    def withColumnRenamed(self, existing: str, new: str) -> Self:
+        """Give a column another name; without that column, nothing changes, as in PySpark.
+
+        Examples:
+            >>> kpis.withColumnRenamed("count", "calls").columns
+            ['window', 'serviceId', 'calls']
+        """
+        names = self.columns
+        return self.select(
+            *(_named(quoted(name), new) if name == existing else quoted(name) for name in names)
+        )
+
+    def drop(self, *cols: str) -> Self:
+        """Leave columns out; names that do not exist are ignored, as in PySpark.
+
+        Examples:
+            >>> kpis.drop("window").columns
+            ['serviceId', 'count']
+        """
+        left = [quoted(name) for name in self.columns if name not in cols]
+        if not left:
+            msg = f"drop({', '.join(map(repr, cols))}) leaves no column"
+            raise DefinitionError(msg)
+        return self.select(*left)
+
+
+def spark_columns(frame: DataFrame, cols: Sequence[Column | str]) -> list[Column]:
+    """Return the columns of a word as Spark's: names as they are, other text as SQL."""
+    return [
+        each
+        if not isinstance(each, str)
+        else sf.col(quoted(each))
+        if each in frame.columns
+        else sf.expr(each)
+        for each in cols
+    ]
+
+
+def quoted(name: str) -> str:
+    """Return the name of a column quoted for SQL."""
+    escaped = name.replace("`", "``")
+    return f"`{escaped}`"
+
+
+def _named(col: Column | str, name: str) -> Column | str:
+    return f"({col}) AS {quoted(name)}" if isinstance(col, str) else col.alias(name)
