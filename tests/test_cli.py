@@ -181,7 +181,16 @@ def test_doctor_reports_as_json(runner: CliRunner, healthy_machine: Path) -> Non
     assert result.exit_code == 0
     findings = json.loads(result.stdout)["findings"]
     names = [finding["name"] for finding in findings]
-    assert names == ["python", "spark", "java", "cores", "memory", "disk space", "disk speed"]
+    assert names == [
+        "python",
+        "spark",
+        "java",
+        "cores",
+        "memory",
+        "process",
+        "disk space",
+        "disk speed",
+    ]
     assert findings[-1]["values"]["bytes per second"] > 0
 
 

@@ -99,7 +99,10 @@ def quarters(run: dict[str, Any], constants: dict[str, int]) -> list[float]:
     port = free_port()
     with tempfile.TemporaryDirectory() as checkpoints:
         tables = prepared(run, constants, ENDLESS, port, checkpoints)
-        columns, query = SCAN if run["kind"] == "scan" else (result_columns(run), hop(run))
+        if run["kind"] == "query":
+            columns, query = run["columns"], run["query"]
+        else:
+            columns, query = SCAN if run["kind"] == "scan" else (result_columns(run), hop(run))
         tables.execute_sql(
             f"CREATE TEMPORARY TABLE nowhere ({columns}) WITH ('connector' = 'blackhole')"
         )

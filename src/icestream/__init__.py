@@ -76,7 +76,6 @@ if TYPE_CHECKING:
     from icestream.api.state import read_state, write_state
     from icestream.api.stream import Stream, Windowed, rows, stream
     from icestream.api.writer import StreamWriter, start
-    from icestream.operators.dataflow.stores import ColdOptions
     from icestream.operators.object_aggregates.user_aggregates import UserAggregate
     from icestream.operators.process.declarations import (
         ListState,
@@ -113,7 +112,6 @@ _HOMES = {
     "icestream.api.state": "read_state write_state",
     "icestream.api.stream": "Stream Windowed rows stream",
     "icestream.api.writer": "StreamWriter start",
-    "icestream.operators.dataflow.stores": "ColdOptions",
     "icestream.operators.object_aggregates.user_aggregates": "UserAggregate",
     "icestream.operators.process.declarations": (
         "ListState MapState ObjectState TableState ValueState pickled"
@@ -129,7 +127,6 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
-    "ColdOptions",
     "Events",
     "JobStatistics",
     "JobWindow",

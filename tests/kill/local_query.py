@@ -99,7 +99,8 @@ def run(folder: str, sink: str, store: Store) -> None:
     layout = table.layout
     count = 0
     for path in layout.files.walk(layout.folder):
-        if path.endswith(".parquet"):
+        # Delta has summaries of its log in Parquet
+        if path.endswith(".parquet") and not path.startswith("_"):
             with OpenTableFile(layout.files, f"{layout.folder}/{path}") as file:
                 count += pq.read_metadata(file).num_rows
     with open(f"{folder}/seen.json", "w", encoding="utf-8") as seen:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints, Slots
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
-from icestream.state.groups.spec import GroupRows, Groups, Synopsis
+from icestream.state.groups.spec import GroupRows, Groups, Synopsis, Wanted
 
 
 class PlainGroups(Groups):
@@ -67,8 +67,9 @@ class PlainGroups(Groups):
     def portions(self, slots: Slots, synopses: Sequence[int] = ()) -> Iterator[Slots]:
         """Yield a few groups at a time, to test that callers handle portions."""
         del synopses
-        for first in range(0, len(slots), 3):
-            yield slots[first : first + 3]
+        some = 1 if self._piece_rows else 3
+        for first in range(0, len(slots), some):
+            yield slots[first : first + some]
 
     def read(self, synopsis: int, slots: Slots) -> GroupRows:
         """Return the rows of distinct groups."""
@@ -82,12 +83,20 @@ class PlainGroups(Groups):
             np.array(owners, dtype=np.int64), pa.RecordBatch.from_pylist(rows, schema=schema)
         )
 
-    def read_pieces(self, synopsis: int, slots: Slots) -> Iterator[GroupRows]:
+    def fits(self, synopsis: int, slots: Slots) -> bool:
+        """Return whether no group has more rows than a piece."""
+        most = self._piece_rows
+        return not most or all(len(self._rows[slot][synopsis]) <= most for slot in slots.tolist())
+
+    def read_pieces(
+        self, synopsis: int, slots: Slots, wanted: Wanted | None = None
+    ) -> Iterator[GroupRows]:
         """Yield a few rows at a time, to test that callers handle pieces."""
         found = self.read(synopsis, slots)
         some = self._piece_rows or max(1, found.rows.num_rows)
-        for first in range(0, found.rows.num_rows, some):
-            yield GroupRows(found.owners[first : first + some], found.rows.slice(first, some))
+        for number, first in enumerate(range(0, found.rows.num_rows, some)):
+            if wanted is None or wanted(number):
+                yield GroupRows(found.owners[first : first + some], found.rows.slice(first, some))
 
     def read_best(self, synopsis: int, slots: Slots, counts: Ints) -> GroupRows:
         """Return the best rows of each group, and no others."""

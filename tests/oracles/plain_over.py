@@ -1,11 +1,12 @@
 """Features over frames, and events that meet them: the obvious versions.
 
-Idea: every event is kept for ever. When it is final, each of its frames is found among all events of
-its group, and its aggregates are computed from the list of their values.
+Idea: every event is kept for ever. When it is final, each of its frames is found among all events
+of its group, and its aggregates are computed from the list of their values.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -78,20 +79,20 @@ class PlainFrames(PlainStep):
         """Compute the features of a spec."""
         super().__init__()
         self._spec = spec
+        #: final events of each group in their order
+        self._groups: dict[tuple[int, int], list[_Event]] = defaultdict(list)
 
     def run(self, inputs: ChangeInputs, watermark: Micros) -> Iterator[pa.RecordBatch]:
         """Yield the features of the events that are final."""
         self._take(inputs, self._spec.edges)
         final = self._final(watermark)
+        for each in final:
+            self._groups[each.group].append(each)
         rows = [[*each.event, *self._answers(each)] for each in final]
         yield _changes(rows, [each.time for each in final], final, self._spec.result)
 
     def _answers(self, event: _Event) -> list[Any]:
-        group = sorted(
-            (each for each in self._events if each.group == event.group),
-            key=lambda each: each.order,
-        )
-        answers = []
+        group, answers = self._groups[event.group], []
         for frame, aggregates in self._spec.frames:
             inside = _inside(frame, event, group)
             answers += [_answer(each, inside) for each in aggregates]
@@ -131,13 +132,15 @@ def plain_step(spec: EventFramesSpec | GatherSpec) -> PlainFrames | PlainGather:
 
 
 def _inside(frame: Frame, event: _Event, group: list[_Event]) -> list[_Event]:
-    before = [each for each in group if each.order <= event.order]
+    here = bisect_right(group, event.order, key=lambda each: each.order)
     if frame.rows is not None:
-        return before[-frame.rows :]
+        return group[max(0, here - frame.rows) : here]
     assert frame.range is not None
+    first = event.time - frame.range
     if not frame.peers:
-        return [each for each in before if each.time > event.time - frame.range]
-    return [each for each in group if event.time - frame.range <= each.time <= event.time]
+        return group[bisect_right(group, first, key=lambda each: each.time) : here]
+    last = bisect_right(group, event.time, key=lambda each: each.time)
+    return group[bisect_left(group, first, key=lambda each: each.time) : last]
 
 
 def _answer(aggregate: Aggregate, events: list[_Event]) -> Any:

@@ -12,6 +12,8 @@ import pytest
 from bench.cold.cold_zipf import COLUMNS, as_batch, flow_of
 from icestream.core.arrays import Ints
 from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.process.operator import UserDefined
+from icestream.operators.process.per_group import StatefulProcessor
 from icestream.runtime.local import LocalExecutor
 from icestream.runtime.version.task import ShardReport, ShardTask
 from icestream.runtime.work.dataflow.memory_use import MemoryUse
@@ -219,3 +221,63 @@ def test_bounded_one_group_of_many_times_the_budget(tmp_path: Path, kind: str) -
     expected = np.zeros_like(found)
     expected[7] = (values == 7).sum() if kind == "join" else 0
     assert found.tolist() == expected.tolist()
+
+
+class Remembering(StatefulProcessor):
+    """Appends to a list, and adds it up when it is asked."""
+
+    output = "key long, total long"
+
+    def init(self, handle: Any) -> None:
+        """Declare the list."""
+        self.values = handle.getListState("values", "value long")
+
+    def handleInputRows(self, key: Any, rows: Any, timers: Any) -> Any:  # noqa: N802
+        """Add up the list, and append."""
+        del timers
+        total = sum(value for (value,) in self.values.get()) if any(rows["asks"]) else None
+        self.values.appendList([(value,) for value in rows["value"]])
+        return None if total is None else [{"key": key[0], "total": total}]
+
+
+@pytest.mark.parametrize("kind", ["aggregate", "list"])
+@pytest.mark.parametrize("times", [3, pytest.param(50, marks=pytest.mark.slow)])
+def test_bounded_aggregates_and_lists_of_one_large_group(
+    tmp_path: Path, kind: str, times: int
+) -> None:
+    budget, size, dice = 256 << 10, 4_000, np.random.default_rng(5)
+    events, length = PlanStream.of(COLUMNS), 1000 * SECOND
+    if kind == "list":
+        keys = pa.schema([COLUMNS.field("key")])
+        operator = UserDefined(Remembering(), keys, COLUMNS)
+        made = events.apply(["key"], lambda group: group.through(operator, "list", grows=True))
+    else:
+        functions = (Aggregate("sum", "value", "total"), Aggregate("max", "value", "most"))
+        made = events.window(length).apply(["key"], lambda group: group.agg(*functions))
+    flow = dataflow(made, "append", columns=(COLUMNS,), slack=0)
+    # an event has nine words, a value of a list two
+    count = times * budget // (72 if kind == "aggregate" else 16) // size * size
+    values, tables = dice.integers(0, 1 << 40, count), []
+    with small_sizes(quota=budget, chunk=4096, snapshot=16):
+        query = open_dataflow(flow, tmp_path, budget=budget, shards=1)
+        for first in range(0, count, size):
+            some, instants = values[first : first + size], np.arange(first, first + size)
+            asks = instants == count - 1
+            zeros = np.zeros(size, dtype=np.int64)
+            batch = as_batch(instants, zeros, some, asks, flow.batch_schema)
+            (delivery,) = query.driver.batch(query.next_batch, [[batch]])
+            assert delivery.progress["icestream"]["peakMemoryBytes"] <= budget
+            tables.append(query.rows([delivery]))
+        tables.append(query.flush())
+    found = pa.concat_tables(tables)
+    if kind == "list":
+        assert found.column("total").to_pylist() == [int(values[:-size].sum())]
+        return
+    starts = found.column("lifetime").combine_chunks().field("start").cast(pa.int64()).to_numpy()
+    order = np.argsort(starts)
+    totals = found.column("total").to_numpy()[order]
+    most = found.column("most").to_numpy()[order]
+    sums = np.cumsum(values)
+    assert totals.tolist() == [*sums.tolist(), *(sums[-1] - sums[:-1]).tolist()]
+    later = np.maximum.accumulate(values[::-1])[::-1]
+    assert most.tolist() == [*np.maximum.accumulate(values).tolist(), *later[1:].tolist()]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +18,20 @@ from icestream.operators.process.declarations import ObjectState
 from icestream.operators.process.per_group import StatefulProcessor
 from icestream.plan.events.queries import compiled
 from icestream.plan.nodes.events import FromSource
-from icestream.plan.nodes.queries import Source
-from tests.fixtures.checkpoints import KINDS, opened
+from icestream.plan.nodes.queries import Computation, Source
+from icestream.runtime.local import LocalQuery
+from icestream.runtime.version.settings import Settings
+from icestream.state.files import NewFile
+from tests.fixtures import dataflow_plans
+from tests.fixtures.checkpoints import KINDS
 from tests.fixtures.checkpoints import events as events_of_kind
-from tests.fixtures.plans import INSTANT
+from tests.fixtures.plans import INSTANT, QuickFiles
 from tests.suites.dataflow_conformance import open_dataflow
 
 #: bytes that memory and log may have beyond three times what is live
 CONSTANT = 3 << 20
-#: the same for a kind of state with wide rows, in two shards, with its arenas
-CHURN_CONSTANT = 14 << 20
-#: groups of update windows are never forgotten
-KEYS_OF = {"update windows": 12}
+#: the same where all of the arena and all other files of the checkpoint are counted
+CHURN_CONSTANT = 4 << 20
 EVENTS = pa.schema(
     [("key", pa.int64()), ("kind", pa.int64()), ("since", INSTANT), ("value", pa.int64())]
 )
@@ -64,19 +67,6 @@ def held(flow: Any, folder: Path, batches: Iterator[pa.RecordBatch], budget: int
         (delivery,) = query.driver.batch(number, [[batch]])
         memory = delivery.progress["icestream"]["coldState"]["resident_bytes"]
         found.append(memory + files_of(folder / "checkpoint"))
-    return found
-
-
-def churn(kind: str, folder: Path, versions: int) -> list[int]:
-    """Run a kind of state over keys that come and go; return what it holds after each version.
-
-    These are the bytes of the checkpoint and of the arenas, kept versions included.
-    """
-    query, found = opened(kind, str(folder), keep=2), []
-    for version in range(versions):
-        query.feed(events_of_kind(query.plan, version, 1000, KEYS_OF.get(kind, 5000)))
-        found.append(files_of(folder))
-    query.close()
     return found
 
 
@@ -214,18 +204,132 @@ def test_bounded_user_state_that_is_only_written(tmp_path: Path, kind: str) -> N
     assert max(found) < 50 * 10 * 8 * 8 * 3 + CONSTANT
 
 
-@pytest.mark.parametrize("kind", ["pairs", "processors"])
-def test_bounded_state_under_churn(tmp_path: Path, kind: str) -> None:
-    found = churn(kind, tmp_path, 90)
-    assert max(found[45:]) < 1.25 * max(found[:45]) + (1 << 20)
+@dataclass(frozen=True)
+class Churned:
+    """A kind of state over keys that come and go, and how large what is live of it is."""
+
+    plan: Callable[[], Computation]
+    #: how long an event may change answers; None if only the newest of each key may, for ever
+    lasts: int | None
+    #: encoded bytes of the rows that an event becomes, each with the identity of its group
+    event: int
+    #: encoded bytes of what there is once for each group: running row, entry, timers
+    group: int
+    keys: int = 10_000
+
+
+#: what an event and a group become: the words of their rows, and an identity of 16 bytes for each
+CHURNED = {
+    "windows": Churned(KINDS["windows"].plan, 20, 208, 752),
+    "tumbling": Churned(KINDS["tumbling"].plan, 10, 48, 80),
+    "events": Churned(KINDS["events"].plan, 20, 24 + 24, 40),
+    "objects": Churned(KINDS["objects"].plan, 20, 40, 0),
+    "rows": Churned(KINDS["rows"].plan, None, 3 * 64, 120),
+    "ranges": Churned(KINDS["ranges"].plan, 9, 56, 104),
+    "sessions": Churned(KINDS["sessions"].plan, 4, 72, 0),
+    "groups": Churned(KINDS["groups"].plan, None, 72, 160),
+    "pairs": Churned(KINDS["pairs"].plan, 6, 2 * 72, 448),
+    "best": Churned(KINDS["best"].plan, 6, 80 + 72, 256),
+    "difference": Churned(dataflow_plans.difference, 4, 72, 256),
+    "nested": Churned(dataflow_plans.nested, 9, 2 * 80 + 80 + 72, 2 * 256),
+    "processors": Churned(KINDS["processors"].plan, 3, 136, 448),
+    "jobs": Churned(KINDS["jobs"].plan, 20, 4 * 72, 160),
+    "fetching": Churned(dataflow_plans.join_within, 4, 72, 448),
+    "joins": Churned(KINDS["joins"].plan, 60, 72, 40),
+    "updates": Churned(KINDS["updates"].plan, None, 40, 64),
+    "update joins": Churned(KINDS["update joins"].plan, 8, 48, 64),
+    # groups of update windows are never forgotten
+    "update windows": Churned(KINDS["update windows"].plan, 8, 48, 64, keys=12),
+}
+
+
+class CountingFiles(QuickFiles):
+    """Counts the bytes that are written to segments."""
+
+    written = 0
+
+    def create(self, path: str) -> NewFile:
+        """Create a file whose bytes are counted if it is a segment."""
+        file = super().create(path)
+        write = file.write
+
+        def counted(data: Any) -> None:
+            self.written += memoryview(data).nbytes
+            write(data)
+
+        if "/segments/" in path:
+            file.write = counted  # type: ignore[method-assign]
+        return file
+
+
+@dataclass(frozen=True)
+class Held:
+    """Bytes after a version."""
+
+    #: of the arena and other local files, of live segments, and of all else but results
+    memory: int
+    log: int
+    rest: int
+    #: of live rows
+    live: int
+    #: written to segments so far, and of the rows that came
+    written: int
+    came: int
+
+
+def churn(kind: str, folder: Path, versions: int, count: int) -> Iterator[Held]:
+    """Run a kind of state over keys that come and go; yield what it holds after each version."""
+    churned, files = CHURNED[kind], CountingFiles()
+    root = folder / "checkpoint"
+    settings = Settings(str(root), str(folder / "local"), budget=48 << 20, shards=1)
+    query = LocalQuery(churned.plan(), settings, files)
+    times, keys, came, seen = [np.empty(0, np.int64)], [np.empty(0, np.int64)], 0, set[int]()
+    for version in range(versions):
+        splits = events_of_kind(query.plan, version, count, churned.keys)
+        for (batch,) in splits:
+            times.append(np.asarray(batch.column(0)).astype(np.int64))
+            numbers = [each for each in batch.columns[2:] if each.type == pa.int64()]
+            keys.append(np.asarray(numbers[0]))
+            came += batch.num_rows * churned.event
+        (delivery,) = query.driver.batch(version, splits)
+        facts = delivery.progress["icestream"]
+        if churned.lasts is None:
+            seen.update(keys.pop().tolist())
+            live = len(seen) * (churned.event + churned.group)
+        else:
+            times, keys = ([np.concatenate(each[-40:])] for each in (times, keys))
+            alive = times[0] + churned.lasts * SECOND > facts["watermark"]
+            times, keys = ([each[0][alive]] for each in (times, keys))
+            live = alive.sum() * churned.event + len(np.unique(keys[0])) * churned.group
+        yield Held(
+            files_of(folder / "local"),
+            facts["logBytes"],
+            files_of(root) - files_of(root / "segments") - files_of(root / "results"),
+            int(live),
+            files.written,
+            came,
+        )
+    query.close()
+
+
+def judged(found: Sequence[Held]) -> None:
+    """Assert that memory and log follow what is live, and that little is written."""
+    for held in found[len(found) // 4 :]:
+        assert held.memory + held.log + held.rest < 3 * held.live + CHURN_CONSTANT, held
+    last = found[-1]
+    assert last.written < 4 * last.came + CHURN_CONSTANT, last
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("kind", CHURNED)
+def test_bounded_every_kind_of_state_follows_what_is_live(tmp_path: Path, kind: str) -> None:
+    judged(list(churn(kind, tmp_path, 150, 400)))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", CHURNED)
 def test_bounded_every_kind_of_state_under_churn(tmp_path: Path, kind: str) -> None:
-    versions = 2000
-    found = churn(kind, tmp_path, versions)
-    # what arrived in 64 seconds, and may still change an answer, is at most this
-    live = 8 * 132_000
-    assert max(found) < 3 * live + CHURN_CONSTANT
-    assert max(found[versions // 2 :]) < 1.25 * max(found[: versions // 2]) + (1 << 20)
+    found = list(churn(kind, tmp_path, 2000, 1000))
+    judged(found)
+    ends = max(each.memory + each.log for each in found[1000:])
+    assert ends < 1.25 * max(each.memory + each.log for each in found[:1000]) + (1 << 20)

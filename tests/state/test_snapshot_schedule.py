@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from icestream.state.snapshot_schedule import AFTER, AT_LATEST, SnapshotSchedule, in_step
+from icestream.state.snapshot_schedule import AFTER, AT_LATEST, SLACK, SnapshotSchedule, in_step
 
 
 def versions_until_due(logged: int, size: int) -> int:
@@ -22,6 +22,9 @@ def test_bounded_versions_between_snapshots() -> None:
     assert versions_until_due(logged=1000, size=10) == AFTER
     assert versions_until_due(logged=10, size=10 * 50) == 50
     assert versions_until_due(logged=0, size=10) == AT_LATEST
+    # what is logged beyond a snapshot is limited
+    assert versions_until_due(logged=SLACK // 4, size=SLACK) == 8
+    assert versions_until_due(logged=2 * SLACK, size=10) == 1
 
 
 def test_a_restored_count_goes_on() -> None:

@@ -19,7 +19,8 @@ DataFrame. Icestream adds `memory`, `shards` and `parallelism`, and these option
 - `storage.*`: options of the object store: `storage.endpoint`, `storage.region` and all others that
   obstore has; `storage.cache`, the bytes of copies on the local disk of each host.
 - `compression.log`: `lz4` or `zstd`, for segments of the log.
-- `cold.classifier`: which groups are evicted first: `clock`, `lfu`, `plain-lfu` or `smoothing`.
+- `cold.classifier`: which groups are evicted first: `clock`, `lfu`, `plain-lfu` or `smoothing`;
+  `cold.classifier.groups-1`: the same for one sub-query, by its number in its component.
 - `cold.targets`: how evictions are divided among sub-queries: `proportional` or `benefit`.
 - `durability`: for groups of events: `log` (the default) writes every batch to the log; `evict`
   writes only evicted state, and a restart replays the source.
@@ -126,8 +127,9 @@ _OWN_OPTIONS = (
     "ticker",
     "ui",
 )
-#: start of the options of an object store
+#: start of the options of an object store, and of those of the classifier of one sub-query
 _STORAGE = "storage."
+_CLASSIFIER = "cold.classifier."
 #: environment variable with the default of `option("ui", ...)`
 SHOWN = "ICESTREAM_UI"
 _TRIGGERS = ("processingTime", "availableNow", "once")
@@ -713,7 +715,13 @@ class StreamWriter:
         """Return the options for cold state."""
         durability: Any = self._options.get("durability", "log")
         rule: Any = self._options.get("cold.targets", "proportional")
-        policy = Policy(classifier=self._options.get("cold.classifier", "clock"), targets=rule)
+        single = {
+            name.removeprefix(_CLASSIFIER): choice
+            for name, choice in self._options.items()
+            if name.startswith(_CLASSIFIER)
+        }
+        usual = self._options.get("cold.classifier", "clock")
+        policy = Policy(classifier=usual, classifiers=single, targets=rule)
         return ColdOptions(StoreOptions(durability=durability), policy)
 
     def _executor(self, events: DataFrame, files: Files, settings: Settings) -> Executor[DataFrame]:
@@ -1021,7 +1029,7 @@ def _location(chosen: str) -> str:
 
 def _is_own(option: str) -> bool:
     """Return whether an option is not one of the sink."""
-    return option in _OWN_OPTIONS or option.startswith(_STORAGE)
+    return option in _OWN_OPTIONS or option.startswith((_STORAGE, _CLASSIFIER))
 
 
 def _for_spark(location: str) -> str:

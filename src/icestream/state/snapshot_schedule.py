@@ -1,12 +1,13 @@
 """When a shard writes a snapshot of its state.
 
-Idea: a snapshot bounds what a restore has to read. It is due after some versions once it costs no
-more than what was logged since the last one, and after many versions in any case. The count is in
-the header of the arena, so that every task of a shard continues it.
+Idea: a snapshot bounds what a restore has to read, and what is dead on the log until then. It is
+due after some versions once it costs no more than what was logged since the last one; at once if
+that is a megabyte more; and after many versions in any case. The count is in the header of the
+arena, so that every task of a shard continues it.
 
 Invariants:
-1. Between two snapshots are at least `AFTER` versions and at most `AT_LATEST`
-   (`test_bounded_versions_between_snapshots`).
+1. Between two snapshots are at most `AT_LATEST` versions, and at least `AFTER` unless they logged
+   `SLACK` bytes more than a snapshot has (`test_bounded_versions_between_snapshots`).
 2. A restored shard continues the count (`test_a_restored_count_goes_on`).
 3. Operators in step take their snapshots in the same versions
    (`test_operators_in_step_take_snapshots_together`).
@@ -21,6 +22,8 @@ from typing import Any
 AFTER = 16
 #: and after this many in any case
 AT_LATEST = 128
+#: bytes that may be logged beyond the size of a snapshot before one is due at once
+SLACK = 1 << 20
 
 
 class SnapshotSchedule:
@@ -72,7 +75,7 @@ def in_step(headers: Iterable[dict[str, Any]]) -> None:
 def _due(counts: list[dict[str, int]]) -> bool:
     """Return whether snapshots are due, given versions, bytes and size of each."""
     versions = min(each["versions"] for each in counts)
+    logged, size = (sum(each.get(name, 0) for each in counts) for name in ("bytes", "size"))
     if versions < AFTER:
-        return False
-    logged = sum(each["bytes"] for each in counts)
-    return logged >= sum(each.get("size", 0) for each in counts) or versions >= AT_LATEST
+        return logged >= size + SLACK
+    return logged >= size or versions >= AT_LATEST

@@ -33,3 +33,10 @@ def test_tables_of_all_sinks_are_compared() -> None:
 def test_a_sink_that_did_not_run_holds_no_bar() -> None:
     runs = [each for each in found() if each["sink"] != "iceberg"]
     assert not [bar for bar in judge(summarise(runs)) if "Iceberg" in bar.name and bar.holds]
+
+
+def test_a_base_is_compared_if_it_ran() -> None:
+    base = [{**each, "sink": "base", "eps": 60.0} for each in found() if each["sink"] == "parquet"]
+    bars = {bar.name: bar for bar in judge(summarise([*found(), *base]))}
+    assert not bars["vwap: to the base"].holds
+    assert not [bar for bar in judge(summarise(found())) if "base" in bar.name]

@@ -19,9 +19,10 @@ from icestream.core.arrays import Slots
 from icestream.core.errors import DefinitionError
 from icestream.core.times import INFINITY, MINUS_INFINITY
 from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.lifetimes import invertible_aggregate
 from icestream.operators.lifetimes.aggregate import LifetimeAggregate, Mode
 from icestream.operators.lifetimes.changes import DIFF, LE, RE
-from icestream.state.groups.spec import GroupRows
+from icestream.state.groups.spec import GroupRows, Groups
 from tests.fixtures import lifetime_events as scenarios
 from tests.fixtures.lifetime_kinds import KINDS
 from tests.oracles import lifetimes as oracle
@@ -64,10 +65,13 @@ def aggregate(
 
 
 def check(
-    operator: LifetimeAggregate, batches: Sequence[scenarios.Batch], answer: Callable[[Bag], Bag]
+    operator: LifetimeAggregate,
+    batches: Sequence[scenarios.Batch],
+    answer: Callable[[Bag], Bag],
+    groups: Groups | None = None,
 ) -> None:
     """Compare after every chunk in which nothing counts below zero; nothing is taken out unsaid."""
-    for step in scenarios.play(operator, batches):
+    for step in scenarios.play(operator, batches, groups):
         if step.complete or min(step.inputs[0].values(), default=0) >= 0:
             step.check(answer(step.inputs[0]))
         assert not step.complete or min(step.output.values(), default=1) > 0
@@ -80,6 +84,16 @@ def test_oracle_aggregates_that_can_be_taken_back(
 ) -> None:
     batches = scenarios.scenario(dice, [PORT], kind)
     check(aggregate(SUMS), batches, lambda bag: oracle.aggregate(bag, *SUMS_OF))
+
+
+def test_oracle_large_groups_are_swept_in_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed in range(12):
+        monkeypatch.setattr(invertible_aggregate, "AT_ONCE", 1 + 7 * (seed % 2))
+        kind = scenarios.ScenarioKind(revisions=20, groups=1 + seed % 2, pace=4 * (seed % 4))
+        batches = scenarios.scenario(Random(seed), [PORT], kind)
+        operator = aggregate(SUMS)
+        groups = PlainGroups(operator.synopses, piece_rows=1 + seed % 3)
+        check(operator, batches, lambda bag: oracle.aggregate(bag, *SUMS_OF), groups)
 
 
 @given(DICE, KINDS)

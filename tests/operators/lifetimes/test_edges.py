@@ -18,6 +18,7 @@ from icestream.state.groups.spec import GroupRows
 from tests.fixtures import lifetime_events as scenarios
 from tests.oracles.lifetimes import Bag, Event, Group, Payload, assert_same_bag, bag_of
 from tests.oracles.plain_groups import PlainGroups
+from tests.oracles.process import accepted
 
 PAYLOAD = pa.schema([("key", pa.string()), ("value", pa.int64())])
 G: Group = (7, 1)
@@ -38,7 +39,7 @@ def pushed(
     operator: Edges, groups: PlainGroups, edges: list[Edge], watermark: int = MINUS_INFINITY
 ) -> list[pa.RecordBatch]:
     groups.begin(watermark)
-    return list(operator.on_changes(0, edges_from(edges), groups, watermark))
+    return accepted(operator.on_changes(0, edges_from(edges), groups, watermark))
 
 
 def meant(edges: list[Edge]) -> Bag:
@@ -169,6 +170,6 @@ def test_edges_that_make_no_sense_are_refused_with_advice() -> None:
     edges = edges_from([(START, G, 3, 0, ("a", 5))])
     taken = edges.set_column(2, edges.schema.field(2), pa.array([-1], pa.int64()))
     with pytest.raises(InputError, match="cannot be retracted"):
-        list(operator.on_changes(0, taken, groups, MINUS_INFINITY))
+        accepted(operator.on_changes(0, taken, groups, MINUS_INFINITY))
     with pytest.raises(DefinitionError, match="no key columns other"):
         Edges(PAYLOAD, ["other"])

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import fsum
 from random import Random
 from statistics import median
 from typing import Any
@@ -20,11 +21,11 @@ from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.lifetimes.aggregate import LifetimeAggregate
 from icestream.operators.lifetimes.changes import DIFF, LE
 from icestream.operators.lifetimes.rows_by_group import END
-from icestream.state.groups.spec import GroupRows
+from icestream.state.groups.spec import GroupRows, Groups
 from tests.fixtures import lifetime_events as scenarios
 from tests.fixtures.lifetime_kinds import KINDS
 from tests.oracles import lifetimes as oracle
-from tests.oracles.lifetimes import Bag, Event, Payload, changes_from, heads
+from tests.oracles.lifetimes import Bag, Event, Payload, bag_of, changes_from, heads
 from tests.oracles.plain_groups import PlainGroups
 
 PORT = scenarios.port()
@@ -82,12 +83,15 @@ def only_added(batches: Sequence[scenarios.Batch]) -> list[scenarios.Batch]:
 
 
 def check(
-    operator: LifetimeAggregate, batches: Sequence[scenarios.Batch], answers: Answers
+    operator: LifetimeAggregate,
+    batches: Sequence[scenarios.Batch],
+    answers: Answers,
+    groups: Groups | None = None,
 ) -> None:
     """Compare what was said at each watermark: all that ended, nothing twice, nothing revised."""
     watermarks = [batch.watermark for batch in batches[1:]] + [INFINITY]
     said: Bag = Counter()
-    for step in scenarios.play(operator, batches):
+    for step in scenarios.play(operator, batches, groups):
         if not step.complete:
             assert step.output == said
             continue
@@ -127,6 +131,31 @@ def test_oracle_final_segments_of_events_that_stay(name: str) -> None:
         kind = scenarios.ScenarioKind(revisions=14, groups=1 + seed % 3, pace=4 * (seed % 4))
         batches = only_added(scenarios.scenario(Random(seed), [PORT], kind))
         check(final(functions, grows=True), batches, answers)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_oracle_large_groups_are_read_in_pieces(name: str) -> None:
+    functions, answers = CASES[name]
+    for seed in range(16):
+        kind = scenarios.ScenarioKind(revisions=14, groups=1 + seed % 3, pace=4 * (seed % 4))
+        batches = scenarios.scenario(Random(seed), [PORT], kind)
+        grows = seed % 2 == 0
+        operator = final(functions, grows=grows)
+        groups = PlainGroups(operator.synopses, piece_rows=1 + seed % 4)
+        check(operator, only_added(batches) if grows else batches, answers, groups)
+
+
+def test_sums_of_doubles_have_room_in_many_pieces() -> None:
+    operator = of_numbers("sum", "y")
+    groups = PlainGroups(operator.synopses, piece_rows=2)
+    values = [1e300, 3.0, 2.0**-60] * 40
+    events = [(at, 1000 + at, 0, value, 1) for at, value in enumerate(values)]
+    groups.begin(MINUS_INFINITY)
+    list(operator.on_changes(0, numbers(*events), groups, MINUS_INFINITY))
+    said = bag_of(*operator.on_watermark(groups, INFINITY))
+    found = {at: event.payload[0] for event in said for at in range(event.le, event.re)}
+    alive = (values[max(0, at - 999) : at + 1] for at in range(999 + len(values)))
+    assert found == {at: fsum(some) for at, some in enumerate(alive)}
 
 
 class Watched(PlainGroups):

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import pickle
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from icestream.core.errors import InputError
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.object_aggregates.functions import ObjectFunction, function_of
-from icestream.operators.object_aggregates.user_aggregates import UserAggregate
+from icestream.operators.object_aggregates.user_aggregates import UserAggregate, UserFunction
 
 TYPES = {"x": pa.int64(), "y": pa.int64()}
 
@@ -83,5 +83,20 @@ def test_an_aggregate_travels_with_the_query() -> None:
 
 def test_answers_of_another_type_are_an_error_that_names_the_aggregate() -> None:
     function = made(replace(SUMS, result=pa.int64(), title="my sums"))
-    with pytest.raises(InputError, match=r"my sums.*'sums'.*int64"):
-        function.lower(lifted(function, [(1, 2)]))
+    assert isinstance(function, UserFunction)
+    assert function.lower(lifted(function, [(1, 2)])).to_pylist() == [None]
+    ((place, error),) = function.failures
+    assert place == 0
+    assert isinstance(error, InputError)
+    assert re.search(r"my sums.*'sums'.*int64", str(error))
+
+
+def test_events_on_which_an_aggregate_fails_are_refused() -> None:
+    def inverse(x: int | None, y: int | None) -> int:
+        return 12 // (x or 0)
+
+    function = made(UserAggregate(inverse, lambda a, b: a + b, lambda a: a, pa.int64()))
+    assert isinstance(function, UserFunction)
+    states = lifted(function, [(2, 0), (0, 0), (3, 0), (None, 0)])
+    assert function.lower(states).to_pylist() == [10]
+    assert [place for place, _ in function.failures] == [1, 3]

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import icestream as ice
-from icestream.core.errors import InputError
+from icestream.core.errors import DefinitionError, InputError
 from tests.fixtures.parquet_feed import Feed, rows
 
 pytestmark = pytest.mark.spark
@@ -184,7 +184,7 @@ def test_bad_rows_are_quarantined_with_the_late_ones(
     windows = ice.stream(feed.stream(), time="ts", nulls="error").window("2 seconds")
     result = windows.groupBy("key").agg(ice.user(broken, "n").alias("total"))
     folder = f"{tmp_path}/late"
-    with pytest.raises(ice.DefinitionError, match="lateEvents"):
+    with pytest.raises(DefinitionError, match="lateEvents"):
         result.writeStream.options(onBadRow="quarantine", checkpointLocation="chk").start("out")
     seen = Collector()
     query = start(result, seen, flush=True, lateEvents=folder, onBadRow="quarantine")

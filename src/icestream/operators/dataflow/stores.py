@@ -19,7 +19,7 @@ Invariants:
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,11 +52,7 @@ STATE = (1 - GATHERED) * (HEAP + GROUPS)
 
 @dataclass(frozen=True)
 class ColdOptions:
-    """How state is stored, and which groups are evicted first.
-
-    Examples:
-        >>> options = ice.ColdOptions()
-    """
+    """How state is stored, and which groups are evicted first."""
 
     store: StoreOptions = field(default_factory=StoreOptions)
     policy: Policy = field(default_factory=Policy)
@@ -70,9 +66,8 @@ class ShardStores:
         groupings: Sequence[Sequence[Synopsis]],
         shard: Shard,
         options: ColdOptions,
-        targets: Mapping[str, int] | None = None,
     ) -> None:
-        """Attach to the shard's arena; `targets` are the bytes that each store must free."""
+        """Attach to the shard's arena."""
         self._shard = shard
         self._lifetimes = lifetimes(len(groupings))
         kept = [number for number, synopses in enumerate(groupings) if synopses]
@@ -103,8 +98,6 @@ class ShardStores:
         self._header: dict[str, Any] = header
         self._schedule = SnapshotSchedule(header)
         self._manager = Manager(list(self._stores.values()), options.policy, header.get("cold"))
-        if targets:
-            self._manager.assign(targets)
 
     def groups(self, grouping: int, first: int, count: int) -> Groups:
         """Return the synopses of one operator, numbered from 0."""
@@ -227,13 +220,11 @@ class ShardStores:
         parts = [store.statistics for store in self._stores.values()]
         names = dict.fromkeys(name for each in parts for name in each)
         sums = {name: sum(each.get(name, 0) for each in parts) for name in names}
-        loads = [load.to_json() for load in self._manager.loads()]
         needed = least_quota(self._shard.arena.bytes, len(self._stores))
         return {
             "groups": sums.get("groups", 0),
             "partitions": 1,
             "cold": sums,
-            "loads": loads,
             "needed_bytes": needed,
         }
 

@@ -25,7 +25,7 @@ import pyarrow as pa
 from icestream.core.arrays import Ids, Ints, Mask, Slots
 from icestream.core.times import INFINITY, Micros
 from icestream.operators.lifetimes.changes import RE, column_of, identities_of
-from icestream.state.groups.spec import GroupRows, Groups, Synopsis
+from icestream.state.groups.spec import GroupRows, Groups, Synopsis, Wanted
 from icestream.state.identities import distinct
 
 _NONE: Ints = np.empty(0, dtype=np.int64)
@@ -70,8 +70,16 @@ class TransientGroups(Groups):
         nothing = [pa.array([], field.type) for field in schema]
         return GroupRows(_NONE, pa.RecordBatch.from_arrays(nothing, schema=schema))
 
-    def read_pieces(self, synopsis: int, slots: Slots) -> Iterator[GroupRows]:
+    def fits(self, synopsis: int, slots: Slots) -> bool:
+        """Return True: there are no rows."""
+        del synopsis, slots
+        return True
+
+    def read_pieces(
+        self, synopsis: int, slots: Slots, wanted: Wanted | None = None
+    ) -> Iterator[GroupRows]:
         """Yield no rows."""
+        del wanted
         yield self.read(synopsis, slots)
 
     def read_best(self, synopsis: int, slots: Slots, counts: Ints) -> GroupRows:

@@ -1,9 +1,9 @@
 """Frames of single events: each event learns what its frames hold, under its own identity.
 
 Idea: the events of a shard are tuples as those of other frames, with the identity of the event,
-which orders events of equal time, until they settle. Frames of one kind, ranges or rows, move
-together, so that an event's answers of all of them are one row: identity, then a column for each
-aggregate. Keys are not stored: the event itself has them, and `operators.dataflow.gather` brings
+which orders events of equal time, until they settle. Frames with peers move together, and so do
+those without, so that an event's answers are one row: identity, then a column for each aggregate.
+Keys are not stored: the event itself has them, and `operators.dataflow.gather` brings
 both together.
 
 Invariants:
@@ -56,7 +56,7 @@ _NO_KEYS = pa.schema([])
 
 @dataclass(frozen=True)
 class EventFramesSpec:
-    """What events learn from frames of one grouping: ranges, or numbers of rows."""
+    """What events learn from frames of one grouping, all with peers or all without."""
 
     #: frames, each with its aggregates
     frames: tuple[tuple[Frame, tuple[Aggregate, ...]], ...]

@@ -156,7 +156,8 @@ class FrameOperator:
     def on_batch(self, inputs: Inputs) -> None:
         """Write the tuples of a batch to the log; their groups are opened with the watermark."""
         self._inputs = inputs
-        self._schedule.log(self._tuples.arrive(self._lifted(inputs)))
+        # a tuple is written again when it settles
+        self._schedule.log(2 * self._tuples.arrive(self._lifted(inputs)))
 
     def _lifted(self, inputs: Inputs) -> Iterator[Table]:
         for batch in self._pieces(inputs):
@@ -328,7 +329,7 @@ class FrameOperator:
     def _snapshot_bytes(self) -> int:
         """Return the approximate size of a snapshot in bytes."""
         rings = sum(rings.disk_bytes for rings in self._rings if rings is not None)
-        return self._shard.arena.bytes * len(self._partitions) + rings
+        return self._groups.image_bytes * len(self._partitions) + rings
 
     def _save_groups(self, partition: Partition) -> None:
         writer = self._shard.segment(BASE)
@@ -395,7 +396,7 @@ class FrameOperator:
 
     def _replay(self, past: PastVersion) -> None:
         size = self._tuples.replay(past)
-        self._schedule.log(size)
+        self._schedule.log(2 * size)
         self._position["arrived"] += size // self._layout.tuple_bytes
         self._past = past
         for _ in self.on_watermark(past.watermark):

@@ -35,6 +35,8 @@ from icestream.state.keys import KeyCodec, KeyStore
 IMAGE_CHUNK = 1024
 #: one more than the greatest id_high
 ID_HIGH_END = 2**64
+#: approximate bytes of a group's key in an image
+KEY_BYTES = 24
 _STRANGERS = (
     "slices on the log have groups that the checkpoint does not know; restore the checkpoint from "
     "a copy, or start from another one"
@@ -69,6 +71,11 @@ class ResidentGroups:
     def __len__(self) -> int:
         """Return the number of groups in memory."""
         return self._counts["used"] - self._counts["free"]
+
+    @property
+    def image_bytes(self) -> int:
+        """Return about how many bytes `image` has."""
+        return len(self) * (self._rows.view.shape[1] * 8 + KEY_BYTES)
 
     @property
     def capacity(self) -> int:

@@ -313,7 +313,8 @@ class WindowOperator:
     @property
     def _snapshot_bytes(self) -> int:
         """Return the approximate size of a snapshot in bytes."""
-        return self._shard.arena.bytes * max(len(family.partitions) for family in self._families)
+        each = (len(family.partitions) * family.groups.image_bytes for family in self._families)
+        return sum(each)
 
     def _save_groups(self, number: int, partition: Any) -> None:
         writer = self._shard.segment(BASE)

@@ -246,11 +246,11 @@ class WindowServingOperator:
             served = clock.monotonic()
             by_tuples.learn(windows.processed - before, 1e6 * (served - started))
             if answers.num_rows:
-                for each in self._spec.step.served(answers):
-                    if isinstance(each, BadRows):
-                        yield 0, each
+                for result in self._spec.step.served(answers):
+                    if isinstance(result, BadRows):
+                        yield 0, result
                     else:
-                        made.append(each)
+                        made.append(result)
                 rows += answers.num_rows
                 by_answers.learn(answers.num_rows, 1e6 * (clock.monotonic() - served))
             if sum(each.num_rows for each in made) >= RECORD_ROWS:

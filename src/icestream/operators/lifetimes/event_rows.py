@@ -172,6 +172,27 @@ class EventRows:
             events = _of_kinds(left, events, heads)
         return replace(events, words=self._scaled(events.words, events.count))
 
+    def between(self, events: EventWords, since: Micros, until: Micros) -> EventWords:
+        """Return fewer rows that give the same answers between two instants; `row` is 0.
+
+        None of the events may be retracted, unless all words can be taken back.
+        """
+        there = events.where((events.le < until) & (events.re >= since))
+        since = max(since, MINUS_INFINITY + 1)
+        le = np.where(there.le < since, since - 1, there.le)
+        re = np.minimum(there.re, until)
+        room = there.words.reshaped(there.words.shape.with_room(copies_of(there.count)))
+        heads, words = self._folded(there.owner, le, re, self._scaled(room, there.count))
+        # sums take the digits that they need, and room to add up all of them
+        fold = self._lifting.fold
+        words = fold.loaded(fold.stored(words), len(heads))
+        ones = np.ones(len(heads), dtype=np.int64)
+        return EventWords(there.owner[heads], le[heads], re[heads], ones, words, 0 * ones)
+
+    def can_merge(self, events: EventWords) -> bool:
+        """Return whether events may be merged by `between`: objects and retracted minima not."""
+        return not len(self.inputs) and (self._folds or not (events.count < 0).any())
+
     def merged(self, found: StoredEvents, chosen: Flags, instant: Micros) -> EventWords:
         """Return fewer rows that give the same answers as the chosen ones from an instant on."""
         events = found.events.where(chosen)

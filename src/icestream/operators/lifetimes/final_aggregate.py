@@ -16,6 +16,7 @@ Invariants:
 4. Nothing is stored for a group whose events have ended
    (`test_bounded_groups_that_are_over_are_gone`); events that have ended, or that have begun and
    end together, take few rows (`test_bounded_events_that_end_together_become_one_row`).
+5. A group too large for memory is read in pieces (`test_oracle_large_groups_are_read_in_pieces`).
 
 Cost: O(1) rows logged for each change; O(n log s) for the n events alive in a group and the s
 segments emitted, whenever one of them ends.
@@ -41,7 +42,8 @@ from icestream.operators.lifetimes.consolidate import identities, numbered
 from icestream.operators.lifetimes.event_rows import EventRows, EventWords, Flags, StoredEvents
 from icestream.operators.lifetimes.lift import Lifting
 from icestream.operators.lifetimes.object_spans import EventSpans, ObjectSpans
-from icestream.operators.lifetimes.rows_by_group import END, clipped, located, woken
+from icestream.operators.lifetimes.pieces import EventsInPieces
+from icestream.operators.lifetimes.rows_by_group import END, clipped, located, read_whole, woken
 from icestream.state.groups.spec import GroupRows, Groups, Synopsis
 
 #: the word aggregate to use when all aggregates are object aggregates
@@ -98,6 +100,7 @@ class FinalAggregate:
         fields = {field.name: field for field in lifting.result}
         fields |= {alias: pa.field(alias, kind) for alias, kind in objects.results.items()}
         self._answered = pa.schema([fields[each.alias] for each in aggregates])
+        self._named = ", ".join(each.text for each in aggregates)
         self._is_comparable = not any(map(_is_nested, self._answered.types))
         self.result = pa.schema([*self._rows.keys, *self._answered])
 
@@ -118,24 +121,62 @@ class FinalAggregate:
     def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
         """Yield answers whose end the watermark has passed."""
         for portion in woken(groups, watermark):
-            found = self._rows.found(groups.read(0, portion), len(portion), watermark)
+            large = None
+            if not groups.fits(0, portion):
+                large = EventsInPieces.of(self._rows, groups, portion, watermark)
+            if large is not None:
+                yield from self._of_large(groups, portion, large, watermark)
+                continue
+            rows = read_whole(groups, 0, portion, self._named)
+            found = self._rows.found(rows, len(portion), watermark)
             cuts = _cuts(found, events := self._rows.alive(found), watermark)
             begun = events.where(events.le < watermark)
-            there, answers = self._answers(cuts, begun, found)
+            swept = self._swept(cuts, begun, found)
             yield from self._objects.bad
             self._objects.bad.clear()
-            swept = self._stretches(cuts, there, answers)
             self._keep(groups, portion, found, swept, watermark)
-            done = np.flatnonzero(~swept.is_open)
-            if len(done):
-                owner = swept.owner[done]
-                columns = swept.answers.take(pa.array(done)).columns
-                told = pa.RecordBatch.from_arrays(
-                    [*self._rows.keys_of(found, owner), *columns], schema=self.result
-                )
-                id_high, id_low = groups.identities(portion[owner])
-                ones = np.ones(len(done), dtype=np.int64)
-                yield changes_of(told, swept.le[done], swept.re[done], ones, id_high, id_low)
+            yield from self._finished(groups, portion, swept, found)
+
+    def _of_large(
+        self, groups: Groups, portion: Slots, large: EventsInPieces, watermark: Micros
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the answers of a group that is read in pieces, a range of time after the other."""
+        while (reach := large.advance(watermark)) is not None:
+            found = large.found
+            cuts = _cuts(found, found.events, reach)
+            begun = found.events.where(found.events.le < reach)
+            swept = self._swept(cuts, begun, found)
+            yield from self._finished(groups, portion, swept, found)
+            open_at = swept.le[swept.is_open]
+            large.emitted(reach, int(open_at[0]) if len(open_at) else reach)
+        groups.remind(portion, np.array([large.due]))
+        if large.due == INFINITY:
+            groups.rewrite(0, portion, self._rows.nothing)
+        elif large.found.emitted_until[0] > MINUS_INFINITY:
+            nothing = large.found.events.where(np.zeros(len(large.found.events.le), np.bool_))
+            start, due = large.found.start, np.array([large.due])
+            rows = self._rows.rows(nothing, np.array([0]), start, due, watermark, large.found)
+            groups.append(0, portion[rows.owners], rows.rows)
+
+    def _swept(self, cuts: _Cuts, begun: EventWords, found: StoredEvents) -> _Answers:
+        """Return the answers of events over the cuts."""
+        there, answers = self._answers(cuts, begun, found)
+        return self._stretches(cuts, there, answers)
+
+    def _finished(
+        self, groups: Groups, portion: Slots, swept: _Answers, found: StoredEvents
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the answers that have ended."""
+        done = np.flatnonzero(~swept.is_open)
+        if len(done):
+            owner = swept.owner[done]
+            columns = swept.answers.take(pa.array(done)).columns
+            told = pa.RecordBatch.from_arrays(
+                [*self._rows.keys_of(found, owner), *columns], schema=self.result
+            )
+            id_high, id_low = groups.identities(portion[owner])
+            ones = np.ones(len(done), dtype=np.int64)
+            yield changes_of(told, swept.le[done], swept.re[done], ones, id_high, id_low)
 
     def _answers(
         self, cuts: _Cuts, begun: EventWords, found: StoredEvents

@@ -15,6 +15,7 @@ Invariants:
    (`test_bounded_running_aggregates_read_few_edges`).
 4. Nothing is stored for a group whose events have ended
    (`test_bounded_groups_that_are_over_are_gone`).
+5. A group too large for memory is read in pieces (`test_oracle_large_groups_are_swept_in_ranges`).
 
 Cost: O(edges past the watermark) for each touched group.
 """
@@ -35,6 +36,7 @@ from icestream.kernels.lifetimes.sweep import fold_equal, scale_rows, sweep_edge
 from icestream.operators.folding.exact_rows import ExactRows, alike, concatenated, copies_of
 from icestream.operators.lifetimes.changes import DIFF, changes_of, column_of
 from icestream.operators.lifetimes.lift import Lifting
+from icestream.operators.lifetimes.pieces import AT_ONCE
 from icestream.operators.lifetimes.rows_by_group import (
     LazyRows,
     RowsByGroup,
@@ -42,6 +44,7 @@ from icestream.operators.lifetimes.rows_by_group import (
     first_rows,
     keep,
     located,
+    read_whole,
     woken,
 )
 from icestream.state.groups.spec import GroupRows, Groups, Synopsis
@@ -55,6 +58,23 @@ Flags = npt.NDArray[np.bool_]
 class _Edges:
     time: Ints
     words: ExactRows
+
+    def and_(self, other: _Edges) -> _Edges:
+        """Return both."""
+        time = np.concatenate([self.time, other.time])
+        return _Edges(time, concatenated(self.words, other.words))
+
+    def at(self, places: Ints) -> _Edges:
+        """Return some edges."""
+        return _Edges(self.time[places], self.words[places])
+
+    def between(self, begin: Micros, end: Micros) -> _Edges:
+        """Return the edges from one instant to another, both included."""
+        return self.at(np.flatnonzero((self.time >= begin) & (self.time <= end)))
+
+    def before(self, instant: Micros) -> _Edges:
+        """Return the edges before an instant."""
+        return self.at(np.flatnonzero(self.time < instant))
 
     def last_cuts(self, owners: Ints, count: int) -> Ints:
         """Return when the last event of each of `count` owners ends."""
@@ -73,6 +93,11 @@ class _Parts:
     re: Ints
     diff: Ints
     words: ExactRows
+
+    def at(self, places: Ints) -> _Parts:
+        """Return some segments."""
+        columns = (each[places] for each in (self.owners, self.le, self.re, self.diff))
+        return _Parts(*columns, self.words[places])
 
     def unchanged(self, answers: Sequence[pa.Array]) -> Flags:
         """Return which segments are retracted and added again with the same answer."""
@@ -167,10 +192,14 @@ class InvertibleAggregate:
             chosen, owners = by_slot.within(portion)
             lasts = self._empty | (re[each[chosen]] > over)
             new = _New(edges, chosen, owners, lasts)
-            swept = self._revised(groups, portion, new, watermark)
             first = key_of[chosen[first_rows(owners, len(portion))]]
-            shown = keys.take(pa.array(first[swept.owners]))
-            yield from self._emitted(groups, portion, swept, shown)
+            if self._empty or groups.fits(0, portion):
+                parts = iter((self._revised(groups, portion, new, watermark),))
+            else:
+                parts = self._of_large(groups, portion, new, watermark)
+            for swept in parts:
+                shown = keys.take(pa.array(first[swept.owners]))
+                yield from self._emitted(groups, portion, swept, shown)
 
     def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
         """Drop groups that have ended; their answers were emitted already."""
@@ -210,7 +239,7 @@ class InvertibleAggregate:
 
     def _revised(self, groups: Groups, portion: Slots, new: _New, watermark: Micros) -> _Parts:
         """Sweep over stored and new edges of a few groups; store those of groups that last."""
-        kept = groups.read(0, portion)
+        kept = read_whole(groups, 0, portion, ", ".join(self._lifting.result.names))
         swept = self._swept(
             self._edges(kept.rows), kept.owners, new.edges, new.chosen, new.owners, watermark
         )
@@ -230,6 +259,68 @@ class InvertibleAggregate:
         )
         self._remind(groups, portion, left, swept.owners, watermark, lasts)
         return swept.parts
+
+    def _of_large(
+        self, groups: Groups, portion: Slots, new: _New, watermark: Micros
+    ) -> Iterator[_Parts]:
+        """Sweep over a group too large for memory, a range of time after the other.
+
+        A range ends where both the stored and the new function change, so no segment is cut.
+        """
+        added = self._summed(_Edges(new.edges.time[new.chosen], new.edges.words[new.chosen]))
+        large = _StoredEdges(self, groups, portion, watermark)
+        before, ahead, begin = self._nothing, self._nothing, MINUS_INFINITY
+        while begin < INFINITY:
+            stored, end = large.between(begin, added)
+            fresh = added.between(begin, end)
+            old, news = before.and_(stored), ahead.and_(fresh)
+            zeros = (np.zeros(len(each.time), dtype=np.int64) for each in (old, news))
+            old_owners, new_owners = zeros
+            every = np.arange(len(news.time))
+            parts = self._swept(old, old_owners, news, every, new_owners, watermark).parts
+            yield parts.at(np.flatnonzero(parts.le < end))
+            before, ahead = (self._total(each.before(end), end) for each in (old, news))
+            begin = end
+        if 2 * large.passed > large.rows:
+            self._drop_passed(groups, portion, large, watermark)
+        groups.append(0, portion[new.owners], self._batch(new.edges, new.chosen))
+        # what is left adds up to no events if the last one ends
+        alive = int(before.words.counts.sum() + ahead.words.counts.sum())
+        last = max(large.last, int(added.time.max(initial=MINUS_INFINITY)))
+        due = last if alive == 0 and last > watermark else INFINITY
+        groups.remind(portion, np.array([due]))
+
+    def _drop_passed(
+        self, groups: Groups, portion: Slots, large: _StoredEdges, watermark: Micros
+    ) -> None:
+        """Write the edges of a large group again, those before the watermark as one."""
+        base = self._nothing
+        for number, piece in enumerate(groups.read_pieces(0, portion)):
+            if number == 0:
+                nothing = self._batch(self._nothing, _NO_ROWS)
+                groups.rewrite(0, portion, GroupRows(_NO_ROWS, nothing))
+            edges = self._edges(piece.rows)
+            base = self._total(base.and_(edges.before(watermark)), large.last_passed)
+            left = np.flatnonzero(edges.time >= watermark)
+            groups.append(0, np.repeat(portion, len(left)), self._batch(edges, left))
+        groups.append(0, portion[: len(base.time)], self._batch(base, np.arange(len(base.time))))
+
+    def _summed(self, edges: _Edges) -> _Edges:
+        """Add up edges of one group at the same time, in the order of time; none that are zero."""
+        order = np.argsort(edges.time, kind="stable")
+        time, words = edges.time[order], edges.words[order]
+        words = words.reshaped(words.shape.with_room(len(words)))
+        heads = np.empty(len(time), dtype=np.int64)
+        index = np.zeros(1 << max(4, (2 * len(time)).bit_length()), dtype=np.int64)
+        ops, places, zeros = words.shape.at.ops, words.shape.at.places, np.zeros_like(time)
+        count = fold_equal(zeros, time, zeros, words.table, ops, places, index, heads)
+        fold = self._lifting.fold
+        tight = fold.loaded(fold.stored(words[:count]))
+        return _Edges(time[heads[:count]], tight)
+
+    def _total(self, edges: _Edges, at: Micros) -> _Edges:
+        """Add up all edges of one group into one at an instant; none if that is zero."""
+        return self._summed(_Edges(np.full(len(edges.time), at), edges.words))
 
     def _swept(
         self,
@@ -294,3 +385,62 @@ class InvertibleAggregate:
 
     def _edges(self, rows: pa.RecordBatch) -> _Edges:
         return _Edges(column_of(rows, _TIME), self._lifting.fold.loaded(rows.columns[1:]))
+
+
+class _StoredEdges:
+    """The stored edges of a group too large for memory, by ranges of time."""
+
+    def __init__(
+        self, owner: InvertibleAggregate, groups: Groups, slots: Slots, watermark: Micros
+    ) -> None:
+        """Read the group once."""
+        self._owner, self._groups, self._slots = owner, groups, slots
+        #: rows, those before the watermark, and rows of the largest piece
+        self.rows, self.passed, self._most = 0, 0, 1
+        #: the last edge, and the last one before the watermark that `between` returned
+        self.last = self.last_passed = MINUS_INFINITY
+        self._watermark = watermark
+        #: first and last edge of each piece before the watermark, then from it on
+        self._bounds: list[list[tuple[Micros, Micros]]] = []
+        for piece in groups.read_pieces(0, slots):
+            time = column_of(piece.rows, _TIME)
+            passed = time < watermark
+            self._bounds.append(
+                [
+                    (int(each.min(initial=INFINITY)), int(each.max(initial=MINUS_INFINITY)))
+                    for each in (time[passed], time[~passed])
+                ]
+            )
+            self.rows += len(time)
+            self.passed += int(np.count_nonzero(passed))
+            self.last = max(self.last, int(time.max(initial=MINUS_INFINITY)))
+            self._most = max(self._most, len(time))
+
+    def between(self, begin: Micros, added: _Edges) -> tuple[_Edges, Micros]:
+        """Return edges from an instant on, added up, and the last instant that they are for.
+
+        There the sum of stored edges is not zero, nor is it with those that are added.
+        """
+        owner, end, found = self._owner, INFINITY, self._owner._nothing
+
+        def is_wanted(number: int) -> bool:
+            return any(low <= end and high >= begin for low, high in self._bounds[number])
+
+        for piece in self._groups.read_pieces(0, self._slots, is_wanted):
+            found = owner._summed(found.and_(owner._edges(piece.rows).between(begin, end)))
+            if len(found.time) > AT_ONCE * self._most:
+                end = int(found.time[len(found.time) // 2])
+                found = found.between(begin, end)
+        if end < INFINITY:
+            both = owner._summed(found.and_(added.between(begin, end)))
+            cuts = np.intersect1d(found.time, both.time)
+            cuts = cuts[cuts > begin]
+            if len(cuts):
+                end = int(cuts[-1])
+                found = found.between(begin, end)
+            else:
+                rest, end = self.between(end + 1, added)
+                found = found.and_(rest)
+        passed = found.time[found.time < self._watermark]
+        self.last_passed = max(self.last_passed, int(passed.max(initial=MINUS_INFINITY)))
+        return found, end

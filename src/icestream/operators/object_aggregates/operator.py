@@ -164,7 +164,8 @@ class ObjectOperator:
         self._shard.segment(self.lifetimes[level]).append(
             slices.tobytes(), synopsis=INDEX, rows=len(slices), expiry=expiry
         )
-        self._shard.seal(self.lifetimes[level])
+        info = self._shard.seal(self.lifetimes[level])
+        self._schedule.log(0 if info is None else info.bytes)
         self._directory.append(slices)
 
     def _expiry(self, level: int, place: int) -> Micros:
@@ -315,14 +316,15 @@ class ObjectOperator:
 
     def restore(self, history: Sequence[PastVersion]) -> None:
         """Load the snapshot that starts `history`, if there is one, and later slices."""
-        versions = 0
+        versions = logged = 0
         for past in history:
             snapshot = list(self._recorded(past, SNAPSHOT))
             for slices in snapshot or self._recorded(past, INDEX):
                 self._directory.append(slices)
             versions = 0 if snapshot else versions + 1
+            logged = 0 if snapshot else logged + sum(info.bytes for _, info in past.segments)
             self._settle(past.watermark)
-        self._schedule.resume(versions, 0)
+        self._schedule.resume(versions, logged)
 
     def _recorded(self, past: PastVersion, kind: int) -> Iterator[Slices]:
         """Yield the slices that a past version lists, level by level."""

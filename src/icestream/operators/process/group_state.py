@@ -11,6 +11,8 @@ Invariants:
 2. Only what user code changed is written (`test_reading_writes_nothing`).
 3. Groups see their own rows only, whatever else is in the chunk
    (`test_oracle_per_group_state_is_a_dictionary`).
+4. Rows of a list or table too large for memory are read in pieces
+   (`test_bounded_one_group_of_many_times_the_budget`).
 
 Cost: one call of the store for each variable and portion; about 1 us for each access.
 """
@@ -20,6 +22,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -29,6 +32,7 @@ import pyarrow.compute as pc
 from icestream.core.arrays import Ints, Slots
 from icestream.core.errors import DefinitionError
 from icestream.core.times import INFINITY, Micros
+from icestream.operators.lifetimes.rows_by_group import read_whole
 from icestream.operators.process.declarations import EXPIRY, Declared
 from icestream.operators.process.values import Row, RowCoder
 from icestream.state.groups.spec import GroupRows, Groups
@@ -101,8 +105,18 @@ class GroupVariable(ABC):
         """Write what changed."""
 
     def _read(self) -> GroupRows:
+        scene, what = self._scene, f"state {self.name!r}"
+        return living(read_whole(scene.store(), self._number, scene.slots, what), scene.watermark)
+
+    def _fits(self) -> bool:
+        """Return whether the rows of the groups at hand can be in memory together."""
+        return self._scene.store().fits(self._number, self._scene.slots)
+
+    def _pieces(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a group too large for memory, a piece at a time."""
         scene = self._scene
-        return living(scene.store().read(self._number, scene.slots), scene.watermark)
+        for found in scene.store().read_pieces(self._number, scene.slots):
+            yield living(found, scene.watermark).rows
 
     def _starts(self, found: GroupRows) -> list[int]:
         """Return where the rows of each group begin, and where the last end."""
@@ -212,12 +226,15 @@ class GroupList(GroupVariable):
         self._first: dict[int, int] = {}
 
     def get(self) -> Iterator[Row]:
-        """Return the rows as tuples."""
+        """Return the rows as tuples; those of a large group are read while they are used."""
         position = self._scene.position
         first = self._first.get(position)
         added = [] if first is None else self._added[first:]
         if position in self._replaced:
             return iter(added)
+        if self._stored is None and not self._fits():
+            stored = (row for piece in self._pieces() for row in self._coder.rows(piece))
+            return chain(stored, added)
         stored = self._stored if self._stored is not None else self._load()
         return iter(stored[self._bounds[position] : self._bounds[position + 1]] + added)
 
@@ -298,9 +315,19 @@ class GroupTable(GroupVariable):
         """Return all rows."""
         return self._whole().select(self._names)
 
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield all rows; those of a group too large for memory are read while they are used."""
+        position = self._scene.position
+        if position in self._replaced or self._stored is not None or self._fits():
+            yield self.all()
+            return
+        added = list(self._added.get(position, ()))
+        for batch in chain(self._pieces(), added):
+            yield batch.select(self._names)
+
     def exists(self) -> bool:
         """Return whether there are rows."""
-        return bool(self._whole().num_rows)
+        return any(batch.num_rows for batch in self.batches())
 
     def append(self, rows: Any) -> None:
         """Append a batch, a row or a list of rows without reading the stored ones."""

@@ -81,9 +81,9 @@ class ShardReport:
         """Yield the paths of all durable files, in the checkpoint at `root`."""
         for _, info in self.segments:
             yield f"{root}/{SEGMENTS}/{info.name}"
-        for info in (self.result, self.refused):
-            if info is not None:
-                yield f"{root}/{RESULTS}/{info.name}"
+        for rows in (self.result, self.refused):
+            if rows is not None:
+                yield f"{root}/{RESULTS}/{rows.name}"
         for other in self.others:
             yield from other.written(root)
 
@@ -443,4 +443,4 @@ class ShardSpace:
 
 def _past(commit: Commit, shard: int) -> PastVersion:
     segments = [(s.lifetime, s.info) for s in commit.added if s.shard == shard]
-    return PastVersion(commit.version, commit.watermark, segments, commit.flushed)
+    return PastVersion(commit.version, commit.watermark_of(shard), segments, commit.flushed)

@@ -510,8 +510,8 @@ class _Reader:
             column = self._numbers.new(name)
             made[column] = node
             entries.append(ScopedColumn(None, name, column, starred=False))
-        rows = Over(query.relation, frames) if frames else query.relation
-        relation = Project(rows, made)
+        inner = Over(query.relation, frames) if frames else query.relation
+        relation = Project(inner, made)
         return NamedRelation(relation, ColumnScope(tuple(entries), _windows_of(made, scope)))
 
     def _with_frames(

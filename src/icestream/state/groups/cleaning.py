@@ -18,7 +18,7 @@ Invariants:
 
 Cost: each cleaning writes the live rows of the groups with extents in the oldest segments, at most
 once for every byte that is written otherwise. Live bytes are counted again when memory and log have
-grown by a quarter, and with each snapshot: a pass over the directory, and up to `DRAWN` reads.
+grown by an eighth, and with each snapshot: a pass over the directory, and up to `DRAWN` reads.
 
 Limits: groups too large for the work buffers are not drawn, and taken to be live.
 
@@ -44,14 +44,13 @@ from icestream.state.groups.extents import ExtentLog
 from icestream.state.groups.facts import Fact, Facts
 from icestream.state.identities import identities
 from icestream.state.index.sorted_index import ColdIndex
+from icestream.state.snapshot_schedule import SLACK
 from icestream.state.table import CountedTable
 
-#: bytes of garbage not worth a cleaning
-SLACK = 1 << 20
 #: maximum bytes in memory and on the log per live byte
 MOST = 3
 #: live bytes are counted again when memory and log have grown by 1/GROWN
-GROWN = 4
+GROWN = 8
 #: approximate number of cold index entries sampled to estimate the live bytes
 SAMPLED = 1 << 14
 #: groups read to estimate which part of the chains has expired, and the most words of one

@@ -39,12 +39,14 @@ from icestream.kernels.groups.heap import NO_ROOT
 from icestream.kernels.rows import last_row_end
 from icestream.state.groups.options import ROWS, StoreSpace, forever
 from icestream.state.groups.ranked import PIECES, Best
+from icestream.state.groups.spec import Wanted
 from icestream.state.groups.unsealed import UnsealedRecords
 from icestream.state.log.format import show_marker
 from icestream.state.log.mapped_segments import MappedSegments
 from icestream.state.log.reader import RecordRange
 from icestream.state.rows import RowCodec
 
+_NO_WORDS = np.empty(0, dtype=np.int64)
 _UNSOUND = "holds no sound extent of the group it is for"
 _ASTRAY = "does not lead back to the beginning of a chain"
 _NO_ROWS = "holds no rows of its groups"
@@ -231,15 +233,22 @@ class ExtentLog:
         return Chains(self, roots, np.concatenate(pieces), kept, codec)
 
     def read_pieces(
-        self, id_high: Ids, id_low: Ids, root: int, watermark: int, most: int, codec: RowCodec
+        self,
+        id_high: Ids,
+        id_low: Ids,
+        root: int,
+        watermark: int,
+        most: int,
+        codec: RowCodec,
+        wanted: Wanted | None = None,
     ) -> Iterator[Ints]:
         """Yield the rows of one chain, oldest first, about `most` words at a time.
 
         Single rows may be expired. A row of more words is yielded alone. The chain may be replaced
-        meanwhile.
+        meanwhile. Pieces that are not wanted are passed over.
         """
         pieces: list[Ints] = []
-        room = most
+        room, number = most, 0
         for marker in reversed(self.chain(id_high, id_low, root, watermark)):
             _, words = self._extent(marker, id_high, id_low)
             if not codec.fits(words, np.zeros(1, np.int64), np.array([len(words)])):
@@ -249,15 +258,17 @@ class ExtentLog:
                 end = last_row_end(words, begin, room)
                 if end == begin and not pieces:
                     end = begin + int(words[begin] >> 32)
-                pieces.append(words[begin:end].copy())
+                is_wanted = wanted is None or wanted(number)
+                pieces.append(words[begin:end].copy() if is_wanted else _NO_WORDS)
                 room -= end - begin
                 if end < len(words):
                     self._maps.rest()
-                    yield np.concatenate(pieces)
-                    pieces, room = [], most
+                    if is_wanted:
+                        yield np.concatenate(pieces)
+                    pieces, room, number = [], most, number + 1
                 begin = end
         self._maps.rest()
-        if pieces:
+        if pieces and (wanted is None or wanted(number)):
             yield np.concatenate(pieces)
 
     def chain(self, id_high: Ids, id_low: Ids, root: int, watermark: int) -> list[int]:

@@ -37,6 +37,7 @@ from icestream.state.groups.facts import Fact
 from icestream.state.groups.memory import Gathered, Memory
 from icestream.state.groups.options import StoreOptions
 from icestream.state.groups.ranked import Best
+from icestream.state.groups.spec import Wanted
 from icestream.state.groups.writing import ExtentWriter
 from icestream.state.rows import RowCodec
 
@@ -110,10 +111,12 @@ class Mover:
         chains = self._follow(synopsis, slots, cold, best)
         return memory.gather(synopsis, slots, memory.measure(synopsis, slots), chains)
 
-    def read_pieces(self, synopsis: int, slot: int) -> Iterator[Gathered]:
-        """Yield all rows of a group, as many at a time as work buffers can hold; it stays cold.
+    def read_pieces(
+        self, synopsis: int, slot: int, most: int, wanted: Wanted | None = None
+    ) -> Iterator[Gathered]:
+        """Yield all rows of a group, about `most` words at a time; it stays cold.
 
-        Rows added meanwhile are not among them.
+        Rows added meanwhile are not among them, nor are pieces that are not wanted.
         """
         memory, slots = self.memory, np.array([slot])
         added = memory.gather(synopsis, slots, memory.measure(synopsis, slots))
@@ -123,8 +126,9 @@ class Mover:
                 *memory.identities(slots),
                 self._live_root(synopsis, slot),
                 memory.watermark,
-                self.room.at_once,
+                most,
                 self.codecs[synopsis],
+                wanted,
             ):
                 size = np.array([len(words)])
                 live = memory.live(synopsis, words, np.array([0, len(words)]), size)
@@ -149,7 +153,7 @@ class Mover:
     def rewrite_pieces(self, synopsis: int, slot: int, *, mirrored: bool) -> None:
         """Write a large group again, in as few extents as it can be read in; it must be cold."""
         slots, whole = np.array([slot]), np.ones(1, dtype=np.bool_)
-        for live in self.read_pieces(synopsis, slot):
+        for live in self.read_pieces(synopsis, slot, self.room.at_once):
             self.writer.write_live(
                 synopsis, slots, whole, live, Fact.CONSOLIDATED, mirrored=mirrored
             )

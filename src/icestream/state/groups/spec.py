@@ -57,6 +57,10 @@ class GroupRows:
     rows: pa.RecordBatch
 
 
+#: returns whether a piece of a group, by its number, is to be read
+Wanted = Callable[[int], bool]
+
+
 class Groups(Protocol):
     """Rows by group, in the synopses of one operator."""
 
@@ -84,11 +88,18 @@ class Groups(Protocol):
         """Return the rows of distinct groups, in the order of the slots, then of appending."""
         ...
 
-    def read_pieces(self, synopsis: int, slots: Slots) -> Iterator[GroupRows]:
+    def fits(self, synopsis: int, slots: Slots) -> bool:
+        """Return whether the rows of a portion can be read at once: not if one group is large."""
+        ...
+
+    def read_pieces(
+        self, synopsis: int, slots: Slots, wanted: Wanted | None = None
+    ) -> Iterator[GroupRows]:
         """Yield the rows of distinct groups of a portion, in one batch or, of one group, several.
 
         A group too large for memory is read in batches, in the order of appending. Rows appended
-        meanwhile are not among them.
+        meanwhile are not among them. Until then a batch has the same number in every call; those
+        that are not wanted are not decoded.
         """
         ...
 

@@ -57,7 +57,7 @@ from icestream.state.groups.memory import Gathered, Memory
 from icestream.state.groups.migration import Mover
 from icestream.state.groups.options import Past, Pressure, StoreOptions, StoreSpace
 from icestream.state.groups.recovery import StoreRecovery
-from icestream.state.groups.spec import GroupRows, Groups, Synopsis
+from icestream.state.groups.spec import GroupRows, Groups, Synopsis, Wanted
 from icestream.state.groups.view import GroupView
 from icestream.state.groups.writing import ExtentWriter
 from icestream.state.index.sorted_index import ColdIndex
@@ -71,6 +71,8 @@ HEAP = 15 / 32
 #: free and they take at least this part of it
 SPILL = 4
 RESIDUE = 256
+#: a group of more than this part of the heap is not read as a whole where it need not be
+LARGE = 4
 #: worn words of a group that are not worth consolidating it
 FEW_WORN = 64
 
@@ -108,6 +110,8 @@ class GroupStore(Groups):
         self._space = space
         share = space.account.budget.total if share is None else share
         self._work = int(share * WORK)
+        #: words of a large group that are read at once
+        self._piece_words = self._work // 3 // 8
         space.account.reserve(self._work)
         arena, count = space.arena, len(self._synopses)
         self.facts = Facts(arena, self.name)
@@ -226,18 +230,27 @@ class GroupStore(Groups):
             self._admit(synopsis, slots, cold, live)
         return self._rows(synopsis, live)
 
-    def read_pieces(self, synopsis: int, slots: Slots) -> Iterator[GroupRows]:
+    def fits(self, synopsis: int, slots: Slots) -> bool:
+        """Return whether the rows of a portion can be read at once: not if one group is large."""
+        if len(slots) != 1:
+            return True
+        most = max(self._eviction.at_once, self.heap.limit // LARGE // 8)
+        return int(self._words(synopsis, slots)[0]) <= most
+
+    def read_pieces(
+        self, synopsis: int, slots: Slots, wanted: Wanted | None = None
+    ) -> Iterator[GroupRows]:
         """Yield the rows of distinct groups of a portion, in any number of batches that fit."""
-        if len(slots) != 1 or self._words(synopsis, slots)[0] <= self._eviction.at_once:
-            yield self.read(synopsis, slots)
+        if len(slots) != 1 or self._words(synopsis, slots)[0] <= self._piece_words:
+            if wanted is None or wanted(0):
+                yield self.read(synopsis, slots)
             return
         slot = int(slots[0])
-        if self.memory.column(synopsis, k.WORDS, slots)[0] > self._eviction.at_once:
-            self.mover.evict(slots)
+        # all of it is on the log then, and pieces are the same in the next call
+        self.mover.evict(slots)
         if self.mover.is_scattered(synopsis, slot):
-            self.mover.evict(slots)
             self.mover.rewrite_pieces(synopsis, slot, mirrored=True)
-        for live in self.mover.read_pieces(synopsis, slot):
+        for live in self.mover.read_pieces(synopsis, slot, self._piece_words, wanted):
             yield self._rows(synopsis, live)
 
     def read_best(self, synopsis: int, slots: Slots, counts: Ints) -> GroupRows:

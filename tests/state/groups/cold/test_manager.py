@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from icestream.core.errors import DefinitionError, StorageError
 from icestream.state.groups.cold.classifiers import Smoothing
 from icestream.state.groups.cold.manager import Manager, Policy
-from icestream.state.groups.cold.targets import Rule, SubQueryLoad, targets
+from icestream.state.groups.cold.targets import Rule, SubQueryLoad
 from tests.fixtures.cold_groups import PlainSubQuery
 
 CLASSIFIERS = ("clock", "lfu", "plain-lfu", "smoothing")
@@ -235,28 +235,9 @@ def test_groups_that_come_back_soon_are_misses_and_those_long_gone_are_not() -> 
     a.open(manager, last)
     assert (manager.ledgers["a"].misses, manager.ledgers["a"].cost) == (len(last), len(last))
     manager.advance()
-    assert manager.loads(shard=4) == [
-        SubQueryLoad("a", a.bytes_held(), 1.0, len(last), len(last), manager.ledgers["a"].window, 4)
+    assert manager.loads() == [
+        SubQueryLoad("a", a.bytes_held(), 1.0, len(last), len(last), manager.ledgers["a"].window)
     ]
-
-
-@pytest.mark.parametrize("rule", ["proportional", "benefit"])
-def test_two_managers_with_joint_targets_do_what_one_does(rule: Rule) -> None:
-    policy = Policy(k=7, targets=rule)
-    one, queries = filled(with_policy(policy), [10] * 60, [3] * 200)
-    apart = [filled(with_policy(policy), part) for part in ([10] * 60, [3] * 200)]
-    both = [manager for manager, _ in apart]
-    one.plan(1200, 1200)
-    loads = [load for shard, manager in enumerate(both) for load in manager.loads(shard)]
-    joint = targets(loads, 1200, rule=rule)
-    for shard, manager in enumerate(both):
-        manager.assign(joint.of(shard))
-        while not manager.step():
-            pass
-    while not one.step():
-        pass
-    assert [query.batches for query in queries] == [alone.batches for _, (alone,) in apart]
-    assert all(query.batches for query in queries)
 
 
 def scenario(manager: Manager, query: PlainSubQuery, seed: int) -> Manager:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -8,21 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icestream.core.errors import DefinitionError
-from icestream.state.groups.cold.targets import Rule, SubQueryLoad, Targets, excess, spread, targets
+from icestream.state.groups.cold.targets import Rule, SubQueryLoad, excess, spread
 
 loads = st.lists(
     st.builds(
         SubQueryLoad,
-        subquery=st.sampled_from(("a", "b")),
+        subquery=st.sampled_from("abcdefgh"),
         bytes=st.integers(0, 10**12),
         weight=st.sampled_from((0.5, 1.0, 3.0)),
         misses=st.integers(0, 500).map(float),
         cost=st.integers(0, 10**6).map(float),
         exposure=st.integers(0, 10**12).map(float),
-        shard=st.integers(0, 3),
     ),
     max_size=8,
-    unique_by=lambda load: (load.shard, load.subquery),
+    unique_by=lambda load: load.subquery,
 )
 rules = st.sampled_from(("proportional", "benefit"))
 
@@ -85,26 +83,6 @@ def test_nothing_leaves_below_the_threshold_and_enough_above_it() -> None:
     assert excess(899, 1000, 0.9, 0.2) == 0
     assert excess(900, 1000, 0.9, 0.2) == 180
     assert excess(1500, 1000, 0.9, 0.2) == 600
-
-
-def test_shards_that_share_a_limit_get_targets_together() -> None:
-    found = [
-        SubQueryLoad("a", 500, shard=0),
-        SubQueryLoad("a", 300, shard=1),
-        SubQueryLoad("b", 200, shard=1),
-    ]
-    assert targets(found, 2000) == Targets({})
-    assert targets(found, 1000) == Targets({0: {"a": 100}, 1: {"a": 60, "b": 40}})
-    assert targets(found, 2000, held=1900).of(0) == {"a": 190}
-    assert targets(found, 1000).of(7) == {}
-
-
-@given(loads, st.integers(0, 10**12), rules)
-def test_targets_survive_json(found: list[SubQueryLoad], limit: int, rule: Rule) -> None:
-    made = targets(found, limit, rule=rule)
-    assert Targets.from_json(json.loads(json.dumps(made.to_json()))) == made
-    again = [SubQueryLoad.from_json(json.loads(json.dumps(load.to_json()))) for load in found]
-    assert targets(again, limit, rule=rule) == made
 
 
 def test_an_unknown_rule_is_named() -> None:

@@ -45,9 +45,7 @@ from icestream.runtime.work.dataflow.ingest import DataflowIngest
 from icestream.runtime.work.dataflow.memory_use import MemoryUse
 from icestream.runtime.work.dataflow.spilling import JoinDecisions, by_join, decided, joins_report
 from icestream.state.files import Files, LocalFiles
-from icestream.state.groups.cold.targets import SubQueryLoad, Targets, targets
-from icestream.state.groups.store import HEAP
-from icestream.state.versions.commits import latest_of
+from icestream.state.versions.commits import BEHIND, latest_of
 
 #: minimum bytes of one shard of a component, and of each grouping in it with state
 LEAST_QUOTA = 16 * SLICE_BYTES
@@ -64,8 +62,6 @@ class ComponentShard:
 
     plan: Dataflow
     component: int
-    #: bytes that each store must evict
-    targets: Mapping[str, int]
     version: int
     #: the latest time of an event
     now: Micros
@@ -90,7 +86,7 @@ class ComponentShard:
             return ComponentOperator(spec, space, joins, self.version, self.now)
         if spec.sole is not None:
             return SoleStepComponent(spec, space, spec.sole.opened(space))
-        stores = ShardStores(spec.groupings, space, self.plan.cold, self.targets)
+        stores = ShardStores(spec.groupings, space, self.plan.cold)
         return ComponentOperator(spec, space, stores, self.version, self.now)
 
     def inputs(self, reader: ParcelReader, shard: int) -> Parcels:
@@ -158,18 +154,21 @@ class DataflowWork:
         fusion = self._fusion(context)
         latest = latest_of(seen)
         now = reached if latest is None else latest
-        #: instant up to which the output of each component is complete
+        #: instant up to which the input of each component is complete, and then its output
         complete: dict[int, Micros] = {}
+        behind: dict[int, Micros] = {}
         for wave in fusion.waves(self._plan.graph, context.shards):
             tasks: dict[int, list[ShardTask]] = {}
             for component in sorted({each for group, _ in wave for each in group}):
                 if component not in complete:
                     complete[component] = self._complete(component, complete, reached)
+                    if complete[component] < reached:
+                        behind[component] = complete[component]
                 orders = self._orders(
                     component, context, instructions, clean_up, complete[component]
                 )
                 tasks[component] = self._tasks(
-                    component, context, executor, paths, shares, orders, reached, now
+                    component, context, executor, paths, shares, orders, complete[component], now
                 )
             together = [
                 self._together(group, [tasks[component][shard] for component in group])
@@ -186,7 +185,13 @@ class DataflowWork:
             groups = dict.fromkeys("+".join(map(str, group)) for group, _ in wave)
             context.note(f"component {', '.join(groups)}")
         reports.sort(key=lambda report: report.shard)
-        return self._made(context, reports, instructions, clean_up, shares, fusion)
+        made = self._made(context, reports, instructions, clean_up, shares, fusion)
+        held_back = {
+            str(component * context.shards + shard): instant
+            for component, instant in behind.items()
+            for shard in range(context.shards)
+        }
+        return replace(made, decisions={**made.decisions, BEHIND: held_back}) if behind else made
 
     def _together(self, group: tuple[int, ...], tasks: Sequence[ShardTask]) -> ShardTask:
         """Return the task of a shard in which the components of a group pass changes on."""
@@ -215,23 +220,20 @@ class DataflowWork:
         paths: Sequence[str],
         shares: Sequence[int],
         orders: JoinInstructions,
-        reached: Micros,
+        watermark: Micros,
         now: Micros,
     ) -> list[ShardTask]:
         """Return the tasks of a component, one for each shard."""
-        before, shards, specs = context.before, context.shards, self._plan.specs
-        targets = Targets.from_json(before.decisions["targets"]) if before else Targets({})
+        shards, specs = context.shards, self._plan.specs
         first, lifetimes = component * shards, len(specs[component].lifetimes)
         ordinal = context.first_ordinal + shards * sum(
             len(spec.lifetimes) for spec in specs[:component]
         )
         return [
             context.task(
-                work=ComponentShard(
-                    self._plan, component, targets.of(shard), context.version, now, orders
-                ),
+                work=ComponentShard(self._plan, component, context.version, now, orders),
                 shard=shard,
-                watermark=reached,
+                watermark=watermark,
                 first_ordinal=ordinal + (shard - first) * lifetimes,
                 quota=shares[shard],
                 parcels=tuple(paths),
@@ -272,11 +274,9 @@ class DataflowWork:
         fusion: RunningFusion,
     ) -> VersionResult:
         """Return the results of the shards, and their next instructions."""
-        targets = self._targets(reports, context.budget)
         holdings = MemoryUse.after(_holdings(context), reports, shares)
         rows = self._rows(reports, context.shards)
         decisions: dict[str, Any] = {
-            "targets": targets.to_json(),
             "holdings": holdings.to_json(),
             "fusion": fusion.after(self._plan.graph, rows).to_json(),
         }
@@ -368,22 +368,6 @@ class DataflowWork:
         """Return the instant up to which the input of a component is complete."""
         origins = [e.origin for e in self._plan.edges if e.target == component]
         return min((complete[each] for each in origins if each is not None), default=reached)
-
-    def _targets(self, reports: Sequence[ShardReport], budget: int) -> Targets:
-        """Return how much the stores of all shards must evict in the next version."""
-        loads = [
-            replace(SubQueryLoad.from_json(each), shard=report.shard)
-            for report in reports
-            for each in report.statistics["loads"]
-        ]
-        policy = self._plan.cold.policy
-        return targets(
-            loads,
-            int(HEAP * budget),
-            threshold=policy.threshold,
-            free=policy.free,
-            rule=policy.targets,
-        )
 
     def _sends(self, context: VersionContext, files: Files) -> ChangeTargets:
         targets = tuple(edge.target for edge in self._plan.edges)

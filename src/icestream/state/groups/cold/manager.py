@@ -13,12 +13,10 @@ Invariants:
 3. `free` frees the bytes requested, or all it can (`test_free_frees_enough_or_all_there_is`).
 4. The manager's knowledge is the statistics and `state`; a manager made from these continues where
    the other stopped (`test_a_manager_made_from_the_state_goes_on_alike`).
-5. Managers that share a plan act like one manager for all
-   (`test_two_managers_with_joint_targets_do_what_one_does`).
-6. A few groups that would have to be written stay if clean ones about as cold can be evicted
+5. A few groups that would have to be written stay if clean ones about as cold can be evicted
    (`test_some_clean_groups_leave_before_colder_ones_to_be_written`).
-7. A batch has no more groups than needed (`test_bounded_a_batch_frees_a_group_too_much_at_most`).
-8. A request for memory while a batch is being evicted starts no other batch
+6. A batch has no more groups than needed (`test_bounded_a_batch_frees_a_group_too_much_at_most`).
+7. A request for memory while a batch is being evicted starts no other batch
    (`test_a_batch_that_leaves_makes_no_other_leave`).
 
 Failure: if `evict` raises, the batch is not counted as evicted; nothing else changes.
@@ -228,7 +226,7 @@ class Manager:
         for ledger in self.ledgers.values():
             ledger.exposure += min(ledger.evicted, ledger.window)
 
-    def loads(self, shard: int = 0) -> list[SubQueryLoad]:
+    def loads(self) -> list[SubQueryLoad]:
         """Return the loads from which targets are computed."""
         return [
             SubQueryLoad(
@@ -238,7 +236,6 @@ class Manager:
                 misses=ledger.misses,
                 cost=ledger.cost,
                 exposure=ledger.exposure,
-                shard=shard,
             )
             for name, ledger in self.ledgers.items()
         ]
@@ -256,7 +253,7 @@ class Manager:
         return self.targets
 
     def assign(self, targets: Mapping[str, int]) -> None:
-        """Accept targets that were set elsewhere; they replace those still open."""
+        """Accept targets; they replace those still open."""
         for name, ledger in self.ledgers.items():
             ledger.target = targets.get(name, 0)
             ledger.misses /= 2

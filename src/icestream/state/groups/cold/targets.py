@@ -13,10 +13,8 @@ Invariants:
 2. With equal weights and no measurements, both rules take the same fraction of every sub-query
    (`test_without_measurements_both_rules_agree`).
 3. More misses of a sub-query never make it give up more (`test_worth_is_kept`).
-4. The result depends only on the arguments, and survives JSON
-   (`test_targets_survive_json`).
 
-Cost: O(n^2) at worst for n pairs of shard and sub-query.
+Cost: O(n^2) at worst for n sub-queries.
 
 Limits: value is one number per sub-query, and the curve behind it is assumed; it is measured
 continuously, so a wrong curve costs rounds, not exactness.
@@ -26,9 +24,9 @@ References: the weighted targets of ICE's cold state manager; ghost entries as i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
 
 from icestream.core.errors import DefinitionError
 
@@ -37,7 +35,7 @@ Rule = Literal["proportional", "benefit"]
 
 @dataclass(frozen=True)
 class SubQueryLoad:
-    """What one sub-query of one shard holds, and the recent cost of its evictions."""
+    """What one sub-query of a shard holds, and the recent cost of its evictions."""
 
     subquery: str
     #: bytes of groups in memory
@@ -49,36 +47,6 @@ class SubQueryLoad:
     cost: float = 0.0
     #: recently evicted bytes, summed over ticks
     exposure: float = 0.0
-    shard: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON object."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> SubQueryLoad:
-        """Return the load that `to_json` wrote."""
-        return cls(**value)
-
-
-@dataclass(frozen=True)
-class Targets:
-    """Bytes to give up, by shard and sub-query; without those that give up nothing."""
-
-    shards: Mapping[int, Mapping[str, int]]
-
-    def of(self, shard: int) -> dict[str, int]:
-        """Return the targets of one shard by sub-query."""
-        return dict(self.shards.get(shard, {}))
-
-    def to_json(self) -> dict[str, dict[str, int]]:
-        """Return a JSON object; its keys are strings."""
-        return {str(shard): dict(found) for shard, found in self.shards.items()}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Mapping[str, int]]) -> Targets:
-        """Return the targets that `to_json` wrote."""
-        return cls({int(shard): dict(found) for shard, found in value.items()})
 
 
 def excess(held: int, limit: int, threshold: float, free: float) -> int:
@@ -86,28 +54,6 @@ def excess(held: int, limit: int, threshold: float, free: float) -> int:
     if held < threshold * limit:
         return 0
     return max(int(free * held), held - int(threshold * limit))
-
-
-def targets(
-    loads: Sequence[SubQueryLoad],
-    limit: int,
-    *,
-    held: int | None = None,
-    threshold: float = 0.9,
-    free: float = 0.2,
-    rule: Rule = "proportional",
-) -> Targets:
-    """Return the bytes that each sub-query of all shards under a common limit must give up.
-
-    `held` is the total they hold, if that is more than the groups in memory.
-    """
-    together = sum(load.bytes for load in loads) if held is None else held
-    found: dict[int, dict[str, int]] = {}
-    shares = spread(loads, excess(together, limit, threshold, free), rule)
-    for load, share in zip(loads, shares, strict=True):
-        if share:
-            found.setdefault(load.shard, {})[load.subquery] = share
-    return Targets(found)
 
 
 def spread(loads: Sequence[SubQueryLoad], need: int, rule: Rule) -> list[int]:

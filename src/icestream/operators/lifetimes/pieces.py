@@ -1,0 +1,137 @@
+"""The events of a group too large for memory, reduced to what counts between two instants.
+
+Idea: answers between two instants need single events only where they begin or end in between. All
+others span the whole time, or nothing of it, and merge into one row. So the group is read piece by
+piece, and what remains of it is small: the edges of one batch. Where more are left, the time is cut
+before half of them, and the rest follows in the next round. A piece remembers between which
+instants its events begin and end, and their merged words, so a round reads few pieces.
+
+Invariants:
+1. Answers are those of the whole group (`test_oracle_large_groups_are_read_in_pieces`).
+
+Cost: two readings of the group, and one of the pieces with edges for each further round; in memory
+the bounds and one row for each piece.
+
+Limits: events that were retracted can be merged only if all words can be taken back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from icestream.core.arrays import Slots
+from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
+from icestream.operators.lifetimes.event_rows import EventRows, EventWords, StoredEvents
+from icestream.operators.lifetimes.rows_by_group import END
+from icestream.state.groups.spec import Groups
+
+#: rows of one round, in those of the largest piece
+AT_ONCE = 8
+
+
+@dataclass
+class PieceBounds:
+    """Between which instants the events of a piece begin and end, and all of them as one."""
+
+    begin: tuple[Micros, Micros]
+    end: tuple[Micros, Micros]
+    #: the row of events that all have begun, once it is known
+    spanning: EventWords | None = None
+
+    def spans(self, since: Micros, until: Micros) -> bool:
+        """Return whether all events are alive from one instant to another."""
+        return self.begin[1] < since and self.end[0] >= until
+
+
+@dataclass
+class EventsInPieces:
+    """The events of one group; `found` are those that count up to the last `advance`."""
+
+    rows: EventRows
+    groups: Groups
+    slots: Slots
+    found: StoredEvents
+    #: when the watermark has passed the next begin or end of an event
+    due: Micros
+    pieces: list[PieceBounds]
+    #: rows of the largest piece
+    most: int
+
+    @classmethod
+    def of(
+        cls, rows: EventRows, groups: Groups, slots: Slots, watermark: Micros
+    ) -> EventsInPieces | None:
+        """Read a group once; None if its events cannot be merged."""
+        due, pieces, most = INFINITY, [], 1
+        known: StoredEvents | None = None
+        for piece in groups.read_pieces(0, slots):
+            found = rows.found(piece, 1, watermark)
+            events = found.events
+            if not rows.can_merge(events):
+                return None
+            ahead = np.concatenate([events.le, events.re])
+            ahead = np.minimum(ahead[ahead >= watermark], END - 1) + 1
+            due = int(ahead.min(initial=due))
+            bounds = [
+                (int(each.min(initial=INFINITY)), int(each.max(initial=MINUS_INFINITY)))
+                for each in (events.le, events.re)
+            ]
+            pieces.append(PieceBounds(*bounds))
+            most = max(most, len(events.le))
+            key = (found.emitted_until[0], found.start[0])
+            if known is None or key > (known.emitted_until[0], known.start[0]):
+                first = found if known is None else known
+                known = StoredEvents(
+                    events.where(np.zeros(len(events.le), dtype=np.bool_)),
+                    found.emitted_until,
+                    found.start,
+                    found.marks,
+                    first.beside.slice(int(first.first[0]), 1) if known is None else first.beside,
+                    np.zeros(1, dtype=np.int64),
+                )
+        return None if known is None else cls(rows, groups, slots, known, due, pieces, most)
+
+    def emitted(self, reach: Micros, start: Micros) -> None:
+        """Note that all answers up to an instant were emitted; the next one began at `start`."""
+        instants = (np.array([each]) for each in (reach, start))
+        emitted_until, starts = instants
+        self.found = replace(self.found, emitted_until=emitted_until, start=starts)
+
+    def advance(self, watermark: Micros) -> Micros | None:
+        """Find the events that count up to an instant, which is returned; None at the watermark."""
+        since, reach = int(self.found.emitted_until[0]), watermark
+        if since >= watermark:
+            return None
+        events = self.found.events.where(np.zeros(len(self.found.events.le), dtype=np.bool_))
+        merged = set()
+        for number, piece in enumerate(self.pieces):
+            if piece.spanning is not None and piece.spans(since, reach):
+                merged.add(number)
+                events = self.rows.between(events.and_(piece.spanning), since, reach)
+        reading = self.pieces[0]
+
+        def is_wanted(number: int) -> bool:
+            nonlocal reading
+            reading = self.pieces[number]
+            there = reading.begin[0] < reach and reading.end[1] >= since
+            return there and number not in merged
+
+        for found in self.groups.read_pieces(0, self.slots, is_wanted):
+            some = self.rows.between(self.rows.found(found, 1, since).events, since, reach)
+            if reading.spans(since, reach):
+                reading.spanning = replace(some, re=np.full_like(some.re, reading.end[0]))
+            events = self.rows.between(events.and_(some), since, reach)
+            while len(events.le) > AT_ONCE * self.most and (cut := _cut(events, since, reach)):
+                reach = cut
+                events = self.rows.between(events, since, reach)
+        self.found = replace(self.found, events=events)
+        return reach
+
+
+def _cut(events: EventWords, since: Micros, reach: Micros) -> Micros | None:
+    """Return an instant with about half of the edges before it; None if there is none between."""
+    edges = np.unique(np.concatenate([events.le, events.re]))
+    inside = edges[(edges > since) & (edges < reach)]
+    return int(inside[len(inside) // 2]) if len(inside) else None

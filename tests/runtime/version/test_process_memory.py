@@ -1,0 +1,56 @@
+"""What processes take besides the budget."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from icestream.runtime.version import process_memory
+
+
+def test_the_constant_of_a_process_is_measured_once() -> None:
+    base = process_memory.base()
+    held = bytearray(32 << 20)
+    assert process_memory.base() == base > 0
+    measured = process_memory.measured(0)
+    assert measured["process"].endswith(f":{os.getpid()}")
+    assert measured["base"] == base
+    assert len(held) > 0
+
+
+def test_processes_are_counted_once() -> None:
+    one = {"process": "host:1", "base": 10, "resident": 25}
+    two = {"process": "host:2", "base": 10, "resident": 5}
+    assert process_memory.processes_report([one, two, one]) == {
+        "processes": 2,
+        "processConstantBytes": 20,
+        "processAddedBytes": 15,
+    }
+    assert process_memory.processes_report([])["processes"] == 0
+
+
+_FREED = """
+import numpy as np
+from icestream.runtime.version import process_memory
+process_memory.base()
+blocks = [np.ones(12_000) for _ in range(2_000)]  # 192 MB in blocks that malloc keeps
+last = np.ones(10)
+del blocks
+before = process_memory.resident()
+after = process_memory.measured(0)["resident"]
+print((before - process_memory.base()) >> 20, (after - process_memory.base()) >> 20)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="measured on Linux only")
+def test_bounded_freed_memory_is_given_back() -> None:
+    environment = {**os.environ, "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
+    run = subprocess.run(
+        [sys.executable, "-c", _FREED], capture_output=True, text=True, check=True, env=environment
+    )
+    before, after = map(int, run.stdout.split())
+    assert before > 150
+    assert after < 48
