@@ -119,7 +119,8 @@ def expected(plan: Plan, items: Sequence[Item]) -> list[Row]:
         oracle = ObviousSessions(plan)
     elif isinstance(kind, Frame):
         oracle = ObviousFrames(plan)
-    return [row for batch in batches_of(items) for row in oracle.feed(batch)] + oracle.flush()
+    rows = [row for batch in batches_of(items) for row in oracle.feed(batch)]
+    return [*rows, *oracle.flush()]
 
 
 @pytest.mark.sample(4)

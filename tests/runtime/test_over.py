@@ -129,7 +129,7 @@ def payments(seed: int, count: int) -> pa.Table:
             "t": times,
             "no": np.arange(count),
             "card": pa.array(dice.integers(0, 40, count), mask=dice.random(count) < 0.05),
-            "shop": pa.array(dice.choice(["a", "b", "c", None], count).tolist()),
+            "shop": pa.array(dice.choice(np.array(["a", "b", "c", None]), count).tolist()),
             "amount": dice.random(count).round(2),
             "units": pa.array(dice.integers(-5, 50, count), mask=dice.random(count) < 0.1),
         }

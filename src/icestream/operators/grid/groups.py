@@ -76,7 +76,7 @@ class ResidentGroups:
     @property
     def image_bytes(self) -> int:
         """Return about how many bytes `image` has."""
-        return len(self) * (self._rows.view.shape[1] * 8 + KEY_BYTES)
+        return len(self) * (int(self._rows.view.shape[1]) * 8 + KEY_BYTES)
 
     @property
     def capacity(self) -> int:

@@ -228,6 +228,8 @@ class DeltaUpsertTable:
         last = self._table.transaction_version(self._writer)
         if rows.num_rows == 0 or (last is not None and version <= int(last)):
             return
+        if "change" not in rows.column_names:
+            rows = rows.append_column("change", pa.array([1] * rows.num_rows, pa.int32()))
         if rows.group_by([*self._key]).aggregate([]).num_rows < rows.num_rows:
             msg = (
                 f"rows of this result are not unique by {', '.join(self._key)}, as a Delta table "
