@@ -39,12 +39,12 @@ HOUR = 60 * MINUTE
 SPAN = 3 * HOUR
 #: two hours before clocks change in New York, in spring and autumn, and a day before 1970
 STARTS = tuple(
-    int(dt.datetime(*each, 0, 0, dt.UTC).timestamp()) * SECOND
+    int(dt.datetime.fromisoformat(f"{each}Z").timestamp()) * SECOND
     for each in (
-        (2024, 3, 10, 0, 30),
-        (2024, 3, 10, 5, 30),
-        (2024, 11, 3, 4, 30),
-        (1969, 12, 31, 22, 59, 59),
+        "2024-03-10T00:30",
+        "2024-03-10T05:30",
+        "2024-11-03T04:30",
+        "1969-12-31T22:59:59",
     )
 )
 INSTANT = pa.timestamp("us", "UTC")
