@@ -145,8 +145,7 @@ class EventFrames(FrameOperator):
         """Return events as tuples with identities before their times."""
         names = [TIME if name == LE else name for name in events.schema.names]
         piece = events.rename_columns(names)
-        tuples = self._lifter.lift(piece, self._position["arrived"])
-        self._position["arrived"] += piece.num_rows
+        tuples = self._tuples_in(piece)
         whole = np.empty((len(tuples), tuples.shape[1] + EVENT_WORDS), dtype=np.int64)
         whole[:, : -1 - EVENT_WORDS] = tuples[:, :-1]
         whole[:, -3] = piece.column(BATCH).to_numpy()
