@@ -184,11 +184,8 @@ def regrouped(
 
     With a `payload`, only its columns are kept.
     """
-    columns = [*changes.columns[: len(HEAD) - 2]]
-    if keys:
-        columns += map(pa.array, identified(payload_of(changes), keys))
-    else:
-        columns += [pa.array(np.zeros(changes.num_rows, dtype=np.uint64))] * 2
+    identity = map(pa.array, identified(payload_of(changes), keys))
+    columns = [*changes.columns[: len(HEAD) - 2], *identity]
     if payload is None or len(payload) >= len(changes.schema) - len(HEAD):
         columns += changes.columns[len(HEAD) :]
         return pa.RecordBatch.from_arrays(columns, schema=changes.schema)
