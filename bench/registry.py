@@ -50,6 +50,7 @@ MODULES = (
     "joins.stream_join",
     "joins.spill",
     "joins.multi_join",
+    "joins.join_life",
     "updates.staleness",
     "updates.update_queue",
     "updates.update_windows",

@@ -26,10 +26,6 @@ from pathlib import Path
 
 #: modules, packages, definitions and methods that stay though nothing reaches them, and why
 ALLOWED = {
-    "icestream.state.blocks": "windows of raw tuples on disk, for windows per event",
-    "icestream.kernels.frames.blocks": "windows per event, over blocks",
-    "icestream.operators.grid.per_event": "the operator of windows per event",
-    "icestream.kernels.exact_sums": "sums of doubles that can be subtracted, for windows per event",
     "icestream.plan.balance.rebalancing:key_parts": "how a hot key is split over tasks",
     "icestream.operators.process.column_state:ValueColumns.numpy": "user code calls it",
     "icestream.demo.call_centre.kpis": "all figures of the call centres, for the demo and a bench",

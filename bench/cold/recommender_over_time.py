@@ -39,14 +39,17 @@ from examples.recommender.offline import SimilarityModel
 from examples.recommender.workload import EVENT_SCHEMA, RATING, REQUEST, RatingWorkload
 from icestream.core.times import Micros
 from icestream.core.units import parse_interval
-from icestream.operators.dataflow.stores import STATE, ColdOptions
+from icestream.operators.dataflow.stores import GATHERED, ColdOptions
 from icestream.plan.events.dataflow import Dataflow
 from icestream.state.groups.options import Durability, StoreOptions
+from icestream.state.groups.store import GROUPS, HEAP
 
 #: items in a result
 K = 10
 #: part of the state that fits into memory: the paper's limit leaves out 41 %
 MEMORY = 0.59
+#: share of a quota for rows and directories
+STATE = (1 - GATHERED) * (HEAP + GROUPS)
 #: rounds of batches; the median of their ratios counts
 ROUNDS = 5
 DAY: Micros = 86_400_000_000

@@ -40,12 +40,12 @@ from bench.research.request_formulas import (
     shared_requests_per_block,
     steady_shared_requests_per_block,
 )
+from bench.research.window_blocks.per_event import Extent, SlidingTotals, weighted_layout
+from bench.research.window_blocks.replacement import SharedPool
+from bench.research.window_blocks.repository import SharedRepository, WindowRepository
+from bench.research.window_blocks.store import BlockStore, LogStore, SlotStore
 from bench.windows import shared_frames, shared_slides
 from bench.windows.trades import SECOND, SYMBOLS, TradeColumns
-from icestream.operators.grid.per_event import Extent, SlidingTotals, weighted_layout
-from icestream.state.blocks.replacement import SharedPool
-from icestream.state.blocks.repository import SharedRepository, WindowRepository
-from icestream.state.blocks.store import BlockStore, LogStore, SlotStore
 
 BATCH = 100_000
 LIMIT = 3_600.0

@@ -37,12 +37,12 @@ from bench.harness import scratch, workspace
 from bench.processes import results
 from bench.registry import Bar, Bench, Figures, Measurement, ProgressLog, Size
 from bench.research.request_formulas import requests_per_second
+from bench.research.window_blocks.per_event import Extent, SlidingAverages, weighted_layout
+from bench.research.window_blocks.repository import WindowRepository
+from bench.research.window_blocks.store import LogStore, SlotStore
 from bench.updates.pacing import send_at_once, send_when_due
 from bench.windows import vwap_on_spark
 from bench.windows.trades import SECOND, SYMBOLS, TradeColumns
-from icestream.operators.grid.per_event import Extent, SlidingAverages, weighted_layout
-from icestream.state.blocks.repository import WindowRepository
-from icestream.state.blocks.store import LogStore, SlotStore
 
 #: events that are fed at once
 BATCH = 100_000

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import NamedTuple
 
-from icestream.state.blocks.repository import Repository
+from bench.research.window_blocks.repository import Repository
 
 
 class Window(NamedTuple):

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import duckdb
 import numpy as np
@@ -22,12 +20,10 @@ from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.nodes.spilling import Spilling
 from icestream.runtime.local import LocalExecutor, LocalQuery
 from icestream.runtime.version.task import ShardReport, ShardTask
-from icestream.runtime.work.dataflow import spilling
-from icestream.runtime.work.dataflow import work as dataflow_work
 from icestream.runtime.work.dataflow.work import ComponentShard
 from icestream.testing.moving_shards import rescale, separate_disks
 from tests.fixtures.dataflow_plans import SECOND, PlanStream, dataflow
-from tests.fixtures.join_plans import NAMES, SCHEMAS, batch_of, deferred, sources, tree
+from tests.fixtures.join_plans import NAMES, SCHEMAS, batch_of, deferred, forced, sources, tree
 from tests.suites.dataflow_conformance import open_dataflow, small_sizes
 
 Rows = Counter[tuple[Any, ...]]
@@ -157,23 +153,6 @@ def counted(flow: Dataflow, count: int, table: pa.Table) -> Rows:
     del flow
     columns = [table.column(name).to_pylist() for name in NAMES[:count]]
     return Counter(zip(*columns, strict=True))
-
-
-@contextmanager
-def forced(dice: np.random.Generator, chance: float) -> Iterator[None]:
-    """Let random partitions of random joins leave memory after any version."""
-
-    def at_random(*args: Any, **kwargs: Any) -> spilling.JoinDecisions:
-        decided = spilling.decided(*args, **kwargs)
-        spill = {
-            join: tuple(np.flatnonzero(dice.random(256) < dice.choice([0.0, 0.3, 1.0])).tolist())
-            for join in decided.results
-            if dice.random() < chance
-        }
-        return replace(decided, spill=spill)
-
-    with mock.patch.object(dataflow_work, "decided", at_random):
-        yield
 
 
 def run(

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import count
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from typing import Any, ClassVar, Unpack
 
 import pyarrow as pa
 from pyspark.sql import Column
@@ -22,6 +22,15 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from icestream.api.column_text import sql_text
+from icestream.api.event_joins import (
+    Within,
+    bounds_of,
+    deferred,
+    kind_of_join,
+    matched,
+    near,
+    paired,
+)
 from icestream.api.event_writer import built, columns_of
 from icestream.api.frames import framed
 from icestream.api.functions import AggregateExpression
@@ -30,33 +39,35 @@ from icestream.api.shared_plan import BuiltQuery, StreamInput
 from icestream.api.words import ColumnWords, quoted
 from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError
-from icestream.core.units import parse_interval
+from icestream.core.units import format_interval, parse_interval
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.dataflow.edge_rows import EdgeRows
-from icestream.operators.dataflow.padding import Padding
 from icestream.operators.dataflow.steps import Filtering, Projecting
 from icestream.operators.lifetimes.aggregate import LifetimeAggregate
 from icestream.operators.lifetimes.alter_lifetimes import AlterLifetimes
 from icestream.operators.lifetimes.changes import LifetimeOperator
 from icestream.operators.lifetimes.difference import StreamDifference
 from icestream.operators.lifetimes.edges import Edges
-from icestream.operators.lifetimes.join import StreamJoin
+from icestream.operators.lifetimes.first_events import FirstEvents
 from icestream.operators.lifetimes.ordering import Order
 from icestream.operators.lifetimes.top import TopK
+from icestream.operators.lifetimes.until_next import UntilNext
 from icestream.operators.process.operator import Processor, UserDefined
 from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.events.explain import explained_dataflow
-from icestream.plan.joins.multi_join import Equal, check_comparable, joined, refuse_after_joins
+from icestream.plan.joins.multi_join import Equal, check_comparable
 from icestream.plan.nodes.events import (
     Applied,
     Entered,
     FromSource,
+    Joined,
     Left,
     Mapped,
     Node,
     Scope,
     United,
     late_events,
+    upstream,
 )
 from icestream.plan.nodes.spilling import Spilling, SpillingOptions, defers
 from icestream.plan.windows.lifetimes import (
@@ -70,20 +81,6 @@ from icestream.plan.windows.lifetimes import (
 from icestream.runtime.spark.sink import as_they_are
 from icestream.sql.expressions.compile import Predicate, Projection
 
-if TYPE_CHECKING:
-    pass
-
-#: kinds of joins by their names in PySpark, without underscores
-_JOINS = {
-    "inner": "inner",
-    **dict.fromkeys(("left", "leftouter"), "left"),
-    **dict.fromkeys(("right", "rightouter"), "right"),
-    **dict.fromkeys(("full", "fullouter", "outer"), "full"),
-    **dict.fromkeys(("semi", "leftsemi"), "semi"),
-    **dict.fromkeys(("anti", "leftanti"), "anti"),
-}
-#: column that keeps events without a key from matching each other
-_ALONE = "without a key"
 #: numbers that identify sources while a query is written
 _TAGS = count()
 
@@ -213,23 +210,65 @@ class Events(ColumnWords):
         """
         return self._altered(Shifted(parse_interval(by)))
 
+    def untilNext(self, keys: str | Sequence[str]) -> Events:
+        """Let each event live until the next one with equal keys: the versions of a table.
+
+        A join with instants then finds the version of each instant. Of events with equal times one
+        is seen, always the same.
+
+        Examples:
+            >>> prices = events.select("symbol", "price").untilNext("symbol")
+            >>> events.select("symbol", "volume").join(prices, on="symbol", how="left").columns
+            ['symbol', 'volume', 'price']
+        """
+        self._refuse_retractions("untilNext")
+        operator = UntilNext(self._node.payload)
+        return self.groupApply(
+            keys, lambda group: group._applied(operator, "until the next", grows=False)
+        )
+
+    def dropDuplicates(
+        self, keys: str | Sequence[str] | None = None, *, within: str | int | None = None
+    ) -> Events:
+        """Keep the first event by time of those with equal keys, or with all columns equal.
+
+        With `within`, events up to that long after one that was kept are dropped, and the next one
+        is kept again; without it, one event of each key is kept forever. Events wait for the
+        watermark. Of events with equal times one is kept, always the same.
+
+        Examples:
+            >>> once = events.dropDuplicates("agent", within="10 minutes")
+        """
+        self._refuse_retractions("dropDuplicates")
+        length = None if within is None else parse_interval(within)
+        if length is not None and length < 0:
+            msg = f"within must not be negative; got {within!r}"
+            raise DefinitionError(msg)
+        operator = FirstEvents(self._node.payload, length)
+        text = "first events" if length is None else f"first events within {length}"
+        return self.groupApply(
+            self.columns if keys is None else keys,
+            lambda group: group._applied(operator, text, grows=True),
+        )
+
     def union(self, other: Events) -> Events:
         """Return the events of both streams; their columns must agree.
 
         Examples:
             >>> both = events.where("busyTime < 10").union(events.where("busyTime > 600"))
         """
-        self._check_together(other, "union")
+        streams = self._together([other], "union")
         columns = _common(self._node.payload, other._node.payload)
-        nodes = (self._loosened(columns)._node, other._loosened(columns)._node)
+        nodes = tuple(stream._loosened(columns)._node for stream in streams)
         united = United(
             columns,
             self._node.scope,
             all(node.grows for node in nodes),
             max(node.reach for node in nodes),
+            nodes[0].delay,
             parts=nodes,
         )
-        return Events(united, {**self._parts, **other._parts})
+        return self._of(united, streams)
 
     # -- groups ----------------------------------------------------------------------------
 
@@ -254,14 +293,14 @@ class Events(ColumnWords):
         """
         names = (keys,) if isinstance(keys, str) else tuple(keys)
         outer = self._node.scope
-        for stream in (self, *others):
+        streams = self._together(others, "groupApply")
+        for stream in streams:
             stream._check_columns(names, "groupApply")
-            self._check_together(stream, "groupApply")
         for name in names:
-            check_comparable([s._node.payload.field(name) for s in (self, *others)])
+            check_comparable([stream._node.payload.field(name) for stream in streams])
         around = outer.keys if outer is not None else ()
         scope = Scope((*around, *(name for name in names if name not in around)), outer)
-        made: object = apply(*(stream._entering(scope) for stream in (self, *others)))
+        made: object = apply(*(stream._entering(scope) for stream in streams))
         if not isinstance(made, Events) or made._node.scope is not scope:
             msg = "the function given to groupApply must return events made from its arguments"
             raise DefinitionError(msg)
@@ -359,6 +398,7 @@ class Events(ColumnWords):
             ['agent', 'calls']
         """
         scope = self._scope("process", "groupApply(keys, lambda group: group.process(...))")
+        self._refuse_delay("process")
         payload = self._node.payload
         keys = pa.schema([payload.field(key) for key in scope.keys])
         operator = UserDefined(processor, keys, payload)
@@ -387,10 +427,9 @@ class Events(ColumnWords):
             ... )
         """
         self._scope("edges", "groupApply(keys, lambda group: group.edges(...))")
+        self._refuse_delay("edges")
+        self._refuse_retractions("edges")
         node = self._node
-        if not node.grows:
-            msg = "edges takes the rows of a stream, not results that may be retracted"
-            raise DefinitionError(msg)
         if late not in ("close", "drop"):
             msg = f"late must be 'close' or 'drop'; got {late!r}"
             raise DefinitionError(msg)
@@ -439,7 +478,9 @@ class Events(ColumnWords):
             raise DefinitionError(msg)
         names = (partitionBy,) if isinstance(partitionBy, str) else tuple(partitionBy)
         self._check_columns(names, "over")
-        refuse_after_joins((self._node,), "over")
+        if any(isinstance(each, Joined) for each in upstream(self._node)):
+            msg = "over cannot follow a join with onPressure='defer': use onPressure='fetch'"
+            raise DefinitionError(msg)
         return replace(self, _node=framed(self._node, features, names, range, rows))
 
     # -- two streams -----------------------------------------------------------------------
@@ -451,7 +492,7 @@ class Events(ColumnWords):
         *,
         how: str = "inner",
         where: str | None = None,
-        within: str | int | None = None,
+        within: Within | None = None,
         onPressure: str = "fetch",
         **spilling: Unpack[SpillingOptions],
     ) -> Events:
@@ -462,11 +503,15 @@ class Events(ColumnWords):
             on: columns with equal values: a name that both have, or a pair of names, or a list of
                 these; needed outside a group. Null equals nothing.
             how: which events to return besides pairs: with `inner` none; with `left`, `right` or
-                `full` also events of that side, or of both, with nulls, at the instants at which
-                they have no partner. `semi` returns only events of this stream, at the instants at
-                which they have a partner, and `anti` those at which they have none.
-            where: a further condition on pairs, in SQL; for `inner` joins.
-            within: pair events at most this far apart in time, instead of by lifetime.
+                `full` also events of that side, or of both, with nulls, if they have no partner.
+                `semi` returns only events of this stream that have a partner, and `anti` those that
+                have none.
+            where: a further condition on pairs, in SQL.
+            within: pair events by their times, instead of by lifetime: at most this far apart, or
+                `(low, high)` for a time of the other event that is later by at least `low` and at
+                most `high`, both included: `within=("-5 minutes", "1 hour")`. An event without a
+                partner is one row, as in Spark. Without `within`, it is there at the instants at
+                which it has none.
             onPressure: what happens to state that does not fit into memory. `fetch`: it is read
                 when it is needed, and every pair is emitted at once. `defer`: it waits on disk, and
                 its pairs are emitted when the join is cleaned up. See `ice.join`.
@@ -479,140 +524,20 @@ class Events(ColumnWords):
             ... ).columns
             ['symbol', 'volume', 'price']
         """
-        self._check_together(other, "join")
-        if (kind := _kind_of_join(how)) != "inner":
-            if where is not None or within is not None or defers(onPressure, spilling):
-                msg = (
-                    f"how={how!r} needs lifetimes and equal keys alone, without where=, within= "
-                    "or onPressure='defer': set lifetimes first, with alterLifetime(...)"
-                )
-                raise DefinitionError(msg)
-            made = self._joined_or_alone(other, on, kind)
-        elif within is not None:
-            near = WindowLifetime(parse_interval(within) + 1)
-            return self._altered(near).join(
-                other._altered(near), on, where=where, onPressure=onPressure, **spilling
-            )
-        elif defers(onPressure, spilling):
-            made = self._deferred((other,), on, where, Spilling(**spilling))
+        streams = self._together([other], "join")
+        kind, bounds = kind_of_join(how), None if within is None else bounds_of(within)
+        spills = Spilling(**spilling) if defers(onPressure, spilling) else None
+        if kind != "inner":
+            made = matched(self, other, on, kind, where, bounds, spills)
         else:
-            made = self._paired(other, on, where)
-        warn_of_instants((self._node, other._node), stacklevel=2)
+            near_by = streams if bounds is None else near(streams, bounds)
+            if spills is not None:
+                made = deferred(near_by, on, where, spills)
+            else:
+                made = paired(near_by[0], near_by[1], on, where)
+        if bounds is None:
+            warn_of_instants((self._node, other._node), stacklevel=2)
         return made
-
-    def _paired(self, other: Events, on: str | Sequence[Equal] | None, where: str | None) -> Events:
-        """Return an inner join that fetches the state that it needs."""
-        if on is not None:
-            mine, theirs, keys = self._sharing(other, on, keep=Events._with_keys)
-            return mine.groupApply(keys, lambda a, b: a._paired(b, None, where), theirs)
-        scope = self._scope("join", "join(other, on=...)")
-        left, right = self._node.payload, other._node.payload
-        names = [*left.names, *(_twin(n) if n in scope.keys else n for n in right.names)]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            msg = f"both sides of the join have {twice}: rename them with select('x AS y')"
-            raise DefinitionError(msg)
-        twins = [_twin(key) for key in scope.keys]
-        pairs = pa.schema([f.with_name(n) for f, n in zip([*left, *right], names, strict=True)])
-        residual = None if where is None else Predicate.bind(pairs, where)
-        operator = StreamJoin(
-            left, right, names, None if residual is None else residual.mask, hidden=twins
-        )
-        text = "join" if residual is None else f"join where {residual.text}"
-        grows = self._node.grows and other._node.grows
-        return self._applied(operator, text, grows=grows, other=other)
-
-    def _joined_or_alone(
-        self, other: Events, on: str | Sequence[Equal] | None, kind: str
-    ) -> Events:
-        """Return a join that also emits events without a partner."""
-        if on is not None:
-            mine, theirs, keys = self._apart(other, on)
-            made = mine.groupApply(
-                (*keys, _ALONE), lambda a, b: a._joined_or_alone(b, None, kind), theirs
-            )
-            return made.select(*(quoted(name) for name in made.columns if name != _ALONE))
-        if kind == "semi":
-            self._scope("join", "join(other, on=...)")
-            operator = StreamDifference(self._node.payload, present=True)
-            return self._applied(operator, "semi join", grows=False, other=other)
-        if kind == "anti":
-            return self.difference(other)
-        pairs = self._paired(other, None, None)
-        alone = [self.difference(other)] if kind != "right" else []
-        alone += [other.difference(self)] if kind != "left" else []
-        columns = pa.schema([each.with_nullable(True) for each in pairs._node.payload])
-        padded = [each._mapped(Padding(columns), columns, "with nulls") for each in alone]
-        return reduce(Events.union, padded, pairs)
-
-    def _apart(
-        self, other: Events, on: str | Sequence[Equal]
-    ) -> tuple[Events, Events, tuple[str, ...]]:
-        """Return two streams whose keys have shared names; rows without a key match nothing.
-
-        A further column separates rows with all keys from the other rows of either stream.
-        """
-        mine, theirs, keys = self._sharing(other, on, keep=lambda stream, _names: stream)
-        missing = " OR ".join(f"{quoted(key)} IS NULL" for key in keys)
-        left, right = (
-            stream.withColumn(_ALONE, f"CASE WHEN {missing} THEN {number} ELSE 0 END")
-            for number, stream in ((1, mine), (2, theirs))
-        )
-        return left, right, keys
-
-    def _deferred(
-        self,
-        others: Sequence[Events],
-        on: str | Sequence[Equal] | None,
-        where: str | None,
-        spilling: Spilling,
-    ) -> Events:
-        """Return a join whose state may be spilled and whose results may then come later."""
-        streams = (self, *others)
-        if on is None or self._node.scope is not None:
-            msg = "onPressure='defer' joins whole streams by columns: join(other, on=...)"
-            raise DefinitionError(msg)
-        for stream in streams:
-            if not stream._node.grows:
-                msg = (
-                    "onPressure='defer' joins events that never change, not results that may be "
-                    "retracted: use onPressure='fetch'"
-                )
-                raise DefinitionError(msg)
-        node = joined([stream._node for stream in streams], on, where, spilling)
-        return Events(node, {tag: part for s in streams for tag, part in s._parts.items()})
-
-    def _sharing(
-        self,
-        other: Events,
-        on: str | Sequence[Equal],
-        keep: Callable[[Events, Sequence[str]], Events],
-    ) -> tuple[Events, Events, tuple[str, ...]]:
-        """Return two streams as `keep` leaves them, with the join columns under shared names."""
-        pairs = [
-            (each, each) if isinstance(each, str) else tuple(each)
-            for each in ((on,) if isinstance(on, str) else on)
-        ]
-        if not pairs:
-            msg = "a join needs columns with equal values: on='k', or on=[('a', 'b')]"
-            raise DefinitionError(msg)
-        for pair in pairs:
-            if len(pair) != 2:
-                msg = f"on={pair} must name a column of each of the two streams"
-                raise DefinitionError(msg)
-        mine, theirs = (list(names) for names in zip(*pairs, strict=True))
-        self._check_columns(mine, "join")
-        other._check_columns(theirs, "join")
-        for name, twin in pairs:
-            check_comparable([self._node.payload.field(name), other._node.payload.field(twin)])
-        left, right = keep(self, mine), keep(other, theirs)
-        for name, twin in pairs:
-            if name != twin and name in right.columns:
-                msg = f"both sides of the join have {name!r}: rename it with select('x AS y')"
-                raise DefinitionError(msg)
-            if name != twin:
-                right = right.withColumn(name, quoted(twin))
-        return left, right, tuple(mine)
 
     def difference(self, other: Events, on: str | Sequence[str] | None = None) -> Events:
         """Keep events at the instants at which the other stream has no event of their group.
@@ -625,7 +550,6 @@ class Events(ColumnWords):
         if on is not None:
             return self.groupApply(on, lambda a, b: a.difference(b), other)
         self._scope("difference", "difference(other, on=...)")
-        self._check_together(other, "difference")
         operator = StreamDifference(self._node.payload)
         return self._applied(operator, "difference", grows=False, other=other)
 
@@ -687,6 +611,7 @@ class Events(ColumnWords):
         payload: pa.Schema,
         text: str,
         longer: int = 0,
+        delay: int | None = None,
     ) -> Events:
         node = self._node
         made = Mapped(
@@ -694,6 +619,7 @@ class Events(ColumnWords):
             node.scope,
             node.grows,
             node.reach + longer,
+            node.delay if delay is None else delay,
             before=node,
             change=change,
             text=text,
@@ -708,45 +634,58 @@ class Events(ColumnWords):
         return self._mapped(Projecting(projection), columns, "allow nulls")
 
     def _altered(self, lifetime: Lifetime) -> Events:
+        text, delay = f"lifetime {lifetime}", self._node.delay
         match lifetime:
             case WindowLifetime():
                 longer = lifetime.duration
             case Hopping():
                 longer = lifetime.range + lifetime.slide
+                if delay:
+                    lifetime = replace(lifetime, offset=delay)
+                    text += f", delayed by {delay}"
             case Shifted():
                 longer = lifetime.by
             case _:
                 longer = 0
-        return self._mapped(
-            AlterLifetimes(lifetime), self._node.payload, f"lifetime {lifetime}", longer
-        )
+        return self._mapped(AlterLifetimes(lifetime), self._node.payload, text, longer)
+
+    def _moved(self, by: int, delay: int) -> Events:
+        """Let events live later; of that, `delay` in all is not meant."""
+        if not by and delay == self._node.delay:
+            return self
+        change = AlterLifetimes(Shifted(by))
+        return self._mapped(change, self._node.payload, f"lifetime {change.lifetime}", by, delay)
+
+    def _of(self, node: Node, streams: Sequence[Events]) -> Events:
+        """Return a node that is made of streams."""
+        return Events(node, {tag: part for s in streams for tag, part in s._parts.items()})
 
     def _entering(self, scope: Scope) -> Events:
         node = self._node
-        entered = Entered(node.payload, scope, node.grows, node.reach, before=node)
+        entered = Entered(node.payload, scope, node.grows, node.reach, node.delay, before=node)
         return replace(self, _node=entered)
 
     def _leaving(self, scope: Scope | None) -> Events:
         node = self._node
-        return replace(self, _node=Left(node.payload, scope, node.grows, node.reach, before=node))
+        left = Left(node.payload, scope, node.grows, node.reach, node.delay, before=node)
+        return replace(self, _node=left)
 
     def _applied(
         self, operator: LifetimeOperator, text: str, *, grows: bool, other: Events | None = None
     ) -> Events:
-        streams = (self,) if other is None else (self, other)
+        streams = self._together([] if other is None else [other], text)
         nodes = tuple(stream._node for stream in streams)
-        refuse_after_joins(nodes, text)
         made = Applied(
             operator.result,
             self._node.scope,
             grows,
             max(node.reach for node in nodes),
+            nodes[0].delay,
             inputs=nodes,
             operator=operator,
             text=text,
         )
-        parts = {tag: part for stream in streams for tag, part in stream._parts.items()}
-        return Events(made, parts)
+        return self._of(made, streams)
 
     # -- validating ------------------------------------------------------------------------
 
@@ -768,14 +707,34 @@ class Events(ColumnWords):
             msg = f"{method} names {unknown}; the columns are {self.columns}"
             raise DefinitionError(msg)
 
-    def _check_together(self, other: object, method: str) -> None:
-        if not isinstance(other, Events):
-            msg = f"{method} takes other events (stream.events()); got {type(other).__name__}"
+    def _together(self, others: Sequence[object], method: str) -> list[Events]:
+        """Return these and other events of the same group, with equal delays."""
+        streams = [self]
+        for other in others:
+            if not isinstance(other, Events):
+                msg = f"{method} takes other events (stream.events()); got {type(other).__name__}"
+                raise DefinitionError(msg)
+            if other._node.scope is not self._node.scope:
+                msg = (
+                    f"{method} takes events of the same group: pass other streams to groupApply as "
+                    "further arguments"
+                )
+                raise DefinitionError(msg)
+            streams.append(other)
+        delay = max(stream._node.delay for stream in streams)
+        return [stream._moved(delay - stream._node.delay, delay) for stream in streams]
+
+    def _refuse_retractions(self, method: str) -> None:
+        if not self._node.grows:
+            msg = f"{method} takes the rows of a stream, not results that may be retracted"
             raise DefinitionError(msg)
-        if other._node.scope is not self._node.scope:
+
+    def _refuse_delay(self, method: str) -> None:
+        if self._node.delay:
             msg = (
-                f"{method} takes events of the same group: pass other streams to groupApply as "
-                "further arguments"
+                f"{method} reads the times of events, but the rows of a join within a bound exist "
+                f"only {format_interval(self._node.delay)} after theirs: use {method} before the "
+                "join"
             )
             raise DefinitionError(msg)
 
@@ -844,20 +803,6 @@ def _aggregate(each: AggregateExpression, inputs: Sequence[str], texts: Sequence
     name = each.name or f"{each.title}({', '.join(texts) or '*'})"
     first = inputs[0] if inputs else None
     return Aggregate(each.function, first, name, tuple(inputs[1:]), each.parameters)
-
-
-def _kind_of_join(how: str) -> str:
-    """Return the kind of a join by its name."""
-    kind = _JOINS.get(how.lower().replace("_", ""))
-    if kind is None:
-        msg = f"how={how!r} is not a kind of join: use inner, left, right, full, semi or anti"
-        raise DefinitionError(msg)
-    return kind
-
-
-def _twin(name: str) -> str:
-    """Return the name of a key on the other side of a join."""
-    return f"{name} of the other side"
 
 
 def _shown(schema: pa.Schema) -> str:

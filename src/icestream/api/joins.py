@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import Unpack
 
+from icestream.api.event_joins import deferred, near, paired
 from icestream.api.events import Events
 from icestream.api.hints import warn_of_instants
 from icestream.core.errors import DefinitionError
 from icestream.core.units import parse_interval
 from icestream.plan.joins.multi_join import Equal
 from icestream.plan.nodes.spilling import Spilling, SpillingOptions, defers
-from icestream.plan.windows.lifetimes import WindowLifetime
 
 
 def join(
@@ -66,25 +66,21 @@ def join(
     if len(streams) < 2 or not all(isinstance(each, Events) for each in streams):
         msg = "join takes two or more streams of events (stream.events())"
         raise DefinitionError(msg)
-    first, *others = streams
-    for other in others:
-        first._check_together(other, "join")
+    streams = tuple(streams[0]._together(streams[1:], "join"))
     if within is not None:
-        near = WindowLifetime(parse_interval(within) + 1)
-        first, *others = [each._altered(near) for each in streams]
+        length = parse_interval(within)
+        streams = tuple(near(streams, (-length, length)))
     if defers(onPressure, spilling):
-        made = first._deferred(others, on, where, Spilling(**spilling))
+        made = deferred(streams, on, where, Spilling(**spilling))
     else:
-        made = _one_by_one(first, others, on, where)
-    warn_of_instants([each._node for each in (first, *others)], stacklevel=2)
+        made = _one_by_one(streams, on, where)
+    warn_of_instants([each._node for each in streams], stacklevel=2)
     return made
 
 
-def _one_by_one(
-    first: Events, others: Sequence[Events], on: str | Sequence[Equal], where: str | None
-) -> Events:
+def _one_by_one(streams: Sequence[Events], on: str | Sequence[Equal], where: str | None) -> Events:
     """Join streams in their order; join columns with the same name appear once."""
-    count = 1 + len(others)
+    count = len(streams)
     rows = [
         (each,) * count if isinstance(each, str) else tuple(each)
         for each in ((on,) if isinstance(on, str) else on)
@@ -103,6 +99,6 @@ def _one_by_one(
             pairs.append((row[port] if row[port] in known else row[0], row[port]))
             known.add(row[port])
         last = where if port == count - 1 else None
-        return result._paired(stream, pairs, last)
+        return paired(result, stream, pairs, last)
 
-    return reduce(one_more, enumerate(others, start=1), first)
+    return reduce(one_more, enumerate(streams[1:], start=1), streams[0])

@@ -37,7 +37,7 @@ from numba.core.caching import (
     _CacheLocator,
 )
 
-_IMPORT = re.compile(r"^from (icestream[\w.]*) import (\([^)]*\)|[^\n]*)", re.MULTILINE)
+_IMPORT = re.compile(r"^from ((?:icestream|bench)[\w.]*) import (\([^)]*\)|[^\n]*)", re.MULTILINE)
 #: seconds after which the code of other sources is deleted
 _KEPT = 90 * 24 * 3600
 

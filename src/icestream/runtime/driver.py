@@ -547,12 +547,12 @@ class Driver(Generic[Batch_contra]):
                 for file in files
             ),
             bases=bases,
-            horizon=self._horizon(bases, watermark),
             next_ordinal=self._next_ordinal(context, parcels),
             decisions={**shared, **made.decisions},
             totals=self._totals(parcels, reports),
             epoch=self.store.epoch,
         )
+        commit = replace(commit, horizon=self._horizon(commit))
         live = survivors(self._versions.live, commit)
         self.store.create(self.store.with_manifest(commit, live))
         self._versions.add(commit, live)
@@ -566,16 +566,16 @@ class Driver(Generic[Batch_contra]):
         ]
         return max(free, 1 + max(kept, default=0))
 
-    def _horizon(self, bases: Sequence[int], watermark: Micros) -> Micros:
+    def _horizon(self, commit: Commit) -> Micros:
         """Return the watermark of the oldest base: no rebuild reads anything from before it."""
-        oldest = min(bases)
+        oldest = min(commit.bases)
         if oldest == 0:
             return MINUS_INFINITY
         if self.last is None or oldest > self.last.version:
-            return watermark
+            return commit.settled
         if oldest == min(self.last.bases):
             return self.last.horizon
-        return self.store.load(oldest).watermark
+        return self.store.load(oldest).settled
 
     def _totals(self, parcels: Sequence[Parcel], reports: Sequence[ShardReport]) -> dict[str, int]:
         before = self.last.totals if self.last else {}

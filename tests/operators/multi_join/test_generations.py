@@ -102,7 +102,9 @@ def test_a_record_stays_while_one_of_its_partitions_needs_it(
     """The record covers partitions 1 and 2 and its last row ends at 10."""
     generations = made(tmp_path)
     record(generations, 1, 2, ends=10)
-    generations.forget(np.array(floor), np.array(owing, dtype=np.bool_), watermark)
+    owes = np.array(owing, dtype=np.bool_)
+    since = np.where(owes, 0, np.iinfo(np.int64).max)
+    generations.forget(np.array(floor), since, np.full(len(owes), watermark))
     assert len(generations.records) == stays
     assert generations.release() == (() if stays else (1,))
     assert generations.segments.tolist() == ([1] if stays else [])

@@ -1,4 +1,4 @@
-"""The obvious versions of the kernels in `icestream.kernels.exact_sums`."""
+"""The obvious versions of the kernels in `bench.research.window_blocks.exact_sums`."""
 
 from __future__ import annotations
 

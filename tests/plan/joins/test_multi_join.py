@@ -6,7 +6,7 @@ import pytest
 
 from icestream.core.errors import DefinitionError
 from icestream.operators.payload_identity import identified
-from icestream.plan.joins.multi_join import join_text, joined, refuse_after_joins
+from icestream.plan.joins.multi_join import join_text, joined
 from icestream.plan.nodes.events import Joined, Mapped
 from icestream.plan.nodes.spilling import Spilling
 from tests.fixtures.dataflow_plans import PlanStream
@@ -86,14 +86,6 @@ def test_a_condition_sees_the_columns_of_the_result() -> None:
     assert joined(nodes, "k", "x < y", Spilling()).where is not None
     with pytest.raises(DefinitionError, match="missing"):
         joined(nodes, "k", "missing < y", Spilling())
-
-
-def test_what_needs_the_watermark_is_refused_after_a_join_that_defers() -> None:
-    k, ell, _ = streams()
-    after = deferred(k, ell, on="k").select("k").where("k > 1").node
-    with pytest.raises(DefinitionError, match="top 3 needs to know up to when"):
-        refuse_after_joins([k.node, after], "top 3")
-    refuse_after_joins([k.node, ell.node], "top 3")
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ HEADS = 2
 #: words of a partition: resident bytes; results and rows, including ended ones, of
 #: its resident generation; latest end of a row; first begin of a row that is not of its oldest
 #: generation; the epoch up to which its rows on the log are garbage; its older generations; the
-#: epoch of its last clean-up, and its rows since
+#: epoch of its last clean-up, and its rows since; epoch and watermark at which it last owed nothing
 BYTES = 0
 OUTPUTS = 1
 MEMBERS = 2
@@ -50,7 +50,9 @@ FLOOR = 5
 OLDER = 6
 CLEANED = 7
 NEWS = 8
-FACTS = 9
+SETTLED = 9
+PASSED = 10
+FACTS = 11
 
 
 @kernel

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.errors import BudgetError
-from icestream.core.times import INFINITY
+from icestream.core.times import INFINITY, Micros
 from icestream.operators.lifetimes.changes import DIFF, LE, RE, column_of, payload_of
 from icestream.operators.lifetimes.consolidate import consolidated
 
@@ -45,6 +45,8 @@ class LifetimeRows:
     mode: str
     #: whether final rows are those of events at instants, which show no lifetime
     instants: bool = False
+    #: how much later than meant events live, in microseconds
+    delay: Micros = 0
 
     @property
     def schema(self) -> pa.Schema:
@@ -85,10 +87,11 @@ class LifetimeRows:
     def _rows(self, changes: pa.RecordBatch) -> pa.RecordBatch:
         if self._is_bare:
             return pa.RecordBatch.from_arrays(payload_of(changes).columns, schema=self.schema)
-        diff, ends = column_of(changes, DIFF), column_of(changes, RE)
-        times = changes.column(LE), pa.array(ends, mask=ends == INFINITY)
+        diff, starts, ends = (column_of(changes, name) for name in (DIFF, LE, RE))
+        last = pa.array(ends - self.delay, mask=ends == INFINITY)
         lifetime = pa.StructArray.from_arrays(
-            [each.cast(self.time) for each in times], fields=list(self._lifetime)
+            [each.cast(self.time) for each in (pa.array(starts - self.delay), last)],
+            fields=list(self._lifetime),
         )
         head = [lifetime] * (self.mode != "now")
         head += [pa.array(np.sign(diff).astype(np.int32))] * (self.mode in CHANGING)

@@ -45,9 +45,8 @@ LEAST_DIRECTORIES = 1 / 4
 HEADROOM = 6 / 5
 #: 1/LENT of the free bytes is for work buffers until the next chunk
 LENT = 3
-#: share of the quota for sorted changes, and for rows and directories
+#: share of the quota for sorted changes
 GATHERED = 1 / 4
-STATE = (1 - GATHERED) * (HEAP + GROUPS)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icestream.core.arrays import Ints
-from icestream.core.times import INFINITY
+from icestream.core.times import INFINITY, Micros
 from icestream.operators.lifetimes.changes import LE, RE, column_of
 
 
@@ -28,13 +28,15 @@ class ColumnLifetimes:
     start: str | None
     #: column of the last instant; None for lifetimes without an end
     end: str | None
+    #: how much later than these times events live
+    delay: Micros = 0
 
     def __call__(self, changes: pa.RecordBatch) -> pa.RecordBatch:
         """Return the changes with their new lifetimes, without empty ones."""
-        starts = column_of(changes, LE) if self.start is None else _micros(changes, self.start)
+        starts = column_of(changes, LE) if self.start is None else self._times(changes, self.start)
         ends = np.full(len(starts), INFINITY)
         if self.end is not None:
-            last = _micros(changes, self.end)
+            last = self._times(changes, self.end)
             ends = np.where(last >= INFINITY - 1, INFINITY, last + 1)
         for name, edges in ((LE, starts), (RE, ends)):
             place = changes.schema.get_field_index(name)
@@ -42,8 +44,7 @@ class ColumnLifetimes:
         lasting = starts < ends
         return changes if lasting.all() else changes.filter(pa.array(lasting))
 
-
-def _micros(changes: pa.RecordBatch, name: str) -> Ints:
-    """Return the times in a column; NULL is before all times, so that a lifetime is empty."""
-    times = changes.column(name).cast(pa.timestamp("us", changes.column(name).type.tz))
-    return np.asarray(pc.fill_null(times.cast(pa.int64()), -(2**62)).to_numpy())
+    def _times(self, changes: pa.RecordBatch, name: str) -> Ints:
+        """Return the times in a column; NULL is before all times, so that a lifetime is empty."""
+        times = changes.column(name).cast(pa.timestamp("us", changes.column(name).type.tz))
+        return np.asarray(pc.fill_null(times.cast(pa.int64()), -(2**62)).to_numpy()) + self.delay

@@ -64,7 +64,8 @@ class EventsInPieces:
         cls, rows: EventRows, groups: Groups, slots: Slots, watermark: Micros
     ) -> EventsInPieces | None:
         """Read a group once; None if its events cannot be merged."""
-        due, pieces, most = INFINITY, [], 1
+        due, most = INFINITY, 1
+        pieces: list[PieceBounds] = []
         known: StoredEvents | None = None
         for piece in groups.read_pieces(0, slots):
             found = rows.found(piece, 1, watermark)
@@ -74,11 +75,11 @@ class EventsInPieces:
             ahead = np.concatenate([events.le, events.re])
             ahead = np.minimum(ahead[ahead >= watermark], END - 1) + 1
             due = int(ahead.min(initial=due))
-            bounds = [
+            begin, end = (
                 (int(each.min(initial=INFINITY)), int(each.max(initial=MINUS_INFINITY)))
                 for each in (events.le, events.re)
-            ]
-            pieces.append(PieceBounds(*bounds))
+            )
+            pieces.append(PieceBounds(begin, end))
             most = max(most, len(events.le))
             key = (found.emitted_until[0], found.start[0])
             if known is None or key > (known.emitted_until[0], known.start[0]):
@@ -91,6 +92,8 @@ class EventsInPieces:
                     first.beside.slice(int(first.first[0]), 1) if known is None else first.beside,
                     np.zeros(1, dtype=np.int64),
                 )
+        # nothing is ahead of the end of time
+        due = due if watermark < INFINITY else INFINITY
         return None if known is None else cls(rows, groups, slots, known, due, pieces, most)
 
     def emitted(self, reach: Micros, start: Micros) -> None:
@@ -105,7 +108,7 @@ class EventsInPieces:
         if since >= watermark:
             return None
         events = self.found.events.where(np.zeros(len(self.found.events.le), dtype=np.bool_))
-        merged = set()
+        merged: set[int] = set()
         for number, piece in enumerate(self.pieces):
             if piece.spanning is not None and piece.spans(since, reach):
                 merged.add(number)

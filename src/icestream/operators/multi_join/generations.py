@@ -11,8 +11,8 @@ to memory has no cuts.
 Invariants:
 1. The generation of a row is the number of cuts of its partition before its epoch
    (`test_parity_generations_beside_a_recount`).
-2. A record is dropped only if each of its rows is garbage, or has ended in a partition that owes
-   nothing (`test_a_record_stays_while_one_of_its_partitions_needs_it`).
+2. A record is dropped only if each of its rows is garbage, or had ended when its partition owed
+   nothing (`test_a_record_stays_while_one_of_its_partitions_needs_it`): later rows begin later.
 
 Cost: 64 bytes for each record, 16 for each cut.
 
@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from icestream.core.arrays import Ids, Ints, Mask, Table
+from icestream.core.arrays import Ids, Ints, Table
 from icestream.operators.multi_join.spec import partitions_of
 from icestream.state.arena import Arena
 from icestream.state.table import CountedTable
@@ -96,14 +96,18 @@ class Generations:
         first, last = (records[:, at].view(np.uint64) for at in (FIRST_ID_HIGH, LAST_ID_HIGH))
         return partitions_of(first, self._partitions), partitions_of(last, self._partitions)
 
-    def forget(self, floor: Ints, owing: Mask, watermark: int) -> None:
-        """Drop records in which no row is needed."""
+    def forget(self, floor: Ints, since: Ints, after: Ints) -> None:
+        """Drop records in which no row is needed.
+
+        A partition needs rows of epochs later than `since`, and rows that end later than `after`,
+        but no garbage up to the epoch `floor`.
+        """
         records = self.records
         if not len(records):
             return
         first, last = self.partitions_of(records)
-        owed = np.concatenate([[0], np.cumsum(owing)])
-        needed = (records[:, ENDS] > watermark) | (owed[last + 1] > owed[first])
+        needed = records[:, EPOCH] > least_between(since, first, last)
+        needed |= records[:, ENDS] > least_between(after, first, last)
         needed &= records[:, EPOCH] > least_between(floor, first, last)
         if needed.all():
             return

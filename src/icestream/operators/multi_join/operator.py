@@ -411,7 +411,15 @@ class MultiJoin:
         if len(over):
             ended = self._generations.last_cuts()[over]
             self._history.note(DISCARDED, np.column_stack([over, ended]))
-        self._generations.forget(facts[:, k.FLOOR], dirty, watermark)
+        self._forget_records()
+
+    def _forget_records(self) -> None:
+        """Drop records without needed rows; note the moment for partitions that owe nothing."""
+        facts, dirty, watermark = self._resident.facts, self.dirty(), self._numbers["watermark"]
+        facts[~dirty, k.SETTLED] = self._generations.epoch
+        facts[~dirty, k.PASSED] = watermark
+        since = np.where(dirty, facts[:, k.SETTLED], np.iinfo(np.int64).max)
+        self._generations.forget(facts[:, k.FLOOR], since, facts[:, k.PASSED])
 
     # -- versions --------------------------------------------------------------------------
 
@@ -427,9 +435,7 @@ class MultiJoin:
         due = self._schedule.version_ends(self._history.size) or self._discarded
         self._released = ()
         if due if snapshot is None else snapshot:
-            self._generations.forget(
-                self._resident.facts[:, k.FLOOR], self.dirty(), self._numbers["watermark"]
-            )
+            self._forget_records()
             self._released = self._generations.release()
             self._history.save()
             self._schedule.take()

@@ -49,7 +49,7 @@ class Resident:
             numbers["soonest"] = INFINITY
             #: rows of each port
             numbers["ports"] = [0] * ports
-            self.facts[:, k.LATEST] = MINUS_INFINITY
+            self.facts[:, k.LATEST] = self.facts[:, k.PASSED] = MINUS_INFINITY
             self.facts[:, k.FIRST] = INFINITY
 
     # -- what is resident ---------------------------------------------------------------------

@@ -77,6 +77,8 @@ class Output:
     key: tuple[str, ...] = ()
     #: whether these are events at instants, whose final rows show no lifetime
     instants: bool = False
+    #: how much later than meant its events live
+    delay: Micros = 0
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ class Dataflow:
         return self._rows(view).schema
 
     def _rows(self, view: Output) -> LifetimeRows:
-        return LifetimeRows(view.payload, self.time, view.mode, view.instants)
+        return LifetimeRows(view.payload, self.time, view.mode, view.instants, view.delay)
 
     @cached_property
     def specs(self) -> tuple[ComponentSpec, ...]:

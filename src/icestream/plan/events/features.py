@@ -63,6 +63,7 @@ def with_features(node: Node, calls: Sequence[FeatureCall]) -> Framed:
         None,
         True,
         before.reach,
+        before.delay,
         before=before,
         features=tuple(adding.features),
         columns=tuple(adding.columns),

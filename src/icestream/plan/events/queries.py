@@ -107,7 +107,13 @@ def compiled(
         components=components,
         edges=edges,
         views=tuple(
-            Output(node.payload, mode, row_key(node)[0] if mode == "now" else (), _is_framed(node))
+            Output(
+                node.payload,
+                mode,
+                row_key(node)[0] if mode == "now" else (),
+                _is_framed(node),
+                node.delay,
+            )
             for node, mode in outputs
         ),
         time=time,
@@ -131,6 +137,8 @@ class _Place:
     late: bool = False
     maps: tuple[Callable[[pa.RecordBatch], pa.RecordBatch], ...] = ()
     texts: tuple[str, ...] = ()
+    #: whether its events are never retracted
+    final: bool = True
     #: whether its changes carry the identity of their event
     numbered: bool = False
 
@@ -182,7 +190,7 @@ class _Building:
                     "all the work: group them with groupApply(...), or join them"
                 )
                 raise DefinitionError(msg)
-            if mode == "append" and not is_final(node, self._emitted_once):
+            if mode == "append" and not place.final:
                 step = self._held(component, step, AppendOutput(payload), "settle")
             if mode == "complete":
                 step = self._held(component, step, CompleteOutput(payload), "current")
@@ -240,7 +248,9 @@ class _Building:
                 return tuple(each for part in node.parts for each in self._ungrouped(part))
             case Left():
                 component = self._component_of(node.before)
-                return (_Place(node.payload, component, self._grouped(node.before, component)),)
+                step = self._grouped(node.before, component)
+                final = is_final(node, self._emitted_once)
+                return (_Place(node.payload, component, step, final=final),)
             case Joined():
                 return (self._joined(node),)
             case Framed():
@@ -332,7 +342,7 @@ class _Building:
 
     def _identified(self, place: _Place, node: Node) -> _Place:
         """Return the final events of a place with their identities."""
-        if not is_final(node, self._emitted_once):
+        if not place.final:
             assert place.component is not None
             step = self._held(place.component, place.step, AppendOutput(place.payload), "settle")
             place = replace(place, step=step)

@@ -6,8 +6,6 @@ separate joins, whose results are streams again: a tree.
 
 Invariants:
 1. A null equals nothing (`test_a_null_in_a_key_joins_nothing`).
-2. Results that may come after the watermark never reach an operator that waits for the watermark
-   (`test_what_needs_the_watermark_is_refused_after_a_join_that_defers`).
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ import pyarrow as pa
 from icestream.core.errors import DefinitionError
 from icestream.operators.dataflow.steps import Filtering
 from icestream.operators.payload_identity import identified
-from icestream.plan.nodes.events import Joined, Mapped, Node, upstream
+from icestream.plan.nodes.events import Joined, Mapped, Node
 from icestream.plan.nodes.spilling import Spilling
 from icestream.sql.expressions.compile import Predicate
 
@@ -45,23 +43,13 @@ def joined(
         None,
         grows=True,
         reach=max(node.reach for node in inputs),
+        delay=inputs[0].delay,
         inputs=inputs,
         keys=keys,
         columns=columns,
         where=condition,
         spilling=spilling,
     )
-
-
-def refuse_after_joins(nodes: Sequence[Node], what: str) -> None:
-    """Refuse an operator that needs the watermark after a join that defers results."""
-    if any(isinstance(each, Joined) for node in nodes for each in upstream(node)):
-        msg = (
-            f"{what} needs to know up to when events are complete, but it comes after a join with "
-            "onPressure='defer', which emits some results later. Give that join "
-            "onPressure='fetch', or read the rows that this query writes with another query"
-        )
-        raise DefinitionError(msg)
 
 
 def join_text(node: Joined) -> str:
@@ -130,6 +118,7 @@ def _without_nulls(node: Node, names: tuple[str, ...]) -> Node:
         node.scope,
         node.grows,
         node.reach,
+        node.delay,
         before=node,
         change=Filtering(condition),
         text=f"where {condition.text}",
@@ -159,4 +148,4 @@ def _columns(
     return tuple(columns)
 
 
-__all__ = ["HIDDEN", "Equal", "check_comparable", "join_text", "joined", "refuse_after_joins"]
+__all__ = ["HIDDEN", "Equal", "check_comparable", "join_text", "joined"]

@@ -259,7 +259,8 @@ def _carrying_union(node: United, parts: tuple[Node, ...], tree: JoinTree) -> tu
 def _padded(node: Node, texts: Sequence[str], columns: pa.Schema) -> Node:
     """Return the chosen columns of a node, and nulls in those that it lacks."""
     chosen = Projection.bind(node.payload, texts)
-    fields: dict[str, Any] = {"scope": node.scope, "grows": node.grows, "reach": node.reach}
+    names = ("scope", "grows", "reach", "delay")
+    fields: dict[str, Any] = {name: getattr(node, name) for name in names}
     projected = Mapped(
         chosen.schema, **fields, before=node, change=Projecting(chosen), text="keys of joins"
     )
@@ -276,6 +277,7 @@ def shown_only(node: Node, payload: pa.Schema) -> Node:
         node.scope,
         node.grows,
         node.reach,
+        node.delay,
         before=node,
         change=Projecting(chosen),
         text="drop hidden columns",

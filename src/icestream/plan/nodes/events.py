@@ -36,6 +36,8 @@ class Node:
     grows: bool = True
     #: how long after its last event it may still emit something
     reach: Micros = 0
+    #: how much later than meant its events live, because joins had to wait for partners
+    delay: Micros = 0
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ References: AlterLifetime of temporal stream algebras; hopping windows as quanti
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -89,6 +89,8 @@ class Hopping(Lifetime):
 
     range: Micros
     slide: Micros
+    #: how far the grid is moved, as all events are
+    offset: Micros = field(default=0, repr=False)
 
     def __post_init__(self) -> None:
         """Refuse lengths that are not positive."""
@@ -97,8 +99,8 @@ class Hopping(Lifetime):
 
     def bounds(self, starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
         """Move starts and ends to the grid."""
-        first = _up(_plus(starts, 1), self.slide)
-        return first, _up(_plus(ends, self.range), self.slide)
+        first = _up(_plus(starts, 1), self.slide, self.offset)
+        return first, _up(_plus(ends, self.range), self.slide, self.offset)
 
 
 def _plus(instants: Ints, length: Micros) -> Ints:
@@ -107,9 +109,9 @@ def _plus(instants: Ints, length: Micros) -> Ints:
     return np.where(instants > latest, INFINITY, np.minimum(instants, latest) + length)
 
 
-def _up(instants: Ints, slide: Micros) -> Ints:
-    """Round up to a multiple, limited to INFINITY."""
-    missing = (slide - instants % slide) % slide
+def _up(instants: Ints, slide: Micros, offset: Micros) -> Ints:
+    """Round up to a multiple plus an offset, limited to INFINITY."""
+    missing = (offset - instants) % slide
     over = instants > INFINITY - missing
     return np.where(over, INFINITY, instants + np.where(over, 0, missing))
 

@@ -443,4 +443,4 @@ class ShardSpace:
 
 def _past(commit: Commit, shard: int) -> PastVersion:
     segments = [(s.lifetime, s.info) for s in commit.added if s.shard == shard]
-    return PastVersion(commit.version, commit.watermark, segments, commit.flushed)
+    return PastVersion(commit.version, commit.watermark_of(shard), segments, commit.flushed)

@@ -62,8 +62,9 @@ def flowing(rows: Staged) -> Flowing:
 
 def at_columns(events: Events, start: str | None, end: str | None) -> Events:
     """Let events live from the time in one column to that in another."""
-    text = f"lifetime from {start or 'its time'} to {end or 'the end'}"
-    return events._mapped(ColumnLifetimes(start, end), events._node.payload, text)
+    text, delay = f"lifetime from {start or 'its time'} to {end or 'the end'}", events._node.delay
+    text += f", delayed by {delay}" if delay else ""
+    return events._mapped(ColumnLifetimes(start, end, delay), events._node.payload, text)
 
 
 def filtered(rows: Flowing, condition: exp.Expr) -> Flowing:

@@ -14,7 +14,7 @@ Invariants:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from typing import Any
@@ -22,6 +22,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from sqlglot import exp
 
+from icestream.api.event_joins import matched
 from icestream.api.events import Events
 from icestream.api.result import Result
 from icestream.api.stream import Stream
@@ -39,7 +40,6 @@ from icestream.sql.relations.read import NamedRelation
 from icestream.sql.relations.rules import simplified
 from icestream.sql.relations.times import (
     TimeBounds,
-    later_by,
     origin,
     time_bounds,
     time_of,
@@ -221,58 +221,47 @@ class Lowering:
         self, join: Join, left: Flowing, right: Flowing, bounds: TimeBounds | None
     ) -> Rows:
         conditions = join_conditions(unexpressed(join, bounds))
-        if join.kind != "inner" and conditions.others:
-            msg = (
-                f"a {join.kind} join needs equal columns and bounds on times; it cannot have "
-                f"{' AND '.join(written(each) for each in conditions.others)}"
-            )
-            raise DefinitionError(msg)
+        within = None if bounds is None else bounds.within
         if bounds is None:
             sides = [left.forever, right.forever]
+        elif within is None:
+            sides = self._living([left, right], bounds)
         else:
             sides = [left, right]
-            sides[1 - bounds.point] = self._living(sides[1 - bounds.point], join, bounds)
-            if bounds.shift:
-                sides[bounds.point] = replace(
-                    sides[bounds.point], events=sides[bounds.point].events.shift(bounds.shift)
-                )
         keys = list(conditions.keys) or [(exp.Literal.number(0), exp.Literal.number(0))]
-        if conditions.left:
-            # a left row that does not satisfy them has no partner
-            keys = [(_only_if(conditions.left, one), other) for one, other in keys]
-        pairs, made = [], []
+        # a row that does not satisfy the conditions on its side has no partner
+        keys = [
+            (_only_if(conditions.left, one), _only_if(conditions.right, other))
+            for one, other in keys
+        ]
+        names, made = [], []
         for place, rows in enumerate(sides):
             nodes = [pair[place] for pair in keys]
-            names = [flowing.temporary("key") for _ in nodes]
-            added = flowing.with_columns(rows, dict(zip(names, nodes, strict=True)))
-            made.append(added.events)
-            pairs.append(names)
-        on = list(zip(*pairs, strict=True))
+            names.append([flowing.temporary("key") for _ in nodes])
+            items = dict(zip(names[-1], nodes, strict=True))
+            made.append(flowing.with_columns(rows, items).events)
+        if bounds is not None and bounds.point == 1:
+            names, made = names[::-1], made[::-1]
         where = written(all_of(conditions.others)) if conditions.others else None
-        if join.kind == "inner":
-            events = made[0].join(made[1], on=on, where=where)
-        else:
-            events = made[0].join(made[1], on=on, how=join.kind)
+        on = list(zip(*names, strict=True))
+        events = matched(made[0], made[1], on, join.kind, where, within)
         return Flowing(events.select(*join.columns), points=bounds is not None)
 
-    def _living(self, rows: Flowing, join: Join, bounds: TimeBounds) -> Flowing:
-        """Return the side of a join whose rows live for a while."""
-        later = max(0, bounds.low)
-        if bounds.length is not None:
-            length = bounds.length - bounds.low
-            if length < 0:
-                msg = "no rows can satisfy the conditions on times"
-                raise DefinitionError(msg)
-            events = rows.events.shift(later).alterLifetime(length + 1)
-            return replace(rows, events=events)
-        events = rows.events
+    def _living(self, sides: Sequence[Flowing], bounds: TimeBounds) -> list[Flowing]:
+        """Return the sides of a join, of which one lives until a time in a column, or forever."""
+        streams = sides[0].events._together([sides[1].events], "join")
+        delay = streams[0]._node.delay + bounds.shift
+        point, other = streams[bounds.point], streams[1 - bounds.point]
+        point = point._moved(bounds.shift, delay)
+        columns, other = other.columns, other._moved(max(0, bounds.low), delay)
         if bounds.high is None:
-            return replace(rows, events=events.shift(later).forever())
-        end = flowing.temporary("end")
-        added = flowing.with_columns(rows, {end: later_by(bounds.high, bounds.shift)})
-        columns = rows.events.columns
-        lived = flowing.at_columns(added.events.shift(later), None, end)
-        return replace(rows, events=lived.select(*columns))
+            other = other.forever()
+        else:
+            end = flowing.temporary("end")
+            added = flowing.with_columns(Flowing(other, points=True), {end: bounds.high})
+            other = flowing.at_columns(added.events, None, end).select(*columns)
+        living = [Flowing(point, points=True), Flowing(other, points=False)]
+        return living if bounds.point == 0 else living[::-1]
 
     # -- groups ----------------------------------------------------------------------------
 
@@ -429,6 +418,8 @@ def timed(table: WindowTable, rows: Staged, text: Text) -> Staged:
 
 def _only_if(conditions: tuple[exp.Expr, ...], value: exp.Expr) -> exp.Expr:
     """Return a value, or NULL if conditions do not hold."""
+    if not conditions:
+        return value
     return exp.Case(ifs=[exp.If(this=all_of(conditions), true=value.copy())])
 
 

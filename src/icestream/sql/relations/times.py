@@ -4,7 +4,7 @@ Idea: a row of a stream is an event at the instant of its time column, and a row
 at the window's end. If the conditions of a join bound the instant of one side, the *point*, by
 columns of the other side, then a row of the other side *lives* from the lower bound to the upper
 one, and a point pairs with the rows that live at its instant. Nothing else needs to be stored, and
-lifetimes that have ended are forgotten.
+lifetimes that have ended are forgotten. Bounds that are constants are those of joins by match.
 
     B.time BETWEEN A.time AND A.expires      A  |----------|        lives
                                              B       |              a point
@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
+from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.sql.relations.conditions import join_conditions
 from icestream.sql.relations.tree import (
@@ -59,12 +60,15 @@ def time_of(relation: Relation) -> str | None:
             inner = time_of(relation.input)
             return inner if any(_is_column(each, inner) for each in relation.partition) else None
         case Join():
-            bounds = time_bounds(relation)
-            if bounds is None or bounds.shift:
-                static = not _has_stream(relation.right)
-                return time_of(relation.left) if static else None
-            return time_of(relation.left if bounds.point == 0 else relation.right)
+            return _time_of_join(relation)
     return None
+
+
+def _time_of_join(join: Join) -> str | None:
+    bounds = time_bounds(join)
+    if bounds is None:
+        return None if _has_stream(join.right) else time_of(join.left)
+    return None if join.kind == "full" else time_of(join.inputs[bounds.point])
 
 
 def origin(relation: Relation, column: str) -> exp.Expr | None:
@@ -113,6 +117,16 @@ class TimeBounds:
         """Return how far lifetimes move, because none can begin in the past."""
         return max(0, -self.low)
 
+    @property
+    def within(self) -> tuple[Micros, Micros] | None:
+        """Return by how much the other side may be later than the point, if that is known."""
+        if self.length is None:
+            return None
+        if self.length < self.low:
+            msg = "no rows can satisfy the conditions on times"
+            raise DefinitionError(msg)
+        return -self.length, -self.low
+
 
 @dataclass(frozen=True)
 class _Bound:
@@ -127,9 +141,9 @@ def time_bounds(join: Join) -> TimeBounds | None:
     """Return what the conditions of a join say about the instants of its sides."""
     times = [time_of(each) for each in join.inputs]
     points = (0, 1) if join.kind == "inner" else (0,)
-    if join.kind not in ("inner", "left", "semi", "anti"):
-        return None
     found = [bounds for each in points if (bounds := _bounds(join, each, times)) is not None]
+    if join.kind == "full":
+        found = [each for each in found if each.length is not None]
     found.sort(key=lambda each: (each.high is None, each.shift, each.length is None, -each.point))
     return found[0] if found else None
 
@@ -156,7 +170,7 @@ def _bounds(join: Join, point: int, times: Sequence[str | None]) -> TimeBounds |
     if low is None:
         return None
     length = high.plus if high is not None and _is_column(high.other, other) else None
-    until = None if high is None else later_by(high.other, high.plus)
+    until = None if high is None else _later_by(high.other, high.plus)
     return TimeBounds(point, low, until, length, tuple(expressed))
 
 
@@ -191,7 +205,7 @@ def _linear(node: exp.Expr) -> tuple[exp.Expr, Micros]:
     return node, 0
 
 
-def later_by(node: exp.Expr, length: Micros) -> exp.Expr:
+def _later_by(node: exp.Expr, length: Micros) -> exp.Expr:
     """Return a time plus a length in microseconds."""
     if not length:
         return node

@@ -48,6 +48,8 @@ from icestream.state.versions.table_files import TableFile
 
 #: the lifetime class that a newer snapshot of the same shard replaces
 BASE = "base"
+#: decision: the watermarks of shards that joins with deferred results hold back
+BEHIND = "behind"
 #: separates the name of a part of a shard from that of a lifetime class
 PART = "."
 #: the lifetime class of raw events, which belong to no shard
@@ -150,6 +152,15 @@ class Commit:
     def flushed(self) -> int | None:
         """Return the latest event, if the version closed every window that has one."""
         return latest_of(self.seen) if self.decisions.get("flush") else None
+
+    def watermark_of(self, shard: int) -> int:
+        """Return the watermark of a shard, which joins with deferred results may hold back."""
+        return int(self.decisions.get(BEHIND, {}).get(str(shard), self.watermark))
+
+    @property
+    def settled(self) -> int:
+        """Return the watermark that all shards have reached."""
+        return min([self.watermark, *map(int, self.decisions.get(BEHIND, {}).values())])
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object."""
@@ -482,6 +493,7 @@ class VersionStore:
 
 __all__ = [
     "BASE",
+    "BEHIND",
     "COMMITS",
     "EVENTS",
     "EXCHANGE",

@@ -1,4 +1,4 @@
-"""The obvious versions of the kernels in `icestream.kernels.frames.blocks`."""
+"""The obvious versions of the kernels in `bench.research.window_blocks.block_kernels`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bench.research.window_blocks.block_kernels import SmallInts
 from icestream.core.arrays import Floats, Ints
-from icestream.kernels.frames.blocks import SmallInts
 from tests.oracles.kernels.exact_sums import average_reference
 
 

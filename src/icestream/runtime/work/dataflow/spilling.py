@@ -36,8 +36,9 @@ from icestream.runtime.version.task import ShardReport
 #: a join and one of its partitions
 Partition = tuple[int, int]
 
-#: most partitions that a version cleans up in turn
+#: partitions that a version cleans up in turn, and turns after which all were cleaned up
 TURN_PARTITIONS = 32
+TURNS = 16
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,8 @@ class JoinDecisions:
         """Return the partitions to clean up next: a few, after those of the last turn."""
         owing = [(join, each) for join in sorted(self.owing) for each in self.owing[join]]
         later = [each for each in owing if each > self.turn_ended]
-        return [*later, *(each for each in owing if each <= self.turn_ended)][:TURN_PARTITIONS]
+        count = max(TURN_PARTITIONS, -(-len(owing) // TURNS))
+        return [*later, *(each for each in owing if each <= self.turn_ended)][:count]
 
     def turn_ended_after(self, clean_up: Mapping[int, tuple[int, ...]] | None) -> Partition:
         """Return where the last turn ended, once some partitions, None for all, are cleaned up."""
@@ -200,6 +202,7 @@ def joins_report(reports: Sequence[ShardReport], news: JoinDecisions) -> dict[st
                 "earlyRows": each.counts["early"],
                 "lateRows": each.counts["late"],
                 "forcedSpills": each.counts["forced_spills"],
+                "indexBytes": each.counts["index_bytes"],
                 "streams": [
                     {"rows": rows, "keys": keys}
                     for rows, keys in zip(each.rows.tolist(), each.keys.tolist(), strict=True)

@@ -45,7 +45,7 @@ from icestream.runtime.work.dataflow.ingest import DataflowIngest
 from icestream.runtime.work.dataflow.memory_use import MemoryUse
 from icestream.runtime.work.dataflow.spilling import JoinDecisions, by_join, decided, joins_report
 from icestream.state.files import Files, LocalFiles
-from icestream.state.versions.commits import latest_of
+from icestream.state.versions.commits import BEHIND, latest_of
 
 #: minimum bytes of one shard of a component, and of each grouping in it with state
 LEAST_QUOTA = 16 * SLICE_BYTES
@@ -91,7 +91,7 @@ class ComponentShard:
 
     def inputs(self, reader: ParcelReader, shard: int) -> Parcels:
         """Return the changes that arrived on edges."""
-        return Parcels(reader, shard, 0)
+        return Parcels(reader, shard)
 
     def emitted(self, rows: Iterator[Any]) -> Iterator[Emitted]:
         """Return rows and changes unchanged."""
@@ -154,18 +154,21 @@ class DataflowWork:
         fusion = self._fusion(context)
         latest = latest_of(seen)
         now = reached if latest is None else latest
-        #: instant up to which the output of each component is complete
+        #: instant up to which the input of each component is complete, and then its output
         complete: dict[int, Micros] = {}
+        behind: dict[int, Micros] = {}
         for wave in fusion.waves(self._plan.graph, context.shards):
             tasks: dict[int, list[ShardTask]] = {}
             for component in sorted({each for group, _ in wave for each in group}):
                 if component not in complete:
                     complete[component] = self._complete(component, complete, reached)
+                    if complete[component] < reached:
+                        behind[component] = complete[component]
                 orders = self._orders(
                     component, context, instructions, clean_up, complete[component]
                 )
                 tasks[component] = self._tasks(
-                    component, context, executor, paths, shares, orders, reached, now
+                    component, context, executor, paths, shares, orders, complete[component], now
                 )
             together = [
                 self._together(group, [tasks[component][shard] for component in group])
@@ -182,7 +185,13 @@ class DataflowWork:
             groups = dict.fromkeys("+".join(map(str, group)) for group, _ in wave)
             context.note(f"component {', '.join(groups)}")
         reports.sort(key=lambda report: report.shard)
-        return self._made(context, reports, instructions, clean_up, shares, fusion)
+        made = self._made(context, reports, instructions, clean_up, shares, fusion)
+        held_back = {
+            str(component * context.shards + shard): instant
+            for component, instant in behind.items()
+            for shard in range(context.shards)
+        }
+        return replace(made, decisions={**made.decisions, BEHIND: held_back}) if behind else made
 
     def _together(self, group: tuple[int, ...], tasks: Sequence[ShardTask]) -> ShardTask:
         """Return the task of a shard in which the components of a group pass changes on."""
@@ -211,7 +220,7 @@ class DataflowWork:
         paths: Sequence[str],
         shares: Sequence[int],
         orders: JoinInstructions,
-        reached: Micros,
+        watermark: Micros,
         now: Micros,
     ) -> list[ShardTask]:
         """Return the tasks of a component, one for each shard."""
@@ -224,7 +233,7 @@ class DataflowWork:
             context.task(
                 work=ComponentShard(self._plan, component, context.version, now, orders),
                 shard=shard,
-                watermark=reached,
+                watermark=watermark,
                 first_ordinal=ordinal + (shard - first) * lifetimes,
                 quota=shares[shard],
                 parcels=tuple(paths),

@@ -22,8 +22,8 @@ from collections import deque
 from dataclasses import dataclass
 from functools import partial
 
-from icestream.state.blocks.layout import BlockLayout, Frames
-from icestream.state.blocks.store import BlockStore, move_in, move_out
+from bench.research.window_blocks.layout import BlockLayout, Frames
+from bench.research.window_blocks.store import BlockStore, move_in, move_out
 from icestream.state.worker_thread import WorkerThread
 
 

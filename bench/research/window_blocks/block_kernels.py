@@ -26,9 +26,16 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from bench.research.window_blocks.exact_sums import (
+    ROW,
+    Words,
+    add_product,
+    average,
+    is_plain,
+    wide_rows_free,
+)
 from icestream.core.arrays import Floats, Ints
 from icestream.kernels.compile import kernel
-from icestream.kernels.exact_sums import ROW, Words, add_product, average, is_plain, wide_rows_free
 
 SmallInts = npt.NDArray[np.int32]
 

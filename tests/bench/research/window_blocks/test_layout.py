@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from bench.research.window_blocks.layout import PAGE, BlockLayout, Frames
 from icestream.core.errors import DamageError, DefinitionError
-from icestream.state.blocks.layout import PAGE, BlockLayout, Frames
 
 COLUMNS = (("time", "i8"), ("price", "f8"), ("symbol", "i4"), ("volume", "i4"))
 

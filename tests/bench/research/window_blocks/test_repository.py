@@ -17,10 +17,10 @@ from bench.research.request_formulas import (
     shared_requests_per_block,
     steady_shared_requests_per_block,
 )
+from bench.research.window_blocks.layout import PAGE, BlockLayout
+from bench.research.window_blocks.repository import Repository, SharedRepository, WindowRepository
+from bench.research.window_blocks.store import BlockStore, LogStore, SlotStore
 from icestream.core.errors import StorageError
-from icestream.state.blocks.layout import PAGE, BlockLayout
-from icestream.state.blocks.repository import Repository, SharedRepository, WindowRepository
-from icestream.state.blocks.store import BlockStore, LogStore, SlotStore
 from icestream.state.budget import Budget, Refused
 from tests.oracles.window_blocks import Window, inside, walk
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from icestream.kernels.exact_sums import (
+from bench.research.window_blocks.exact_sums import (
     ROW,
     WIDE,
     WIDE_SUM,

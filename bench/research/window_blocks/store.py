@@ -31,9 +31,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Protocol
 
+from bench.research.window_blocks.file_runs import Places, Vacancies
+from bench.research.window_blocks.layout import Frames
 from icestream.core.errors import DamageError
-from icestream.state.blocks.file_runs import Places, Vacancies
-from icestream.state.blocks.layout import Frames
 from icestream.state.files import storage_error
 from icestream.state.worker_thread import WorkerThread
 

@@ -32,9 +32,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from icestream.state.blocks.buffers import Buffers, Counters
-from icestream.state.blocks.layout import BlockLayout
-from icestream.state.blocks.replacement import (
+from bench.research.window_blocks.buffers import Buffers, Counters
+from bench.research.window_blocks.layout import BlockLayout
+from bench.research.window_blocks.replacement import (
     Begin,
     Evict,
     Fetch,
@@ -42,7 +42,7 @@ from icestream.state.blocks.replacement import (
     Release,
     SharedPool,
 )
-from icestream.state.blocks.store import BlockStore
+from bench.research.window_blocks.store import BlockStore
 from icestream.state.budget import Account
 
 #: blocks of a pool for one window

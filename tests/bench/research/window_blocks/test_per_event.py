@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icestream.core.errors import DefinitionError, InputError
-from icestream.operators.grid.per_event import (
+from bench.research.window_blocks.layout import PAGE
+from bench.research.window_blocks.per_event import (
     Extent,
     SlidingAverages,
     SlidingTotals,
     weighted_layout,
 )
-from icestream.state.blocks.layout import PAGE
-from icestream.state.blocks.repository import Repository, SharedRepository, WindowRepository
-from icestream.state.blocks.store import BlockStore, LogStore, SlotStore
+from bench.research.window_blocks.repository import Repository, SharedRepository, WindowRepository
+from bench.research.window_blocks.store import BlockStore, LogStore, SlotStore
+from icestream.core.errors import DefinitionError, InputError
 from tests.oracles.kernels.frames.blocks import slide_averages_reference
 
 GROUPS = 3

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icestream.state.blocks.file_runs import RUN_BYTES, Places, Vacancies
+from bench.research.window_blocks.file_runs import RUN_BYTES, Places, Vacancies
 
 numbers = st.integers(0, 12)
 

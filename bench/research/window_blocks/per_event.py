@@ -25,10 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from icestream.core.arrays import Floats, Ints
-from icestream.core.errors import DefinitionError, InputError
-from icestream.kernels.exact_sums import ROW, WIDE
-from icestream.kernels.frames.blocks import (
+from bench.research.window_blocks.block_kernels import (
     DONE,
     FULL,
     WIDE_NEEDED,
@@ -36,8 +33,11 @@ from icestream.kernels.frames.blocks import (
     slide_averages,
     slide_totals,
 )
-from icestream.state.blocks.layout import BLOCK_BYTES, BlockLayout
-from icestream.state.blocks.repository import Repository
+from bench.research.window_blocks.exact_sums import ROW, WIDE
+from bench.research.window_blocks.layout import BLOCK_BYTES, BlockLayout
+from bench.research.window_blocks.repository import Repository
+from icestream.core.arrays import Floats, Ints
+from icestream.core.errors import DefinitionError, InputError
 
 SmallInts = npt.NDArray[np.int32]
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.research.window_blocks.layout import PAGE, BlockLayout, Frames
+from bench.research.window_blocks.store import BlockStore, LogStore, SlotStore, move_in, move_out
 from icestream.core.errors import DamageError, StorageError
-from icestream.state.blocks.layout import PAGE, BlockLayout, Frames
-from icestream.state.blocks.store import BlockStore, LogStore, SlotStore, move_in, move_out
 
 LAYOUT = BlockLayout((("time", "i8"),), PAGE)
 MakeStore = Callable[[str], BlockStore]

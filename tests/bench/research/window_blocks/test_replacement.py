@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icestream.core.errors import DefinitionError
-from icestream.state.blocks.replacement import (
+from bench.research.window_blocks.replacement import (
     Begin,
     Evict,
     Fetch,
@@ -14,6 +13,7 @@ from icestream.state.blocks.replacement import (
     SharedPool,
     Step,
 )
+from icestream.core.errors import DefinitionError
 from tests.oracles.window_blocks import Cross, Roll, Window, boundaries, least_reads
 
 gaps = st.lists(st.sampled_from((0, 0, 1, 1, 2, 5, 30)), min_size=1, max_size=60)

@@ -7,8 +7,7 @@ import numpy.typing as npt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icestream.kernels.exact_sums import ROW, WIDE
-from icestream.kernels.frames.blocks import (
+from bench.research.window_blocks.block_kernels import (
     DONE,
     FULL,
     WIDE_NEEDED,
@@ -16,6 +15,7 @@ from icestream.kernels.frames.blocks import (
     slide_averages,
     slide_totals,
 )
+from bench.research.window_blocks.exact_sums import ROW, WIDE
 from tests.oracles.kernels.frames.blocks import (
     first_unfit_reference,
     slide_averages_reference,
