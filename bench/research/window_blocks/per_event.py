@@ -1,7 +1,7 @@
 """A result with every event: weighted averages over the last hour, or the last thousand events.
 
 Idea: the events of a stream go to a repository of blocks, which keeps those inside a window and
-returns its oldest ones to each window in time; sums are exact (`kernels.exact_sums`), so removing a
+returns its oldest ones to each window in time; sums are exact (`exact_sums`), so removing a
 tuple undoes adding it. Events are taken in arrays of any length; the kernel stops at the ends of
 blocks, and the repository moves to the next one.
 

@@ -2,7 +2,7 @@
 
 Idea: the newest tuples go to the recent block, and each window takes its oldest tuples from a block
 of its own; everything in between is on disk. A repository holds `columns` (one array `[frame, row]`
-for each column), and the `tail` and `cursors` that `kernels.frames.blocks` uses. It is called at
+for each column), and the `tail` and `cursors` that `block_kernels` uses. It is called at
 the end of a block: `roll` when the recent block is full, `cross` when a window used up its block. A
 pool decides which blocks move, and buffers move them.
 

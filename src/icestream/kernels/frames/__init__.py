@@ -1,1 +1,1 @@
-"""Windows that move with events: running rows of groups (`moving`), tuples in blocks (`blocks`)."""
+"""Windows that move with events: running rows of groups (`moving`)."""
