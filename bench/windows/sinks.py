@@ -6,8 +6,8 @@ in turn in one process, several rounds; ratios are of the best rates, because wh
 the machine only slows a query down. `noop` writes rows to the checkpoint, as every sink does whose
 rows the tasks cannot write; the tables get them from the tasks as their own files. If the
 environment variable `ICESTREAM_BASE` names a checkout of an older commit, the same queries run
-there into Parquet, in turn with the rounds here. The claim of 2 times is against commit d63eb61, which
-wrote every row twice.
+there into Parquet, in turn with the rounds here. The claim of 2 times is against commit d63eb61,
+which wrote every row twice.
 
 Invariants:
 1. Every table has the rows of the others (`test_tables_of_all_sinks_are_compared`).
