@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from icestream.runtime.local import LocalQuery
 from icestream.runtime.spark.parquet_sink import ParquetTable
-from icestream.runtime.tables.append_table import AppendTable
+from icestream.runtime.tables.append_table import AppendTable, persistently
 from icestream.runtime.tables.delta import DeltaAppendTable
 from icestream.runtime.tables.iceberg import IcebergAppendTable
 from icestream.runtime.tables.layout import OpenTableFile, TableFiles, TableLayout, TableStorage
@@ -67,17 +67,23 @@ def table_of(sink: str, folder: str, store: Store, writer: str) -> AppendTable:
 
 
 def by_its_log(table: Any, store: Store) -> pa.Table:
-    """Return the rows that a reader of the table finds."""
-    if isinstance(table, IcebergAppendTable):
-        table.latest()
-        return table._table.scan().to_arrow()
-    if isinstance(table, DeltaAppendTable):
-        from deltalake import DeltaTable
+    """Return the rows that a reader of the table finds, while the network fails."""
+    layout = table.layout
 
-        options = None if store is None else {"allow_http": "true", **store}
-        return DeltaTable(table.layout.folder, storage_options=options).to_pyarrow_table()
-    files = table.layout.files
-    return pa.concat_tables(pq.read_table(OpenTableFile(files, path)) for path in table.log.files())
+    def read() -> pa.Table:
+        if isinstance(table, IcebergAppendTable):
+            table.latest()
+            return table._table.scan().to_arrow()
+        if isinstance(table, DeltaAppendTable):
+            from deltalake import DeltaTable
+
+            options = None if store is None else {"allow_http": "true", **store}
+            return DeltaTable(layout.folder, storage_options=options).to_pyarrow_table()
+        return pa.concat_tables(
+            pq.read_table(OpenTableFile(layout.files, path)) for path in table.log.files()
+        )
+
+    return persistently(layout.files, layout.folder, read)
 
 
 def texts(rows: pa.Table) -> list[str]:
