@@ -14,17 +14,11 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as sf
-
-import icestream as ice
 from bench import rows, systems
 from bench.harness import scratch, workspace
-from bench.query_runs import icestream_session, measured, run_all, run_to_the_end
 from bench.registry import Bar, Bench, Figures, Measurement, ProgressLog, Size
 from bench.systems import BACKENDS
 
@@ -44,7 +38,6 @@ RANGES = (
     ("10 minutes", "INTERVAL '10' MINUTE", "sum"),
     ("1 hour", "INTERVAL '1' HOUR", "avg"),
 )
-FUNCTIONS = {"count": ice.count, "sum": partial(ice.sum, "value"), "avg": partial(ice.avg, "value")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +76,7 @@ def measure(size: Size, progress: ProgressLog) -> Measurement:
         "output": str(work / "rows"),
         "checkpoint": str(work / "checkpoint"),
     }
-    command = [sys.executable, "-m", "bench.windows.over"]
+    command = [sys.executable, "-m", "bench.windows.icestream_over"]
     (ours,) = systems.watched(command, {"cores": CORES, "runs": [asked]}, "icestream", progress)
     flink = systems.peer(lambda: _flink(scale, root, progress), progress)
     best = max((flink[label] for label in BACKENDS if flink.get(label)), default=None)
@@ -148,35 +141,9 @@ def plot(figures: Figures, target: Path) -> None:
     drawing.savefig(target, dpi=150)
 
 
-def run(spark: SparkSession, plan: dict[str, Any]) -> dict[str, Any]:
-    """Run the query over all its files."""
-    files = ice.files(
-        spark,
-        plan["input"],
-        "parquet",
-        schema=rows.SPARK_SCHEMA,
-        maxFilesPerTrigger=plan["files_per_trigger"],
-    )
-    stream = ice.stream(files, time="ts", slack=SLACK)
-    for name, text in KEYS.items():
-        stream = stream.withColumn(name, sf.expr(text))
-    events = stream.events()
-    for key in KEYS:
-        for number, (length, _, function) in enumerate(RANGES):
-            feature = FUNCTIONS[function]().alias(f"{key}_{number}")
-            events = events.over(feature, partitionBy=key, range=length)
-    query = run_to_the_end(events.writeStream, plan)
-    last = query.recentProgress[-1]["icestream"]
-    sizes = {"state_bytes": last["logBytes"], "peak_bytes": last["peakMemoryBytes"]}
-    return measured(query, plan) | sizes
-
-
 BENCH = Bench(
     "over",
     "features over several keys and ranges, in the event's row, cost less than Flink's OVER",
     measure,
     plot,
 )
-
-if __name__ == "__main__":
-    run_all(icestream_session, run)

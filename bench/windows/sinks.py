@@ -75,7 +75,7 @@ def measure(size: Size, progress: ProgressLog) -> Measurement:
     """Run both queries into all sinks, in turn."""
     scale, root = SCALES[size], workspace()
     program = str(Path(__file__).with_name("sink_run.py"))
-    ways = [("", [sys.executable, program], SINKS)]
+    ways: list[tuple[str, list[str], tuple[str, ...]]] = [("", [sys.executable, program], SINKS)]
     if base := os.environ.get(BASE):
         command = ["env", f"PYTHONPATH={Path(base).resolve()}/src", sys.executable, program]
         ways.append(("base", command, ("parquet",)))

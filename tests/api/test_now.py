@@ -76,10 +76,14 @@ def test_windows_are_a_table_while_the_query_runs(
     # from another process, by the command and with DuckDB
     assert len(list(now_rows(str(tmp_path / "chk")))) == batch.count()
     files = f"{tmp_path}/chk/icestream/now/0/*.parquet"
-    newest = duckdb.sql(
-        f"SELECT count(*) FROM (SELECT * FROM '{files}' QUALIFY _version ="
-        " max(_version) OVER (PARTITION BY _high, _low)) WHERE change > 0"
-    ).fetchall()
+    newest = (
+        duckdb.connect()
+        .execute(
+            f"SELECT count(*) FROM (SELECT * FROM '{files}' QUALIFY _version ="
+            " max(_version) OVER (PARTITION BY _high, _low)) WHERE change > 0"
+        )
+        .fetchall()
+    )
     assert newest == [(batch.count(),)]
 
 

@@ -94,6 +94,28 @@ def test_rows_that_went_through_python_know_their_file(spark: SparkSession, tmp_
     assert (row["first"], row["last"]) == (0, sum(FILES.values()) - 1)
 
 
+def test_streams_of_one_folder_lose_no_rows(spark: SparkSession, tmp_path: Path) -> None:
+    _fill(f"{tmp_path}/in")
+    whole = sum(FILES.values())
+    for way, options in WAYS.items():
+        halves = [
+            ice.stream(
+                _stream(spark, f"{tmp_path}/in", 3).where(f"n % 2 = {part}"),
+                time="ts",
+                name=f"half{part}",
+            )
+            for part in range(2)
+        ]
+        result = (
+            halves[0]
+            .union(halves[1])
+            .window("10 seconds")
+            .agg(ice.count().alias("events"), ice.first("n").alias("first"))
+        )
+        (row,) = _run(result, tmp_path / way, **options)
+        assert (row["events"], row["first"]) == (whole, 0)
+
+
 def test_files_that_are_read_latest_first_are_in_that_order(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -186,6 +186,10 @@ class FaultyExecutor:
         struck = FaultyIngest(**_fields(ingest), fault=self._ingest)
         return self.executor.ingest(struck, batch, folder)
 
+    def each(self, work: Sequence[Callable[[], Any]]) -> list[Any]:
+        """Do pieces of work, without faults."""
+        return self.executor.each(work)
+
     def run(self, tasks: Sequence[ShardTask]) -> list[ShardReport]:
         """Run one task per shard."""
         self._before_shards(tasks[0].version)

@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import math
-from fractions import Fraction
-
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -10,18 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icestream.kernels.field_words import (
-    ADD_DD,
     ADD_FIXED,
     ADD_I64,
     ADD_I128,
-    INVERTIBLE,
     LEAST_3,
     LEAST_4,
     MAX,
     MIN,
     WORDS,
     combine_sorted,
-    dd_add,
     merge_field,
     op_words,
     unmerge_field,
@@ -29,14 +23,13 @@ from icestream.kernels.field_words import (
 from tests.oracles.kernels.field_words import combine_sorted_reference, merge_words_reference
 
 #: id_high, id_low, then one field of every operation
-OPS = np.array([ADD_I64, ADD_I128, MIN, MAX, ADD_DD, LEAST_3, LEAST_4])
+OPS = np.array([ADD_I64, ADD_I128, MIN, MAX, ADD_FIXED + 2, LEAST_3, LEAST_4])
 PLACES = np.array([2, 3, 5, 6, 7, 9, 12])
 WIDTH = 16
 
 words = st.integers(-(2**63), 2**63 - 1)
 #: few, so that the words after them decide
 ranks = st.sampled_from((-(2**63), -1, 0, 2**63 - 1))
-amounts = st.integers(-(2**40), 2**40).map(lambda n: n / 1024)
 
 
 @st.composite
@@ -44,10 +37,9 @@ def rows(draw: st.DrawFn) -> list[int]:
     """Draw a row; few identities, so that rows meet, whose upper bits often agree."""
     id_high = draw(st.sampled_from((0, 1, 2, -1, -2, 2**62, 2**62 + 1)))
     id_low = draw(st.sampled_from((0, -1, 7)))
-    numbers = [draw(words) for _ in range(5)]
-    amount = np.array([draw(amounts), 0.0]).view(np.int64).tolist()
+    numbers = [draw(words) for _ in range(7)]
     choices = [draw(ranks) for _ in range(7)]
-    return [id_high, id_low, *numbers, *amount, *choices]
+    return [id_high, id_low, *numbers, *choices]
 
 
 def table(drawn: list[list[int]]) -> npt.NDArray[np.int64]:
@@ -88,7 +80,7 @@ def test_parity_combining_rows_in_any_grouping(drawn: list[list[int]]) -> None:
     assert at_once == in_parts
 
 
-@pytest.mark.parametrize("op", [*sorted(INVERTIBLE), ADD_FIXED + 2])
+@pytest.mark.parametrize("op", [ADD_I64, ADD_I128, ADD_FIXED + 2])
 @given(a=st.tuples(words, words), b=st.tuples(words, words))
 @settings(max_examples=100)
 def test_parity_taking_back_undoes_merging(op: int, a: tuple[int, int], b: tuple[int, int]) -> None:
@@ -104,37 +96,3 @@ def test_parity_taking_back_undoes_merging(op: int, a: tuple[int, int], b: tuple
 
 def test_parity_op_words() -> None:
     assert {op: op_words(op) for op in WORDS} == WORDS
-
-
-@given(st.lists(st.floats(-1e100, 1e100, allow_subnormal=False), max_size=50))
-@settings(max_examples=100)
-def test_parity_double_double_sums_beside_exact_sums(values: list[float]) -> None:
-    high, low = 0.0, 0.0
-    for value in values:
-        high, low = dd_add(high, low, value, 0.0)
-    exact = sum(map(Fraction, values), Fraction(0))
-    scale = sum(map(abs, map(Fraction, values)), Fraction(0))
-    assert abs(Fraction(high) + Fraction(low) - exact) <= scale * Fraction(2) ** -98
-    assert high == high + low
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        ([math.inf, 1.0], math.inf),
-        ([1.0, -math.inf, 5.0], -math.inf),
-        ([math.inf, -math.inf], math.nan),
-        ([math.inf, -math.inf, math.inf], math.nan),
-        ([1.0, math.nan, math.inf], math.nan),
-        ([1e308, 1e308], math.inf),
-        ([-0.0, -0.0], 0.0),
-    ],
-)
-def test_double_double_sums_follow_ieee_for_infinities_and_nan(
-    values: list[float], expected: float
-) -> None:
-    high, low = 0.0, 0.0
-    for value in values:
-        high, low = dd_add(high, low, value, 0.0)
-    assert math.isnan(high) if math.isnan(expected) else high == expected
-    assert low == 0.0

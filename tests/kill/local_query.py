@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -27,10 +28,12 @@ from icestream.state.stores.files import StoreFiles
 from icestream.state.versions.commits import VersionStore
 from icestream.testing.crash_runs import Script, staged
 
-SCRIPT = Script(batches=400, events=12)
 BUCKET = "s3://bucket"
+#: seconds between versions, so that a program does not get through before it is killed often
+PACE = 0.05
 
 Store = Mapping[str, str] | None
+PLAN = Script().plan
 
 
 def home(folder: str, store: Store) -> str:
@@ -44,7 +47,7 @@ def checkpoint(folder: str, store: Store) -> VersionStore:
 
 
 def table_of(sink: str, folder: str, store: Store, writer: str) -> AppendTable:
-    schema, place = SCRIPT.plan.results(SCRIPT.plan.views[0]), f"{home(folder, store)}/table"
+    schema, place = PLAN.results(PLAN.views[0]), f"{home(folder, store)}/table"
     files: TableStorage = TableFiles()
     if store is not None:
         files = StoreFiles(store, f"{folder}/new", 0)
@@ -78,24 +81,26 @@ def by_its_log(table: Any, store: Store) -> pa.Table:
 
 
 def texts(rows: pa.Table) -> list[str]:
-    columns = SCRIPT.plan.results(SCRIPT.plan.views[0])
+    columns = PLAN.results(PLAN.views[0])
     return sorted(map(repr, rows.select(columns.names).cast(columns).to_pylist()))
 
 
-def run(folder: str, sink: str, store: Store) -> None:
+def run(folder: str, sink: str, store: Store, batches: int) -> None:
     """Run the query to its end."""
+    script = Script(batches=batches, events=12)
     versions = checkpoint(folder, store)
     table = table_of(sink, folder, store, f"{versions.identity()}-0")
-    settings = replace(SCRIPT.settings(f"{folder}/local"), root=versions.root)
-    query = LocalQuery(SCRIPT.plan, settings, versions.files, LocalFiles(), [table])
+    settings = replace(script.settings(f"{folder}/local"), root=versions.root)
+    query = LocalQuery(PLAN, settings, versions.files, LocalFiles(), [table])
     driver = query.driver
     query.rows(driver.last_again())
     done = 0 if driver.last is None else driver.last.version
-    for number in SCRIPT.actions[done:]:
+    for number in script.actions[done:]:
+        time.sleep(PACE)
         if number is None:
             query.rows(driver.flush())
         else:
-            query.rows(driver.batch(number, SCRIPT.inputs[number]))
+            query.rows(driver.batch(number, script.inputs[number]))
     layout = table.layout
     count = 0
     for path in layout.files.walk(layout.folder):

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.folding.columns import TIME
+from tests.oracles.kernels.fixed_point import nearest_reference
 
 Types = Mapping[str, pa.DataType]
 Events = Sequence[Mapping[str, Any]]
@@ -44,7 +45,7 @@ def answer(aggregate: Aggregate, events: Events, types: Types) -> Any:
         return choose(values, key=_rank)
     if function in ("sum", "avg"):
         total = _total(values)
-        return total if function == "sum" else _mean(total, len(values), aggregate, types)
+        return _mean(total, len(values) if function == "avg" else 1, aggregate, types)
     return _moment(function, values)
 
 
@@ -77,7 +78,7 @@ def _answer_of_pairs(aggregate: Aggregate, pairs: list[tuple[Any, ...]], types: 
     x, y = ([Fraction(float(pair[i])) for pair in pairs] for i in (0, 1))
     together = _spread(x, y)
     if aggregate.function != "corr":
-        return float(together / (len(x) - (aggregate.function == "covar_samp")))
+        return nearest_reference(together / (len(x) - (aggregate.function == "covar_samp")))
     apart = _spread(x, x) * _spread(y, y)
     return None if apart == 0 else _root_ratio(together, apart)
 
@@ -96,7 +97,7 @@ def _root_ratio(together: Fraction, apart: Fraction) -> float:
 def _weighted(aggregate: Aggregate, pairs: list[tuple[Any, ...]], types: Types) -> Any:
     if not all(math.isfinite(v) for pair in pairs for v in pair):
         floats = [(float(value), float(weight)) for value, weight in pairs]
-        total, weights = sum(v * w for v, w in floats), sum(w for _, w in floats)
+        total, weights = _of_products(floats), _of_products([(w, 1.0) for _, w in floats])
         return None if weights == 0 else total / weights
     weight = sum((Fraction(w) for _, w in pairs), Fraction(0))
     if weight == 0:
@@ -104,7 +105,15 @@ def _weighted(aggregate: Aggregate, pairs: list[tuple[Any, ...]], types: Types) 
     exact = sum((Fraction(v) * Fraction(w) for v, w in pairs), Fraction(0))
     kind = aggregate.result_type(types)
     mean = exact / weight
-    return _rounded(mean, kind.scale) if pa.types.is_decimal(kind) else float(mean)
+    return _rounded(mean, kind.scale) if pa.types.is_decimal(kind) else nearest_reference(mean)
+
+
+def _of_products(pairs: list[tuple[float, float]]) -> float:
+    """Return a sum of products; if there are infinities or NaN, they alone determine it."""
+    special = [v * w for v, w in pairs if not (math.isfinite(v) and math.isfinite(w))]
+    if special:
+        return sum(special)
+    return nearest_reference(sum((Fraction(v) * Fraction(w) for v, w in pairs), Fraction(0)))
 
 
 def _rank(value: Any) -> tuple[bool, Any]:
@@ -121,12 +130,18 @@ def _total(values: list[Any]) -> Any:
     infinities = {v for v in values if math.isinf(v)}
     if any(math.isnan(v) for v in values) or len(infinities) == 2:
         return math.nan
-    return infinities.pop() if infinities else math.fsum(values)
+    if infinities:
+        return infinities.pop()
+    return sum(map(Fraction, values), Fraction(0))
 
 
 def _mean(total: Any, count: int, aggregate: Aggregate, types: Types) -> Any:
     if not isinstance(total, Fraction):
-        return total / count
+        return total / count if aggregate.function == "avg" else total
+    if not pa.types.is_decimal(aggregate.result_type(types)):
+        return nearest_reference(total / count)
+    if aggregate.function == "sum":
+        return total
     return _rounded(total / count, aggregate.result_type(types).scale)
 
 
@@ -145,7 +160,7 @@ def _moment(function: str, values: list[Any]) -> float | None:
     exact = [Fraction(float(v)) for v in values]
     mean = sum(exact, Fraction(0)) / len(exact)
     spread = sum(((v - mean) ** 2 for v in exact), Fraction(0))
-    variance = float(spread / (len(exact) - 1 if sample else len(exact)))
+    variance = nearest_reference(spread / (len(exact) - 1 if sample else len(exact)))
     return math.sqrt(variance) if function.startswith("stddev") else variance
 
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 from icestream.core.arrays import Ids, Ints, Mask
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.operators.dataflow.component import ComponentOperator
-from icestream.operators.dataflow.sole_step import SoleStepComponent
+from icestream.operators.dataflow.sole_step import SoleStepComponent, StepWithState
 from icestream.operators.dataflow.sorted_changes import between, by_group
 from icestream.operators.dataflow.spec import ComponentSpec
 from icestream.operators.dataflow.steps import regrouped
@@ -86,7 +86,7 @@ def plain_component(spec: ComponentSpec) -> ComponentOperator:
     """Return a component on plain stores."""
     shard = cast("Shard", SimpleNamespace(arena=SimpleNamespace(header={})))
     if spec.sole is not None:
-        return SoleStepComponent(spec, shard, plain_step(spec.sole))
+        return SoleStepComponent(spec, shard, cast("StepWithState", plain_step(spec.sole)))
     return ComponentOperator(spec, shard, PlainStores(spec.groupings))
 
 

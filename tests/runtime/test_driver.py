@@ -141,8 +141,10 @@ def test_another_plan_is_refused_naming_what_differs(tmp_path: Path) -> None:
     disk = SimulatedDisk()
     query(disk, tmp_path)
     assert isinstance(SCRIPT.plan, Plan)
-    other = replace(SCRIPT.plan, late="drop")
-    with pytest.raises(CheckpointError, match="late: the checkpoint has 'keep'"):
+    settings = SCRIPT.settings(str(tmp_path))
+    LocalQuery(replace(SCRIPT.plan, late="drop"), settings, disk)  # that changes no state
+    other = replace(SCRIPT.plan, key_groups=SCRIPT.plan.key_groups * 2)
+    with pytest.raises(CheckpointError, match="key groups: the checkpoint has"):
         LocalQuery(other, SCRIPT.settings(str(tmp_path)), disk)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from unittest import mock
 
@@ -20,6 +21,7 @@ from icestream.plan.events.features import UP_TO_TIME, FeatureCall, with_feature
 from icestream.plan.nodes.events import FromSource
 from icestream.plan.windows.frame import Frame
 from icestream.runtime.local import LocalQuery
+from icestream.testing.crash_runs import CrashRuns
 from icestream.testing.sources import SECOND, batches_of
 from tests.fixtures import dataflow_plans as plans
 from tests.suites.dataflow_conformance import (
@@ -27,6 +29,7 @@ from tests.suites.dataflow_conformance import (
     open_dataflow,
     small_sizes,
 )
+from tests.suites.dataflow_crash_runs import DataflowScript
 
 
 @contextmanager
@@ -126,7 +129,7 @@ def payments(seed: int, count: int) -> pa.Table:
             "t": times,
             "no": np.arange(count),
             "card": pa.array(dice.integers(0, 40, count), mask=dice.random(count) < 0.05),
-            "shop": pa.array(dice.choice(["a", "b", "c", None], count).tolist()),
+            "shop": pa.array(dice.choice(np.array(["a", "b", "c", None]), count).tolist()),
             "amount": dice.random(count).round(2),
             "units": pa.array(dice.integers(-5, 50, count), mask=dice.random(count) < 0.1),
         }
@@ -172,6 +175,29 @@ def test_oracle_features_are_those_of_sql(seed: int, tmp_path: Path) -> None:
     expected = answered_by_duckdb(table)
     found = [{name: plain(row[name]) for name in expected[0]} for row in rows]
     assert found == [{name: plain(value) for name, value in row.items()} for row in expected]
+
+
+class _OverScript(DataflowScript):
+    """Features of the events of the crash runs, over two keys."""
+
+    @cached_property
+    def plan(self) -> Dataflow:
+        ratings = plans.PlanStream.of(plans.RATINGS)
+        return plans.dataflow(
+            plans.PlanStream(with_features(ratings.node, plans.FEATURES)), "append", slack=SECOND
+        )
+
+
+@pytest.mark.slow
+def test_crash_at_a_sample_of_steps(tmp_path: Path) -> None:
+    with small_sizes(quota=1024), small_blocks():
+        runs = CrashRuns(_OverScript(batches=4, budget=8 << 20), str(tmp_path))
+        disk = runs.undisturbed()
+        assert any(rows for rows, _ in runs.expected)
+        every = disk.steps // 12
+        runs.crash_everywhere(lambda step: step % every == 0)
+    assert runs.points >= 12
+    assert runs.differences == []
 
 
 def test_bounded_an_instant_of_more_events_than_a_chunk(tmp_path: Path) -> None:

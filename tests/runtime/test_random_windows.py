@@ -72,7 +72,8 @@ def _batches(dice: Dice, case: RandomCase) -> list[pa.Table]:
 def _check(seed: int) -> list[str]:
     """Run one case; return what is wrong."""
     case, dice = draw(seed), Dice(seed, 1)
-    slow, wrong = oracles(case), []
+    slow = oracles(case)
+    wrong: list[str] = []
     shards, small = dice.between(1, 4), dice.chance(0.6)
     restarts = dice.one((0.0, 0.4))
 

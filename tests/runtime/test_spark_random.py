@@ -41,7 +41,7 @@ pytestmark = pytest.mark.spark
 ZONES = ("UTC", "America/New_York", "Asia/Kathmandu", "Australia/Lord_Howe", "America/Sao_Paulo")
 FORMATS = ("parquet", "parquet", "parquet", "csv", "json", "arrow")
 #: how events are read: options of the query, and whether Spark folds what it can
-WAYS: tuple[tuple[dict[str, str], bool], ...] = (
+WAYS: tuple[tuple[dict[str, Any], bool], ...] = (
     ({}, False),
     ({"input": "rows"}, False),
     ({"input": "rows"}, True),
@@ -56,7 +56,7 @@ def direct(options: dict[str, str]) -> bool:
 
 
 #: settings of a session that a case draws
-SETTINGS = {
+SETTINGS: dict[str, tuple[Any, ...]] = {
     "spark.sql.session.timeZone": ZONES,
     "spark.sql.files.maxPartitionBytes": (2_000, 100_000, 1 << 27),
     "spark.sql.files.openCostInBytes": (1, 1_000, 4 << 20),

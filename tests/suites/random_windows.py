@@ -39,7 +39,7 @@ HOUR = 60 * MINUTE
 SPAN = 3 * HOUR
 #: two hours before clocks change in New York, in spring and autumn, and a day before 1970
 STARTS = tuple(
-    int(dt.datetime(*each, tzinfo=dt.UTC).timestamp()) * SECOND
+    int(dt.datetime(*each, 0, 0, dt.UTC).timestamp()) * SECOND
     for each in (
         (2024, 3, 10, 0, 30),
         (2024, 3, 10, 5, 30),
@@ -229,8 +229,8 @@ def _windows(dice: Dice) -> WindowKind:
     every = dice.one((None, None, RowsSlide(3)))
     if kind == 5:
         return Frame(range=dice.one((5 * MINUTE, 30 * MINUTE)), slide=every)
-    slide = dice.one((every, 20 * MINUTE))
-    return Frame(rows=dice.between(1, 6), slide=slide, partition=dice.one(("key", "stream")))
+    chosen = dice.one((every, 20 * MINUTE))
+    return Frame(rows=dice.between(1, 6), slide=chosen, partition=dice.one(("key", "stream")))
 
 
 def _aggregates(dice: Dice, *, on_grid: bool, extreme: bool) -> tuple[Aggregate, ...]:

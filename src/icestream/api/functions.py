@@ -522,9 +522,7 @@ def lag(column: Column | str, offset: int = 1, default: object = None) -> Aggreg
         >>> calls.over(ice.lag("busyTime").alias("before"), partitionBy="agent").columns[-1]
         'before'
     """
-    if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
-        msg = f"lag takes a number of events, 0 or more; got {offset!r}"
-        raise DefinitionError(msg)
+    _check_offset(offset)
     if isinstance(default, str):
         escaped = default.replace("\\", "\\\\").replace("'", "\\'")
         default = f"'{escaped}'"
@@ -550,3 +548,9 @@ def rank() -> AggregateExpression:
         'place'
     """
     return AggregateExpression("rank")
+
+
+def _check_offset(offset: object) -> None:
+    if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
+        msg = f"lag takes a number of events, 0 or more; got {offset!r}"
+        raise DefinitionError(msg)

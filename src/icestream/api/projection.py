@@ -81,7 +81,8 @@ class ProjectedRows(ColumnWords):
             >>> kpis.join(names, on="serviceId", how="left").columns
             ['serviceId', 'window', 'count', 'name']
         """
-        if not isinstance(other, DataFrame) or other.isStreaming:
+        given: object = other
+        if not isinstance(given, DataFrame) or given.isStreaming:
             msg = (
                 "rows of a result are joined with a batch DataFrame; streams are joined before: "
                 "stream.join(other, on=..., within=...)"

@@ -393,6 +393,12 @@ class StreamWriter:
                 "DataFrame (spark.read), then start it over the stream on the same checkpoint"
             )
             raise DefinitionError(msg)
+        if self._mode == "now":
+            msg = (
+                "bootstrap writes no rows, and the table of output mode 'now' would miss those of "
+                "history: let the stream read history first"
+            )
+            raise DefinitionError(msg)
         checkpoint, paced = self._checkpoint(), self._paced()
         driver, *_ = paced._driver(self._built, checkpoint, [self._mode])
         try:
@@ -477,7 +483,7 @@ class StreamWriter:
     def _table_key(self) -> tuple[str, ...]:
         """Return the columns that identify rows in output mode `now`."""
         plan = self._built.plan
-        if isinstance(plan, Dataflow):
+        if isinstance(plan, Dataflow) and plan.views[0].mode == "now":
             return plan.views[0].key
         if isinstance(plan, Updates) and plan.latest is not None and plan.latest.keys:
             missing = [key for key in plan.latest.keys if key not in self._schema.names]
@@ -841,6 +847,9 @@ def _check_writers(writers: Sequence[object]) -> None:
     for each in writers:
         if not isinstance(each, StreamWriter):
             msg = f"ice.start takes what result.writeStream returns; got {type(each).__name__}"
+            raise DefinitionError(msg)
+        if each._mode == "now" and not isinstance(each._built.plan, Updates):
+            msg = "a result in output mode 'now' is started alone, with writeStream...start()"
             raise DefinitionError(msg)
         own = sorted(filter(_is_own, each._options))
         scale = (

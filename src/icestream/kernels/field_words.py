@@ -1,26 +1,18 @@
 """Combining rows of 8-byte words: the arithmetic under every numeric state.
 
-Idea: a table is `int64[n, width]`; a *field* is one to five neighbouring words with an operation
-that merges two values of it. Float fields are the same bits seen as float64. A field's operation
-and place are data (`ops`, `places`), so one compiled kernel serves every set of aggregates.
+Idea: a table is `int64[n, width]`; a *field* is some neighbouring words with an operation that
+merges two values of it. A field's operation and place are data (`ops`, `places`), so one compiled
+kernel serves every set of aggregates.
 
 Invariants:
-1. Merging is associative and commutative except for floats, and exact for 128-bit sums
-   (`test_parity_combining_rows_in_any_grouping`).
-2. Double-double sums keep 106 bits, and turn into IEEE infinities and NaN as plain sums do
-   (`test_double_double_sums_follow_ieee_for_infinities_and_nan`).
-3. `ADD_I64`, `ADD_I128` and `ADD_FIXED` can be subtracted, and then exactly; subtracting with
-   another operation is an error of the caller that `is_invertible` reveals
-   (`test_parity_taking_back_undoes_merging`).
+1. Merging is associative, commutative and exact (`test_parity_combining_rows_in_any_grouping`).
+2. `ADD_I64`, `ADD_I128` and `ADD_FIXED` can be subtracted; subtracting with another operation is an
+   error of the caller that `is_invertible` reveals (`test_parity_taking_back_undoes_merging`).
 
 Cost: O(fields) per row.
-
-References: Knuth's TwoSum for error-free addition.
 """
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 
@@ -30,7 +22,6 @@ from icestream.kernels.fixed_point import add_digits, take_digits
 
 ADD_I64 = 0
 ADD_I128 = 1
-ADD_DD = 2
 MIN = 3
 MAX = 4
 #: the least of three, four or five words compared one after the other: what is chosen by comes
@@ -42,14 +33,11 @@ LEAST_5 = 7
 ADD_FIXED = 16
 
 #: words a field of each operation takes
-WORDS = {ADD_I64: 1, ADD_I128: 2, ADD_DD: 2, MIN: 1, MAX: 1, LEAST_3: 3, LEAST_4: 4, LEAST_5: 5}
-#: operations whose effect can be taken back exactly
-INVERTIBLE = frozenset({ADD_I64, ADD_I128})
+WORDS = {ADD_I64: 1, ADD_I128: 2, MIN: 1, MAX: 1, LEAST_3: 3, LEAST_4: 4, LEAST_5: 5}
 #: initial words of each field, before any merge
 IDENTITY = {
     ADD_I64: 0,
     ADD_I128: 0,
-    ADD_DD: 0,
     MIN: 2**63 - 1,
     MAX: -(2**63),
     LEAST_3: 2**63 - 1,
@@ -60,7 +48,7 @@ IDENTITY = {
 
 def is_invertible(op: int) -> bool:
     """Return whether values that were merged can be taken back exactly."""
-    return op in INVERTIBLE or op >= ADD_FIXED
+    return op <= ADD_I128 or op >= ADD_FIXED
 
 
 @kernel
@@ -70,22 +58,13 @@ def op_words(op: int) -> int:
         return op - 16
     if op >= 5:
         return op - 2
-    return 2 if op in (1, 2) else 1
+    return 2 if op == 1 else 1
 
 
 @kernel
-def dd_add(ah: float, al: float, bh: float, bl: float) -> tuple[float, float]:
-    """Add two double-double fields; a result that is not finite carries no correction."""
-    s = ah + bh
-    if not math.isfinite(s):
-        return s, 0.0
-    v = s - ah
-    e = (ah - (s - v)) + (bh - v)
-    e += al + bl
-    high = s + e
-    if not math.isfinite(high):
-        return high, 0.0
-    return high, e - (high - s)
+def has_inverse(op: int) -> bool:
+    """Return what `is_invertible` does, in kernels."""
+    return bool(op < 2 or op >= 16)
 
 
 @kernel
@@ -100,10 +79,6 @@ def merge_field(target: Table, i: int, at: int, source: Table, j: int, place: in
         target[i, at + 1] += source[j, place + 1]
         if c < a:
             target[i, at + 1] += 1
-    elif op == 2:
-        t = target.view(np.float64)
-        s = source.view(np.float64)
-        t[i, at], t[i, at + 1] = dd_add(t[i, at], t[i, at + 1], s[j, place], s[j, place + 1])
     elif op == 3:
         target[i, at] = min(target[i, at], source[j, place])
     elif op == 4:

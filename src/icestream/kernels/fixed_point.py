@@ -146,6 +146,23 @@ def _mantissa(bits: np.int64) -> np.uint64:
 
 
 @kernel
+def _bits(word: np.uint64) -> int:
+    """Return the length of a word in bits."""
+    length = 0
+    for step in (32, 16, 8, 4, 2, 1):
+        if word >> np.uint64(step):
+            word >>= np.uint64(step)
+            length += step
+    return length + int(word)
+
+
+@kernel
+def _zeros_below(word: np.uint64) -> int:
+    """Return how many bits below the lowest one that is set are zero."""
+    return _bits(word & (~word + np.uint64(1))) - 1
+
+
+@kernel
 def sum_extent(x: Ints, valid: Mask) -> tuple[int, int, bool]:
     """Return the bits between which values lie, and whether some are infinite or NaN.
 
@@ -161,7 +178,8 @@ def sum_extent(x: Ints, valid: Mask) -> tuple[int, int, bool]:
                 specials = True
             elif x[i] << 1:
                 exponent = int(_exponent(x[i])) + ORIGIN
-                low = min(low, exponent)
+                if exponent < low:
+                    low = min(low, exponent + _zeros_below(_mantissa(x[i])))
                 high = max(high, exponent + 53)
     return low, high, specials
 
@@ -178,7 +196,9 @@ def product_extent(x: Ints, y: Ints, valid: Mask) -> tuple[int, int, bool]:
                 specials = True
             elif x[i] << 1 and y[i] << 1:
                 exponent = int(_exponent(x[i])) + int(_exponent(y[i])) + ORIGIN
-                low = min(low, exponent)
+                if exponent < low:
+                    zeros = _zeros_below(_mantissa(x[i])) + _zeros_below(_mantissa(y[i]))
+                    low = min(low, exponent + zeros)
                 high = max(high, exponent + 106)
     return low, high, specials
 
@@ -195,22 +215,29 @@ def _add_number(
     negative: bool,
 ) -> None:
     """Add (high, low) * 2**position, counted from the first digit, to a number, or subtract it."""
+    if position < 0:
+        # bits below the first digit are zero
+        if position <= -64:
+            low, high = high, np.uint64(0)
+            position += 64
+        if position < 0:
+            low = (low >> np.uint64(-position)) | (high << np.uint64(64 + position))
+            high >>= np.uint64(-position)
+            position = 0
     x0, x1, x2 = shifted(low, high, position & 63)
     carry = np.int64(0)
     w = position >> 6
-    step = 0
-    while w < count and (step < 3 or carry != 0):
-        word = x0 if step == 0 else x1 if step == 1 else x2 if step == 2 else np.uint64(0)
+    while w < count and (x0 | x1 | x2 != np.uint64(0) or carry != 0):
         # as a digit, with what is left over for the next one
-        digit, more = np.int64(word), np.int64(word >> np.uint64(63))
+        digit, more = np.int64(x0), np.int64(x0 >> np.uint64(63))
         if negative:
             table[i, at + w], carry = _minus(table[i, at + w], digit, carry)
             carry -= more
         else:
             table[i, at + w], carry = _plus(table[i, at + w], digit, carry)
             carry += more
+        x0, x1, x2 = x1, x2, np.uint64(0)
         w += 1
-        step += 1
 
 
 @kernel
@@ -231,7 +258,7 @@ def fold_doubles(table: Table, of: Ints, slots: Ints, x: Ints, valid: Mask) -> N
 
 
 @kernel
-def _product(a: np.uint64, b: np.uint64) -> tuple[np.uint64, np.uint64]:
+def word_product(a: np.uint64, b: np.uint64) -> tuple[np.uint64, np.uint64]:
     """Return low and high word of the product of two unsigned words."""
     mask = np.uint64(0xFFFFFFFF)
     half = np.uint64(32)
@@ -247,23 +274,76 @@ def _product(a: np.uint64, b: np.uint64) -> tuple[np.uint64, np.uint64]:
 
 
 @kernel
+def _special_product(x: np.int64, y: np.int64) -> int:
+    """Return which special value the product of two doubles is, or -1 if it is finite."""
+    if not (_is_special(x) or _is_special(y)):
+        return -1
+    for bits in (x, y):
+        if bits << 1 == 0 or (_is_special(bits) and bits & 0xFFFFFFFFFFFFF):
+            return 0
+    return 2 if (x ^ y) < 0 else 1
+
+
+@kernel
 def fold_products(table: Table, of: Ints, slots: Ints, x: Ints, y: Ints, valid: Mask) -> None:
     """Add products of two columns, as `fold_doubles` adds values."""
     for i in range(x.size):
         if valid.size and not valid[i]:
             continue
         negative = (x[i] ^ y[i]) < 0
-        if _is_special(x[i]) or _is_special(y[i]):
-            undefined = x[i] << 1 == 0 or y[i] << 1 == 0
-            for bits in (x[i], y[i]):
-                if _is_special(bits) and bits & 0xFFFFFFFFFFFFF:
-                    undefined = True
-            which = 0 if undefined else 2 if negative else 1
+        which = _special_product(x[i], y[i])
+        if which >= 0:
             table[slots[i], of[SPECIALS_AT] + which] += 1
         elif x[i] << 1 and y[i] << 1:
-            low, high = _product(_mantissa(x[i]), _mantissa(y[i]))
+            low, high = word_product(_mantissa(x[i]), _mantissa(y[i]))
             position = _exponent(x[i]) + _exponent(y[i]) + ORIGIN - 64 * of[FIRST]
             _add_number(table, slots[i], of[PLACE], of[COUNT], position, low, high, negative)
+
+
+# -- single values -----------------------------------------------------------------------------
+
+#: operations that add a value to a number: what is added, then how many digits the number has, the
+#: first of them, and whether its specials follow
+RAW = 1 << 32
+RAW_DOUBLE, RAW_SQUARE, RAW_PRODUCT = 0, 1, 2
+_FIRST_BIT, _HAS_BIT, _KIND_BIT = 12, 24, 28
+
+
+def raw_operation(kind: int, of: Ints) -> int:
+    """Return the operation that adds a double, a square or a product to the sum described."""
+    _, first, count, specials = of.tolist()
+    op = RAW | kind << _KIND_BIT | int(specials >= 0) << _HAS_BIT
+    return int(op | first << _FIRST_BIT | count)
+
+
+@kernel
+def raw_words(op: int) -> int:
+    """Return how many words the values have that an operation adds."""
+    return 2 if (op >> _KIND_BIT) & 3 == RAW_PRODUCT else 1
+
+
+@kernel
+def add_raw(
+    table: Table, i: int, at: int, source: Table, j: int, place: int, op: int, taken: bool
+) -> None:
+    """Add a value in row `j` of `source` to the number in row `i` of a table, or take it back."""
+    kind, count = (op >> _KIND_BIT) & 3, op & 0xFFF
+    x = source[j, place]
+    y = np.int64(1023) << 52  # 1.0
+    if kind == RAW_SQUARE:
+        y = x
+    elif kind == RAW_PRODUCT:
+        y = source[j, place + 1]
+    which = _special_product(x, y)
+    if which >= 0:
+        table[i, at + count + which] += -1 if taken else 1
+    elif x << 1 and y << 1:
+        position = int(_exponent(x)) + ORIGIN - 64 * ((op >> _FIRST_BIT) & 0xFFF)
+        low, high = _mantissa(x), np.uint64(0)
+        if kind != RAW_DOUBLE:
+            low, high = word_product(low, _mantissa(y))
+            position += int(_exponent(y))
+        _add_number(table, i, at, count, position, low, high, ((x ^ y) < 0) != taken)
 
 
 # -- bytes -----------------------------------------------------------------------------------
@@ -286,17 +366,6 @@ def _byte(words: Words, at: int) -> np.uint64:
 
 
 @kernel
-def _bits(word: np.uint64) -> int:
-    """Return the length of a word in bits."""
-    length = 0
-    for step in (32, 16, 8, 4, 2, 1):
-        if word >> np.uint64(step):
-            word >>= np.uint64(step)
-            length += step
-    return length + int(word)
-
-
-@kernel
 def _significant(words: Words, count: int, negative: bool) -> tuple[int, int]:
     """Return the first byte of a number that is not zero, and the end of those that matter."""
     first = 0
@@ -304,8 +373,7 @@ def _significant(words: Words, count: int, negative: bool) -> tuple[int, int]:
         first += 1
     if first == count:
         return 0, 0
-    lowest = words[first] & (~words[first] + np.uint64(1))
-    low = 8 * first + ((_bits(lowest) - 1) >> 3)
+    low = 8 * first + (_zeros_below(words[first]) >> 3)
     sign = ~np.uint64(0) if negative else np.uint64(0)
     last = count - 1
     while last > first and words[last] == sign:

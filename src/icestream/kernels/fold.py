@@ -14,14 +14,12 @@ Cost: O(events) for each field; the table is at most half full.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import numpy.typing as npt
 
-from icestream.core.arrays import Floats, Ids, Ints, Mask, Table
+from icestream.core.arrays import Ids, Ints, Mask, Table
 from icestream.kernels.compile import kernel
-from icestream.kernels.field_words import dd_add
+from icestream.kernels.fixed_point import word_product
 
 Index = npt.NDArray[np.int32]
 
@@ -169,82 +167,6 @@ def fold_sum_i128(
 
 
 @kernel
-def fold_sum_f64(
-    entries: Table, at: int, slots: Ints, values: Floats, valid: Mask, first: int, last: int
-) -> None:
-    """Fold floats into double-double sums."""
-    sums = entries.view(np.float64)
-    for i in range(first, last):
-        if valid.size == 0 or valid[i]:
-            e = slots[i]
-            sums[e, at], sums[e, at + 1] = dd_add(sums[e, at], sums[e, at + 1], values[i], 0.0)
-
-
-@kernel
-def fold_squares_f64(
-    entries: Table, at: int, slots: Ints, values: Floats, valid: Mask, first: int, last: int
-) -> None:
-    """Fold exact squares of floats into double-double sums."""
-    sums = entries.view(np.float64)
-    for i in range(first, last):
-        if valid.size == 0 or valid[i]:
-            e = slots[i]
-            x = values[i]
-            square = x * x
-            error = 0.0
-            if math.isfinite(square):
-                c = 134217729.0 * x
-                big = c - (c - x)
-                small = x - big
-                error = ((big * big - square) + 2.0 * big * small) + small * small
-                if not math.isfinite(error):
-                    error = 0.0
-            sums[e, at], sums[e, at + 1] = dd_add(sums[e, at], sums[e, at + 1], square, error)
-
-
-@kernel
-def fold_products_f64(
-    entries: Table, at: int, slots: Ints, x: Floats, y: Floats, valid: Mask, first: int, last: int
-) -> None:
-    """Fold exact products of floats into double-double sums."""
-    sums = entries.view(np.float64)
-    for i in range(first, last):
-        if valid.size == 0 or valid[i]:
-            e = slots[i]
-            a = x[i]
-            b = y[i]
-            product = a * b
-            error = 0.0
-            if math.isfinite(product):
-                ca = 134217729.0 * a
-                cb = 134217729.0 * b
-                a1 = ca - (ca - a)
-                b1 = cb - (cb - b)
-                a2 = a - a1
-                b2 = b - b1
-                error = ((a1 * b1 - product) + a1 * b2 + a2 * b1) + a2 * b2
-                if not math.isfinite(error):
-                    error = 0.0
-            sums[e, at], sums[e, at + 1] = dd_add(sums[e, at], sums[e, at + 1], product, error)
-
-
-@kernel
-def _low_product(a: np.int64, b: np.int64) -> tuple[np.int64, np.int64]:
-    """Return low and high word of the product of two unsigned words."""
-    mask = np.uint64(0xFFFFFFFF)
-    half = np.uint64(32)
-    a0 = np.uint64(a) & mask
-    a1 = np.uint64(a) >> half
-    b0 = np.uint64(b) & mask
-    b1 = np.uint64(b) >> half
-    low = a0 * b0
-    middle = a1 * b0 + (low >> half)
-    cross = a0 * b1 + (middle & mask)
-    high = a1 * b1 + (middle >> half) + (cross >> half)
-    return np.int64((cross << half) | (low & mask)), np.int64(high)
-
-
-@kernel
 def fold_products_i128(
     entries: Table,
     at: int,
@@ -261,7 +183,8 @@ def fold_products_i128(
     for i in range(first, last):
         if valid.size == 0 or valid[i]:
             e = slots[i]
-            low, high = _low_product(x_low[i], y_low[i])
+            below, above = word_product(np.uint64(x_low[i]), np.uint64(y_low[i]))
+            low, high = np.int64(below), np.int64(above)
             high += x_low[i] * y_high[i] + x_high[i] * y_low[i]
             a = np.uint64(entries[e, at])
             c = a + np.uint64(low)

@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from icestream.core.arrays import Table
 from icestream.core.times import Micros
+from icestream.operators.folding.exact_rows import ExactRows
 from icestream.state.arena import Arena
 from icestream.state.budget import Account
 from icestream.state.log.format import SegmentInfo
@@ -60,11 +60,11 @@ class Inputs(Protocol):
     Every iterator can be requested again.
     """
 
-    def entries(self) -> Iterator[Table]:
+    def entries(self) -> Iterator[ExactRows]:
         """Yield tables of entries, with the pane as the first word of each row."""
         ...
 
-    def leaving(self, family: int) -> Iterator[Table]:
+    def leaving(self, family: int) -> Iterator[ExactRows]:
         """Yield entries, pane first, folded from tuples that leave a family's windows."""
         ...
 

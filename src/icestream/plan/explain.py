@@ -94,13 +94,13 @@ def _queries(part: PlanPart) -> str:
 def _panes(plan: Plan) -> dict[str, str]:
     spec = lower.window_spec(plan)
     layout, pane = spec.layout, spec.grid.pane
-    width = max(each.group_width for each in spec.layouts)
+    width = max(each.typical.group_width for each in spec.layouts)
     windows: dict[Windows | Cumulative, None] = {view.windows: None for view in spec.views}
     per_window = ", ".join(
         f"{each.range // pane} per window and {each.slide // pane} per slide" for each in windows
     )
     return {
         "panes": f"of {format_interval(pane)}: {per_window}",
-        "entries": f"{8 * layout.entry_width} bytes per group and pane, on the log",
+        "entries": f"{8 * layout.typical.entry_width} bytes per group and pane, on the log",
         "rows": f"{8 * width} bytes and the key per group, in memory",
     }

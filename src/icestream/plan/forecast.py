@@ -142,8 +142,8 @@ def _of_panes(plan: Plan, load: StreamLoad, store: str, event: float, key: float
         rate=load.rate,
         tuple_bytes=event,
         keys=cost.KeyCounts(tuple(points[pane == longest :])),
-        entry_bytes=8 * spec.layout.entry_width,
-        group_bytes=8 * max(each.group_width for each in spec.layouts),
+        entry_bytes=8 * spec.layout.typical.entry_width,
+        group_bytes=8 * max(each.typical.group_width for each in spec.layouts),
         invertible=spec.layout.suffix_words == 0,
     )
     compared = cost.estimate([view.windows for view in spec.views], statistics)

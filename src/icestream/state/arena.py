@@ -126,6 +126,12 @@ class ArenaArray:
             self.account.release(before - target)
             self._clear_cut_row()
 
+    def restart(self, width: int) -> None:
+        """Drop all rows, and have rows of another width from now on."""
+        self.resize(0)
+        self.width = width
+        self.view = self._over(None)
+
     def unmap(self) -> tuple[Place, mmap.mmap] | None:
         """Drop the mapping; return it with the file it belongs to.
 

@@ -1,16 +1,15 @@
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icestream.core.arrays import Ints, Table
+from icestream.kernels.fixed_point import ORIGIN
 from icestream.kernels.frames import moving as kernels
 from icestream.kernels.grid.groups import FIELDS
-from icestream.operators.folding.fields import Field, Layout
-from icestream.operators.frames.layout import FrameLayout, SharedLayout
+from icestream.operators.folding.fields import Field, Layout, SumExtent
+from icestream.operators.frames.layout import FrameLayout, SharedLayout, TupleLayout
 from tests.oracles.kernels.frames.moving import window_reference
 
 KINDS = ("sum_i64", "sum_i128", "sum_f64", "min", "max")
@@ -18,15 +17,26 @@ GROUPS = 3
 
 
 def layout_of(kinds: list[str]) -> FrameLayout:
-    return FrameLayout(Layout.of(Field(kind, "x") for kind in kinds).fields)
+    fields = Layout.of(Field(kind, "x") for kind in kinds).fields
+    # one digit, which counts units
+    extents = (SumExtent(ORIGIN, ORIGIN + 40),) if "sum_f64" in kinds else ()
+    return FrameLayout(fields, extents)
+
+
+def of_integers(layout: FrameLayout) -> FrameLayout:
+    """Return a layout with a sum of integers where the other has one of doubles with one digit."""
+    return FrameLayout((*layout.fixed, *(Field("sum_i64", "y") for _ in layout.sums)))
 
 
 def tuples_of(layout: FrameLayout, events: list[tuple[int, int]], times: list[int]) -> Table:
     """Make a tuple for each (group, value)."""
-    table = np.tile(np.append(layout.entry_identity, 0), (len(events), 1))
+    nothing = Layout(layout.fixed).entry_identity
+    table = np.zeros((len(events), TupleLayout(layout.fields).tuple_width), dtype=np.int64)
+    table[:, : len(nothing)] = nothing
+    fields = (*layout.fixed, *layout.sums)
     for row, (group, value), time in zip(table, events, times, strict=True):
         row[0], row[2], row[-1] = group, 1, time
-        for field, place in zip(layout.fields, layout.places.tolist(), strict=True):
+        for field, place in zip(fields, layout.in_tuples.tolist(), strict=True):
             if field.kind == "sum_f64":
                 row[place] = np.float64(value).view(np.int64)
             elif field.kind != "rows":
@@ -38,15 +48,6 @@ def tuples_of(layout: FrameLayout, events: list[tuple[int, int]], times: list[in
 
 def groups_of(layout: FrameLayout) -> Table:
     return np.tile(layout.group_identity, (GROUPS, 1))
-
-
-def plain(words: list[int], layout: FrameLayout) -> list[Any]:
-    """Read double-doubles as numbers, so that equal sums are equal."""
-    read: list[Any] = list(words)
-    for field, place in zip(layout.fields, layout.places.tolist(), strict=True):
-        if field.kind == "sum_f64":
-            read[place - 2 : place] = [sum(np.array(words[place - 2 : place]).view(np.float64)), 0]
-    return read
 
 
 def fixed(layout: FrameLayout) -> tuple[Ints, Ints, Ints, Ints, int]:
@@ -89,16 +90,16 @@ def test_parity_advance_beside_recomputation(
         progress[kernels.FILLED] = 0
     expected = []
     counts = [0] * GROUPS
+    whole = of_integers(layout)
+    integers = tuples_of(whole, events, times)
     for number, (group, _) in enumerate(events):
         counts[group] += 1
         inside = (slots[: number + 1] == group) & (keys[: number + 1] > keys[number] - reach)
         if counts[group] % every == 0:
-            window = tuples[: number + 1][inside]
-            words = window_reference(window, layout.ops, layout.places)
+            window = integers[: number + 1][inside]
+            words = window_reference(window, whole.ops, whole.places)
             expected.append((times[number], group, words))
-    assert [(t, g, plain(words, layout)) for t, g, words in found] == [
-        (t, g, plain(words, layout)) for t, g, words in expected
-    ]
+    assert found == expected
     assert rows[:, layout.extras_at + kernels.COUNT].tolist() == counts
 
 
@@ -111,7 +112,9 @@ def test_parity_roll_beside_recomputation(
     tuples = tuples_of(layout, events, list(range(len(events))))
     slots = np.array([group for group, _ in events], dtype=np.int64)
     rows = groups_of(layout)
-    rings = np.zeros((GROUPS * length, layout.field_words + layout.suffix_words), dtype=np.int64)
+    rings = np.zeros((GROUPS * length, layout.ring_width), dtype=np.int64)
+    whole = of_integers(layout)
+    integers = tuples_of(whole, events, list(range(len(events))))
     for first in range(0, len(events), 13):
         part = tuples[first : first + 13]
         own = slots[first : first + 13]
@@ -120,16 +123,16 @@ def test_parity_roll_beside_recomputation(
         out = np.empty((len(part), layout.field_words), dtype=np.int64)
         times, shown = np.empty(len(part), dtype=np.int64), np.zeros(len(part), dtype=np.bool_)
         kernels.roll(
-            rows, part, order, starts, np.arange(GROUPS), rings, np.arange(GROUPS) * length, length,
-            every, 0, *fixed(layout), out, times, shown,
+            rows, part, order, starts, np.arange(GROUPS), rings, np.arange(GROUPS) * length,
+            layout.in_rings, length, every, 0, *fixed(layout), out, times, shown,
         )  # fmt: skip
         for at in range(len(part)):
             number = first + at
-            past = tuples[: number + 1][slots[: number + 1] == slots[number]]
+            past = integers[: number + 1][slots[: number + 1] == slots[number]]
             assert shown[at] == (len(past) % every == 0)
             if shown[at]:
-                words = window_reference(past[-length:], layout.ops, layout.places)
-                assert plain(out[at].tolist(), layout) == plain(words, layout)
+                words = window_reference(past[-length:], whole.ops, whole.places)
+                assert out[at].tolist() == words
                 assert times[at] == number
 
 

@@ -12,9 +12,16 @@ from hypothesis import strategies as st
 from icestream.core.errors import CheckpointError
 from icestream.kernels.field_words import merge_field, unmerge_field
 from icestream.operators.aggregates.aggregate import Aggregate
-from icestream.operators.aggregates.exact_fields import ExactFields
+from icestream.operators.aggregates.protocol import MergedFields
 from icestream.operators.folding.columns import InputColumn
-from icestream.operators.folding.exact_rows import ExactFold, ExactRows, alike, concatenated
+from icestream.operators.folding.exact_fold import ExactFold
+from icestream.operators.folding.exact_rows import (
+    ExactRows,
+    alike,
+    concatenated,
+    packed,
+    unpacked,
+)
 from icestream.operators.folding.fields import Layout
 from tests.oracles.kernels.fixed_point import nearest_reference
 
@@ -46,18 +53,19 @@ def folded(pairs: list[Pair]) -> ExactRows:
 
 
 def survived(rows: ExactRows) -> ExactRows:
-    """Store rows and load them again."""
+    """Store rows in both ways and load them again."""
+    rows = unpacked(packed(rows), FOLD.layout, 0)
     batch = pa.RecordBatch.from_arrays(FOLD.stored(rows), schema=FOLD.schema)
     return FOLD.loaded(batch.columns)
 
 
 def answers(rows: ExactRows) -> dict[str, list[float | None]]:
-    merged = ExactFields(rows.table, rows.shape.layout, rows.shape)
+    merged = MergedFields(rows.table, rows.layout)
     return {each.alias: each.answers(merged, TYPES).to_pylist() for each in FUNCTIONS}
 
 
 @given(EVENTS, EVENTS)
-def test_oracle_rows_keep_their_sums_in_any_shape(first: list[Pair], second: list[Pair]) -> None:
+def test_oracle_rows_keep_their_sums_in_any_layout(first: list[Pair], second: list[Pair]) -> None:
     both = concatenated(survived(folded(first)), folded(second))
     again = survived(both)
     wide, _ = alike(again, folded([(1e300, 1e-300)]))
@@ -74,7 +82,7 @@ def test_oracle_rows_keep_their_sums_in_any_shape(first: list[Pair], second: lis
 @given(EVENTS, st.lists(st.tuples(VALUES, VALUES), min_size=1, max_size=5))
 def test_oracle_exact_fields_are_rounded_once(gone: list[Pair], left: list[Pair]) -> None:
     rows, taken = alike(folded([*gone, *left]), folded(gone))
-    ops, places = rows.shape.at.ops.tolist(), rows.shape.at.places.tolist()
+    ops, places = rows.layout.at.ops.tolist(), rows.layout.at.places.tolist()
     for op, place in zip(ops, places, strict=True):
         for row in range(1, len(rows)):
             merge_field(rows.table, 0, place, rows.table, row, place, op)
@@ -96,10 +104,22 @@ def test_oracle_exact_fields_are_rounded_once(gone: list[Pair], left: list[Pair]
 
 def test_equal_sums_are_stored_alike() -> None:
     rows, taken = alike(folded([(0.1, 1.0), (1e300, 1.0)]), folded([(1e300, 1.0)]))
-    for op, place in zip(rows.shape.at.ops.tolist(), rows.shape.at.places.tolist(), strict=True):
+    for op, place in zip(rows.layout.at.ops.tolist(), rows.layout.at.places.tolist(), strict=True):
         merge_field(rows.table, 0, place, rows.table, 1, place, op)
         unmerge_field(rows.table, 0, place, taken.table, 0, place, op)
-    assert FOLD.stored(rows[:1])[-1] == FOLD.stored(folded([(0.1, 1.0)]))[-1]
+    again = folded([(0.1, 1.0)])
+    assert FOLD.stored(rows[:1])[-1] == FOLD.stored(again)[-1]
+    # of tables, digits that are zero in all rows are not stored
+    assert len(packed(rows[:1])) == len(packed(again)) < len(packed(rows[1:]))
+
+
+def test_bytes_that_are_no_table_are_refused() -> None:
+    payload = bytes(packed(folded([(0.1, 1.0), (1e9, 2.0)])))
+    wrong = np.frombuffer(payload, dtype=np.int64).copy()
+    wrong[0] ^= 1 << 30
+    for each in (payload[:-8], payload[:16], wrong.tobytes()):
+        with pytest.raises(CheckpointError, match="damaged"):
+            unpacked(each, FOLD.layout, 0)
 
 
 def test_damaged_sums_are_refused() -> None:
@@ -121,7 +141,7 @@ def test_infinities_and_nan_are_the_result_while_there_are_any(
     values: list[float], expected: float
 ) -> None:
     rows = survived(folded([(value, 1.0) for value in values]))
-    for op, place in zip(rows.shape.at.ops.tolist(), rows.shape.at.places.tolist(), strict=True):
+    for op, place in zip(rows.layout.at.ops.tolist(), rows.layout.at.places.tolist(), strict=True):
         for row in range(1, len(values)):
             merge_field(rows.table, 0, place, rows.table, row, place, op)
     found = answers(rows[:1])
@@ -133,4 +153,4 @@ def test_tables_of_like_values_have_two_digits() -> None:
     dice = np.random.default_rng(3)
     prices = np.round(dice.lognormal(3.0, 1.0, 500), 2).tolist()
     rows = folded([(price, 1.0) for price in prices])
-    assert rows.shape.with_room(10**6).at.sums_at[0].tolist()[1:3] == [33, 2]
+    assert rows.layout.with_room(10**6).at.sums_at[0].tolist()[1:3] == [33, 2]

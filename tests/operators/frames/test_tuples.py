@@ -151,10 +151,10 @@ def test_bounded_a_large_batch_is_settled_in_few_reads(tmp_path: Path) -> None:
     calls = 0
     read = TupleLog._read
 
-    def counted(self: TupleLog, blocks: Blocks) -> Iterator[Table]:
+    def counted(self: TupleLog, blocks: Blocks, width: int) -> Iterator[Table]:
         nonlocal calls
         calls += 1
-        return read(self, blocks)
+        return read(self, blocks, width)
 
     with small(4), mock.patch.object(TupleLog, "_read", counted):
         space = Space(tmp_path)

@@ -82,7 +82,7 @@ def test_oracle_combined_rows_are_sorted_and_one_per_group(
 
 
 def check(states: States, panes: list[int], rows: pa.RecordBatch, events: list[Event]) -> None:
-    entries = states.entries(rows)
+    entries = states.entries(rows).table
     ids = [
         (pane, int(id_high) % 2**64, int(id_low) % 2**64)
         for pane, (id_high, id_low) in zip(panes, entries[:, :2].tolist(), strict=True)
@@ -101,7 +101,7 @@ def test_rows_inside_a_range_of_id_high() -> None:
     states = States(SPEC)
     batch = tuples([(0, key, 1) for key in "abcd"])
     _, rows = states.lift(batch, np.zeros(4, dtype=np.int64))
-    high_words = [int(id_high) % 2**64 for id_high in states.entries(rows)[:, 0].tolist()]
+    high_words = [int(id_high) % 2**64 for id_high in states.entries(rows).table[:, 0].tolist()]
     assert states.ends(rows) == (high_words[0], high_words[-1])
     inside = states.inside(rows, high_words[1], high_words[2] + 1)
     assert states.ends(inside) == (high_words[1], high_words[2])

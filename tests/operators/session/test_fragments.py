@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.folding.exact_rows import ExactRows
 from icestream.operators.session.fragments import LAST_ID_HIGH, Fragments
 from icestream.operators.session.rows import Sessions, united
 from icestream.operators.session.spec import SessionSpec
@@ -27,7 +28,13 @@ def random_run(dice: np.random.Generator, rows: int) -> Sessions:
     table[:, 2] = dice.integers(0, 100, rows)
     table[:, 3] = table[:, 2] + 10
     names = pa.array([f"key {id_high}" for id_high in table[:, 0].tolist()])
-    return united([Sessions(table, pa.record_batch([names], SPEC.keys)), Sessions.none(SPEC)], SPEC)
+    return united(
+        [
+            Sessions(ExactRows(SPEC.layout, table), pa.record_batch([names], SPEC.keys)),
+            Sessions.none(SPEC),
+        ],
+        SPEC,
+    )
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -61,6 +68,6 @@ def test_ranges_without_fragments_are_not_touched(tmp_path: Path) -> None:
     fragments = Fragments(SPEC, str(tmp_path / "runs"), 100)
     rows = np.array([[5, 5, 0, 10, 1], [20, 20, 0, 10, 1]])
     keys = pa.record_batch([pa.array(["a", "b"])], SPEC.keys)
-    fragments.newest = Sessions(rows, keys)
+    fragments.newest = Sessions(ExactRows(SPEC.layout, rows), keys)
     lows = np.array([0, 5, 6, 20], dtype=np.uint64)
     assert fragments.touched(lows).tolist() == [False, True, False, True]

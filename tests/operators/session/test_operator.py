@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icestream.core.arrays import Table
 from icestream.core.times import MINUS_INFINITY
 from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.folding.exact_rows import ExactRows
 from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN
 from icestream.operators.protocol import PastVersion
 from icestream.operators.session import fragments
@@ -76,10 +76,10 @@ class Events:
                 columns, names=["time", ID_HIGH_COLUMN, ID_LOW_COLUMN, "k0", "x0"]
             )
 
-    def entries(self) -> Iterator[Table]:
+    def entries(self) -> Iterator[ExactRows]:
         yield from ()
 
-    def leaving(self, family: int) -> Iterator[Table]:
+    def leaving(self, family: int) -> Iterator[ExactRows]:
         yield from ()
 
     def groups(self) -> Iterator[pa.Table]:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from icestream.core.errors import BudgetError, StorageError
 from icestream.core.times import MINUS_INFINITY
 from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.folding.exact_rows import ExactRows
 from icestream.operators.session.fragments import Fragments
 from icestream.operators.session.page_file import PageFile
 from icestream.operators.session.pages import Pages
@@ -39,7 +40,7 @@ def sessions(chosen: list[tuple[int, int]]) -> Sessions:
     id_high = np.array([group * SPREAD for group, _ in chosen], dtype=np.uint64)
     rows[:, 0] = id_high.view(np.int64)
     keys = pa.record_batch([pa.array([f"key {g}" for g, _ in chosen], pa.string())], SPEC.keys)
-    return united([Sessions(rows, keys), Sessions.none(SPEC)], SPEC)
+    return united([Sessions(ExactRows(SPEC.layout, rows), keys), Sessions.none(SPEC)], SPEC)
 
 
 def advance(
@@ -87,7 +88,7 @@ def test_parity_pages_beside_a_sorted_list(
         watermark = closed + step
         pages = Pages(SPEC, arena, size)
         found = advance(pages, arena, news, closed, watermark)
-        model = model.merged(news, SPEC)
+        model = model.merged(news)
         due = model.ends <= watermark
         assert found == reported([model.where(due)])
         model = model.where(~due)

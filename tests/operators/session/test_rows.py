@@ -81,7 +81,7 @@ def test_merging_keeps_each_row_beside_its_key() -> None:
     at_once = fragments_of(tuples(spec, everything), 0, spec)
     pairwise = Sessions.none(spec)
     for run in runs:
-        pairwise = pairwise.merged(run, spec)
+        pairwise = pairwise.merged(run)
     for merged in (pairwise, united(runs, spec)):
         assert shown(merged) == shown(at_once)
         id_high, id_low = KeyCodec(KEYS).identify(merged.keys)
@@ -132,6 +132,6 @@ def test_sessions_without_their_keys_are_refused() -> None:
     found = fragments_of(tuples(spec, [("a", 1.0, 0), ("b", 1.0, 5)]), 0, spec)
     payload = found.to_bytes()
     assert shown(Sessions.from_bytes(payload, 2, spec)) == shown(found)
-    short = Sessions(found.rows, found.keys.slice(1)).to_bytes()
-    with pytest.raises(ValueError, match="2 sessions have 1 keys"):
+    short = Sessions(found.exact, found.keys.slice(1)).to_bytes()
+    with pytest.raises(ValueError, match="2 sessions have 2 rows and 1 keys"):
         Sessions.from_bytes(short, 2, spec)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-import numpy as np
-
 from icestream.core.arrays import Ints, Table
-from icestream.kernels.field_words import ADD_DD, ADD_FIXED, ADD_I64, ADD_I128, MAX, MIN, WORDS
+from icestream.kernels.field_words import ADD_FIXED, ADD_I64, ADD_I128, MAX, MIN, WORDS
 
 
 def combine_sorted_reference(
@@ -28,20 +25,13 @@ def combine_sorted_reference(
 
 
 def merge_words_reference(target: list[int], source: list[int], place: int, op: int) -> None:
-    """Merge one field with Python's own numbers (double-doubles by exact fractions)."""
+    """Merge one field with Python's own numbers."""
     if op == ADD_I64:
         target[place] = _signed(target[place] + source[place], 64)
     elif op == ADD_I128:
         total = _int128(target, place) + _int128(source, place)
         target[place] = _signed(total, 64)
         target[place + 1] = _signed(total >> 64, 64)
-    elif op == ADD_DD:
-        pair = np.array(target[place : place + 2]).view(np.float64).tolist()
-        other = np.array(source[place : place + 2]).view(np.float64).tolist()
-        high = math.fsum(pair + other)
-        low = math.fsum([*pair, *other, -high])
-        words = np.array([high, low]).view(np.int64).tolist()
-        target[place : place + 2] = words
     elif op >= ADD_FIXED:
         end = place + op - ADD_FIXED
         target[place:end] = digits_of(

@@ -35,7 +35,7 @@ def sends(disk: SimulatedDisk) -> ChangeTargets:
 
 
 def received(disk: SimulatedDisk, path: str, shard: int, edge: int) -> list[int]:
-    parcels = Parcels(ParcelReader(disk, [path]), shard, 0)
+    parcels = Parcels(ParcelReader(disk, [path]), shard)
     return [key for batch in parcels.changes(edge, 0, END) for key in batch.column("k").to_pylist()]
 
 
@@ -83,7 +83,7 @@ def test_records_of_a_shard_are_in_the_order_of_groups(monkeypatch: pytest.Monke
     path = out.finish()
     assert path is not None
     for shard in range(SHARDS, 2 * SHARDS):
-        parcels = Parcels(ParcelReader(disk, [path]), shard, 0)
+        parcels = Parcels(ParcelReader(disk, [path]), shard)
         firsts, _ = parcels.ranges(0)
         for number, batch in enumerate(parcels.changes(0, 0, END)):
             identities = batch.column(ID_HIGH_COLUMN).to_numpy()

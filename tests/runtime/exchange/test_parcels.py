@@ -5,13 +5,17 @@ import pyarrow as pa
 import pytest
 
 from icestream.core.errors import DamageError
+from icestream.operators.folding.exact_rows import ExactRows, concatenated
+from icestream.operators.folding.fields import Layout
 from icestream.runtime.exchange import parcels as exchange_parcels
 from icestream.runtime.exchange.parcels import ExchangeWriter, ParcelReader, Parcels, Sent
 from icestream.testing.simulated_disk import SimulatedDisk
 
 
-def table(first: int, rows: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-    return np.arange(first, first + 3 * rows, dtype=np.int64).reshape(rows, 3)
+def table(first: int, rows: int) -> ExactRows:
+    """Return entries without fields: pane and identity."""
+    words = np.arange(first, first + 3 * rows, dtype=np.int64).reshape(rows, 3)
+    return ExactRows(Layout(()), words)
 
 
 def names(first: int, rows: int) -> pa.Table:
@@ -31,15 +35,15 @@ def test_parcels_are_read_in_the_order_of_splits(monkeypatch: pytest.MonkeyPatch
         assert out.finish() == Sent(None, None)
     reader = ParcelReader(disk, [f"x/{split}" for split in range(3)])
     for shard in (0, 1, 2):
-        parcels = Parcels(reader, shard, 3)
+        parcels = Parcels(reader, shard)
         for _ in range(2):  # repeatable
             entries = list(parcels.entries())
             keys = list(parcels.groups())
             if shard == 2:
                 assert entries == keys == []
                 continue
-            expected = np.concatenate([table(1000 * s + 100 * shard, 5) for s in range(3)])
-            assert np.concatenate(entries).tolist() == expected.tolist()
+            expected = concatenated(*(table(1000 * s + 100 * shard, 5) for s in range(3)))
+            assert concatenated(*entries).table.tolist() == expected.table.tolist()
             found = pa.concat_tables(keys).column("name").to_pylist()
             assert found == [f"n{100 * s + 10 * shard + i}" for s in range(3) for i in range(5)]
     reader.close()
@@ -57,7 +61,7 @@ def test_a_parcel_reader_opens_every_parcel_once_for_all_shards() -> None:
     reader = ParcelReader(disk, paths)
     assert disk.open_handles == 0
     for shard in range(5):
-        assert len(list(Parcels(reader, shard, 3).entries())) == 3
+        assert len(list(Parcels(reader, shard).entries())) == 3
     headers = [(path, length) for path, offset, length in disk.reads if offset == 0]
     assert len(headers) == len(paths)
     reader.close()
@@ -75,7 +79,7 @@ def test_bounded_files_that_a_parcel_reader_has_open(monkeypatch: pytest.MonkeyP
     reader = ParcelReader(disk, paths)
     for _ in range(2):
         found = 0
-        for _ in Parcels(reader, 0, 3).entries():
+        for _ in Parcels(reader, 0).entries():
             assert disk.open_handles <= 2
             found += 1
         assert found == 6
@@ -114,4 +118,4 @@ def test_a_flipped_bit_in_a_parcel_is_noticed() -> None:
     out.finish()
     disk.flip("x/0", 60, 4)
     with pytest.raises(DamageError, match="x/0"):
-        list(Parcels(ParcelReader(disk, ["x/0"]), 0, 3).entries())
+        list(Parcels(ParcelReader(disk, ["x/0"]), 0).entries())

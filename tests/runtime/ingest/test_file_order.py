@@ -6,12 +6,19 @@ from unittest.mock import Mock
 import pyarrow as pa
 import pytest
 
+from icestream.plan.nodes.queries import SOURCE
 from icestream.runtime.ingest.file_order import PIECE, FilePlaces, piece_hash, place_of
 from icestream.runtime.ingest.scans import kafka_ranges
 
 
-def _rows(*marks: int | None) -> pa.RecordBatch:
-    return pa.record_batch({"n": list(range(len(marks))), PIECE: pa.array(marks, pa.int64())})
+def _rows(*marks: int | None, source: int = 0) -> pa.RecordBatch:
+    return pa.record_batch(
+        {
+            "n": list(range(len(marks))),
+            SOURCE: pa.array([source] * len(marks), pa.int32()),
+            PIECE: pa.array(marks, pa.int64()),
+        }
+    )
 
 
 def test_rows_are_cut_where_the_piece_changes() -> None:
@@ -33,6 +40,9 @@ def test_pieces_without_a_known_file_come_behind_by_split() -> None:
         for split in (0, 2)
     ]
     assert places == [4, 6, 4, 6]
+    of_two = FilePlaces({5: 3}, sources=2)
+    found = [next(of_two.cut([_rows(5, source=each)], split=each))[0] for each in range(2)]
+    assert found == [6, 7]
 
 
 def test_partitions_of_kafka_come_by_topic_partition_and_offset() -> None:
@@ -45,7 +55,7 @@ def test_partitions_of_kafka_come_by_topic_partition_and_offset() -> None:
     batch = Mock(columns=["n"])
     plan = _java("LogicalRDD", rdd=above)
     batch._jdf.queryExecution.return_value.logical.return_value = plan
-    places = FilePlaces.of(batch, Mock())
+    places = FilePlaces.of(batch, Mock(), 1)
     assert places is not None
     found = [next(places.cut([_rows(1)], split))[0] for split in range(4)]
     assert found == [3, 2, 1, 0]

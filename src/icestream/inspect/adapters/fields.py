@@ -3,9 +3,9 @@
 Idea: the state of windows over some events is a row of fields, each of one to four words. A field
 is shown as the number it represents, or as its words if it contains an order.
 
-Invariant: fields that are shown and converted back are the same fields, except for the low word of
-a float sum, which is below its last bit (`test_parity_fields_are_shown_and_taken_back`); in rows
-that were not edited that word is preserved, too (`test_rows_that_nobody_edited_make_no_version`).
+Invariant: fields that are shown and converted back are the same fields, except for the bits of a
+sum of doubles below those of a double (`test_parity_fields_are_shown_and_taken_back`); in rows
+that were not edited those are preserved, too (`test_rows_that_nobody_edited_make_no_version`).
 """
 
 from __future__ import annotations
@@ -19,10 +19,21 @@ import pyarrow as pa
 from icestream.core.arrays import Ints, Table
 from icestream.core.errors import InputError
 from icestream.kernels import field_words
+from icestream.kernels import fixed_point as fixed
+from icestream.kernels.fold import ALL_VALID
 from icestream.operators.aggregates.decimals import decimals_of_words
+from icestream.operators.aggregates.protocol import MergedFields
 from icestream.operators.aggregates.word_values import decode_ordered
 from icestream.operators.folding.columns import InputColumn
-from icestream.operators.folding.fields import ENTRY_FIELDS, Field, Layout
+from icestream.operators.folding.exact_rows import ExactRows
+from icestream.operators.folding.fields import (
+    ENTRY_FIELDS,
+    ROOM_BITS,
+    Field,
+    Layout,
+    SumExtent,
+    moved_sums,
+)
 from icestream.plan.nodes.queries import Plan
 
 _DIGITS = 38
@@ -51,30 +62,51 @@ class FieldColumns:
             for each in self.layout.fields
         ]
 
-    def shown(self, entries: Table) -> list[pa.Array]:
+    def shown(self, entries: ExactRows) -> list[pa.Array]:
         """Return the columns of entries."""
         return [self._shown(each, entries) for each in self.layout.fields]
 
-    def taken(self, rows: pa.RecordBatch) -> Table:
+    def taken(self, rows: pa.RecordBatch) -> ExactRows:
         """Return the fields of rows as entries, without ids; InputError if one has no events."""
-        out = np.zeros((rows.num_rows, self.layout.entry_width), dtype=np.int64)
-        for each, place in zip(self.layout.fields, self.layout.places.tolist(), strict=True):
+        sums = {each: InputColumn(rows.column(self._name(each))) for each in self.layout.sums}
+        extents = [
+            SumExtent(*fixed.sum_extent(each.floats.view(np.int64), ALL_VALID))
+            for each in sums.values()
+        ]
+        layout = self.layout.widened(each.with_room((1 << ROOM_BITS) - 1) for each in extents)
+        out = np.zeros((rows.num_rows, layout.entry_width), dtype=np.int64)
+        for each, place in zip(layout.fixed, layout.places.tolist(), strict=False):
             count = field_words.WORDS[each.op]
             out[:, place : place + count] = self._words(each, rows.column(self._name(each)))
-        if (out[:, self.layout.places[0]] < 1).any():
+        places = moved_sums(layout.at.sums_at, ENTRY_FIELDS)
+        for of, column in zip(places, sums.values(), strict=True):
+            bits = column.floats.view(np.int64)
+            fixed.fold_doubles(out, of, np.arange(len(bits)), bits, ALL_VALID)
+        if (out[:, ENTRY_FIELDS] < 1).any():
             msg = "a row has no events: delete the row to remove the group"
             raise InputError(msg)
-        return out
+        return ExactRows(layout, out)
 
-    def keep_unedited(self, entries: Table, known: Table, places: Ints) -> None:
+    def with_unedited(self, entries: ExactRows, known: ExactRows, places: Ints) -> ExactRows:
         """Restore the stored words where an entry shows the same; place -1 means unknown."""
         edited = np.flatnonzero(places >= 0)
-        kept = known[places[edited]]
-        for field, first in zip(self.layout.fields, self.layout.places.tolist(), strict=True):
-            shown = self._words(field, self._shown(field, kept))
-            own = slice(first, first + shown.shape[1])
-            same = (shown == entries[edited, own]).all(axis=1)
-            entries[edited[same], own] = kept[same, own]
+        layout = entries.layout.widened(known.layout.bounds)
+        out, kept = entries.reshaped(layout).copied(), known.reshaped(layout)[places[edited]]
+        sums_at = moved_sums(layout.at.sums_at, ENTRY_FIELDS)[:, fixed.PLACE].tolist()
+        firsts = [*layout.places[: len(layout.fixed)].tolist(), *sums_at]
+        ends = [*firsts[1:], layout.entry_width]
+        for field, first, end in zip((*layout.fixed, *layout.sums), firsts, ends, strict=True):
+            shown, mine = (self._comparable(field, each) for each in (kept, out[edited]))
+            same = (shown == mine).all(axis=1)
+            out.table[edited[same], first:end] = kept.table[same, first:end]
+        return out
+
+    def _comparable(self, field: Field, entries: ExactRows) -> Table:
+        """Return words that are equal where entries show the same."""
+        shown = self._shown(field, entries)
+        if field.adds_doubles:
+            return np.asarray(shown.to_numpy()).view(np.int64).reshape(-1, 1)
+        return self._words(field, shown)
 
     def _name(self, field: Field) -> str:
         return f"__{field.kind}({', '.join(self.named[each] for each in field.columns)})"
@@ -86,21 +118,22 @@ class FieldColumns:
             kind = self.types[str(field.column)]
             scaled = field.kind == "sum_i128" and pa.types.is_decimal(kind)
             return pa.decimal128(_DIGITS, kind.scale if scaled else 0)
-        if field.op == field_words.ADD_DD:
+        if field.adds_doubles:
             return pa.float64()
         if field.op in _EXTREMES:
             return self.types[str(field.column)]
         return pa.list_(pa.int64())
 
-    def _shown(self, field: Field, entries: Table) -> pa.Array:
+    def _shown(self, field: Field, entries: ExactRows) -> pa.Array:
+        if field.adds_doubles:
+            merged = MergedFields(entries.table[:, ENTRY_FIELDS:], entries.layout)
+            return pa.array(merged.sums(field))
         place, count = self.layout.place(field) + ENTRY_FIELDS, field_words.WORDS[field.op]
-        own = np.ascontiguousarray(entries[:, place : place + count])
+        own = np.ascontiguousarray(entries.table[:, place : place + count])
         if field.op == field_words.ADD_I64:
             return pa.array(own[:, 0])
         if field.op == field_words.ADD_I128:
             return decimals_of_words(own, np.ones(len(own), dtype=np.bool_), self._type(field))
-        if field.op == field_words.ADD_DD:
-            return pa.array(own.view(np.float64)[:, 0])
         if field.op in _EXTREMES:
             empty = own[:, 0] == field_words.IDENTITY[field.op]
             return decode_ordered(own[:, 0], self._type(field), empty)
@@ -109,10 +142,6 @@ class FieldColumns:
 
     def _words(self, field: Field, shown: pa.Array) -> Table:
         count = field_words.WORDS[field.op]
-        if field.op == field_words.ADD_DD:
-            pair = np.zeros((len(shown), 2))
-            pair[:, 0] = shown.to_numpy(zero_copy_only=False)
-            return pair.view(np.int64)
         column = InputColumn(shown)
         if field.op == field_words.ADD_I128:
             return np.stack(column.pair, axis=1)

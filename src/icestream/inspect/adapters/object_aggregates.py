@@ -29,7 +29,6 @@ from icestream.operators.object_aggregates.states import States
 from icestream.operators.protocol import PastVersion
 from icestream.plan.nodes.queries import Plan
 from icestream.plan.windows.grid import Grid
-from icestream.state.identities import identities
 from icestream.state.versions.commits import Commit
 
 
@@ -79,7 +78,7 @@ class ObjectAggregateState:
         """Yield the panes of a shard."""
         del commit
         for panes, states in self.restored(space, history).panes():
-            id_high, id_low = identities(self.states.entries(states))
+            id_high, id_low = self.states.identities(states)
             yield chosen(self.table, shard, self._rows(panes, states), id_high, id_low, asked)
 
     def _rows(self, panes: Ints, states: pa.RecordBatch) -> pa.RecordBatch:

@@ -22,14 +22,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from icestream.core.arrays import Ids, Ints, Table
+from icestream.core.arrays import Ids, Ints
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.inspect.access.adapter_protocol import ReadRequest, StateRows, StateTable
 from icestream.inspect.access.scratch_shard import ScratchShard
 from icestream.inspect.adapters.fields import FieldColumns
 from icestream.inspect.adapters.pre_queue import chosen
+from icestream.operators.folding.exact_rows import ExactRows, concatenated, unpacked
+from icestream.operators.folding.fields import ENTRY_FIELDS
 from icestream.operators.folding.sorted_runs import sorted_run
 from icestream.operators.grid.operator import GROUP_KEYS, GROUP_ROWS, NEW_KEYS, PANES
+from icestream.operators.grid.spec import WindowSpec
 from icestream.operators.latest.identities import places_among
 from icestream.operators.protocol import PastVersion
 from icestream.plan import lower
@@ -92,13 +95,13 @@ class PaneState:
         asked: ReadRequest,
     ) -> Iterator[StateRows]:
         """Yield the panes of a shard."""
-        keys = LoggedKeys(space, history, len(self.spec.keys))
+        keys = LoggedKeys(space, history, self.spec)
         for panes, entries in self.entries(space, commit.watermark):
-            id_high, id_low = identities(entries)
+            id_high, id_low = identities(entries.table)
             rows = self.rows(panes, entries, keys.of(id_high, id_low))
             yield chosen(self.table, shard, rows, id_high, id_low, asked)
 
-    def entries(self, space: ScratchShard, watermark: Micros) -> Iterator[tuple[Ints, Table]]:
+    def entries(self, space: ScratchShard, watermark: Micros) -> Iterator[tuple[Ints, ExactRows]]:
         """Yield panes and entries, those of one group and pane merged, some panes at a time."""
         slices = self._slices(space)
         first = self.first(watermark)
@@ -107,14 +110,14 @@ class PaneState:
         slices = slices[np.argsort(slices["group"], kind="stable")]
         for part in _whole_panes(slices):
             tables = {
-                record.marker: np.frombuffer(bytes(record.payload), dtype=np.int64).reshape(
-                    -1, self.layout.entry_width
-                )
+                record.marker: unpacked(bytes(record.payload), self.layout, ENTRY_FIELDS)
                 for record in space.log.read_many(part["marker"])
             }
             ordered = [tables[marker] for marker in part["marker"].tolist()]
             panes = np.repeat(part["group"], [len(each) for each in ordered])
-            yield sorted_run(panes, np.concatenate(ordered), self.layout)
+            rows = concatenated(*ordered)
+            panes, entries = sorted_run(panes, rows.table, rows.layout)
+            yield panes, ExactRows(rows.layout, entries)
 
     def _slices(self, space: ScratchShard) -> npt.NDArray[np.void]:
         """Return the slices of a shard, from the directories of its segments."""
@@ -126,7 +129,7 @@ class PaneState:
 
     # -- columns ---------------------------------------------------------------------------
 
-    def rows(self, panes: Ints, entries: Table, keys: pa.Table) -> pa.RecordBatch:
+    def rows(self, panes: Ints, entries: ExactRows, keys: pa.Table) -> pa.RecordBatch:
         """Return entries as rows of the table."""
         grid = self.spec.grid
         kind = self.table.columns.field(PANE).type
@@ -144,9 +147,13 @@ def instants_of(rows: pa.RecordBatch) -> Ints:
 class LoggedKeys:
     """The key columns of the groups of a shard, as its log stores them."""
 
-    def __init__(self, space: ScratchShard, history: Sequence[PastVersion], columns: int) -> None:
+    def __init__(
+        self, space: ScratchShard, history: Sequence[PastVersion], spec: WindowSpec
+    ) -> None:
         """Read the keys of the last snapshot and those logged after it."""
-        self._columns = columns
+        self._columns = columns = len(spec.keys)
+        #: words before the rows of groups
+        self._head = len(spec.layout.sums)
         parts = list(self._parts(space, history)) if columns else []
         id_high, id_low = (
             np.concatenate([np.empty(0, np.uint64), *(each[half] for each in parts)])
@@ -183,7 +190,7 @@ class LoggedKeys:
         ids: Any = None
         for record in records:
             if record.synopsis == GROUP_ROWS:
-                table = np.frombuffer(bytes(record.payload), dtype=np.uint64)
+                table = np.frombuffer(bytes(record.payload), dtype=np.uint64)[self._head :]
                 ids = table.reshape(record.rows, -1)[:, :2]
             elif record.synopsis == GROUP_KEYS:
                 yield ids[:, 0].copy(), ids[:, 1].copy(), read_table(bytes(record.payload))

@@ -14,11 +14,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from icestream.core.arrays import Ints, Table
+from icestream.core.arrays import Ints
 from icestream.inspect.access.adapter_protocol import ReadRequest, StateRows, StateTable
 from icestream.inspect.access.scratch_shard import ScratchShard, restored_operator
 from icestream.inspect.adapters.fields import FieldColumns
 from icestream.inspect.adapters.pre_queue import chosen
+from icestream.operators.folding.exact_rows import ExactRows
 from icestream.operators.protocol import PastVersion
 from icestream.operators.session.operator import SessionOperator
 from icestream.operators.session.rows import Sessions
@@ -75,7 +76,7 @@ class SessionState:
             pa.array(np.ascontiguousarray(sessions.rows[:, place])).view(self.plan.time)
             for place in (START, END)
         ]
-        shown = [*bounds, *sessions.keys.columns, *self.fields.shown(entries_of(sessions.rows))]
+        shown = [*bounds, *sessions.keys.columns, *self.fields.shown(entries_of(sessions))]
         return pa.RecordBatch.from_arrays(shown, schema=self.table.columns)
 
     def bounds(self, rows: pa.RecordBatch) -> tuple[Ints, Ints]:
@@ -86,9 +87,11 @@ class SessionState:
         return begins, ends
 
 
-def entries_of(rows: Table) -> Table:
+def entries_of(sessions: Sessions) -> ExactRows:
     """Return rows of state of sessions as entries: id and fields, without bounds."""
-    return np.concatenate([rows[:, :START], rows[:, SESSION_FIELDS:]], axis=1)
+    rows = sessions.rows
+    entries = np.concatenate([rows[:, :START], rows[:, SESSION_FIELDS:]], axis=1)
+    return ExactRows(sessions.exact.layout, entries)
 
 
 __all__ = ["ENDS", "SESSIONS", "STARTS", "SessionState", "entries_of"]

@@ -30,6 +30,7 @@ from icestream.inspect.access.scratch_shard import ScratchShard
 from icestream.inspect.adapters.object_aggregates import ObjectAggregateState
 from icestream.inspect.rewriting.changes import Rewriter, ShardRewrite, places_of
 from icestream.inspect.rewriting.panes import panes_of
+from icestream.operators.folding.exact_rows import ExactRows
 from icestream.operators.latest.identities import places_among
 from icestream.operators.object_aggregates.states import States
 from icestream.operators.protocol import PastVersion
@@ -74,9 +75,9 @@ class ObjectRewriter(Rewriter):
         state, spec = self._state, self._state.spec
         panes = panes_of(rows, state.grid, state.first(self._watermark))
         entries = state.fields.taken(rows)
-        entries[:, 0], entries[:, 1] = id_high.view(np.int64), id_low.view(np.int64)
-        places = places_of(np.column_stack([panes, entries[:, :2]]), there.names)
-        state.fields.keep_unedited(entries, there.entries, places)
+        entries.table[:, 0], entries.table[:, 1] = id_high.view(np.int64), id_low.view(np.int64)
+        places = places_of(np.column_stack([panes, entries.table[:, :2]]), there.names)
+        entries = state.fields.with_unedited(entries, there.entries, places)
         given = [rows.column(name) for name in state.table.keys.names]
         keys = key_columns.batch_of(spec.keys, rows.num_rows, given)
         objects = [rows.column(each.name) for each in state.objects]
@@ -109,18 +110,18 @@ class _Panes:
         return cls(*states.combine(panes, rows), states) if len(panes) else cls(panes, rows, states)
 
     @property
-    def entries(self) -> Table:
+    def entries(self) -> ExactRows:
         """Return ids and words."""
         return self.states.entries(self.rows)
 
     @property
     def names(self) -> Table:
         """Return pane and group of each state."""
-        return np.column_stack([self.panes, self.entries[:, :2]])
+        return np.column_stack([self.panes, self.entries.table[:, :2]])
 
     def of_others(self, id_high: Ids, id_low: Ids) -> _Panes:
         """Return the states of groups other than those given."""
-        rest = np.flatnonzero(places_among(*identities(self.entries), id_high, id_low) < 0)
+        rest = np.flatnonzero(places_among(*self.states.identities(self.rows), id_high, id_low) < 0)
         return _Panes(self.panes[rest], self.rows.take(pa.array(rest)), self.states)
 
     def groups_that_differ(self, other: _Panes) -> int:
@@ -133,5 +134,7 @@ class _Panes:
         alike = known[np.array(same, dtype=np.bool_)]
         here, there = np.ones(len(self.panes), np.bool_), np.ones(len(other.panes), np.bool_)
         here[alike], there[places[alike]] = False, False
-        differ = np.concatenate([self.entries[here, :2], other.entries[there, :2]])
+        differ = np.concatenate(
+            [each.entries.table[chosen, :2] for each, chosen in ((self, here), (other, there))]
+        )
         return len(distinct(*identities(differ))[0])

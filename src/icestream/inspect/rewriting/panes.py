@@ -27,6 +27,7 @@ from icestream.inspect.access.edited_rows import EditedRows
 from icestream.inspect.access.scratch_shard import ScratchShard
 from icestream.inspect.adapters.panes import LoggedKeys, PaneState, instants_of, obstacle
 from icestream.inspect.rewriting.changes import Rewriter, ShardRewrite, alone, places_of
+from icestream.operators.folding.exact_rows import ExactRows, alike, concatenated
 from icestream.operators.folding.fold import identified
 from icestream.operators.folding.sorted_runs import sorted_run
 from icestream.operators.grid.operator import PANES
@@ -82,8 +83,8 @@ class PaneRewriter(Rewriter):
         if self._keep:
             rest = there.of_others(id_high, id_low)
             wanted = _Panes.joined([wanted.arrays, rest.arrays], state)
-            known = LoggedKeys(space, history, len(state.spec.keys)).of(*identities(rest.entries))
-            known_groups.append((*identities(rest.entries), _keyed(known, state)))
+            known = LoggedKeys(space, history, state.spec).of(*rest.ids)
+            known_groups.append((*rest.ids, _keyed(known, state)))
         groups = there.groups_that_differ(wanted)
         if not groups:
             return None
@@ -99,10 +100,10 @@ class PaneRewriter(Rewriter):
         state = self._state
         panes = panes_of(rows, state.spec.grid, state.first(self._commit.watermark))
         entries = state.fields.taken(rows)
-        entries[:, 0], entries[:, 1] = id_high.view(np.int64), id_low.view(np.int64)
+        entries.table[:, 0], entries.table[:, 1] = id_high.view(np.int64), id_low.view(np.int64)
         places = places_of(_numbered(panes, entries), _numbered(*there.arrays))
-        state.fields.keep_unedited(entries, there.entries, places)
-        return _Panes(*sorted_run(panes, entries, state.layout))
+        entries = state.fields.with_unedited(entries, there.entries, places)
+        return _Panes.joined([(panes, entries)], state)
 
 
 def panes_of(rows: pa.RecordBatch, grid: Grid, first: int | None) -> Ints:
@@ -127,29 +128,36 @@ class _Panes:
     """Entries by pane and group, each once."""
 
     panes: Ints
-    entries: Table
+    entries: ExactRows
 
     @classmethod
-    def joined(cls, parts: Sequence[tuple[Ints, Table]], state: PaneState) -> _Panes:
+    def joined(cls, parts: Sequence[tuple[Ints, ExactRows]], state: PaneState) -> _Panes:
         """Concatenate entries."""
         none = np.empty((0, state.layout.entry_width), dtype=np.int64)
         panes = np.concatenate([np.empty(0, dtype=np.int64), *(each for each, _ in parts)])
-        entries = np.concatenate([none, *(each for _, each in parts)])
-        return cls(*sorted_run(panes, entries, state.layout))
+        rows = concatenated(ExactRows(state.layout, none), *(each for _, each in parts))
+        panes, entries = sorted_run(panes, rows.table, rows.layout)
+        return cls(panes, ExactRows(rows.layout, entries))
 
     @property
-    def arrays(self) -> tuple[Ints, Table]:
+    def arrays(self) -> tuple[Ints, ExactRows]:
         """Return panes and entries."""
         return self.panes, self.entries
 
+    @property
+    def ids(self) -> tuple[Ids, Ids]:
+        """Return the identities of the entries' groups."""
+        return identities(self.entries.table)
+
     def of_others(self, id_high: Ids, id_low: Ids) -> _Panes:
         """Return the entries of groups other than those given."""
-        rest = places_among(*identities(self.entries), id_high, id_low) < 0
+        rest = places_among(*self.ids, id_high, id_low) < 0
         return _Panes(self.panes[rest], self.entries[rest])
 
     def groups_that_differ(self, other: _Panes) -> int:
         """Count the groups with an entry that only one of both has."""
-        differ = alone(*(np.column_stack(each.arrays) for each in (self, other)))
+        both = zip((self.panes, other.panes), alike(self.entries, other.entries), strict=True)
+        differ = alone(*(np.column_stack([panes, rows.table]) for panes, rows in both))
         return len(distinct(*identities(differ[:, 1:]))[0])
 
 
@@ -160,11 +168,12 @@ class _Batch:
     taken: _Panes
     keys: pa.Table
 
-    def entries(self) -> Iterator[Table]:
+    def entries(self) -> Iterator[ExactRows]:
         """Yield entries, each row starting with its pane."""
-        yield np.column_stack(self.taken.arrays)
+        panes, rows = self.taken.arrays
+        yield ExactRows(rows.layout, np.column_stack([panes, rows.table]))
 
-    def leaving(self, family: int) -> Iterator[Table]:
+    def leaving(self, family: int) -> Iterator[ExactRows]:
         """Yield nothing: what leaves is on the log."""
         del family
         yield from ()
@@ -186,7 +195,7 @@ def _keyed(keys: pa.Table, state: PaneState) -> pa.Table:
 
 def _keys(wanted: _Panes, parts: Sequence[tuple[Ids, Ids, pa.Table]]) -> pa.Table:
     """Return id, latest pane and key of each group."""
-    id_high, id_low, numbers = distinct(*identities(wanted.entries))
+    id_high, id_low, numbers = distinct(*wanted.ids)
     last = np.full(len(id_high), np.iinfo(np.int64).min)
     np.maximum.at(last, numbers, wanted.panes)
     given = [np.concatenate([each[half] for each in parts]) for half in range(2)]
@@ -199,6 +208,6 @@ def _keys(wanted: _Panes, parts: Sequence[tuple[Ids, Ids, pa.Table]]) -> pa.Tabl
     return identified(table, np.stack([id_high, id_low], axis=1), last)
 
 
-def _numbered(panes: Ints, entries: Table) -> Table:
+def _numbered(panes: Ints, entries: ExactRows) -> Table:
     """Return pane and group of entries as one table."""
-    return np.column_stack([panes, entries[:, :2]])
+    return np.column_stack([panes, entries.table[:, :2]])

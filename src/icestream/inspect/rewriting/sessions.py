@@ -28,6 +28,7 @@ from icestream.inspect.access.edited_rows import EditedRows
 from icestream.inspect.access.scratch_shard import ScratchShard
 from icestream.inspect.adapters.sessions import SessionState, entries_of
 from icestream.inspect.rewriting.changes import Rewriter, ShardRewrite, alone, places_of
+from icestream.operators.folding.exact_rows import ExactRows, alike
 from icestream.operators.folding.fields import ENTRY_FIELDS
 from icestream.operators.latest.identities import places_among
 from icestream.operators.protocol import PastVersion
@@ -64,8 +65,8 @@ class SessionRewriter(Rewriter):
         if self._keep:
             rest = there.where(places_among(*identities(there.rows), id_high, id_low) < 0)
             wanted = Sessions.concatenated([wanted, rest])
-        wanted = wanted.sorted().merged(none, spec)
-        differ = alone(there.rows, wanted.rows)
+        wanted = wanted.sorted().merged(none)
+        differ = alone(*(each.table for each in alike(there.exact, wanted.exact)))
         if not len(differ):
             return None
         operator.record([wanted])
@@ -77,15 +78,15 @@ class SessionRewriter(Rewriter):
         """Return rows as sessions, with the stored fields where they were not edited."""
         state, spec = self._state, self._state.spec
         entries = state.fields.taken(rows)
-        out = np.empty((rows.num_rows, spec.width), dtype=np.int64)
-        out[:, 0], out[:, 1] = id_high.view(np.int64), id_low.view(np.int64)
-        out[:, START], out[:, END] = self._bounds(rows)
-        places = places_of(out[:, : START + 1], there.rows[:, : START + 1])
-        state.fields.keep_unedited(entries, entries_of(there.rows), places)
-        out[:, SESSION_FIELDS:] = entries[:, ENTRY_FIELDS:]
+        head = np.empty((rows.num_rows, SESSION_FIELDS), dtype=np.int64)
+        head[:, 0], head[:, 1] = id_high.view(np.int64), id_low.view(np.int64)
+        head[:, START], head[:, END] = self._bounds(rows)
+        places = places_of(head[:, : START + 1], there.rows[:, : START + 1])
+        entries = state.fields.with_unedited(entries, entries_of(there), places)
+        out = np.concatenate([head, entries.table[:, ENTRY_FIELDS:]], axis=1)
         given = [rows.column(name) for name in state.table.keys.names]
         keys = key_columns.batch_of(spec.keys, rows.num_rows, given)
-        return Sessions(out, KeyCodec(spec.keys).canonical(keys))
+        return Sessions(ExactRows(entries.layout, out), KeyCodec(spec.keys).canonical(keys))
 
     def _bounds(self, rows: pa.RecordBatch) -> tuple[Ints, Ints]:
         """Return begin and end of sessions; InputError if one cannot be an open session."""

@@ -1,6 +1,7 @@
 """Windows that move with events: tuples enter and leave the running rows of their groups in order.
 
-Idea: a *tuple* is an entry of one event with its time behind it. `advance` merges the tuples that
+Idea: a *tuple* is an entry of one event with its time behind it; of what sums of doubles add up it
+has the doubles themselves (`kernels.fixed_point.add_raw`). `advance` merges the tuples that
 enter with those that leave, by a key that both carry (their time, or their position in the stream):
 a tuple leaves once its key is `reach` behind the one that enters. Fields without an inverse use the
 *front* that a flip computed for the time after the tuple left, as in `kernels.grid.groups`; while
@@ -26,7 +27,8 @@ from __future__ import annotations
 
 from icestream.core.arrays import Ints, Mask, Slots, Table
 from icestream.kernels.compile import kernel
-from icestream.kernels.field_words import merge_field, op_words, unmerge_field
+from icestream.kernels.field_words import has_inverse, merge_field, op_words, unmerge_field
+from icestream.kernels.fixed_point import RAW, add_raw, raw_words
 
 #: words of a group's row behind its suffixes
 COUNT = 0
@@ -59,10 +61,19 @@ NEVER = 2**63 - 1
 
 
 @kernel
+def _tuple_words(op: int) -> int:
+    """Return how many words of a tuple the operation of a moving frame takes."""
+    return raw_words(op) if op >= RAW else op_words(op)
+
+
+@kernel
 def enter(rows: Table, slot: int, tuples: Table, k: int, ops: Ints, places: Ints, at: Ints) -> None:
     """Let a tuple enter a moving frame: merge it into the running fields of its group."""
     for f in range(ops.size):
-        merge_field(rows, slot, at[f], tuples, k, places[f], ops[f])
+        if ops[f] >= RAW:
+            add_raw(rows, slot, at[f], tuples, k, places[f], ops[f], False)
+        else:
+            merge_field(rows, slot, at[f], tuples, k, places[f], ops[f])
 
 
 @kernel
@@ -80,7 +91,9 @@ def leave(
 ) -> None:
     """Let a tuple leave a moving frame: subtract it, or take the front after it."""
     for f in range(ops.size):
-        if ops[f] < 2:
+        if ops[f] >= RAW:
+            add_raw(rows, slot, at[f], tuples, k, places[f], ops[f], True)
+        elif has_inverse(ops[f]):
             unmerge_field(rows, slot, at[f], tuples, k, places[f], ops[f])
     for w in range(suffixes.shape[1]):
         rows[slot, suffixes_at + w] = suffixes[m, w]
@@ -90,7 +103,7 @@ def leave(
 def forget_backs(rows: Table, slot: int, ops: Ints, at: Ints, identity: Ints) -> None:
     """Empty the running fields of moving frames that have no inverse."""
     for f in range(ops.size):
-        if ops[f] >= 2:
+        if not has_inverse(ops[f]):
             for w in range(at[f], at[f] + op_words(ops[f])):
                 rows[slot, w] = identity[w]
 
@@ -104,7 +117,7 @@ def show(
         out[target, w] = rows[slot, at[0] + w]
     suffix = suffixes_at
     for f in range(ops.size):
-        if ops[f] >= 2:
+        if not has_inverse(ops[f]):
             merge_field(out, target, at[f] - at[0], rows, slot, suffix, ops[f])
             suffix += op_words(ops[f])
 
@@ -149,7 +162,7 @@ def push_suffixes(
             suffixes[k, w] = rows[slot, suffixes_at + w]
         suffix = suffixes_at
         for f in range(ops.size):
-            if ops[f] >= 2:
+            if not has_inverse(ops[f]):
                 merge_field(rows, slot, suffix, tuples, k, places[f], ops[f])
                 suffix += op_words(ops[f])
 
@@ -261,6 +274,7 @@ def roll(
     slots: Slots,
     rings: Table,
     ring_at: Ints,
+    in_ring: Ints,
     length: int,
     every: int,
     slide: int,
@@ -278,14 +292,12 @@ def roll(
     The tuples of run i, of the group in row `slots[i]`, are `order[starts[i]:starts[i + 1]]`; slot
     s of its ring is row `ring_at[i] + s` of `rings`. A tuple shows at most one window, in its own
     row of `out`: with a `slide` of time the one that was due before it, else the one after it if it
-    is the `every`-th of its group. A front lies behind the fields of a ring's rows.
+    is the `every`-th of its group. Fields lie `in_ring` in a ring's rows, a front behind them.
     """
-    words = out.shape[1]
-    suffixes = rings[:, words:]
+    suffixes = rings[:, in_ring[-1] + _tuple_words(ops[-1]) :]
     width = suffixes.shape[1]
     extras = suffixes_at + width
     time = entering.shape[1] - 1
-    in_ring = at - at[0]
     for i in range(slots.size):
         slot = slots[i]
         for k in range(starts[i], starts[i + 1]):
@@ -301,13 +313,17 @@ def roll(
             if count >= length:
                 leave(rows, slot, rings, here, suffixes, here, suffixes_at, ops, in_ring, at)
             for f in range(ops.size):
-                for w in range(op_words(ops[f])):
+                for w in range(_tuple_words(ops[f])):
                     rings[here, in_ring[f] + w] = entering[e, places[f] + w]
             enter(rows, slot, entering, e, ops, places, at)
             count += 1
             rows[slot, extras + COUNT] = count
             if width > 0 and count % length == 0:
-                _flip_ring(rows, slot, rings, ring_at[i], length, ops, at, identity, suffixes_at)
+                first = ring_at[i]
+                forget_backs(rows, slot, ops, at, identity)
+                for w in range(suffixes_at, extras):
+                    rows[slot, w] = identity[w]
+                _flip_ring(rows, slot, rings, suffixes, first, length, ops, in_ring, suffixes_at)
             if slide == 0 and count % every == 0:
                 show(rows, slot, ops, at, suffixes_at, out, e)
                 out_times[e] = entering[e, time]
@@ -319,26 +335,21 @@ def _flip_ring(
     rows: Table,
     slot: int,
     rings: Table,
+    suffixes: Table,
     first: int,
     length: int,
     ops: Ints,
-    at: Ints,
-    identity: Ints,
+    in_ring: Ints,
     suffixes_at: int,
 ) -> None:
     """Record the front after every tuple of a full ring; the group's front is all of them."""
-    words = suffixes_at - at[0]
-    extras = suffixes_at + rings.shape[1] - words
-    forget_backs(rows, slot, ops, at, identity)
-    for w in range(suffixes_at, extras):
-        rows[slot, w] = identity[w]
     for here in range(first + length - 1, first - 1, -1):
-        for w in range(suffixes_at, extras):
-            rings[here, words + w - suffixes_at] = rows[slot, w]
+        for w in range(suffixes.shape[1]):
+            suffixes[here, w] = rows[slot, suffixes_at + w]
         suffix = suffixes_at
         for f in range(ops.size):
-            if ops[f] >= 2:
-                merge_field(rows, slot, suffix, rings, here, at[f] - at[0], ops[f])
+            if not has_inverse(ops[f]):
+                merge_field(rows, slot, suffix, rings, here, in_ring[f], ops[f])
                 suffix += op_words(ops[f])
 
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from icestream.core.arrays import Ints, Slots, Table
 from icestream.kernels.compile import kernel
-from icestream.kernels.field_words import merge_field, op_words, unmerge_field
+from icestream.kernels.field_words import has_inverse, merge_field, op_words, unmerge_field
 
 #: places in a group's row
 ID_HIGH = 0
@@ -49,7 +49,7 @@ def _merge_without_inverse(
 ) -> None:
     """Merge the fields without an inverse of an entry into the words of a row from `at` on."""
     for f in range(ops.size):
-        if ops[f] >= 2:
+        if not has_inverse(ops[f]):
             merge_field(rows, slot, at, entries, k, places[f], ops[f])
             at += op_words(ops[f])
 
@@ -94,7 +94,7 @@ def expire_slice(
     for k in range(slots.size):
         slot = slots[k]
         for f in range(ops.size):
-            if ops[f] < 2:
+            if has_inverse(ops[f]):
                 unmerge_field(rows, slot, places[f] + FIELDS - 2, entries, k, places[f], ops[f])
         for m in range(suffixes.shape[1]):
             rows[slot, suffixes_at + m] = suffixes[k, m]
@@ -133,7 +133,7 @@ def start_flip(rows: Table, used: int, ops: Ints, places: Ints, identity: Ints) 
     suffix = places[-1] + FIELDS - 2 + op_words(ops[-1])
     for slot in range(used):
         for f in range(ops.size):
-            if ops[f] >= 2:
+            if not has_inverse(ops[f]):
                 for w in range(op_words(ops[f])):
                     rows[slot, places[f] + FIELDS - 2 + w] = identity[places[f] + FIELDS - 2 + w]
         for w in range(suffix, identity.size):
@@ -160,7 +160,7 @@ def push_back(rows: Table, slots: Slots, entries: Table, ops: Ints, places: Ints
     """Merge fields without an inverse of a pane slice into the backs of its groups."""
     for k in range(slots.size):
         for f in range(ops.size):
-            if ops[f] >= 2:
+            if not has_inverse(ops[f]):
                 merge_field(rows, slots[k], places[f] + FIELDS - 2, entries, k, places[f], ops[f])
 
 
@@ -176,7 +176,7 @@ def take_next(
             rows[slot, suffix + w] = rows[slot, next_suffix + w]
         at = next_back
         for f in range(ops.size):
-            if ops[f] >= 2:
+            if not has_inverse(ops[f]):
                 for w in range(op_words(ops[f])):
                     rows[slot, places[f] + FIELDS - 2 + w] = rows[slot, at]
                     at += 1
@@ -213,7 +213,7 @@ def emit(
             out[count, w] = rows[slot, w + FIELDS]
         at = suffixes_at
         for f in range(ops.size):
-            if ops[f] >= 2:
+            if not has_inverse(ops[f]):
                 merge_field(out, count, places[f] - 2, rows, slot, at, ops[f])
                 at += op_words(ops[f])
         out_slots[count] = slot

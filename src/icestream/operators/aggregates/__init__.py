@@ -12,14 +12,13 @@ Invariants:
    the Spark comparison in `tests/runtime/test_spark_oracle.py`).
 2. Sums of integers and decimals are exact; an overflow of the result type is an error, never a
    wrapped number (`test_sum_that_overflows_bigint_is_an_error`).
-3. Float sums do not drift. Over lifetimes they are exact (`exact_fields`); in windows they are
-   double-doubles and never subtracted (`test_float_sums_do_not_remember_values_that_left`).
+3. Sums of doubles are exact and results are rounded once, so they depend neither on the order of
+   events nor on values that left (`test_float_sums_do_not_remember_values_that_left`).
 4. Choices by order (`first`, `last`, `min_by`, `max_by`) depend on times and arrival alone, not on
    how events were batched (`test_oracle_choices_do_not_depend_on_grouping`).
 
 Limits: `sum`/`avg` of decimals take up to 28 digits; `min`, `max` and choices take types of fixed
-width (decimals up to 18 digits). In windows, variances of values beyond 1e150 are NaN: their
-squares overflow.
+width (decimals up to 18 digits).
 
 References: lift, combine and lower (Tangwongsan et al., General Incremental Sliding-Window
 Aggregation, 2015).

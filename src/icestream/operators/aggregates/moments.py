@@ -1,15 +1,13 @@
 """Variances, covariances and correlation, from sums, sums of squares and sums of products.
 
 Idea: sum of squares minus square of sum over count loses nearly all its digits in doubles. Exact
-sums keep them all (`exact_fields`), double-doubles those the answer needs. Merging is then plain
-addition, which Welford's and Chan's formulas are not.
+sums keep them all (`kernels.fixed_point`). Merging is then plain addition, which Welford's and
+Chan's formulas are not.
 
 Invariants:
 1. Values far from zero keep their digits (`test_moments_far_from_zero_keep_their_digits`,
    `test_covariances_far_from_zero_keep_their_digits`).
 2. Equal values have no variance and no correlation (`test_equal_values_have_no_spread`).
-
-Limits: products of double-doubles beyond 1e300 are NaN.
 """
 
 from __future__ import annotations

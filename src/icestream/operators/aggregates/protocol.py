@@ -4,8 +4,13 @@ Idea: a function never sees events. It names the fields that events are folded i
 computes answers from tables of merged fields (lower); in between, fields merge by their own
 operations.
 
-Invariant: a function reads only fields that it lifted
-(`test_functions_look_only_at_fields_they_lifted`).
+Answers from sums of doubles are rounded once: they are the doubles nearest to the exact sum,
+quotient or spread (`kernels.fixed_point`). Infinities and NaN were counted apart from the sum;
+where there are any, they determine the result.
+
+Invariants:
+1. A function reads only fields that it lifted (`test_functions_look_only_at_fields_they_lifted`).
+2. Answers equal those of fractions, rounded (`test_oracle_exact_fields_are_rounded_once`).
 """
 
 from __future__ import annotations
@@ -16,14 +21,11 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from icestream.core.arrays import Floats, Ints, Table
+from icestream.core.arrays import Floats, Ints, Mask, Table
 from icestream.core.errors import DefinitionError
+from icestream.kernels import fixed_point as fixed
 from icestream.kernels.field_words import WORDS
-from icestream.operators.folding.double_double import product_over
 from icestream.operators.folding.fields import Field, Layout
-
-#: relative rounding error of a sum, for each number added
-_ROUNDING = 2.0**-104
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,36 +60,64 @@ class MergedFields:
         """Return the first word of a field."""
         return self.table[:, self.layout.place(field)]
 
-    def floats(self, field: Field) -> Floats:
-        """Return a double-double field as pairs of floats."""
-        return np.ascontiguousarray(self.words(field)).view(np.float64)
-
     def sums(self, field: Field) -> Floats:
-        """Return sums of floats."""
-        sums: Floats = self.floats(field).sum(axis=1)
-        return sums
+        """Return the doubles nearest to sums."""
+        out = np.empty(len(self.table))
+        fixed.nearest_sums(self.table, self._of(field), out)
+        return self._with_specials(out, field)
+
+    def zeros(self, field: Field) -> Mask:
+        """Return which sums of doubles are zero."""
+        place, _, count, _ = self._of(field).tolist()
+        empty: Mask = (self.table[:, place : place + count] == 0).all(axis=1)
+        return empty & ~self._special(field)
 
     def means(self, field: Field, counts: Ints) -> Floats:
-        """Return sums of floats divided by counts, which are positive."""
-        return self.sums(field) / counts
+        """Return the doubles nearest to sums divided by counts, which are positive."""
+        out = np.empty(len(self.table))
+        fixed.nearest_means(self.table, self._of(field), counts, out)
+        return self._with_specials(out, field)
 
     def ratios(self, field: Field, by: Field) -> Floats:
-        """Return sums of floats divided by others."""
-        return self.sums(field) / self.sums(by)
+        """Return the doubles nearest to the quotients of sums; NaN where the divisor is zero."""
+        out = np.empty(len(self.table))
+        fixed.nearest_ratios(self.table, self._of(field), self._of(by), out)
+        special = self._special(field) | self._special(by)
+        if special.any():
+            out = np.where(special, self.sums(field) / self.sums(by), out)
+        return out
 
     def spreads(self, products: Field, x: Field, y: Field, counts: Ints, divisors: Ints) -> Floats:
-        """Return (sum of products - product of sums / count) / divisor, to about 100 bits.
+        """Return the doubles nearest to (sum of products - product of sums / count) / divisor."""
+        out = np.empty(len(self.table))
+        of, x_at, y_at = (self._of(each) for each in (products, x, y))
+        fixed.nearest_spreads(self.table, of, x_at, y_at, counts, divisors, out)
+        out[self._special(products) | self._special(x) | self._special(y)] = np.nan
+        return out
 
-        A spread within the rounding error of equal values is zero.
-        """
-        count = counts.astype(np.float64)
-        a, b, both = (self.floats(each) for each in (x, y, products))
-        high, low = product_over((a[:, 0], a[:, 1]), (b[:, 0], b[:, 1]), count)
-        spread = (both[:, 0] - high) + (both[:, 1] - low)
-        noise = _ROUNDING * count * np.maximum(np.abs(both[:, 0]), np.abs(high))
-        finite = np.isfinite(a[:, 0]) & np.isfinite(b[:, 0]) & np.isfinite(both[:, 0])
-        settled = np.where(np.abs(spread) <= noise, 0.0, spread)
-        return np.where(finite, settled, np.nan) / divisors
+    def _of(self, field: Field) -> Ints:
+        described: Ints = self.layout.at.sums_at[self.layout.sums.index(field)]
+        return described
+
+    def _specials(self, field: Field) -> Ints:
+        """Return the numbers of NaN, infinities and minus infinities in each sum."""
+        at = int(self._of(field)[fixed.SPECIALS_AT])
+        if at < 0:
+            return np.zeros((len(self.table), fixed.SPECIALS), dtype=np.int64)
+        return self.table[:, at : at + fixed.SPECIALS]
+
+    def _special(self, field: Field) -> Mask:
+        if self._of(field)[fixed.SPECIALS_AT] < 0:
+            return np.zeros(len(self.table), dtype=np.bool_)
+        found: Mask = (self._specials(field) != 0).any(axis=1)
+        return found
+
+    def _with_specials(self, finite: Floats, field: Field) -> Floats:
+        if self._of(field)[fixed.SPECIALS_AT] < 0:
+            return finite
+        undefined, above, below = self._specials(field).T != 0
+        out = np.where(above, np.inf, np.where(below, -np.inf, finite))
+        return np.where(undefined | (above & below), np.nan, out)
 
 
 class WordFunction(Protocol):

@@ -67,10 +67,10 @@ class WeightedAverage:
             with np.errstate(all="ignore"):
                 if _is_exact(call):
                     weight = floats_of_words(merged.words(weights))
-                    average = floats_of_words(merged.words(products)) / weight
+                    average, nothing = floats_of_words(merged.words(products)) / weight, weight == 0
                 else:
-                    weight, average = merged.sums(weights), merged.ratios(products, weights)
-            return pa.array(average, mask=(merged.word(pairs) == 0) | (weight == 0))
+                    average, nothing = merged.ratios(products, weights), merged.zeros(weights)
+            return pa.array(average, mask=(merged.word(pairs) == 0) | nothing)
         totals, by = (integers_of_words(merged.words(each)) for each in (products, weights))
         shift = 10 ** (result.scale - call.types[0].scale)
         digits = [

@@ -66,14 +66,14 @@ class ComponentSpec:
         return next((step.spec for step in self.steps if isinstance(step, JoinMany)), None)
 
     @cached_property
-    def sole_number(self) -> int | None:
-        """Return the number of the step that keeps its own state, if there is one."""
-        return next((n for n, step in enumerate(self.steps) if isinstance(step, Sole)), None)
+    def sole_number(self) -> int:
+        """Return the number of the step that keeps its own state; -1 if there is none."""
+        return next((n for n, step in enumerate(self.steps) if isinstance(step, Sole)), -1)
 
     @property
     def sole(self) -> EventFramesSpec | GatherSpec | None:
         """Return what the step with its own state does, if there is one."""
-        step = None if self.sole_number is None else self.steps[self.sole_number]
+        step = None if self.sole_number < 0 else self.steps[self.sole_number]
         return step.spec if isinstance(step, Sole) else None
 
     @cached_property

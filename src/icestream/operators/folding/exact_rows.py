@@ -2,27 +2,29 @@
 
 Idea: a sum of doubles is a fixed-point number (`kernels.fixed_point`), exact and with an inverse.
 How many digits it takes belongs to the table, not to the query: before values are added to each
-other, their tables are given a common shape with room for the result. Most tables need two digits;
-one that holds 1e300 and 1e-300 needs 33, and only as long as it exists. Stored rows have the
-significant bytes of all their sums in one column, and columns for all other fields.
+other, their tables are given a common layout with room for the result. Most tables need two digits;
+one that holds 1e300 and 1e-300 needs 33, and only as long as it exists. Rows of different kinds
+have other words around their fields; conversions leave these alone.
 
-    row     words of other fields | digits of each sum | NaN, infinities of each sum that has any
-    stored  __w0 __w1 ...         | __sums: bytes
+Stored tables describe themselves, and digits that are zero in all of their rows are left out:
+
+    table    [low, high, first digit, digits, specials] of each sum, one word | rows
+    column   significant bytes of all sums of a row, where rows are stored as columns
 
 Invariants:
-1. Rows keep their values when they are reshaped, stored and loaded
-   (`test_oracle_rows_keep_their_sums_in_any_shape`).
+1. Rows keep their values when they get another layout, are stored and loaded
+   (`test_oracle_rows_keep_their_sums_in_any_layout`).
 2. Equal rows are stored as equal bytes (`test_equal_sums_are_stored_alike`).
+3. Bytes that are no table are refused (`test_bytes_that_are_no_table_are_refused`).
 
-Cost: a copy of the table where its shape changes.
+Cost: a copy of the table where its layout changes; tables without sums of doubles are not copied.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import NamedTuple
+from functools import lru_cache, reduce
 
 import numpy as np
 import numpy.typing as npt
@@ -30,115 +32,21 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ints, Mask, Table
 from icestream.core.errors import CheckpointError
-from icestream.kernels import field_words as words
 from icestream.kernels import fixed_point as fixed
-from icestream.operators.folding.columns import InputColumn
-from icestream.operators.folding.fields import ENTRY_FIELDS, Field, Layout
-from icestream.operators.folding.fold import all_valid, fold_field
+from icestream.operators.folding.fields import Layout, Span, SumExtent, moved_sums
 
 Rows = Ints | Mask | slice
 
-
-class SumExtent(NamedTuple):
-    """Between which bits the values of a sum lie, and whether some are infinite or NaN."""
-
-    low: int = 64 * fixed.DIGITS
-    high: int = 0
-    has_specials: bool = False
-
-    def joined(self, other: SumExtent) -> SumExtent:
-        """Return the extent of both."""
-        specials = self.has_specials or other.has_specials
-        return SumExtent(min(self.low, other.low), max(self.high, other.high), specials)
-
-    def with_room(self, copies: int) -> SumExtent:
-        """Return the extent of any sum of so many values."""
-        if self.low >= self.high:
-            return self
-        return self._replace(high=self.high + copies.bit_length())
-
-    @property
-    def digits(self) -> tuple[int, int]:
-        """Return the first digit, and how many there are with one bit for the sign."""
-        if self.low >= self.high:
-            return 0, 0
-        first = self.low >> 6
-        return first, ((self.high + 1) >> 6) + 1 - first
-
-
-class RowPlaces(NamedTuple):
-    """Where the words of a row lie."""
-
-    #: for each sum of doubles: place, first digit, digits, and place of the specials or -1
-    sums_at: Table
-    #: words of a row
-    width: int
-    #: the operations that merge rows, and the first word of each
-    ops: Ints
-    places: Ints
-    #: those of them that can be taken back
-    sums: tuple[Ints, Ints]
-    #: the row into which nothing was merged
-    identity: Ints
-
-
-@lru_cache(maxsize=256)
-def _places_of(layout: Layout, spans: tuple[tuple[int, int, bool], ...]) -> RowPlaces:
-    """Lay out the words of a row: first digit, digits and specials of each sum are given."""
-    sums_at, at = [], layout.field_words
-    ops, places = layout.ops.tolist(), (layout.places - ENTRY_FIELDS).tolist()
-    for first, count, has_specials in spans:
-        specials = at + count if has_specials else -1
-        sums_at.append((at, first, count, specials))
-        ops.append(words.ADD_FIXED + count)
-        places.append(at)
-        at += count
-        if has_specials:
-            ops += [words.ADD_I64] * fixed.SPECIALS
-            places += range(at, at + fixed.SPECIALS)
-            at += fixed.SPECIALS
-    all_ops, all_places = (np.array(each, dtype=np.int64) for each in (ops, places))
-    adds = np.array([words.is_invertible(op) for op in ops], dtype=np.bool_)
-    identity = np.zeros(at, dtype=np.int64)
-    identity[: layout.field_words] = layout.entry_identity[ENTRY_FIELDS:]
-    described = np.array(sums_at, dtype=np.int64).reshape(-1, 4)
-    sums = all_ops[adds], all_places[adds]
-    return RowPlaces(described, at, all_ops, all_places, sums, identity)
-
-
-@dataclass(frozen=True)
-class RowShape:
-    """Which fields the rows of a table have, and how wide its sums are."""
-
-    #: fields of fixed width, the number of events first
-    layout: Layout
-    #: sums of doubles, and the extents of their values
-    of_doubles: tuple[Field, ...]
-    extents: tuple[SumExtent, ...]
-
-    @cached_property
-    def at(self) -> RowPlaces:
-        """Return where the words of a row lie."""
-        return _places_of(
-            self.layout, tuple((*each.digits, each.has_specials) for each in self.extents)
-        )
-
-    def with_room(self, copies: int) -> RowShape:
-        """Return a shape for any sums of so many rows."""
-        extents = tuple(each.with_room(copies) for each in self.extents)
-        return RowShape(self.layout, self.of_doubles, extents)
-
-    def joined(self, other: RowShape) -> RowShape:
-        """Return a shape for the rows of both."""
-        pairs = zip(self.extents, other.extents, strict=True)
-        return RowShape(self.layout, self.of_doubles, tuple(a.joined(b) for a, b in pairs))
+_DAMAGED = "stored sums of doubles are damaged: restore the checkpoint from a copy"
+#: bits of the word that describes a stored sum: of each extent, of each number of digits
+_EXTENT_BITS, _DIGIT_BITS = 13, 8
 
 
 @dataclass(frozen=True, slots=True)
 class ExactRows:
-    """A table of rows and its shape."""
+    """A table of rows that end with fields, and the layout of these."""
 
-    shape: RowShape
+    layout: Layout
     table: Table
 
     def __len__(self) -> int:
@@ -147,46 +55,93 @@ class ExactRows:
 
     def __getitem__(self, rows: Rows) -> ExactRows:
         """Return some rows; indices and masks copy them."""
-        return ExactRows(self.shape, self.table[rows])
+        return ExactRows(self.layout, self.table[rows])
+
+    @property
+    def fields_at(self) -> int:
+        """Return the number of words before the fields."""
+        return int(self.table.shape[1]) - self.layout.field_words
 
     @property
     def counts(self) -> Ints:
         """Return the number of events of each row."""
-        return self.table[:, 0]
+        return self.table[:, self.fields_at]
 
     def copied(self) -> ExactRows:
         """Return the same rows in a table of their own."""
-        return ExactRows(self.shape, self.table.copy())
+        return ExactRows(self.layout, self.table.copy())
 
-    def reshaped(self, shape: RowShape) -> ExactRows:
-        """Return the rows in a shape that has room for them."""
-        if shape.at is self.shape.at:
-            return ExactRows(shape, self.table)
-        table = np.zeros((len(self.table), shape.at.width), dtype=np.int64)
-        table[:, : shape.layout.field_words] = self.table[:, : shape.layout.field_words]
-        for old, new in zip(
-            *(each.at.sums_at.tolist() for each in (self.shape, shape)), strict=True
-        ):
-            if count := old[fixed.COUNT]:
-                at = new[fixed.PLACE] + old[fixed.FIRST] - new[fixed.FIRST]
-                table[:, at : at + count] = self.table[:, old[0] : old[0] + count]
-            if (at := old[fixed.SPECIALS_AT]) >= 0:
-                to = new[fixed.SPECIALS_AT]
-                table[:, to : to + fixed.SPECIALS] = self.table[:, at : at + fixed.SPECIALS]
-        return ExactRows(shape, table)
+    def reshaped(self, layout: Layout) -> ExactRows:
+        """Return the rows in a layout that has room for them."""
+        return ExactRows(layout, reshaped(self.table, self.layout, layout, self.fields_at))
+
+
+def reshaped(table: Table, old: Layout, new: Layout, fields_at: int) -> Table:
+    """Return rows in another layout of the same fields; words around the fields stay."""
+    if new.at is old.at:
+        return table
+    return _moved(table, *(moved_sums(each.at.sums_at, fields_at) for each in (old, new)))
+
+
+def _moved(table: Table, old: Table, new: Table, *, trim: bool = False) -> Table:
+    """Return rows with sums where `new` describes them, given where `old` ones are.
+
+    Digits that only one of both has are zero; only with `trim` may the old ones have more.
+    """
+    copied, has_room = _copies(old.tobytes(), new.tobytes(), table.shape[1])
+    if not (trim or has_room):
+        msg = "sums of doubles do not fit into the layout of the rows they are added to"
+        raise AssertionError(msg)
+    out = np.zeros((len(table), copied[-1][1].stop), dtype=np.int64)
+    for source, target in copied:
+        out[:, target] = table[:, source]
+    return out
+
+
+@lru_cache(maxsize=1024)
+def _copies(old: bytes, new: bytes, width: int) -> tuple[list[tuple[slice, slice]], bool]:
+    """Return which words of rows go where, and whether all of them have a place."""
+    found, has_room = [], True
+    done = new_done = 0
+    sums = (np.frombuffer(each, dtype=np.int64).reshape(-1, 4).tolist() for each in (old, new))
+    for (at, first, count, specials), (to, new_first, new_count, new_specials) in zip(
+        *sums, strict=True
+    ):
+        found.append((slice(done, at), slice(new_done, to)))
+        low, high = max(first, new_first), min(first + count, new_first + new_count)
+        if low < high:
+            own, target = at - first, to - new_first
+            found.append((slice(own + low, own + high), slice(target + low, target + high)))
+        has_room &= count == 0 or (low, high) == (first, first + count)
+        done, new_done = at + count, to + new_count
+        if specials >= 0 and new_specials >= 0:
+            ends = specials + fixed.SPECIALS, new_specials + fixed.SPECIALS
+            found.append((slice(specials, ends[0]), slice(new_specials, ends[1])))
+        has_room &= specials < 0 or new_specials >= 0
+        done += fixed.SPECIALS * (specials >= 0)
+        new_done += fixed.SPECIALS * (new_specials >= 0)
+    found.append((slice(done, width), slice(new_done, new_done + width - done)))
+    return found, has_room
+
+
+def _ends(sums_at: Table) -> Ints:
+    """Return the word after those of each sum."""
+    specials = sums_at[:, fixed.SPECIALS_AT]
+    digits = sums_at[:, fixed.PLACE] + sums_at[:, fixed.COUNT]
+    return np.where(specials < 0, digits, specials + fixed.SPECIALS)
 
 
 def alike(first: ExactRows, second: ExactRows) -> tuple[ExactRows, ExactRows]:
-    """Return both in a shape in which any of their rows may be added and subtracted."""
-    shape = first.shape.joined(second.shape).with_room(len(first) + len(second))
-    return first.reshaped(shape), second.reshaped(shape)
+    """Return both in a layout in which any of their rows may be added and subtracted."""
+    layout = first.layout.widened(second.layout.bounds).with_room(len(first) + len(second))
+    return first.reshaped(layout), second.reshaped(layout)
 
 
-def concatenated(first: ExactRows, second: ExactRows) -> ExactRows:
-    """Return the rows of both."""
-    shape = first.shape.joined(second.shape)
-    tables = [each.reshaped(shape).table for each in (first, second)]
-    return ExactRows(shape, np.concatenate(tables))
+def concatenated(*parts: ExactRows) -> ExactRows:
+    """Return the rows of all parts, of which there is at least one."""
+    layout = reduce(lambda wide, part: wide.widened(part.layout.bounds), parts, parts[0].layout)
+    tables = [each.reshaped(layout).table for each in parts]
+    return ExactRows(layout, tables[0] if len(tables) == 1 else np.concatenate(tables))
 
 
 def copies_of(counts: Ints) -> int:
@@ -194,110 +149,175 @@ def copies_of(counts: Ints) -> int:
     return len(counts) * int(np.abs(counts).max(initial=1))
 
 
-class ExactFold:
-    """Folds single events into rows, and stores rows as columns."""
-
-    def __init__(self, layout: Layout) -> None:
-        """Divide the fields of a layout into sums of doubles and others."""
-        self.layout = Layout(tuple(each for each in layout.fields if each.op != words.ADD_DD))
-        self.sums = tuple(each for each in layout.fields if each.op == words.ADD_DD)
-        names = [f"__w{n}" for n in range(self.layout.field_words)]
-        stored = [pa.field(name, pa.int64(), nullable=False) for name in names]
-        if self.sums:
-            stored.append(pa.field("__sums", pa.binary(), nullable=False))
-        #: columns of stored rows
-        self.schema = pa.schema(stored)
-
-    @property
-    def nothing(self) -> ExactRows:
-        """Return no rows."""
-        return ExactRows(self._shape(()), np.empty((0, self.layout.field_words), dtype=np.int64))
-
-    def zeros(self, rows: int) -> ExactRows:
-        """Return rows of zeros."""
-        return ExactRows(self._shape(()), np.zeros((rows, self.layout.field_words), dtype=np.int64))
-
-    def folded(self, columns: Mapping[str, InputColumn], rows: int, copies: int) -> ExactRows:
-        """Return a row for each event, with room to add up so many of them."""
-        layout = self.layout
-        entries = np.tile(layout.entry_identity, (rows, 1))
-        slots = np.arange(rows)
-        for field, place in zip(layout.fields, layout.places.tolist(), strict=True):
-            fold_field(field, place, entries, slots, columns, 0, rows)
-        inputs = [_inputs(field, columns) for field in self.sums]
-        extents = []
-        for x, y, valid in inputs:
-            low, high, specials = (
-                fixed.sum_extent(x, valid) if y is None else fixed.product_extent(x, y, valid)
-            )
-            extents.append(SumExtent(int(low), int(high), bool(specials)).with_room(copies))
-        shape = self._shape(extents)
-        table = np.zeros((rows, shape.at.width), dtype=np.int64)
-        table[:, : layout.field_words] = entries[:, ENTRY_FIELDS:]
-        for of, (x, y, valid) in zip(shape.at.sums_at, inputs, strict=True):
-            if y is None:
-                fixed.fold_doubles(table, of, slots, x, valid)
-            else:
-                fixed.fold_products(table, of, slots, x, y, valid)
-        return ExactRows(shape, table)
-
-    def stored(self, rows: ExactRows) -> list[pa.Array]:
-        """Return rows as columns to store."""
-        count = self.layout.field_words
-        columns = [pa.array(np.ascontiguousarray(each)) for each in rows.table[:, :count].T]
-        if self.sums:
-            sizes = np.empty(len(rows), dtype=np.int64)
-            bounds = np.empty((len(rows), 2 * len(self.sums)), dtype=np.int64)
-            fixed.measure_sums(rows.table, rows.shape.at.sums_at, bounds, sizes)
-            offsets = np.zeros(len(rows) + 1, dtype=np.int64)
-            np.cumsum(sizes, out=offsets[1:])
-            raw = np.empty(int(offsets[-1]), dtype=np.uint8)
-            fixed.encode_sums(rows.table, rows.shape.at.sums_at, bounds, offsets[:-1], raw)
-            buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(raw)]
-            columns.append(pa.Array.from_buffers(pa.binary(), len(rows), buffers))
-        return columns
-
-    def loaded(self, columns: Sequence[pa.Array], copies: int = 1) -> ExactRows:
-        """Return the rows that columns store, with room to add up so many of each."""
-        words_of = [column.to_numpy() for column in columns[: self.layout.field_words]]
-        rows = len(columns[0])
-        raw, begins = np.empty(0, dtype=np.uint8), np.empty(0, dtype=np.int64)
-        extents = np.tile(np.array(SumExtent(), dtype=np.int64), (len(self.sums), 1))
-        if self.sums and rows:
-            raw, bounds = _raw_bytes(columns[-1])
-            begins = bounds[:-1]
-            if not fixed.encoded_extents(raw, begins, bounds[1:], extents):
-                msg = "stored sums of doubles are damaged: restore the checkpoint from a copy"
-                raise CheckpointError(msg)
-        shape = self._shape(
-            [
-                SumExtent(low, high, bool(specials)).with_room(copies)
-                for low, high, specials in extents.tolist()
-            ]
-        )
-        table = np.zeros((rows, shape.at.width), dtype=np.int64)
-        for place, column in enumerate(words_of):
-            table[:, place] = column
-        if self.sums and rows:
-            fixed.decode_sums(raw, begins, shape.at.sums_at, table)
-        return ExactRows(shape, table)
-
-    def _shape(self, extents: Sequence[SumExtent]) -> RowShape:
-        return RowShape(self.layout, self.sums, tuple(extents) or (SumExtent(),) * len(self.sums))
+# -- tables as bytes ---------------------------------------------------------------------------
 
 
-def _inputs(field: Field, columns: Mapping[str, InputColumn]) -> tuple[Ints, Ints | None, Mask]:
-    """Return the bits of the doubles that a sum adds up, their factors, and which events count."""
-    inputs = [columns[name] for name in field.columns]
-    x, *others = (each.floats.view(np.int64) for each in inputs)
-    valid = all_valid(inputs, 0, len(x))
-    if field.kind == "sum_f64":
-        return x, None, valid
-    return x, x if field.kind == "squares_f64" else others[0], valid
+def packed(rows: ExactRows) -> memoryview:
+    """Return a table as bytes."""
+    return packed_at(
+        rows.table, moved_sums(rows.layout.at.sums_at, rows.fields_at), rows.layout.bounds
+    )
+
+
+def packed_at(table: Table, sums_at: Table, bounds: Sequence[SumExtent]) -> memoryview:
+    """Return any table as bytes, given where its sums are and their extents."""
+    if len(sums_at) == 0:
+        return np.ascontiguousarray(table).reshape(-1).view(np.uint8).data
+    spans = tuple(_span(table, *of) for of in sums_at.tolist())
+    head = [_described(*pair) for pair in zip(bounds, spans, strict=True)]
+    body = _moved(table, sums_at, _spanning(sums_at.tobytes(), spans), trim=True)
+    return np.concatenate([np.array(head, dtype=np.int64), body.reshape(-1)]).view(np.uint8).data
+
+
+def _span(table: Table, at: int, first: int, count: int, specials: int) -> Span:
+    """Return the digits of a sum that are not zero in all rows, and whether it has specials."""
+    begin, end = 0, count
+    while begin < end and not table[:, at + begin].any():
+        begin += 1
+    while begin < end and not table[:, at + end - 1].any():
+        end -= 1
+    there = table[:, specials : specials + fixed.SPECIALS]
+    return (first + begin, end - begin, specials >= 0 and bool(there.any()))
+
+
+@lru_cache(maxsize=1024)
+def _spanning(described: bytes, spans: tuple[Span, ...]) -> Table:
+    """Return where sums are in rows that have other digits and are alike otherwise."""
+    sums_at = np.frombuffer(described, dtype=np.int64).reshape(-1, 4)
+    out = sums_at.copy()
+    more = 0
+    for of, end, (first, count, has_specials) in zip(
+        out, _ends(sums_at).tolist(), spans, strict=True
+    ):
+        place = int(of[fixed.PLACE]) + more
+        of[:] = place, first, count, place + count if has_specials else -1
+        more = place + count + fixed.SPECIALS * has_specials - end
+    return out
+
+
+def _described(extent: SumExtent, span: Span) -> int:
+    """Return extent and span of a stored sum as one word."""
+    first, count, specials = span
+    word = extent.low | extent.high << _EXTENT_BITS
+    word |= (first | count << _DIGIT_BITS) << 2 * _EXTENT_BITS
+    return word | int(specials) << (2 * _EXTENT_BITS + 2 * _DIGIT_BITS)
+
+
+@lru_cache(maxsize=256)
+def _read_head(head: tuple[int, ...]) -> tuple[tuple[SumExtent, ...], tuple[Span, ...]]:
+    """Return the extents of stored sums, and their spans."""
+    extents, spans = [], []
+    for word in head:
+        low, high = (word >> at & (1 << _EXTENT_BITS) - 1 for at in (0, _EXTENT_BITS))
+        rest = word >> 2 * _EXTENT_BITS
+        first, count = (rest >> at & (1 << _DIGIT_BITS) - 1 for at in (0, _DIGIT_BITS))
+        specials = rest >> 2 * _DIGIT_BITS
+        extent = SumExtent(low, high, bool(specials))
+        begin, digits = extent.digits
+        if specials not in (0, 1) or not (
+            count == 0 or (begin <= first and first + count <= begin + digits <= fixed.DIGITS)
+        ):
+            raise CheckpointError(_DAMAGED)
+        extents.append(extent)
+        spans.append((first, count, bool(specials)))
+    return tuple(extents), tuple(spans)
+
+
+def unpacked(
+    payload: memoryview | bytes, layout: Layout, fields_at: int, into: Layout | None = None
+) -> ExactRows:
+    """Return the table that bytes hold, in its own layout or in one that has room for it.
+
+    `layout` has the fields; rows have `fields_at` words before these.
+    """
+    target = stored_layout(payload, layout) if into is None else into
+    width = fields_at + target.field_words
+    table = unpacked_at(payload, moved_sums(target.at.sums_at, fields_at), width)
+    return ExactRows(target, table)
+
+
+def unpacked_at(
+    payload: memoryview | bytes, sums_at: Table, width: int, rows: int | None = None
+) -> Table:
+    """Return any table that bytes hold, in rows that have their sums where they are described.
+
+    If the number of rows is given, they may lack words behind the sums.
+    """
+    data = np.frombuffer(payload, dtype=np.int64)
+    count = len(sums_at)
+    if count == 0:
+        return data.reshape(-1 if rows is None else rows, -1 if rows is not None else width)
+    _, spans = _read_head(_head(payload, count))
+    stored = _spanning(sums_at.tobytes(), spans)
+    own = width + int(_ends(stored)[-1] - _ends(sums_at)[-1])
+    if rows is not None:
+        own = (len(data) - count) // max(rows, 1)
+    if own == 0 or (len(data) - count) % own:
+        raise CheckpointError(_DAMAGED)
+    return _moved(data[count:].reshape(-1, own), stored, sums_at)
+
+
+def stored_layout(payload: memoryview | bytes, layout: Layout) -> Layout:
+    """Return the layout of the table that bytes hold."""
+    return replace_extents(layout).widened(_read_head(_head(payload, len(layout.sums)))[0])
+
+
+def _head(payload: memoryview | bytes, sums: int) -> tuple[int, ...]:
+    """Return the words that describe the sums of a stored table."""
+    if len(payload) < 8 * sums or len(payload) % 8:
+        raise CheckpointError(_DAMAGED)
+    return tuple(np.frombuffer(payload[: 8 * sums], dtype=np.int64).tolist())
+
+
+def replace_extents(layout: Layout, extents: Sequence[SumExtent] = ()) -> Layout:
+    """Return a plain layout of the same fields with other extents."""
+    return Layout(layout.fields, tuple(extents))
+
+
+# -- sums as a column of bytes -----------------------------------------------------------------
+
+
+def sums_column(rows: ExactRows) -> pa.Array:
+    """Return the sums of doubles of each row as bytes."""
+    count = len(rows)
+    described = moved_sums(rows.layout.at.sums_at, rows.fields_at)
+    sizes = np.empty(count, dtype=np.int64)
+    bounds = np.empty((count, 2 * len(rows.layout.sums)), dtype=np.int64)
+    fixed.measure_sums(rows.table, described, bounds, sizes)
+    offsets = np.zeros(count + 1, dtype=np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    raw = np.empty(int(offsets[-1]), dtype=np.uint8)
+    fixed.encode_sums(rows.table, described, bounds, offsets[:-1], raw)
+    buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(raw)]
+    return pa.Array.from_buffers(pa.binary(), count, buffers)
+
+
+def rows_with_sums(words: Table, column: pa.Array, layout: Layout, copies: int = 1) -> ExactRows:
+    """Return rows, given their other words and the bytes of their sums.
+
+    They have room to add up so many copies of each.
+    """
+    none = replace_extents(layout)
+    extents = np.tile(np.array(SumExtent(), dtype=np.int64), (len(none.sums), 1))
+    raw, bounds = _raw_bytes(column)
+    if not fixed.encoded_extents(raw, bounds[:-1], bounds[1:], extents):
+        raise CheckpointError(_DAMAGED)
+    found = [
+        SumExtent(low, high, bool(specials)).with_room(copies)
+        for low, high, specials in extents.tolist()
+    ]
+    wide = replace_extents(layout, found)
+    fields_at = words.shape[1] - none.field_words
+    table = np.zeros((len(words), fields_at + wide.field_words), dtype=np.int64)
+    table[:, : words.shape[1]] = words
+    fixed.decode_sums(raw, bounds[:-1], moved_sums(wide.at.sums_at, fields_at), table)
+    return ExactRows(wide, table)
 
 
 def _raw_bytes(column: pa.Array) -> tuple[npt.NDArray[np.uint8], Ints]:
     """Return the bytes of a binary column, where each value begins, and the end of the last."""
+    if len(column) == 0:
+        return np.empty(0, dtype=np.uint8), np.zeros(1, dtype=np.int64)
     _, offsets, data = column.buffers()
     bounds = np.frombuffer(offsets, dtype=np.int32)[column.offset : column.offset + len(column) + 1]
     return np.frombuffer(data, dtype=np.uint8), bounds.astype(np.int64)

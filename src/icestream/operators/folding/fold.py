@@ -3,7 +3,8 @@
 Idea: events of one (group, pane) become one entry before they leave the task that read them.
 Entries are looked up once per cell of a batch (`cells`), and fields are folded event by event. The
 table has a fixed capacity; when it is full, it is returned as a run and starts again. So memory is
-bounded whatever the input, and if folding does not pay off it costs only its own pass.
+bounded whatever the input, and if folding does not pay off it costs only its own pass. Before sums
+of doubles are folded, one pass over the values finds the digits they need (`measured`).
 
 Invariants:
 1. The merged runs equal folding all events at once (`test_oracle_runs_equal_one_big_fold`).
@@ -24,10 +25,20 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints, Mask, Table
 from icestream.kernels import field_words
+from icestream.kernels import fixed_point as fixed
 from icestream.kernels import fold as kernels
 from icestream.operators.folding.cells import CellFinder
 from icestream.operators.folding.columns import ARRIVAL, BATCH, TIME, InputColumn
-from icestream.operators.folding.fields import ORDERED, Field, Layout
+from icestream.operators.folding.exact_rows import ExactRows, reshaped
+from icestream.operators.folding.fields import (
+    ENTRY_FIELDS,
+    ORDERED,
+    ROOM_BITS,
+    Field,
+    Layout,
+    SumExtent,
+    moved_sums,
+)
 from icestream.state.keys import KeyCodec
 
 #: columns that are sent with keys
@@ -41,7 +52,7 @@ class EntryRun:
     """Entries returned together, unsorted, with the keys of their groups."""
 
     panes: Ints
-    entries: Table
+    entries: ExactRows
     #: id_high, id_low, latest pane and key columns, one row per group of the run
     keys: pa.Table
 
@@ -54,10 +65,11 @@ class EntryTable:
     ) -> None:
         """Create an empty table for events, or for rows that are `partial` aggregates already."""
         self._partial = partial
-        self._fold_field = _fold_partial if partial else fold_field
         places = 1 << max(4, (2 * capacity - 1).bit_length())
         self._layout = layout
         self._codec = codec
+        #: words that the table may have
+        self._room = capacity * layout.typical.entry_width
         self._entries = np.empty((capacity, layout.entry_width), dtype=np.int64)
         self._panes = np.empty(capacity, dtype=np.int64)
         self._index = np.zeros(places, dtype=np.int32)
@@ -71,7 +83,7 @@ class EntryTable:
     @staticmethod
     def row_bytes(layout: Layout) -> int:
         """Return the bytes one entry takes in a table, without its key."""
-        return 8 * (layout.entry_width + 5)
+        return 8 * (layout.typical.entry_width + 5)
 
     def fold(
         self, keys: pa.RecordBatch, panes: Ints, columns: Mapping[str, InputColumn]
@@ -82,6 +94,8 @@ class EntryTable:
         too where arrivals are counted anew in every batch.
         """
         rows, first = keys.num_rows, 0
+        if not self._partial:
+            yield from self._widened(measured(self._layout, columns, 0, rows))
         finder = CellFinder(keys, panes) if rows else None
         while finder is not None and first < rows:
             cells = finder.since(first)
@@ -106,14 +120,30 @@ class EntryTable:
             last = cells.reached(done)
             slots = cells.entries(numbers, last)
             sizes = cells.sizes if last == rows else None
-            for field, place in zip(self._layout.fields, self._layout.places, strict=True):
+            layout, entries = self._layout, self._entries
+            for field, place in zip(layout.fixed, layout.places.tolist(), strict=False):
                 if sizes is not None and self._counts_all(field, columns):
-                    self._entries[numbers, place] += sizes
+                    entries[numbers, place] += sizes
+                elif self._partial:
+                    _fold_partial(field, place, entries, slots, columns, first, last)
                 else:
-                    self._fold_field(field, int(place), self._entries, slots, columns, first, last)
+                    fold_field(field, place, entries, slots, columns, first, last)
+            fold_sums(layout, entries, ENTRY_FIELDS, slots, columns, first, last)
             first = last
             if first < rows:
                 yield self.take()
+
+    def _widened(self, layout: Layout) -> Iterator[EntryRun]:
+        """Give the entries a layout that has room for more; yield those that do not fit then."""
+        if layout.at is not self._layout.at:
+            capacity = max(min(16, len(self._panes)), self._room // layout.entry_width)
+            if self._used > capacity:
+                yield self.take()
+            entries = np.empty((min(capacity, len(self._panes)), layout.entry_width), np.int64)
+            held = self._entries[: self._used]
+            entries[: self._used] = reshaped(held, self._layout, layout, ENTRY_FIELDS)
+            self._entries = entries
+        self._layout = layout
 
     def _counts_all(self, field: Field, columns: Mapping[str, InputColumn]) -> bool:
         """Return whether a field counts every event of the batch."""
@@ -127,7 +157,7 @@ class EntryTable:
         """Return what was folded so far and start again."""
         run = EntryRun(
             self._panes[: self._used].copy(),
-            self._entries[: self._used].copy(),
+            ExactRows(self._layout, self._entries[: self._used].copy()),
             identified(
                 pa.Table.from_batches(self._keys, self._codec.schema),
                 self._seen[: self._groups],
@@ -182,7 +212,7 @@ def fold_field(
     first: int,
     last: int,
 ) -> None:
-    """Fold one field of the events from `first` to `last` into the rows `slots` of a table."""
+    """Fold one field of fixed size of the events from `first` to `last` into rows of a table."""
     slots, count = slots[first:last], last - first
     inputs = [columns[name] for name in field.columns]
     valid = all_valid(inputs, first, last)
@@ -199,18 +229,77 @@ def fold_field(
         fold(kernels.fold_sum_i64, inputs[0].integers)
     elif field.kind == "sum_i128":
         fold(kernels.fold_sum_i128, *inputs[0].pair)
-    elif field.kind == "sum_f64":
-        fold(kernels.fold_sum_f64, inputs[0].floats)
-    elif field.kind == "squares_f64":
-        fold(kernels.fold_squares_f64, inputs[0].floats)
-    elif field.kind == "products_f64":
-        fold(kernels.fold_products_f64, inputs[0].floats, inputs[1].floats)
     elif field.kind == "products_i128":
         fold(kernels.fold_products_i128, *inputs[0].pair, *inputs[1].pair)
     elif field.kind == "min":
         fold(kernels.fold_min, inputs[0].ordered)
     else:
         fold(kernels.fold_max, inputs[0].ordered)
+
+
+def fold_fields(
+    layout: Layout,
+    table: Table,
+    fields_at: int,
+    slots: Ints,
+    columns: Mapping[str, InputColumn],
+) -> None:
+    """Fold all fields of events into the rows `slots` of a table, fields from a word on."""
+    for field, place in zip(layout.fixed, layout.at.places.tolist(), strict=False):
+        fold_field(field, fields_at + place, table, slots, columns, 0, len(slots))
+    fold_sums(layout, table, fields_at, slots, columns, 0, len(slots))
+
+
+def measured(
+    layout: Layout,
+    columns: Mapping[str, InputColumn],
+    first: int,
+    last: int,
+    copies: int = (1 << ROOM_BITS) - 1,
+) -> Layout:
+    """Return a layout with room for sums of so many of the given events."""
+    extents = []
+    for field in layout.sums:
+        x, y, valid = factors(field, columns, first, last)
+        low, high, specials = (
+            fixed.sum_extent(x, valid) if y is None else fixed.product_extent(x, y, valid)
+        )
+        extents.append(SumExtent(int(low), int(high), bool(specials)).with_room(copies))
+    return layout.widened(extents)
+
+
+def fold_sums(
+    layout: Layout,
+    table: Table,
+    fields_at: int,
+    slots: Ints,
+    columns: Mapping[str, InputColumn],
+    first: int,
+    last: int,
+) -> None:
+    """Fold the sums of doubles of events into the rows `slots` of a table that has room for them.
+
+    The fields begin with word `fields_at` of a row.
+    """
+    mine = slots[first:last]
+    for field, of in zip(layout.sums, moved_sums(layout.at.sums_at, fields_at), strict=True):
+        x, y, valid = factors(field, columns, first, last)
+        if y is None:
+            fixed.fold_doubles(table, of, mine, x, valid)
+        else:
+            fixed.fold_products(table, of, mine, x, y, valid)
+
+
+def factors(
+    field: Field, columns: Mapping[str, InputColumn], first: int, last: int
+) -> tuple[Ints, Ints | None, Mask]:
+    """Return the bits of the doubles that a sum adds up, their factors, and which events count."""
+    inputs = [columns[name] for name in field.columns]
+    x, *others = (each.floats[first:last].view(np.int64) for each in inputs)
+    valid = all_valid(inputs, first, last)
+    if field.kind == "sum_f64":
+        return x, None, valid
+    return x, x if field.kind == "squares_f64" else others[0], valid
 
 
 def all_valid(inputs: Sequence[InputColumn], first: int, last: int) -> Mask:

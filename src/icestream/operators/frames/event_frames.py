@@ -1,10 +1,10 @@
 """Frames of single events: each event learns what its frames hold, under its own identity.
 
 Idea: the events of a shard are tuples as those of other frames, with the identity of the event,
-which orders events of equal time, until they settle. Frames with peers move together, and so do
-those without, so that an event's answers are one row: identity, then a column for each aggregate.
-Keys are not stored: the event itself has them, and `operators.dataflow.gather` brings
-both together.
+which orders events of equal time, until they settle. Frames of one kind, with or without peers,
+move together, so that an event's answers of all of them are one row: identity, then a column for
+each aggregate. Keys are not stored: the event itself has them, and `operators.dataflow.gather`
+brings both together.
 
 Invariants:
 1. There is one row for each event, in the version whose watermark passes it, with the answers of
@@ -145,8 +145,7 @@ class EventFrames(FrameOperator):
         """Return events as tuples with identities before their times."""
         names = [TIME if name == LE else name for name in events.schema.names]
         piece = events.rename_columns(names)
-        tuples = self._lifter.lift(piece, self._position["arrived"])
-        self._position["arrived"] += piece.num_rows
+        tuples = self._tuples_in(piece)
         whole = np.empty((len(tuples), tuples.shape[1] + EVENT_WORDS), dtype=np.int64)
         whole[:, : -1 - EVENT_WORDS] = tuples[:, :-1]
         whole[:, -3] = piece.column(BATCH).to_numpy()

@@ -1,9 +1,11 @@
 """The layout of tuples, and of the groups whose windows they move.
 
 Idea: a tuple is the entry of a single event followed by its time, so code that merges entries also
-merges tuples. Frames over the same events share tuples, which have the fields of all frames, and
-the rows of groups: identity and key once, then the words of each frame (`kernels.frames.moving`).
+merges tuples. Of sums of doubles it has the doubles that the event adds. Frames over the same
+events share tuples, which have the fields of all frames, and the rows of groups: identity and key
+once, then the words of each frame (`kernels.frames.moving`).
 
+    tuple            id | fields of fixed size | doubles | time
     row of a group   id | last changed | fields suffixes extras | fields suffixes extras | ...
                                          first frame              second frame
 
@@ -12,31 +14,72 @@ Invariant: no two frames share a word of a row (`test_frames_have_words_of_their
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 
-from icestream.core.arrays import Ints
+from icestream.core.arrays import Ints, Table
+from icestream.kernels import fixed_point as fixed
+from icestream.kernels.field_words import WORDS
+from icestream.kernels.fold import ALL_VALID
 from icestream.kernels.frames.moving import COUNT, DUE, EXTRAS, MARK, NEVER
-from icestream.operators.folding.fields import GROUP_FIELDS, Field, Layout
+from icestream.operators.folding.fields import (
+    ENTRY_FIELDS,
+    GROUP_FIELDS,
+    ROOM_BITS,
+    Field,
+    Layout,
+    SumExtent,
+    moved_sums,
+)
 
 _EXTRA_IDENTITY = {COUNT: 0, MARK: -1, DUE: NEVER}
+_RAW_KINDS = {
+    "sum_f64": fixed.RAW_DOUBLE,
+    "squares_f64": fixed.RAW_SQUARE,
+    "products_f64": fixed.RAW_PRODUCT,
+}
 
 
 class TupleLayout(Layout):
     """Where each field lies in tuples."""
 
-    @property
+    @cached_property
+    def in_tuple(self) -> dict[Field, int]:
+        """Return the first word of each field in a tuple."""
+        found, at = {}, ENTRY_FIELDS
+        for field in (*self.fixed, *self.sums):
+            found[field] = at
+            at += _tuple_words(field)
+        return found
+
+    @cached_property
     def tuple_width(self) -> int:
         """Return the words of a tuple."""
-        return self.entry_width + 1
+        return ENTRY_FIELDS + sum(map(_tuple_words, self.fields)) + 1
 
     @property
     def tuple_bytes(self) -> int:
         """Return the bytes of a tuple."""
         return 8 * self.tuple_width
+
+    def extents_in(self, tuples: Table) -> list[SumExtent]:
+        """Return the extents of the sums of tuples, with room to add many of them up."""
+        found = []
+        for field in self.sums:
+            at = self.in_tuple[field]
+            x = np.ascontiguousarray(tuples[:, at])
+            if field.kind == "sum_f64":
+                low, high, specials = fixed.sum_extent(x, ALL_VALID)
+            else:
+                y = x if field.kind == "squares_f64" else np.ascontiguousarray(tuples[:, at + 1])
+                low, high, specials = fixed.product_extent(x, y, ALL_VALID)
+            extent = SumExtent(int(low), int(high), bool(specials))
+            found.append(extent.with_room((1 << ROOM_BITS) - 1))
+        return found
 
 
 @dataclass(frozen=True)
@@ -49,17 +92,36 @@ class FrameLayout(Layout):
     row_at: int = GROUP_FIELDS
 
     @cached_property
+    def ops(self) -> Ints:
+        """Return the operations that merge tuples into rows."""
+        raw = [
+            fixed.raw_operation(_RAW_KINDS[field.kind], of)
+            for field, of in zip(self.sums, self.at.sums_at, strict=True)
+        ]
+        return np.array([*(field.op for field in self.fixed), *raw], dtype=np.int64)
+
+    @cached_property
     def in_tuples(self) -> Ints:
-        """Return the first word of each field in a tuple."""
-        if not self.stored:
-            return self.places
-        found = dict(zip(self.stored, Layout(self.stored).places.tolist(), strict=True))
-        return np.array([found[field] for field in self.fields], dtype=np.int64)
+        """Return the first word of each operation in a tuple."""
+        places = TupleLayout(self.stored or self.fields).in_tuple
+        return np.array([places[field] for field in (*self.fixed, *self.sums)], dtype=np.int64)
+
+    @cached_property
+    def in_rings(self) -> Ints:
+        """Return the first word of each operation in a ring's row."""
+        sizes = [_tuple_words(field) for field in (*self.fixed, *self.sums)]
+        return np.cumsum([0, *sizes[:-1]]).astype(np.int64)
+
+    @property
+    def ring_width(self) -> int:
+        """Return the words of a ring's row."""
+        return sum(map(_tuple_words, self.fields)) + self.suffix_words
 
     @cached_property
     def in_rows(self) -> Ints:
-        """Return the first word of each field in a group's row."""
-        shifted: Ints = self.places - self.places[0] + self.row_at
+        """Return the first word of each operation in a group's row."""
+        places = self.at.places[: len(self.fixed)], self.at.sums_at[:, fixed.PLACE]
+        shifted: Ints = np.concatenate(places) + self.row_at
         return shifted
 
     @property
@@ -80,7 +142,7 @@ class FrameLayout(Layout):
     @cached_property
     def group_identity(self) -> Ints:
         """Return the row of a group that was just opened, up to the end of this frame."""
-        own = Layout(self.fields).group_identity[GROUP_FIELDS:].tolist()
+        own = Layout(self.fields, self.extents).group_identity[GROUP_FIELDS:].tolist()
         extras = [_EXTRA_IDENTITY[word] for word in range(EXTRAS)]
         return np.array([0] * self.row_at + own + extras, dtype=np.int64)
 
@@ -95,12 +157,28 @@ class SharedLayout(TupleLayout):
     def of_frames(cls, frames: Sequence[Layout]) -> SharedLayout:
         """Lay out frames one after the other, given the fields of each."""
         stored = Layout.of(field for frame in frames for field in frame.fields).fields
+        return cls(stored)._placed([frame.fields for frame in frames])
+
+    def widened(self, extents: Iterable[SumExtent]) -> Self:
+        """Return a layout that also has room for sums of the given extents."""
+        return super().widened(extents)._placed([frame.fields for frame in self.frames])
+
+    def _placed(self, frames: Sequence[tuple[Field, ...]]) -> Self:
+        """Return a layout with frames one after the other."""
+        bounds = dict(zip(self.sums, self.bounds, strict=True))
         placed: list[FrameLayout] = []
         at = GROUP_FIELDS
-        for frame in frames:
-            placed.append(FrameLayout(frame.fields, stored, at))
+        for fields in frames:
+            extents = tuple(bounds[field] for field in fields if field.adds_doubles)
+            placed.append(FrameLayout(fields, extents, self.fields, at))
             at = placed[-1].group_width
-        return cls(stored, tuple(placed))
+        return replace(self, frames=tuple(placed))
+
+    @property
+    def group_sums(self) -> tuple[Table, tuple[SumExtent, ...]]:
+        """Return where the sums of doubles lie in a group's row, and their extents."""
+        sums = [moved_sums(frame.at.sums_at, frame.row_at) for frame in self.frames]
+        return np.concatenate(sums), tuple(each for frame in self.frames for each in frame.bounds)
 
     @property
     def group_width(self) -> int:
@@ -112,3 +190,10 @@ class SharedLayout(TupleLayout):
         """Return the row of a group that was just opened."""
         own = [frame.group_identity[frame.row_at :] for frame in self.frames]
         return np.concatenate([np.zeros(GROUP_FIELDS, dtype=np.int64), *own])
+
+
+def _tuple_words(field: Field) -> int:
+    """Return the words of a field in a tuple."""
+    if field.adds_doubles:
+        return 2 if field.kind == "products_f64" else 1
+    return WORDS[field.op]

@@ -1,7 +1,8 @@
 """Raw events as tuples, and the keys of their groups.
 
 Idea: each event is folded alone, into its own entry; a frame needs only the entry, the identity of
-its group and its time. Keys are stored once per group.
+its group and its time. Sums of doubles need the doubles; a null counts as 0.0. Keys are stored once
+per group.
 
 Invariant: one tuple per event, in the order of the events
 (`test_lifting_keeps_every_event_and_its_order`).
@@ -19,7 +20,14 @@ from icestream.core.arrays import Ids, Table
 from icestream.core.times import Micros
 from icestream.kernels.fold import new_keys
 from icestream.operators.folding.columns import ARRIVAL, TIME, InputColumn
-from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN, fold_field, identified
+from icestream.operators.folding.exact_rows import replace_extents
+from icestream.operators.folding.fold import (
+    ID_HIGH_COLUMN,
+    ID_LOW_COLUMN,
+    factors,
+    fold_field,
+    identified,
+)
 from icestream.operators.frames.layout import TupleLayout
 from icestream.operators.grid.partitions import Partition
 from icestream.state.keys import KeyCodec
@@ -57,10 +65,16 @@ class Lifter:
         if ARRIVAL not in columns:
             columns[ARRIVAL] = InputColumn(pa.array(np.arange(arrived, arrived + rows)))
         slots = np.arange(rows)
-        tuples = np.empty((rows, layout.tuple_width), dtype=np.int64)
-        tuples[:, :-1] = layout.entry_identity
-        for field, place in zip(layout.fields, layout.places.tolist(), strict=True):
-            fold_field(field, place, tuples, slots, columns, 0, rows)
+        tuples = np.zeros((rows, layout.tuple_width), dtype=np.int64)
+        nothing = replace_extents(layout).entry_identity
+        tuples[:, : len(nothing)] = nothing
+        for field in layout.fixed:
+            fold_field(field, layout.in_tuple[field], tuples, slots, columns, 0, rows)
+        for field in layout.sums:
+            x, y, valid = factors(field, columns, 0, rows)
+            doubles = [x] if y is None or y is x else [x, y]
+            for place, each in enumerate(doubles, layout.in_tuple[field]):
+                tuples[:, place] = np.where(valid, each, 0) if valid.size else each
         tuples[:, 0] = _ids(batch, ID_HIGH_COLUMN).view(np.int64)
         tuples[:, 1] = _ids(batch, ID_LOW_COLUMN).view(np.int64)
         tuples[:, -1] = batch.column(TIME).to_numpy()

@@ -184,6 +184,7 @@ class RingPass:
                 np.array([run.slot for run in runs]),
                 self._buffer,
                 places,
+                layout.in_rings,
                 self._rings.length,
                 self._every,
                 self._slide,

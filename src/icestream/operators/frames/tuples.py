@@ -239,9 +239,12 @@ class TupleLog:
         for portion in reversed(list(self._portions(first, last))):
             yield self._stretch(*portion, partition)
 
-    def arrived(self, partition: Partition) -> Iterator[Table]:
-        """Yield the tuples of a partition that arrived in the current version."""
+    def arrived(self, partition: Partition | None = None) -> Iterator[Table]:
+        """Yield the tuples of a partition, or all, that arrived in the current version."""
         for table in self._read(self._new, self._arriving_width):
+            if partition is None:
+                yield table
+                continue
             id_high = np.ascontiguousarray(table[:, 0]).view(np.uint64)
             yield np.ascontiguousarray(table[within(id_high, partition)])
 

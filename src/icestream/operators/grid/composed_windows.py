@@ -47,6 +47,7 @@ import numpy as np
 import numpy.typing as npt
 
 from icestream.core.arrays import Ints, Table
+from icestream.operators.folding.exact_rows import ExactRows
 from icestream.operators.folding.fields import Layout
 from icestream.operators.folding.sorted_runs import slice_bounds
 from icestream.operators.grid.partitions import Partition
@@ -157,7 +158,8 @@ class WindowResults:
         """Add rows of the window that begins with `pane`, as entries."""
         if len(entries):
             panes = np.full((len(entries), 1), pane, dtype=np.int64)
-            self._put.append(self._log.write([np.concatenate([panes, entries], axis=1)], "", 0))
+            rows = ExactRows(self._log.layout, np.concatenate([panes, entries], axis=1))
+            self._put.append(self._log.write([rows], "", 0))
 
     def seal(self) -> None:
         """Make the rows readable."""

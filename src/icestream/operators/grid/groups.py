@@ -26,6 +26,7 @@ from icestream.core.errors import CheckpointError
 from icestream.kernels import hash_index
 from icestream.kernels.grid import groups as kernels
 from icestream.kernels.grid import strides
+from icestream.operators.folding.exact_rows import packed_at, unpacked_at
 from icestream.operators.folding.fields import Layout
 from icestream.state.arena import Arena
 from icestream.state.budget import Refused
@@ -75,7 +76,7 @@ class ResidentGroups:
     @property
     def image_bytes(self) -> int:
         """Return about how many bytes `image` has."""
-        return len(self) * (self._rows.view.shape[1] * 8 + KEY_BYTES)
+        return len(self) * (int(self._rows.view.shape[1]) * 8 + KEY_BYTES)
 
     @property
     def capacity(self) -> int:
@@ -286,6 +287,21 @@ class ResidentGroups:
         self._counts.update(used=0, free=0)
         for array in (self._rows, self._index, self._free):
             array.resize(0)
+
+    def widen(self, layout: Layout) -> None:
+        """Take a layout with other digits, while there are no groups."""
+        assert self._counts["used"] == 0
+        self._layout = layout
+        self._rows.restart(layout.group_width)
+
+    def packed(self, rows: Table) -> memoryview:
+        """Return rows as bytes."""
+        return packed_at(rows, *self._layout.group_sums)
+
+    def unpacked(self, payload: memoryview, rows: int) -> Table:
+        """Return so many rows from bytes; they may have had fewer digits and no last words."""
+        layout = self._layout
+        return unpacked_at(payload, layout.group_sums[0], layout.group_width, rows)
 
     def image(self, low: int, high: int) -> Iterator[tuple[Table, pa.RecordBatch]]:
         """Yield rows and keys of the groups with `low <= id_high < high`, in chunks."""

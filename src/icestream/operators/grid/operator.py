@@ -16,8 +16,7 @@ Invariants:
 3. The store may change between versions if all fields have an inverse: slices of versions that
    stored panes leave as they entered, the others as `changes` (`test_oracle_the_store_may_change`).
 4. Arena and work buffers stay inside the quota (`test_bounded_state_of_ten_times_the_budget`).
-5. Restoring a snapshot and replaying the versions after it leads to the same rows; suffixes are
-   computed again, so float sums agree to 106 bits and, rounded, nearly always to the last bit
+5. Restoring a snapshot and replaying the versions after it leads to the same rows
    (`test_crash_restored_state_emits_the_same_rows`).
 
 Cost: each entry is written once and read at most three times by each kind of window, once by
@@ -39,15 +38,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from icestream.core.arrays import Table
 from icestream.core.times import INFINITY, Micros
+from icestream.operators.folding.exact_rows import ExactRows
+from icestream.operators.folding.fields import EXTENTS, extents_of
 from icestream.operators.grid.composed_windows import Tiles, WindowResults
 from icestream.operators.grid.emission import Emission
 from icestream.operators.grid.groups import ResidentGroups
 from icestream.operators.grid.partitions import Partitions
 from icestream.operators.grid.refolding import OwedDirectory, OwedRolling, OwedSlices, RawEvents
 from icestream.operators.grid.rolling import Rolling
-from icestream.operators.grid.slice_log import SLICE_BYTES, SliceLog, described
+from icestream.operators.grid.slice_log import SLICE_BYTES, SliceLog
 from icestream.operators.grid.slices import SLICE, SliceDirectory, Slices
 from icestream.operators.grid.spec import WindowSpec
 from icestream.operators.protocol import Emitted, Inputs, PastVersion, Shard
@@ -104,14 +104,16 @@ class WindowOperator:
         self._chunk_bytes = max(SLICE_BYTES, quota // 32)
         shard.account.resize((6 if spec.handing_on else 4) * self._chunk_bytes)
         self._directory = SliceDirectory(shard.arena)
-        log = (shard, spec.layout, self._chunk_bytes, self._chunk_bytes)
+        #: the fields, with room for the sums of all values seen so far
+        self._layout = spec.layout.widened(extents_of(self._header, spec.layout))
+        log = (shard, self._layout, self._chunk_bytes, self._chunk_bytes)
         #: the slices that are folded again, if there are any
         self._owed: OwedDirectory | None = None
         self._slices = SliceLog(*log)
         if self._refolds and spec.layout.suffix_words:
             assert events is not None
             self._slices = OwedSlices(*events, *log)
-            most = OwedSlices.most_rows(spec.layout, self._chunk_bytes)
+            most = OwedSlices.most_rows(self._layout, self._chunk_bytes)
             self._owed = OwedDirectory(self._directory, most)
         #: rows of windows that closed in this version, by family, for windows composed of them
         self._levels: dict[int, WindowResults] = {}
@@ -124,7 +126,8 @@ class WindowOperator:
         self._replaying = False
 
     def _rolling(self, number: int) -> Rolling:
-        arena, layout = self._shard.arena, self._spec.layouts[number]
+        arena = self._shard.arena
+        layout = self._spec.layouts[number].widened(self._layout.bounds)
         scope = "" if number == 0 else f"{number}-"
         groups = ResidentGroups(layout, KeyCodec(self._spec.keys), arena, scope)
         budget = self._shard.account.budget
@@ -208,7 +211,7 @@ class WindowOperator:
 
     def _pass(self, number: int, watermark: Micros, *, snapshot: bool) -> Iterator[Emitted]:
         """Advance one family, partition by partition."""
-        family, layout, level = self._families[number], self._spec.layout, None
+        family, layout, level = self._families[number], self._layout, None
         if number in self._spec.handing_on:
             path = self._shard.arena.path(f"level-{number}")
             level = self._levels[number] = WindowResults(path, layout, self._chunk_bytes)
@@ -262,9 +265,21 @@ class WindowOperator:
         self._take_in(self._new)
 
     def _take_in(self, slices: Slices) -> None:
+        self._widen()
         changes = [slices, *self._leaving]
         self._schedule.log(sum(self._slices.bytes_of(each) for each in changes))
         self._with_room(lambda: self._directory.append(slices))
+
+    def _widen(self) -> None:
+        """Make room for the sums of doubles of new slices in the running rows."""
+        before, self._layout = self._layout, self._slices.layout
+        if self._layout.bounds != before.bounds:
+            self._header[EXTENTS] = self._layout.bounds
+        if self._layout.at is before.at:
+            return
+        for family, layout in zip(self._families, self._spec.layouts, strict=True):
+            family.partitions.evict()
+            family.groups.widen(layout.widened(self._layout.bounds))
 
     def _open_groups(self, number: int, partition: Any) -> None:
         """Open the groups of the batch that belong to a partition, logging those that are new."""
@@ -318,10 +333,10 @@ class WindowOperator:
 
     def _save_groups(self, number: int, partition: Any) -> None:
         writer = self._shard.segment(BASE)
-        groups, width = self._families[number].groups, self._spec.layout.group_width
+        groups, width = self._families[number].groups, self._layout.group_width
         for whole, keys in groups.image(partition.low, partition.high):
-            rows = np.ascontiguousarray(whole[:, :width])
-            writer.append(rows, operator=number, synopsis=GROUP_ROWS, rows=len(rows))
+            rows = whole[:, :width]
+            writer.append(groups.packed(rows), operator=number, synopsis=GROUP_ROWS, rows=len(rows))
             writer.append(write_table(keys), operator=number, synopsis=GROUP_KEYS, rows=len(rows))
 
     def _save_directory(self) -> None:
@@ -330,7 +345,9 @@ class WindowOperator:
         for at in range(0, len(slices), 1024):
             part = slices[at : at + 1024]
             writer.append(part.tobytes(), synopsis=SLICES, rows=len(part))
-        writer.append(json.dumps(self._header["positions"]).encode(), synopsis=POSITION)
+        extents = {EXTENTS: self._layout.bounds} if self._layout.sums else {}
+        facts = json.dumps({**self._header["positions"], **extents})
+        writer.append(facts.encode(), synopsis=POSITION)
         self._schedule.take()
 
     @property
@@ -377,8 +394,13 @@ class WindowOperator:
                         listed = np.frombuffer(record.payload, dtype=SLICE)
                         self._directory.append(self._slices.known(listed))
                     elif record.synopsis == POSITION:
-                        for number, position in json.loads(bytes(record.payload)).items():
+                        facts = json.loads(bytes(record.payload))
+                        extents = extents_of(facts, self._layout)
+                        facts.pop(EXTENTS, None)
+                        for number, position in facts.items():
                             self._families[int(number)].position.update(position)
+                        self._slices.widen(self._layout.widened(extents))
+                        self._widen()
                 for number, family in enumerate(self._families):
                     family.partitions.import_image(_group_records(reader, number))
             self._schedule.resume(0, 0)
@@ -403,7 +425,9 @@ class WindowOperator:
             if each == lifetime:
                 with closing(self._shard.reader(info)) as reader:
                     found += [
-                        described(record) for record in reader.scan() if record.operator == number
+                        self._slices.described(record)
+                        for record in reader.scan()
+                        if record.operator == number
                     ]
         return np.array(found, dtype=SLICE)
 
@@ -450,10 +474,10 @@ class _Replayed:
     shard: Shard
     past: PastVersion
 
-    def entries(self) -> Iterator[Table]:
+    def entries(self) -> Iterator[ExactRows]:
         yield from ()
 
-    def leaving(self, family: int) -> Iterator[Table]:
+    def leaving(self, family: int) -> Iterator[ExactRows]:
         yield from ()
 
     def tuples(self) -> Iterator[pa.RecordBatch]:

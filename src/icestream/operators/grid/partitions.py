@@ -237,7 +237,7 @@ class Partitions:
         name = f"image-{uuid.uuid4().hex}"
         writer = SegmentWriter(self._files, self._arena.path(name), 0)
         for rows, keys in self._groups.image(facts["low"], facts["high"]):
-            writer.append(rows, synopsis=_ROWS)
+            writer.append(self._groups.packed(rows), synopsis=_ROWS)
             writer.append(write_table(keys), synopsis=_KEYS)
         writer.finish(sync=False)
         return name
@@ -248,14 +248,14 @@ class Partitions:
         if facts["image"] is None:
             return
         low, high = np.uint64(facts["low"]), np.uint64(facts["high"] - 1)
-        rows: Table = np.empty((0, 1), dtype=np.int64)
+        rows = memoryview(b"")
         with closing(SegmentReader(self._files, self._arena.path(facts["image"]))) as reader:
             for record in reader.scan():
                 if record.synopsis == _ROWS:
-                    rows = np.frombuffer(record.payload, dtype=np.int64)
+                    rows = record.payload
                     continue
                 keys = read_batch(record.payload)
-                table = rows.reshape(keys.num_rows, -1)
+                table = self._groups.unpacked(rows, keys.num_rows)
                 id_high = np.ascontiguousarray(table[:, 0]).view(np.uint64)
                 inside = np.flatnonzero((id_high >= low) & (id_high <= high))
                 if len(inside):

@@ -26,6 +26,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from icestream.core.arrays import Ints, Table
+from icestream.operators.folding.exact_rows import ExactRows
 from icestream.operators.folding.fields import Layout
 from icestream.operators.folding.sorted_runs import slice_bounds, sorted_run
 from icestream.operators.grid.partitions import Partition
@@ -46,8 +47,13 @@ class RawEvents(Protocol):
         ...
 
     def fold(
-        self, panes: tuple[int, int], high_words: tuple[int, int], capacity: int, version: int
-    ) -> tuple[Ints, Table] | None:
+        self,
+        layout: Layout,
+        panes: tuple[int, int],
+        high_words: tuple[int, int],
+        capacity: int,
+        version: int,
+    ) -> tuple[Ints, ExactRows] | None:
         """Fold the events of panes, and of groups between two id_high, both inclusive.
 
         Returns pane and entry of each group, in any order; None if there are more than `capacity`.
@@ -112,7 +118,7 @@ class OwedSlices(SliceLog):
 
     def _together(self, owed: Slices) -> Iterator[Slices]:
         """Split owed slices where the range of groups changes or there are too many rows."""
-        most = self.most_rows(self._layout, self._chunk_bytes)
+        most = self.most_rows(self.layout, self._chunk_bytes)
         begin, rows = 0, 0
         for at in range(len(owed)):
             rows += int(owed["rows"][at])
@@ -137,14 +143,15 @@ class OwedSlices(SliceLog):
     def _entries(self, span: tuple[int, int], low: int, high: int, rows: int) -> tuple[Ints, Table]:
         """Return panes and entries between two id_high, sorted by (pane, id_high, id_low)."""
         if low > high:
-            return np.empty(0, np.int64), np.empty((0, self._layout.entry_width), dtype=np.int64)
-        found = self._events.fold(span, (low, high), max(16, 2 * rows), self.version)
+            return np.empty(0, np.int64), np.empty((0, self.layout.entry_width), dtype=np.int64)
+        found = self._events.fold(self.layout, span, (low, high), max(16, 2 * rows), self.version)
         if found is not None:
-            return sorted_run(*found, self._layout)
+            panes, folded = found
+            return sorted_run(panes, folded.reshaped(self.layout).table, self.layout)
         middle = (low + high) // 2
         halves = [self._entries(span, *half, rows) for half in ((low, middle), (middle + 1, high))]
         panes, entries = (np.concatenate(each) for each in zip(*halves, strict=True))
-        return sorted_run(panes, entries, self._layout)
+        return sorted_run(panes, entries, self.layout)
 
 
 class OwedRolling(Rolling):

@@ -27,7 +27,14 @@ import numpy.typing as npt
 
 from icestream.core.arrays import Ints, Table
 from icestream.core.times import Micros
-from icestream.operators.folding.fields import Layout
+from icestream.operators.folding.exact_rows import (
+    ExactRows,
+    concatenated,
+    packed,
+    replace_extents,
+    unpacked,
+)
+from icestream.operators.folding.fields import ENTRY_FIELDS, Layout
 from icestream.operators.folding.sorted_runs import slice_bounds, sorted_run
 from icestream.operators.grid.partitions import Partition
 from icestream.operators.grid.slices import SLICE, Slices
@@ -93,7 +100,8 @@ class SliceLog:
     ) -> None:
         """Sort `chunk_bytes` of entries at a time, read a quarter; cache `kept_bytes`."""
         self._place = place
-        self._layout = layout
+        #: the layout that entries are read in; it has room for all that were written
+        self.layout = layout
         self._chunk_bytes = chunk_bytes
         #: cached slices, by marker
         self._kept: dict[int, Table] = {}
@@ -112,7 +120,7 @@ class SliceLog:
 
     def write(
         self,
-        tables: Iterable[Table],
+        tables: Iterable[ExactRows],
         lifetime: str,
         expiry: Callable[[int], Micros] | Micros,
         operator: int = 0,
@@ -122,28 +130,32 @@ class SliceLog:
         `expiry` is when a slice expires, for each pane or for all.
         """
         found: list[tuple[int, ...]] = []
-        pending: list[Table] = []
+        pending: list[ExactRows] = []
         size = 0
-        for table in tables:
-            pending.append(table)
-            size += table.nbytes
+        for each in tables:
+            pending.append(each)
+            size += each.table.nbytes
             if size >= self._chunk_bytes:
-                found += self._write_run(np.concatenate(pending), lifetime, expiry, operator)
+                found += self._write_run(concatenated(*pending), lifetime, expiry, operator)
                 pending, size = [], 0
         if pending:
-            found += self._write_run(np.concatenate(pending), lifetime, expiry, operator)
+            found += self._write_run(concatenated(*pending), lifetime, expiry, operator)
         return np.array(found, dtype=SLICE)
 
     def _write_run(
-        self, table: Table, lifetime: str, expiry: Callable[[int], Micros] | Micros, operator: int
+        self,
+        rows: ExactRows,
+        lifetime: str,
+        expiry: Callable[[int], Micros] | Micros,
+        operator: int,
     ) -> Iterator[tuple[int, ...]]:
+        layout, table = rows.layout, rows.table
         panes, entries = sorted_run(
-            np.ascontiguousarray(table[:, 0]), np.ascontiguousarray(table[:, 1:]), self._layout
+            np.ascontiguousarray(table[:, 0]), np.ascontiguousarray(table[:, 1:]), layout
         )
+        self.widen(layout)
         writer = self._place.segment(lifetime)
-        size = 8 * self._layout.entry_width
-        limit = max(1, SLICE_BYTES // size)
-        data = entries.reshape(-1).view(np.uint8).data
+        limit = max(1, SLICE_BYTES // (8 * layout.entry_width))
         id_high = entries[:, 0].view(np.uint64)
         for first, last in pairwise(slice_bounds(panes).tolist()):
             pane = int(panes[first])
@@ -151,7 +163,7 @@ class SliceLog:
             for at in range(first, last, limit):
                 end = min(at + limit, last)
                 marker = writer.append(
-                    data[at * size : end * size],
+                    packed(ExactRows(layout, entries[at:end])),
                     operator=operator,
                     synopsis=ENTRIES,
                     group=pane,
@@ -160,9 +172,19 @@ class SliceLog:
                 )
                 yield pane, marker, end - at, int(id_high[at]), int(id_high[end - 1])
 
+    def widen(self, layout: Layout) -> None:
+        """Read entries in a layout that has room for those of another, too."""
+        wider = self.layout.widened(layout.bounds)
+        if wider.at is not self.layout.at:
+            self.release()
+            self._kept.clear()
+            self._room += sum(size for _, size in self._readings)
+            self._readings.clear()
+        self.layout = wider
+
     def known(self, slices: Slices) -> Slices:
         """Return the slices of a snapshot; ValueError if one has a wrong number of entries."""
-        most = max(1, SLICE_BYTES // (8 * self._layout.entry_width))
+        most = max(1, SLICE_BYTES // (8 * replace_extents(self.layout).entry_width))
         if ((slices["rows"] < 1) | (slices["rows"] > most)).any():
             msg = f"a slice must have 1 to {most} entries"
             raise ValueError(msg)
@@ -170,7 +192,7 @@ class SliceLog:
 
     def bytes_of(self, slices: Slices) -> int:
         """Return the bytes of the entries of some slices."""
-        return int(slices["rows"].sum()) * 8 * self._layout.entry_width
+        return int(slices["rows"].sum()) * 8 * self.layout.entry_width
 
     def read(self, slices: Slices, partition: Partition) -> Iterator[tuple[int, Table]]:
         """Yield (pane, entries inside the partition) of slices, in their order, read ahead."""
@@ -184,7 +206,7 @@ class SliceLog:
             return
         bounds = np.concatenate([[0], np.cumsum(slices["rows"])])
         markers = np.ascontiguousarray(slices["marker"])
-        entries = np.empty((int(bounds[-1]), self._layout.entry_width), dtype=np.int64)
+        entries = np.empty((int(bounds[-1]), self.layout.entry_width), dtype=np.int64)
         self._fetch(_places(markers.tolist(), bounds.tolist(), entries))
         self._room -= size
         self._prepared.append((markers, bounds, entries))
@@ -215,7 +237,7 @@ class SliceLog:
             yield ready
             return
         wanted = slices if whole else slices[_meets(slices, low, high)]
-        for part in _portions(wanted, self._chunk_bytes // (32 * self._layout.entry_width)):
+        for part in _portions(wanted, self._chunk_bytes // (32 * self.layout.entry_width)):
             bounds = np.concatenate([[0], np.cumsum(part["rows"])])
             entries = self._gathered(part["marker"].tolist(), bounds.tolist())
             if not whole:
@@ -227,7 +249,7 @@ class SliceLog:
 
     def _gathered(self, markers: list[int], bounds: list[int]) -> Table:
         """Return the entries of slices, concatenated, given where each begins."""
-        width = self._layout.entry_width
+        width = self.layout.entry_width
         entries = np.empty((bounds[-1], width), dtype=np.int64)
         self._taken += entries.nbytes
         if self._kept.keys() >= set(markers):
@@ -241,16 +263,24 @@ class SliceLog:
 
     def _fetch(self, missing: dict[int, Table]) -> None:
         """Read slices into their places."""
-        width = self._layout.entry_width
         found = 0
         for record in self._place.log.read_many(np.array(list(missing), dtype=np.uint64)):
-            payload = np.frombuffer(record.payload, dtype=np.int64)
-            missing[record.marker][:] = payload.reshape(-1, width)
-            self._read += payload.nbytes
+            missing[record.marker][:] = self._unpacked(record)
+            self._read += len(record.payload)
             found += 1
         if found < len(missing):
             msg = f"{len(missing) - found} slices that windows need are no longer on the log"
             raise AssertionError(msg)
+
+    def _unpacked(self, record: Record) -> Table:
+        return unpacked(record.payload, self.layout, ENTRY_FIELDS, self.layout).table
+
+    def described(self, record: Record) -> tuple[int, ...]:
+        """Return the directory entry of a record with a slice, for which there will be room."""
+        own = unpacked(record.payload, self.layout, ENTRY_FIELDS)
+        self.widen(own.layout)
+        first, last = own.table[[0, -1], 0].view(np.uint64).tolist()
+        return record.group, record.marker, record.rows, first, last
 
     def _keep(self, read: dict[int, Table], size: int) -> None:
         """Cache what was read; evict the oldest reads."""
@@ -281,12 +311,6 @@ class SliceCursor:
                 return
             current, self._next = self._next, None
             yield current
-
-
-def described(record: Record) -> tuple[int, ...]:
-    """Return the directory entry of a pane slice that is a record of the log."""
-    rows = np.frombuffer(record.payload, dtype=np.uint64).reshape(record.rows, -1)
-    return record.group, record.marker, record.rows, int(rows[0, 0]), int(rows[-1, 0])
 
 
 def _places(markers: list[int], bounds: list[int], entries: Table) -> dict[int, Table]:

@@ -33,8 +33,9 @@ from icestream.core.times import MINUS_INFINITY
 from icestream.kernels.queue.windows.marks import NOWHERE, obey_marks
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.folding.columns import ARRIVAL, TIME, InputColumn
-from icestream.operators.folding.fields import ENTRY_FIELDS, Layout
-from icestream.operators.folding.fold import fold_field
+from icestream.operators.folding.exact_rows import replace_extents, reshaped
+from icestream.operators.folding.fields import ENTRY_FIELDS, Layout, SumExtent
+from icestream.operators.folding.fold import fold_fields, measured
 from icestream.operators.latest.key_clocks import KeyClocks
 from icestream.operators.latest.saved_arrays import State, bytes_of, table_of
 from icestream.operators.latest.update_stream import UpdateStream
@@ -82,6 +83,7 @@ class MarkedAggregate:
             "open.slots": self._slot_of,
             "open.ends": self._end_of,
             "open.arrivals": np.array([self._arrivals]),
+            "open.extents": np.array(self._layout.bounds, dtype=np.int64).reshape(-1, 3),
         }
 
     def recall(self, state: State) -> None:
@@ -89,7 +91,11 @@ class MarkedAggregate:
         table, free = state["open.table"], state["open.free"]
         slots, ends = state["open.slots"], state["open.ends"]
         used = np.concatenate([free, slots[slots != NOWHERE]])
-        whole = (table.dtype, *table.shape[1:]) == (self._table.dtype, *self._table.shape[1:])
+        extents = [
+            SumExtent(low, high, bool(has)) for low, high, has in state["open.extents"].tolist()
+        ]
+        layout = replace_extents(self._layout, extents)
+        whole = table.dtype == np.int64 and table.shape[1:] == (layout.entry_width,)
         whole &= all(each.dtype == np.int64 and each.ndim == 1 for each in (free, slots, ends))
         if (
             not whole
@@ -100,6 +106,7 @@ class MarkedAggregate:
             msg = "open windows share slots, or have slots that do not exist"
             raise ValueError(msg)
         self._table, self._free, self._slot_of, self._end_of = table, free, slots, ends
+        self._layout = layout
         self._arrivals = int(state["open.arrivals"][0])
 
     def on_tuples(self, read: WindowTuples) -> tuple[Ints, Ints, pa.RecordBatch]:
@@ -149,8 +156,9 @@ class MarkedAggregate:
             columns[TIME] = InputColumn(pa.array(read.times[read.is_tuple]))
             columns[ARRIVAL] = InputColumn(pa.array(numbers))
         self._arrivals += len(slots)
-        for field, place in zip(self._layout.fields, self._layout.places.tolist(), strict=True):
-            fold_field(field, place, self._table, slots, columns, 0, len(slots))
+        before, self._layout = self._layout, measured(self._layout, columns, 0, len(slots))
+        self._table = reshaped(self._table, before, self._layout, ENTRY_FIELDS)
+        fold_fields(self._layout, self._table, ENTRY_FIELDS, slots, columns)
         self._table[NOWHERE] = self._layout.entry_identity
 
 

@@ -181,7 +181,7 @@ class EventRows:
         since = max(since, MINUS_INFINITY + 1)
         le = np.where(there.le < since, since - 1, there.le)
         re = np.minimum(there.re, until)
-        room = there.words.reshaped(there.words.shape.with_room(copies_of(there.count)))
+        room = there.words.reshaped(there.words.layout.with_room(copies_of(there.count)))
         heads, words = self._folded(there.owner, le, re, self._scaled(room, there.count))
         # sums take the digits that they need, and room to add up all of them
         fold = self._lifting.fold
@@ -263,7 +263,7 @@ class EventRows:
         words = words.copied()
         heads = np.empty(len(slots), dtype=np.int64)
         index = np.zeros(1 << max(4, (2 * len(slots)).bit_length()), dtype=np.int64)
-        ops, places = words.shape.at.ops, words.shape.at.places
+        ops, places = words.layout.at.ops, words.layout.at.places
         count = fold_equal(slots, le, re, words.table, ops, places, index, heads)
         return heads[:count], words[:count]
 
@@ -273,7 +273,7 @@ class EventRows:
         if (count == 1).all():
             return words
         scaled = words.copied()
-        scale_rows(scaled.table, count, *words.shape.at.sums)
+        scale_rows(scaled.table, count, *words.layout.at.sums)
         return scaled
 
     def _batch(self, events: EventWords, beside: pa.RecordBatch) -> pa.RecordBatch:

@@ -183,10 +183,10 @@ class FinalAggregate:
     ) -> tuple[Ints, pa.RecordBatch]:
         """Return the segments that have events, and their answers."""
         segments = len(cuts.owner)
-        shape = begun.words.shape
-        tree = np.tile(shape.at.identity, (2 * segments, 1))
-        merge_spans(cuts.first, cuts.last, begun.words.table, shape.at.ops, shape.at.places, tree)
-        table = ExactRows(shape, tree[segments:])
+        layout = begun.words.layout
+        tree = np.tile(layout.at.identity, (2 * segments, 1))
+        merge_spans(cuts.first, cuts.last, begun.words.table, layout.at.ops, layout.at.places, tree)
+        table = ExactRows(layout, tree[segments:])
         there = np.flatnonzero((table.counts > 0) & (cuts.le < cuts.re))
         names, lowered = self._lifting.result.names, self._lifting.lower(table[there])
         columns = dict(zip(names, lowered, strict=True))

@@ -182,8 +182,8 @@ class InvertibleAggregate:
         heads, words = self._folded(changes, slots, le, re)
         slots, le, re = slots[heads], le[heads], re[heads]
         ends = np.flatnonzero(re < INFINITY)
-        taken, shape = words[ends], words.shape
-        scale_rows(taken.table, np.full(len(ends), -1), shape.at.ops, shape.at.places)
+        taken, at = words[ends], words.layout.at
+        scale_rows(taken.table, np.full(len(ends), -1), at.ops, at.places)
         each = np.concatenate([np.arange(len(le)), ends])
         edges = _Edges(np.concatenate([le, re[ends]]), concatenated(words, taken))
         keys, key_of = changes.select(self._keys.names), heads[each]
@@ -214,7 +214,7 @@ class InvertibleAggregate:
         """Add up words of changes with the same group and lifetime; return first rows and sums."""
         diff = column_of(changes, DIFF)
         words = self._lifting.lifted(changes, copies_of(diff))
-        ops, places = words.shape.at.ops, words.shape.at.places
+        ops, places = words.layout.at.ops, words.layout.at.places
         scale_rows(words.table, diff, ops, places)
         heads = np.empty(len(slots), dtype=np.int64)
         index = np.zeros(1 << max(4, (2 * len(slots)).bit_length()), dtype=np.int64)
@@ -309,10 +309,10 @@ class InvertibleAggregate:
         """Add up edges of one group at the same time, in the order of time; none that are zero."""
         order = np.argsort(edges.time, kind="stable")
         time, words = edges.time[order], edges.words[order]
-        words = words.reshaped(words.shape.with_room(len(words)))
+        words = words.reshaped(words.layout.with_room(len(words)))
         heads = np.empty(len(time), dtype=np.int64)
         index = np.zeros(1 << max(4, (2 * len(time)).bit_length()), dtype=np.int64)
-        ops, places, zeros = words.shape.at.ops, words.shape.at.places, np.zeros_like(time)
+        ops, places, zeros = words.layout.at.ops, words.layout.at.places, np.zeros_like(time)
         count = fold_equal(zeros, time, zeros, words.table, ops, places, index, heads)
         fold = self._lifting.fold
         tight = fold.loaded(fold.stored(words[:count]))
@@ -336,8 +336,8 @@ class InvertibleAggregate:
         order = np.lexsort((time, owners))
         owners = owners[order]
         before, after = alike(old.words, new.words[chosen])
-        shape = before.shape
-        count, width = len(owners), shape.at.width
+        layout = before.layout
+        count, width = len(owners), layout.at.width
         room = count + int(np.count_nonzero(np.diff(owners))) + 1
         group, instant = (np.empty(room, dtype=np.int64) for _ in range(2))
         words = np.empty((room, width), dtype=np.int64)
@@ -349,8 +349,8 @@ class InvertibleAggregate:
             before.table,
             after.table,
             watermark,
-            shape.at.ops,
-            shape.at.places,
+            layout.at.ops,
+            layout.at.places,
             self._empty,
             group,
             instant,
@@ -359,8 +359,8 @@ class InvertibleAggregate:
             part_words,
         )
         owner, le, re, diff = parts[:emitted].T
-        segments = _Parts(owner, le, re, diff, ExactRows(shape, part_words[:emitted]))
-        return _Swept(group[:made], instant[:made], ExactRows(shape, words[:made]), segments)
+        segments = _Parts(owner, le, re, diff, ExactRows(layout, part_words[:emitted]))
+        return _Swept(group[:made], instant[:made], ExactRows(layout, words[:made]), segments)
 
     def _emitted(
         self, groups: Groups, portion: Slots, parts: _Parts, keys: pa.RecordBatch

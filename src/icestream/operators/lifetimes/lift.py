@@ -25,9 +25,10 @@ import pyarrow as pa
 
 from icestream.kernels import field_words as words
 from icestream.operators.aggregates.aggregate import Aggregate
-from icestream.operators.aggregates.exact_fields import ExactFields
+from icestream.operators.aggregates.protocol import MergedFields
 from icestream.operators.folding.columns import ARRIVAL, TIME, InputColumn
-from icestream.operators.folding.exact_rows import ExactFold, ExactRows
+from icestream.operators.folding.exact_fold import ExactFold
+from icestream.operators.folding.exact_rows import ExactRows
 from icestream.operators.folding.fields import Layout
 from icestream.operators.lifetimes.changes import began_of
 
@@ -69,7 +70,7 @@ class Lifting:
 
     def lower(self, rows: ExactRows) -> list[pa.Array]:
         """Return the answers of merged rows, a column for each aggregate."""
-        merged = ExactFields(rows.table, rows.shape.layout, rows.shape)
+        merged = MergedFields(rows.table, rows.layout)
         answers = [each.answers(merged, self._types) for each in self._aggregates]
         return [
             answer.cast(field.type) if answer.type != field.type else answer

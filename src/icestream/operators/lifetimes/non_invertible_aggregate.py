@@ -204,9 +204,9 @@ class NonInvertibleAggregate:
         """Return the merged words of segments."""
         first, last = spans
         rows = kinds.table[there.kind]
-        table = np.zeros((size + 1, kinds.shape.at.width), dtype=np.int64)
+        table = np.zeros((size + 1, kinds.layout.at.width), dtype=np.int64)
         scaled = rows.copy()
-        ops, places = kinds.shape.at.sums
+        ops, places = kinds.layout.at.sums
         scale_rows(scaled, there.count, ops, places)
         cover_segments(first, last, scaled, ops, places, table)
         for op, place in self._choices:
@@ -222,4 +222,4 @@ class NonInvertibleAggregate:
             row, start, stop, _ = runs[:made].T
             chosen = np.repeat(choice[row], stop - start, axis=0)
             table[numbers_of(start, stop), place:end] = chosen
-        return ExactRows(kinds.shape, table[:-1])
+        return ExactRows(kinds.layout, table[:-1])

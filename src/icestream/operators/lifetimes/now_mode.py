@@ -8,9 +8,9 @@ watermark reaches their end, and nothing is emitted then.
 
 Invariants:
 1. Applied by key, the emitted rows are the events alive now
-   (`test_oracle_rows_by_key_are_what_is_alive`).
+   (`test_oracle_a_table_is_the_query_over_what_is_alive`).
 2. A version emits nothing for keys that did not change
-   (`test_a_version_emits_only_keys_that_changed`).
+   (`test_a_version_writes_at_most_the_keys_that_changed`).
 3. Events that have ended are not held (`test_bounded_now_holds_no_events_that_are_over`).
 
 Cost: changes are appended without a read; a key that changed is read once a version.

@@ -4,7 +4,8 @@ Idea: a change of a window concerns its last instant only, so whatever the order
 has one answer, and it is final when the watermark reaches the end of the window. The event's own
 time goes into a column, for functions that depend on it.
 
-Invariant: an event is in the windows that contain its time (`test_oracle_windows_of_an_event`).
+Invariant: an event is in the windows that contain its time
+(`test_oracle_windows_are_in_the_table_while_they_are_open`).
 
 Cost: O(windows of an event) for each change.
 """

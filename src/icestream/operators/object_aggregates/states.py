@@ -2,7 +2,7 @@
 
 Idea: a row is one group: its *entry* (identity and the words of all word aggregates), its key, and
 a column of states for each object aggregate. Words are folded and merged by the kernels of the pane
-operator, so a query may mix both kinds.
+operator, so a query may mix both kinds; sums of doubles are a column of bytes (`exact_rows`).
 
 Invariants:
 1. Lifting and combining give one row per target and group, sorted by (target, id_high, id_low)
@@ -24,8 +24,9 @@ from icestream.kernels.field_words import combine_sorted
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.bad_rows import BadRows
 from icestream.operators.folding.columns import InputColumn
-from icestream.operators.folding.fields import Layout
-from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN, fold_field
+from icestream.operators.folding.exact_rows import ExactRows, rows_with_sums, sums_column
+from icestream.operators.folding.fields import ENTRY_FIELDS, Layout
+from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN, fold_fields, measured
 from icestream.operators.object_aggregates.functions import (
     ObjectFunction,
     failed_rows,
@@ -57,10 +58,13 @@ class States:
         #: the fields of all word aggregates
         self.layout = Layout.of(field for each in words for field in each.fields(types))
         self._inputs = sorted({name for each in words for name in each.columns})
+        #: columns before those of keys
+        self._words = 2 if self.layout.sums else 1
         #: columns of a slice
         self.schema = pa.schema(
             [
                 pa.field("entry", pa.binary(8 * self.layout.entry_width)),
+                *([pa.field("sums", pa.binary())] if self.layout.sums else []),
                 *(pa.field(f"k{i}", key.type) for i, key in enumerate(spec.keys)),
                 *(pa.field(f"s{i}", each.state) for i, (_, each) in enumerate(self._objects)),
             ]
@@ -93,7 +97,8 @@ class States:
 
     def combine(self, targets: Ints, rows: pa.RecordBatch) -> tuple[Ints, pa.RecordBatch]:
         """Return target and state of each (target, group) of rows in arrival order."""
-        entries = self.entries(rows)
+        exact = self.entries(rows)
+        layout, entries = exact.layout, exact.table
         id_high, id_low = _ids(entries, 0), _ids(entries, 1)
         order = np.lexsort((id_low, id_high, targets))
         bounds = _bounds(targets[order], id_high[order], id_low[order])
@@ -102,23 +107,23 @@ class States:
             return targets[order], rows.take(pa.array(order))
         merged = np.empty((len(firsts), entries.shape[1]), dtype=np.int64)
         kept = np.empty(len(firsts), dtype=np.int64)
-        layout = self.layout
         combine_sorted(order, targets, entries, layout.ops, layout.places, merged, kept)
         keys = len(self._spec.keys)
         places = pa.array(order)
         states = [
-            each.combine(rows.column(1 + keys + i).take(places), bounds)
+            each.combine(rows.column(self._words + keys + i).take(places), bounds)
             for i, (_, each) in enumerate(self._objects)
         ]
         self._note_failures(lambda: self._named_keys(rows).take(places))
         chosen = pa.array(firsts)
-        columns = [rows.column(1 + i).take(chosen) for i in range(keys)]
-        return kept, self.batch(merged, columns, states)
+        columns = [rows.column(self._words + i).take(chosen) for i in range(keys)]
+        return kept, self.batch(ExactRows(layout, merged), columns, states)
 
     def lower(self, rows: pa.RecordBatch) -> list[pa.Array]:
         """Return the columns of the answers, in the order of the aggregates."""
-        fields = np.ascontiguousarray(self.entries(rows)[:, 2:])
-        first = 1 + len(self._spec.keys)
+        exact = self.entries(rows)
+        fields = np.ascontiguousarray(exact.table[:, ENTRY_FIELDS:])
+        first = self._words + len(self._spec.keys)
         objects = {
             aggregate.alias: each.lower(rows.column(first + i))
             for i, (aggregate, each) in enumerate(self._objects)
@@ -127,7 +132,7 @@ class States:
         return [
             objects[each.alias]
             if each.alias in objects
-            else each.lower(fields, self.layout, self._spec.types)
+            else each.lower(fields, exact.layout, self._spec.types)
             for each in self._spec.aggregates
         ]
 
@@ -149,7 +154,7 @@ class States:
 
     def keys(self, rows: pa.RecordBatch) -> list[pa.Array]:
         """Return the key columns."""
-        return [rows.column(1 + i) for i in range(len(self._spec.keys))]
+        return [rows.column(self._words + i) for i in range(len(self._spec.keys))]
 
     @property
     def objects(self) -> list[tuple[Aggregate, pa.DataType]]:
@@ -158,15 +163,27 @@ class States:
 
     def of_objects(self, rows: pa.RecordBatch) -> list[pa.Array]:
         """Return the columns with the states of object aggregates."""
-        first = 1 + len(self._spec.keys)
+        first = self._words + len(self._spec.keys)
         return [rows.column(place) for place in range(first, rows.num_columns)]
 
-    def entries(self, rows: pa.RecordBatch) -> Table:
-        """Return identities and words, one row per group."""
+    def entries(self, rows: pa.RecordBatch) -> ExactRows:
+        """Return identities and words, one row per group, with room to add all of them up."""
+        words = self._entry_words(rows)
+        if not self.layout.sums:
+            return ExactRows(self.layout, words)
+        return rows_with_sums(words, rows.column(1), self.layout, len(words))
+
+    def _entry_words(self, rows: pa.RecordBatch) -> Table:
+        """Return identities and the words of all fields but sums of doubles."""
         width = self.layout.entry_width
         entry = rows.column(0)
         data = np.frombuffer(entry.buffers()[1], dtype=np.int64)
         return data[entry.offset * width : (entry.offset + len(entry)) * width].reshape(-1, width)
+
+    def identities(self, rows: pa.RecordBatch) -> tuple[Ids, Ids]:
+        """Return the identities of the groups of rows."""
+        words = self._entry_words(rows)
+        return _ids(words, 0), _ids(words, 1)
 
     def parts(self, rows: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
         """Split rows into parts of about `size` bytes, at least one row each."""
@@ -181,12 +198,12 @@ class States:
 
     def ends(self, rows: pa.RecordBatch) -> tuple[int, int]:
         """Return the least and greatest id_high of sorted rows."""
-        first, last = self.entries(rows)[[0, -1], 0].view(np.uint64).tolist()
+        first, last = self._entry_words(rows)[[0, -1], 0].view(np.uint64).tolist()
         return first, last
 
     def inside(self, rows: pa.RecordBatch, low: int, high: int) -> pa.RecordBatch:
         """Return a copy of the rows with `low <= id_high < high`, given sorted rows."""
-        id_high = _ids(self.entries(rows), 0)
+        id_high = _ids(self._entry_words(rows), 0)
         first = int(np.searchsorted(id_high, np.uint64(low), side="left"))
         last = int(np.searchsorted(id_high, np.uint64(high - 1), side="right"))
         if last - first == rows.num_rows:
@@ -205,20 +222,23 @@ class States:
             batch.validate(full=True)
         return batch
 
-    def _fold(self, tuples: pa.RecordBatch, slots: Ints, id_high: Ids, id_low: Ids) -> Table:
+    def _fold(self, tuples: pa.RecordBatch, slots: Ints, id_high: Ids, id_low: Ids) -> ExactRows:
         """Fold the words of events into the rows `slots` of groups with the given identities."""
-        entries = np.tile(self.layout.entry_identity, (len(id_high), 1))
-        entries[:, 0], entries[:, 1] = id_high.view(np.int64), id_low.view(np.int64)
         columns = {name: InputColumn(tuples.column(name)) for name in self._inputs}
-        for field, place in zip(self.layout.fields, self.layout.places, strict=True):
-            fold_field(field, int(place), entries, slots, columns, 0, len(slots))
-        return entries
+        layout = measured(self.layout, columns, 0, len(slots))
+        entries = np.tile(layout.entry_identity, (len(id_high), 1))
+        entries[:, 0], entries[:, 1] = id_high.view(np.int64), id_low.view(np.int64)
+        fold_fields(layout, entries, ENTRY_FIELDS, slots, columns)
+        return ExactRows(layout, entries)
 
-    def batch(self, entries: Table, keys: list[pa.Array], states: list[pa.Array]) -> pa.RecordBatch:
+    def batch(
+        self, entries: ExactRows, keys: list[pa.Array], states: list[pa.Array]
+    ) -> pa.RecordBatch:
         """Return rows of the schema, given identities and words, keys and states of objects."""
-        flat = pa.py_buffer(np.ascontiguousarray(entries))
+        flat = pa.py_buffer(np.ascontiguousarray(entries.table[:, : self.layout.entry_width]))
         entry = pa.Array.from_buffers(self.schema.field(0).type, len(entries), [None, flat])
-        return pa.RecordBatch.from_arrays([entry, *keys, *states], schema=self.schema)
+        sums = [sums_column(entries)] if self.layout.sums else []
+        return pa.RecordBatch.from_arrays([entry, *sums, *keys, *states], schema=self.schema)
 
 
 def _ids(entries: Table, column: int) -> Ids:

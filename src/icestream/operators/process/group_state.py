@@ -233,8 +233,8 @@ class GroupList(GroupVariable):
         if position in self._replaced:
             return iter(added)
         if self._stored is None and not self._fits():
-            stored = (row for piece in self._pieces() for row in self._coder.rows(piece))
-            return chain(stored, added)
+            rows = (row for piece in self._pieces() for row in self._coder.rows(piece))
+            return chain(rows, added)
         stored = self._stored if self._stored is not None else self._load()
         return iter(stored[self._bounds[position] : self._bounds[position + 1]] + added)
 

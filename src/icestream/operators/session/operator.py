@@ -158,7 +158,7 @@ class SessionOperator:
             )
             fields = part.rows[:, SESSION_FIELDS:]
             answers = [
-                aggregate.lower(fields, self._spec.layout, self._spec.types)
+                aggregate.lower(fields, part.exact.layout, self._spec.types)
                 for aggregate in self._spec.aggregates
             ]
             columns = [window, *part.keys.columns, *answers]

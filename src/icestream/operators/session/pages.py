@@ -164,7 +164,7 @@ class _Pass:
         for last, fragments in news:
             part, waiting = waiting.split_after(last)
             if len(fragments):
-                part = part.merged(fragments, self._spec)
+                part = part.merged(fragments)
                 changed = True
             due = part.ends <= self._watermark
             if due.any():

@@ -1,7 +1,8 @@
 """Sessions in memory: sorted rows of words, each with its key.
 
 Idea: fragments of a batch and pages of state have the same form, one such pair. Its bytes are the
-rows followed by the keys as an Arrow stream, on the log and in a page alike.
+length of the rows, the rows, and the keys as an Arrow stream, on the log and in a page alike. Sums
+of doubles have as many digits as the rows need (`exact_rows`); merging makes room for both.
 
 Invariants:
 1. Merging keeps each row with its key (`test_merging_keeps_each_row_beside_its_key`).
@@ -21,8 +22,9 @@ import pyarrow as pa
 from icestream.core.arrays import Ids, Ints, Table
 from icestream.kernels import session as kernels
 from icestream.operators.folding.columns import ARRIVAL, TIME, InputColumn
-from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN, fold_field
-from icestream.operators.session.spec import END, START, SessionSpec
+from icestream.operators.folding.exact_rows import ExactRows, concatenated, packed, unpacked
+from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN, fold_fields, measured
+from icestream.operators.session.spec import END, SESSION_FIELDS, START, SessionSpec
 from icestream.state import key_columns
 from icestream.state.keys import KeyCodec
 from icestream.state.log.ipc import read_batch, write_table
@@ -32,40 +34,48 @@ from icestream.state.log.ipc import read_batch, write_table
 class Sessions:
     """Rows sorted by (id_high, id_low, start), and their keys."""
 
-    rows: Table
+    #: id_high, id_low, start, end, then the fields
+    exact: ExactRows
     keys: pa.RecordBatch
+
+    @property
+    def rows(self) -> Table:
+        """Return the words of the rows."""
+        return self.exact.table
 
     @classmethod
     def none(cls, spec: SessionSpec) -> Sessions:
         """Return no sessions."""
         empty = [pa.array([], field.type) for field in spec.keys]
         keys = key_columns.batch_of(spec.keys, 0, empty)
-        return cls(np.empty((0, spec.width), dtype=np.int64), keys)
+        width = SESSION_FIELDS + spec.layout.field_words
+        return cls(ExactRows(spec.layout, np.empty((0, width), dtype=np.int64)), keys)
 
     @classmethod
     def concatenated(cls, parts: Sequence[Sessions]) -> Sessions:
         """Concatenate sessions."""
         if len(parts) == 1:
             return parts[0]
-        rows = np.concatenate([part.rows for part in parts])
+        rows = concatenated(*(part.exact for part in parts))
         return cls(rows, pa.concat_batches([part.keys for part in parts]))
 
     @classmethod
     def from_bytes(cls, payload: memoryview | bytes, rows: int, spec: SessionSpec) -> Sessions:
         """Decode what `to_bytes` wrote; the keys are views of the payload."""
-        cut = 8 * rows * spec.width
         view = memoryview(payload)
-        table = np.frombuffer(view[:cut], dtype=np.int64).reshape(rows, spec.width)
+        cut = 8 + int.from_bytes(view[:8], "little")
+        table = unpacked(view[8:cut], spec.layout, SESSION_FIELDS)
         keys = read_batch(view[cut:])
-        if keys.num_rows != rows:
-            msg = f"{rows} sessions have {keys.num_rows} keys"
+        if not len(table) == keys.num_rows == rows:
+            msg = f"{rows} sessions have {len(table)} rows and {keys.num_rows} keys"
             raise ValueError(msg)
-        return cls(table.copy(), keys)
+        return cls(table.copied(), keys)
 
     def to_bytes(self) -> bytes:
         """Return rows and keys as bytes."""
         keys: bytes = write_table(self.keys).to_pybytes()
-        return self.rows.tobytes() + keys
+        rows = packed(self.exact)
+        return b"".join((len(rows).to_bytes(8, "little"), rows, keys))
 
     def __len__(self) -> int:
         """Return the number of sessions."""
@@ -96,7 +106,7 @@ class Sessions:
 
     def between(self, first: int, last: int) -> Sessions:
         """Return the sessions from position `first` up to `last`, exclusive."""
-        return Sessions(self.rows[first:last], self.keys.slice(first, last - first))
+        return Sessions(self.exact[first:last], self.keys.slice(first, last - first))
 
     def split_after(self, id_high: np.uint64) -> tuple[Sessions, Sessions]:
         """Return the sessions of groups up to an id_high, and the others."""
@@ -112,18 +122,19 @@ class Sessions:
         id_low = np.ascontiguousarray(self.rows[:, 1]).view(np.uint64)
         return self._take(_order(self.id_high, id_low, np.ascontiguousarray(self.rows[:, START])))
 
-    def merged(self, other: Sessions, spec: SessionSpec) -> Sessions:
+    def merged(self, other: Sessions) -> Sessions:
         """Return both merged; sessions of a group that touch are combined."""
-        out = np.empty((len(self) + len(other), spec.width), dtype=np.int64)
+        layout = self.exact.layout.widened(other.exact.layout.bounds)
+        left, right = (each.exact.reshaped(layout).table for each in (self, other))
+        out = np.empty((len(self) + len(other), left.shape[1]), dtype=np.int64)
         sources = np.empty(len(out), dtype=np.int64)
-        count = kernels.merge_sessions(
-            self.rows, other.rows, spec.layout.ops, spec.places, out, sources
-        )
+        places = layout.at.places + SESSION_FIELDS
+        count = kernels.merge_sessions(left, right, layout.ops, places, out, sources)
         keys = pa.concat_batches([self.keys, other.keys])
-        return Sessions(out[:count], keys.take(pa.array(sources[:count])))
+        return Sessions(ExactRows(layout, out[:count]), keys.take(pa.array(sources[:count])))
 
     def _take(self, places: Ints) -> Sessions:
-        return Sessions(self.rows[places], self.keys.take(pa.array(places)))
+        return Sessions(self.exact[places], self.keys.take(pa.array(places)))
 
 
 def united(parts: Sequence[Sessions], spec: SessionSpec) -> Sessions:
@@ -131,7 +142,7 @@ def united(parts: Sequence[Sessions], spec: SessionSpec) -> Sessions:
     if len(parts) == 1:
         return parts[0]
     none = Sessions.none(spec)
-    return Sessions.concatenated(parts).sorted().merged(none, spec) if parts else none
+    return Sessions.concatenated(parts).sorted().merged(none) if parts else none
 
 
 def portions(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
@@ -165,16 +176,17 @@ def fragments_of(tuples: pa.RecordBatch, arrivals: int, spec: SessionSpec) -> Se
         order, id_high, id_low, time, spec.session.gap, slots, heads, last
     )
     first = heads[:count]
-    rows = np.tile(spec.identity, (count, 1))
+    columns = _columns(tuples, arrivals, spec)
+    layout = measured(spec.layout, columns, 0, len(time))
+    rows = np.zeros((count, SESSION_FIELDS + layout.field_words), dtype=np.int64)
+    rows[:, SESSION_FIELDS:] = layout.at.identity
     rows[:, 0] = id_high[first].view(np.int64)
     rows[:, 1] = id_low[first].view(np.int64)
     rows[:, START] = time[first]
     rows[:, END] = last[:count] + spec.session.gap
-    columns = _columns(tuples, arrivals, spec)
-    for field, place in zip(spec.layout.fields, spec.places.tolist(), strict=True):
-        fold_field(field, place, rows, slots, columns, 0, len(time))
+    fold_fields(layout, rows, SESSION_FIELDS, slots, columns)
     keys = tuples.select(spec.keys.names).take(pa.array(first))
-    return Sessions(rows, KeyCodec(spec.keys).canonical(keys))
+    return Sessions(ExactRows(layout, rows), KeyCodec(spec.keys).canonical(keys))
 
 
 def _columns(tuples: pa.RecordBatch, arrivals: int, spec: SessionSpec) -> Mapping[str, InputColumn]:

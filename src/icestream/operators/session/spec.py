@@ -16,13 +16,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from icestream.core.errors import DefinitionError
 from icestream.operators.aggregates.aggregate import Aggregate
-from icestream.operators.folding.fields import ENTRY_FIELDS, Layout
+from icestream.operators.folding.fields import Layout
 from icestream.plan.windows.session import Session
 
 #: places of the words before the fields of a session; its identity is in the first two
@@ -62,19 +60,3 @@ class SessionSpec:
         return Layout.of(
             field for aggregate in self.aggregates for field in aggregate.fields(self.types)
         )
-
-    @property
-    def width(self) -> int:
-        """Return the words of a session: id_high, id_low, start, end, then the fields."""
-        return SESSION_FIELDS + self.layout.field_words
-
-    @cached_property
-    def places(self) -> npt.NDArray[np.int64]:
-        """Return the first word of each field in a session."""
-        return self.layout.places + (SESSION_FIELDS - ENTRY_FIELDS)
-
-    @cached_property
-    def identity(self) -> npt.NDArray[np.int64]:
-        """Return an empty session, into which nothing was folded."""
-        fields = self.layout.entry_identity[ENTRY_FIELDS:]
-        return np.concatenate([np.zeros(SESSION_FIELDS, dtype=np.int64), fields])

@@ -25,12 +25,12 @@ from icestream.operators.lifetimes.join import StreamJoin
 from icestream.operators.lifetimes.top import TopK
 from icestream.plan.nodes.events import (
     Applied,
-    Framed,
+    Entered,
     FromSource,
-    Joined,
     Left,
     Mapped,
     Node,
+    United,
     upstream,
 )
 
@@ -75,7 +75,7 @@ def _at_each_instant(node: Node) -> bool:
             return not operator.depends_on_order
         case Applied():
             return isinstance(node.operator, StreamJoin | StreamDifference | TopK)
-    return not isinstance(node, Joined | Framed)
+    return isinstance(node, FromSource | Entered | Left | United)
 
 
 def _is_comparable(kind: pa.DataType) -> bool:

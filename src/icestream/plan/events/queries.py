@@ -536,8 +536,8 @@ class _Building:
 def at_their_end(changes: pa.RecordBatch) -> pa.RecordBatch:
     """Return final events as events at the instant at which they ended, when they became final."""
     ends = column_of(changes, RE)
-    head = [column_of(changes, DIFF), *identities_of(changes)]
-    return changes_of(payload_of(changes), ends, ends + 1, *head)
+    diff = column_of(changes, DIFF)
+    return changes_of(payload_of(changes), ends, ends + 1, diff, *identities_of(changes))
 
 
 def _is_framed(node: Node) -> bool:

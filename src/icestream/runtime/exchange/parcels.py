@@ -25,9 +25,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from icestream.core.arrays import Table
 from icestream.core.times import INFINITY, Micros
 from icestream.operators.dataflow.sorted_changes import between, by_group, first_and_last
+from icestream.operators.folding.exact_rows import ExactRows, packed, unpacked
+from icestream.operators.folding.fields import ENTRY_FIELDS, Layout
 from icestream.runtime.exchange.refused_rows import Quarantine
 from icestream.runtime.tables.writer import TableWriters
 from icestream.state.files import Files
@@ -56,6 +57,8 @@ CHANGES = 1 << 15
 RECORD_BYTES = 1 << 20
 #: rows of keys in one record
 RECORD_KEYS = 16_384
+#: for shards that receive no entries
+NO_FIELDS = Layout(())
 #: parcels that a reader keeps open
 MOST_OPEN = 128
 
@@ -133,12 +136,14 @@ class ExchangeWriter:
         self._in_store = isinstance(files, StoreFiles)
         self._writer = SegmentWriter(files, path, 0)
 
-    def entries(self, shard: int, table: Table, kind: int = ENTRIES, part: int = 0) -> None:
+    def entries(self, shard: int, entries: ExactRows, kind: int = ENTRIES, part: int = 0) -> None:
         """Send entries, each row starting with its pane, to a part of the plan."""
-        step = max(1, RECORD_BYTES // (8 * table.shape[1]))
-        for first in range(0, len(table), step):
-            rows = table[first : first + step]
-            self._writer.append(rows, operator=part, synopsis=kind, group=shard, rows=len(rows))
+        step = max(1, RECORD_BYTES // (8 * entries.table.shape[1]))
+        for first in range(0, len(entries), step):
+            rows = entries[first : first + step]
+            self._writer.append(
+                packed(rows), operator=part, synopsis=kind, group=shard, rows=len(rows)
+            )
 
     def keys(self, shard: int, keys: pa.Table, part: int = 0) -> None:
         """Send keys of groups with their ids, to a part of the plan."""
@@ -279,20 +284,20 @@ class Parcels:
 
     reader: ParcelReader
     shard: int
-    #: words of an entry, including its pane
-    width: int
+    #: the fields of entries
+    layout: Layout = NO_FIELDS
     #: the part of the plan that receives them
     part: int = 0
 
-    def entries(self) -> Iterator[Table]:
+    def entries(self) -> Iterator[ExactRows]:
         """Yield tables of entries, each row starting with its pane."""
         for payload in self._payloads(ENTRIES):
-            yield np.frombuffer(payload, dtype=np.int64).reshape(-1, self.width)
+            yield unpacked(payload, self.layout, ENTRY_FIELDS + 1)
 
-    def leaving(self, family: int) -> Iterator[Table]:
+    def leaving(self, family: int) -> Iterator[ExactRows]:
         """Yield entries that leave the windows of a family."""
         for payload in self._payloads(LEAVING + family):
-            yield np.frombuffer(payload, dtype=np.int64).reshape(-1, self.width)
+            yield unpacked(payload, self.layout, ENTRY_FIELDS + 1)
 
     def groups(self) -> Iterator[pa.Table]:
         """Yield keys of the entries' groups."""

@@ -10,6 +10,8 @@ Invariants:
 1. The order of events does not depend on the number of files of a batch, nor on who reads them
    (`test_oracle_ties_go_by_the_log_of_files_however_they_are_read`).
 2. Rows of a piece stay together and in their order (`test_rows_are_cut_where_the_piece_changes`).
+3. No two parts of a batch have the same place, even if several sources read one folder
+   (`test_streams_of_one_folder_lose_no_rows`).
 
 Kafka orders only the rows of a partition: those of a batch are ordered by topic, partition and
 offset (`test_partitions_of_kafka_come_by_topic_partition_and_offset`), and later batches follow.
@@ -23,7 +25,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, pairwise
+from itertools import chain, groupby, pairwise
+from operator import itemgetter
 from typing import Any
 from urllib.parse import unquote
 
@@ -34,6 +37,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+from icestream.plan.nodes.queries import SOURCE
 from icestream.runtime.ingest.scans import items, kafka_ranges, rdd_of, scans_of
 
 #: column with the hash of the piece of a row
@@ -103,14 +107,17 @@ def _plain(path: str) -> str:
 class FilePlaces:
     """The place of each piece of a batch, by the hash that its rows carry."""
 
-    def __init__(self, hashes: Mapping[int, int], splits: Sequence[int] = ()) -> None:
+    def __init__(
+        self, hashes: Mapping[int, int], splits: Sequence[int] = (), sources: int = 1
+    ) -> None:
         """Number places from 0; rows without a hash come last. `splits` has places of splits."""
         self._hashes = hashes
         self._splits = splits
+        self._sources = sources
         self._behind = 1 + max(hashes.values(), default=-1)
 
     @classmethod
-    def of(cls, batch: DataFrame, spark: SparkSession) -> FilePlaces | None:
+    def of(cls, batch: DataFrame, spark: SparkSession, sources: int) -> FilePlaces | None:
         """Return the places of a batch whose rows carry their piece, or of a Kafka batch."""
         if PIECE not in batch.columns:
             ranges = None if (rdd := rdd_of(batch)) is None else kafka_ranges(rdd)
@@ -125,7 +132,7 @@ class FilePlaces:
         for place, (_, start, uri) in enumerate(sorted(found)):
             for spelt in {uri, uri.replace("file:///", "file:/", 1)}:
                 hashes[piece_hash(spelt, start)] = place
-        return cls(hashes)
+        return cls(hashes, (), sources)
 
     def cut(
         self, batches: Iterable[pa.RecordBatch], split: int
@@ -134,18 +141,15 @@ class FilePlaces:
         if self._splits:
             yield self._splits[split], iter(batches)
             return
-        runs = _runs(batches)
-        run = next(runs, None)
-        while run is not None:
-            mark = run[0]
-            after: list[tuple[int | None, pa.RecordBatch]] = []
-            yield self._place(mark, split), _while(mark, run[1], runs, after)
-            run = after[0] if after else None
+        placed = ((self._place(mark, split, rows), rows) for mark, rows in _runs(batches))
+        for place, run in groupby(placed, key=itemgetter(0)):
+            yield place, (rows for _, rows in run)
 
-    def _place(self, mark: int | None, split: int) -> int:
-        return (
-            self._behind + split if mark is None else self._hashes.get(mark, self._behind + split)
-        )
+    def _place(self, mark: int | None, split: int, rows: pa.RecordBatch) -> int:
+        """Return the place of rows of one piece: sources may read the same file."""
+        behind = self._behind + split
+        place = behind if mark is None else self._hashes.get(mark, behind)
+        return place * self._sources + int(rows.column(SOURCE)[0].as_py())
 
 
 def _ranks(ranges: Sequence[tuple[str, int, int]]) -> list[int]:
@@ -179,18 +183,3 @@ def _runs(
             if first < last:
                 mark = int(numbers[first]) if there[first] else None
                 yield mark, rows.slice(first, last - first)
-
-
-def _while(
-    mark: int | None,
-    rows: pa.RecordBatch,
-    runs: Iterator[tuple[int | None, pa.RecordBatch]],
-    after: list[tuple[int | None, pa.RecordBatch]],
-) -> Iterator[pa.RecordBatch]:
-    """Yield rows while they carry a hash; put the first others into `after`."""
-    yield rows
-    for other, more in runs:
-        if other != mark:
-            after.append((other, more))
-            return
-        yield more

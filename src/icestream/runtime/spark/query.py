@@ -305,7 +305,12 @@ class Query:
             view: the number of the result, if several were started together.
 
         Examples:
-            >>> rows = tabled.table().count()
+            >>> writer = hourly.count().writeStream.outputMode("now")
+            >>> writer = writer.option("checkpointLocation", "chk/now").memory("64 MB")
+            >>> asked = writer.trigger(availableNow=True).start()
+            >>> asked.awaitTermination()
+            >>> asked.table().columns
+            ['window', 'serviceId', 'count']
         """
         if view not in self._tables:
             msg = "only a query in outputMode('now') keeps a table of the rows that hold"

@@ -153,8 +153,9 @@ def current_frame(
     """Return the rows that hold, as they are now: a copy, because the table moves on."""
     for tries in range(_TRIES):
         manifest = table.manifest()
-        ranges = [] if manifest is None else table.ranges(manifest)
-        readers = [partial(_rows_in, table, manifest, *each) for each in ranges]
+        readers = []
+        if manifest is not None:
+            readers = [partial(_rows_in, table, manifest, *r) for r in table.ranges(manifest)]
         try:
             return shape(_frame(spark, readers, schema)).localCheckpoint()
         except PySparkException:

@@ -144,7 +144,7 @@ class FileExchangeExecutor:
     ) -> list[tuple[int, Parcel]]:
         """Take the rows of the batch from the JVM, folded there if that pays."""
         source, task = self._prefold.choose(ingest, batch)
-        places = FilePlaces.of(source, self._spark)
+        places = FilePlaces.of(source, self._spark, len(ingest.plan.sources))
 
         def one(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             split = TaskContext.get().partitionId()  # type: ignore[union-attr]
@@ -286,7 +286,7 @@ class ShuffleExchangeExecutor:
         """Fold the micro-batch into one blob per split and shard, stored on the executors."""
         self._forget()
         source, task = self._prefold.choose(ingest, batch)
-        places = FilePlaces.of(source, self._spark)
+        places = FilePlaces.of(source, self._spark, len(ingest.plan.sources))
 
         def fold(
             parcels: _Parcelling, split: int, batches: Iterator[pa.RecordBatch]

@@ -43,6 +43,7 @@ from icestream.runtime.tables.layout import (
     can_partition,
     table_storage,
 )
+from icestream.state.stores.bucket import plain_endpoint
 from icestream.state.stores.files import StoreFiles
 from icestream.state.versions.table_files import TableFile
 
@@ -82,7 +83,7 @@ class DeltaAppendTable:
         files = files or table_storage(folder)
         stored: dict[str, str] | None = None
         if isinstance(files, StoreFiles):
-            http = str(files.options.get("endpoint", "").startswith("http://")).lower()
+            http = str(plain_endpoint(files.options)).lower()
             stored = {"allow_http": http, **files.options}
         else:
             os.makedirs(folder, exist_ok=True)
@@ -227,6 +228,8 @@ class DeltaUpsertTable:
         last = self._table.transaction_version(self._writer)
         if rows.num_rows == 0 or (last is not None and version <= int(last)):
             return
+        if "change" not in rows.column_names:
+            rows = rows.append_column("change", pa.array([1] * rows.num_rows, pa.int32()))
         if rows.group_by([*self._key]).aggregate([]).num_rows < rows.num_rows:
             msg = (
                 f"rows of this result are not unique by {', '.join(self._key)}, as a Delta table "

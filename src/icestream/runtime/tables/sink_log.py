@@ -13,7 +13,7 @@ Invariants:
 
 Cost: a listing and a file for each batch; every tenth reads and writes the list of all files.
 
-References: Spark's `CompactibleFileStreamLog` and `FileStreamSinkLog`.
+References: the sources of Spark, CompactibleFileStreamLog and FileStreamSinkLog.
 """
 
 from __future__ import annotations

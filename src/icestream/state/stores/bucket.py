@@ -369,16 +369,16 @@ def _split(options: Sequence[tuple[str, str]]) -> tuple[dict[str, str], dict[str
     for key in _CLIENT_OPTIONS & config.keys():
         value = config.pop(key)
         client[key] = value.lower() == "true" if key in _SWITCHES else value
-    if _plain_endpoint(config):
+    if plain_endpoint(config):
         client.setdefault("allow_http", True)
     return config, client
 
 
-def _plain_endpoint(config: Mapping[str, str]) -> bool:
+def plain_endpoint(config: Mapping[str, str]) -> bool:
     """Return whether the endpoint was given as http, which is then what is meant."""
     names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT")
     given = (*config.items(), *((name, os.environ.get(name, "")) for name in names))
     return any("endpoint" in k.lower() and v.startswith("http://") for k, v in given)
 
 
-__all__ = ["CHUNK", "REQUESTS", "SCHEMES", "Bucket", "Found", "open_bucket"]
+__all__ = ["CHUNK", "REQUESTS", "SCHEMES", "Bucket", "Found", "open_bucket", "plain_endpoint"]

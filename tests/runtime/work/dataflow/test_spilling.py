@@ -19,7 +19,8 @@ from icestream.runtime.work.dataflow.spilling import (
 
 PARTITIONS = 256
 DEPTHS = {0: 0, 1: 1}
-TOLD = dict.fromkeys(("spilled_bytes", "logged_bytes", "early", "late", "forced_spills"), 1)
+COUNTED = "spilled_bytes", "logged_bytes", "early", "late", "forced_spills", "index_bytes"
+TOLD = dict.fromkeys(COUNTED, 1)
 
 
 def by_partition(values: dict[int, float]) -> Any:

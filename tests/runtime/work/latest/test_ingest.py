@@ -34,7 +34,8 @@ def test_every_event_of_an_append_stream_goes_to_one_shard(tmp_path: Path) -> No
     path = sent(tmp_path, "parcel", None, 2)
     reader = ParcelReader(LocalFiles(), [str(path)])
     counts = [
-        sum(part.num_rows for part in Parcels(reader, shard, 0, EVERY).tuples()) for shard in (0, 1)
+        sum(part.num_rows for part in Parcels(reader, shard, part=EVERY).tuples())
+        for shard in (0, 1)
     ]
     reader.close()
     assert sum(counts) == 100

@@ -106,10 +106,10 @@ def test_entries_go_to_the_shard_of_their_key_group() -> None:
     few = 7 * EntryTable.row_bytes(window_spec(plan).layout)
     report, disk = run(plan, [stream.slice(0, 90), stream.slice(90)], table_bytes=few)
     assert report.entries > len(set(zip(*panes_and_keys(stream), strict=True)))
-    width = window_spec(plan).layout.entry_width + 1
+    layout = window_spec(plan).layout
     counted: Counter[int] = Counter()
     for shard in range(3):
-        parcels = Parcels(ParcelReader(disk, ["parcel"]), shard, width)
+        parcels = Parcels(ParcelReader(disk, ["parcel"]), shard, layout)
         groups: dict[tuple[int, int], int] = {}
         for keys in parcels.groups():
             for id_high, id_low, last in zip(
@@ -119,7 +119,8 @@ def test_entries_go_to_the_shard_of_their_key_group() -> None:
                 group = ((id_high >> 32) * plan.key_groups) >> 32
                 assert routes(plan, 3)[group] == shard
                 groups[id_high, id_low] = max(last, groups.get((id_high, id_low), last))
-        for table in parcels.entries():
+        for entries in parcels.entries():
+            table = entries.table
             assert table[:, 0].tolist() == sorted(table[:, 0].tolist())
             for pane, id_high, id_low, rows in table[:, :4].tolist():
                 counted[pane] += rows
@@ -164,7 +165,7 @@ def test_every_grouping_set_is_a_group_of_its_own() -> None:
     )
     disk = run(plan, [stream])[1]
     reader = ParcelReader(disk, ["parcel"])
-    found = [keys for shard in range(3) for keys in Parcels(reader, shard, 4).groups()]
+    found = [keys for shard in range(3) for keys in Parcels(reader, shard).groups()]
     rows = pa.concat_tables(found).select(["a", "b", "grouping_id"]).to_pylist()
     a, b = (stream.column(name).to_pylist() for name in ("k0", "k1"))
     expected = {(x, y, 0) for x, y in zip(a, b, strict=True)} | {(x, None, 1) for x in a}
@@ -175,7 +176,7 @@ def test_batches_without_events_make_an_empty_parcel() -> None:
     plan = window_plan(aggregates=COUNT)
     report, disk = run(plan, [events(plan)])
     assert (report.rows, report.entries, report.seen) == (0, 0, {})
-    assert list(Parcels(ParcelReader(disk, ["parcel"]), 0, 4).entries()) == []
+    assert list(Parcels(ParcelReader(disk, ["parcel"]), 0).entries()) == []
 
 
 def test_rows_of_an_empty_query_have_the_result_columns(

@@ -45,7 +45,7 @@ def folded(
     """Fold what leaves in so many parts; return events by family and pane, and the reports."""
     found: Counter[tuple[int, int]] = Counter()
     reports = []
-    width = window_spec(leaving.plan).layout.entry_width + 1
+    layout = window_spec(leaving.plan).layout
     for part in range(parts):
         path = f"leaving-{len(disk.trace)}"
         out = ExchangeWriter(disk, path, disk, "root", path)
@@ -54,7 +54,8 @@ def folded(
         with closing(ParcelReader(disk, [path])) as reader:
             for shard in range(2):
                 for family in range(len(leaving.spans)):
-                    for table in Parcels(reader, shard, width).leaving(family):
+                    for entries in Parcels(reader, shard, layout).leaving(family):
+                        table = entries.table
                         for pane, count in zip(table[:, 0], table[:, 3], strict=True):
                             found[family, int(pane)] += int(count)
     return found, reports

@@ -91,7 +91,7 @@ class ComponentShard:
 
     def inputs(self, reader: ParcelReader, shard: int) -> Parcels:
         """Return the changes that arrived on edges."""
-        return Parcels(reader, shard, 0)
+        return Parcels(reader, shard)
 
     def emitted(self, rows: Iterator[Any]) -> Iterator[Emitted]:
         """Return rows and changes unchanged."""

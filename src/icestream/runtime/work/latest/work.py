@@ -135,7 +135,7 @@ class UpdatesShard:
 
     def inputs(self, reader: ParcelReader, shard: int) -> UpdateInputs:
         """Return the updates that arrived."""
-        newest, every = (Parcels(reader, shard, 0, kind) for kind in (NEWEST, EVERY))
+        newest, every = (Parcels(reader, shard, part=kind) for kind in (NEWEST, EVERY))
         return UpdateInputs(newest, every)
 
     def emitted(self, rows: Iterator[Any]) -> Iterator[Emitted]:

@@ -27,6 +27,7 @@ import pyarrow as pa
 from icestream.core.arrays import Ints
 from icestream.kernels.fold import routes_of
 from icestream.operators.folding.columns import InputColumn
+from icestream.operators.folding.exact_rows import ExactRows
 from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN, EntryRun, EntryTable
 from icestream.operators.folding.sorted_runs import slice_bounds, sorted_run
 from icestream.operators.object_aggregates.states import States
@@ -98,16 +99,18 @@ class EntryFolder:
         self.entries += len(run.panes)
         self.groups += run.keys.num_rows
         key_groups = self._plan.key_groups
-        id_high = np.ascontiguousarray(run.entries[:, 0]).view(np.uint64)
+        layout, table = run.entries.layout, run.entries.table
+        id_high = np.ascontiguousarray(table[:, 0]).view(np.uint64)
         shards = np.empty(len(id_high), dtype=np.int64)
         routes_of(id_high, key_groups, self._routes, shards, self.load)
         lowest = int(run.panes.min())
         span = int(run.panes.max()) - lowest + 1
-        ranks, entries = sorted_run(shards * span + (run.panes - lowest), run.entries, self.layout)
+        ranks, entries = sorted_run(shards * span + (run.panes - lowest), table, layout)
         owners, panes = ranks // span, ranks % span + lowest
         for first, last in pairwise(slice_bounds(owners).tolist()):
             part = np.concatenate([panes[first:last, None], entries[first:last]], axis=1)
-            self._out.entries(int(owners[first]), part, self._kind, self._part)
+            sent = ExactRows(layout, part)
+            self._out.entries(int(owners[first]), sent, self._kind, self._part)
         if self._kind != ENTRIES:
             return
         key_id_high = run.keys.column(ID_HIGH_COLUMN).to_numpy()

@@ -23,10 +23,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from icestream.core.arrays import Ints, Table
+from icestream.core.arrays import Ints
 from icestream.core.times import Micros
 from icestream.kernels.fold import routes_of
 from icestream.operators.folding.columns import ARRIVAL, BATCH, InputColumn
+from icestream.operators.folding.exact_rows import ExactRows
+from icestream.operators.folding.fields import Layout
 from icestream.operators.folding.fold import EntryTable
 from icestream.plan.lower import window_spec
 from icestream.plan.nodes.queries import TIME, Plan
@@ -57,12 +59,17 @@ class RawEventReader:
     read: Counter[str] = field(default_factory=Counter, compare=False)
 
     def fold(
-        self, panes: tuple[int, int], high_words: tuple[int, int], capacity: int, version: int
-    ) -> tuple[Ints, Table] | None:
+        self,
+        layout: Layout,
+        panes: tuple[int, int],
+        high_words: tuple[int, int],
+        capacity: int,
+        version: int,
+    ) -> tuple[Ints, ExactRows] | None:
         """Fold events of some panes and a range of id_high; None if there are too many."""
         spec = window_spec(self.plan)
         codec = KeyCodec(self.plan.group_keys)
-        table = EntryTable(spec.layout, codec, capacity)
+        table = EntryTable(layout, codec, capacity)
         first, end = (spec.grid.instant(pane) for pane in panes)
         for batch in self._events(first, end, version):
             for keys in groupings(self.plan, batch, self.plan.group_keys):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from icestream.core.times import Micros
+from icestream.operators.folding.fields import Layout
 from icestream.operators.grid.composed_windows import Tiled
 from icestream.operators.grid.operator import PANES
 from icestream.operators.grid.refolding import RawEvents
@@ -14,7 +15,7 @@ from icestream.operators.protocol import Emitted, Operator, Shard
 from icestream.plan import lower
 from icestream.plan.grid.parts import PlanPart, parts_of
 from icestream.plan.nodes.queries import Plan
-from icestream.runtime.exchange.parcels import ParcelReader, Parcels
+from icestream.runtime.exchange.parcels import NO_FIELDS, ParcelReader, Parcels
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class WindowShard:
     def inputs(self, reader: ParcelReader, shard: int) -> Any:
         """Return entries or tuples for each part of the plan; a single part gets its own."""
         found = [
-            Parcels(reader, shard, _entry_width(part), number)
+            Parcels(reader, shard, _layout(part), number)
             for number, part in enumerate(parts_of(self.plan))
         ]
         return found if len(found) > 1 else found[0]
@@ -62,6 +63,6 @@ class WindowShard:
         return lower.emitted(self.plan, rows)
 
 
-def _entry_width(part: PlanPart) -> int:
-    """Return the words of an entry with its pane; 0 if a part does not take entries."""
-    return lower.window_spec(part.plan).layout.entry_width + 1 if part.folded else 0
+def _layout(part: PlanPart) -> Layout:
+    """Return the fields of the entries that a part takes; none if it does not take entries."""
+    return lower.window_spec(part.plan).layout if part.folded else NO_FIELDS

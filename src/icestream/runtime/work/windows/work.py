@@ -268,8 +268,9 @@ class WindowWork:
                 rate=events * cost.SECOND / span,
                 tuple_bytes=size / events,
                 keys=keys,
-                entry_bytes=8 * spec.layout.entry_width,
-                group_bytes=8 * max(each.group_width for each in spec.layouts) + GROUP_OVERHEAD,
+                entry_bytes=8 * spec.layout.typical.entry_width,
+                group_bytes=8 * max(each.typical.group_width for each in spec.layouts)
+                + GROUP_OVERHEAD,
                 invertible=spec.layout.suffix_words == 0,
                 shards=context.shards,
                 version=span,

@@ -1,0 +1,52 @@
+"""Measure Icestream's columns over frames through its public interface.
+
+Run as `python -m bench.windows.icestream_over PLAN`; prints one JSON line per run of the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
+
+import icestream as ice
+from bench import rows
+from bench.query_runs import icestream_session, measured, run_all, run_to_the_end
+from bench.windows.over import KEYS, RANGES, SLACK
+from icestream.api.functions import AggregateExpression
+
+FUNCTIONS: dict[str, Callable[[], AggregateExpression]] = {
+    "count": ice.count,
+    "sum": partial(ice.sum, "value"),
+    "avg": partial(ice.avg, "value"),
+}
+
+
+def run(spark: SparkSession, plan: dict[str, Any]) -> dict[str, Any]:
+    """Run the query over all its files."""
+    files = ice.files(
+        spark,
+        plan["input"],
+        "parquet",
+        schema=rows.SPARK_SCHEMA,
+        maxFilesPerTrigger=plan["files_per_trigger"],
+    )
+    stream = ice.stream(files, time="ts", slack=SLACK)
+    for name, text in KEYS.items():
+        stream = stream.withColumn(name, sf.expr(text))
+    events = stream.events()
+    for key in KEYS:
+        for number, (length, _, function) in enumerate(RANGES):
+            feature = FUNCTIONS[function]().alias(f"{key}_{number}")
+            events = events.over(feature, partitionBy=key, range=length)
+    query = run_to_the_end(events.writeStream, plan)
+    last = query.recentProgress[-1]["icestream"]
+    sizes = {"state_bytes": last["logBytes"], "peak_bytes": last["peakMemoryBytes"]}
+    return measured(query, plan) | sizes
+
+
+if __name__ == "__main__":
+    run_all(icestream_session, run)
