@@ -298,7 +298,9 @@ def churn(kind: str, folder: Path, versions: int, count: int) -> Iterator[Held]:
             live = len(seen) * (churned.event + churned.group)
         else:
             times, keys = ([np.concatenate(each[-40:])] for each in (times, keys))
-            alive = times[0] + churned.lasts * SECOND > facts["watermark"]
+            # update streams have no watermark, but a lateness
+            reached = max(facts["watermark"], int(times[0].max()) - 13 * SECOND)
+            alive = times[0] + churned.lasts * SECOND > reached
             times, keys = ([each[0][alive]] for each in (times, keys))
             live = alive.sum() * churned.event + len(np.unique(keys[0])) * churned.group
         yield Held(
