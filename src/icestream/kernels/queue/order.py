@@ -117,7 +117,7 @@ class ReaderArrays(NamedTuple):
 
 @lean_kernel
 def class_of(gap: float, weight: float) -> int:
-    """Return the list, in the order of service, of a key with this mean gap and weight."""
+    """Return the class of a key in the order of service, by its mean gap and weight."""
     rate = 0
     if gap >= 1.0:
         bits = np.int64(np.float64(gap).view(np.int64)) >> 50

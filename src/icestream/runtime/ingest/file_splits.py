@@ -50,7 +50,7 @@ class FileSplit:
 def pieces_of(
     batch: DataFrame, owners: Sequence[Callable[[str], bool]], places: Mapping[str, int]
 ) -> list[FileSplit] | None:
-    """Return the pieces of files that Spark's own scans would read; None if not plain scans.
+    """Split files as Spark's own scans would split them; None if they are not plain scans.
 
     The functions in `owners` return whether a file belongs to a source: each source has one scan,
     or none if it has no new files. Pieces are in the order of the files' places.
