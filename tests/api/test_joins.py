@@ -175,30 +175,6 @@ BAD: dict[str, tuple[Definition, str]] = {
         ),
         "joins whole streams",
     ),
-    "an aggregate after it": (
-        lambda a, b, c: ice.join(a, b, on=[("a1", "b1")], onPressure="defer").groupApply(
-            "a1", lambda g: g.agg(ice.count())
-        ),
-        "needs to know up to when",
-    ),
-    "the best after it": (
-        lambda a, b, c: ice.join(a, b, on=[("a1", "b1")], onPressure="defer").groupApply(
-            "a1", lambda g: g.top(1, "a")
-        ),
-        "top 1 by a descending needs to know",
-    ),
-    "a difference after it": (
-        lambda a, b, c: ice.join(a, b, on=[("a1", "b1")], onPressure="defer").difference(
-            c.select("c1 AS a1"), on="a1"
-        ),
-        "difference needs to know",
-    ),
-    "a fetching join after it": (
-        lambda a, b, c: ice.join(a, b, on=[("a1", "b1")], onPressure="defer").join(
-            c, on=[("a2", "c1")]
-        ),
-        "join needs to know",
-    ),
     "results that may be taken back": (
         lambda a, b, c: ice.join(
             a.groupApply("a1", lambda g: g.agg(ice.count())),

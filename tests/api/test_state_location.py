@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -85,7 +86,7 @@ def objects(store: ObjectStoreServer) -> Iterator[tuple[str, bytes]]:
     link = http.client.HTTPConnection("127.0.0.1", store.port)
     link.request("GET", f"/{BUCKET}?list-type=2")
     for key in re.findall(r"<Key>([^<]+)</Key>", link.getresponse().read().decode()):
-        link.request("GET", f"/{BUCKET}/{key}")
+        link.request("GET", f"/{BUCKET}/{quote(key)}")
         yield key, link.getresponse().read()
     link.close()
 
@@ -151,6 +152,7 @@ def test_options_of_stores_need_a_store(spark: SparkSession, tmp_path: Path) -> 
 _KILLED = """
 import sys
 from pathlib import Path
+from urllib.parse import quote
 import icestream as ice
 from tests.api.test_state_location import query_over
 

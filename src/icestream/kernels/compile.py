@@ -77,6 +77,9 @@ def _compiled_once(made: Any) -> Any:
 def _locked(made: Any) -> Iterator[None]:
     """Hold the lock of a kernel, a file next to its machine code, if possible."""
     folder, name = made.stats.cache_path, made.py_func.__name__
+    if folder is None:
+        yield
+        return
     try:
         os.makedirs(folder, exist_ok=True)
         handle = os.open(os.path.join(folder, f"{name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)

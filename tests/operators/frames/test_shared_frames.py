@@ -69,6 +69,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let little data do what much data does: several blocks and chunks, snapshots often."""
     for module in (operator, tuples):
         monkeypatch.setattr(module, "BLOCK_BYTES", 1024)
+    monkeypatch.setattr(tuples, "MOST_BLOCK_BYTES", 1024)
     monkeypatch.setattr(groups, "IMAGE_CHUNK", 16)
     monkeypatch.setattr(resources, "LEAST_QUOTA", 16 * 1024)
     monkeypatch.setattr(snapshot_schedule, "AFTER", 2)

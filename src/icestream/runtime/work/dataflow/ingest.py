@@ -76,7 +76,8 @@ class DataflowIngest:
         routing: Routing,
         out: ExchangeWriter,
     ) -> int:
-        for text, change in zip(edge.texts[-len(edge.maps) :], edge.maps, strict=True):
+        texts = edge.texts[len(edge.texts) - len(edge.maps) :]
+        for text, change in zip(texts, edge.maps, strict=True):
             rows, changes = changes, changes.slice(0, 0)
             for made in mapped(text, rows, change):
                 if isinstance(made, BadRows):
