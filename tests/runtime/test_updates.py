@@ -470,7 +470,7 @@ def restarted_order(
     return found
 
 
-SEEDS = [pytest.param(n, marks=pytest.mark.slow) if n > 3 else n for n in range(100)]
+SEEDS = [pytest.param(n, marks=pytest.mark.slow) if n > 1 else n for n in range(100)]
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

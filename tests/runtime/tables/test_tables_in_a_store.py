@@ -111,6 +111,7 @@ ALL = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.sample(1)
 @ALL
 def test_crash_a_table_in_a_store(
     opened: Opening, object_store: ObjectStoreServer, tmp_path: Path
@@ -144,6 +145,7 @@ def test_crash_a_table_in_a_store(
     )
 
 
+@pytest.mark.sample(3)
 @ALL
 @pytest.mark.parametrize("fault", ["403", "drop"])
 def test_a_store_that_refuses_is_named_without_secrets(
