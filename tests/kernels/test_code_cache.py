@@ -41,6 +41,8 @@ def said(sources: Path, cache: Path, added: int) -> str:
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(sources), *sys.path]),
         "NUMBA_CACHE_DIR": str(cache),
+        # sources that change within a second have stale bytecode
+        "PYTHONDONTWRITEBYTECODE": "1",
         "NUMBA_DISABLE_JIT": "0",
     }
     command = [sys.executable, "-c", CALL]
