@@ -37,7 +37,8 @@ from icestream.runtime.exchange.parcels import ParcelReader
 from icestream.runtime.exchange.refused_rows import Quarantine
 from icestream.runtime.tables.layout import TableLayout
 from icestream.runtime.tables.writer import TableWriters
-from icestream.runtime.version import process_memory
+from icestream.runtime.version.process_memory import base as process_base
+from icestream.runtime.version.process_memory import measured as measured_process
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget, Refused, shortage
 from icestream.state.files import Files, LocalFiles
@@ -221,7 +222,7 @@ def run_all(tasks: Sequence[ShardTask]) -> list[ShardReport]:
     if not tasks:
         return []
     first, reports = tasks[0], list[ShardReport]()
-    process_memory.base()
+    process_base()
     requests = REQUESTS.total()
     past = VersionStore(first.files, first.root)
     attempt = new_attempt(first.epoch, packed=getattr(first.files, "packs", False))
@@ -238,7 +239,7 @@ def run_all(tasks: Sequence[ShardTask]) -> list[ShardReport]:
         raise
     reports[0].statistics["requests"] = REQUESTS.total() - requests
     held = sum(each.statistics["memory_bytes"] for each in reports)
-    reports[0].statistics["process"] = process_memory.measured(held)
+    reports[0].statistics["process"] = measured_process(held)
     return reports
 
 
