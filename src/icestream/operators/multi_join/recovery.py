@@ -43,7 +43,7 @@ from icestream.operators.multi_join.generations import (
 )
 from icestream.operators.multi_join.logged_rows import EPOCHS, LoggedRows
 from icestream.operators.multi_join.resident import Resident
-from icestream.operators.multi_join.spec import partitions_of
+from icestream.operators.multi_join.spec import JOINED, partitions_of
 from icestream.operators.protocol import PastVersion, Shard
 from icestream.state.log.format import MAX_PAYLOAD, Record, SegmentInfo, whole
 from icestream.state.log.reader import SegmentReader
@@ -66,7 +66,6 @@ class JoinRecovery:
     """Writes and reads the log of one join."""
 
     number: int
-    lifetime: str
     shard: Shard
     resident: Resident
     generations: Generations
@@ -90,7 +89,7 @@ class JoinRecovery:
         written = self._append(PARTITIONS, self.resident.facts)
         written += self._append(RECORDS, self.generations.records)
         written += self._append(CUTS, self.generations.cuts)
-        return written + self._append(SEGMENTS, self.generations.segments[:, None])
+        return written + self._append(SEGMENTS, self.generations.segments)
 
     @property
     def size(self) -> int:
@@ -116,7 +115,7 @@ class JoinRecovery:
                     self._recall(info)
         for past in since:
             for lifetime, info in past.segments:
-                if lifetime == self.lifetime:
+                if lifetime == JOINED:
                     self._know(info)
         return len(since), sum(info.bytes for past in since for _, info in past.segments)
 
@@ -215,7 +214,7 @@ class JoinRecovery:
         _within(last - first, self.resident.partitions)
         self.generations.load_records(records)
         self.generations.load_cuts(self._cuts(reader, CUTS, 2))
-        self.generations.load_segments(self._rows(reader, SEGMENTS, 1)[:, 0])
+        self.generations.load_segments(self._rows(reader, SEGMENTS, 2))
 
     def _recall(self, info: SegmentInfo) -> None:
         """Apply the events that a version logged."""
@@ -231,7 +230,6 @@ class JoinRecovery:
         """Add the records of a segment to the index, and their rows to the facts of partitions."""
         facts, ended = self.resident.facts, self._ended
         oldest = self.generations.first_cuts()
-        self.generations.add_segment(info.ordinal)
         with closing(self.shard.reader(info)) as reader:
             for record in reader.scan():
                 if record.operator != self.number:
@@ -250,6 +248,7 @@ class JoinRecovery:
                 later = new & (oldest[partitions] < epoch)
                 np.minimum.at(facts[:, k.FIRST], partitions[later], rows.le[later])
                 np.add.at(facts[:, k.MEMBERS], partitions[ended[partitions] < epoch], 1)
+        self.generations.add_segment(info.ordinal)
 
     def _rows_of(self, record: Record) -> LoggedRows:
         return LoggedRows.of(record, self.codecs, self.shard.log.folder)
