@@ -22,6 +22,7 @@ from icestream.plan.events.dataflow import Dataflow, source_column
 from icestream.plan.events.queries import compiled
 from icestream.plan.nodes.events import FromSource
 from icestream.plan.nodes.queries import SOURCE, TIME, Source
+from icestream.plan.nodes.spilling import Spilling
 from tests.fixtures.join_plans import forced
 from tests.fixtures.plans import INSTANT, open_query
 
@@ -198,7 +199,7 @@ def check_one(seed: int, folder: Path) -> None:
         how=how,
         within=(low, high),
         where=where,
-        onPressure="defer" if defer else "fetch",
+        onPressure=str(dice.choice(["auto", "defer"])) if defer else "fetch",
     )
     condition = f"ka = kb AND tb BETWEEN ta + {low} AND ta + {high}"
     condition += f" AND ({where})" if where else ""
@@ -316,6 +317,16 @@ def test_oracle_first_events_of_any_batches(seed: int, tmp_path: Path) -> None:
             expected[time, key] += 1
     assert payloads(table, ["ta", "ka"]) == expected
     assert set(payloads(table, COLUMNS["a"])) <= set(world.sql("SELECT * FROM a"))
+
+
+def test_a_join_that_chooses_defers_only_where_it_can() -> None:
+    world = World.random(0)
+    a, b = (world.stream(name).window(20 * MS) for name in "ab")
+    deferring = a.join(b, on=[("ka", "kb")], onPressure="auto", strategy="largest")
+    assert world.flow(deferring).spilling == Spilling(strategy="largest")
+    shortened = a.difference(b.select("tb", "kb AS ka", "vb"), on="ka")
+    fetching = shortened.join(b, on=[("ka", "kb")], onPressure="auto")
+    assert world.flow(fetching).spilling is None
 
 
 def test_a_payment_at_exactly_the_bound_is_kept(tmp_path: Path) -> None:

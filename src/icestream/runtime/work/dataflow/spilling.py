@@ -42,7 +42,7 @@ TURNS = 16
 #: what results count once partitions were spilled after them: keys that were productive move on
 AGING = 0.5
 #: part of a join's memory that the index of its rows on the log may take before turns are hurried
-INDEX_SHARE = 8
+INDEX_SHARE = 4
 
 
 @dataclass(frozen=True)
