@@ -11,10 +11,10 @@ Invariants:
 2. At most two chunks of tuples and a block are sorted at a time, even if more have the same time
    (`test_bounded_more_ties_than_a_chunk_holds`).
 
-Cost: a tuple is packed and written twice, and read once to be settled. An arrival block that the watermark has
-passed only in part is read again with the next watermark. A version that settles more than two
-chunks reads blocks that overlap in time once for each; a larger batch in random order is read as
-often as it has chunks in a block's time span.
+Cost: a tuple is packed and written twice, and read once to be settled. An arrival block that the
+watermark has passed only in part is read again with the next watermark. A version that settles more
+than two chunks reads blocks that overlap in time once for each; a larger batch in random order is
+read as often as it has chunks in a block's time span.
 """
 
 from __future__ import annotations
