@@ -3,7 +3,8 @@
 Idea: two streams arrive at a constant rate and are joined in a tenth of the memory that their rows
 would take: once within a window, where rows end, and once forever, with keys that move on. What was
 spilled must be cleaned up in turn while rows flow, what has ended must leave the log and its index,
-and the share of results that come at once must not fall.
+and the share of results that come at once must not fall. The windowed join also runs with each
+`onPressure`, in a quarter and a half of the memory and in enough, for its processor time.
 
 Limits: one process; times are those of the bench's rows.
 
@@ -12,7 +13,8 @@ References: `Bench` in `registry`.
 
 from __future__ import annotations
 
-from collections import Counter
+import time
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +46,10 @@ LEAST_BUDGET = 5 << 18
 
 WINDOWED, FOREVER = "windowed", "forever"
 LEAST_EARLY = 0.9
+#: processor time of `auto` for that of the better of the others
+MOST_TIME = 1.1
+#: parts of the memory that rows of a window would take, in which they are compared
+PARTS = (4, 2, 0.5)
 MOST_VERSIONS = 200
 #: bytes of the log for a byte of live rows, and bytes of the index for a byte of the log
 MOST_LOG = 3.0
@@ -64,14 +70,14 @@ class Scale:
 SCALES = {Size.SMALL: Scale(400, 1_500, 40), Size.FULL: Scale(5_000, 1_500, 100)}
 
 
-def flow_of(kind: str, scale: Scale) -> Dataflow:
+def flow_of(kind: str, scale: Scale, pressure: str = "defer") -> Dataflow:
     """Return the join of two streams."""
     a, b = (Events(FromSource(schema, source=n), {}) for n, schema in enumerate(SCHEMAS))
     if kind == WINDOWED:
         within = (scale.window - 1) * SECOND
-        made = a.join(b, on=[("ka", "kb")], within=within, onPressure="defer")
+        made = a.join(b, on=[("ka", "kb")], within=within, onPressure=pressure)
     else:
-        made = a.forever().join(b.forever(), on=[("ka", "kb")], onPressure="defer")
+        made = a.forever().join(b.forever(), on=[("ka", "kb")], onPressure=pressure)
     sources = (Source("a", 0), Source("b", 0))
     return compiled(((made._node, "append"),), {0: 0, 1: 1}, sources, SCHEMAS, TIME)
 
@@ -105,14 +111,17 @@ def run(kind: str, scale: Scale, folder: Path) -> dict[str, Any]:
     dice = np.random.default_rng(28)
     fifths: list[Counter[str]] = [Counter() for _ in range(5)]
     turns = Turns()
+    recent: deque[list[pa.RecordBatch]] = deque(maxlen=scale.window)
     for version in range(scale.versions):
-        (delivery,) = query.driver.batch(version, batch_of(flow, version, scale, dice))
+        (split,) = batch = batch_of(flow, version, scale, dice)
+        recent.append(split)
+        (delivery,) = query.driver.batch(version, batch)
         assert delivery.progress is not None
         facts = delivery.progress["icestream"]
         (join,) = facts["joins"]
         fifth = fifths[5 * version // scale.versions]
         fifth["early"] += join["earlyRows"]
-        fifth["late"] += join["lateRows"]
+        fifth["results"] += pairs_of(recent)
         fifth["log"] = max(fifth["log"], facts["logBytes"])
         fifth["index"] = max(fifth["index"], join["indexBytes"])
         turns.note(delivery.commit.decisions["joins"]["turnEnded"])
@@ -120,11 +129,47 @@ def run(kind: str, scale: Scale, folder: Path) -> dict[str, Any]:
     return {
         "budget": budget,
         "live_bytes": live * ROW_BYTES,
-        "early_share": [each["early"] / max(1, each["early"] + each["late"]) for each in fifths],
+        "early_share": [each["early"] / max(1, each["results"]) for each in fifths],
         "log_bytes": [each["log"] for each in fifths],
         "index_bytes": [each["index"] for each in fifths],
         "longest_round": turns.longest,
     }
+
+
+def pairs_of(recent: Sequence[Sequence[pa.RecordBatch]]) -> int:
+    """Return the number of pairs with a row of the last version; older rows have other keys."""
+    columns = [[split[number].column(2 + 2 * number) for split in recent] for number in range(2)]
+    keys = [[np.asarray(each) for each in side] for side in columns]
+    found = 0
+    for one, other in ((0, recent), (1, list(recent)[:-1])):
+        stored = np.sort(np.concatenate([[0], *keys[1 - one][: len(other)]]))
+        ends = [np.searchsorted(stored, keys[one][-1], side) for side in ("right", "left")]
+        found += int((ends[0] - ends[1]).sum())
+    return found
+
+
+def processor_times(scale: Scale, folder: Path) -> dict[str, dict[str, float]]:
+    """Return seconds of processor time of a windowed join, its last clean-up included."""
+    found: dict[str, dict[str, float]] = {}
+    for part in PARTS:
+        budget = max(LEAST_BUDGET, int(2 * scale.rows * scale.window * ROW_BYTES / part))
+        name = f"{budget / 2**20:.1f} MB"
+        for pressure in ("fetch", "defer", "auto"):
+            flow = flow_of(WINDOWED, scale, pressure)
+            root = folder / pressure / str(part)
+            settings = Settings(root=f"{root}/c", local=f"{root}/l", budget=budget, shards=1)
+            query, dice = LocalQuery(flow, settings), np.random.default_rng(28)
+            seconds = 0.0
+            for version in range(2 * scale.window):
+                batch = batch_of(flow, version, scale, dice)
+                seconds -= time.process_time()
+                query.driver.batch(version, batch)
+                seconds += time.process_time()
+            seconds -= time.process_time()
+            query.clean_up()
+            found.setdefault(name, {})[pressure] = seconds + time.process_time()
+            query.close()
+    return found
 
 
 class Turns:
@@ -149,18 +194,25 @@ class Turns:
 def measure(size: Size, progress: ProgressLog) -> Measurement:
     """Run both joins."""
     scale, work = SCALES[size], scratch(workspace(), "join_life")
-    progress.plan(2)
-    figures = {}
+    progress.plan(3)
+    figures: dict[str, Any] = {}
     for kind in (WINDOWED, FOREVER):
         progress.step(kind)
         figures[kind] = run(kind, scale, work / kind)
+    progress.step("processor times")
+    figures["seconds"] = processor_times(scale, work / "seconds")
     return Measurement(figures, judge(figures))
 
 
 def judge(figures: Figures) -> tuple[Bar, ...]:
     """Compare the figures with the claims."""
     bars: list[Bar] = []
+    for name, seconds in figures.get("seconds", {}).items():
+        best = min(seconds["fetch"], seconds["defer"])
+        bars.append(Bar.at_most(f"{name}: auto to the best", MOST_TIME, seconds["auto"] / best))
     for kind, each in figures.items():
+        if kind == "seconds":
+            continue
         second, last = each["early_share"][1], each["early_share"][4]
         log, index = each["log_bytes"][4], each["index_bytes"][4]
         bars += [
@@ -180,7 +232,8 @@ def plot(figures: Figures, target: Path) -> None:
     axes = drawing.subplots(1, 3)
     names = ("early_share", "log_bytes", "index_bytes")
     for axis, name in zip(axes, names, strict=True):
-        for kind, each in figures.items():
+        for kind in (WINDOWED, FOREVER):
+            each = figures[kind]
             axis.plot(range(1, 6), each[name], marker="o", label=kind)
         axis.set(xlabel="fifth of the run", title=name.replace("_", " "), ylim=(0, None))
     axes[0].legend(fontsize=8)
