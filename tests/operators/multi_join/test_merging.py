@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from icestream.core.times import INFINITY
+from icestream.operators.multi_join import merging
 from icestream.operators.multi_join.spec import MultiJoinSpec
 from tests.fixtures.multi_join_space import JoinSpace, sent
+from tests.oracles.lifetimes import Bag
+from tests.oracles.multi_join import events_of, joined
 
 NUMBERS = pa.schema([("n", pa.int64())])
 SPEC = MultiJoinSpec(0, (NUMBERS, NUMBERS), ((0, "n", "n0"), (1, "n", "n1")), 8)
@@ -36,6 +41,42 @@ def test_bounded_lasting_rows_keep_no_others_on_the_log(tmp_path: Path) -> None:
     live = ROW_BYTES * (versions + 4 * short)
     logged = ROW_BYTES * versions * short
     assert max(found[60:]) < 20 * ROW_BYTES * short + 3 * live < logged / 2
+
+
+@pytest.mark.parametrize("few", [1, 3])
+def test_oracle_generations_of_merged_segments(
+    few: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Epochs on the log are out of order where some segments are merged and others are not."""
+    monkeypatch.setattr(merging, "FEW", few)
+    space = JoinSpace(str(tmp_path), SPEC, quota=1 << 21)
+    rng = np.random.default_rng(few)
+    made: Bag = Counter()
+    came: list[Bag] = [Counter(), Counter()]
+    for version in range(40):
+        space.snapshot = bool(rng.random() < 0.3)
+        with space.version(10 * version) as join:
+            for port in range(2):
+                # large segments are not merged with small ones
+                count = int(rng.choice([4, 100]))
+                ends = rng.choice([10 * version + 60, INFINITY], count).tolist()
+                keys = rng.integers(0, 200, count).tolist()
+                rows = [
+                    (key, 10 * version, end, (1000 * version + n,))
+                    for n, (key, end) in enumerate(zip(keys, ends, strict=True))
+                ]
+                changes = sent(NUMBERS, rows)
+                came[port] += events_of([changes])
+                made += events_of(join.on_changes(port, changes))
+            if rng.random() < 0.5:
+                join.spill(np.flatnonzero(rng.random(8) < 0.6))
+            if rng.random() < 0.1:
+                made += events_of(join.clean_up(rng.integers(0, 8, 3)))
+        if rng.random() < 0.2:
+            space.lose_arena()
+    with space.version() as join:
+        made += events_of(join.clean_up(last=True))
+    assert made == joined(SPEC, came, None)
 
 
 def test_bounded_the_index_of_tiny_batches(tmp_path: Path) -> None:
