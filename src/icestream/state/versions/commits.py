@@ -15,7 +15,9 @@ Invariants:
    (`icestream.state.versions.ownership`).
 4. A segment is live from the version that adds it until its lifetime class lets it go: panes when
    their expiry is at or below the horizon, bases when a newer snapshot of their shard exists
-   (`test_parity_live_segments_beside_a_plain_recount`).
+   (`test_parity_live_segments_beside_a_plain_recount`). Shards that took over the key groups of
+   others list their segments too; the file exists while one of them does
+   (`test_a_shared_segment_goes_with_its_last_shard`).
 
 References: `docs/formats/commits.md`.
 """
@@ -126,8 +128,9 @@ class Commit:
     #: arena released by each shard
     arenas: tuple[str, ...] = ()
     added: tuple[LiveSegment, ...] = ()
-    #: ordinals of segments that are no longer live although their expiry has not passed
-    released: tuple[int, ...] = ()
+    #: (shard, ordinal) of segments that a shard needs no more although their expiry has not
+    #: passed; commits of earlier releases have `NO_SHARD` for all shards
+    released: tuple[tuple[int, int], ...] = ()
     #: result files by shard, and files of late events
     results: tuple[SegmentInfo, ...] = ()
     late: tuple[SegmentInfo, ...] = ()
@@ -179,8 +182,9 @@ class Commit:
         plain = {key: item for key, item in value.items() if key not in _FILE_LISTS}
         for name, item in plain.items():
             _CHECKS[name](item)
-        for name in ("seen", "routes", "arenas", "bases", "released"):
+        for name in ("seen", "routes", "arenas", "bases"):
             plain[name] = tuple(plain[name])
+        plain["released"] = tuple(map(_released, plain["released"]))
         live = value["live"]
         for segment in (*value["added"], *(live or ())):
             whole(segment["shard"], NO_SHARD, len(plain["bases"]) - 1)
@@ -195,6 +199,12 @@ class Commit:
 
 
 _FILE_LISTS = ("added", "results", "late", "tables", "live")
+
+
+def _released(item: Any) -> tuple[int, int]:
+    """Return shard and ordinal of a released segment; ValueError if it is neither."""
+    shard, ordinal = (NO_SHARD, item) if isinstance(item, int) else item
+    return whole(shard, NO_SHARD), whole(ordinal, 0)
 
 
 def _each(check: Callable[[Any], object]) -> Callable[[Any], object]:
@@ -213,7 +223,7 @@ _CHECKS: Mapping[str, Callable[[Any], object]] = {
     "seen": _each(lambda item: item is None or whole(item)),
     "routes": _each(lambda item: whole(item, 0)),
     "arenas": _each(text),
-    "released": _each(lambda item: whole(item, 0)),
+    "released": _each(lambda item: _released(item)),
     "bases": _each(lambda item: whole(item, 0)),
     "horizon": whole,
     "next_ordinal": lambda item: whole(item, 0),
@@ -225,10 +235,12 @@ _CHECKS: Mapping[str, Callable[[Any], object]] = {
 
 def survivors(live: Iterable[LiveSegment], commit: Commit) -> tuple[LiveSegment, ...]:
     """Return the segments that are live at a commit, given those live before it."""
+    released = frozenset(commit.released)
     return tuple(
         segment
         for segment in (*live, *commit.added)
-        if segment.info.ordinal not in commit.released
+        if (segment.shard, segment.info.ordinal) not in released
+        and (NO_SHARD, segment.info.ordinal) not in released
         and (
             segment.version >= commit.bases[segment.shard]
             if is_base(segment.lifetime)
