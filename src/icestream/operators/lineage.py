@@ -48,20 +48,35 @@ class ShardLineage:
         found = {each.info.ordinal: each for each in live if each.shard in owners}
         return [found[ordinal] for ordinal in sorted(found)]
 
-    def past(self, commit: Commit) -> PastVersion:
-        """Return what a version wrote for these key groups."""
-        owners = self.shards(commit.routes)
+    def history(
+        self, commits: Iterable[Commit], live: Iterable[LiveSegment]
+    ) -> list[PastVersion]:
+        """Return what versions wrote for these key groups, given its live segments."""
+        shares = any(each.shared for each in live)
+        return [self._past(each, shares=shares) for each in commits]
+
+    def _ids(self, groups: range, routes: Sequence[int]) -> IdRange:
+        return IdRange.of_key_groups(groups.start, groups.stop, len(routes))
+
+    def _past(self, commit: Commit, *, shares: bool) -> PastVersion:
+        owners, routes = self.shards(commit.routes), commit.routes
         segments = [
             (each.lifetime, each.info)
             for owner in owners
             for each in commit.added
             if each.shard == owner
         ]
-        watermark, keeps = commit.watermark_of(owners[0]), None
-        if len(owners) > 1 or ShardLineage.of(commit.routes, owners[0]) != self:
-            groups = self.groups
-            keeps = IdRange.of_key_groups(groups.start, groups.stop, len(commit.routes))
-        return PastVersion(commit.version, watermark, segments, commit.flushed, keeps)
+        before = [ShardLineage.of(routes, owner).groups for owner in owners]
+        parents: list[IdRange] = []
+        if before != [self.groups]:
+            first, end = self.groups.start, self.groups.stop
+            parts = [range(max(first, each.start), min(end, each.stop)) for each in before]
+            parents = [self._ids(each, routes) for each in parts]
+        keeps = self._ids(self.groups, routes) if shares or parents else None
+        watermark = commit.watermark_of(owners[0])
+        return PastVersion(
+            commit.version, watermark, segments, commit.flushed, keeps, tuple(parents)
+        )
 
 
 def shards_of(routes: Sequence[int]) -> int:

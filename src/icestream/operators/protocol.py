@@ -113,9 +113,11 @@ class PastVersion:
     segments: Sequence[tuple[str, SegmentInfo]]
     #: the latest event, if the version closed every window that has one
     flushed: Micros | None = None
-    #: the ids that the shard has of those of its parents: the version has their snapshots, parent
-    #: by parent, in the order of their ids. None if the version is the shard's own
+    #: the ids of the shard, if some of its segments have groups of others, too
     keeps: IdRange | None = None
+    #: the part of these ids that each parent had, if other shards wrote the version; its segments
+    #: are in the order of parents, which all took a snapshot
+    parents: tuple[IdRange, ...] = ()
 
 
 #: rows of one view, by its number; changes for edge e of a dataflow have the view number -1 - e;

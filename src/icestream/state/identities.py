@@ -30,9 +30,7 @@ class IdRange:
         return inside
 
     def clip(self, first: Ids, last: Ids) -> tuple[Ids, Ids, Mask]:
-        """Return the parts of many ranges, both ends included, that are in it, and which have one.
-
-        """
+        """Return the parts of ranges, given by both ends, that are in it, and which have one."""
         low, high = np.uint64(self.low), np.uint64(self.high - 1)
         return np.maximum(first, low), np.minimum(last, high), (first <= high) & (last >= low)
 

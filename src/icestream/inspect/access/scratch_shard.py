@@ -211,7 +211,7 @@ def restorable(
             space.learn(each.info for each in live if not is_base(each.lifetime))
             first = max(1, commit.bases[shard])
             past = [each for each in checkpoint.history(commit) if each.version >= first]
-            yield space, list(map(lineage.past, past))
+            yield space, lineage.history(past, live)
             space.close()
         except Refused as refused:
             raise shortage(budget, refused) from refused

@@ -43,7 +43,8 @@ def resharded(
     found: dict[tuple[int, int], LiveSegment] = {}
     for segment in live:
         for heir in (NO_SHARD,) if segment.shard == NO_SHARD else heirs[segment.shard]:
-            found.setdefault((heir, segment.info.ordinal), replace(segment, shard=heir))
+            shared = replace(segment, shard=heir, shared=heir != NO_SHARD)
+            found.setdefault((heir, segment.info.ordinal), shared)
     parents = [ShardLineage.of(routes, shard).shards(last.routes) for shard in range(shards)]
     commit = replace(
         last,

@@ -221,12 +221,13 @@ class ShardTask:
         """Restore the state of the previous version into an empty arena."""
         last = past.load(self.version - 1)
         lineage = self.lineage or ShardLineage.of(last.routes, self.shard)
-        space.learn(lineage.segments(past.live(last.version), last.routes))
+        live = lineage.segments(past.live(last.version), last.routes)
+        space.learn(live)
         with validated(past.path(last.version)):
             # parents have snapshots of the same version
             first = max(1, last.bases[lineage.shards(last.routes)[0]])
-            history = range(first, self.version)
-            operator.restore([lineage.past(past.load(version)) for version in history])
+            commits = map(past.load, range(first, self.version))
+            operator.restore(lineage.history(commits, live))
 
 
 def run_all(tasks: Sequence[ShardTask]) -> list[ShardReport]:

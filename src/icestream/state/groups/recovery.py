@@ -137,7 +137,8 @@ class StoreRecovery:
         count = sum(
             int(each.directory["rows"][self._chosen(each, ENTRIES)].sum()) for each in snapshots
         )
-        kept = _Kept(keeps, (rows for each in snapshots for rows in self._rows(each, ENTRIES, width)))
+        blocks = (rows for each in snapshots for rows in self._rows(each, ENTRIES, width))
+        kept = _Kept(keeps, blocks)
         if count > store.directory.most // 2:
             store.index.fill(_in_order(kept), count)
         else:

@@ -84,6 +84,8 @@ class LiveSegment:
     info: SegmentInfo
     #: the earliest time of the events in it, if it has events
     begins: int | None = None
+    #: whether another shard wrote it, so that it may have groups that this one does not
+    shared: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object."""
@@ -93,6 +95,7 @@ class LiveSegment:
             "lifetime": self.lifetime,
             "info": self.info.to_json(),
             "begins": self.begins,
+            **({"shared": True} if self.shared else {}),
         }
 
     @classmethod
@@ -105,6 +108,7 @@ class LiveSegment:
             text(value["lifetime"]),
             SegmentInfo.from_json(value["info"]),
             None if begins is None else whole(begins),
+            value.get("shared") is True,
         )
 
 
@@ -223,7 +227,7 @@ _CHECKS: Mapping[str, Callable[[Any], object]] = {
     "seen": _each(lambda item: item is None or whole(item)),
     "routes": _each(lambda item: whole(item, 0)),
     "arenas": _each(text),
-    "released": _each(lambda item: _released(item)),
+    "released": _each(_released),
     "bases": _each(lambda item: whole(item, 0)),
     "horizon": whole,
     "next_ordinal": lambda item: whole(item, 0),
