@@ -49,6 +49,15 @@ class KeptKeys:
         pairs = zip(arrays, self._kept, strict=True)
         return np.concatenate([array[: len(kept)][kept] for array, kept in pairs])
 
+    @property
+    def kept(self) -> list[Mask]:
+        """Return which keys of each parent are kept."""
+        return self._kept
+
+    def shares(self) -> list[float]:
+        """Return which share of each parent's keys is kept."""
+        return [float(each.mean()) if len(each) else 0.0 for each in self._kept]
+
     def members(self, parent: int, keys: Ints) -> Mask:
         """Return which rows of a parent belong to a key, given the numbers that these had."""
         found: Mask = self._kept[parent][keys]
