@@ -430,12 +430,12 @@ class FrameOperator:
                 assert rings is not None
                 rings.load(record.group, record.payload)
 
-    def _load_facts(self, reader: SegmentReader) -> Iterator[tuple[str, memoryview]]:
+    def _load_facts(self, reader: SegmentReader) -> Iterator[tuple[str, Blocks]]:
         """Yield the directories of blocks of a snapshot; move to its position."""
         names = {synopsis: name for name, synopsis in BLOCKS.items()}
         for record in reader.scan():
             if record.synopsis in names:
-                yield names[record.synopsis], record.payload
+                yield names[record.synopsis], np.frombuffer(record.payload, dtype=BLOCK)
             elif record.synopsis == POSITION:
                 facts = json.loads(bytes(record.payload))
                 self._position.clear()
@@ -448,8 +448,8 @@ class FrameOperator:
         blocks: dict[str, list[Blocks]] = {ARRIVALS: [], SETTLED: []}
         positions, passed = [], list[int]()
         for reader in snapshots:
-            for name, part in self._load_facts(reader):
-                blocks[name].append(np.frombuffer(part, dtype=BLOCK))
+            for name, listed in self._load_facts(reader):
+                blocks[name].append(listed)
             positions.append(copy.deepcopy(self._position))
             passed += self._tuples.books["passed"]
         frames = self._position["frames"]
@@ -460,9 +460,9 @@ class FrameOperator:
             position.update(due=dues[0] if dues else None, flips=flips, rings=0)
         self._position["arrived"] = max(each["arrived"] for each in positions)
         if len(snapshots) == 1:
-            for name, parts in blocks.items():
-                for part in parts:
-                    self._tuples.load(name, memoryview(part.tobytes()))
+            for name, listed in blocks.items():
+                for each in listed:
+                    self._tuples.load(name, each)
         else:
             self._tuples.books.update(dropped=0, passed=passed)
             none = np.empty(0, dtype=BLOCK)
@@ -470,8 +470,8 @@ class FrameOperator:
             self._settle(self._position["watermark"], [each["due"] for each in frames])
             # what was written again is known to no later version but by a snapshot
             self._schedule.demand()
-        parts = (self._taken_over(reader, keeps) for reader in snapshots)
-        self._partitions.import_image(chain.from_iterable(parts), keeps)
+        rows = (self._taken_over(reader, keeps) for reader in snapshots)
+        self._partitions.import_image(chain.from_iterable(rows), keeps)
 
     def _taken_over(
         self, reader: SegmentReader, keeps: IdRange

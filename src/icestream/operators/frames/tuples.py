@@ -344,10 +344,10 @@ class TupleLog:
             for at in range(0, len(blocks), 1024):
                 yield name, blocks[at : at + 1024].tobytes()
 
-    def load(self, name: str, image: memoryview) -> None:
+    def load(self, name: str, blocks: Blocks) -> None:
         """Load a piece of a directory."""
         table = self._arrivals if name == ARRIVALS else self._settled
-        table.append(np.frombuffer(image, dtype=BLOCK))
+        table.append(blocks)
 
     def replay(self, past: PastVersion) -> int:
         """Add the blocks that a past version wrote; return the bytes of its arrivals."""

@@ -226,10 +226,9 @@ class JoinRecovery:
             self.resident.facts[low : high + 1] = facts[low : high + 1]
             records = self._rows(reader, RECORDS, RECORD)
             ends = (records[:, at].view(np.uint64) for at in (FIRST_ID_HIGH, LAST_ID_HIGH))
-            first, last, inside = part.clip(*ends)
-            records[:, FIRST_ID_HIGH], records[:, LAST_ID_HIGH] = (
-                each.view(np.int64) for each in (first, last)
-            )
+            *clipped, inside = part.clip(*ends)
+            for at, each in zip((FIRST_ID_HIGH, LAST_ID_HIGH), clipped, strict=True):
+                records[:, at] = each.view(np.int64)
             found.append(records[inside])
             some = self._cuts(reader, CUTS, 2)
             cuts.append(some[(some[:, 0] >= low) & (some[:, 0] <= high)])
