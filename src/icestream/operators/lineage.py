@@ -48,9 +48,7 @@ class ShardLineage:
         found = {each.info.ordinal: each for each in live if each.shard in owners}
         return [found[ordinal] for ordinal in sorted(found)]
 
-    def history(
-        self, commits: Iterable[Commit], live: Iterable[LiveSegment]
-    ) -> list[PastVersion]:
+    def history(self, commits: Iterable[Commit], live: Iterable[LiveSegment]) -> list[PastVersion]:
         """Return what versions wrote for these key groups, given its live segments."""
         shares = any(each.shared for each in live)
         return [self._past(each, shares=shares) for each in commits]

@@ -165,10 +165,7 @@ def test_crash_around_a_change_of_shards(tmp_path: Path, kind: str, late: bool) 
             # at 4 and 9 snapshots are taken, at 5 and 10 others go on from them
             run.query.rescale(1, shards=7 if batch == 4 else 3)
         if batch in (4, 5, 10):
-            with (
-                mock.patch.object(VersionStore, "create", failing),
-                pytest.raises(OSError, match="power"),
-            ):
+            with crash, pytest.raises(OSError, match="power"):
                 run.feed(batch)
             run.restart()
             run.query.rescale(1, shards=7 if batch < 9 else 3)

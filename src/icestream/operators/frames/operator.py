@@ -398,9 +398,7 @@ class FrameOperator:
                 for lifetime, info in past.segments
                 if lifetime == BASE
             ]
-            snapshots = [
-                each for each in opened if (each.directory["synopsis"] == POSITION).any()
-            ]
+            snapshots = [each for each in opened if (each.directory["synopsis"] == POSITION).any()]
             if not snapshots:
                 return False
             stack.enter_context(self._open_rings())

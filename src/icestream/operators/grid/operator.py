@@ -392,9 +392,7 @@ class WindowOperator:
                 for lifetime, info in past.segments
                 if lifetime == BASE
             ]
-            snapshots = [
-                each for each in opened if (each.directory["synopsis"] == POSITION).any()
-            ]
+            snapshots = [each for each in opened if (each.directory["synopsis"] == POSITION).any()]
             if not snapshots:
                 return False
             listed = [slices for each in snapshots for slices in self._load_facts(each)]

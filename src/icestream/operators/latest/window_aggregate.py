@@ -104,9 +104,7 @@ class MarkedAggregate:
             )
             mine = before[: len(kept)][kept]
             is_open = mine != NOWHERE
-            tables.append(
-                reshaped(state["open.table"][mine[is_open]], own, layout, ENTRY_FIELDS)
-            )
+            tables.append(reshaped(state["open.table"][mine[is_open]], own, layout, ENTRY_FIELDS))
             slots.append(np.where(is_open, used - 1 + np.cumsum(is_open), NOWHERE))
             ends.append(until[: len(kept)][kept])
             used += int(np.count_nonzero(is_open))

@@ -28,7 +28,7 @@ from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.object_aggregates.functions import result_type
 
 #: default number of key groups of a checkpoint
-KEY_GROUPS = 256
+KEY_GROUPS = 4096
 
 #: names of the first columns of every batch
 TIME = "time"

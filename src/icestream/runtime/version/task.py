@@ -455,5 +455,3 @@ class ShardSpace:
 
     def _path(self, name: str) -> str:
         return f"{self._task.root}/{SEGMENTS}/{name}"
-
-

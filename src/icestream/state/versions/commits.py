@@ -29,6 +29,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
+from itertools import groupby
 from typing import Any
 
 from icestream.core.errors import CheckpointError, DamageError
@@ -59,6 +60,8 @@ EVENTS = "events"
 NO_SHARD = -1
 #: the decision that marks a commit which only replaces state by hand
 REWRITTEN = "rewritten"
+#: key groups that any commit may claim to route
+MOST_KEY_GROUPS = 1 << 20
 #: a commit lists all live segments at least every this many versions
 MANIFEST_EVERY = 64
 
@@ -173,6 +176,7 @@ class Commit:
         """Return a JSON object."""
         names = (each.name for each in fields(self) if each.name not in _FILE_LISTS)
         plain = {name: getattr(self, name) for name in names}
+        plain["routes"] = [[shard, len(list(run))] for shard, run in groupby(self.routes)]
         plain["added"] = [segment.to_json() for segment in self.added]
         plain["results"] = [info.to_json() for info in self.results]
         plain["late"] = [info.to_json() for info in self.late]
@@ -186,8 +190,9 @@ class Commit:
         plain = {key: item for key, item in value.items() if key not in _FILE_LISTS}
         for name, item in plain.items():
             _CHECKS[name](item)
-        for name in ("seen", "routes", "arenas", "bases"):
+        for name in ("seen", "arenas", "bases"):
             plain[name] = tuple(plain[name])
+        plain["routes"] = tuple(route for item in plain["routes"] for route in _routes(item))
         plain["released"] = tuple(map(_released, plain["released"]))
         live = value["live"]
         for segment in (*value["added"], *(live or ())):
@@ -203,6 +208,12 @@ class Commit:
 
 
 _FILE_LISTS = ("added", "results", "late", "tables", "live")
+
+
+def _routes(item: Any) -> list[int]:
+    """Return the shard of some key groups, stored as shard and number, or as one shard each."""
+    shard, count = (item, 1) if isinstance(item, int) else item
+    return [whole(shard, 0)] * whole(count, 1, MOST_KEY_GROUPS)
 
 
 def _released(item: Any) -> tuple[int, int]:
@@ -225,7 +236,7 @@ _CHECKS: Mapping[str, Callable[[Any], object]] = {
     "batch": lambda item: item is None or whole(item, 0),
     "watermark": whole,
     "seen": _each(lambda item: item is None or whole(item)),
-    "routes": _each(lambda item: whole(item, 0)),
+    "routes": _each(_routes),
     "arenas": _each(text),
     "released": _each(_released),
     "bases": _each(lambda item: whole(item, 0)),
