@@ -9,8 +9,7 @@ import pytest
 
 from icestream.core.errors import DefinitionError
 from icestream.sql.statements.aggregates import NAMES, SIGNATURES
-from icestream.sql.statements.names import NameScope
-from tests.fixtures.cql_statements import describe
+from tests.fixtures.cql_statements import NameScope, describe
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "guide" / "cql.md").read_text()
 SCOPE = NameScope(

@@ -32,12 +32,12 @@ from icestream.operators.object_aggregates.user_aggregates import UserAggregate
 from icestream.plan.events.features import with_features
 from icestream.sql.lowering import flowing, staged
 from icestream.sql.lowering.flowing import Flowing, temporary
-from icestream.sql.lowering.grid import on_a_grid
+from icestream.sql.lowering.grid import built
 from icestream.sql.lowering.staged import Staged, Static, located
 from icestream.sql.relations.conditions import all_of, join_conditions
+from icestream.sql.relations.definitions import NamedRelation
 from icestream.sql.relations.names import reference
-from icestream.sql.relations.read import NamedRelation
-from icestream.sql.relations.rules import simplified
+from icestream.sql.relations.rules import sets_expanded, simplified
 from icestream.sql.relations.times import (
     TimeBounds,
     origin,
@@ -49,16 +49,20 @@ from icestream.sql.relations.tree import (
     Filter,
     Grouped,
     Join,
+    Lasting,
     Over,
     OverCall,
     Project,
     Relation,
     Scan,
+    Streamed,
+    TimeWindow,
     Top,
     UnionAll,
     WindowTable,
     bare,
 )
+from icestream.sql.relations.window_query import WindowQuery, window_query
 from icestream.sql.statements.aggregates import AggregateCall
 from icestream.sql.statements.dialect import Cql, written
 from icestream.sql.statements.tokens import Text
@@ -76,9 +80,11 @@ def lowered(
     """Return the query that computes a statement: windows, events, or a frame of Spark."""
     relation = simplified(query.relation)
     lowering = Lowering(text, sources, own)
-    result = on_a_grid(relation, query, text, own, lowering.windowed_rows)
-    if result is not None:
-        return result
+    windows = window_query(relation, query)
+    if windows is not None:
+        stream = lowering.stream_of(windows)
+        if stream is not None:
+            return built(windows, stream, text, own)
     rows = lowering.rows(relation)
     names = {column: name for name, column in query.names}
     if isinstance(rows, Static):
@@ -122,10 +128,14 @@ class Lowering:
         }
         return self._projected(rows, items)
 
-    def windowed_rows(self, table: WindowTable) -> Staged | None:
-        """Return the rows that a window is about, if they stay in Spark."""
+    def stream_of(self, query: WindowQuery) -> Stream | None:
+        """Return the stream that windows are about, if its rows stay in Spark."""
+        table = query.table
+        if query.stream is not None and table.time == time_of(table.input):
+            source = self._sources[query.stream]
+            return source if isinstance(source, Stream) else None
         rows = self.rows(table.input)
-        return timed(table, rows, self._text) if isinstance(rows, Staged) else None
+        return timed(table, rows, self._text).stream if isinstance(rows, Staged) else None
 
     def _lowered(self, relation: Relation) -> Rows:  # noqa: PLR0911 - one for each kind
         match relation:
@@ -150,6 +160,10 @@ class Lowering:
                 return self._union(relation)
             case Over():
                 return self._over(relation)
+            case Lasting():
+                return self._lasting(relation)
+            case Streamed():
+                return self._streamed(relation)
         msg = f"unknown relation {type(relation).__name__}"
         raise AssertionError(msg)
 
@@ -181,10 +195,11 @@ class Lowering:
 
     def _windowed(self, table: WindowTable) -> Rows:
         rows = self.rows(table.input)
-        if table.window.kind == "session":
+        if not table.on_a_grid:
+            kind = "sessions" if isinstance(table.window, TimeWindow) else "windows that move"
             raise self._text.error(
                 table.place,
-                "sessions are supported in statements over one stream that only aggregate them: "
+                f"{kind} are supported in statements over one stream that only aggregate them: "
                 "write the rows of this query to a table and read it as a stream",
             )
         if not isinstance(rows, Staged):
@@ -266,6 +281,8 @@ class Lowering:
     # -- groups ----------------------------------------------------------------------------
 
     def _grouped(self, grouped: Grouped) -> Rows:
+        if grouped.sets is not None:
+            grouped = sets_expanded(grouped)
         rows = self._streaming(self.rows(grouped.input))
         items = dict(grouped.keys)
         calls: dict[str, AggregateCall] = {}
@@ -367,6 +384,19 @@ class Lowering:
             node = with_features(events._node, made)
         chosen = replace(events, _node=node).select(*over.columns)
         return Flowing(chosen, points=True)
+
+    def _lasting(self, lasting: Lasting) -> Rows:
+        flow = self._flowing(self.rows(lasting.input))
+        length = lasting.length
+        events = flow.events.alterLifetime(length) if length else flow.events.point()
+        return Flowing(events, points=False)
+
+    def _streamed(self, streamed: Streamed) -> Rows:
+        flow = self._flowing(self.rows(streamed.input))
+        now = flow.forever.events if flow.points else flow.events
+        before = now.shift(1)
+        sides = (now, before) if streamed.kind == "inserted" else (before, now)
+        return Flowing(sides[0].difference(sides[1]), points=True)
 
     def _union(self, union: UnionAll) -> Rows:
         parts = []

@@ -27,7 +27,6 @@ from sqlglot import exp
 
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
-from icestream.sql.relations.conditions import join_conditions
 from icestream.sql.relations.tree import (
     Filter,
     Grouped,
@@ -37,6 +36,7 @@ from icestream.sql.relations.tree import (
     Relation,
     Scan,
     Top,
+    UnionAll,
     WindowTable,
     reads_only,
 )
@@ -49,7 +49,7 @@ def time_of(relation: Relation) -> str | None:
         case Scan():
             return relation.time if relation.time in relation.columns else None
         case WindowTable():
-            return None if relation.window.kind == "session" else relation.end
+            return relation.end if relation.on_a_grid else None
         case Filter() | Over():
             return time_of(relation.input)
         case Project() | Grouped():
@@ -61,6 +61,10 @@ def time_of(relation: Relation) -> str | None:
             return inner if any(_is_column(each, inner) for each in relation.partition) else None
         case Join():
             return _time_of_join(relation)
+        case UnionAll():
+            times = [time_of(each) for each in relation.parts]
+            at = {part.columns.index(t) for part, t in zip(relation.parts, times, strict=True) if t}
+            return relation.names[at.pop()] if None not in times and len(at) == 1 else None
     return None
 
 
@@ -220,6 +224,3 @@ def unexpressed(join: Join, bounds: TimeBounds | None) -> Join:
         return join
     rest = tuple(each for each in join.on if not any(each is other for other in bounds.expressed))
     return replace(join, on=rest)
-
-
-__all__ = ["TimeBounds", "join_conditions", "origin", "time_bounds", "time_of", "unexpressed"]
