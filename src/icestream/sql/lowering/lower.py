@@ -34,6 +34,7 @@ from icestream.sql.lowering import flowing, staged
 from icestream.sql.lowering.flowing import Flowing, temporary
 from icestream.sql.lowering.grid import built
 from icestream.sql.lowering.staged import Staged, Static, located
+from icestream.sql.relations.changing_frames import needs_later_rows, over_changing
 from icestream.sql.relations.conditions import all_of, join_conditions
 from icestream.sql.relations.definitions import NamedRelation
 from icestream.sql.relations.names import reference
@@ -360,6 +361,10 @@ class Lowering:
     def _over(self, over: Over) -> Rows:
         rows, time = self._streaming(self.rows(over.input)), time_of(over.input)
         flow = self._flowing(rows)
+        if not flow.points or needs_later_rows(over):
+            # the rule for such frames could not be applied
+            with located(self._text, next(iter(over.calls.values())).call.place):
+                over_changing(over)
         added: dict[str, exp.Expr] = {}
         made = []
         for name, each in over.calls.items():

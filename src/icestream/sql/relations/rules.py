@@ -4,7 +4,7 @@ Idea: `conditions_pushed` moves every condition to the lowest relation that has 
 conditions over both sides of an inner join become the join's, and a condition on the rank of rows
 becomes the count of a top. `projections_merged` removes projections under aggregates and
 projections. `columns_pruned` removes columns that nothing reads, so that joins store no more than
-they need. `tables_joined_first` moves joins with static tables to the stream they belong to, where
+they need. `changing_frames_grouped` makes groups of frames. `tables_joined_first` moves joins with static tables to the stream they belong to, where
 Spark can do them.
 
 Invariants:
@@ -20,9 +20,11 @@ from dataclasses import replace
 
 from sqlglot import exp
 
+from icestream.core.errors import DefinitionError
+from icestream.sql.relations.changing_frames import needs_later_rows, over_changing
 from icestream.sql.relations.conditions import join_conditions, split
 from icestream.sql.relations.names import reference
-from icestream.sql.relations.times import time_of
+from icestream.sql.relations.times import is_changing, time_of
 from icestream.sql.relations.tree import (
     Conditions,
     Filter,
@@ -46,7 +48,7 @@ from icestream.sql.relations.tree import (
 
 def simplified(relation: Relation) -> Relation:
     """Apply all rules."""
-    relation = conditions_pushed(relation)
+    relation = changing_frames_grouped(conditions_pushed(relation))
     relation = tables_joined_first(relation)
     relation = projections_merged(relation)
     return columns_pruned(relation, frozenset(relation.columns))
@@ -176,6 +178,20 @@ def rank_limit(condition: exp.Expr, rank: str) -> int | None:
     if kind is exp.LTE or (kind is exp.EQ and count == 1):
         return count
     return count - 1 if kind is exp.LT else None
+
+
+# -- frames of rows that change ------------------------------------------------------------
+
+
+def changing_frames_grouped(relation: Relation) -> Relation:
+    """Turn functions over frames of rows that may change into groups, where that is possible."""
+    relation = with_inputs(relation, [changing_frames_grouped(each) for each in relation.inputs])
+    if isinstance(relation, Over) and (is_changing(relation.input) or needs_later_rows(relation)):
+        try:
+            return over_changing(relation)
+        except DefinitionError:
+            return relation
+    return relation
 
 
 # -- joins with static tables --------------------------------------------------------------

@@ -31,10 +31,12 @@ from icestream.sql.relations.tree import (
     Filter,
     Grouped,
     Join,
+    Lasting,
     Over,
     Project,
     Relation,
     Scan,
+    Streamed,
     Top,
     UnionAll,
     WindowTable,
@@ -73,6 +75,20 @@ def _time_of_join(join: Join) -> str | None:
     if bounds is None:
         return None if _has_stream(join.right) else time_of(join.left)
     return None if join.kind == "full" else time_of(join.inputs[bounds.point])
+
+
+def is_changing(relation: Relation) -> bool:
+    """Return whether rows of a relation may be taken back, or come later than their time."""
+    match relation:
+        case Grouped() | Top():
+            return time_of(relation) is None
+        case Join() if time_bounds(relation) is None and _has_stream(relation.right):
+            return True
+        case Lasting():
+            return True
+        case Streamed():
+            return False
+    return any(is_changing(each) for each in relation.inputs)
 
 
 def origin(relation: Relation, column: str) -> exp.Expr | None:
