@@ -19,6 +19,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from icestream.sql.statements.names import NameScope
+
 from icestream.core.units import parse_bytes, parse_interval
 from icestream.dashboard.query_list import QueryList
 from icestream.dashboard.server import DashboardServer, _Handler
@@ -27,7 +29,6 @@ from icestream.inspect.state_rows import Reading
 from icestream.inspect.verify import check_mark
 from icestream.runtime.version.history import NEWER, history_folder
 from icestream.sql.expressions.parse import parse_item
-from icestream.sql.statements.names import NameScope
 from icestream.state.log.format import TRAILER
 from icestream.state.log.reader import SegmentReader
 from icestream.state.versions.commits import PLAN, SEGMENTS, Commit

@@ -83,7 +83,7 @@ def test_rows_tell_their_grouping() -> None:
     statement = grouped("ROLLUP(a, b)", "grouping_id() AS id, grouping(a) AS of_all, COUNT(*)")
     assert [*statement.columns.values()][1:3] == [
         "`grouping_id`",
-        "CAST(shiftright(`grouping_id`, 1) & 1 AS TINYINT)",
+        "CAST(CAST(`grouping_id` IN (3) AS INT) AS TINYINT)",
     ]
 
 

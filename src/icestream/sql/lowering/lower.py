@@ -30,6 +30,7 @@ from icestream.core.errors import DefinitionError
 from icestream.core.text_errors import TextSpan
 from icestream.operators.object_aggregates.user_aggregates import UserAggregate
 from icestream.plan.events.features import with_features
+from icestream.plan.nodes.events import FromSource, Mapped, Node, United
 from icestream.sql.lowering import flowing, staged
 from icestream.sql.lowering.flowing import Flowing, temporary
 from icestream.sql.lowering.grid import built
@@ -94,7 +95,23 @@ def lowered(
         columns = [f"{column} AS {staged.quoted(name)}" for column, name in names.items()]
         return rows.frame.selectExpr(*columns)
     texts = [f"{column} AS {staged.quoted(name)}" for column, name in names.items()]
-    return rows.events.select(*texts)
+    events = rows.events.select(*texts)
+    # what comes straight from a source takes the way of the rows beside it
+    return events.groupApply(events.columns, _itself) if _is_straight(events._node) else events
+
+
+def _itself(group: Events) -> Events:
+    return group
+
+
+def _is_straight(node: Node) -> bool:
+    """Return whether some events come from a source without a step that has state."""
+    match node:
+        case Mapped():
+            return _is_straight(node.before)
+        case United():
+            return any(_is_straight(each) for each in node.parts)
+    return isinstance(node, FromSource)
 
 
 class Lowering:
@@ -400,8 +417,9 @@ class Lowering:
         flow = self._flowing(self.rows(streamed.input))
         now = flow.forever.events if flow.points else flow.events
         before = now.shift(1)
-        sides = (now, before) if streamed.kind == "inserted" else (before, now)
-        return Flowing(sides[0].difference(sides[1]), points=True)
+        one, other = (now, before) if streamed.kind == "inserted" else (before, now)
+        changed = one.groupApply(one.columns, Events.difference, other)
+        return Flowing(changed.select(*streamed.columns), points=True)
 
     def _union(self, union: UnionAll) -> Rows:
         parts = []

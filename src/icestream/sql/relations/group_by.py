@@ -248,13 +248,11 @@ class GroupReader(NestedReader):
         if len(asked) != 1 or asked[0] not in grouping.texts:
             keys = [each.sql() for each in grouping.keys.values()]
             raise self._text.error(node, f"grouping must be called with one of the keys: {keys}")
-        bit = grouping.bit(asked[0])
-        shifted = exp.Anonymous(
-            this="shiftright",
-            expressions=[reference(grouping.id_column()), exp.Literal.number(bit)],
-        )
-        is_set = exp.BitwiseAnd(this=shifted, expression=exp.Literal.number(1))
-        return exp.cast(is_set, "TINYINT")
+        without = [exp.Literal.number(each) for each in grouping.numbers_without(asked[0])]
+        if not without:
+            return exp.cast(exp.Literal.number(0), "TINYINT")
+        omits = exp.In(this=reference(grouping.id_column()), expressions=without)
+        return exp.cast(exp.cast(omits, "INT"), "TINYINT")
 
 
 class _Grouping:
@@ -308,9 +306,14 @@ class _Grouping:
         self.calls[column] = call
         return column
 
-    def bit(self, text: str) -> int:
-        """Return the bit of a key in the number of a grouping."""
-        return len(self.keys) - 1 - list(self.keys).index(self.texts[text])
+    def numbers_without(self, text: str) -> list[int]:
+        """Return the numbers of the groupings that omit a key."""
+        keys = [next(t for t, name in self.texts.items() if name == each) for each in self.keys]
+        return [
+            int("".join(str(int(key not in each)) for key in keys), 2)
+            for each in self.sets or ()
+            if text not in each
+        ]
 
     def id_column(self) -> str:
         """Return the column of the number of a row's grouping."""

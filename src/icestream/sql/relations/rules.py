@@ -4,8 +4,8 @@ Idea: `conditions_pushed` moves every condition to the lowest relation that has 
 conditions over both sides of an inner join become the join's, and a condition on the rank of rows
 becomes the count of a top. `projections_merged` removes projections under aggregates and
 projections. `columns_pruned` removes columns that nothing reads, so that joins store no more than
-they need. `changing_frames_grouped` makes groups of frames. `tables_joined_first` moves joins with static tables to the stream they belong to, where
-Spark can do them.
+they need. `changing_frames_grouped` makes groups of frames. `tables_joined_first` moves joins with
+static tables to the stream they belong to, where Spark can do them.
 
 Invariants:
 1. Conditions move only to where they mean the same
@@ -208,7 +208,16 @@ def tables_joined_first(relation: Relation) -> Relation:
     if not (isinstance(relation, Join) and is_static(relation.right)):
         return relation
     inner = relation.left
-    if relation.kind not in ("inner", "left") or not isinstance(inner, Join):
+    if relation.kind not in ("inner", "left"):
+        return relation
+    if isinstance(inner, Filter):
+        return replace(inner, input=tables_joined_first(replace(relation, left=inner.input)))
+    if isinstance(inner, Project):
+        on = tuple(substituted(each, inner.items) for each in relation.on)
+        below = replace(relation, left=inner.input, on=on)
+        items = {**inner.items, **{name: reference(name) for name in relation.right.columns}}
+        return Project(tables_joined_first(below), items)
+    if not isinstance(inner, Join):
         return relation
     needed = columns_in(*relation.on) - set(relation.right.columns)
     if inner.kind in ("inner", "left", "semi", "anti") and needed <= set(inner.left.columns):
