@@ -7,12 +7,14 @@ are total, so that every engine has to give the same rows.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 
+_T = TypeVar("_T")
 _T = TypeVar("_T")
 SECOND = 1_000_000
 START = 1_700_000_000 * SECOND
@@ -73,11 +75,10 @@ class _Grammar:
             self._sets, self._session, self._distinct, self._bounded, self._bounded, self._limited,
         )  # fmt: skip
         ours, theirs = self._pick(kinds)()
-        return RandomStatement(
-            ours, theirs.replace("LEFT SEMI", "SEMI").replace("LEFT ANTI", "ANTI")
-        )
+        theirs = theirs.replace("LEFT SEMI", "SEMI").replace("LEFT ANTI", "ANTI")
+        return RandomStatement(ours, theirs)
 
-    def _pick(self, choices):  # type: ignore[no-untyped-def]
+    def _pick(self, choices: Sequence[_T]) -> _T:
         return self._dice.choice(choices)
 
     def _chance(self, share: float) -> bool:

@@ -48,6 +48,7 @@ from icestream.sql.relations.times import (
     unexpressed,
 )
 from icestream.sql.relations.tree import (
+    ALL_ROWS,
     Filter,
     Grouped,
     Join,
@@ -415,10 +416,14 @@ class Lowering:
 
     def _streamed(self, streamed: Streamed) -> Rows:
         flow = self._flowing(self.rows(streamed.input))
-        now = flow.forever.events if flow.points else flow.events
+        columns, place = list(streamed.columns), flowing.temporary("place")
+        # rows that are equal are told apart by their places
+        now = flow.forever.events.groupApply(
+            columns, lambda group: group.top(ALL_ROWS, by=columns[0], rank=place)
+        )
         before = now.shift(1)
         one, other = (now, before) if streamed.kind == "inserted" else (before, now)
-        changed = one.groupApply(one.columns, Events.difference, other)
+        changed = one.groupApply([*columns, place], Events.difference, other)
         return Flowing(changed.select(*streamed.columns), points=True)
 
     def _union(self, union: UnionAll) -> Rows:

@@ -92,6 +92,8 @@ def parse_statement(text: Text) -> exp.Expr:
     tables = {each.this.meta.get("start", -1): each for each in tree.find_all(exp.Table)}
     for place in found:
         before = [start for start in tables if start < place.start]
+        if not before:
+            raise text.error(place, _AFTER_A_NAME)
         tables[max(before)].meta[BRACKETS] = place
     return tree
 
@@ -132,6 +134,10 @@ def _bracketed(text: Text) -> Iterator[TextSpan]:
         raise text.error(opened, "this bracket is never closed")
 
 
+_AFTER_A_NAME = (
+    "a window in brackets follows the name of a stream: write it inside of the parentheses, or "
+    "CREATE VIEW and FROM its name [...]"
+)
 #: where a table has the place of its brackets
 BRACKETS = "brackets"
 _AFTER_TABLES = (

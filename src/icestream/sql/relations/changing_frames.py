@@ -25,6 +25,7 @@ from icestream.core.errors import DefinitionError
 from icestream.core.text_errors import TextSpan
 from icestream.sql.relations.names import reference
 from icestream.sql.relations.tree import (
+    ALL_ROWS,
     Filter,
     Grouped,
     Over,
@@ -39,8 +40,6 @@ from icestream.sql.relations.tree import (
 from icestream.sql.statements.aggregates import AggregateCall
 from icestream.sql.statements.dialect import Cql
 
-#: a number of rows that no partition has
-_ALL = 2**40
 _FARTHEST = 100
 _FRAME, _DISTANCE, _ITSELF = "c0_frame", "c0_distance", "c0_itself"
 
@@ -59,7 +58,7 @@ def over_changing(over: Over) -> Relation:
             raise DefinitionError(msg)
     reaches = [_reach(call) for call in over.calls.values()]
     order = (SortKey(reference(first.order), descending=False, nulls_first=True),)
-    ranked = Top(over.input, _ALL, first.partition, order, "c0_rank")
+    ranked = Top(over.input, ALL_ROWS, first.partition, order, "c0_rank")
     parts = {f"c0_part{at}": each for at, each in enumerate(first.partition)}
     carried = [name for name in over.input.columns if not _is_part(name, first)]
     read = sorted({*carried, *(c for each in over.calls.values() for c in columns_in(each.call))})

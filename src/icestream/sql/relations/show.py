@@ -17,6 +17,7 @@ from icestream.plan.windows.frame import Frame, RowsSlide
 from icestream.sql.relations.rules import is_static
 from icestream.sql.relations.times import time_bounds, time_of
 from icestream.sql.relations.tree import (
+    ALL_ROWS,
     Conditions,
     Filter,
     Grouped,
@@ -38,6 +39,8 @@ from icestream.sql.relations.tree import (
 from icestream.sql.relations.window_query import call_text
 from icestream.sql.statements.dialect import written
 
+#: unions of more parts are shown by their first one
+_SHOWN = 4
 UNBOUNDED = "nothing bounds it"
 
 
@@ -61,8 +64,11 @@ def _lines(relation: Relation, depth: int) -> Iterator[str]:
     state = state_of(relation)
     suffix = f"   [{state}]" if state else ""
     yield f"{'  ' * depth}{_title(relation)}{suffix}"
-    for each in relation.inputs:
+    alike = relation.inputs if len(relation.inputs) > _SHOWN else ()
+    for each in relation.inputs[: 1 if alike else None]:
         yield from _lines(each, depth + 1)
+    if alike:
+        yield f"{'  ' * (depth + 1)}... and {len(alike) - 1} more"
 
 
 def _title(relation: Relation) -> str:
@@ -96,7 +102,8 @@ def _title(relation: Relation) -> str:
                 for each in relation.order
             )
             keys = ", ".join(bare(written(each)) for each in relation.partition)
-            words = f"top {relation.count} by {order}" + (f" for each {keys}" if keys else "")
+            many = "number rows" if relation.count == ALL_ROWS else f"top {relation.count}"
+            words = f"{many} by {order}" + (f" for each {keys}" if keys else "")
         case Over():
             shown = [_frame(each) for each in relation.calls.values()]
             words = f"over frames: {'; '.join(shown)}"

@@ -26,6 +26,9 @@ from icestream.sql.statements.dialect import written
 
 _ID = re.compile(r"\bc\d+_\w*")
 
+#: a number of rows that no relation has
+ALL_ROWS = 2**40
+
 Conditions = tuple[exp.Expr, ...]
 
 
