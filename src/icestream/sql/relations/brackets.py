@@ -124,10 +124,7 @@ def _bracketed(text: Text) -> Iterator[TextSpan]:
             named[1] = False
         elif kind is TokenType.L_BRACKET and named[1]:
             if before is not None and before.token_type is TokenType.R_PAREN:
-                raise text.error(
-                    token, "a window in brackets follows the name of a stream: write it inside of "
-                    "the parentheses, or CREATE VIEW and FROM its name [...]",
-                )  # fmt: skip
+                raise text.error(token, _AFTER_A_NAME)
             opened = token
         before = token
     if opened is not None:
