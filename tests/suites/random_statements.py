@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 
 _T = TypeVar("_T")
-_T = TypeVar("_T")
 SECOND = 1_000_000
 START = 1_700_000_000 * SECOND
 _JOINS = ("JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN", "LEFT SEMI JOIN", "LEFT ANTI JOIN")

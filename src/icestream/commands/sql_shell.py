@@ -73,7 +73,10 @@ class Shell:
             }  # fmt: skip
             if name in ("q", "quit", "exit"):
                 return False
-            commands.get(name, lambda _: self.show(_HELP))(rest.strip().rstrip(";"))
+            if name in commands:
+                commands[name](rest.strip().rstrip(";"))
+            else:
+                self.show(_HELP)
         except IcestreamError as error:
             self.show(str(error))
         except KeyboardInterrupt:

@@ -66,8 +66,8 @@ def windowed_stream(
                 return stream.session(window.size)
         return stream.window(window.size, window.step)
     if window.range is not None:
-        slide = window.slide if isinstance(window.slide, RowsSlide) else "event"
-        return stream.window(window.range, slide=slide)
+        event = window.slide if isinstance(window.slide, RowsSlide) else "event"
+        return stream.window(window.range, slide=event)
     assert window.rows is not None
     slide = window.slide
     step = slide.rows if isinstance(slide, RowsSlide) else slide and format_interval(slide)

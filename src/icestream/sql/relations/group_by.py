@@ -81,7 +81,7 @@ class GroupReader(NestedReader):
             scalars += rows
             having += parts_of(self._over_groups(node, query.scope, grouping, aliases))
         if implied and not grouping.shows_window:
-            heading = grouping.heading
+            heading = query.scope.windows[-1].heading
             column = self._numbers.new(heading)
             made = {column: grouping.window_struct(), **made}
             entries.insert(0, ScopedColumn(None, heading, column))

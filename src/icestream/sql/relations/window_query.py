@@ -55,7 +55,8 @@ def window_query(relation: Relation, query: NamedRelation) -> WindowQuery | None
     """Return the form of a simplified relation; None if it is another one."""
     if not isinstance(relation, Project):
         return None
-    inner, having = relation.input, ()
+    inner = relation.input
+    having: Conditions = ()
     if isinstance(inner, Filter):
         having, inner = inner.conditions, inner.input
     if not isinstance(inner, Grouped) or not isinstance(inner.input, WindowTable):
@@ -86,9 +87,11 @@ def window_query(relation: Relation, query: NamedRelation) -> WindowQuery | None
         held[groups.grouping] = column("grouping_id")
     visible = {each: name for name, each in query.names}
     others = [name for name in groups.keys if name not in edges]
-    sets = groups.sets and tuple(
-        tuple(others.index(name) for name in each if name not in edges) for each in groups.sets
-    )
+    sets: tuple[tuple[int, ...], ...] | None = None
+    if groups.sets is not None:
+        sets = tuple(
+            tuple(others.index(name) for name in each if name not in edges) for each in groups.sets
+        )
     return WindowQuery(
         table,
         source.source if isinstance(source, Scan) else None,
@@ -109,7 +112,7 @@ class _Names:
         visible = {each: name for name, each in query.names}
         self._selected = {
             each.name: visible[name]
-            for name, each in reversed(relation.items.items())
+            for name, each in reversed(list(relation.items.items()))
             if isinstance(each, exp.Column) and name in visible
         }
         self._taken = {table.heading, "grouping_id"}

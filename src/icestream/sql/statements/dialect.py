@@ -46,7 +46,7 @@ class _Parser(SparkParser):
     def _parse_expression(self) -> exp.Expr | None:
         first = self._curr
         node = super()._parse_expression()
-        if node is not None and first is not None and self._prev is not None:
+        if node is not None:
             node.meta[PLACE] = first.start, self._prev.end + 1
         return node
 
