@@ -139,7 +139,6 @@ REFUSED = {
     "SELECT k FROM a LIMIT 3": "LIMIT needs ORDER BY",
     "SELECT k FROM a EXCEPT SELECT k FROM b": "INTERSECT and EXCEPT are not supported",
     "SELECT k, sum(v) OVER (ORDER BY ts DESC) AS s FROM a": "ORDER BY the time of the stream",
-    "SELECT lead(v) OVER (ORDER BY ts) AS s FROM a": "LEAD reads rows that are not known",
     "SELECT ntile(4) OVER (ORDER BY ts) AS s FROM a": "ntile is not a function over frames",
     """SELECT sum(v) OVER (ORDER BY ts ROWS BETWEEN 1 PRECEDING AND 1 FOLLOWING) AS s
         FROM a""": "a frame ends with CURRENT ROW",

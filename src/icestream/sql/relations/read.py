@@ -199,7 +199,9 @@ class QueryReader(SelectReader):
             )
             hint = guess(name, known) or "."
             given = f"Given: {known}" if known else f"Pass it: ice.sql(text, {name}=stream)"
-            raise self._text.error(node, f"there is no table {name!r}{hint} {given}")
+            first, last = (self._text.place_of(each) for each in (node.parts[0], node.parts[-1]))
+            place = TextSpan(first.start, last.end)
+            raise self._text.error(place, f"there is no table {name!r}{hint} {given}")
         if isinstance(found, ViewText):
             inside = QueryReader(found.text, found.names, self._functions, self._numbers)
             return inside.query(found.tree)
