@@ -31,7 +31,7 @@ INTERVAL = 1
 SKEW = 0.9
 #: share of the machine's time that an append stream without overload may take
 TUNED = 0.95
-SCHEDULE = "index"
+SCHEDULE = "inplace"
 LOADS = (5, 20)
 
 MOST_BATCH = 1.2

@@ -39,7 +39,7 @@ SMALL_PAGE = 256
 SKEWS = (0.0, 0.3, 0.6, 0.9)
 SECOND = 1_000_000
 #: schedules whose keys spill: one with a fixed order of keys, and one without
-SPILLED = ("inplace", "index")
+SPILLED = ("inplace", "fifo")
 
 
 @dataclass(frozen=True, slots=True)

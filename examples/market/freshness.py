@@ -123,7 +123,7 @@ def demo(
     seconds: int = 60,
     symbols: int = 3000,
     rate: int = 20_000,
-    schedule: str = "index",
+    schedule: str = "inplace",
     memory: str = "64 MB",
     seed: int = 1,
     keep: Path | None = None,
@@ -136,7 +136,7 @@ def demo(
         seconds: how long it runs.
         symbols: how many there are.
         rate: quotes per second, of all symbols together.
-        schedule: which symbol is priced first: index, linecutting, inplace or fifo.
+        schedule: which symbol is priced first: inplace, fifo or linecutting.
         memory: the budget of the query's state.
         seed: seed of the generated market.
         keep: a new or empty folder for quotes and checkpoint; None for a temporary one.

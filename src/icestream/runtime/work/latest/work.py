@@ -125,7 +125,6 @@ class UpdatesShard:
             self.time,
             self.delivered,
             plan.clock,
-            plan.latest.importance,
             plan.latest.forget,
             self.whole,
             plan.ranks,
