@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from icestream.core.errors import BudgetError, InputError
+from icestream.core.errors import BudgetError, DefinitionError, InputError
+from icestream.operators.latest import serving_log
 from icestream.plan.nodes.updates import SCHEDULES, Latest, Updates
 from icestream.runtime.work.latest.work import Overhead
 from icestream.state.log.reader import SegmentReader
@@ -476,3 +477,15 @@ def test_a_batch_that_would_take_far_too_long_is_not_processed_whole(tmp_path: P
     query.feed(splits_of([("a", 1, 1)]))
     many: list[Quote] = [(f"s{n % 4}", n, n) for n in range(1000)]
     assert query.feed(splits_of(many)).num_rows == 4
+
+
+def test_a_checkpoint_in_an_order_that_was_removed_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = quotes_plan(Costly(ManualClock(), each=SECOND), budget=1)
+    query = open_updates(plan, tmp_path, shards=1)
+    query.feed(splits_of([("a", 1, 1), ("b", 2, 2)]))
+    monkeypatch.setattr(serving_log, "SCHEDULES", {"fifo": 0})
+    shutil.rmtree(tmp_path / "local", ignore_errors=True)
+    with pytest.raises(DefinitionError, match="schedule='inplace' and trigger"):
+        open_updates(plan, tmp_path, shards=1).feed(splits_of([("c", 3, 3)]), 1)
