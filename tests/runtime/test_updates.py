@@ -257,7 +257,7 @@ def test_a_step_that_changes_the_key_is_told_so(tmp_path: Path) -> None:
 def test_overhead_is_what_all_but_one_of_the_last_batches_stayed_below() -> None:
     overhead = Overhead()
     overhead.learn(30.0)
-    assert overhead.expected(1.0) == 0.4
+    assert overhead.expected(1.0) == 0.25
     for seconds in (0.2, 0.9, 0.3, 0.25):
         overhead.learn(seconds)
     assert overhead.expected(1.0) == 0.3
