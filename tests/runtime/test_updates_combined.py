@@ -458,24 +458,26 @@ def last_of_instants(rows: Sequence[Told]) -> dict[tuple[str, int], int]:
 def newest_tied(what: str, rows: Sequence[Told]) -> dict[str, Any]:
     """Return the value of each key: of equal times the last counts, that of b before that of a."""
     sides = [last_of_instants([row for row in rows if row[3] == side]) for side in range(3)]
-    if what in ("union", "union before windows"):
+    best: dict[tuple[str, int], Any] = dict(last_of_instants(rows))
+    if what == "union":
         best = {**sides[0], **sides[1]}
     elif what == "join":
         best = {}
         for (symbol, at), bid in sides[0].items():
             for (other, then), ask in sides[2].items():
                 if symbol == other and abs(at - then) <= 40:
-                    mine = best.get((symbol, max(at, then)), (-1, 0, 0))
-                    best[symbol, max(at, then)] = max(mine, (min(at, then), bid, ask))  # type: ignore[assignment]
-    else:
-        best = last_of_instants(rows)
+                    match = (min(at, then), bid, ask)
+                    instant = symbol, max(at, then)
+                    best[instant] = max(best.get(instant, match), match)
     found: dict[str, Any] = {}
     for (symbol, time), value in sorted(best.items(), key=lambda each: each[0][1]):
-        found[symbol] = value[1:] if isinstance(value, tuple) else value
-        if what in ("windows", "union before windows"):
-            ends = (time - 29) // 10 * 10
-            mine = [best[key] for key in best if key[0] == symbol and ends <= key[1] < ends + 30]
-            found[symbol] = len(mine), sum(mine)
+        found[symbol] = value[1:] if what == "join" else value
+        if what == "windows":
+            start = (time - 29) // 10 * 10
+            inside = [
+                best[key] for key in best if key[0] == symbol and start <= key[1] < start + 30
+            ]
+            found[symbol] = len(inside), sum(inside)
     return found
 
 

@@ -77,7 +77,7 @@ def test_oracle_windows_of_groups_are_filled_by_the_time_of_their_key(
 
     for step in [*steps, 1000, 1000]:
         if isinstance(step, list):
-            rows = []
+            rows: list[tuple[str, str, int, int]] = []
             for symbol, venue, ahead, price in step:
                 time = max(1, clock.get(symbol, 0) + ahead)
                 # one instant is in one batch here: later ones may come after it was served

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -53,7 +55,7 @@ def test_oracle_answers_are_over_whole_windows(
     shown: dict[str, int] = {}
     for step in [*steps, 1000]:
         if isinstance(step, list):
-            rows = []
+            rows: list[dict[str, Any]] = []
             for symbol, ahead, price in step:
                 mine = known.setdefault(symbol, {})
                 time = max(1, max(mine, default=0) + ahead)
