@@ -274,6 +274,8 @@ class LatestBy(ColumnWords):
 
     def _behind(self, front: PreQueueNode) -> LatestBy:
         """Return the stream that a new root of the tree makes."""
+        # an operator that does not fit is refused where it is built
+        front.runner()
         columns_of(front)
         return replace(self, _pre_queue=front)
 
