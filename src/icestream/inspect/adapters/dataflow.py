@@ -227,7 +227,7 @@ def _joined(
     floor = np.array(resident.facts[:, k.FLOOR])
     markers = np.sort(generations.records[:, MARKER].view(np.uint64))
     for record in space.log.read_many(markers):
-        rows = LoggedRows.of(record, codecs, space.log.folder)
+        rows = past.rows_of(record)
         table = tables[rows.port]
         if table not in asked.tables:
             continue

@@ -50,6 +50,8 @@ class ComponentSpec:
     sample: float = 1.0
     #: whether nobody asks for instants before the latest event
     forgets_past: bool = False
+    #: whether identities of groups inside groups begin with bits of the outer ones
+    inner_ids: bool = True
 
     @property
     def lifetimes(self) -> tuple[str, ...]:

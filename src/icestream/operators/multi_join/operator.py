@@ -461,7 +461,7 @@ class MultiJoin:
                 generations,
                 self._needs(),
                 self._shard.log,
-                self._results.codecs,
+                self._history.rows_of,
                 self._shard.segment(MERGED),
                 self._spec.number,
                 self._record_bytes,

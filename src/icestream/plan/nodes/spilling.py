@@ -10,6 +10,8 @@ from icestream.core.errors import DefinitionError
 from icestream.operators.multi_join.spill_strategies import GLOBAL_OUTPUT_AHEAD, STRATEGIES
 from icestream.plan.nodes.queries import KEY_GROUPS
 
+#: partitions of a join unless a query sets another number
+PARTITIONS = 256
 #: minimum number of key groups of a plan, so that shards share the load
 LEAST_GROUPS = 32
 #: how the join order is chosen: by the expected state, or as written
@@ -38,7 +40,7 @@ class Spilling:
     #: fraction of the resident rows that is spilled at once
     amount: float = 0.3
     #: partition groups of each join
-    partitions: int = KEY_GROUPS
+    partitions: int = PARTITIONS
     #: fraction of the rows that are traced to the partitions they come from
     sample: float = 0.1
     #: `cheapest` for the join order with the least expected state, or `written`

@@ -106,23 +106,27 @@ def least_quota(plan: Dataflow) -> int:
     return max(LEAST_QUOTA, kept * LEAST_SHARE, *sole)
 
 
+def check_memory(plan: Dataflow, shards: int, budget: int) -> None:
+    """Refuse a budget that is too small for so many shards of each component."""
+    quota = least_quota(plan)
+    least = shards * plan.jobs * quota
+    if budget < least:
+        msg = (
+            f"memory of {format_bytes(budget)} is too small for {plan.jobs} components "
+            f"of {shards} shards: each needs {format_bytes(quota)}. Give the query at "
+            f"least {format_bytes(least)} with .memory(...), or fewer shards"
+        )
+        raise DefinitionError(msg)
+
+
 class DataflowWork:
     """Versions of a dataflow."""
 
-    def __init__(self, plan: Dataflow, shards: int, budget: int) -> None:
-        """Refuse a budget that is too small for the components."""
+    def __init__(self, plan: Dataflow) -> None:
+        """Make versions of a plan whose memory was checked."""
         self._plan = plan
-        quota = least_quota(plan)
         #: bytes that any shard of a component needs
-        self._least = quota
-        least = shards * plan.jobs * quota
-        if budget < least:
-            msg = (
-                f"memory of {format_bytes(budget)} is too small for {plan.jobs} components "
-                f"of {shards} shards: each needs {format_bytes(quota)}. Give the query at "
-                f"least {format_bytes(least)} with .memory(...), or fewer shards"
-            )
-            raise DefinitionError(msg)
+        self._least = least_quota(plan)
 
     def quota(self, context: VersionContext, shard: int) -> int:
         """Return the bytes that a shard may hold."""
