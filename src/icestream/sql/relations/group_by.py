@@ -20,7 +20,7 @@ from sqlglot import exp
 from icestream.core.text_errors import TextSpan
 from icestream.sql.relations.conditions import parts_of
 from icestream.sql.relations.definitions import NamedRelation
-from icestream.sql.relations.expressions import beside, filtered, own_nodes
+from icestream.sql.relations.expressions import ExpressionReader, beside, filtered, own_nodes
 from icestream.sql.relations.names import (
     ColumnNumbers,
     ColumnScope,
@@ -30,7 +30,6 @@ from icestream.sql.relations.names import (
     resolved,
     unknown_column,
 )
-from icestream.sql.relations.nested import NestedReader
 from icestream.sql.relations.tree import Grouped, Project, Relation, TimeWindow, WindowTable, bare
 from icestream.sql.relations.window_calls import read_window, window_call
 from icestream.sql.statements.aggregates import AggregateCall, called
@@ -48,7 +47,7 @@ class SelectItem:
     is_alias: bool = True
 
 
-class GroupReader(NestedReader):
+class GroupReader(ExpressionReader):
     """Reads what is computed for groups."""
 
     def grouped(
