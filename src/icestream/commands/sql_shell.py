@@ -27,7 +27,7 @@ from pyspark.sql import DataFrame, SparkSession
 import icestream as ice
 from icestream.commands.sql import Answer, FileStream, cell
 from icestream.core.errors import DefinitionError, IcestreamError
-from icestream.inspect.command import now_rows
+from icestream.inspect.held_rows import now_rows
 from icestream.sql.statements.aggregates import NAMES
 from icestream.sql.statements.tokens import statements
 from icestream.state.versions.commits import COMMITS
