@@ -184,8 +184,13 @@ class ExpressionReader(ABC):
     def _existence(self, query: NamedRelation, node: exp.Exists, *, negated: bool) -> NamedRelation:
         """Read EXISTS and NOT EXISTS; conditions with outer columns become the join's."""
         inner = node.this.unnest() if isinstance(node.this, exp.Subquery) else node.this
-        if not isinstance(inner, exp.Select) or inner.args.get("group"):
-            raise self._text.error(node, "EXISTS takes a SELECT without GROUP BY")
+        if (
+            not isinstance(inner, exp.Select)
+            or any(inner.args.get(each) for each in ("group", "having", "limit"))
+            or any(self.is_aggregate(each) for each in inner.expressions)
+        ):
+            message = "EXISTS takes a SELECT without aggregates, GROUP BY, HAVING and LIMIT"
+            raise self._text.error(node, message)
         reader = self.inside()
         inside = reader.rows_of(inner)
         across = []

@@ -153,17 +153,19 @@ class GroupReader(ExpressionReader):
     def _meant(self, node: exp.Expr, scope: ColumnScope, items: Sequence[SelectItem]) -> exp.Expr:
         """Return the expression that an element of GROUP BY stands for."""
         if isinstance(node, exp.Literal) and not node.is_string:
-            place = int(node.this) if str(node.this).isdecimal() else 0
-            if not 1 <= place <= len(items):
-                raise self._text.error(
-                    node, f"there is no column at {place}: SELECT has {len(items)}"
-                )
-            return items[place - 1].node
+            return items[self.position(node, len(items))].node
         if isinstance(node, exp.Column) and not scope.find(_parts(node))[0]:
             for item in items:
                 if item.name.lower() == node.name.lower() and len(node.parts) == 1:
                     return item.node
         return node
+
+    def position(self, node: exp.Literal, count: int) -> int:
+        """Return the place of a column that is named by its number."""
+        place = int(node.this) if str(node.this).isdecimal() else 0
+        if not 1 <= place <= count:
+            raise self._text.error(node, f"there is no column at {place}: SELECT has {count}")
+        return place - 1
 
     # -- expressions over groups -----------------------------------------------------------
 
