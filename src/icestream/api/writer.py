@@ -321,11 +321,14 @@ class StreamWriter:
         return replace(self, _disk=parse_bytes(size))
 
     def shards(self, count: int) -> StreamWriter:
-        """Set the number of shards, the units of state; it stays fixed for the checkpoint.
+        """Set the number of shards, the units of state, with which a checkpoint starts.
 
-        It is the upper limit of `parallelism`. By default there are eight if the memory allows 8 MB
-        for each, and more (up to 16, or four per core) if it allows 64 MB for each; never fewer
-        than tasks.
+        It is the upper limit of `parallelism`. `query.rescale(...)` changes it while the query
+        runs, and a restart goes on with what the checkpoint has; a program that sets another number
+        than at its last start splits or merges the shards.
+
+        By default there are eight if the memory allows 8 MB for each, and more (up to 16, or four
+        per core) if it allows 64 MB for each; never fewer than tasks.
 
         Examples:
             >>> writer = kpis.writeStream.shards(16)
@@ -652,7 +655,7 @@ class StreamWriter:
             return spare_shards(
                 self._memory, plan.jobs, least_memory(plan), tasks=tasks, cores=cores
             )
-        return len(last.arenas) // self._built.plan.jobs
+        return max(self._most_tasks or 1, len(last.arenas) // self._built.plan.jobs)
 
     @property
     def _most_tasks(self) -> int | None:

@@ -40,9 +40,11 @@ from icestream.core.errors import DefinitionError
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.kernels.queue.windows.key_times import going_up
 from icestream.kernels.ranges import numbers_of
+from icestream.operators.latest.kept_keys import KeptKeys
 from icestream.operators.latest.saved_arrays import State, bytes_of, table_of
 from icestream.operators.latest.update_stream import KeyDirectory, UpdateStream, grown
 from icestream.sql.expressions.compile import Predicate
+from icestream.state.identities import IdRange
 
 LEFT, RIGHT = 0, 1
 #: minimum number of rows of a side before expired ones are removed
@@ -226,6 +228,29 @@ class UpdateJoin:
                 f"{name}.settled": np.array([side.settled]),
             }
         return known
+
+    def taken_over(self, states: Sequence[State], keeps: IdRange) -> State:
+        """Return the states of parents, of the keys in a range, as one."""
+        keyless = not self.result.keys
+        keys = KeptKeys.of([each["known"] for each in states], keeps, keyless=keyless)
+        names = ("known", "younger", "older", "left.last", "right.last")
+        found = {name: keys.by_key(states, name) for name in names}
+        found["late"] = np.sum([each["late"] for each in states], axis=0)
+        for side in ("left", "right"):
+            owners = [each[f"{side}.keys"] for each in states]
+            mine = [keys.members(parent, each) for parent, each in enumerate(owners)]
+            found[f"{side}.keys"] = np.concatenate(
+                [keys.numbers(at, owners[at][which]) for at, which in enumerate(mine)]
+            )
+            times = [each[f"{side}.times"][which] for each, which in zip(states, mine, strict=True)]
+            found[f"{side}.times"] = np.concatenate(times)
+            rows = [
+                table_of(each[f"{side}.rows"]).filter(pa.array(which))
+                for each, which in zip(states, mine, strict=True)
+            ]
+            found[f"{side}.rows"] = bytes_of(pa.concat_tables(rows).combine_chunks())
+            found[f"{side}.settled"] = np.array([len(found[f"{side}.keys"])])
+        return found
 
     def recall(self, state: State) -> None:
         """Restore what `state` returned."""

@@ -37,7 +37,7 @@ from icestream.operators.latest.coalescing import (
 )
 from icestream.operators.latest.identities import places_among
 from icestream.operators.latest.pre_queue import PreQueueOperator
-from icestream.operators.latest.saved_arrays import records_of, state_of
+from icestream.operators.latest.saved_arrays import State, records_of, state_of
 from icestream.operators.latest.waiting_keys import (
     GAP,
     NEWEST_INPUT,
@@ -46,6 +46,7 @@ from icestream.operators.latest.waiting_keys import (
     WaitingKeys,
 )
 from icestream.operators.protocol import PastVersion, Shard
+from icestream.state.identities import IdRange
 from icestream.state.log.format import Record, SegmentInfo
 from icestream.state.log.ipc import read_batch, write_table
 from icestream.state.queue.order import SCHEDULES
@@ -182,29 +183,37 @@ class ServingLog:
         """Load the snapshot, then apply the changes of each later version."""
         logged = 0
         for past in history:
+            snapshots = [info for lifetime, info in past.segments if lifetime == BASE]
+            if snapshots:
+                self._restore_snapshots(snapshots, past.keeps)
             for lifetime, info in past.segments:
-                if lifetime == BASE:
-                    self._restore_snapshot(info)
-                elif lifetime == CHANGED:
+                if lifetime == CHANGED:
                     self._restore_changes(info, now)
                     self._segments.append(info.ordinal)
                     logged += info.bytes
         based = bool(history) and any(lifetime == BASE for lifetime, _ in history[0].segments)
         self._snapshots.resume(len(history) - based, logged)
 
-    def _restore_snapshot(self, info: SegmentInfo) -> None:
-        facts, records = self._records(info)
-        self._waiting.recall(facts)
-        for kind in (KEYS, VALUES):
-            for rows in (_typed(read_batch(bytes(each.payload))) for each in records[kind]):
-                described = _described(rows)
-                values = None
-                if kind == VALUES:
-                    columns = rows.columns[len(described) :]
-                    values = pa.RecordBatch.from_arrays(columns, schema=self._payload)
-                self._waiting.bring_back(described, values)
+    def _restore_snapshots(self, infos: Sequence[SegmentInfo], keeps: IdRange | None) -> None:
+        """Load a snapshot, or those of several parents for the keys in a range."""
+        before: list[State] = []
+        snapshots = list(map(self._records, infos))
+        self._waiting.recall(self._waiting.together([facts for facts, _ in snapshots]))
+        for _, records in snapshots:
+            for kind in (KEYS, VALUES):
+                for rows in (_typed(read_batch(bytes(each.payload))) for each in records[kind]):
+                    if keeps is not None:
+                        identity = np.asarray(rows.column(ID_HIGH_COLUMN).to_numpy())
+                        rows = rows.filter(pa.array(keeps.holds(identity)))  # noqa: PLW2901
+                    described = _described(rows)
+                    values = None
+                    if kind == VALUES:
+                        columns = rows.columns[len(described) :]
+                        values = pa.RecordBatch.from_arrays(columns, schema=self._payload)
+                    self._waiting.bring_back(described, values)
+            before.append(state_of(bytes(each.payload) for each in records[KNOWN]))
         if self._pre_queue is not None:
-            self._pre_queue.recall(state_of(bytes(each.payload) for each in records[KNOWN]))
+            self._pre_queue.take_over(before, keeps)
 
     def _restore_changes(self, info: SegmentInfo, now: Micros) -> None:
         """Replay the updates and the served keys of a version."""

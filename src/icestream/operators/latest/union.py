@@ -30,9 +30,11 @@ import pyarrow as pa
 from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError, InputError
 from icestream.core.times import MINUS_INFINITY
+from icestream.operators.latest.kept_keys import KeptKeys
 from icestream.operators.latest.saved_arrays import State
 from icestream.operators.latest.update_stream import KeyDirectory, UpdateStream, grown
 from icestream.operators.lifetimes.consolidate import identities
+from icestream.state.identities import IdRange
 
 
 class UpdateUnion:
@@ -81,6 +83,13 @@ class UpdateUnion:
             "trust": self._trust,
             "counts": counts,
         }
+
+    def taken_over(self, states: Sequence[State], keeps: IdRange) -> State:
+        """Return the states of parents, of the keys in a range, as one."""
+        keyless = not self.result.keys
+        keys = KeptKeys.of([each["known"] for each in states], keeps, keyless=keyless)
+        counts = np.sum([each["counts"] for each in states], axis=0)
+        return {**{name: keys.by_key(states, name) for name in ("known", "last")}, "counts": counts}
 
     def recall(self, state: State) -> None:
         """Restore what `state` returned."""

@@ -18,7 +18,7 @@ Limits: an update that is folded with others and is older than what its key has 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -234,6 +234,18 @@ class WaitingKeys:
                 }
                 for reader, pace in zip(self.readers, self.paces, strict=True)
             ],
+        }
+
+    @staticmethod
+    def together(parents: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+        """Return the facts of several queues as those of one."""
+        busy = [each for each in parents if each["accepted"]] or parents
+        return {
+            **busy[0],
+            "first": min(each["first"] for each in busy),
+            "newest": max(each["newest"] for each in busy),
+            "accepted": sum(each["accepted"] for each in busy),
+            "late": sum(each["late"] for each in parents),
         }
 
     def recall(self, facts: Mapping[str, Any]) -> None:

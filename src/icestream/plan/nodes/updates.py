@@ -13,7 +13,8 @@ Invariants:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -147,6 +148,15 @@ class Updates:
     def watermark(self, before: Micros, seen: tuple[Micros | None, ...]) -> Micros:
         """Return the watermark, which never moves."""
         return before
+
+    @property
+    def fixed_shards(self) -> str:
+        """Return why the number of shards of a checkpoint cannot change; nothing if it can."""
+        return ""
+
+    def as_stored(self, stored: Mapping[str, Any]) -> Updates:
+        """Return the plan with the key groups that a checkpoint has."""
+        return replace(self, key_groups=stored.get("key groups", self.key_groups))
 
     def describe(self) -> dict[str, Any]:
         """Return the plan as JSON, for the checkpoint and for people."""
