@@ -134,7 +134,7 @@ class JoinRecovery:
         markers = np.sort(records[wanted, MARKER].view(np.uint64))
         del records
         for record in self.shard.log.read_many(markers):
-            rows = self._rows_of(record)
+            rows = self.rows_of(record)
             yield rows.where(rows.re > watermark)
 
     def sizes_on_log(self, watermark: int) -> Floats:
@@ -156,7 +156,7 @@ class JoinRecovery:
         markers = np.sort(records[wanted, MARKER].view(np.uint64))
         del records
         for record in self.shard.log.read_many(markers):
-            rows = self._rows_of(record)
+            rows = self.rows_of(record)
             homes = partitions_of(rows.id_high, self.resident.partitions)
             needed = partitions[homes] & (rows.re > watermark) & ~self.is_resident(rows)
             needed &= rows.epoch > floor[homes]
@@ -264,7 +264,7 @@ class JoinRecovery:
             for record in reader.scan():
                 if record.operator != self.number:
                     continue
-                rows = self._rows_of(record)
+                rows = self.rows_of(record)
                 re, id_high, epoch = rows.re, rows.id_high, rows.epoch
                 latest = int(re.max())
                 self.generations.add(
@@ -279,7 +279,7 @@ class JoinRecovery:
                 np.minimum.at(facts[:, k.FIRST], partitions[later], rows.le[later])
                 np.add.at(facts[:, k.MEMBERS], partitions[ended[partitions] < epoch], 1)
 
-    def _rows_of(self, record: Record) -> LoggedRows:
+    def rows_of(self, record: Record) -> LoggedRows:
         """Return the rows of a record, without those of other shards."""
         rows = LoggedRows.of(record, self.codecs, self.shard.log.folder)
         keeps = self.numbers.get("keeps")
