@@ -7,6 +7,7 @@ import random
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -51,7 +52,7 @@ def _served_at_once(kind: str) -> Computation:
 
 
 PLANS: Mapping[str, Callable[[], Computation]] = {
-    **{kind: (lambda kind=kind: _served_at_once(kind)) for kind in KINDS},
+    **{kind: partial(_served_at_once, kind) for kind in KINDS},
     "nested groups": lambda: flows.nested("update"),
     "nested groups, final": lambda: flows.nested("append"),
     "differences": lambda: flows.difference("append"),
@@ -281,6 +282,7 @@ def test_no_file_is_written_again_and_none_is_left_behind(tmp_path: Path) -> Non
     for batch in range(8, 24):
         run.feed(batch)
     last = run.query.driver.last
+    assert last is not None
     kept = range(last.version - run.settings.keep + 1, last.version + 1)
     named = {each.info.name for v in kept for each in store.live(v)}
     named |= {each.info.name for v in kept for each in store.load(v).added}

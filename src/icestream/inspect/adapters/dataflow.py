@@ -230,9 +230,7 @@ def _joined(
     resident = Resident(space.arena, name, len(join.inputs), join.partitions, numbers)
     generations = Generations(space.arena, name, join.partitions, numbers)
     codecs = [RowCodec(schema) for schema in join.inputs]
-    past = JoinRecovery(
-        join.number, "joined", space, resident, generations, numbers, _RECORD_BYTES, codecs
-    )
+    past = JoinRecovery(join.number, space, resident, generations, numbers, _RECORD_BYTES, codecs)
     past.restore(history)
     owing = resident.facts[:, k.OLDER] + (resident.facts[:, k.MEMBERS] > 0) > 1
     owing &= resident.facts[:, k.NEWS] > 0

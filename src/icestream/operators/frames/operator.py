@@ -92,7 +92,7 @@ class FrameOperator:
 
     lifetimes: ClassVar[tuple[str, ...]] = (MERGED, ARRIVALS, SETTLED, BASE)
     #: chunks of tuples of each frame in a quota
-    _chunks: ClassVar[int] = 64
+    _chunks: ClassVar[int] = 32
 
     def __init__(
         self, specs: Sequence[FrameSpec], shard: Shard, results: Sequence[pa.Schema]
@@ -458,8 +458,8 @@ class FrameOperator:
             position.update(due=dues[0] if dues else None, flips=flips, rings=0)
         self._position["arrived"] = max(each["arrived"] for each in positions)
         if len(snapshots) == 1:
-            for name, listed in blocks.items():
-                for each in listed:
+            for name, parts in blocks.items():
+                for each in parts:
                     self._tuples.load(name, each)
         else:
             self._tuples.books.update(dropped=0, passed=passed)

@@ -5,8 +5,8 @@ supersede earlier results of that group only: a window replaces older windows of
 queueing is by group. But time belongs to the key: its tuples arrive in time order whatever their
 group, so a tuple of one group tells all groups of its key that nothing older will arrive. Their
 windows that ended before are complete, however rare the group. A tuple older than its key's latest
-is late, even if its own group has no later one. Tuples of different groups may share a time, tuples
-of the same group may not.
+is late, even if its own group has no later one. Of tuples of
+one group and time the last counts.
 
 Invariants:
 1. Answers are over whole windows, and those of every group of a key are delivered, if served, once
@@ -61,7 +61,7 @@ class KeyClocks:
         self._last = grown(self._last, len(self._keys), MINUS_INFINITY)
         keep = np.empty(len(times), dtype=np.bool_)
         last = self._last.copy()
-        late = going_up(keys, times, last, False, keep)
+        late = going_up(keys, times, last, keep)
         if late and self._refuses:
             row = int(np.flatnonzero(~keep)[0])
             msg = (

@@ -20,8 +20,9 @@ Invariants:
 Cost: waiting tuples, with 24 bytes each; a version logs its tuples.
 
 Limits: keys are stored for ever and must fit into the shard's memory, as must the tuples of waiting
-windows. Of a key's tuples with the same time, all but the first are dropped, as are those older
-than its latest, or than the watermark if the key is known; they are counted as outdated.
+windows. Of a key's tuples with the same time the last counts, unless a window that has the first
+was served before it came. Tuples older than the key's latest, or than the watermark if the key is
+known, are dropped and counted as outdated.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ from icestream.operators.multi_join.generations import (
 )
 from icestream.operators.multi_join.logged_rows import EPOCHS, LoggedRows
 from icestream.operators.multi_join.resident import Resident
-from icestream.operators.multi_join.spec import partitions_of
+from icestream.operators.multi_join.spec import JOINED, partitions_of
 from icestream.operators.protocol import PastVersion, Shard
 from icestream.state.identities import IdRange
 from icestream.state.log.format import MAX_PAYLOAD, Record, SegmentInfo, whole
@@ -70,7 +70,6 @@ class JoinRecovery:
     """Writes and reads the log of one join."""
 
     number: int
-    lifetime: str
     shard: Shard
     resident: Resident
     generations: Generations
@@ -94,7 +93,7 @@ class JoinRecovery:
         written = self._append(PARTITIONS, self.resident.facts)
         written += self._append(RECORDS, self.generations.records)
         written += self._append(CUTS, self.generations.cuts)
-        return written + self._append(SEGMENTS, self.generations.segments[:, None])
+        return written + self._append(SEGMENTS, self.generations.segments)
 
     @property
     def size(self) -> int:
@@ -120,7 +119,7 @@ class JoinRecovery:
                     self._recall(info)
         for past in since:
             for lifetime, info in past.segments:
-                if lifetime == self.lifetime:
+                if lifetime == JOINED:
                     self._know(info)
         return len(since), sum(info.bytes for past in since for _, info in past.segments)
 
@@ -232,7 +231,7 @@ class JoinRecovery:
             found.append(records[inside])
             some = self._cuts(reader, CUTS, 2)
             cuts.append(some[(some[:, 0] >= low) & (some[:, 0] <= high)])
-            segments.append(self._rows(reader, SEGMENTS, 1)[:, 0])
+            segments.append(self._rows(reader, SEGMENTS, 2))
         self.resident.facts[:, k.BYTES] = 0
         records = _once(np.concatenate(found))
         first, last = self.generations.partitions_of(records)
@@ -243,7 +242,7 @@ class JoinRecovery:
         _within(last - first, self.resident.partitions)
         self.generations.load_records(records)
         self.generations.load_cuts(np.concatenate(cuts))
-        self.generations.load_segments(np.unique(np.concatenate(segments)))
+        self.generations.load_segments(_most_words(np.concatenate(segments)))
 
     def _recall(self, info: SegmentInfo) -> None:
         """Apply the events that a version logged."""
@@ -259,7 +258,6 @@ class JoinRecovery:
         """Add the records of a segment to the index, and their rows to the facts of partitions."""
         facts, ended = self.resident.facts, self._ended
         oldest = self.generations.first_cuts()
-        self.generations.add_segment(info.ordinal)
         with closing(self.shard.reader(info)) as reader:
             for record in reader.scan():
                 if record.operator != self.number:
@@ -278,6 +276,7 @@ class JoinRecovery:
                 later = new & (oldest[partitions] < epoch)
                 np.minimum.at(facts[:, k.FIRST], partitions[later], rows.le[later])
                 np.add.at(facts[:, k.MEMBERS], partitions[ended[partitions] < epoch], 1)
+        self.generations.add_segment(info.ordinal)
 
     def rows_of(self, record: Record) -> LoggedRows:
         """Return the rows of a record, without those of other shards."""
@@ -313,6 +312,14 @@ def _once(records: Table) -> Table:
         # parents are in the order of ids
         records[at, LAST_ID_HIGH] = records[at + 1, LAST_ID_HIGH]
     return np.delete(records, same + 1, axis=0)
+
+
+def _most_words(segments: Table) -> Table:
+    """Return segments in the order of ordinals; those that parents share, once."""
+    ordinals, places = np.unique(segments[:, 0], return_inverse=True)
+    words = np.zeros(len(ordinals), dtype=np.int64)
+    np.maximum.at(words, places, segments[:, 1])
+    return np.column_stack([ordinals, words])
 
 
 def _within(numbers: Ints, end: int) -> None:

@@ -77,10 +77,14 @@ class Spilling:
         return {"partitions": self.partitions}
 
 
-def defers(on_pressure: str, options: Mapping[str, object]) -> bool:
-    """Return whether spilling joins may defer results; raise an error if an option is invalid."""
-    if on_pressure not in ("defer", "fetch"):
-        msg = f"onPressure must be 'defer' or 'fetch'; got {on_pressure!r}"
+def defers(on_pressure: str, options: Mapping[str, object], *, possible: bool) -> bool:
+    """Return whether spilling joins may defer results; raise an error if an option is invalid.
+
+    `auto` defers wherever that is possible: it takes less processor time than fetching
+    (`bench.joins.join_life`).
+    """
+    if on_pressure not in ("auto", "defer", "fetch"):
+        msg = f"onPressure must be 'auto', 'defer' or 'fetch'; got {on_pressure!r}"
         raise DefinitionError(msg)
     known = [each.name for each in fields(Spilling)]
     unknown = sorted(set(options) - set(known))
@@ -92,8 +96,8 @@ def defers(on_pressure: str, options: Mapping[str, object]) -> bool:
         raise DefinitionError(msg)
     if options and on_pressure == "fetch":
         msg = (
-            f"{', '.join(map(repr, sorted(options)))} is only for joins with onPressure='defer': "
-            "leave it out, or set onPressure='defer'"
+            f"{', '.join(map(repr, sorted(options)))} is only for joins with onPressure='defer' or "
+            "'auto': leave it out, or set onPressure"
         )
         raise DefinitionError(msg)
-    return on_pressure == "defer"
+    return on_pressure == "defer" or (on_pressure == "auto" and possible)

@@ -33,7 +33,7 @@ from icestream.plan.nodes.queries import KEY_GROUPS, SOURCE, TIME, Source
 #: when only the newest update of a key is processed: always, or under load
 ALWAYS = "always"
 LOAD = "load"
-SCHEDULES = ("index", "linecutting", "inplace", "fifo")
+SCHEDULES = ("inplace", "fifo", "linecutting")
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,7 @@ class Latest:
 
     #: key columns; none if every event updates the previous one
     keys: tuple[str, ...]
-    schedule: str = "index"
-    #: column with the weight of a key's staleness
-    importance: str | None = None
+    schedule: str = "inplace"
     #: microseconds without an update after which a key is forgotten
     forget: Micros | None = None
     #: `always` only the newest update; `load` all events while the load allows it

@@ -5,7 +5,8 @@ snapshots of a version are those of one list of shards. Later components read wh
 in the same version, at the same watermark. Components that do not send to each other are one job;
 components that are fused for a version are one task, which passes changes in memory. Joins that
 defer results get instructions to spill before a version. They clean up, leaves first: completely at
-the end; a few partitions in versions without new events, and in every eighth version with events.
+the end; a few partitions in versions without new events, and in every eighth version with events,
+or in all while the index of what is on disk is large.
 
 Invariants:
 1. A version contains the work of all components or of none
@@ -336,7 +337,7 @@ class DataflowWork:
         """Return the partitions of each join that emit deferred results; None for all."""
         if context.flushing or context.is_history:
             return None
-        flowing = context.version % CLEAN_EVERY == 0
+        flowing = instructions.hurried or context.version % CLEAN_EVERY == 0
         if flowing or (idle and not any(instructions.spill.values())):
             return by_join(instructions.turn())
         return {}
