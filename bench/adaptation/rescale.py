@@ -2,10 +2,10 @@
 
 Idea: a query for every operator with state runs twice over the same files, undisturbed and with
 another number of shards and tasks after random batches (2, 8, 32, 5, again and again), while more
-input waits than a batch takes. Rows are compared by count and by the sum of their hashes; those of an update
-stream, which depend on the time available to a batch, by the last row of each key. The pause of a
-rescale is the excess of the time of the batch that begins with other shards over the median of the
-others, to which the batch before it belongs, that ends with snapshots.
+input waits than a batch takes. Rows are compared by count and by the sum of their hashes; those of
+an update stream, which depend on the time available to a batch, by the last row of each key. The
+pause of a rescale is the excess of the time of the batch that begins with other shards over the
+median of the others, to which the batch before it belongs, that ends with snapshots.
 The cost of having many shards is measured separately (`shard_cost`).
 
 Limits: one machine, so a shard that changes its task finds its arena; on another machine it would

@@ -127,8 +127,8 @@ def _identities(given: pa.Table, table: StateTable) -> tuple[Ids, Ids]:
         if not named.all():
             row = int(np.flatnonzero(~named)[0])
             columns = ", ".join(keys.names)
-            other = "" if is_inner else f", or the key columns {columns}"
-            msg = f"row {row} names no group: give it {GROUP}{other}"
+            instead = "" if is_inner else f", or the key columns {columns}"
+            msg = f"row {row} names no group: give it {GROUP}{instead}"
             raise InputError(msg)
         return id_high, id_low
     # without a key column all rows belong to one group, and a batch without columns has no rows
