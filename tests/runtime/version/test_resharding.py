@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import random
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,12 +21,14 @@ from icestream.core.errors import CheckpointError, DefinitionError
 from icestream.kernels.fold import routes_of
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.lineage import ShardLineage, even_routes, shards_of
+from icestream.operators.multi_join import merging
 from icestream.plan.nodes.queries import Computation
 from icestream.plan.nodes.updates import Updates
 from icestream.plan.windows.frame import Frame
 from icestream.runtime.local import LocalQuery
 from icestream.runtime.version.resharding import resharded
 from icestream.runtime.version.settings import Settings
+from icestream.state import snapshot_schedule
 from icestream.state.identities import IdRange
 from icestream.state.log.format import SegmentInfo
 from icestream.state.versions.commits import (
@@ -108,14 +111,31 @@ class Run:
         return rows
 
 
+@pytest.fixture
+def many_snapshots(request: pytest.FixtureRequest) -> Iterator[None]:
+    """With a true parameter, take snapshots and merge segments all the time."""
+    with ExitStack() as stack:
+        if request.param:
+            for module, name, value in (
+                (snapshot_schedule, "AFTER", 2),
+                (snapshot_schedule, "AT_LATEST", 3),
+                (merging, "FEW", 1),
+            ):
+                stack.enter_context(mock.patch.object(module, name, value))
+        yield
+
+
 def undisturbed(plan: Computation, folder: Path) -> list[list[str]]:
     run = Run(plan, folder)
     return [*map(run.feed, range(BATCHES)), run.rest()]
 
 
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.sample(3)
+@pytest.mark.parametrize(
+    ("seed", "many_snapshots"), [(0, False), (1, True)], indirect=["many_snapshots"]
+)
 @pytest.mark.parametrize("kind", PLANS)
+@pytest.mark.usefixtures("many_snapshots")
 def test_oracle_any_number_of_shards_at_any_version_changes_no_row(
     tmp_path: Path, kind: str, seed: int
 ) -> None:

@@ -89,7 +89,8 @@ class UpdateUnion:
         keyless = not self.result.keys
         keys = KeptKeys.of([each["known"] for each in states], keeps, keyless=keyless)
         counts = np.sum([each["counts"] for each in states], axis=0)
-        return {**{name: keys.by_key(states, name) for name in ("known", "last")}, "counts": counts}
+        found = {name: keys.by_key(states, name) for name in ("known", "last", "trust")}
+        return {**found, "counts": counts}
 
     def recall(self, state: State) -> None:
         """Restore what `state` returned."""

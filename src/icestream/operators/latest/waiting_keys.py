@@ -246,6 +246,11 @@ class WaitingKeys:
             "newest": max(each["newest"] for each in busy),
             "accepted": sum(each["accepted"] for each in busy),
             "late": sum(each["late"] for each in parents),
+            "readers": [
+                {**alike[0], "turns": [min(fronts), max(backs)]}
+                for alike in zip(*(each["readers"] for each in busy), strict=True)
+                for fronts, backs in [zip(*(each["turns"] for each in alike), strict=True)]
+            ],
         }
 
     def recall(self, facts: Mapping[str, Any]) -> None:

@@ -21,7 +21,7 @@ References: log-structured merging; lifetimes are those of the log's segments.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -41,9 +41,9 @@ from icestream.operators.multi_join.generations import (
 )
 from icestream.operators.multi_join.logged_rows import EPOCHS, LoggedRows
 from icestream.operators.multi_join.spec import partitions_of
-from icestream.state.log.format import Record
 from icestream.state.log.reader import Log
 from icestream.state.log.writer import SegmentWriter
+from icestream.state.rows import RowCodec
 
 #: segments with small records that are merged, at least
 FEW = 8
@@ -92,14 +92,15 @@ def merge(
     generations: Generations,
     needs: Needs,
     log: Log,
-    rows_of: Callable[[Record], LoggedRows],
+    codecs: Sequence[RowCodec],
+    holds: Callable[[LoggedRows], Mask],
     writer: SegmentWriter,
     operator: int,
     record_bytes: int,
 ) -> Table:
     """Write the needed rows of segments; return the entries of all records that there are then.
 
-    `rows_of` reads the rows of a record that belong to this shard.
+    `holds` tells which rows belong to this shard.
     """
     records = generations.records
     mine = np.isin(ordinals_of(records), ordinals)
@@ -107,9 +108,9 @@ def merge(
     kept, parts, columns, used = records[~mine].copy(), [], [], 0
     del records
     for record in log.read_many(markers):
-        rows = rows_of(record)
+        rows = LoggedRows.of(record, codecs, log.folder)
         homes = partitions_of(rows.id_high, len(needs.floor))
-        needed = np.flatnonzero(needs.rows(homes, rows))
+        needed = np.flatnonzero(needs.rows(homes, rows) & holds(rows))
         if not len(needed):
             continue
         ends = np.append(rows.starts[1:], len(rows.words))

@@ -281,8 +281,13 @@ class JoinRecovery:
     def rows_of(self, record: Record) -> LoggedRows:
         """Return the rows of a record, without those of other shards."""
         rows = LoggedRows.of(record, self.codecs, self.shard.log.folder)
+        mine = self.holds(rows)
+        return rows if mine.all() else rows.where(mine)
+
+    def holds(self, rows: LoggedRows) -> Mask:
+        """Return which rows belong to this shard."""
         keeps = self.numbers.get("keeps")
-        return rows if keeps is None else rows.where(IdRange(*keeps).holds(rows.id_high))
+        return (_EVERY if keeps is None else IdRange(*keeps)).holds(rows.id_high)
 
     def _records(self, reader: SegmentReader, kind: int) -> Iterator[Record]:
         directory = reader.directory

@@ -114,18 +114,16 @@ def _aggregated(
 
 
 def _selected(query: WindowQuery, result: Result, text: Text) -> Result:
-    """Select the columns; if that fails, find the one that caused it."""
-    as_they_are = [(written(each).strip("`"), name) for name, each in query.columns.items()]
-    if as_they_are == [(name, name) for name in result.columns]:
+    """Select the columns; each is tried first, to find the one that is wrong."""
+    chosen = [(written(each).strip("`"), name) for name, each in query.columns.items()]
+    if chosen == [(name, name) for name in result.columns]:
         return result
-    columns = {name: _column(name, each, text) for name, each in query.columns.items()}
-    try:
-        return result.select(*columns.values())
-    except DefinitionError as error:
-        for name, column in columns.items():
-            with located(text, text.place_of(query.columns[name])):
+    columns = [_column(name, each, text) for name, each in query.columns.items()]
+    for each, column in zip(query.columns.values(), columns, strict=True):
+        if not isinstance(each, exp.Column):
+            with located(text, text.place_of(each)):
                 result.select(column)
-        raise text.error(text.place, str(error)) from None
+    return result.select(*columns)
 
 
 def _column(name: str, node: exp.Expr, text: Text) -> Column:

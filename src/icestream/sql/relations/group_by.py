@@ -20,7 +20,7 @@ from sqlglot import exp
 from icestream.core.text_errors import TextSpan
 from icestream.sql.relations.conditions import parts_of
 from icestream.sql.relations.definitions import NamedRelation
-from icestream.sql.relations.expressions import beside, filtered, own_nodes
+from icestream.sql.relations.expressions import ExpressionReader, beside, filtered, own_nodes
 from icestream.sql.relations.names import (
     ColumnNumbers,
     ColumnScope,
@@ -30,7 +30,6 @@ from icestream.sql.relations.names import (
     resolved,
     unknown_column,
 )
-from icestream.sql.relations.nested import NestedReader
 from icestream.sql.relations.tree import Grouped, Project, Relation, TimeWindow, WindowTable, bare
 from icestream.sql.relations.window_calls import read_window, window_call
 from icestream.sql.statements.aggregates import AggregateCall, called
@@ -48,7 +47,7 @@ class SelectItem:
     is_alias: bool = True
 
 
-class GroupReader(NestedReader):
+class GroupReader(ExpressionReader):
     """Reads what is computed for groups."""
 
     def grouped(
@@ -154,17 +153,19 @@ class GroupReader(NestedReader):
     def _meant(self, node: exp.Expr, scope: ColumnScope, items: Sequence[SelectItem]) -> exp.Expr:
         """Return the expression that an element of GROUP BY stands for."""
         if isinstance(node, exp.Literal) and not node.is_string:
-            place = int(node.this) if str(node.this).isdecimal() else 0
-            if not 1 <= place <= len(items):
-                raise self._text.error(
-                    node, f"there is no column at {place}: SELECT has {len(items)}"
-                )
-            return items[place - 1].node
+            return items[self.position(node, len(items))].node
         if isinstance(node, exp.Column) and not scope.find(_parts(node))[0]:
             for item in items:
                 if item.name.lower() == node.name.lower() and len(node.parts) == 1:
                     return item.node
         return node
+
+    def position(self, node: exp.Literal, count: int) -> int:
+        """Return the place of a column that is named by its number."""
+        place = int(node.this) if str(node.this).isdecimal() else 0
+        if not 1 <= place <= count:
+            raise self._text.error(node, f"there is no column at {place}: SELECT has {count}")
+        return place - 1
 
     # -- expressions over groups -----------------------------------------------------------
 

@@ -140,7 +140,13 @@ class QueryReader(SelectReader):
             self._check_partition(query, brackets)
         else:
             query = self.projected(query, items, tree)
-        if tree.args.get("distinct"):
+        if (distinct := tree.args.get("distinct")) is not None:
+            if distinct.args.get("on"):
+                raise self._text.error(
+                    self._text.keyword("DISTINCT") or distinct,
+                    "DISTINCT ON is not supported: write ROW_NUMBER() OVER (PARTITION BY ...) AS n "
+                    "and WHERE n = 1 around it",
+                )
             query = self.distinct(query)
         return self.limited(query, tree)
 

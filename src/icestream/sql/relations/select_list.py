@@ -158,6 +158,10 @@ class SelectReader(GroupReader):
         scope = query.scope
 
         def read(node: exp.Expr) -> exp.Expr:
+            if self.is_aggregate(node):
+                raise self._text.error(node, "name the aggregate in SELECT, and order by that name")
+            if isinstance(node, exp.Literal) and not node.is_string:
+                return reference(query.names[self.position(node, len(query.names))][1], node)
             return node.transform(lambda each: self._order_column(each, scope))
 
         keys = _sort_keys(order, read)

@@ -49,6 +49,18 @@ class Relation(ABC):
 
 
 @dataclass(frozen=True)
+class _Restricted(Relation):
+    """Rows with the columns of the input."""
+
+    input: Relation
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Return the columns of the input."""
+        return self.input.columns
+
+
+@dataclass(frozen=True)
 class Scan(Relation):
     """The rows of a stream or of a static table."""
 
@@ -65,16 +77,10 @@ class Scan(Relation):
 
 
 @dataclass(frozen=True)
-class Filter(Relation):
+class Filter(_Restricted):
     """The rows that satisfy all conditions."""
 
-    input: Relation
     conditions: Conditions
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Return the columns of the input."""
-        return self.input.columns
 
 
 @dataclass(frozen=True)
@@ -140,29 +146,17 @@ class WindowTable(Relation):
 
 
 @dataclass(frozen=True)
-class Lasting(Relation):
+class Lasting(_Restricted):
     """Rows that are there for a length of time: [RANGE 1 HOUR]; for an instant: [NOW]."""
 
-    input: Relation
     length: Micros
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Return the columns of the input."""
-        return self.input.columns
 
 
 @dataclass(frozen=True)
-class Streamed(Relation):
+class Streamed(_Restricted):
     """The rows that enter a relation (ISTREAM), or that leave it (DSTREAM), at that instant."""
 
-    input: Relation
     kind: str
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Return the columns of the input."""
-        return self.input.columns
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from icestream.sql.relations.definitions import NamedRelation
+from icestream.sql.relations.names import ColumnScope
 from icestream.sql.relations.tree import (
     Conditions,
     Filter,
@@ -124,7 +125,7 @@ class _Names:
         if isinstance(value, AggregateCall):
             own, text = "", call_text(value)
         else:
-            own, text = _own_name(value), bare(written(value))
+            own, text = ColumnScope(()).own_name(value), bare(written(value))
         found = self.free(self._selected.get(name) or own, text)
         self.held[name] = column(found)
         return found
@@ -148,12 +149,6 @@ def spelling(name: str) -> exp.Column:
     """Return a column of a source, quoted where that is needed."""
     plain = re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII)
     return exp.column(name, quoted=not plain or name.upper() in Cql.Tokenizer.KEYWORDS)
-
-
-def _own_name(node: exp.Expr) -> str:
-    if isinstance(node, exp.Dot):
-        return str(node.expression.name)
-    return str(node.name) if isinstance(node, exp.Column) else ""
 
 
 def _is_edge(node: exp.Expr, table: WindowTable) -> bool:
