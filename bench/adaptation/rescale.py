@@ -1,10 +1,11 @@
 """Rescaling while a query runs: the rows stay the same, and batches are hardly delayed.
 
 Idea: a query for every operator with state runs twice over the same files, undisturbed and with
-another number of tasks after random batches (2, 8, 3, 1, again and again), while more input waits
-than a batch takes. Rows are compared by count and by the sum of their hashes; those of an update
-stream, which depend on the time available to a batch, by the last row of each key. The pause of a
-rescale is the excess of the next batch's time over the median of batches that follow no rescale.
+another number of shards and tasks after random batches (2, 8, 32, 5, again and again), while more
+input waits than a batch takes. Rows are compared by count and by the sum of their hashes; those of
+an update stream, which depend on the time available to a batch, by the last row of each key. The
+pause of a rescale is the excess of the time of the batch that begins with other shards over the
+median of the others, to which the batch before it belongs, that ends with snapshots.
 The cost of having many shards is measured separately (`shard_cost`).
 
 Limits: one machine, so a shard that changes its task finds its arena; on another machine it would
@@ -33,11 +34,12 @@ from bench.rows import write_batches
 
 #: micro-batches, events in each, keys
 CASES = {Size.SMALL: (18, 20_000, 2_000), Size.FULL: (24, 60_000, 6_000)}
-COURSE = (8, 3, 1, 2)
-#: mean number of batches between two rescales
+COURSE = (8, 32, 5, 2)
+#: mean number of batches between two rescales, and the most tasks
 EVERY = 3
+TASKS = 8
 WARM = 4
-SHARDS = 8
+SHARDS = 2
 
 
 @dataclass
@@ -48,7 +50,7 @@ class RescaleRun:
     hashes: int = 0
     #: the last row of each key, of an update stream
     last: dict[int, tuple[Any, ...]] = field(default_factory=dict)
-    #: milliseconds and tasks of each batch
+    #: milliseconds and shards of each batch
     batches: list[tuple[int, int]] = field(default_factory=list)
 
     @property
@@ -58,7 +60,7 @@ class RescaleRun:
 
     @property
     def rescaled(self) -> list[int]:
-        """Return the times of batches with another number of tasks than the one before."""
+        """Return the times of batches with another number of shards than the one before."""
         return [now[0] for before, now in self._pairs if before[1] != now[1]]
 
     @property
@@ -124,7 +126,8 @@ def _run(spark: Any, kept: StatefulQuery, folder: Path, *, rescaling: bool) -> R
             found.rows += count
             found.hashes += hashes
         if rescaling and running and version in turns:
-            running[0].rescale(next(course))
+            shards = next(course)
+            running[0].rescale(min(shards, TASKS), shards=shards)
 
     reader = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
     query = kept.query(reader.parquet(str(folder / "in")))
@@ -141,7 +144,7 @@ def _run(spark: Any, kept: StatefulQuery, folder: Path, *, rescaling: bool) -> R
     running.append(writer.start())
     running[0].awaitTermination()
     found.batches = [
-        (_component_ms(report["durationMs"]), report["icestream"]["parallelism"])
+        (_component_ms(report["durationMs"]), report["icestream"]["shardsOfComponent"])
         for report in running[0].recentProgress
     ]
     return found
@@ -153,7 +156,7 @@ def _component_ms(phases: dict[str, int]) -> int:
 
 
 def plot(figures: Figures, target: Path) -> None:
-    """Draw the times of batches over the run, and the number of tasks."""
+    """Draw the times of batches over the run, and the number of shards."""
     import matplotlib.pyplot as plt  # noqa: PLC0415 - measuring needs no plots
 
     kinds = [kind for kind in OPERATORS if kind in figures]
@@ -167,7 +170,7 @@ def plot(figures: Figures, target: Path) -> None:
         axes.set_ylim(bottom=0)
         other = axes.twinx()
         other.step(range(len(tasks)), tasks, where="mid", color="tab:orange", lw=1)
-        other.set(ylabel="tasks", ylim=(0, SHARDS + 1))
+        other.set(ylabel="shards", ylim=(0, max(COURSE) + 1))
     chart.tight_layout()
     chart.savefig(target, dpi=120)
     plt.close(chart)
@@ -175,7 +178,7 @@ def plot(figures: Figures, target: Path) -> None:
 
 BENCH = Bench(
     "rescale",
-    "a running query changes its number of tasks, and not a row of its results",
+    "a running query changes its number of shards, and not a row of its results",
     measure,
     plot,
 )

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from icestream.state.snapshot_schedule import AFTER, AT_LATEST, SLACK, SnapshotSchedule, in_step
+from icestream.state.snapshot_schedule import (
+    AFTER,
+    AT_LATEST,
+    SLACK,
+    SnapshotSchedule,
+    demand_all,
+    in_step,
+)
 
 
 def versions_until_due(logged: int, size: int) -> int:
@@ -54,3 +61,20 @@ def test_operators_in_step_take_snapshots_together() -> None:
                 each.take()
         assert all(each.taken == due[0] for each in schedules)
     assert taken == [AT_LATEST - 1, 2 * AT_LATEST - 1, 3 * AT_LATEST - 1]
+
+
+def test_a_demanded_snapshot_is_taken_once() -> None:
+    header: dict[str, Any] = {}
+    plain, joins = SnapshotSchedule(header), SnapshotSchedule(header, "join-1.snapshots")
+    part = SnapshotSchedule(header.setdefault("0.", {}))
+    for each in (plain, joins, part):
+        assert not each.version_ends(10)
+    demand_all(header)
+    for each in (plain, joins, part):
+        assert each.version_ends(10)
+        each.take()
+        assert not each.version_ends(10)
+    demand_all(header)
+    in_step([header, header["0."]])
+    assert plain.version_ends(10)
+    assert part.version_ends(10)

@@ -76,7 +76,7 @@ class EditedRows:
 def edited(given: pa.Table, table: StateTable, commit: Commit) -> EditedRows:
     """Return edited rows by group and shard; InputError describes what is wrong with them."""
     rows = _cast(given, table.columns)
-    id_high, id_low = _identities(given, table.keys)
+    id_high, id_low = _identities(given, table)
     order = np.lexsort((np.arange(len(id_high)), id_low, id_high))
     id_high, id_low = id_high[order], id_low[order]
     first = np.ones(len(id_high), dtype=np.bool_)
@@ -109,8 +109,13 @@ def _cast(given: pa.Table, columns: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=columns)
 
 
-def _identities(given: pa.Table, keys: pa.Schema) -> tuple[Ids, Ids]:
-    """Return the group of each row, from its name if it has one, else from its key."""
+def _identities(given: pa.Table, table: StateTable) -> tuple[Ids, Ids]:
+    """Return the group of each row, from its name if it has one, else from its key.
+
+    The key of a group inside another gives only a part of its identity.
+    """
+    keys, (_, where, grouping) = table.keys, table.operator.rpartition("grouping ")
+    is_inner = bool(where) and grouping != "0"
     keyed = set(keys.names) <= set(given.column_names)
     named = np.zeros(given.num_rows, dtype=np.bool_)
     id_high, id_low = (np.zeros(given.num_rows, dtype=np.uint64) for _ in range(2))
@@ -118,11 +123,12 @@ def _identities(given: pa.Table, keys: pa.Schema) -> tuple[Ids, Ids]:
         names = given.column(GROUP).cast(pa.string())
         named = np.asarray(pc.is_valid(names).to_numpy())
         id_high[named], id_low[named] = _parsed(names.drop_null(), np.flatnonzero(named))
-    if not keyed:
+    if not keyed or is_inner:
         if not named.all():
             row = int(np.flatnonzero(~named)[0])
             columns = ", ".join(keys.names)
-            msg = f"row {row} names no group: give it {GROUP}, or the key columns {columns}"
+            instead = "" if is_inner else f", or the key columns {columns}"
+            msg = f"row {row} names no group: give it {GROUP}{instead}"
             raise InputError(msg)
         return id_high, id_low
     # without a key column all rows belong to one group, and a batch without columns has no rows

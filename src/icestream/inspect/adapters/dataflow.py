@@ -25,6 +25,7 @@ from icestream.core.errors import DefinitionError
 from icestream.inspect.access.adapter_protocol import ReadRequest, StateRows, StateTable, key_row
 from icestream.kernels.multi_join import resident as k
 from icestream.kernels.multi_join.rows import gather_payloads
+from icestream.operators.dataflow.steps import INNER_BITS
 from icestream.operators.multi_join.generations import MARKER, Generations
 from icestream.operators.multi_join.logged_rows import LoggedRows
 from icestream.operators.multi_join.recovery import JoinRecovery
@@ -158,7 +159,7 @@ class DataflowState:
         groupings = len(self._state_schema.components[shard // self._shards].groupings)
         store = _store(grouping, scope, groupings, self._state_schema.options, space, history)
         watermark = history[-1].watermark
-        for id_high, id_low in _identities(store, grouping, asked):
+        for id_high, id_low in _identities(store, grouping, asked, is_inner=scope > 0):
             store.begin(watermark)
             slots = store.locate(id_high, id_low)
             for some in store.portions(slots):
@@ -171,11 +172,20 @@ class DataflowState:
 
 
 def _identities(
-    store: GroupStore, grouping: GroupingSchema, asked: ReadRequest
+    store: GroupStore, grouping: GroupingSchema, asked: ReadRequest, *, is_inner: bool
 ) -> Iterator[tuple[Ids, Ids]]:
     """Yield the groups of a store, or the requested one, in chunks that it can hold."""
     if asked.key is not None:
-        yield KeyCodec(grouping.keys).identify(key_row(grouping.keys, asked.key))
+        wanted = KeyCodec(grouping.keys).identify(key_row(grouping.keys, asked.key))
+        if not is_inner:
+            yield wanted
+            return
+        # the other bits are those of the outer group
+        for id_high, id_low in every_group(store):
+            same = (id_high ^ wanted[0]) & INNER_BITS == 0
+            same &= id_low == wanted[1]
+            if same.any():
+                yield id_high[same], id_low[same]
         return
     most = max(1, store.chunk_groups)
     for id_high, id_low in every_group(store):

@@ -35,7 +35,7 @@ from icestream.operators.payload_identity import identified
 from icestream.sql.expressions.compile import Predicate, Projection
 
 #: the bits of `id_high` that groups inside others have of their own; those above route them
-_INNER = np.uint64(0xFFFFFFFF)
+INNER_BITS = np.uint64(0xFFFFFFFF)
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ def regrouped(
     id_high, id_low = identified(payload_of(changes), keys)
     if inside:
         outer, _ = identities_of(changes)
-        id_high = outer & ~_INNER | id_high & _INNER
+        id_high = outer & ~INNER_BITS | id_high & INNER_BITS
     identity = map(pa.array, (id_high, id_low))
     columns = [*changes.columns[: len(HEAD) - 2], *identity]
     if payload is None or len(payload) >= len(changes.schema) - len(HEAD):

@@ -93,14 +93,14 @@ def merge(
     needs: Needs,
     log: Log,
     codecs: Sequence[RowCodec],
-    holds: Callable[[LoggedRows], Mask],
+    holds: Callable[[int, LoggedRows], Mask],
     writer: SegmentWriter,
     operator: int,
     record_bytes: int,
 ) -> Table:
     """Write the needed rows of segments; return the entries of all records that there are then.
 
-    `holds` tells which rows belong to this shard.
+    `holds` tells which rows of a record, given by its marker, belong to this shard.
     """
     records = generations.records
     mine = np.isin(ordinals_of(records), ordinals)
@@ -110,7 +110,7 @@ def merge(
     for record in log.read_many(markers):
         rows = LoggedRows.of(record, codecs, log.folder)
         homes = partitions_of(rows.id_high, len(needs.floor))
-        needed = np.flatnonzero(needs.rows(homes, rows) & holds(rows))
+        needed = np.flatnonzero(needs.rows(homes, rows) & holds(record.marker, rows))
         if not len(needed):
             continue
         ends = np.append(rows.starts[1:], len(rows.words))

@@ -281,13 +281,23 @@ class JoinRecovery:
     def rows_of(self, record: Record) -> LoggedRows:
         """Return the rows of a record, without those of other shards."""
         rows = LoggedRows.of(record, self.codecs, self.shard.log.folder)
-        mine = self.holds(rows)
+        mine = self.holds(record.marker, rows)
         return rows if mine.all() else rows.where(mine)
 
-    def holds(self, rows: LoggedRows) -> Mask:
-        """Return which rows belong to this shard."""
+    def holds(self, marker: int, rows: LoggedRows) -> Mask:
+        """Return which rows of a record belong to this shard, and are not in another record.
+
+        A parent may have written its rows of a record that it shared again.
+        """
         keeps = self.numbers.get("keeps")
-        return (_EVERY if keeps is None else IdRange(*keeps)).holds(rows.id_high)
+        if keeps is None:
+            return _EVERY.holds(rows.id_high)
+        mine = IdRange(*keeps).holds(rows.id_high)
+        records = self.generations.records
+        for entry in records[records[:, MARKER].view(np.uint64) == np.uint64(marker)]:
+            first, last = entry[[FIRST_ID_HIGH, LAST_ID_HIGH]].view(np.uint64).tolist()
+            mine &= IdRange(first, last + 1).holds(rows.id_high)
+        return mine
 
     def _records(self, reader: SegmentReader, kind: int) -> Iterator[Record]:
         directory = reader.directory
