@@ -120,6 +120,23 @@ def test_the_newest_row_of_a_key_is_in_the_table(feed: Feed, tmp_path: Path) -> 
     assert found == {("a", 2), ("b", 2), (None, 4)}
 
 
+def test_complete_mode_delivers_the_table_whole_for_any_operator(
+    feed: Feed, tmp_path: Path
+) -> None:
+    # an hour of slack: the watermark reaches no window and no row
+    stream = ice.stream(feed.stream(), "ts", slack="1 hour")
+    largest = stream.events().forever().groupBy("key").apply(lambda group: group.top(1, by="x"))
+    windows = stream.window("5 seconds").groupBy("key").count()
+    for number, (result, rows) in enumerate(((largest, [3, 3, 3]), (windows, [3, 6, 8]))):
+        whole: list[Counter[str]] = []
+        writer = result.writeStream.outputMode("complete").foreachBatch(
+            lambda rows, _version, whole=whole: whole.append(rows_of(rows))
+        )
+        query = run(writer, tmp_path / f"chk{number}")
+        assert whole[-1] == rows_of(query.table())
+        assert [sum(each.values()) for each in whole] == rows
+
+
 def test_what_has_no_table_is_refused_where_it_is_written(feed: Feed) -> None:
     stream = ice.stream(feed.stream(), "ts")
     sessions = stream.session("1 minute").groupBy("key").count()

@@ -70,8 +70,7 @@ class Output:
     """Rows that a dataflow delivers."""
 
     payload: pa.Schema
-    #: `append`: final events; `update`: changes; `complete`: all events that are alive; `now`: the
-    #: rows of keys that changed
+    #: `append`: final events; `update`: changes; `now`: the rows of keys that changed
     mode: str
     #: columns that identify rows in mode `now`
     key: tuple[str, ...] = ()

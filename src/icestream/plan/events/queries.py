@@ -50,7 +50,6 @@ from icestream.operators.lifetimes.changes import (
     identities_of,
     payload_of,
 )
-from icestream.operators.lifetimes.complete_mode import CompleteOutput
 from icestream.operators.lifetimes.now_mode import NowOutput
 from icestream.operators.multi_join.spec import MultiJoinSpec
 from icestream.operators.multi_join.tracing import Lineage
@@ -169,13 +168,6 @@ class _Building:
     def emit(self, node: Node, payload: pa.Schema, mode: str, view: int) -> None:
         """Make the events of a node, without hidden columns, the rows of a view."""
         self._traced(node, stored=False)
-        if mode == "complete" and not _is_aggregate(node):
-            msg = (
-                "output mode 'complete' is for aggregates: the results of agg(...) of every group, "
-                "with columns computed from them; use 'update' for changes, or 'append' for final "
-                "events"
-            )
-            raise DefinitionError(msg)
         if mode == "now" and _is_framed(node):
             msg = "rows of over(...) are events at instants, which do not hold: use mode 'append'"
             raise DefinitionError(msg)
@@ -192,8 +184,6 @@ class _Building:
                 raise DefinitionError(msg)
             if mode == "append" and not place.final:
                 step = self._held(component, step, AppendOutput(payload), "settle")
-            if mode == "complete":
-                step = self._held(component, step, CompleteOutput(payload), "current")
             self._add(component, Emit((step,), payload, self._of(component, step), view))
 
     def _emit_by_key(self, node: Node, payload: pa.Schema, view: int) -> None:
@@ -214,7 +204,7 @@ class _Building:
         self,
         component: int,
         step: int,
-        operator: AppendOutput | CompleteOutput | NowOutput,
+        operator: AppendOutput | NowOutput,
         text: str,
         keys: tuple[str, ...] = (),
     ) -> int:
@@ -553,15 +543,3 @@ def _renamed(aggregate: Aggregate, names: Mapping[str, str]) -> Aggregate:
     """Return an aggregate of columns under other names."""
     columns = [names[each] for each in aggregate.columns]
     return replace(aggregate, column=columns[0] if columns else None, others=tuple(columns[1:]))
-
-
-def _is_aggregate(node: Node) -> bool:
-    """Return whether events are results of aggregates, possibly with other columns."""
-    match node:
-        case Mapped() | Left():
-            return _is_aggregate(node.before)
-        case United():
-            return all(map(_is_aggregate, node.parts))
-        case Applied():
-            return isinstance(node.operator, LifetimeAggregate)
-    return False
