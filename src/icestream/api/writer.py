@@ -237,19 +237,22 @@ class StreamWriter:
             )
             raise DefinitionError(msg)
         if self._build is not None and (self._statement is None or mode in TABLES):
-            built = self._build("now" if mode in TABLES else mode)
-            columns = [each for each in built.rows[0] if mode not in TABLES or each.name != CHANGE]
-            return replace(self, _mode=mode, _built=built, _schema=StructType(columns))
+            return self._as_dataflow(mode)
         plan = self._built.plan
         if mode in TABLES:
             self._table_key()
         if mode == "update" and isinstance(plan, Plan) and lower.takes_tuples(plan):
-            msg = (
-                "output mode 'update' is for window(...) and cumulative(...) with aggregates of "
-                "fixed size; use 'append' here"
-            )
-            raise DefinitionError(msg)
+            return self._as_dataflow(mode)
         return replace(self, _mode=mode)
+
+    def _as_dataflow(self, mode: str) -> StreamWriter:
+        """Return this writer for a query over events, which has all modes."""
+        assert self._build is not None
+        built = self._build("now" if mode in TABLES else mode)
+        columns = [each for each in built.rows[0] if mode not in TABLES or each.name != CHANGE]
+        shape = as_they_are if self._statement is not None else self._shape
+        schema = StructType(columns)
+        return replace(self, _mode=mode, _built=built, _schema=schema, _shape=shape)
 
     def trigger(self, **trigger: Any) -> StreamWriter:
         """Choose when batches run, as in PySpark: processingTime, availableNow or once.
@@ -453,13 +456,6 @@ class StreamWriter:
 
     def _now_sink(self, lead: StreamWriter, view: int) -> Sink:
         """Return where the rows of keys that changed go."""
-        asked = self._callback is not None or self._format in ("console", "memory", "delta")
-        if self._shape is not as_they_are and (asked or "path" in self._options):
-            msg = (
-                "in output mode 'now' a sink gets rows by key, which select(...) and where(...) on "
-                "the result might drop: choose columns before the aggregate, or ask query.table()"
-            )
-            raise DefinitionError(msg)
         if self._callback is not None:
             return CallbackSink(self._callback)
         if self._format == "delta":

@@ -44,9 +44,13 @@ from icestream.state.groups.spec import Groups, Synopsis
 class NowOutput:
     """Holds events by key and emits those of keys that changed."""
 
-    def __init__(self, payload: pa.Schema, *, stays: bool = False) -> None:
-        """Hold events of a payload; with `stays`, rows are not deleted when they end."""
+    def __init__(self, payload: pa.Schema, *, stays: bool = False, delay: Micros = 0) -> None:
+        """Hold events of a payload, which live later than meant by `delay`.
+
+        With `stays`, rows are not deleted when they end.
+        """
         self.result = payload
+        self._delay = delay
         self._stays = stays
         self.synopses: tuple[Synopsis, ...] = (events_synopsis("now", payload),)
 
@@ -72,6 +76,7 @@ class NowOutput:
 
     def on_instant(self, groups: Groups, now: Micros) -> Iterator[pa.RecordBatch]:
         """Yield the rows of keys that changed, and keys that have none any more."""
+        now = min(now + self._delay, END)
         for portion in woken(groups, now):
             held = groups.read(0, portion)
             payload = payload_of(held.rows, self.result)

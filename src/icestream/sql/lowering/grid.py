@@ -16,8 +16,8 @@ from pyspark.sql import functions as sf
 from sqlglot import exp
 
 from icestream.api import functions as aggregate_functions
-from icestream.api.result import Result
-from icestream.api.stream import Stream, Windowed
+from icestream.api.result import Result, Windowed
+from icestream.api.stream import Stream
 from icestream.operators.object_aggregates.user_aggregates import UserAggregate
 from icestream.sql.lowering.staged import Staged, located, quoted
 from icestream.sql.relations.read import NamedRelation

@@ -17,8 +17,8 @@ from pyspark.sql import functions as sf
 
 from icestream.api import functions as aggregate_functions
 from icestream.api.functions import AggregateExpression
-from icestream.api.result import Result
-from icestream.api.stream import Stream, Windowed
+from icestream.api.result import Result, Windowed
+from icestream.api.stream import Stream
 from icestream.core.errors import DefinitionError
 from icestream.core.text_errors import TextSpan
 from icestream.core.units import format_interval
