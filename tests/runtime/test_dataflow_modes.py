@@ -11,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from icestream.core.errors import DefinitionError
 from icestream.core.times import INFINITY
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.dataflow.component import ComponentOperator

@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 
 import icestream as ice
 from icestream.api.functions import AggregateExpression
+from icestream.core.times import MINUS_INFINITY
 from icestream.operators.dataflow.results import CHANGE
 from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.nodes.queries import TIME
@@ -174,7 +175,8 @@ BEHINDS = {
         "SELECT k, count(*), count(v) FROM ({0}) GROUP BY k",
         # a row for each instant at which the answer changes; the last one holds for ever
         "SELECT DISTINCT k, count(*) OVER w, count(v) OVER w FROM ({0})"
-        " QUALIFY {2} OR e < max(e) OVER (PARTITION BY k) WINDOW w AS (PARTITION BY k ORDER BY e)",
+        " WINDOW w AS (PARTITION BY k ORDER BY e)"
+        " QUALIFY {2} OR e < max(e) OVER (PARTITION BY k)",
     ),
     "top": Part(
         lambda rows, _again: rows.events().groupApply(
@@ -251,15 +253,30 @@ def shown(value: Any) -> Any:
     return int(value.timestamp() * 1e6 + 0.5) if hasattr(value, "timestamp") else value
 
 
+@dataclass(frozen=True)
+class Query:
+    """A query that is not in the matrix."""
+
+    make: Callable[[ice.Stream, ice.Stream], Any]
+    sql: str
+    mode: str = "now"
+
+
 class Run:
     """A query of the API over two tables, run in one process."""
 
     def __init__(
-        self, spark: SparkSession, cell: Any, a: pa.Table, b: pa.Table, folder: Path
+        self,
+        spark: SparkSession,
+        cell: Any,
+        a: pa.Table,
+        b: pa.Table,
+        folder: Path,
+        slack: str = SLACK,
     ) -> None:
         """Plan the query, and read what it would read of all events."""
         streams = [
-            ice.stream(_frame(spark, each), "ts", SLACK, name=name)
+            ice.stream(_frame(spark, each), "ts", slack, name=name)
             for name, each in (("a", a), ("b", b))
         ]
         writer = cell.make(*streams).writeStream.outputMode(cell.mode)
@@ -269,6 +286,8 @@ class Run:
         self.batch = rows.cast(pa.schema(list(self.plan.batch_schema))).combine_chunks()
         self.mode, self._folder = cell.mode, folder
         self.found: list[pa.Table] = []
+        #: the watermark before the batch of each event of the only source, by its time
+        self.watermarks: dict[int, int] = {}
         self._open()
 
     def _open(self) -> None:
@@ -288,6 +307,9 @@ class Run:
         cuts = [0, *np.sort(dice.integers(0, len(times) + 1, batches - 1)), len(times)]
         for number, (first, last) in enumerate(pairwise(cuts)):
             rows = self.batch.take(pa.array(order[first:last])).combine_chunks()
+            committed = self.query.driver.last
+            reached = MINUS_INFINITY if committed is None else committed.watermark
+            self.watermarks |= dict.fromkeys(times[order[first:last]].tolist(), reached)
             self._take(self.query.feed([[rows.to_batches()[0]]] if len(rows) else [[]]))
             if restarts and number % 7 == 3:
                 self.query.close()

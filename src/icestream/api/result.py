@@ -393,7 +393,7 @@ class Result(WindowWords, ProjectedRows):
         """Return the query as a dataflow: in mode `update` rows replace those of their key."""
         if mode == "append":
             return self.events()._built(mode)
-        return self._events(newest=True)._final()._built("now")
+        return self._events(newest=True)._built("now")
 
 
 def result_of(rows: Events) -> Result:

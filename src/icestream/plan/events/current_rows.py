@@ -37,7 +37,12 @@ from icestream.operators.lifetimes.first_events import FirstEvents
 from icestream.operators.lifetimes.join import StreamJoin
 from icestream.operators.lifetimes.session_copies import SessionCopies
 from icestream.operators.lifetimes.top import TopK
-from icestream.operators.lifetimes.window_copies import GroupingCopies, OwnTimes, WindowCopies
+from icestream.operators.lifetimes.window_copies import (
+    WINDOW,
+    GroupingCopies,
+    OwnTimes,
+    WindowCopies,
+)
 from icestream.plan.nodes.events import (
     Applied,
     Entered,
@@ -84,6 +89,16 @@ def _group_key(node: Node) -> tuple[tuple[str, ...], bool] | None:
         case Applied(operator=LifetimeAggregate() | TopK()) if node.scope is not None:
             return node.scope.keys, node.scope.outer is None
     return None
+
+
+def of_windows(node: Node) -> bool:
+    """Return whether rows are answers of single windows, which never change once these are over."""
+    match node:
+        case Mapped(change=Filtering() | Projecting()) | Left() | Final():
+            return of_windows(node.before)
+        case Applied(operator=LifetimeAggregate()):
+            return node.scope is not None and WINDOW in node.scope.keys
+    return False
 
 
 # -- tables --------------------------------------------------------------------------------

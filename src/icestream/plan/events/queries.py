@@ -58,6 +58,7 @@ from icestream.plan.events.current_rows import (
     as_table,
     forgets_past,
     late_windows,
+    of_windows,
     row_key,
     stays,
 )
@@ -192,7 +193,7 @@ class _Building:
         """Make the rows of a node that hold the rows of a view, by key."""
         keys, grouped = row_key(node)
         places = self._ungrouped(node)
-        output = NowOutput(payload, stays=stays(node), delay=node.delay)
+        output = NowOutput(payload, stays=stays(node), windows=of_windows(node), delay=node.delay)
         text = f"now by {', '.join(keys)}"
         component = places[0].component
         if grouped and len(places) == 1 and component is not None:
