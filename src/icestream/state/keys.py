@@ -218,6 +218,11 @@ class KeyStore:
                 self._books.view[_GARBAGE] += heaps.free_bytes(cells, starts, heap)
             self._compact_if_half_garbage()
 
+    def forget(self) -> None:
+        """Free all slots; those of keys without text keep their memory."""
+        if self._texts:
+            self.trim(0)
+
     def trim(self, slots: int) -> None:
         """Free the slots from `slots` on, and return all unused bytes to the account.
 

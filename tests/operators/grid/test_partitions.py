@@ -135,11 +135,13 @@ def test_a_split_makes_the_suffixes_of_both_halves_stale(tmp_path: Path) -> None
     partition.next.push(np.zeros((2, 1), dtype=np.int64))
     partition.flipped = partition.turning = 7
     assert shard.partitions.split(partition)
-    seen: list[Partition] = list(shard.partitions.visit())
-    assert [each.stale for each in seen] == [True, True]
-    assert all(each.suffixes.size == each.next.size == 0 for each in seen)
-    assert all(each.flipped < 0 and each.turning < 0 for each in seen)
-    assert not any(each.whole for each in seen)
+    words = LAYOUT.suffix_words
+    halves = [Partition(each, shard.arena, words) for each in shard.arena.header["partitions"]]
+    (joined,) = shard.partitions.visit()
+    assert [each.stale for each in (*halves, joined)] == [True, True, True]
+    assert all(each.suffixes.size == each.next.size == 0 for each in halves)
+    assert all(each.flipped < 0 and each.turning < 0 for each in (*halves, joined))
+    assert joined.whole
 
 
 def test_groups_that_never_fit_are_a_budget_error(tmp_path: Path) -> None:
@@ -171,3 +173,23 @@ def test_the_room_of_groups_that_are_gone_leaves_too(tmp_path: Path) -> None:
     assert not shard.partitions.evict()
     shard.admit(range(3))
     assert len(shard.names()) == 3
+
+
+def test_neighbours_that_fit_are_joined(tmp_path: Path) -> None:
+    shard = Shard(tmp_path, 200 * 1024)
+    shard.admit(range(4000))
+    before = shard.names()
+    split = len(shard.partitions)
+    assert split > 2
+    for partition in shard.partitions.visit():
+        some = np.flatnonzero(shard.groups.rows[:, 0] != 0)
+        shard.groups.release(some[: len(some) - 20])
+        assert partition.low >= 0
+    few = shard.names()
+    assert set(few) < set(before)
+    assert shard.names() == few
+    check_cover(shard.ranges())
+    assert len(shard.partitions) < split
+    shard.admit(range(5000, 9000))
+    assert len(shard.names()) == len(few) + 4000
+    check_cover(shard.ranges())

@@ -302,7 +302,8 @@ class Gather:
     @property
     def statistics(self) -> dict[str, Any]:
         """Return what the progress report shows for this shard."""
-        return {"groups": 0, "partitions": 1, "loads": []}
+        needed = int(self._shard.arena.bytes / (1 - 4 * ROOM))
+        return {"groups": 0, "partitions": 1, "loads": [], "needed_bytes": needed, "cold": {}}
 
 
 def _read(

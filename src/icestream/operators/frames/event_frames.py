@@ -279,9 +279,24 @@ class EventFrames(FrameOperator):
         yield 0, changes_of(payload, times, times + 1, ones, nobody, nobody)
 
     @property
+    def _needed_bytes(self) -> int:
+        """Return the quota with which everything in memory can stay there."""
+        frames = len(self._frames)
+        rings = sum(self._ring_bytes(each) for each in self._rings if each is not None)
+        held = int(
+            self._shard.arena.bytes / (1 - buffered_chunks(frames) / (self._chunks * frames))
+        )
+        return 2 * rings + max(held, self._spec.least_quota)
+
+    @property
     def statistics(self) -> dict[str, Any]:
         """Return what the progress report shows for this shard."""
-        return {**super().statistics, "loads": []}
+        return {
+            **super().statistics,
+            "loads": [],
+            "needed_bytes": self._needed_bytes,
+            "cold": {"bytes_read": self._partitions.bytes_read},
+        }
 
 
 def single_events(changes: pa.RecordBatch) -> pa.RecordBatch:

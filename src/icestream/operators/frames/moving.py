@@ -300,8 +300,9 @@ class MovingPass:
         """Release tuples that entered; those still in the window are on the log."""
         self._watch()
         if self._emptied:
-            slots = np.unique(np.concatenate(self._emptied))
-            self._emptied = [slots[self._groups.rows[slots, self._layout.row_at] == 0]]
+            slots = np.concatenate(self._emptied)
+            empty = slots[self._groups.rows[slots, self._layout.row_at] == 0]
+            self._emptied = [np.unique(empty)]
         if not self._same:
             return
         left, flipped = (int(self._progress[i]) for i in (kernels.LEFT, kernels.FLIPPED))

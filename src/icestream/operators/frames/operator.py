@@ -86,7 +86,7 @@ class FrameOperator:
 
     lifetimes: ClassVar[tuple[str, ...]] = (ARRIVALS, SETTLED, BASE)
     #: chunks of tuples of each frame in a quota
-    _chunks: ClassVar[int] = 64
+    _chunks: ClassVar[int] = 32
 
     def __init__(
         self, specs: Sequence[FrameSpec], shard: Shard, results: Sequence[pa.Schema]

@@ -11,10 +11,10 @@ Invariants:
 2. At most two chunks of tuples and a block are sorted at a time, even if more have the same time
    (`test_bounded_more_ties_than_a_chunk_holds`).
 
-Cost: a tuple is written twice and read once to be settled. An arrival block that the watermark has
-passed only in part is read again with the next watermark. A version that settles more than two
-chunks reads blocks that overlap in time once for each; a larger batch in random order is read as
-often as it has chunks in a block's time span.
+Cost: a tuple is packed and written twice, and read once to be settled. An arrival block that the
+watermark has passed only in part is read again with the next watermark. A version that settles more
+than two chunks reads blocks that overlap in time once for each; a larger batch in random order is
+read as often as it has chunks in a block's time span.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import numpy as np
 
 from icestream.core.arrays import Ints, Table
 from icestream.core.times import INFINITY, Micros
+from icestream.kernels.packing import packed, unpacked
 from icestream.operators.folding.sorted_runs import slice_bounds
 from icestream.operators.frames.blocks import BLOCK, Blocks
 from icestream.operators.frames.layout import TupleLayout
@@ -91,6 +92,7 @@ class TupleLog:
         self._settled_form = settled
         #: words of a tuple as it arrives
         self._arriving_width = self._width + (EVENT_WORDS if settled is not None else 0)
+        self._widths = {ARRIVALS: self._arriving_width, SETTLED: self._width}
         self._lives = lives
         self._with_room = with_room
         #: tuples read at a time, and sorted
@@ -185,7 +187,7 @@ class TupleLog:
             part = table[first : first + self._block_rows]
             low, high = part[[0, -1], -1].tolist()
             marker = self._shard.segment(lifetime).append(
-                part, group=low, rows=len(part), expiry=self._expiry(lifetime, high)
+                packed(part), group=low, rows=len(part), expiry=self._expiry(lifetime, high)
             )
             yield marker, len(part), low, high
 
@@ -297,7 +299,7 @@ class TupleLog:
         self.reads["block_bytes"] += 8 * width * int(blocks["rows"].sum())
         records = self._shard.log.read_many(blocks["marker"])
         for record, rows in zip(records, blocks["rows"].tolist(), strict=True):
-            yield np.frombuffer(record.payload, dtype=np.int64).reshape(rows, width)
+            yield unpacked(record.payload, rows, width)
 
     def _by_time(self, tables: list[Table]) -> Table:
         """Return tuples that arrived, by time and by arrival."""
@@ -329,17 +331,17 @@ class TupleLog:
         for lifetime, info in past.segments:
             if lifetime in found:
                 with closing(self._shard.reader(info)) as reader:
-                    found[lifetime] += _described(reader)
+                    found[lifetime] += _described(reader, self._widths[lifetime])
         arrivals = np.array(found[ARRIVALS], dtype=BLOCK)
         self._take_arrivals(arrivals)
         self._take_settled(np.array(found[SETTLED], dtype=BLOCK), past.watermark)
         return int(arrivals["rows"].sum()) * 8 * self._width
 
 
-def _described(reader: SegmentReader) -> Iterator[tuple[int, ...]]:
+def _described(reader: SegmentReader, width: int) -> Iterator[tuple[int, ...]]:
     """Return the directory entries of the blocks of a segment."""
     for record in reader.scan():
-        times = np.frombuffer(record.payload, dtype=np.int64).reshape(record.rows, -1)[:, -1]
+        times = unpacked(record.payload, record.rows, width)[:, -1]
         yield record.marker, record.rows, int(times[0]), int(times[-1])
 
 

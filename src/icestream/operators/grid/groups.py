@@ -76,7 +76,11 @@ class ResidentGroups:
     @property
     def image_bytes(self) -> int:
         """Return about how many bytes `image` has."""
-        return len(self) * (int(self._rows.view.shape[1]) * 8 + KEY_BYTES)
+        return len(self) * (self._rows.row_bytes + KEY_BYTES)
+
+    def bytes_of(self, groups: int) -> int:
+        """Return about how many bytes so many groups take in memory."""
+        return groups * (self._rows.row_bytes + 2 * KEY_BYTES)
 
     @property
     def capacity(self) -> int:
@@ -281,6 +285,12 @@ class ResidentGroups:
         self._free.view[counts["free"] : counts["free"] + len(slots)] = slots
         counts["free"] += len(slots)
 
+    def forget(self) -> None:
+        """Remove all groups and keep the memory of their rows."""
+        self._keys.forget()
+        self._counts.update(used=0, free=0)
+        self._index.view[:] = 0
+
     def clear(self) -> None:
         """Remove all groups and free their memory."""
         self._keys.trim(0)
@@ -336,10 +346,14 @@ class ResidentGroups:
         ).astype(np.int64)
         counts["used"] += len(id_high) - reused
         rows = self._rows.view
-        rows[slots] = self._layout.group_identity
-        rows[slots, kernels.ID_HIGH] = id_high.view(np.int64)
-        rows[slots, kernels.ID_LOW] = id_low.view(np.int64)
-        rows[slots, kernels.LAST] = np.iinfo(np.int64).min
+        # rows at the end are written at once
+        new = rows[slots[0] : slots[0] + len(slots)] if reused == 0 and len(slots) else rows[slots]
+        new[:] = self._layout.group_identity
+        new[:, kernels.ID_HIGH] = id_high.view(np.int64)
+        new[:, kernels.ID_LOW] = id_low.view(np.int64)
+        new[:, kernels.LAST] = np.iinfo(np.int64).min
+        if reused:
+            rows[slots] = new
         self._keys.put(slots, keys)
         hash_index.insert_all(self._index.view, rows, slots)
         return slots

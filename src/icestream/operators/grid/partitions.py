@@ -3,16 +3,18 @@
 Idea: while the groups fit into their quota, there is one partition and it stays in the arena. When
 the budget refuses memory, the range of `id_high` is halved. From then on a version visits the
 halves one after the other: it evicts one to an image on local disk and loads the next. Several
-partitions may share an image; each loads only the groups in its own range.
+partitions may share an image; each loads only the groups in its own range. Where two neighbours fit
+into half of the memory and have no stacks of suffixes, the first takes the second in when it is
+visited.
 
 Invariants:
 1. Partitions cover every id_high once (`test_partitions_always_cover_every_group_once`).
 2. A visit sees every group in memory once, however often the budget forces a split
    (`test_bounded_a_visit_sees_every_group_under_any_budget`).
+3. Partitions are joined again when groups shrink or memory grows
+   (`test_neighbours_that_fit_are_joined`).
 
 Cost: a visit reads and writes the groups of all partitions but one; it is free while there is one.
-
-Limits: partitions are not merged again when the state shrinks.
 """
 
 from __future__ import annotations
@@ -39,6 +41,8 @@ from icestream.state.log.writer import SegmentWriter
 
 _ROWS = 0
 _KEYS = 1
+#: key of the bytes of images read since the arena was created
+_READ = "image_bytes_read"
 #: a range of id_high this narrow is not split further
 _NARROW = 2**16
 
@@ -140,6 +144,11 @@ class Partitions:
         return len(self._all)
 
     @property
+    def bytes_read(self) -> int:
+        """Return the bytes of images read since the arena was created."""
+        return int(self._arena.header.get(_READ, 0))
+
+    @property
     def groups(self) -> int:
         """Return the groups of all partitions, as of their last visit."""
         return sum(facts["groups"] for facts in self._all)
@@ -186,36 +195,64 @@ class Partitions:
 
     def _enter(self, facts: dict[str, Any]) -> Partition:
         if self._arena.header[self._resident] != facts["low"]:
-            self._evict()
-            self._load(facts)
+            self._write_resident()
+            self._groups.forget()
+            self._load(facts, has_room=self._groups.capacity == 0)
+        self._join_neighbours(facts)
         return Partition(facts, self._arena, self._suffix_words, self._scope)
+
+    def _join_neighbours(self, facts: dict[str, Any]) -> None:
+        """Take in the groups of partitions that follow the one in memory, while there is room."""
+        for other in sorted(self._waiting, key=lambda each: int(each["low"])):
+            groups = len(self._groups) + other["groups"]
+            room = self._budget.free + self._groups.bytes_of(self._groups.capacity)
+            fits = 2 * self._groups.bytes_of(groups) <= room
+            if other["low"] != facts["high"] or not fits or _has_stacks(facts, other):
+                continue
+            try:
+                with closing(self._read_image(other)) as image:
+                    self._groups.load(image)
+            except Refused:
+                facts["image"] = self._write_image(facts)
+                self._groups.clear()
+                self._load(facts)
+                return
+            self._all.remove(other)
+            self._waiting.remove(other)
+            self._drop_image(other)
+            facts.update(_NO_SUFFIXES, high=other["high"], stale=True)
 
     def evict(self) -> bool:
         """Evict the groups and free their memory; False if there are none. Not during a visit."""
         if self._arena.header[self._resident] < 0 or self._groups.capacity == 0:
             return False
-        self._evict()
+        self._write_resident()
+        self._groups.clear()
         return True
 
-    def _evict(self) -> None:
+    def _write_resident(self) -> None:
+        """Write the partition in memory to an image."""
         resident = self._arena.header[self._resident]
         for facts in self._all:
             if facts["low"] == resident:
                 image = self._write_image(facts)
                 self._drop_image(facts)
                 facts["image"] = image
-        self._groups.clear()
         self._arena.header[self._resident] = -1
 
-    def _load(self, facts: dict[str, Any]) -> None:
-        """Load a partition from its image, halving it until it fits."""
+    def _load(self, facts: dict[str, Any], *, has_room: bool = True) -> None:
+        """Load a partition from its image, halving it until it fits.
+
+        Without `has_room` the memory of other groups is still held and can be freed first.
+        """
         while True:
             try:
                 with closing(self._read_image(facts)) as image:
                     self._groups.load(image)
             except Refused as refused:
                 self._groups.clear()
-                if self._relieve():
+                if not has_room or self._relieve():
+                    has_room = True
                     continue
                 if facts["high"] - facts["low"] < _NARROW:
                     raise shortage(self._budget, refused) from refused
@@ -249,7 +286,9 @@ class Partitions:
             return
         low, high = np.uint64(facts["low"]), np.uint64(facts["high"] - 1)
         rows = memoryview(b"")
-        with closing(SegmentReader(self._files, self._arena.path(facts["image"]))) as reader:
+        path = self._arena.path(facts["image"])
+        self._arena.header[_READ] = self.bytes_read + os.path.getsize(path)
+        with closing(SegmentReader(self._files, path)) as reader:
             for record in reader.scan():
                 if record.synopsis == _ROWS:
                     rows = record.payload
@@ -277,6 +316,12 @@ _NO_SUFFIXES = {
     "turned": MINUS_INFINITY,
     "since": MINUS_INFINITY,
 }
+
+
+def _has_stacks(*partitions: dict[str, Any]) -> bool:
+    """Return whether one of some partitions has suffixes, of its own or of frames."""
+    stacks = [each for facts in partitions for each in (facts, *facts.get("frames", ()))]
+    return any(each["fronts"] or each.get("next") for each in stacks)
 
 
 def _facts(low: int, high: int, image: str | None, *, stale: bool) -> dict[str, Any]:
