@@ -38,7 +38,7 @@ from icestream.operators.lifetimes.window_copies import (
 from icestream.plan.events.features import FeatureCall, with_features
 from icestream.plan.nodes.queries import GROUPING_ID, SOURCE, TIME, WindowKind, grouping_id
 from icestream.plan.windows.frame import Frame
-from icestream.plan.windows.grid import Windows
+from icestream.plan.windows.grid import Cumulative, Windows
 from icestream.plan.windows.session import Session
 
 #: keys of a group that has all events
@@ -82,7 +82,8 @@ def rows_of_windows(
     )
     chosen = []
     for each, named in zip(aggregates, used, strict=True):
-        first, *others = [f"x{inputs.index(text)}" for text in named] or [None]
+        read_by = [f"x{inputs.index(text)}" for text in named]
+        first, others = (read_by[0], read_by[1:]) if read_by else (None, [])
         name = each.name or f"{each.title}({', '.join(named) or '1'})"
         chosen.append(Aggregate(each.function, first, name, tuple(others), each.parameters))
     names = [text.split(".")[-1].strip("`") for text in texts]
@@ -146,6 +147,7 @@ def _rows(
         sessions = partial(_of_sessions, windows=windows, aggregates=aggregates, time=time)
         made = events.groupApply(by or _ALL, sessions)
     else:
+        assert isinstance(windows, Windows | Cumulative)
         copies = WindowCopies(windows, time, events._node.delay)
         columns = copies.columns(events._node.payload)
         length = windows.range if isinstance(windows, Windows) else windows.size

@@ -923,6 +923,8 @@ def _run(
         for number, (writer, _) in enumerate(outputs)
         if writer._mode in TABLES
     }
+    for each in current.values():
+        each.roll_back(-1 if driver.last is None else driver.last.version)
     tables = {
         number: partial(
             current_frame,

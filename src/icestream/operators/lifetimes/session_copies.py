@@ -21,7 +21,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from icestream.core.arrays import Ints
+from icestream.core.arrays import Ids, Ints
 from icestream.core.times import INFINITY, Micros
 from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN
 from icestream.operators.lifetimes.changes import (
@@ -107,12 +107,12 @@ class SessionCopies(LifetimeOperator):
         np.minimum.at(due, found.owners, np.minimum(self._bounds(found)[1], END))
         groups.remind(portion, due)
 
-    def _copies(self, found: GroupRows, ids: tuple[Ints, Ints], sign: int) -> pa.RecordBatch:
+    def _copies(self, found: GroupRows, ids: tuple[Ids, Ids], sign: int) -> pa.RecordBatch:
         start, end = self._bounds(found)
         payload = payload_of(found.rows, self._payload)
         times = column_of(found.rows, LE)
-        meant = (each - self._delay for each in (start, end, times))
-        copies = in_windows(payload, *meant, self.result)
+        first, last, own_times = (each - self._delay for each in (start, end, times))
+        copies = in_windows(payload, first, last, own_times, self.result)
         counts = sign * column_of(found.rows, DIFF)
         own = [each[found.owners] for each in ids]
         return changes_of(copies, end - 1, end, counts, *own)

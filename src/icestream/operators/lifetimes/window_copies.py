@@ -108,8 +108,8 @@ class GroupingCopies:
             ]
             kept.append(pa.array(np.full(count, number, dtype=np.int64)))
             copies = pa.RecordBatch.from_arrays(kept, schema=columns)
-            bounds = [column_of(changes, name) for name in (LE, RE, DIFF)]
-            made.append(changes_of(copies, *bounds, *ids))
+            le, re, diff = (column_of(changes, name) for name in (LE, RE, DIFF))
+            made.append(changes_of(copies, le, re, diff, *ids))
         return pa.concat_batches(made)
 
 
@@ -130,9 +130,9 @@ class OwnTimes:
         times, payload = changes.column(LE), payload_of(changes)
         columns = self.columns(payload.schema)
         timed = [times.cast(self.time), *payload.columns, times]
-        bounds = [column_of(changes, name) for name in (LE, RE, DIFF)]
+        le, re, diff = (column_of(changes, name) for name in (LE, RE, DIFF))
         rows = pa.RecordBatch.from_arrays(timed, schema=columns)
-        return changes_of(rows, *bounds, *identities_of(changes))
+        return changes_of(rows, le, re, diff, *identities_of(changes))
 
 
 def window_columns(
