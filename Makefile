@@ -56,6 +56,10 @@ demo: $(READY) ## run the call centres on this machine; ARGS=lending runs an app
 bench: $(READY) ## measure the window claim on this machine; ARGS='--list' names all claims
 	@$(WITH_SPARK) $(BIN)/python -m bench $(or $(ARGS),windows)
 
+.PHONY: figures
+figures: ## list the stored results of benches, and how much code changed since
+	@$(PYTHON) tools/figures.py $(ARGS)
+
 .PHONY: docs
 docs: $(DOCS_READY) ## build the site into build/site; ARGS=serve shows it while you write
 	@NO_MKDOCS_2_WARNING=1 .docs/bin/mkdocs --quiet $(or $(ARGS),build)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -145,3 +147,37 @@ def test_functions_are_drawn_alike_with_and_without_their_files() -> None:
         assert answer.startswith(f"{question}  [")
         assert answer.endswith(".py]")
         assert ".py" not in question
+
+
+def test_stored_results_tell_how_much_code_changed_since(tmp_path: Path) -> None:
+    (tmp_path / "src" / "icestream").mkdir(parents=True)
+    (tmp_path / "docs" / "figures").mkdir(parents=True)
+    (tmp_path / "tools").mkdir()
+    shutil.copy(TOOLS / "figures.py", tmp_path / "tools")
+    source = tmp_path / "src" / "icestream" / "one.py"
+    source.write_text("one = 1\n")
+    person = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    run("git", "init", "-q", tmp_path)
+    run("git", "-C", tmp_path, "add", "src")
+    run("git", "-C", tmp_path, *person, "commit", "-qm", "one")
+    commit = run("git", "-C", tmp_path, "rev-parse", "HEAD").stdout.strip()[:12]
+    report = {
+        "bench": "joins",
+        "size": "full",
+        "commit": commit,
+        "date": "2026-01-02T03:04:05",
+        "machine": {"load_before": 0.5},
+        "bars": [{"name": "rate", "holds": False}],
+    }
+    (tmp_path / "docs" / "figures" / "joins.json").write_text(json.dumps(report))
+    tool = [sys.executable, tmp_path / "tools" / "figures.py", "--check"]
+    told = run(*tool)
+    assert told.returncode == 0
+    assert told.stdout.split() == [
+        *("joins", "full", commit, "2026-01-02", "load", "0.5", "0", "files", "changed"),
+        *("since;", "bars", "missed:", "rate"),
+    ]
+    source.write_text("one = 2\n")
+    told = run(*tool)
+    assert told.returncode == 1
+    assert "1 files changed since" in told.stdout
