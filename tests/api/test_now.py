@@ -152,7 +152,7 @@ def test_what_has_no_table_is_refused_where_it_is_written(feed: Feed) -> None:
 
 def test_results_are_projected_by_key(feed: Feed, tmp_path: Path) -> None:
     stream = ice.stream(feed.stream(), "ts", slack="1 hour")
-    busy = stream.session("1 second").groupBy("key").count().where("count > 1")
+    busy = stream.session("3 seconds").groupBy("key").count().where("count > 1")
     busy = busy.select("session_window.start AS began", "count * 2 AS twice")
     changes: list[int] = []
     writer = busy.writeStream.outputMode("now").foreachBatch(
@@ -165,7 +165,7 @@ def test_results_are_projected_by_key(feed: Feed, tmp_path: Path) -> None:
     batch = feed.batch()
     batch.createOrReplaceTempView("came")
     wanted = table.sparkSession.sql(
-        "SELECT window.start AS began, n * 2 AS twice FROM (SELECT session_window(ts, '1 second')"
+        "SELECT window.start AS began, n * 2 AS twice FROM (SELECT session_window(ts, '3 seconds')"
         " AS window, count(*) AS n FROM came WHERE key IS NOT NULL GROUP BY 1, key) WHERE n > 1"
     )
     assert rows_of(table) == rows_of(wanted)
