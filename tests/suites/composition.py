@@ -130,7 +130,7 @@ WINDOWS = {
                     THEN 0 ELSE 1 END AS fresh FROM ({0}))) WINDOW g AS (PARTITION BY k, number)""",
     ),
 }
-AGGREGATES = {
+AGGREGATES: dict[str, tuple[Callable[[], AggregateExpression], str]] = {
     "count": (ice.count, "count(*)"),
     "sum": (lambda: ice.sum("x"), "sum(x)"),
     "avg": (lambda: ice.avg("x"), "avg(x)"),
@@ -209,7 +209,7 @@ class Cell:
         """Return the query over two streams."""
         rows = FRONTS[self.front].make(a, b)
         rows = rows if isinstance(rows, ice.Stream | ice.Result) else ice.stream(rows)
-        aggregate: AggregateExpression = AGGREGATES[self.aggregate][0]().alias("v")
+        aggregate = AGGREGATES[self.aggregate][0]().alias("v")
         made = WINDOWS[self.window].make(rows).groupBy("k").agg(aggregate)
         again = WINDOWS[self.window].make(rows).groupBy("k").agg(aggregate)
         return BEHINDS[self.behind].make(made, again)
