@@ -55,8 +55,8 @@ def market(
     symbols: Annotated[int, typer.Option(help="How many symbols there are.")] = 3000,
     rate: Annotated[int, typer.Option(help="Quotes per second.")] = 20_000,
     schedule: Annotated[
-        str, typer.Option(help="Which symbol is priced first: index, linecutting, inplace or fifo.")
-    ] = "index",
+        str, typer.Option(help="Which symbol is priced first: inplace, fifo or linecutting.")
+    ] = "inplace",
     memory: Memory = "64 MB",
     seed: Seed = 1,
     keep: Keep = None,

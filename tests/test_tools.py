@@ -170,7 +170,7 @@ def test_stored_results_tell_how_much_code_changed_since(tmp_path: Path) -> None
         "bars": [{"name": "rate", "holds": False}],
     }
     (tmp_path / "docs" / "figures" / "joins.json").write_text(json.dumps(report))
-    tool = [sys.executable, tmp_path / "tools" / "figures.py", "--check"]
+    tool: list[str | Path] = [sys.executable, tmp_path / "tools" / "figures.py", "--check"]
     told = run(*tool)
     assert told.returncode == 0
     assert told.stdout.split() == [

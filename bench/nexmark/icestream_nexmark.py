@@ -21,7 +21,9 @@ def run(spark: SparkSession, plan: dict[str, Any]) -> dict[str, Any]:
     kind = "spark" if isinstance(query, DataFrame) else "events"
     kind = "windows" if isinstance(query, ice.Result) else kind
     eps = steady_rate(ended.recentProgress, plan["skip"])
-    return {"name": plan["name"], "eps": eps, "form": kind}
+    held = sum(each.stat().st_size for each in folder.rglob("*") if each.is_file())
+    written = sum(each.stat().st_size for each in (folder / "out").rglob("*") if each.is_file())
+    return {"name": plan["name"], "eps": eps, "form": kind, "state_bytes": held - written}
 
 
 if __name__ == "__main__":

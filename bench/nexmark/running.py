@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyarrow import csv
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
@@ -46,6 +48,21 @@ def written_tables(events: Nexmark, folder: Path, batches: int) -> dict[str, pa.
         for batch, (first, last) in enumerate(pairwise(cuts)):
             pq.write_table(table.slice(first, last - first), folder / name / f"{batch:04d}.parquet")
     return {**tables, "side_input": side_input()}
+
+
+def csv_tables(tables: Mapping[str, pa.Table], folder: Path) -> None:
+    """Write the streams as text, in two files with alternating rows, for Flink."""
+    for name in STREAMS:
+        table = tables[name]
+        for place, field in enumerate(table.schema):
+            if pa.types.is_timestamp(field.type):
+                text = pc.strftime(table[place].cast(pa.timestamp("ms")), "%Y-%m-%d %H:%M:%S")
+                table = table.set_column(place, field.name, text)
+        (folder / name).mkdir(parents=True)
+        for part in range(2):
+            rows = table.take(pa.array(range(part, len(table), 2), pa.int64()))
+            options = csv.WriteOptions(include_header=False)
+            csv.write_csv(rows, folder / name / f"{part}.csv", options)
 
 
 def registered(spark: SparkSession) -> None:

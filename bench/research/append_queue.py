@@ -132,16 +132,14 @@ class AppendQueue(QueueReader):
         k.free_entries(self.cells.kernel, entries)
         return taken
 
-    def read(self, count: int, now: Micros | None = None) -> Dequeued:
-        """Return what `dequeue` would, and take nothing; time does not matter here."""
-        del now
+    def read(self, count: int) -> Dequeued:
+        """Return what `dequeue` would, and take nothing."""
         entries = np.empty(min(count, len(self)), dtype=np.int64)
         k.first_entries(self.cells.kernel, self.line, entries)
         return self._entries(entries)
 
-    def reading(self, size: int = 1024, now: Micros | None = None) -> Iterator[Dequeued]:
+    def reading(self, size: int = 1024) -> Iterator[Dequeued]:
         """Go over all updates that wait, `size` at a time; nothing may be dequeued meanwhile."""
-        del now
         entries = np.empty(len(self), dtype=np.int64)
         k.first_entries(self.cells.kernel, self.line, entries)
         for first in range(0, len(entries), size):

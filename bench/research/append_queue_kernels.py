@@ -23,18 +23,21 @@ from icestream.core.arrays import Ints
 from icestream.kernels.compile import lean_kernel
 from icestream.kernels.hashing import mix_high
 from icestream.kernels.queue.order import (
-    DROPPED,
     FLYING,
     LACKS,
     NEXT,
     PREVIOUS,
     QUEUE_STALENESS,
     SINCE,
+    TURN,
     ReaderArrays,
 )
 from icestream.kernels.queue.queue import CellArrays, accept_one, is_linked
 from icestream.kernels.queue.staleness import NONE, Reals, settle
 from icestream.kernels.queue.unit_chains import free_row, read_row, take_row, write_row
+
+#: word of a key that has no turn here: its oldest update shed since the last that was kept
+DROPPED = TURN
 
 #: words of an entry before its value, after the link of its unit if it has one
 AFTER = 0

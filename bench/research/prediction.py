@@ -63,7 +63,7 @@ class Relaxed:
 def predict(
     rates: Floats,
     cost: float,
-    schedule: str = "index",
+    schedule: str = "inplace",
     *,
     seconds: float | None = None,
     knows_rates: bool = False,

@@ -28,6 +28,7 @@ import numpy as np
 import pyarrow as pa
 
 from bench.research.append_queue import AppendQueue
+from bench.research.index_schedule_kernels import IndexArrays
 from bench.research.queue_simulation_kernels import (
     DELIVERED,
     FIRST_UPDATE,
@@ -38,6 +39,7 @@ from bench.research.queue_simulation_kernels import (
     run_appends,
     run_updates,
 )
+from bench.research.service_price import COST, PRICE_WORDS
 from bench.research.workloads import UpdateWorkload
 from icestream.core.arrays import Floats, Ints
 from icestream.core.errors import DefinitionError
@@ -48,7 +50,7 @@ from icestream.state.queue.reader import QueueReader
 from icestream.state.queue.staleness import Staleness
 
 #: schedules that `simulate` can run
-ALL_SCHEDULES = ("append", "shedding", *SCHEDULES)
+ALL_SCHEDULES = ("append", "shedding", *SCHEDULES, "index")
 #: the load left after random shedding
 SHED_LOAD = 0.95
 #: a given rate counts like one learnt from this many updates
@@ -98,7 +100,7 @@ class Outcome:
 def simulate(
     workload: UpdateWorkload,
     cost: int | Ints,
-    schedule: str = "index",
+    schedule: str = "inplace",
     *,
     rates: Floats | None = None,
     importance: Floats | None = None,
@@ -115,7 +117,7 @@ def simulate(
             or shedding, which does so with a random part of them, leaving a load of `SHED_LOAD`.
         rates: updates per microsecond of each key if the queue is to know them; by default it
             learns them from the gaps between updates.
-        importance: weight of a key's staleness, relative to 1.
+        importance: weight of a key's staleness, relative to 1, for the schedule index.
         warm_up: microseconds that are simulated and not measured.
         until: when to stop; by default at the end of the workload.
         seed: seed of the shedding.
@@ -133,8 +135,6 @@ def simulate(
     # ids spread over the directory like hashes
     id_high, id_low = number, number * np.uint64(0x9E3779B97F4A7C15)
     cells = queue.cells.register(id_high, id_low)
-    weights = 1.0 if importance is None else np.asarray(importance, np.float64)
-    queue.weigh(id_high, id_low, importance=weights, cost=costs / costs.mean())
     if rates is not None:
         _tell_rates(queue, cells, rates)
     queue.measure_from(0)
@@ -146,7 +146,8 @@ def simulate(
     if isinstance(queue, AppendQueue):
         served = run_appends(store, reader, queue.line, *stream)
     else:
-        served = run_updates(store, reader, *stream)
+        index = _index(cells, costs, importance)
+        served = run_updates(store, reader, index, schedule == "index", *stream)
     log = log[:served]
     report = queue.staleness(end)
     key_of = np.empty(len(cells), dtype=np.int64)
@@ -174,11 +175,10 @@ def _queue(
     schedule: str, workload: UpdateWorkload, costs: Ints, seed: int
 ) -> UpdateQueue | AppendQueue:
     """Create the queue, with room for everything it may have to hold."""
-    if schedule in SCHEDULES:
+    if schedule in (*SCHEDULES, "index"):
         cost = round(float(costs.mean()))
-        update_queue = UpdateQueue(
-            _VALUE, schedule=schedule, cost=cost, capacity=workload.key_count
-        )
+        order = "inplace" if schedule == "index" else schedule
+        update_queue = UpdateQueue(_VALUE, schedule=order, cost=cost, capacity=workload.key_count)
         update_queue.pages.reserve(workload.key_count)
         return update_queue
     load = float(costs[workload.keys].sum()) / max(workload.until, 1)
@@ -186,6 +186,15 @@ def _queue(
     append_queue = AppendQueue(_VALUE, shed=shed, seed=seed, capacity=workload.key_count)
     append_queue.pages.reserve(len(workload))
     return append_queue
+
+
+def _index(cells: Ints, costs: Ints, importance: Floats | None) -> IndexArrays:
+    """Return what INDEX knows of the keys before the first update."""
+    price = np.zeros(PRICE_WORDS)
+    price[COST] = round(float(costs.mean()))
+    weights = np.empty(len(cells))
+    weights[cells] = (1.0 if importance is None else importance) / (costs / costs.mean())
+    return IndexArrays(price, weights, np.ones(len(cells)), np.zeros(len(cells), dtype=np.int64))
 
 
 def _tell_rates(queue: QueueReader, cells: Ints, rates: Floats) -> None:

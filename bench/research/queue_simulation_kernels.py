@@ -3,16 +3,15 @@
 Idea: whenever the server is free, all updates that have arrived by then are enqueued, the next key
     in
 the queue's order is taken, and its value is delivered after its cost; an idle server waits for the
-next arrival. The queues are the real ones: `enqueue_one`, `first_key`, `take_one`, `append_one`,
-`leave_one` and `deliver_one` are also used by batches, so a simulation tests and measures the
-structures themselves.
+next arrival. The queues are the real ones: `enqueue_one`, `take_one`, `append_one`, `leave_one`,
+and `deliver_one` are also used by batches, so a simulation measures the structures themselves.
 
 Invariants:
 1. An update that arrives at the time a key is taken comes before it
    (`test_oracle_services_are_those_of_the_plain_model`).
 2. The server never idles while a key waits, and serves one key at a time (same test).
 
-Cost: O(1) per arrival and service, or O(classes with keys) per service for INDEX.
+Cost: O(1) per arrival and service, or O(waiting keys) per service for INDEX.
 """
 
 from __future__ import annotations
@@ -25,12 +24,17 @@ from bench.research.append_queue_kernels import (
     append_one,
     leave_one,
 )
+from bench.research.index_schedule_kernels import (
+    IndexArrays,
+    best_key,
+    note_service,
+    note_update,
+)
 from icestream.core.arrays import Ints, Table
 from icestream.kernels.compile import kernel
-from icestream.kernels.queue.order import SINCE, ReaderArrays, first_key
+from icestream.kernels.queue.order import HEAD, SINCE, ReaderArrays
 from icestream.kernels.queue.queue import (
     ARRIVED,
-    GAP,
     CellArrays,
     begin_measuring,
     deliver_one,
@@ -54,6 +58,8 @@ LOG_WORDS = 5
 def run_updates(
     store: CellArrays,
     reader: ReaderArrays,
+    index: IndexArrays,
+    by_index: bool,
     cells: Ints,
     arrived: Ints,
     costs: Ints,
@@ -63,8 +69,9 @@ def run_updates(
 ) -> int:
     """Simulate from 0 until a time; return how many services began before it.
 
-    `costs` has the cost of each cell. Staleness is measured from the first time the
-    server is free at or after `warm_up`. `log` has room for a row for each arrival.
+    `costs` has the cost of each cell; INDEX chooses keys if `by_index`. Staleness is measured from
+    the first time the server is free at or after `warm_up`. `log` has room for a row for each
+    arrival.
     """
     readers = (reader,)
     now = 0
@@ -76,9 +83,11 @@ def run_updates(
             begin_measuring(reader, costs.size, now)
             is_warm = True
         while arrivals < arrived.size and arrived[arrivals] <= now:
+            if by_index:
+                note_update(index, store, cells[arrivals], arrived[arrivals])
             enqueue_one(store, readers, cells[arrivals], arrived[arrivals])
             arrivals += 1
-        cell = first_key(reader, store.reals, GAP, now)
+        cell = best_key(index, store, reader, now) if by_index else reader.facts[HEAD] - 1
         if cell < 0:
             if arrivals == arrived.size:
                 break
@@ -88,10 +97,14 @@ def run_updates(
         log[services, FIRST_UPDATE] = reader.keys[cell, SINCE]
         log[services, VALUE] = store.cells[cell, ARRIVED]
         log[services, TAKEN] = now
+        if by_index:
+            note_service(index, store, reader, cell, now)
         take_one(store, reader, cell, now)
         release_one(store, cell)
         done = now + costs[cell]
         while arrivals < arrived.size and arrived[arrivals] < done:
+            if by_index:
+                note_update(index, store, cells[arrivals], arrived[arrivals])
             enqueue_one(store, readers, cells[arrivals], arrived[arrivals])
             arrivals += 1
         if done <= until:

@@ -27,7 +27,7 @@ from icestream.inspect.state_rows import Reading
 from icestream.inspect.verify import check_mark
 from icestream.runtime.version.history import NEWER, history_folder
 from icestream.sql.expressions.parse import parse_item
-from icestream.sql.statements.names import NameScope
+from icestream.sql.relations.definitions import Functions
 from icestream.state.log.format import TRAILER
 from icestream.state.log.reader import SegmentReader
 from icestream.state.versions.commits import PLAN, SEGMENTS, Commit
@@ -35,7 +35,7 @@ from tests.faults.changed_files import ChangedFiles
 from tests.faults.mutations import changed_bytes, changed_json, changed_text, json_bytes
 from tests.faults.resigned_files import PARTS, changed_payloads, changed_segment, sealed
 from tests.fixtures.checkpoints import KINDS, make
-from tests.fixtures.cql_statements import describe
+from tests.fixtures.cql_statements import NameScope, relations_of
 
 #: budget for restoring a changed checkpoint
 MEMORY = 32 << 20
@@ -45,6 +45,12 @@ _STATEMENTS = (
     "SELECT k , max_by(x, y) m FROM s [PARTITION BY k ROWS 5] HAVING m > 0",
     "SELECT k , percentile(x, 0.5) FROM s [SESSION 5 MINUTES] GROUP BY GROUPING SETS ( (k) , () )",
     "SELECT count(DISTINCT x) FROM s [RANGE 1 DAY] ; SELECT min(x) FROM s [RANGE 1 MINUTE]",
+    "SELECT s.k , r.z FROM s [NOW] LEFT JOIN r [RANGE 1 HOUR] ON s.k = r.k AND s.t >= r.t",
+    "WITH q AS ( SELECT k , max(x) AS m FROM s GROUP BY ROLLUP ( k ) ) SELECT * FROM q WHERE m > 1",
+    "SELECT k FROM s WHERE x NOT IN ( SELECT z FROM r ) AND EXISTS ( SELECT 1 FROM r WHERE z = x )",
+    "SELECT k , LEAD(x) OVER ( PARTITION BY k ORDER BY t ) FROM s UNION ALL SELECT k , z FROM r",
+    "SELECT * FROM ( SELECT * , ROW_NUMBER() OVER ( ORDER BY x DESC ) n FROM s ) WHERE n <= 3",
+    "SELECT k , count(*) FROM TUMBLE( TABLE s , DESCRIPTOR(t) , INTERVAL '1' HOUR ) GROUP BY k",
 )
 _EXPRESSIONS = (
     "x + 1 > y * 2 AND NOT ( k IS NULL )",
@@ -101,8 +107,10 @@ def targets(folder: Path) -> Iterator[FuzzTarget]:
         lambda data: check_mark(Checkpoint(root, ChangedFiles({mark: data})), mark),
         thousands=20,
     )
-    scope = NameScope({"s": ("k", "x", "y", "t")}, ("mine",))
-    yield FuzzTarget("statements", partial(_text, _STATEMENTS), partial(describe, scope=scope))
+    streams = {"s": ("t", "k", "x", "y"), "r": ("t", "k", "z")}
+    scope = NameScope(streams, Functions(frozenset({"mine"})))
+    feed = partial(relations_of, scope=scope)
+    yield FuzzTarget("statements", partial(_text, _STATEMENTS), feed)
     yield FuzzTarget("expressions", partial(_text, _EXPRESSIONS), parse_item, thousands=50)
     yield FuzzTarget("amounts", partial(_text, _UNITS), _units, thousands=30)
     yield from _page(folder / "page")

@@ -62,6 +62,23 @@ def spilled(schedule: str, batches: int, little: int = LITTLE) -> dict[str, Any]
     }
 
 
+def idle_key_bytes(keys: int = 200_000) -> float:
+    """Return the bytes of an arena for each key that was served, without the reader's profiles."""
+    with TemporaryDirectory() as folder:
+        account = Budget(PLENTY).account("queue")
+        arena = Arena.create(folder, account)
+        queue = SharedQueue(SCHEMA, arrays=arena)
+        reader = queue.reader("reader", schedule="inplace")
+        fixed = account.held
+        known = identities(keys)
+        for first in range(0, keys, BATCH):
+            some = known[first : first + BATCH]
+            queue.enqueue(some, some, np.arange(len(some)), rows_of(np.arange(len(some))))
+            served = reader.dequeue(len(some), keys)
+            reader.delivered(served.id_high, served.id_low, at=keys)
+        return (account.held - fixed) / keys
+
+
 def _eviction(folder: str, schedule: str, budget: int) -> KeyEviction:
     account = Budget(budget).account("queue")
     arena = Arena.create(folder, account)

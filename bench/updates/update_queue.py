@@ -23,13 +23,25 @@ import numpy as np
 
 from bench.registry import Bar, Bench, Figures, Measurement, ProgressLog, Size
 from bench.research.append_queue import AppendQueue
-from bench.updates.spilled_keys import BATCH, SCHEMA, identities, rows_of, spilled
+from bench.updates.spilled_keys import (
+    BATCH,
+    SCHEMA,
+    identities,
+    idle_key_bytes,
+    rows_of,
+    spilled,
+)
 from icestream.state.queue.order import SCHEDULES
 from icestream.state.queue.queue import UpdateQueue
 
 KEYS = 1_000_000
 ENQUEUES = 5_000_000
 DEQUEUES = 2_000_000
+#: with eight times the keys that fit
+SPILLED_ENQUEUES = 1_000_000
+SPILLED_DEQUEUES = 500_000
+#: bytes of a key in memory that does not wait
+IDLE_BYTES = 160
 
 #: of the comparison of memory managers: keys, results per second and in all, bytes of a page
 WATCHED = 100
@@ -39,7 +51,7 @@ SMALL_PAGE = 256
 SKEWS = (0.0, 0.3, 0.6, 0.9)
 SECOND = 1_000_000
 #: schedules whose keys spill: one with a fixed order of keys, and one without
-SPILLED = ("inplace", "index")
+SPILLED = ("inplace", "fifo")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +94,17 @@ def measure(size: Size, progress: ProgressLog) -> Measurement:
     pages = {name: bursts(naive=name == "naive") for name in ("on demand", "naive")}
     progress.step("eight times the keys that fit")
     beyond = [spilled(schedule, run.spilled) for schedule in SPILLED]
+    idle = idle_key_bytes()
     on_demand = [row for row in memory if row["manager"] == "on demand"]
     updating = [row for row in rates if row["schedule"] != "append"]
     return Measurement(
-        {"rates": rates, "memory": memory, "pages": pages, "spilled": beyond},
+        {
+            "rates": rates,
+            "memory": memory,
+            "pages": pages,
+            "spilled": beyond,
+            "bytes of an idle key": idle,
+        },
         (
             Bar.at_least(
                 "enqueues per second, every schedule",
@@ -103,6 +122,17 @@ def measure(size: Size, progress: ProgressLog) -> Measurement:
                 min(row["effective_use"] for row in on_demand),
             ),
             Bar.at_most("pages held after a burst", 0, pages["on demand"][-1]),
+            Bar.at_least(
+                "enqueues per processor second, eight times the keys that fit",
+                SPILLED_ENQUEUES,
+                min(row["enqueues_per_processor_second"] for row in beyond),
+            ),
+            Bar.at_least(
+                "dequeues per processor second, eight times the keys that fit",
+                SPILLED_DEQUEUES,
+                min(row["dequeues_per_processor_second"] for row in beyond),
+            ),
+            Bar.at_most("bytes of an idle key in memory", IDLE_BYTES, idle),
         ),
     )
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Row
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
@@ -30,7 +30,7 @@ import icestream as ice
 from examples.market.quotes import SPARK_SCHEMA, LiveQuotes
 from icestream.core.errors import DefinitionError
 from icestream.core.units import parse_bytes
-from icestream.demo.running import DemoQuery, demo_folder, demo_session, wide_console
+from icestream.demo.running import demo_folder, demo_session, wide_console
 from icestream.plan.nodes.updates import SCHEDULES
 
 OPTIONS = "symbol string, ts timestamp, price double, option double"
@@ -65,23 +65,19 @@ class Dashboard:
     """The newest results, and their staleness."""
 
     batches: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_BATCHES))
-    newest: dict[str, tuple[float, float]] = field(default_factory=dict)
+    #: the rows of the query's table that were updated last
+    newest: list[Row] = field(default_factory=list)
     _seen: int = -1
 
-    def take(self, rows: DataFrame, version: int) -> None:
-        """Add the results of a batch."""
-        for row in rows.collect():
-            self.newest.pop(row["symbol"], None)
-            self.newest[row["symbol"]] = row["price"], row["option"]
-
-    def look(self, query: DemoQuery) -> None:
-        """Update from the query's reports."""
+    def look(self, query: ice.Query) -> None:
+        """Update from the query's reports and, after a batch, from its table."""
         for report in query.recentProgress:
             if report["version"] > self._seen:
                 self._seen = report["version"]
                 seconds = report["durationMs"]["triggerExecution"] / 1000
                 told = report["icestream"]["updates"]
                 self.batches.append({**told, "quotes": report["numInputRows"], "seconds": seconds})
+                self.newest = query.table().orderBy("age").limit(_SYMBOLS).collect()
 
     def table(self) -> Table:
         """Draw the last batches and the newest results."""
@@ -111,10 +107,10 @@ class Dashboard:
         return table
 
     def _of_symbols(self) -> Table:
-        table = Table("symbol", "price", "option", title="newest answers")
-        for symbol in list(self.newest)[-_SYMBOLS:]:
-            price, option = self.newest[symbol]
-            table.add_row(symbol, f"{price:.2f}", f"{option:.4f}")
+        table = Table("symbol", "price", "option", "age s", title="newest answers")
+        for row in self.newest:
+            shown = f"{row['price']:.2f}", f"{row['option']:.4f}", f"{row['age']:.1f}"
+            table.add_row(row["symbol"], *shown)
         return table
 
 
@@ -123,7 +119,7 @@ def demo(
     seconds: int = 60,
     symbols: int = 3000,
     rate: int = 20_000,
-    schedule: str = "index",
+    schedule: str = "inplace",
     memory: str = "64 MB",
     seed: int = 1,
     keep: Path | None = None,
@@ -136,7 +132,7 @@ def demo(
         seconds: how long it runs.
         symbols: how many there are.
         rate: quotes per second, of all symbols together.
-        schedule: which symbol is priced first: index, linecutting, inplace or fifo.
+        schedule: which symbol is priced first: inplace, fifo or linecutting.
         memory: the budget of the query's state.
         seed: seed of the generated market.
         keep: a new or empty folder for quotes and checkpoint; None for a temporary one.
@@ -168,7 +164,7 @@ def demo(
         query = (
             quotes.latestBy("symbol", schedule=schedule)
             .apply(OptionPrices(), OPTIONS)
-            .writeStream.foreachBatch(board.take)
+            .writeStream.outputMode("now")
             .option("checkpointLocation", str(home / "checkpoint"))
             .memory(memory)
             .trigger(processingTime="1 second")
@@ -184,7 +180,7 @@ def demo(
 
 
 def _follow(
-    query: DemoQuery, feed: LiveQuotes, board: Dashboard, seconds: int, console: Console
+    query: ice.Query, feed: LiveQuotes, board: Dashboard, seconds: int, console: Console
 ) -> None:
     """Show the board until the time is over."""
     until = time.monotonic() + seconds

@@ -118,11 +118,14 @@ def run(
 @app.command()
 @reported
 def sql(
-    statement: Annotated[str, typer.Argument(help="One CQL statement.")],
+    statement: Annotated[
+        str | None, typer.Argument(help="One statement; a shell starts without one.")
+    ] = None,
     input_: Annotated[
-        Path, typer.Option("--input", exists=True, help="The folder whose files are the stream.")
-    ],
-    time: Annotated[str, typer.Option(help="The column with the event time.")],
+        Path | None,
+        typer.Option("--input", exists=True, help="The folder whose files are the stream."),
+    ] = None,
+    time: Annotated[str | None, typer.Option(help="The column with the event time.")] = None,
     format_: Annotated[
         str, typer.Option("--format", help="The format of the files: parquet, json, csv or orc.")
     ] = "parquet",
@@ -142,13 +145,22 @@ def sql(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object per row.")] = False,
 ) -> None:
-    """Run a statement over files and print rows as windows close.
+    """Run a statement over files and print rows as windows close; or start a shell.
 
     At the end of the files the open windows are closed, unless there is a checkpoint.
     """
     from icestream.commands.sql import FileStream, sql_command
+    from icestream.core.errors import DefinitionError
 
     use_this_python()
+    if statement is None:
+        from icestream.commands.sql_shell import sql_shell
+
+        sql_shell(memory)
+        return
+    if input_ is None or time is None:
+        msg = "a statement needs --input FOLDER and --time COLUMN"
+        raise DefinitionError(msg)
     sql_command(
         statement,
         FileStream(input_, format_, time, slack, schema),

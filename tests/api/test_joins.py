@@ -147,7 +147,7 @@ def test_explain_reports_joins_and_what_leaves_memory(
     query = writer_of(tree, tmp_path).trigger(availableNow=True).start()
     query.awaitTermination()
     tree.explain(query.lastProgress)
-    assert "measured for what is in memory: 1" in capsys.readouterr().out
+    assert "for what is in memory: 1" in capsys.readouterr().out
     assert "join 3 streams by a1 = b1 = c1, join 0" in reported
     assert "by global_output_ahead, of 256 partitions of each join" in reported
 
@@ -158,7 +158,7 @@ BAD: dict[str, tuple[Definition, str]] = {
     "one stream": (lambda a, b, c: ice.join(a, on="a1"), "two or more streams"),
     "another pressure": (
         lambda a, b, c: ice.join(a, b, on=[("a1", "b1")], onPressure="panic"),
-        "onPressure must be 'defer' or 'fetch'",
+        "onPressure must be 'auto', 'defer' or 'fetch'",
     ),
     "a strategy of a fetching join": (
         lambda a, b, c: ice.join(a, b, on=[("a1", "b1")], strategy="largest"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 import icestream as ice
 from icestream.core.errors import DefinitionError
-from icestream.inspect.command import now_rows
+from icestream.dashboard.query_list import QueryList
+from icestream.inspect.held_rows import now_rows
 from tests.fixtures.parquet_feed import Feed
 
 pytestmark = pytest.mark.spark
@@ -116,8 +118,32 @@ def test_a_delta_table_follows_the_keys_across_restarts(
 def test_the_newest_row_of_a_key_is_in_the_table(feed: Feed, tmp_path: Path) -> None:
     stream = ice.stream(feed.stream(), "ts", slack="1 hour")
     query = run(stream.latestBy("key").writeStream.outputMode("now"), tmp_path / "chk")
-    found = {(row["key"], row["x"]) for row in query.table().collect()}
-    assert found == {("a", 2), ("b", 2), (None, 4)}
+    rows = query.table().collect()
+    assert {(row["key"], row["x"]) for row in rows} == {("a", 2), ("b", 2), (None, 4)}
+    # the age of a row is the time since its update, in seconds
+    now = time.time()
+    assert all(row["updated"] == row["ts"] for row in rows)
+    assert all(0 <= now - row["updated"].timestamp() - row["age"] < 60 for row in rows)
+    printed = {row["key"]: row["age"] for row in now_rows(str(tmp_path / "chk"))}
+    assert all(0 <= printed[row["key"]] - row["age"] < 60 for row in rows)
+    (shown,) = QueryList([str(tmp_path / "chk")]).queries()
+    board = QueryList([str(tmp_path / "chk")]).query(shown["id"])
+    assert board is not None
+    assert [row["x"] for row in board["now"]] == [
+        row["x"] for row in now_rows(str(tmp_path / "chk"))
+    ]
+
+
+def test_a_step_in_a_table_has_the_age_of_what_it_answers(feed: Feed, tmp_path: Path) -> None:
+    stream = ice.stream(feed.stream(), "ts", slack="1 hour").latestBy("key")
+    doubled = stream.map(
+        lambda row: {"key": row["key"], "twice": 2 * row["x"]}, "key string, twice long"
+    )
+    query = run(doubled.writeStream.outputMode("now"), tmp_path / "chk")
+    rows = query.table().where("age > 60").collect()
+    assert {(row["key"], row["twice"]) for row in rows} == {("a", 4), ("b", 4), (None, 8)}
+    with pytest.raises(DefinitionError, match="another name"):
+        stream.map(lambda row: row, "key string, updated long").writeStream.outputMode("now")
 
 
 def test_complete_mode_delivers_the_table_whole_for_any_operator(

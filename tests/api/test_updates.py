@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 import icestream as ice
+from icestream.api.hints import QueryWarning
 from icestream.core.errors import DefinitionError
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.latest.window_aggregate import WindowedUpdates
@@ -283,7 +284,6 @@ def sized(stream: Any) -> Any:
             "comes before the step",
         ),
         (lambda s: s.latestBy("symbol", under="load").window(2), "leave under='load' out"),
-        (lambda s: s.latestBy("symbol", importance="price").window(2), "leave importance out"),
         (lambda s: s.latestBy("symbol", forgetAfter=9).window(2), "leave forgetAfter out"),
         (lambda s: sized(s).withColumn("symbol", sf.lit("x")), "may not change the update key"),
         (lambda s: sized(s).select("symbol", "ts", "nothing"), "nothing"),
@@ -320,3 +320,13 @@ def test_what_cannot_be_is_refused_when_it_is_written(
 ) -> None:
     with pytest.raises(DefinitionError, match=complaint):
         make(ice.stream(feed.stream(), time="ts"))
+
+
+def test_an_order_that_starves_keys_warns(spark: SparkSession, tmp_path: Path) -> None:
+    stream = ice.stream(
+        spark.readStream.schema("ts timestamp, symbol string").parquet(str(tmp_path)), time="ts"
+    )
+    with pytest.warns(QueryWarning, match="may never serve keys that are updated often"):
+        stream.latestBy("symbol", schedule="linecutting")
+    with pytest.raises(DefinitionError, match="choose one of inplace, fifo, linecutting"):
+        stream.latestBy("symbol", schedule="index")

@@ -298,14 +298,16 @@ def test_the_faster_variant_of_a_peer_is_the_one_compared() -> None:
         f"{name}|heap|mini-batch": 4.0,
         f"{name}|rocksdb|plain": 1.0,
     }
-    figures = overlap.summarise({name: 12.0}, {name: 0.05}, flink)
+    figures = overlap.summarise({name: 12.0}, {name: 0.05}, {name: 0.5}, flink)
     assert figures[name] == {
         "icestream_eps": 12.0,
         "spark_eps": 0.05,
+        "spark_chained_eps": 0.5,
         "flink_eps": 4.0,
         "flink_heap_eps": 4.0,
         "flink_rocksdb_eps": 1.0,
         "ratio_spark": pytest.approx(240),
+        "ratio_spark_chained": 24.0,
         "ratio_flink": 3.0,
     }
 
@@ -317,14 +319,14 @@ def test_a_stalled_measurement_is_called_unsteady() -> None:
 
 
 def test_what_was_not_measured_fails_its_bars() -> None:
-    figures = overlap.summarise({}, {}, {}) | {"systems_that_agree": []}
+    figures = overlap.summarise({}, {}, {}, {}) | {"systems_that_agree": []}
     assert not any(bar.holds for bar in overlap.judge(figures))
 
 
 def test_a_figure_is_drawn_also_where_a_peer_has_no_rate(tmp_path: Path) -> None:
     ours = {case.name: 1e6 for case in overlap.CASES}
     figures = overlap.summarise(
-        ours, {overlap.HOUR.name: 5e3}, {f"{overlap.HOUR.name}|heap|plain": 1e5}
+        ours, {overlap.HOUR.name: 5e3}, {}, {f"{overlap.HOUR.name}|heap|plain": 1e5}
     )
     overlap.plot(figures, tmp_path / "figures" / "windows.png")
     assert (tmp_path / "figures" / "windows.png").stat().st_size > 0

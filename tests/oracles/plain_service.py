@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from icestream.kernels.queue.order import class_of
-from tests.oracles.kernels.queue.price import PriceReference
+from tests.oracles.service_price import PriceReference
 
 
 @dataclass(frozen=True)
@@ -38,9 +37,9 @@ class PlainServer:
         self._first: int | None = None
         #: key -> newest update, mean gap, updates seen
         self._seen: dict[int, tuple[int, float, int]] = {}
-        #: waiting keys in order, and for each its first update and its class
+        #: waiting keys in order, and for each its first update
         self._line: list[int] = []
-        self._since: dict[int, tuple[int, int]] = {}
+        self._since: dict[int, int] = {}
         self._price = PriceReference(cost)
 
     def run(self, updates: Sequence[tuple[int, int]], until: int) -> list[ServiceRecord]:
@@ -58,7 +57,7 @@ class PlainServer:
                 continue
             key = self._next(now)
             self._line.remove(key)
-            since = self._since.pop(key)[0]
+            since = self._since.pop(key)
             self._price.learn(now - since, self._gap(key), 1.0, now, len(self._line))
             served.append(ServiceRecord(key, since, self._seen[key][0], now))
             now += self._cost
@@ -80,7 +79,7 @@ class PlainServer:
         waits = key in self._since
         is_slow = self._gap(key) > self._cost * len(self._line)
         if not waits:
-            self._since[key] = (time, class_of(self._gap(key), 1.0))
+            self._since[key] = time
         if self._schedule == "linecutting" and is_slow:
             self._line = [key] + [each for each in self._line if each != key]
         elif self._schedule == "fifo":
@@ -91,16 +90,11 @@ class PlainServer:
     def _next(self, now: int) -> int:
         if self._schedule != "index":
             return self._line[0]
-        heads: dict[int, int] = {}
-        for key in self._line:
-            heads.setdefault(self._since[key][1], key)
         price = self._price.price
         return max(
-            sorted(heads.items()),
-            key=lambda item: self._price.worth(
-                now - self._since[item[1]][0], self._gap(item[1]), 1.0, price
-            ),
-        )[1]
+            self._line,
+            key=lambda key: self._price.worth(now - self._since[key], self._gap(key), 1.0, price),
+        )
 
     def _gap(self, key: int) -> float:
         return self._seen[key][1] if self._known is None else self._known[key]

@@ -9,23 +9,12 @@ Cost: O(all events so far) per call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise
 
-import numpy as np
-
-from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
-from icestream.kernels.queue.order import class_of
-from icestream.kernels.queue.price import (
-    COST,
-    PRICE,
-    PRICE_WORDS,
-    learn_price,
-    learnt_price,
-    worth_of,
-)
+from icestream.core.times import INFINITY, Micros
 from icestream.state.queue.windows.spec import UpdateWindows
 
 Key = Hashable
@@ -58,7 +47,6 @@ class KeyHistory:
     served: list[tuple[Micros, int]] = field(default_factory=list)
     delivered: list[tuple[Micros, int]] = field(default_factory=list)
     gap: float = 0.0
-    weight: float = 1.0
 
 
 def integral(
@@ -132,13 +120,10 @@ class PlainUpdateQueue(PlainHistory):
         super().__init__()
         self.schedule = schedule
         self.smoothing = smoothing
-        #: waiting keys by list, in order; one list except for the schedule "index"
-        self.lists: dict[int, list[Key]] = {}
-        #: the oldest update that each waiting key represents
+        self.cost = cost
+        #: waiting keys in order, and the oldest update that each represents
+        self.line: list[Key] = []
         self.since: dict[Key, Micros] = {}
-        self.facts = np.zeros(PRICE_WORDS)
-        self.facts[COST] = cost
-        self.scored: Micros = MINUS_INFINITY
 
     def __len__(self) -> int:
         """Return the number of waiting keys."""
@@ -148,59 +133,27 @@ class PlainUpdateQueue(PlainHistory):
         """Add an update."""
         if self.accept(key, arrived, value, self.smoothing) is None:
             return
-        gap = self.keys[key].gap
-        slow = self.schedule == "linecutting" and gap > self.facts[COST] * len(self.since)
-        waits = key in self.since
-        if waits and (self.schedule == "fifo" or slow):
-            self.lists[0].remove(key)
-        elif waits:
-            return
+        slow = self.schedule == "linecutting" and self.keys[key].gap > self.cost * len(self.since)
+        if key in self.since:
+            if not slow and self.schedule != "fifo":
+                return
+            self.line.remove(key)
         self.since.setdefault(key, arrived)
-        number = 0
-        if self.schedule == "index":
-            number = int(class_of(gap, self.keys[key].weight))
-        line = self.lists.setdefault(number, [])
-        line.insert(0 if slow else len(line), key)
+        self.line.insert(0 if slow else len(self.line), key)
 
-    def read(self, count: int, now: Micros) -> list[DequeuedUpdate]:
-        """Return the updates that would be served at a time."""
-        return self._serve(count, now, lambda _: None)
+    def read(self, count: int) -> list[DequeuedUpdate]:
+        """Return the updates that would be served."""
+        return [
+            DequeuedUpdate(self.keys[key].updates[-1], self.since[key]) for key in self.line[:count]
+        ]
 
     def dequeue(self, count: int, now: Micros) -> list[DequeuedUpdate]:
         """Take updates in the order of the schedule."""
-        if self.since and self.scored != now and count > 0 and self.schedule == "index":
-            self.facts[PRICE] = learnt_price(self.facts)
-            self.scored = now
-
-        def take(served: DequeuedUpdate) -> None:
-            key, history = served.update.key, self.keys[served.update.key]
-            history.served.append((now, served.update.number))
-            del self.since[key]
-            next(line for line in self.lists.values() if key in line).remove(key)
-            if self.schedule == "index":
-                waited, others = now - served.since, len(self.since)
-                learn_price(self.facts, waited, history.gap, history.weight, now, others)
-
-        return self._serve(count, now, take)
-
-    def _serve(
-        self, count: int, now: Micros, take: Callable[[DequeuedUpdate], None]
-    ) -> list[DequeuedUpdate]:
-        price = self.facts[PRICE] if self.scored == now else learnt_price(self.facts)
-        lists = {number: list(line) for number, line in self.lists.items() if line}
-        found: list[DequeuedUpdate] = []
-        while len(found) < count and lists:
-            number = max(lists, key=lambda each: (self._worth(lists[each][0], now, price), -each))
-            key = lists[number].pop(0)
-            if not lists[number]:
-                del lists[number]
-            found.append(DequeuedUpdate(self.keys[key].updates[-1], self.since[key]))
-            take(found[-1])
-        return found
-
-    def _worth(self, key: Key, now: Micros, price: float) -> float:
-        history = self.keys[key]
-        return worth_of(now - self.since[key], history.gap, history.weight, price)
+        taken, self.line = self.read(count), self.line[count:]
+        for served in taken:
+            self.keys[served.update.key].served.append((now, served.update.number))
+            del self.since[served.update.key]
+        return taken
 
 
 class PlainAppendQueue(PlainHistory):

@@ -8,7 +8,7 @@ import pytest
 from icestream.core.errors import DefinitionError
 from icestream.operators.grid.slice_log import SLICE_BYTES
 from icestream.plan.events.dataflow import Dataflow
-from icestream.runtime.work.dataflow.work import DataflowWork
+from icestream.runtime.work.dataflow.work import check_memory
 from icestream.testing.sources import StreamShape, batches_of
 from tests.fixtures import dataflow_plans as plans
 from tests.suites.dataflow_conformance import DataflowConformance, open_dataflow, stream_of
@@ -100,7 +100,7 @@ FLOWS = {
 def test_bounded_the_least_memory_is_enough(name: str, tmp_path: Path) -> None:
     flow = FLOWS[name]
     with pytest.raises(DefinitionError, match="memory of 1 B is too small"):
-        DataflowWork(flow, 1, 1)
+        check_memory(flow, 1, 1)
     least = next(
         budget for budget in range(SLICE_BYTES, 64 << 20, SLICE_BYTES) if _is_enough(flow, budget)
     )
@@ -115,7 +115,7 @@ def test_bounded_the_least_memory_is_enough(name: str, tmp_path: Path) -> None:
 
 def _is_enough(flow: Dataflow, budget: int) -> bool:
     try:
-        DataflowWork(flow, 1, budget)
+        check_memory(flow, 1, budget)
     except DefinitionError:
         return False
     return True

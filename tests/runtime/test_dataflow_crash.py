@@ -78,7 +78,7 @@ def test_crash_between_two_components_leaves_nothing(
 
 
 def test_a_version_names_the_shards_of_all_components() -> None:
-    work = DataflowWork(SCRIPT.plan, 3, 64 << 20)
+    work = DataflowWork(SCRIPT.plan)
     assert SCRIPT.plan.jobs == 2
     assert work.ordinals(3) == 3 * sum(len(spec.lifetimes) for spec in SCRIPT.plan.specs)
 

@@ -82,12 +82,6 @@ def test_another_plan_on_the_checkpoint_is_refused(tmp_path: Path) -> None:
         open_query(other, str(tmp_path))
 
 
-def test_another_number_of_shards_is_refused(tmp_path: Path) -> None:
-    open_query(PLAN, str(tmp_path), shards=2).feed([[events(1)]])
-    with pytest.raises(CheckpointError, match="has 2 shards, but the query sets 3"):
-        open_query(PLAN, str(tmp_path), shards=3)
-
-
 def test_a_budget_below_the_buffers_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DefinitionError, match="too small for 4 shards"):
         open_query(PLAN, str(tmp_path), budget=4 * LEAST_QUOTA - 1, shards=4)

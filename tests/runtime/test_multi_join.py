@@ -384,6 +384,35 @@ def test_idle_batches_clean_up_a_few_partitions_each(tmp_path: Path) -> None:
     assert found == case.answer(batches)
 
 
+def test_results_come_at_once_again_after_everything_was_spilled(tmp_path: Path) -> None:
+    case = five()
+    batches = batches_for(5, 6, 60, 200, 6)
+    query = open_dataflow(case.flow, tmp_path, budget=64 << 20)
+    with forced(np.random.default_rng(4), 1.0):
+        for tables in batches[:3]:
+            query.feed(fed(case.flow, tables))
+    query.clean_up()
+    early = sum(query.feed(fed(case.flow, tables)).num_rows for tables in batches[3:])
+    query.close()
+    missed = case.answer(batches) - case.answer(batches[:3])
+    assert early > 0.95 * missed.total()
+
+
+def test_shards_that_are_full_spill_by_the_rule_of_the_plan(tmp_path: Path) -> None:
+    case = five(how=Spilling(strategy="global_output", threshold=1.0))
+    batches = batches_for(5, 3, 4000, 6000, 6)
+    query = open_dataflow(case.flow, tmp_path, budget=6 << 20)
+    counts: Counter[str] = Counter()
+    for number, tables in enumerate(batches):
+        (delivery,) = query.driver.batch(number, fed(case.flow, tables))
+        assert delivery.progress is not None
+        for join in delivery.progress["icestream"]["joins"]:
+            counts.update({name: join[name] for name in ("bytesForced", "bytesUnranked")})
+    query.close()
+    assert counts["bytesForced"] > 0
+    assert counts["bytesUnranked"] == 0
+
+
 def test_a_stream_that_is_over_takes_no_batch(tmp_path: Path) -> None:
     case = five()
     batches = batches_for(5, 2, 20, 10, 7)

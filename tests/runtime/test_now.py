@@ -227,7 +227,7 @@ class Asked:
 
     def rows(self) -> Counter[Any]:
         """Return the rows of the table."""
-        found = [row for part in self.table.read() for row in part.to_pylist()]
+        found = [row for part in self.table.read(0) for row in part.to_pylist()]
         return Counter(tuple(map(shown, row.values())) for row in found)
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from icestream.core.errors import BudgetError, InputError
+from icestream.core.errors import BudgetError, DefinitionError, InputError
+from icestream.operators.latest import serving_log
 from icestream.plan.nodes.updates import SCHEDULES, Latest, Updates
 from icestream.runtime.work.latest.work import Overhead
 from icestream.state.log.reader import SegmentReader
@@ -81,7 +82,7 @@ def test_oracle_every_keys_newest_value_is_served(
 
 def test_oracle_rescaling_at_any_batch_loses_no_value(tmp_path: Path) -> None:
     clock = ManualClock()
-    plan = quotes_plan(Costly(clock), schedule="index", budget=105_000)
+    plan = quotes_plan(Costly(clock), schedule="linecutting", budget=105_000)
     plain = PlainUpdates()
     with staged(), separate_disks():
         query = open_updates(plan, tmp_path, shards=8)
@@ -95,7 +96,7 @@ def test_oracle_rescaling_at_any_batch_loses_no_value(tmp_path: Path) -> None:
     assert not plain.waiting
 
 
-@pytest.mark.parametrize("schedule", ["inplace", "fifo", "index"])
+@pytest.mark.parametrize("schedule", ["inplace", "fifo", "linecutting"])
 def test_oracle_a_restored_queue_goes_on_as_the_one_before(schedule: str, tmp_path: Path) -> None:
     found = []
     for name in ("running", "restarted"):
@@ -127,19 +128,6 @@ def test_oracle_keys_are_served_in_schedule_order(tmp_path: Path) -> None:
         query = open_updates(plan, tmp_path / schedule, shards=1)
         orders[schedule] = query.feed(splits_of(batch)).column("symbol").to_pylist()
     assert orders == {"inplace": ["a", "b", "c"], "fifo": ["b", "c", "a"]}
-
-
-def test_index_serves_a_rare_key_before_one_that_is_updated_all_the_time(tmp_path: Path) -> None:
-    clock = ManualClock()
-    plan = quotes_plan(Costly(clock, each=SECOND), schedule="index", budget=1)
-    query = open_updates(plan, tmp_path, shards=1)
-    busy: list[Quote] = [("busy", n, n * SECOND // 10) for n in range(100)]
-    clock.at = 10 * SECOND
-    query.feed(splits_of([("rare", 0, 0), *busy]))
-    query.feed(splits_of([]))
-    clock.at = 30 * SECOND
-    both: list[Quote] = [("busy", 100, 29 * SECOND), ("rare", 1, 29 * SECOND)]
-    assert query.feed(splits_of(both)).column("symbol").to_pylist() == ["rare"]
 
 
 def test_superseded_updates_do_not_travel(tmp_path: Path) -> None:
@@ -269,7 +257,7 @@ def test_a_step_that_changes_the_key_is_told_so(tmp_path: Path) -> None:
 def test_overhead_is_what_all_but_one_of_the_last_batches_stayed_below() -> None:
     overhead = Overhead()
     overhead.learn(30.0)
-    assert overhead.expected(1.0) == 0.4
+    assert overhead.expected(1.0) == 0.25
     for seconds in (0.2, 0.9, 0.3, 0.25):
         overhead.learn(seconds)
     assert overhead.expected(1.0) == 0.3
@@ -287,7 +275,7 @@ def test_crash_every_step_of_a_run(tmp_path: Path) -> None:
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("restart", [False, True])
-@pytest.mark.parametrize("schedule", ["index", "fifo"])
+@pytest.mark.parametrize("schedule", ["linecutting", "fifo"])
 def test_oracle_steps_share_a_queue_as_if_it_were_their_own(
     schedule: str, restart: bool, tmp_path: Path
 ) -> None:
@@ -354,39 +342,6 @@ def shared_plan(*steps: Costly, schedule: str = "inplace", budget: int | None = 
     """Return steps over one queue."""
     plans = [quotes_plan(step, schedule=schedule, budget=budget) for step in steps]
     return replace(plans[0], steps=tuple(plan.steps[0] for plan in plans))
-
-
-@pytest.mark.parametrize("restart", [False, True])
-def test_keys_that_count_more_are_served_before_others(restart: bool, tmp_path: Path) -> None:
-    clock = ManualClock()
-    plan = quotes_plan(Costly(clock, each=SECOND), schedule="index", budget=1)
-    plan = important(plan)
-    query = open_updates(plan, tmp_path, shards=1)
-    light: list[Quote] = [(f"s{n}", 1, n * SECOND) for n in range(5)]
-    clock.at = 10 * SECOND
-    heavy: Quote = ("heavy", 1000, 9 * SECOND)
-    assert query.feed(splits_of([*light, heavy])).column("symbol").to_pylist() == ["heavy"]
-    orders = []
-    for number, symbol in enumerate(["s0", "s9", "heavy", "s9"], start=1):
-        clock.at = (20 + number) * SECOND
-        if restart:
-            query = open_updates(plan, tmp_path, shards=1)
-        news: list[Quote] = [(symbol, 1000, clock.at - 5 * SECOND)] if number > 1 else []
-        orders += query.feed(splits_of(news), number).column("symbol").to_pylist()
-    assert orders == ["s0", "s9", "heavy", "s9"]
-
-
-def important(plan: Updates) -> Updates:
-    """Return a plan in which prices say what a symbol counts."""
-    assert plan.latest is not None
-    return replace(plan, latest=replace(plan.latest, importance="price"))
-
-
-def test_an_importance_that_is_not_positive_is_the_datas_fault(tmp_path: Path) -> None:
-    plan = important(quotes_plan(Costly(ManualClock()), schedule="index"))
-    query = open_updates(plan, tmp_path, shards=1)
-    with pytest.raises(InputError, match="a positive number; column 'price' has 0"):
-        query.feed(splits_of([("a", 0, 1)]))
 
 
 @pytest.mark.parametrize("restart", [False, True])
@@ -522,3 +477,15 @@ def test_a_batch_that_would_take_far_too_long_is_not_processed_whole(tmp_path: P
     query.feed(splits_of([("a", 1, 1)]))
     many: list[Quote] = [(f"s{n % 4}", n, n) for n in range(1000)]
     assert query.feed(splits_of(many)).num_rows == 4
+
+
+def test_a_checkpoint_in_an_order_that_was_removed_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = quotes_plan(Costly(ManualClock(), each=SECOND), budget=1)
+    query = open_updates(plan, tmp_path, shards=1)
+    query.feed(splits_of([("a", 1, 1), ("b", 2, 2)]))
+    monkeypatch.setattr(serving_log, "SCHEDULES", {"fifo": 0})
+    shutil.rmtree(tmp_path / "local", ignore_errors=True)
+    with pytest.raises(DefinitionError, match="schedule='inplace' and trigger"):
+        open_updates(plan, tmp_path, shards=1).feed(splits_of([("c", 3, 3)]), 1)

@@ -116,21 +116,6 @@ def test_oracle_forgotten_keys_are_the_same_with_a_small_budget(tmp_path: Path) 
     assert 500 < plenty[-1][1]["keys"] < 3000
 
 
-def test_index_serves_every_key_with_a_small_budget(tmp_path: Path) -> None:
-    clock = ManualClock()
-    plan = quotes_plan(Costly(clock, each=100), schedule="index", budget=SERVED * 100)
-    plain = PlainUpdates()
-    with staged(tight=True):
-        for number, splits in enumerate(scenario(10, 9000, 400)):
-            query = open_updates(plan, tmp_path, shards=1, budget=1 << 20)
-            clock.at = (number + 1) * SECOND
-            plain.arrive(splits)
-            plain.serve(query.feed(splits_of(*splits), number))
-        assert len(plain.waiting) > 1500
-        plain.serve(query.flush())
-    assert not plain.waiting
-
-
 def waits_of_rare_keys(folder: Path, budget: int, schedule: str) -> list[int]:
     """Return how many batches each key that is updated once waits among overloaded ones."""
     dice, clock, waits = random.Random(5), ManualClock(), dict[str, int]()
@@ -152,7 +137,7 @@ def waits_of_rare_keys(folder: Path, budget: int, schedule: str) -> list[int]:
 
 
 @pytest.mark.usefixtures("_as_many_in_every_batch")
-@pytest.mark.parametrize("schedule", ["index", "inplace"])
+@pytest.mark.parametrize("schedule", ["fifo", "inplace"])
 def test_rare_keys_wait_at_most_twice_as_long_with_a_small_budget(
     schedule: str, tmp_path: Path
 ) -> None:

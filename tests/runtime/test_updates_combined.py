@@ -105,7 +105,7 @@ def test_oracle_a_union_believes_its_source_of_truth(restart: bool, tmp_path: Pa
     parts = [[[reported(rows[:5])], [reported(rows[5:])]] for rows in batches]
     for made in rows_of(plan, tmp_path, parts, restart=restart):
         for row in made:
-            assert row["symbol"] not in times or times[row["symbol"]] < row["ts"]
+            assert row["symbol"] not in times or times[row["symbol"]] <= row["ts"]
             times[row["symbol"]], found[row["symbol"]] = row["ts"], row["price"]
     assert found == expected
     assert union.late > 0
@@ -402,7 +402,7 @@ def test_oracle_trees_before_the_queue_beside_the_plain_answer(name: str, tmp_pa
     for made in rows_of(plan, tmp_path, parts, restart=True):
         for row in made:
             row["ts"] = int(row["ts"].timestamp() * 1e6)
-            assert row["symbol"] not in found or found[row["symbol"]]["ts"] < row["ts"]
+            assert row["symbol"] not in found or found[row["symbol"]]["ts"] <= row["ts"]
             found[row["symbol"]] = row
     assert found == expected
     assert len(found) == 4
@@ -442,3 +442,70 @@ def test_oracle_windows_over_a_join_are_over_all_its_matches(tmp_path: Path) -> 
 
 def _same(rows: pa.RecordBatch) -> pa.RecordBatch:
     return rows
+
+
+def tied(seed: int) -> list[Told]:
+    """Return rows of three inputs in the order of time, with many of one key and instant."""
+    dice = random.Random(seed)
+    times = sorted(10 * dice.randrange(1, 40) for _ in range(300))
+    return [(f"s{dice.randrange(4)}", n, time, dice.randrange(3)) for n, time in enumerate(times)]
+
+
+def last_of_instants(rows: Sequence[Told]) -> dict[tuple[str, int], int]:
+    return {(symbol, time): value for symbol, value, time, _ in rows}
+
+
+def newest_tied(what: str, rows: Sequence[Told]) -> dict[str, Any]:
+    """Return the value of each key: of equal times the last counts, that of b before that of a."""
+    sides = [last_of_instants([row for row in rows if row[3] == side]) for side in range(3)]
+    best: dict[tuple[str, int], Any] = dict(last_of_instants(rows))
+    if what == "union":
+        best = {**sides[0], **sides[1]}
+    elif what == "join":
+        best = {}
+        for (symbol, at), bid in sides[0].items():
+            for (other, then), ask in sides[2].items():
+                if symbol == other and abs(at - then) <= 40:
+                    match = (min(at, then), bid, ask)
+                    instant = symbol, max(at, then)
+                    best[instant] = max(best.get(instant, match), match)
+    found: dict[str, Any] = {}
+    for (symbol, time), value in sorted(best.items(), key=lambda each: each[0][1]):
+        found[symbol] = value[1:] if what == "join" else value
+        if what == "windows":
+            start = (time - 29) // 10 * 10
+            inside = [
+                best[key] for key in best if key[0] == symbol and start <= key[1] < start + 30
+            ]
+            found[symbol] = len(inside), sum(inside)
+    return found
+
+
+@pytest.mark.parametrize("batches", [1, 9])
+@pytest.mark.parametrize("what", ["queue", "union", "join", "windows"])
+def test_oracle_of_equal_times_the_last_by_position_counts(
+    what: str, batches: int, tmp_path: Path
+) -> None:
+    rows, clock = tied(11), ManualClock()
+    size = -(-len(rows) // batches)
+    if what == "join":
+        plan = tree_plan(PreQueueJoin(A, C, 40), clock)
+        parts = [
+            [[as_travelling([row for row in some if row[3] != 1], plan.columns)]]
+            for some in (rows[first : first + size] for first in range(0, len(rows), size))
+        ]
+    else:
+        plan = quotes_plan(Costly(clock), budget=15_000)
+        if what == "union":
+            plan = replace(plan, sources=(Source("a", 0), Source("b", 0)), ranks=(1, 0))
+            rows = [row for row in rows if row[3] < 2]
+        elif what == "windows":
+            plan = windows_plan("lazy", ("symbol",), clock)
+        told = rows if what == "union" else [(*row[:3], 0) for row in rows]
+        parts = [[[reported(told[first : first + size])]] for first in range(0, len(told), size)]
+    found: dict[str, Any] = {}
+    for made in rows_of(plan, tmp_path, parts, restart=True):
+        for row in made:
+            value = row.get("price", (row.get("n"), row.get("total")))
+            found[row["symbol"]] = (row["bid"], row["ask"]) if what == "join" else value
+    assert found == newest_tied(what, rows)

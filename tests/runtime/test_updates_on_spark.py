@@ -76,7 +76,7 @@ def test_waiting_keys_are_served_while_no_events_come_and_after_a_restart(
 
     def start() -> Any:
         stream = ice.stream(feed.stream(), time="ts")
-        served = stream.latestBy("symbol", schedule="linecutting", budget="30 milliseconds")
+        served = stream.latestBy("symbol", schedule="fifo", budget="30 milliseconds")
         return (
             served.map(lambda row: {"symbol": row["symbol"], "price": row["price"]}, SCORES)
             .writeStream.foreachBatch(seen)

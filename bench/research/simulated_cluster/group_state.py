@@ -250,7 +250,7 @@ class GroupState:
     def _rebuild(self) -> None:
         space = self._space(self._progress.version, MINUS_INFINITY)
         operator = self._work.operator(space)
-        space.learn(self._progress.live, self._group)
+        space.learn(each for each in self._progress.live if each.shard == self._group)
         operator.restore(self._progress.history)
         space.close()
 

@@ -128,6 +128,12 @@ def paired(left: Events, right: Events, on: On | None, where: str | None) -> Eve
     return left._applied(operator, text, grows=grows, other=right)
 
 
+def may_defer(streams: Sequence[Events], on: On | None) -> bool:
+    """Return whether a join of streams can defer results."""
+    whole = on is not None and streams[0]._node.scope is None
+    return whole and all(stream._node.grows for stream in streams)
+
+
 def deferred(
     streams: Sequence[Events], on: On | None, where: str | None, spilling: Spilling
 ) -> Events:

@@ -28,6 +28,7 @@ from icestream.api.event_joins import (
     deferred,
     kind_of_join,
     matched,
+    may_defer,
     near,
     paired,
 )
@@ -515,8 +516,10 @@ class Events(ColumnWords):
                 which it has none.
             onPressure: what happens to state that does not fit into memory. `fetch`: it is read
                 when it is needed, and every pair is emitted at once. `defer`: it waits on disk, and
-                its pairs are emitted when the join is cleaned up. See `ice.join`.
-            **spilling: with `defer`, the strategy, threshold, amount and partitions of `ice.join`.
+                its pairs are emitted when the join is cleaned up. `auto`: `defer` where that is
+                possible. See `ice.join`.
+            **spilling: with `defer` or `auto`, the strategy, threshold, amount and partitions of
+                `ice.join`.
 
         Examples:
             >>> prices = events.select("symbol", "price")
@@ -527,7 +530,9 @@ class Events(ColumnWords):
         """
         streams = self._together([other], "join")
         kind, bounds = kind_of_join(how), None if within is None else bounds_of(within)
-        spills = Spilling(**spilling) if defers(onPressure, spilling) else None
+        can_defer = may_defer(streams, on)
+        defer = defers(onPressure, spilling, possible=can_defer)
+        spills = Spilling(**spilling) if defer else None
         if kind != "inner":
             made = matched(self, other, on, kind, where, bounds, spills)
         else:

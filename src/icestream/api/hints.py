@@ -49,6 +49,16 @@ def warn_of_late_events(plan: Computation, progress: Mapping[str, Any], query: s
         warnings.warn(msg, QueryWarning, stacklevel=2)
 
 
+def warn_of_linecutting(schedule: str, stacklevel: int) -> None:
+    """Warn if keys are served in an order in which some of them may wait for ever."""
+    if schedule == "linecutting":
+        msg = (
+            "schedule='linecutting' may never serve keys that are updated often while others are "
+            "not: write schedule='inplace' unless the rare ones alone matter"
+        )
+        warnings.warn(msg, QueryWarning, stacklevel=stacklevel + 1)
+
+
 def _are_instants(node: Node) -> bool:
     """Return whether events live for an instant because nobody said how long."""
     match node:
@@ -65,4 +75,10 @@ def _are_instants(node: Node) -> bool:
     return False
 
 
-__all__ = ["QueryWarning", "no_attribute", "warn_of_instants", "warn_of_late_events"]
+__all__ = [
+    "QueryWarning",
+    "no_attribute",
+    "warn_of_instants",
+    "warn_of_late_events",
+    "warn_of_linecutting",
+]

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import Unpack
 
-from icestream.api.event_joins import deferred, near, paired
+from icestream.api.event_joins import deferred, may_defer, near, paired
 from icestream.api.events import Events
 from icestream.api.hints import warn_of_instants
 from icestream.core.errors import DefinitionError
@@ -47,7 +47,9 @@ def join(
             join are spilled to disk; the rows in memory keep producing results, and the missing
             results follow when the join is cleaned up: at the end of the stream, by
             `query.cleanUp()`, and when no events arrive. In total the rows are the same, each once.
-        **spilling: with `defer`: `strategy`, which partitions are spilled first
+            `auto`: `defer` where that is possible, because it takes less processor time; `fetch`
+            for streams of results that may be retracted.
+        **spilling: with `defer` or `auto`: `strategy`, which partitions are spilled first
             (`global_output_ahead`, `global_output_with_penalty`, `global_output`, `local_output`,
             `bottom_up`, `random`, `largest`); `threshold`, the fraction of the memory that joins
             may fill (0.8); `amount`, the fraction of the state in memory that is spilled at once
@@ -70,7 +72,7 @@ def join(
     if within is not None:
         length = parse_interval(within)
         streams = tuple(near(streams, (-length, length)))
-    if defers(onPressure, spilling):
+    if defers(onPressure, spilling, possible=may_defer(streams, on)):
         made = deferred(streams, on, where, Spilling(**spilling))
     else:
         made = _one_by_one(streams, on, where)

@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 
 from icestream.api.events import Events, GroupedEvents, events_of
 from icestream.api.functions import AggregateExpression
+from icestream.api.hints import warn_of_linecutting
 from icestream.api.result import Result, WindowWords, as_events, listed_columns, result_of
 from icestream.api.shared_plan import StreamInput, refusal
 from icestream.api.updates import (
@@ -298,9 +299,8 @@ class Stream(WindowWords):
     def latestBy(
         self,
         *keys: Column | str | Sequence[Column | str],
-        schedule: str = "index",
+        schedule: str = "inplace",
         budget: str | int | None = None,
-        importance: str | None = None,
         forgetAfter: str | int | None = None,
         under: str = "always",
     ) -> LatestBy:
@@ -313,13 +313,11 @@ class Stream(WindowWords):
         Args:
             *keys: the key columns, one by one or as a list; without any, each event replaces the
                 previous one.
-            schedule: the order in which keys are served: `index` minimises average staleness even
-                if keys are updated at uneven rates; `linecutting`, under which keys that are
-                updated often may never be served; `inplace`; `fifo`.
+            schedule: the order in which keys are served: `inplace`, the key that waits longest
+                first; `fifo`, where an update moves its key to the end; `linecutting`, where keys
+                with rare updates come first and others may never be served.
             budget: how long a batch may serve keys; by default the trigger's interval, less the
                 time that the rest of a batch takes.
-            importance: a column of positive numbers that weight the staleness of a key (default
-                1); `index` takes it into account.
             forgetAfter: forget keys without an update for this long; an older update of such a key
                 then counts as new. By default keys are never forgotten.
             under: `always` processes only the newest event; `load` processes every event while
@@ -333,7 +331,8 @@ class Stream(WindowWords):
         """
         length = None if forgetAfter is None else parse_interval(forgetAfter)
         names = key_names(self, listed_columns(keys))
-        latest = Latest(names, schedule, importance, length, under)
+        latest = Latest(names, schedule, length, under)
+        warn_of_linecutting(schedule, 2)
         return latest_by(self, latest, budget)
 
     def apply(self, function: ArrowFunction, schema: str | pa.Schema) -> UpdateResult:

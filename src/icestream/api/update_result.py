@@ -28,6 +28,7 @@ from icestream.core.errors import DefinitionError
 from icestream.core.units import format_interval
 from icestream.operators.latest.pre_queue import columns_of, ranks_of
 from icestream.operators.latest.step import UpdateStep
+from icestream.operators.latest.window_aggregate import END
 from icestream.plan.nodes.queries import SOURCE, TIME
 from icestream.plan.nodes.updates import Updates, column
 from icestream.runtime.ingest.file_order import piece_columns
@@ -63,6 +64,13 @@ class UpdateResult(ProjectedRows):
         return StreamWriter(
             None, self._built, self._shape, self.schema, _result=self, _together=together
         )
+
+    def _stamped(self, is_stamped: bool) -> UpdateResult:
+        """Return the rows with the time of the update that each answers, or without it."""
+        windowed, time = self._source._windowed, self._source._arcs.stream.time
+        stamp = time if windowed is None else END
+        step = self._step.stamped(stamp if is_stamped else None)
+        return replace(self, _built=built(self._source, [step]), _step=step)
 
     def explain(self) -> None:
         """Print what will be computed and how.

@@ -218,9 +218,6 @@ class LatestBy(ColumnWords):
             ['symbol', 'window_start', 'window_end', 'mean']
         """
         self._check_alike("window", self)
-        if self._latest is not None and self._latest.importance is not None:
-            msg = "windows of all keys have the same importance: leave importance out"
-            raise DefinitionError(msg)
         if self._latest is not None and self._latest.forget is not None:
             msg = "windows never forget keys: leave forgetAfter out"
             raise DefinitionError(msg)
@@ -277,11 +274,8 @@ class LatestBy(ColumnWords):
 
     def _behind(self, front: PreQueueNode) -> LatestBy:
         """Return the stream that a new root of the tree makes."""
-        importance = None if self._latest is None else self._latest.importance
-        columns = front.stream.schema
-        if importance is not None and importance not in columns.names:
-            msg = f"the importance {importance!r} must stay a column; there are {columns.names}"
-            raise DefinitionError(msg)
+        # an operator that does not fit is refused where it is built
+        front.runner()
         columns_of(front)
         return replace(self, _pre_queue=front)
 
@@ -422,8 +416,7 @@ def key_names(stream: Stream, keys: Sequence[Column | str]) -> tuple[str, ...]:
 def latest_by(stream: Stream, latest: Latest, budget: str | int | None) -> LatestBy:
     """Return a stream with update semantics, as an update stream."""
     columns, keys = common_columns(stream._parts), latest.keys
-    named = keys if latest.importance is None else (*keys, latest.importance)
-    unknown = [name for name in named if name not in columns.names]
+    unknown = [name for name in keys if name not in columns.names]
     if unknown:
         msg = f"latestBy names {unknown}; the columns are {columns.names}"
         raise DefinitionError(msg)
@@ -432,11 +425,6 @@ def latest_by(stream: Stream, latest: Latest, budget: str | int | None) -> Lates
     if length is not None and length <= 0:
         msg = f"the budget of a batch must be positive; got {budget!r}"
         raise DefinitionError(msg)
-    if latest.importance is not None:
-        kind = columns.field(latest.importance).type
-        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-            msg = f"importance is a column of numbers; {latest.importance!r} is {kind}"
-            raise DefinitionError(msg)
     return LatestBy(stream._parts, latest, length)
 
 

@@ -49,7 +49,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming import StreamingQuery
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import DoubleType, StringType, StructField, StructType
 
 from icestream.api.hints import warn_of_late_events
 from icestream.api.shared_plan import BuiltQuery, Statement, build
@@ -58,6 +58,7 @@ from icestream.core.units import parse_bytes, parse_interval
 from icestream.dashboard.server import shared_page
 from icestream.operators.dataflow.results import CHANGE
 from icestream.operators.dataflow.stores import ColdOptions
+from icestream.operators.latest.step import UPDATED
 from icestream.plan import lower
 from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.nodes.queries import SOURCE, Computation, Plan
@@ -87,7 +88,7 @@ from icestream.runtime.spark.sink import (
 )
 from icestream.runtime.spark.tasks import FileExchangeExecutor, ShuffleExchangeExecutor
 from icestream.runtime.tables.append_table import AppendTable
-from icestream.runtime.tables.current_table import CurrentTable
+from icestream.runtime.tables.current_table import AGE, CurrentTable
 from icestream.runtime.tables.delta import DeltaUpsertTable
 from icestream.runtime.tables.layout import TableFiles, TableStorage
 from icestream.runtime.version.disk_use import COPIES
@@ -241,6 +242,13 @@ class StreamWriter:
         plan = self._built.plan
         if mode in TABLES:
             self._table_key()
+        if isinstance(plan, Updates) and plan.latest is not None:
+            # rows of a table by key have an age
+            result: Any = self._result
+            timed = result._stamped(mode in TABLES)
+            return replace(
+                self, _mode=mode, _result=timed, _built=timed._built, _schema=timed.schema
+            )
         if mode == "update" and isinstance(plan, Plan) and lower.takes_tuples(plan):
             return self._as_dataflow(mode)
         return replace(self, _mode=mode)
@@ -317,11 +325,14 @@ class StreamWriter:
         return replace(self, _disk=parse_bytes(size))
 
     def shards(self, count: int) -> StreamWriter:
-        """Set the number of shards, the units of state; it stays fixed for the checkpoint.
+        """Set the number of shards, the units of state, with which a checkpoint starts.
 
-        It is the upper limit of `parallelism`. By default there are eight if the memory allows 8 MB
-        for each, and more (up to 16, or four per core) if it allows 64 MB for each; never fewer
-        than tasks.
+        It is the upper limit of `parallelism`. `query.rescale(...)` changes it while the query
+        runs, and a restart goes on with what the checkpoint has; a program that sets another number
+        than at its last start splits or merges the shards.
+
+        By default there are eight if the memory allows 8 MB for each, and more (up to 16, or four
+        per core) if it allows 64 MB for each; never fewer than tasks.
 
         Examples:
             >>> writer = kpis.writeStream.shards(16)
@@ -641,7 +652,7 @@ class StreamWriter:
             return spare_shards(
                 self._memory, plan.jobs, least_memory(plan), tasks=tasks, cores=cores
             )
-        return len(last.arenas) // self._built.plan.jobs
+        return max(self._most_tasks or 1, len(last.arenas) // self._built.plan.jobs)
 
     @property
     def _most_tasks(self) -> int | None:
@@ -930,7 +941,7 @@ def _run(
             current_frame,
             spark,
             each,
-            StructType([field for field in built.rows[number] if field.name != CHANGE]),
+            _held_columns(built, number),
             outputs[number][0]._shape,
         )
         for number, each in current.items()
@@ -953,7 +964,8 @@ def _run(
             if number in current:
                 schema, key = to_arrow_schema(columns, timezone="UTC"), writer._table_key()
                 changed = (table for read in rows.readers() for table in read())
-                current[number].apply(delivery.commit.version, changed, schema, key)
+                updated = UPDATED if isinstance(built.plan, Updates) else None
+                current[number].apply(delivery.commit.version, changed, schema, key, updated)
                 if writer._mode == "complete":
                     safe[number].deliver(tables[number](), delivery.commit.version - 1)
                     continue
@@ -982,6 +994,13 @@ def _run(
     return query.start(
         lambda batch: paced._begin(built.read, batch, f"{_for_spark(checkpoint)}/spark")
     )
+
+
+def _held_columns(built: BuiltQuery[Any], view: int) -> StructType:
+    """Return the columns of the table of a view in output mode `now`."""
+    columns = [field for field in built.rows[view] if field.name != CHANGE]
+    aged = [StructField(AGE, DoubleType())] if isinstance(built.plan, Updates) else []
+    return StructType([*columns, *aged])
 
 
 def _statements(outputs: Sequence[tuple[StreamWriter, Sink]]) -> list[Statement]:

@@ -1,6 +1,7 @@
 """`icestream sql`: run a statement over the files of a folder; rows appear as windows close.
 
 Idea: the files are read as a stream, so that a folder of any size is processed within the budget.
+Statements that are not about windows print the table they compute at the end.
 At the end of the files the open windows are closed, unless there is a checkpoint: then they wait
 for the next call.
 
@@ -16,10 +17,11 @@ from __future__ import annotations
 import json
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ from pyspark.sql import DataFrame, SparkSession
 import icestream as ice
 from icestream.core.errors import DefinitionError
 
+_INSTANT = timedelta(microseconds=1)
 FORMATS = ("parquet", "json", "csv", "orc")
 _FROM = re.compile(r"\bFROM\s+`?(\w+)`?", re.IGNORECASE)
 
@@ -61,10 +64,62 @@ class FileStream:
             raise DefinitionError(msg) from None
         return ice.stream(frame, time=self.time, slack=self.slack)
 
+    def table(self, spark: SparkSession) -> DataFrame:
+        """Return the files as a static table."""
+        options = {"header": "true", "inferSchema": "true"} if self.format == "csv" else {}
+        try:
+            return spark.read.format(self.format).options(**options).load(str(self.folder))
+        except AnalysisException as error:
+            msg = f"{self.folder} cannot be read as {self.format}: {str(error).splitlines()[0]}"
+            raise DefinitionError(msg) from None
+
     def _found(self, spark: SparkSession, options: Mapping[str, str]) -> Any:
         infer = {"inferSchema": "true"} if self.format == "csv" else {}
         reader = spark.read.format(self.format).options(**options, **infer)
         return reader.load(str(self.folder)).schema
+
+
+class Answer:
+    """The table that a query computes, as it grows."""
+
+    def __init__(self, query: Any) -> None:
+        """Take what `ice.sql` returned."""
+        self._query = query
+        self.columns: list[str] = list(query.columns)
+        self._added: dict[bool, Counter[tuple[Any, ...]]] = {True: Counter(), False: Counter()}
+        self._instants = True
+
+    def start(self, folder: str, memory: str, *, follow: bool) -> Any:
+        """Start the query over the files that are there, or go on with new ones."""
+        writer = self._query.writeStream.foreachBatch(self._add)
+        writer = writer.option("checkpointLocation", folder)
+        if isinstance(self._query, ice.Events):
+            writer = writer.outputMode("update")
+        if not isinstance(self._query, DataFrame):
+            writer = writer.memory(memory).option("flush", not follow)
+        if not follow:
+            writer = writer.trigger(availableNow=True)
+        return writer.start()
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """Return the rows that hold now: those that stay, or those of all instants."""
+        chosen = self._added[not self._instants]
+        return sorted((+chosen).elements(), key=repr)
+
+    def _add(self, rows: DataFrame, version: int) -> None:
+        del version
+        for row in rows.toLocalIterator():
+            values = tuple(_hashable(row[name]) for name in self.columns)
+            if not isinstance(self._query, ice.Events):
+                self._added[False][values] += 1
+                continue
+            start, end = row["lifetime"]["start"], row["lifetime"]["end"]
+            self._instants = self._instants and end is not None and end - start <= _INSTANT
+            self._added[end is None][values] += row["change"]
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(map(_hashable, value)) if isinstance(value, list) else value
 
 
 def sql_command(
@@ -90,8 +145,16 @@ def sql_command(
     """
     with ExitStack() as ending:
         spark = ice.local_session(app_name="icestream sql")
-        result = statement(text, source.stream(spark))
+        result = query_of(text, source.stream(spark))
         kept = checkpoint or Path(ending.enter_context(tempfile.TemporaryDirectory()))
+        if not isinstance(result, ice.Result):
+            if output is not None or checkpoint is not None or follow:
+                msg = (
+                    "--output, --checkpoint and --follow are for windows: use ice.sql in a program"
+                )
+                raise DefinitionError(msg)
+            print_table(result, str(kept), memory, as_json=as_json)
+            return
         writer = result.writeStream.option("checkpointLocation", str(kept / "sql")).memory(memory)
         if output is None:
             writer = writer.foreachBatch(printing(result.columns, as_json=as_json))
@@ -104,8 +167,19 @@ def sql_command(
         query.awaitTermination()
 
 
-def statement(text: str, stream: ice.Stream) -> ice.Result:
-    """Return the result of the SQL statement of the command over a stream, under any name."""
+def print_table(query: Any, folder: str, memory: str, *, as_json: bool) -> None:
+    """Print the table that a query computes over the files that are there."""
+    answer = Answer(query)
+    answer.start(folder, memory, follow=False).awaitTermination()
+    if not as_json:
+        print("\t".join(answer.columns))
+    for row in answer.rows():
+        values = dict(zip(answer.columns, row, strict=True))
+        print(json.dumps(values, default=plain) if as_json else "\t".join(map(cell, row)))
+
+
+def query_of(text: str, stream: ice.Stream) -> Any:
+    """Return the query of the command's statement over a stream, under any name."""
     found = _FROM.search(text)
     if found is None:
         msg = "a statement must name its stream: SELECT ... FROM events [RANGE ...]"
@@ -115,9 +189,17 @@ def statement(text: str, stream: ice.Stream) -> ice.Result:
     if isinstance(result, list):
         msg = "give one statement at a time; start several together with ice.start(...)"
         raise DefinitionError(msg)
+    if isinstance(result, str):
+        print(result)
+        raise SystemExit(0)
+    return result
+
+
+def statement(text: str, stream: ice.Stream) -> ice.Result:
+    """Return the result of a statement over windows of a stream, under any name."""
+    result = query_of(text, stream)
     if not isinstance(result, ice.Result):
-        msg = "this command prints the rows of windows: give the stream a window; use ice.sql in a "
-        msg += "program for other statements"
+        msg = "this works for aggregates of windows: give the stream a window"
         raise DefinitionError(msg)
     return result
 

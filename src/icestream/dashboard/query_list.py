@@ -19,20 +19,26 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import xxhash
 
+from icestream.core.errors import IcestreamError
 from icestream.core.process import lives
 from icestream.dashboard.drawing import drawing
 from icestream.dashboard.history_reader import HistoryReader
+from icestream.inspect.held_rows import now_rows
+from icestream.runtime.tables.current_table import NOW
 from icestream.runtime.version.history import END, NEWER, PROGRESS, START, history_folder
 
 #: names of folders that are not descriptive
 _PLAIN = ("checkpoint", "checkpoints", "chk")
 #: versions that are kept for the page
 HELD = 1500
+#: rows of a table that the page shows
+BOARD_ROWS = 100
 #: depth of the search for checkpoints below a given folder
 DEPTH = 3
 
@@ -125,8 +131,19 @@ class WatchedQuery:
             **self.summary(),
             "shards": self._start.get("shards"),
             "plan": drawing(plan) if isinstance(plan, Mapping) else None,
+            "now": self._board(),
             "records": [record for number, record in self._records if number > after],
         }
+
+    def _board(self) -> list[dict[str, Any]] | None:
+        """Return the first rows of its table in output mode `now`; None if it keeps none."""
+        # history and table are in the same folder on a local disk
+        if not (history_folder(self.checkpoint).parent / "icestream" / NOW / "0").is_dir():
+            return None
+        try:
+            return list(islice(now_rows(self.checkpoint), BOARD_ROWS))
+        except IcestreamError:
+            return None
 
 
 class QueryList:

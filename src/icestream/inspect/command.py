@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -92,6 +92,8 @@ def show(
 ) -> None:
     """Show plan, versions, segments and size of the state, and the last decisions."""
     if now:
+        from icestream.inspect.held_rows import now_rows
+
         rows = list(islice(now_rows(checkpoint, view), limit))
         if as_json:
             _print_json(rows)
@@ -344,21 +346,6 @@ def _reading(checkpoint: str, version: int | None, memory: str, **chosen: Any) -
     from icestream.inspect.state_rows import Reading
 
     return Reading(checkpoint, version, memory=parse_bytes(memory), **chosen)
-
-
-def now_rows(checkpoint: str, view: int = 0) -> Iterator[dict[str, Any]]:
-    """Yield the rows that hold, of a query in mode `now`, from its checkpoint."""
-    from icestream.inspect.access.checkpoint import Checkpoint
-    from icestream.inspect.access.row_text import plain
-    from icestream.runtime.tables.current_table import CurrentTable
-
-    found = Checkpoint(checkpoint)
-    table = CurrentTable.of(found.files, found.root, view)
-    if table.manifest() is None:
-        msg = f"{checkpoint} keeps no table: run the query in outputMode('now')"
-        raise DefinitionError(msg)
-    for rows in table.read():
-        yield from map(plain, rows.to_pylist())
 
 
 def _pair(text: str) -> tuple[str, str]:

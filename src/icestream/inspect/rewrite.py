@@ -210,7 +210,9 @@ class _Rewriting:
             epoch=store.epoch,
             batch=self._reached(before),
             added=tuple(self._added),
-            released=tuple(n for each in self._changes.values() for n in each.released),
+            released=tuple(
+                (shard, n) for shard, each in self._changes.items() for n in each.released
+            ),
             results=(),
             late=(),
             tables=(),

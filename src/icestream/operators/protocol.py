@@ -25,6 +25,7 @@ from icestream.core.times import Micros
 from icestream.operators.folding.exact_rows import ExactRows
 from icestream.state.arena import Arena
 from icestream.state.budget import Account
+from icestream.state.identities import IdRange
 from icestream.state.log.format import SegmentInfo
 from icestream.state.log.reader import Log, SegmentReader
 from icestream.state.log.writer import SegmentWriter
@@ -112,6 +113,11 @@ class PastVersion:
     segments: Sequence[tuple[str, SegmentInfo]]
     #: the latest event, if the version closed every window that has one
     flushed: Micros | None = None
+    #: the ids of the shard, if some of its segments have groups of others, too
+    keeps: IdRange | None = None
+    #: the part of these ids that each parent had, if other shards wrote the version; its segments
+    #: are in the order of parents, which all took a snapshot
+    parents: tuple[IdRange, ...] = ()
 
 
 #: rows of one view, by its number; changes for edge e of a dataflow have the view number -1 - e;
@@ -131,7 +137,10 @@ class Operator(Protocol):
         ...
 
     def restore(self, history: Sequence[PastVersion]) -> None:
-        """Restore the state at the end of `history`, which begins with a snapshot or empty."""
+        """Restore the state at the end of `history`, which begins with a snapshot or empty.
+
+        It may begin with snapshots of several shards, of whose ids this one `keeps` a range.
+        """
         ...
 
     @property

@@ -27,6 +27,7 @@ from typing import Any, Generic, TypeVar
 from icestream.core.clock import Clock, SystemClock
 from icestream.core.errors import BudgetError, CheckpointError, DefinitionError
 from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.operators.lineage import ShardLineage, even_routes, shards_of
 from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.fuse.running_fusion import RunningFusion, Together
 from icestream.plan.grid.parts import parts_of
@@ -42,6 +43,7 @@ from icestream.runtime.version.idle_sources import IdleSources
 from icestream.runtime.version.lease import Lease
 from icestream.runtime.version.progress import Timer, progress_of
 from icestream.runtime.version.quotas import advised
+from icestream.runtime.version.resharding import resharded
 from icestream.runtime.version.retention import SWEEP_EVERY, VersionRetention
 from icestream.runtime.version.run_folders import new_run, remove_other_runs
 from icestream.runtime.version.scaling import next_sizing, placed, placement_report, task_bounds
@@ -56,7 +58,7 @@ from icestream.runtime.version.work import (
     Work,
     total,
 )
-from icestream.runtime.work.dataflow.work import DataflowWork, least_quota
+from icestream.runtime.work.dataflow.work import DataflowWork, check_memory, least_quota
 from icestream.runtime.work.latest.work import UpdatesWork
 from icestream.runtime.work.windows.work import WindowWork
 from icestream.state.arena import remove, sweep
@@ -124,22 +126,17 @@ class Driver(Generic[Batch_contra]):
             tables: tables that tasks write the rows of some views to, and refused rows.
         """
         self._plan = plan
-        settings.check_memory(_kinds_of_windows(plan))
-        if settings.shards > plan.key_groups:
-            msg = (
-                f"there are {plan.key_groups} key groups, and a shard needs one at least: set "
-                f".shards(...) to {plan.key_groups} or fewer, not {settings.shards}"
-            )
-            raise DefinitionError(msg)
-        self._work = work_of(plan, files, settings)
         self._settings = settings
+        self._check_shards(settings.shards)
         self._files = files
         self._executor = executor
         own = plan.clock if isinstance(plan, Updates) else SystemClock()
         self._clock = clock or own
         self.store = VersionStore(files, settings.root)
         remembered = self.store.remember_plan(plan.describe(), written(state_schema_of(plan)))
+        self._plan = plan = plan.as_stored(remembered)
         check_same_plan(settings.root, remembered, plan.describe())
+        self._work = work_of(plan, files, settings)
         self._bulk_files = BulkFiles(files, executor.each)
         self._versions = VersionRetention(self.store, self._bulk_files, settings.keep)
         self._idle = IdleBatches(files, settings.root)
@@ -153,8 +150,10 @@ class Driver(Generic[Batch_contra]):
         self._fuse: Together | None = None
         if isinstance(plan, Dataflow) and plan.measured:
             self._fuse = "auto"
-        self.rescale(settings.parallelism or settings.shards)
+        #: shards of a component, as they will be from the next version but one on
+        self._shards = settings.shards
         self._take(Owner.here(application, clock))
+        self._bounds = task_bounds(settings.parallelism or self._shards, self._shards)
 
     @property
     def paced(self) -> bool:
@@ -238,12 +237,43 @@ class Driver(Generic[Batch_contra]):
         cleaned = self._version(None, None, last=last)
         return [] if cleaned is None else [cleaned]
 
-    def rescale(self, parallelism: int | tuple[int, int]) -> None:
+    def rescale(self, parallelism: int | tuple[int, int], shards: int | None = None) -> None:
         """Set the number of tasks that run the shards of each component, from the next version on.
 
-        Given a minimum and a maximum, the load decides.
+        Given a minimum and a maximum, the load decides. If there are fewer shards than tasks, or
+        their number is given, it changes: the next version ends with snapshots, from which the
+        one after it goes on with other shards.
         """
-        self._bounds = task_bounds(parallelism, self._settings.shards)
+        most = parallelism if isinstance(parallelism, int) else max(parallelism)
+        shards = max(most, self._shards) if shards is None else shards
+        bounds = task_bounds(parallelism, shards)
+        self._check_shards(shards)
+        if shards != self._shards:
+            self._check_elastic(shards)
+        self._bounds, self._shards = bounds, shards
+
+    def _check_shards(self, shards: int) -> None:
+        """Refuse more shards than there are key groups, or than the memory is enough for."""
+        plan, settings = self._plan, replace(self._settings, shards=shards, parallelism=None)
+        if shards > plan.key_groups:
+            msg = (
+                f"there are {plan.key_groups} key groups, and a shard needs one at least: set "
+                f"{plan.key_groups} shards or fewer, not {shards}"
+            )
+            raise DefinitionError(msg)
+        settings.check_memory(_kinds_of_windows(plan))
+        if isinstance(plan, Dataflow):
+            check_memory(plan, shards, settings.budget)
+
+    def _check_elastic(self, shards: int) -> None:
+        """Refuse another number of shards where state cannot be divided."""
+        if self._plan.fixed_shards:
+            msg = (
+                f"the checkpoint at {self._settings.root} cannot change to {shards} shards: "
+                f"{self._plan.fixed_shards}. Leave .shards(...) as it was, or start a new "
+                "checkpoint"
+            )
+            raise CheckpointError(msg)
 
     def fuse(self, together: Together) -> None:
         """Run some operators of a job in one task from the next version on, all others separately.
@@ -253,7 +283,7 @@ class Driver(Generic[Batch_contra]):
         if not (isinstance(self._plan, Dataflow) and self._plan.names):
             msg = "fuse is for jobs (ice.job); for other queries the plan fixes what runs together"
             raise DefinitionError(msg)
-        graph, shards = self._plan.graph, self._settings.shards
+        graph, shards = self._plan.graph, self._shards
         RunningFusion.begin(graph, shards).chosen(graph, together, self._plan.names, shards)
         self._fuse = together
 
@@ -411,7 +441,16 @@ class Driver(Generic[Batch_contra]):
         is_history: bool,
     ) -> VersionContext:
         """Return the context of the version that is about to be made."""
-        before, settings = self.last, self._settings
+        before, live, settings = self.last, self._versions.live, self._settings
+        routes = even_routes(self._plan.key_groups, self._shards)
+        now = self._shards if before is None else shards_of(before.routes)
+        demanded = reshards = False
+        if before is not None and now != self._shards:
+            reshards = all(base == before.version for base in before.bases)
+            demanded = not reshards
+        if before is not None and reshards:
+            before, live = resharded(before, live, self._shards)
+            now = self._shards
         folder = os.path.join(self._run, f"exchange-{version}-{uuid.uuid4().hex[:8]}")
         if settings.exchange_in_storage:
             folder = f"{settings.root}/{EXCHANGE}/{self.store.epoch:08d}"
@@ -419,14 +458,12 @@ class Driver(Generic[Batch_contra]):
         reported_before = before.decisions["placement"] if before else None
         sizing = next_sizing(
             reported_before,
-            self._bounds,
+            self._bounds.within(now),
             batch=None if self.trigger is None else self.trigger[1],
             interval=settings.interval,
             cores=self._executor.parallel,
         )
-        placement = placed(
-            reported_before, settings.shards, sizing.tasks, rebalance=settings.rebalance
-        )
+        placement = placed(reported_before, now, sizing.tasks, rebalance=settings.rebalance)
 
         def task(*, shard: int, **rest: Any) -> ShardTask:
             return ShardTask(
@@ -434,7 +471,7 @@ class Driver(Generic[Batch_contra]):
                 root=settings.root,
                 arenas=os.path.join(self._run, "arenas"),
                 shard=shard,
-                place=placement[shard % settings.shards],
+                place=placement[shard % now],
                 version=version,
                 arena=arenas[shard] if arenas else None,
                 named=arenas,
@@ -442,18 +479,20 @@ class Driver(Generic[Batch_contra]):
                 epoch=self.store.epoch,
                 tables=tables,
                 refused=settings.refused,
+                lineage=ShardLineage.of(routes, shard) if reshards else None,
+                snapshot=demanded,
                 **rest,
             )
 
         return VersionContext(
             version,
             before,
-            self._versions.live,
+            live,
             watermark,
-            before.routes if before else self._first_routes(),
+            before.routes if before else routes,
             self._first_ordinal,
             settings.budget,
-            settings.shards,
+            now,
             folder,
             timer.note,
             task,
@@ -498,7 +537,7 @@ class Driver(Generic[Batch_contra]):
         parcels: Sequence[Parcel],
         made: VersionResult,
     ) -> Commit:
-        before, version, reports = self.last, context.version, made.reports
+        before, version, reports = context.before, context.version, made.reports
         shared = {
             "flush": context.flushing,
             "entries": total(parcels, "entries"),
@@ -507,6 +546,7 @@ class Driver(Generic[Batch_contra]):
                 context.placement,
                 context.sizing,
                 reports,
+                asked=self._settings.shards,
             ),
         }
         bases = tuple(
@@ -530,7 +570,7 @@ class Driver(Generic[Batch_contra]):
                 for p in made.raw_events
                 if p.sent.raw_events is not None
             ),
-            released=tuple(ordinal for report in reports for ordinal in report.released),
+            released=tuple((each.shard, ordinal) for each in reports for ordinal in each.released),
             results=tuple(
                 report.result
                 for report in reports
@@ -553,8 +593,12 @@ class Driver(Generic[Batch_contra]):
             epoch=self.store.epoch,
         )
         commit = replace(commit, horizon=self._horizon(commit))
-        live = survivors(self._versions.live, commit)
-        self.store.create(self.store.with_manifest(commit, live))
+        live = survivors(context.live, commit)
+        if before is not None and before is not self.last:
+            # the segments of the versions before are listed under other shards
+            self.store.create(replace(commit, live=live))
+        else:
+            self.store.create(self.store.with_manifest(commit, live))
         self._versions.add(commit, live)
         return commit
 
@@ -603,17 +647,18 @@ class Driver(Generic[Batch_contra]):
             for number, seen in enumerate(old)
         )
 
-    def _first_routes(self) -> tuple[int, ...]:
-        groups, shards = self._plan.key_groups, self._settings.shards
-        return tuple(group * shards // groups for group in range(groups))
-
     # -- resuming from the checkpoint ------------------------------------------------------
 
     def _take(self, owner: Owner) -> None:
         """Become the owner of the checkpoint, then clean up and resume from it."""
         settings, found = self._settings, self.store.latest()
         if found is not None:
-            self._check_shards(found)
+            now = shards_of(found.routes)
+            asked = found.decisions["placement"].get("asked", now)
+            self._shards = now if settings.shards == asked else settings.shards
+            if self._shards != now:
+                self._check_elastic(self._shards)
+            self._check_shards(self._shards)
         left = self._versions.stored()
         epoch = self.store.take(owner).epoch
         self._executor.epoch = epoch
@@ -672,17 +717,6 @@ class Driver(Generic[Batch_contra]):
             )
             raise CheckpointError(msg)
 
-    def _check_shards(self, last: Commit) -> None:
-        shards = len(last.arenas) // self._plan.jobs
-        if shards != self._settings.shards:
-            msg = (
-                f"the checkpoint at {self._settings.root} has {shards} shards, but the query "
-                f"sets {self._settings.shards}: the number of shards of a checkpoint is fixed. "
-                f"Leave .shards(...) out; .parallelism(n) and query.rescale(n) set the number "
-                f"of tasks, up to {shards}. For more, start a new checkpoint"
-            )
-            raise CheckpointError(msg)
-
     def _remove_earlier_parcels(self, epoch: int) -> None:
         """Remove the parcels of earlier runs from the checkpoint's storage."""
         folder = f"{self._settings.root}/{EXCHANGE}"
@@ -731,7 +765,7 @@ def work_of(plan: Computation, files: Files, settings: Settings) -> Work:
     if isinstance(plan, Updates):
         return UpdatesWork(plan)
     if isinstance(plan, Dataflow):
-        return DataflowWork(plan, settings.shards, settings.budget)
+        return DataflowWork(plan)
     assert isinstance(plan, Plan)
     return WindowWork(plan, files, settings.root)
 

@@ -158,9 +158,9 @@ class LocalQuery:
         """
         return self.rows(self.driver.clean_up(last=last))
 
-    def rescale(self, parallelism: int | tuple[int, int]) -> None:
-        """Set the number of tasks that run the shards, from the next batch on."""
-        self.driver.rescale(parallelism)
+    def rescale(self, parallelism: int | tuple[int, int], shards: int | None = None) -> None:
+        """Set the number of tasks that run the shards, and of shards, from the next batch on."""
+        self.driver.rescale(parallelism, shards)
 
     def fuse(self, together: Together) -> None:
         """Run some operators of a job in one task, from the next batch on."""

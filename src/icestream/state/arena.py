@@ -47,7 +47,7 @@ from icestream.state.files import PRIVATE_FILE, PRIVATE_FOLDER
 from icestream.state.mapping_cache import KEPT, Place, place_of
 
 PAGE = 4096
-_FORMAT = 5
+_FORMAT = 6
 _HEADER = "header.json"
 _ARRAY = ".array"
 _WORKING = "working."

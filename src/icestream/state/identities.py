@@ -2,12 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from icestream.core.arrays import Ids, Ints
+from icestream.core.arrays import Ids, Ints, Mask
 from icestream.kernels import sorted_run
+
+
+@dataclass(frozen=True, slots=True)
+class IdRange:
+    """The groups with `low <= id_high < high`."""
+
+    low: int
+    high: int
+
+    @classmethod
+    def of_key_groups(cls, first: int, end: int, groups: int) -> IdRange:
+        """Return the ids of key groups `first <= group < end`, of so many."""
+        low, high = (-(-(group << 32) // groups) << 32 for group in (first, end))
+        return cls(low, high)
+
+    def holds(self, id_high: Ids) -> Mask:
+        """Return which groups are in the range."""
+        inside: Mask = (id_high >= np.uint64(self.low)) & (id_high <= np.uint64(self.high - 1))
+        return inside
+
+    def clip(self, first: Ids, last: Ids) -> tuple[Ids, Ids, Mask]:
+        """Return the parts of ranges, given by both ends, that are in it, and which have one."""
+        low, high = np.uint64(self.low), np.uint64(self.high - 1)
+        return np.maximum(first, low), np.minimum(last, high), (first <= high) & (last >= low)
 
 
 def identities(entries: Ints) -> tuple[Ids, Ids]:

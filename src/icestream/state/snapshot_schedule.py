@@ -9,7 +9,9 @@ Invariants:
 1. Between two snapshots are at most `AT_LATEST` versions, and at least `AFTER` unless they logged
    `SLACK` bytes more than a snapshot has (`test_bounded_versions_between_snapshots`).
 2. A restored shard continues the count (`test_a_restored_count_goes_on`).
-3. Operators in step take their snapshots in the same versions
+3. A snapshot that was demanded is taken with the next version
+   (`test_a_demanded_snapshot_is_taken_once`).
+4. Operators in step take their snapshots in the same versions
    (`test_operators_in_step_take_snapshots_together`).
 """
 
@@ -24,12 +26,14 @@ AFTER = 16
 AT_LATEST = 128
 #: bytes that may be logged beyond the size of a snapshot before one is due at once
 SLACK = 1 << 20
+#: how the names of schedules in headers end
+_NAME = "snapshots"
 
 
 class SnapshotSchedule:
     """Counts versions and bytes since the last snapshot of a shard."""
 
-    def __init__(self, header: dict[str, Any], name: str = "snapshots") -> None:
+    def __init__(self, header: dict[str, Any], name: str = _NAME) -> None:
         """Continue the count in an arena's header, or start one."""
         self._since: dict[str, int] = header.setdefault(
             name, {"versions": 0, "bytes": 0, "taken": 0}
@@ -52,6 +56,10 @@ class SnapshotSchedule:
             return self._since["due"] > 0
         return _due([self._since])
 
+    def demand(self) -> None:
+        """Let the next version end with a snapshot."""
+        self._since["demanded"] = 1
+
     def resume(self, versions: int, size: int) -> None:
         """Continue after a restore that replayed `versions` versions of `size` bytes."""
         self._since.update(versions=versions, bytes=size)
@@ -59,6 +67,7 @@ class SnapshotSchedule:
     def take(self) -> None:
         """Restart the count: the current version has a snapshot."""
         self._since.update(versions=0, bytes=0, taken=self._since["taken"] + 1)
+        self._since.pop("demanded", None)
 
 
 def in_step(headers: Iterable[dict[str, Any]]) -> None:
@@ -72,8 +81,20 @@ def in_step(headers: Iterable[dict[str, Any]]) -> None:
         each["due"] = int(due)
 
 
+def demand_all(header: dict[str, Any]) -> None:
+    """Let the next version end with snapshots of all operators whose schedules a header has."""
+    for name, value in header.items():
+        if isinstance(value, dict):
+            if name.endswith(_NAME):
+                SnapshotSchedule(header, name).demand()
+            else:
+                demand_all(value)
+
+
 def _due(counts: list[dict[str, int]]) -> bool:
     """Return whether snapshots are due, given versions, bytes and size of each."""
+    if any("demanded" in each for each in counts):
+        return True
     versions = min(each["versions"] for each in counts)
     logged, size = (sum(each.get(name, 0) for each in counts) for name in ("bytes", "size"))
     if versions < AFTER:

@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.registry import Size
-from bench.updates.overload import SCALES, judge, plot, summarise
+from bench.updates.overload import SCALES, judge, judge_paced, plot, summarise
+from bench.updates.paced_batches import longest_batches, waits_of_rare_keys
 
 
 def found(staleness: float, batches: list[float]) -> dict[str, Any]:
@@ -18,7 +19,7 @@ def found(staleness: float, batches: list[float]) -> dict[str, Any]:
 
 def test_streams_are_held_against_each_other(tmp_path: Path) -> None:
     runs = {
-        "index at 5": found(1.0, [0.9, 1.1]),
+        "inplace at 5": found(1.0, [0.9, 1.1]),
         "append at 5": found(20.0, [5.0, 25.0]),
         "shedding at 5": found(3.0, [1.0]),
     }
@@ -29,10 +30,16 @@ def test_streams_are_held_against_each_other(tmp_path: Path) -> None:
     assert all(bar.holds for bar in bars)
     assert answers.name == "load 5: answers / possible"
     assert not answers.holds
-    plot(figures, tmp_path / "overload.png")
+    plot({"loads": figures}, tmp_path / "overload.png")
     assert (tmp_path / "overload.png").exists()
 
 
 def test_a_run_that_failed_holds_no_bar() -> None:
     figures = summarise({}, SCALES[Size.SMALL])
     assert not any(bar.holds for bar in judge(figures, Size.FULL))
+
+
+def test_paced_batches_are_the_same_every_time() -> None:
+    slow = longest_batches()
+    assert slow == longest_batches()
+    assert all(bar.holds for bar in judge_paced(slow, {"inplace": waits_of_rare_keys("inplace")}))

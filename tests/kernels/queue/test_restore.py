@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from icestream.kernels.queue.order import LIST, TURN, next_keys
-from icestream.kernels.queue.queue import ADDRESS, GAP, SIZE
+from icestream.kernels.queue.order import TURN, next_keys
+from icestream.kernels.queue.queue import ADDRESS, SIZE
 from icestream.kernels.queue.restore import (
     count_ready,
     leave_lists,
@@ -34,8 +34,7 @@ def queue_of(count: int, schedule: str) -> UpdateQueue:
 
 def members(queue: UpdateQueue) -> list[int]:
     out = np.empty(len(queue), dtype=np.int64)
-    gaps = queue.cells.kernel.reals
-    return [int(each) for each in out[: next_keys(queue.order.kernel, gaps, GAP, 100, out)]]
+    return [int(each) for each in out[: next_keys(queue.order.kernel, out)]]
 
 
 def test_parity_taken_cells() -> None:
@@ -56,18 +55,16 @@ def test_parity_keys_return_by_their_turns() -> None:
         before, reader = members(queue), queue.order.kernel
         left = np.sort(dice.choice(before, 25, replace=False))
         leave_lists(reader, left)
-        leave_lists(reader, left)
         stayed = leave_lists_reference(before, left.tolist())
         assert members(queue) == stayed
         assert len(queue) == 40
         reader.keys[left, TURN] = dice.integers(-5, 50, 25)
         back = left[np.argsort(reader.keys[left, TURN], kind="stable")]
         turns = reader.keys[:, TURN].tolist()
-        put_by_turn(reader, back, np.zeros(25, dtype=np.int64))
+        put_by_turn(reader, back)
         assert members(queue) == put_by_turn_reference(
             [(turns[key], key) for key in stayed], [(turns[key], key) for key in back.tolist()]
         )
-        assert (reader.keys[back, LIST] == 1).all()
         # keys that come later are behind all of them
         new = np.array([99], dtype=np.uint64)
         queue.enqueue(new, new, np.array([60]), pa.record_batch([np.arange(1)], schema=VALUES))

@@ -11,10 +11,11 @@ import pytest
 
 from icestream.operators.dataflow import join_step
 from icestream.operators.dataflow.component import ComponentOperator
-from icestream.operators.dataflow.join_step import JOINED, JoinInstructions, JoinStores
+from icestream.operators.dataflow.join_step import JoinInstructions, JoinStores
 from icestream.operators.dataflow.spec import ComponentSpec
 from icestream.operators.lifetimes.changes import changes_of
 from icestream.operators.multi_join.operator import FILL
+from icestream.operators.multi_join.spec import JOINED, MERGED
 from icestream.plan.events.dataflow import Dataflow
 from icestream.state.versions.commits import BASE
 from tests.fixtures.dataflow_plans import dataflow
@@ -100,4 +101,4 @@ def test_a_join_may_be_told_to_clean_up_everything_and_to_discard_it(flow: Dataf
 
 
 def test_a_component_with_a_join_has_segments_of_it_and_of_snapshots(flow: Dataflow) -> None:
-    assert flow.specs[0].lifetimes == (JOINED, BASE)
+    assert flow.specs[0].lifetimes == (JOINED, MERGED, BASE)

@@ -65,3 +65,16 @@ def test_what_does_not_fit_the_schema_is_told_so(function: Any, complaint: str) 
 def test_a_schema_without_the_key_is_refused() -> None:
     with pytest.raises(DefinitionError, match="add 'symbol string' to its schema"):
         UpdateStep(arrow, QUOTES, pa.schema([("score", pa.float64())]), ("symbol",))
+
+
+@pytest.mark.parametrize(("function", "form"), [(arrow, "arrow"), (frames, PANDAS), (one, ROWS)])
+def test_stamped_rows_have_the_time_of_their_update(function: Any, form: str) -> None:
+    stamped = step(function, form).stamped("price")
+    reverse = pa.record_batch([["b", "a"], [7, 5]], schema=QUOTES)
+    assert stamped(reverse).select(["symbol", "updated"]).to_pylist() == [
+        {"symbol": "b", "updated": 7},
+        {"symbol": "a", "updated": 5},
+    ]
+    assert stamped.stamped(None) == step(function, form)
+    with pytest.raises(DefinitionError, match="another name"):
+        UpdateStep(arrow, QUOTES, SCORES.append(pa.field("updated", pa.int64()))).stamped("price")

@@ -37,7 +37,7 @@ def test_oracle_union_beside_its_definition(
     calls: list[dict[int, list[Row]]], truth: list[int]
 ) -> None:
     union = UpdateUnion([STREAM] * 3, truth=truth)
-    last: dict[str, int] = {}
+    last: dict[str, tuple[int, int]] = {}
     taken = 0
     for call in calls:
         best: dict[str, tuple[tuple[int, int, int], Row]] = {}
@@ -46,13 +46,12 @@ def test_oracle_union_beside_its_definition(
             for row in call[port]:
                 order += 1
                 rank = (row[1], -truth.index(port), order)
-                if row[1] > last.get(row[0], -1) and (row[0] not in best or rank > best[row[0]][0]):
+                is_young = rank[:2] >= last.get(row[0], (-1, 0))
+                if is_young and (row[0] not in best or rank > best[row[0]][0]):
                     best[row[0]] = (rank, row)
         found = values(union.merge({port: rows(call[port]) for port in call}))
         assert sorted(found) == sorted(row for _, row in best.values())
-        for key, time, _ in found:
-            assert time > last.get(key, -1)
-            last[key] = time
+        last |= {key: rank[:2] for key, (rank, _) in best.items()}
         taken += sum(len(batch) for batch in call.values()) - len(found)
     assert union.late + union.superseded == taken
 
@@ -65,20 +64,20 @@ def test_oracle_every_row_of_a_union_that_goes_up(
     calls: list[dict[int, list[Row]]], truth: list[int]
 ) -> None:
     union = UpdateUnion([STREAM] * 3, truth=truth)
-    last: dict[str, int] = {}
+    last: dict[str, tuple[int, int]] = {}
     for call in calls:
         best: dict[tuple[str, int], tuple[int, int]] = {}
         for port in sorted(call):
             for key, time, value in call[port]:
                 trust = -truth.index(port)
                 known = best.get((key, time), (trust, 0))
-                if time > last.get(key, -1) and trust >= known[0]:
+                if (time, trust) >= last.get(key, (-1, 0)) and trust >= known[0]:
                     best[key, time] = trust, value
         found = values(union.merge({port: rows(call[port]) for port in call}, every=True))
         assert sorted(found) == sorted((*at, value) for at, (_, value) in best.items())
         assert [time for _, time, _ in found] == sorted(time for _, time, _ in found)
-        for key, time, _ in found:
-            last[key] = time
+        for (key, time), (trust, _) in sorted(best.items(), key=lambda each: each[0][1]):
+            last[key] = time, trust
         again = UpdateUnion([STREAM] * 3, truth=truth)
         again.recall(union.state())
         union = again

@@ -5,13 +5,14 @@ import pyarrow as pa
 import pytest
 
 from icestream.kernels.queue import queue as k
+from icestream.kernels.queue.staleness import NONE
 from icestream.operators.latest.coalescing import (
     ID_HIGH_COLUMN,
     ID_LOW_COLUMN,
     NewestUpdates,
     folded,
 )
-from icestream.operators.latest.waiting_keys import PLACE, WaitingKeys
+from icestream.operators.latest.waiting_keys import SINCE_FIRST, WaitingKeys
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget
 from icestream.state.queue.queue import UpdateQueue
@@ -20,8 +21,8 @@ VALUES = pa.schema([("n", pa.int64())])
 
 
 def test_parity_folded_updates_make_the_rates_of_all(tmp_path: object) -> None:
-    waiting = waiting_in(tmp_path, "index")
-    plain = UpdateQueue(VALUES, schedule="index", smoothing=32)
+    waiting = waiting_in(tmp_path, "linecutting")
+    plain = UpdateQueue(VALUES, schedule="linecutting", smoothing=32)
     dice = np.random.default_rng(5)
     for batch in range(30):
         count = int(dice.integers(1, 200))
@@ -57,15 +58,13 @@ def waiting_in(folder: object, schedule: str) -> WaitingKeys:
     ("name", "wrong", "message"),
     [
         (ID_HIGH_COLUMN, 1, "a key twice"),
-        (f"{PLACE}0", -2, "lists that do not exist"),
-        (f"{PLACE}0", 2**62, "lists that do not exist"),
-        (f"{PLACE}0", -1, "values of keys that do not wait"),
+        (f"{SINCE_FIRST}0", NONE, "values of keys that do not wait"),
     ],
 )
 def test_a_snapshot_that_makes_no_sense_is_refused(
     tmp_path: object, name: str, wrong: int, message: str
 ) -> None:
-    """Keys that come twice, keys with a value nobody waits for, and lists there are none of."""
+    """Keys that come twice, and keys with a value nobody waits for."""
     waiting = waiting_in(tmp_path, "fifo")
     keys, times = np.arange(3, dtype=np.uint64), np.arange(3)
     rows = pa.record_batch([np.arange(3)], schema=VALUES)
@@ -73,10 +72,10 @@ def test_a_snapshot_that_makes_no_sense_is_refused(
     ((known, values),) = (each for each in waiting.portions(10, waiting=True))
     described = dict([*waiting.described(known), *waiting.ordered(known)])
     again = waiting_in(tmp_path, "fifo")
-    again.bring_back(described, values, same=True)
+    again.bring_back(described, values)
     assert again.serve(0, 3, 9).id_high.tolist() == [0, 1, 2]
     with pytest.raises(ValueError, match="a key twice"):
-        again.bring_back(described, values, same=True)
+        again.bring_back(described, values)
     changed = described[name].copy()
     changed[0] = wrong
     both = (
@@ -85,4 +84,4 @@ def test_a_snapshot_that_makes_no_sense_is_refused(
         else {name: changed}
     )
     with pytest.raises(ValueError, match=message):
-        waiting_in(tmp_path, "fifo").bring_back({**described, **both}, values, same=True)
+        waiting_in(tmp_path, "fifo").bring_back({**described, **both}, values)

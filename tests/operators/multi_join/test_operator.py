@@ -7,6 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from icestream.core.errors import BudgetError, InputError
 from icestream.core.times import INFINITY
 from icestream.operators.lifetimes.changes import DIFF
+from icestream.operators.multi_join import merging
 from icestream.operators.multi_join.operator import MultiJoin
 from icestream.operators.multi_join.spec import MultiJoinSpec
 from icestream.sql.expressions.compile import Predicate
@@ -112,12 +114,13 @@ versions = st.lists(
 )
 
 
+@mock.patch.object(merging, "FEW", 1)
 @given(st.integers(2, 4), versions)
 @settings(max_examples=60, deadline=None)
 def test_oracle_spills_and_clean_ups_at_any_moment(
     tmp_path_factory: pytest.TempPathFactory, ports: int, scenario: list[Any]
 ) -> None:
-    """Spills, clean-ups of some partitions, watermarks, snapshots and lost arenas do not show."""
+    """Spills, clean-ups, watermarks, snapshots, merged segments and lost arenas do not show."""
     space = JoinSpace(str(tmp_path_factory.mktemp("join")), spec_of(ports), quota=1 << 20)
     run = Run(space)
     number = 0
@@ -354,6 +357,30 @@ def test_a_partition_that_was_cleaned_up_returns_to_memory(tmp_path: Path) -> No
             run.send(join, 1, [(key, 0, INFINITY, ("b", key, None)) for key in keys])
             assert sum(run.made.values()) == before + len(keys)
             assert not join.dirty().any()
+    run.check()
+
+
+def test_the_partition_that_owed_the_most_returns_first(tmp_path: Path) -> None:
+    """Of two partitions of equal size only one fits into memory."""
+    spec = spec_of(2, partitions=2)
+    space = JoinSpace(str(tmp_path), spec, quota=1 << 20)
+    run = Run(space)
+    keys = range(400)
+    homes = spec.partitions_of(np.array([identity(key)[0] for key in keys], dtype=np.uint64))
+    with space.version() as join:
+        run.send(join, 0, [(key, 0, INFINITY, (key,)) for key in keys])
+        join.spill(np.array([0, 1]))
+    with space.version() as join:
+        partners = [key for key in keys if homes[key] == 1 or key % 40 == 0]
+        run.send(join, 1, [(key, 0, INFINITY, payload_of(1, key)) for key in partners])
+    with space.version() as join:
+        budget = join._shard.account.budget
+        expected = join._history.sizes_on_log(0).max()
+        fill = (budget.total - budget.free + 1.2 * expected) / budget.total
+        run.made += events_of(join.clean_up(fill=fill))
+        assert join.generations().tolist() == [1, 0]
+    with space.version() as join:
+        run.clean(join, None, last=True)
     run.check()
 
 

@@ -26,7 +26,7 @@ def test_bounded_results_come_in_small_pieces() -> None:
         ones,
     )
     pieces = list(results.made(encoded.words, members))
-    assert len(pieces) > 4
+    assert len(pieces) >= 3
     assert max(piece.nbytes for piece in pieces) < 1 << 14
     rows = pa.Table.from_batches([payload_of(piece) for piece in pieces])
     assert rows.column("a").to_pylist() == left.column(0).to_pylist()

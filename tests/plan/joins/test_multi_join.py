@@ -94,7 +94,7 @@ def test_a_condition_sees_the_columns_of_the_result() -> None:
         ({"strategy": "best"}, "strategy must be one of"),
         ({"threshold": 0.0}, "threshold must be a fraction"),
         ({"amount": 1.5}, "amount must be a fraction"),
-        ({"partitions": 263}, "multiple of a number from 32 to 256"),
+        ({"partitions": 4099}, "multiple of a number from 32 to 4096"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, object], match: str) -> None:
@@ -103,8 +103,8 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, object], matc
 
 
 def test_key_groups_are_cut_into_partitions_of_equal_width() -> None:
-    assert Spilling(partitions=300).key_groups == 150
-    assert Spilling(partitions=1024).key_groups == 256
+    assert Spilling(partitions=300).key_groups == 300
+    assert Spilling(partitions=8192).key_groups == 4096
     assert Spilling().key_groups == 256
 
 

@@ -69,7 +69,7 @@ def test_a_wrong_plan_is_told_every_difference() -> None:
     with pytest.raises(CheckpointError) as failure:
         check_same_plan("root", PLAN.describe(), other.describe())
     assert "time: the checkpoint has 'timestamp[us, tz=UTC]'" in str(failure.value)
-    assert "key groups: the checkpoint has 256, the query has 64" in str(failure.value)
+    assert "key groups: the checkpoint has 4096, the query has 64" in str(failure.value)
 
 
 def test_what_happens_to_late_events_may_change_at_every_start() -> None:

@@ -28,7 +28,7 @@ def opened(folder: Path, part_bytes: int = 4000, runs: int = 3) -> CurrentTable:
 
 
 def content(table: CurrentTable) -> Counter[tuple[Any, ...]]:
-    rows = [row for part in table.read() for row in part.to_pylist()]
+    rows = [row for part in table.read(0) for row in part.to_pylist()]
     return Counter((row["k"], row["n"], tuple(row["names"] or ())) for row in rows)
 
 
@@ -82,7 +82,7 @@ def test_rows_without_a_change_replace_those_of_their_key(tmp_path: Path) -> Non
     for version, values in enumerate([[("a", 1), ("b", 1), ("a", 2)], [("b", 3)]]):
         rows = pa.Table.from_pylist([{"k": k, "n": n} for k, n in values], plain)
         table.apply(version, [rows], plain, ["k"])
-    found = {(row["k"], row["n"]) for part in table.read() for row in part.to_pylist()}
+    found = {(row["k"], row["n"]) for part in table.read(0) for row in part.to_pylist()}
     assert found == {("a", 2), ("b", 3)}
 
 
@@ -93,7 +93,7 @@ def test_bounded_one_range_of_keys_is_in_memory(tmp_path: Path) -> None:
             {"change": 1, "k": f"{version}-{n}", "n": n, "names": ["x" * 20]} for n in range(800)
         ]
         table.apply(version, [pa.Table.from_pylist(rows, ROWS)], ROWS, ["k"])
-    sizes = [part.num_rows for part in table.read()]
+    sizes = [part.num_rows for part in table.read(0)]
     assert sum(sizes) == 7200
     assert max(sizes) < 1200
 
@@ -107,7 +107,7 @@ def test_a_reader_sees_a_whole_version_while_runs_are_merged(tmp_path: Path) -> 
 
     for number in range(3):
         version(number)
-    reading = table.read()
+    reading = table.read(0)
     seen = Counter(row["n"] for row in next(reading).to_pylist())
     version(3)
     for part in reading:

@@ -205,6 +205,46 @@ def test_a_query_on_spark_with_little_memory_can_grow_to_eight_tasks(
 
 
 @pytest.mark.spark
+def test_oracle_shards_of_a_running_query_split_and_merge(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    dice = np.random.default_rng(6)
+    tables = []
+    for batch in range(7):
+        times = np.sort(dice.integers(batch * 4_000_000, (batch + 1) * 4_000_000, 400))
+        column = pa.array(times).cast(pa.timestamp("us", "UTC"))
+        tables.append(pa.table({"ts": column, "key": dice.integers(0, 50, 400)}))
+    feed = Feed(spark, f"{tmp_path}/in", tables[0])
+    result = ice.stream(feed.stream(), "ts").window("8 seconds", "2 seconds").groupBy("key").count()
+    writer = result.writeStream.option("checkpointLocation", f"{tmp_path}/chk")
+    writer = writer.option("path", f"{tmp_path}/out").memory("64 MB").shards(2).parallelism(2)
+    query = writer.start()
+    seen = []
+    for number, table in enumerate(tables[1:]):
+        query.processAllAvailable()
+        if number == 0:
+            query.rescale(8)
+        if number == 2:
+            query.rescale(1, 3, shards=3)
+        if number == 4:
+            query.stop()
+            query = writer.start()
+        feed.add(table)
+        query.processAllAvailable()
+        facts = (query.lastProgress or {})["icestream"]
+        seen.append((facts["shardsOfComponent"], facts["parallelism"]))
+    query.stop()
+    shards, tasks = zip(*seen, strict=True)
+    assert shards == (2, 8, 8, 3, 3, 3)
+    assert tasks[:2] == (2, 8)
+    window = sf.window("ts", "8 seconds", "2 seconds")
+    closed = "window.end <= timestamp '1970-01-01 00:00:24Z'"
+    expected = feed.batch().groupBy(window, "key").count().where(closed)
+    found = spark.read.parquet(f"{tmp_path}/out").where(closed)
+    assert sorted(rows(found, ("key",))) == sorted(rows(expected, ("key",)))
+
+
+@pytest.mark.spark
 @pytest.mark.parametrize("exchange", ["files", pytest.param("shuffle", marks=pytest.mark.slow)])
 def test_oracle_a_running_query_is_rescaled_without_a_trace(
     spark: SparkSession, tmp_path: Path, exchange: str

@@ -7,7 +7,7 @@ from unittest import mock
 
 import pytest
 
-from icestream.core.errors import CheckpointError
+from icestream.core.errors import CheckpointError, DefinitionError
 from icestream.runtime.local import LocalQuery
 from icestream.runtime.version import retention
 from icestream.runtime.version.settings import Settings
@@ -155,8 +155,8 @@ def test_a_program_that_may_not_run_takes_nothing_over(tmp_path: Path) -> None:
     disk = SimulatedDisk()
     first = query(disk, tmp_path / "a")
     first.feed(SCRIPT.inputs[0])
-    with pytest.raises(CheckpointError, match="has 2 shards"):
-        query(disk, tmp_path / "b", Script(batches=6, events=12, shards=3))
+    with pytest.raises(DefinitionError, match="8 shards or fewer"):
+        query(disk, tmp_path / "b", Script(batches=6, events=12, shards=9))
     first.feed(SCRIPT.inputs[1])
 
 

@@ -53,7 +53,8 @@ def sources(spark: SparkSession) -> dict[str, Any]:
 
 #: the ones of every run; the others are slow
 FIRST = (
-    "not in with nulls", "functions over frames",
+    "not in with nulls", "functions over frames", "the rows after", "frames of rows that change",
+    "grouping sets",
     "groups of all rows", "the first of each group", "a static table",
     "a time-bounded left join with a condition", "a time-bounded full join", "a join of windows",
     "a chain of time-bounded left joins",
@@ -96,6 +97,46 @@ def test_equal_queries_run_once(sources: dict[str, Any]) -> None:
     assert len(plan.sources) == 1
 
 
+#: statements with brackets, and the same for DuckDB
+BRACKETS = {
+    "a join of what is there": (
+        "SELECT a.k, a.v, b.v AS w FROM a [NOW] JOIN b [RANGE 5 SECONDS] ON a.k = b.k",
+        """SELECT a.k, a.v, b.v FROM a JOIN b ON a.k = b.k AND b.ts <= a.ts
+           AND b.ts > a.ts - INTERVAL 5 SECOND""",
+    ),
+    "rows that are not there": (
+        "SELECT a.k, a.v FROM a [NOW] LEFT ANTI JOIN b [RANGE 5 SECONDS] ON a.k = b.k",
+        """SELECT a.k, a.v FROM a ANTI JOIN b ON a.k = b.k AND b.ts <= a.ts
+           AND b.ts > a.ts - INTERVAL 5 SECOND""",
+    ),
+    "all rows": (
+        "SELECT k, count(*) AS n FROM a [UNBOUNDED] GROUP BY k",
+        "SELECT k, count(*) FROM a GROUP BY k",
+    ),
+    "rows that enter": (
+        "ISTREAM(SELECT max(v) AS m FROM a [UNBOUNDED])",
+        """SELECT m FROM (SELECT max(v) OVER (ORDER BY ts) AS m, ts FROM a)
+           QUALIFY m IS DISTINCT FROM lag(m) OVER (ORDER BY ts)""",
+    ),
+    "rows that leave": (
+        "SELECT DSTREAM(k, v) FROM a [RANGE 5 SECONDS]",
+        "SELECT k, v FROM a",
+    ),
+    "windows of sets": (
+        """SELECT window_end AS e, k, grouping(k) AS g, count(*) AS n FROM a [TUMBLE 10 SECONDS]
+           GROUP BY CUBE(k)""",
+        """SELECT time_bucket(INTERVAL 10 SECOND, ts) + INTERVAL 10 SECOND AS e, k, grouping(k),
+           count(*) FROM a GROUP BY e, CUBE(k)""",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BRACKETS)
+def test_oracle_brackets(name: str, sources: dict[str, Any], tmp_path: Path) -> None:
+    text, other = BRACKETS[name]
+    assert ran_here(ice.sql(text, **sources), tmp_path) == by_duckdb(other, TABLES)
+
+
 def test_views_are_names_for_queries(sources: dict[str, Any], tmp_path: Path) -> None:
     text = """
         CREATE VIEW large AS SELECT k, v FROM a WHERE v > 4;
@@ -125,6 +166,10 @@ WRONG = {
     "SELECT x.n FROM (SELECT count(*) AS n FROM t) x, a": ("static table", ""),
     "SELECT k, ROW_NUMBER() OVER (ORDER BY v) AS n FROM a": ("needs a condition", "ROW_NUMBER"),
     "SELECT k, SUM(v) OVER (ORDER BY v) AS n FROM a": ("OVER follows the time", "SUM(v)"),
+    "SELECT m, SUM(m) OVER (ORDER BY m) AS s FROM (SELECT max(v) AS m FROM a GROUP BY k)": (
+        "rows of a join, an aggregate or a top may change",
+        "SUM(m)",
+    ),
     "SELECT count(*) AS n FROM SESSION(TABLE a, DESCRIPTOR(ts), INTERVAL '1' SECOND) x "
     "JOIN b ON x.k = b.k": ("sessions", "SESSION"),
     "SELECT title FROM t": ("the statement reads no stream", ""),

@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from icestream.core.errors import DefinitionError
+from icestream.sql.relations.definitions import Functions
 from icestream.sql.statements.aggregates import ABSENT, NAMES, SIGNATURES, AggregateCall
-from icestream.sql.statements.names import NameScope
-from tests.fixtures.cql_statements import describe
+from tests.fixtures.cql_statements import NameScope, describe
 
-SCOPE = NameScope({"s": ["ts", "x", "y", "flag", "price", "volume"]}, functions=["Spread"])
+SCOPE = NameScope(
+    {"s": ["ts", "x", "y", "flag", "price", "volume"]}, Functions(frozenset(["spread"]))
+)
 
 
 def call(text: str) -> AggregateCall:

@@ -96,8 +96,7 @@ def play(
                 assert_same(served, expected, schema)
                 flying.append((served, expected))
             elif kind == "read":
-                now = clock + step
-                assert_same(queue.read(count, now), plain.read(count, now), schema)
+                assert_same(queue.read(count), plain.read(count), schema)
             else:
                 clock += step
                 for served, expected in flying:
@@ -160,19 +159,6 @@ def test_oracle_pages_hold_what_waits(schema: pa.Schema, steps: list[tuple[str, 
     assert (queue.pages.used, queue.pages.pages, queue.pages.pool.used) == (0, 0, 0)
 
 
-def test_index_serves_as_inplace_when_keys_are_alike() -> None:
-    orders = []
-    for schedule in ("inplace", "index"):
-        queue = UpdateQueue(FIXED, schedule=schedule)
-        for turn in range(20):
-            put(queue, [(key, 1000 * turn + 10 * key, key) for key in range(16)])
-            queue.weigh(ids(range(16)), ids(range(16)), gap=1000.0)
-            served = queue.dequeue(5, 1000 * turn + 900)
-            orders.append((schedule, turn, keys_of(served)))
-    half = len(orders) // 2
-    assert [order[1:] for order in orders[:half]] == [order[1:] for order in orders[half:]]
-
-
 def test_figure_6_of_the_source() -> None:
     # IBM1 MSFT1 GOOG1 wait, then IBM2 arrives
     arrivals = [(0, 0, 1), (1, 1, 1), (2, 2, 1), (0, 3, 2)]
@@ -189,15 +175,6 @@ def test_a_slow_key_cuts_the_line() -> None:
     put(queue, [(key, key, key) for key in range(5)])
     put(queue, [(9, 1000, 9)])
     assert keys_of(queue.dequeue(6, 1001)) == [9, 0, 1, 2, 3, 4]
-
-
-def test_index_serves_what_matters_more() -> None:
-    queue = UpdateQueue(FIXED, schedule="index")
-    queue.weigh(ids([3]), ids([3]), importance=4.0, access=8.0, cost=2.0)
-    put(queue, [(key, key, key) for key in range(5)])
-    assert keys_of(queue.dequeue(1, 100)) == [3]
-    weighted = queue.staleness(200)
-    assert weighted.queue.weighted < weighted.queue.average
 
 
 def test_a_stream_without_a_key_keeps_its_last_update() -> None:
@@ -244,12 +221,10 @@ def test_refusing_what_goes_back_in_time_changes_nothing() -> None:
 
 
 def test_unknown_words_say_what_is_known() -> None:
-    with pytest.raises(DefinitionError, match="fifo, inplace, linecutting, index"):
+    with pytest.raises(DefinitionError, match="fifo, inplace, linecutting"):
         UpdateQueue(FIXED, schedule="lifo")
     with pytest.raises(DefinitionError, match="drop, refuse"):
         UpdateQueue(FIXED, late="keep")
-    with pytest.raises(DefinitionError, match="must be positive"):
-        UpdateQueue(FIXED).weigh(ids([1]), ids([1]), importance=0.0)
 
 
 @settings(max_examples=30, deadline=None)
@@ -284,21 +259,21 @@ def test_bounded_a_refused_enqueue_changes_nothing(
             for update in updates:
                 plain.enqueue(*update)
         assert budget.held == arrays.bytes <= total
-        assert_same(queue.read(99, clock), plain.read(99, clock), schema)
+        assert_same(queue.read(99), plain.read(99), schema)
 
 
 def test_a_queue_goes_on_in_another_task(tmp_path: Path) -> None:
     budget = Budget(10_000_000)
     arena = Arena.create(str(tmp_path), budget.account("shard"))
-    queue = UpdateQueue(RAGGED, schedule="index", arrays=arena)
+    queue = UpdateQueue(RAGGED, schedule="linecutting", arrays=arena)
     put(queue, [(key % 50, key, key) for key in range(300)], RAGGED)
     queue.dequeue(10, 400)
-    expected, report = queue.read(50, 500), queue.staleness(600)
+    expected, report = queue.read(50), queue.staleness(600)
     del queue
     arena.release("left")
     again = Arena.claim(str(tmp_path), "left", budget.account("shard"))
     assert again is not None
-    queue = UpdateQueue(RAGGED, schedule="index", arrays=again)
+    queue = UpdateQueue(RAGGED, schedule="linecutting", arrays=again)
     assert queue.staleness(600) == report
     found = queue.dequeue(50, 500)
     assert found.rows == expected.rows

@@ -274,6 +274,27 @@ const choice = {
   drop: (node) => node.remove(),
 };
 
+// -- the rows that hold ----------------------------------------------------------------------
+
+const board = {
+  id: "board",
+  title: "Now",
+  about: "Rows of the table of this query, as they hold now; those of update streams with their age in seconds.",
+  wide: true,
+  build() { return element("div", { class: "figure scrolls", tabindex: "0", role: "region", "aria-label": "Rows that hold" }); },
+  update(node, query) {
+    if (!query.now?.length) return false;
+    const names = Object.keys(query.now[0]);
+    const text = (name, value) => name === "age" ? value.toFixed(1) : value === null ? "" : typeof value === "object" ? JSON.stringify(value) : String(value);
+    node.replaceChildren(element("table", { class: "rows" },
+      element("thead", {}, element("tr", {}, ...names.map((name) => element("th", { scope: "col" }, name)))),
+      element("tbody", {}, ...query.now.map((row) => element("tr", {}, ...names.map((name) => element("td", {}, text(name, row[name]))))))));
+    return true;
+  },
+  node: (node) => node,
+  drop: (node) => node.remove(),
+};
+
 // -- the plan --------------------------------------------------------------------------------
 
 const plan = {
@@ -296,4 +317,4 @@ const plan = {
   drop: (node) => node.remove(),
 };
 
-export const PANELS = [memory, rate, phases, log, cleaning, requests, lag, staleness, waiting, spills, owed, owing, cold, operators, choice, keyGroups, shards, plan];
+export const PANELS = [board, memory, rate, phases, log, cleaning, requests, lag, staleness, waiting, spills, owed, owing, cold, operators, choice, keyGroups, shards, plan];

@@ -21,6 +21,7 @@ from typing import TypeVar
 
 from icestream.core.errors import StorageError
 from icestream.inspect.access.checkpoint import Checkpoint
+from icestream.operators.lineage import ShardLineage
 from icestream.operators.protocol import Operator, PastVersion
 from icestream.plan import lower
 from icestream.plan.nodes.queries import Plan
@@ -205,22 +206,17 @@ def restorable(
                 budget,
                 durable=target is not None,
             )
-            live = checkpoint.live(commit.version)
-            mine = [each for each in live if each.shard == shard and not is_base(each.lifetime)]
-            space.learn(each.info for each in mine)
+            lineage = ShardLineage.of(commit.routes, shard)
+            live = lineage.segments(checkpoint.live(commit.version), commit.routes)
+            space.learn(each.info for each in live if not is_base(each.lifetime))
             first = max(1, commit.bases[shard])
             past = [each for each in checkpoint.history(commit) if each.version >= first]
-            yield space, [_past(each, shard) for each in past]
+            yield space, lineage.history(past, live)
             space.close()
         except Refused as refused:
             raise shortage(budget, refused) from refused
         finally:
             arena.discard()
-
-
-def _past(commit: Commit, shard: int) -> PastVersion:
-    segments = [(each.lifetime, each.info) for each in commit.added if each.shard == shard]
-    return PastVersion(commit.version, commit.watermark, segments, commit.flushed)
 
 
 def restored_operator(

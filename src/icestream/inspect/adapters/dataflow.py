@@ -220,16 +220,14 @@ def _joined(
     resident = Resident(space.arena, name, len(join.inputs), join.partitions, numbers)
     generations = Generations(space.arena, name, join.partitions, numbers)
     codecs = [RowCodec(schema) for schema in join.inputs]
-    past = JoinRecovery(
-        join.number, "joined", space, resident, generations, numbers, _RECORD_BYTES, codecs
-    )
+    past = JoinRecovery(join.number, space, resident, generations, numbers, _RECORD_BYTES, codecs)
     past.restore(history)
     owing = resident.facts[:, k.OLDER] + (resident.facts[:, k.MEMBERS] > 0) > 1
     owing &= resident.facts[:, k.NEWS] > 0
     floor = np.array(resident.facts[:, k.FLOOR])
     markers = np.sort(generations.records[:, MARKER].view(np.uint64))
     for record in space.log.read_many(markers):
-        rows = LoggedRows.of(record, codecs, space.log.folder)
+        rows = past.rows_of(record)
         table = tables[rows.port]
         if table not in asked.tables:
             continue

@@ -90,9 +90,7 @@ class UpdateState:
             is_idle = table is self._idle
             for known, waiting in queue.portions(_ROWS_AT_ONCE, waiting=not is_idle):
                 values = [] if waiting is None else waiting.columns
-                id_high, id_low, last, count, gap, _, _ = (
-                    each for _, each in queue.described(known)
-                )
+                id_high, id_low, last, count, gap, *_ = (each for _, each in queue.described(known))
                 waits = pa.array(queue.since(known), mask=np.full(len(known), is_idle))
                 facts = [waits, pa.array(last), pa.array(count), pa.array(gap)]
                 rows = pa.RecordBatch.from_arrays([*facts, *values], schema=table.columns)

@@ -28,6 +28,7 @@ from icestream.core.errors import InputError
 from icestream.inspect.access.edited_rows import EditedRows
 from icestream.inspect.access.scratch_shard import ScratchShard
 from icestream.inspect.rewriting.changes import Rewriter, ShardRewrite, differing
+from icestream.kernels.queue.staleness import NONE
 from icestream.operators.latest.coalescing import (
     ID_HIGH_COLUMN,
     ID_LOW_COLUMN,
@@ -38,7 +39,7 @@ from icestream.operators.latest.coalescing import (
 from icestream.operators.latest.identities import places_among
 from icestream.operators.latest.pre_queue import PreQueueOperator
 from icestream.operators.latest.serving_log import ServingLog
-from icestream.operators.latest.waiting_keys import PLACE, WaitingKeys
+from icestream.operators.latest.waiting_keys import SINCE_FIRST, WaitingKeys
 from icestream.operators.protocol import PastVersion
 from icestream.plan import state_schema
 from icestream.state.rows import RowCodec
@@ -79,7 +80,7 @@ class WaitingRewriter(Rewriter):
         served = there.of_readers(gone)
         for reader, (id_high, id_low) in enumerate(served):
             waiting.take_out(reader, id_high, id_low, now)
-        # no snapshot: what rows do not contain, such as the importance of keys, is unknown here
+        # no snapshot: what rows do not contain, such as turns, is unknown here
         SnapshotSchedule(space.arena.header).resume(0, 0)
         log.write(updates, served)
         given = 0 if updates is None else updates.rows.num_rows
@@ -130,15 +131,15 @@ class _There:
             ID_HIGH_COLUMN,
             ID_LOW_COLUMN,
             LAST,
-            *(f"{PLACE}{reader}" for reader in range(readers)),
+            *(f"{SINCE_FIRST}{reader}" for reader in range(readers)),
         ]
         columns = [np.concatenate([each[name] for each in parts]) for name in names if parts]
         empty = np.empty(0, dtype=np.uint64)
         self._id_high: Ids = columns[0] if columns else empty
         self._id_low: Ids = columns[1] if columns else empty
         self._last: Ints = columns[2] if columns else empty.view(np.int64)
-        #: list of each key for each reader, -1 if the key does not wait for that reader
-        self._lists = columns[3:] or [empty.view(np.int64)] * readers
+        #: since when each key waits for each reader, NONE if it does not
+        self._since = columns[3:] or [empty.view(np.int64)] * readers
 
     def differ(self, id_high: Ids, id_low: Ids, last: Ints, payload: pa.RecordBatch) -> Mask:
         """Return which values differ from the waiting ones."""
@@ -165,7 +166,7 @@ class _There:
 
     def of_readers(self, chosen: Mask) -> list[tuple[Ids, Ids]]:
         """Return, for each reader, those of the chosen keys that wait for it."""
-        each = [np.flatnonzero(chosen & (lists >= 0)) for lists in self._lists]
+        each = [np.flatnonzero(chosen & (since != NONE)) for since in self._since]
         return [(self._id_high[mine], self._id_low[mine]) for mine in each]
 
 

@@ -13,7 +13,7 @@ Invariants:
 3. Staleness is exact (`test_oracle_staleness_is_the_integral_of_the_definition`).
 
 Cost: an arrival of a waiting key touches its cell and its value; others also a reader's row and a
-neighbour's. Serving is O(1), or O(classes with keys) for INDEX.
+neighbour's. Serving is O(1).
 
 Limits: of several values of a key being delivered to one application, only the newest counts.
 """
@@ -31,32 +31,22 @@ from icestream.kernels.queue.order import (
     APPLICATION_STALENESS,
     BEGAN,
     BIT,
+    COST,
     FIFO,
     FLYING,
-    INDEX,
     LACKS,
-    LATEST,
     LINECUTTING,
-    LIST,
     QUEUE_STALENESS,
     SCHEDULE,
     SINCE,
     WAITING,
-    WEIGHT,
     ReaderArrays,
-    class_of,
-    even_list,
-    is_by_phase,
-    is_even,
     is_first,
     is_last,
     link,
-    note_gap,
     unlink,
-    wait_of,
 )
 from icestream.kernels.queue.pages import KEEPS, PoolArrays
-from icestream.kernels.queue.price import COST, PRICE, learn_price
 from icestream.kernels.queue.staleness import AREA, FROM, MOST, NONE, RealTable, settle
 from icestream.kernels.queue.unit_chains import free_row, take_row, write_row
 
@@ -137,34 +127,19 @@ def admit_one(store: CellArrays, reader: ReaderArrays, cell: int, arrived: int) 
     bit = np.int64(1) << facts[BIT]
     gap = store.reals[cell, GAP]
     is_slow = schedule == LINECUTTING and gap > reader.settings[COST] * facts[WAITING]
-    number = 0
     if store.cells[cell, WAITED_FOR] & bit == 0:
         store.cells[cell, WAITED_FOR] |= bit
         facts[WAITING] += 1
         keys[cell, SINCE] = arrived
         if keys[cell, LACKS] == NONE:
             keys[cell, LACKS] = arrived
-        if schedule == INDEX:
-            keys[cell, LATEST] = arrived
-            if is_even(reader, cell):
-                link(reader, cell, even_list(gap, 0), True)
-                return
-            number = class_of(gap, reader.reals[cell, WEIGHT])
-    elif schedule == INDEX:
-        keys[cell, LATEST] = arrived
-        if not is_by_phase(keys[cell, LIST] - 1):
-            return
-        unlink(reader, cell)
-        number = even_list(gap, arrived - keys[cell, SINCE])
-        link(reader, cell, number, is_by_phase(number))
-        return
     elif (schedule == FIFO and not is_last(reader, cell)) or (
         is_slow and not is_first(reader, cell)
     ):
         unlink(reader, cell)
     else:
         return
-    link(reader, cell, number, is_slow)
+    link(reader, cell, is_slow)
 
 
 @lean_kernel
@@ -173,33 +148,24 @@ def enqueue_one(store: CellArrays, readers: Readers, cell: int, arrived: int) ->
 
     False if it goes back in time and is dropped. There must be room for one more location.
     """
-    seen = store.cells[cell, COUNT]
-    gap, mean = arrived - store.cells[cell, ARRIVED], store.reals[cell, GAP]
     if not accept_one(store, cell, arrived):
         return False
     if store.cells[cell, ADDRESS] < 0:
         store.cells[cell, ADDRESS] = take_row(store.pool, store.space, is_linked(store))
     for reader in readers:
-        if seen > 0 and reader.facts[SCHEDULE] == INDEX:
-            note_gap(reader, cell, gap, mean)
         admit_one(store, reader, cell, arrived)
     return True
 
 
 @lean_kernel
-def leave_order(store: CellArrays, reader: ReaderArrays, cell: int, now: int) -> None:
+def leave_order(reader: ReaderArrays, cell: int, now: int) -> None:
     """Remove a waiting key of an update queue from a reader's order."""
     keys = reader.keys
-    since = keys[cell, SINCE]
-    gap, price = store.reals[cell, GAP], reader.settings[PRICE]
-    waited = wait_of(reader, cell, keys[cell, LIST] - 1, gap, now, price)
     unlink(reader, cell)
+    since = keys[cell, SINCE]
     settle(keys, reader.reals, reader.queue_profile, cell, QUEUE_STALENESS, since, now)
     keys[cell, SINCE] = NONE
     reader.facts[WAITING] -= 1
-    if reader.facts[SCHEDULE] == INDEX:
-        weight = reader.reals[cell, WEIGHT]
-        learn_price(reader.settings, int(waited), gap, weight, now, reader.facts[WAITING])
 
 
 @lean_kernel
@@ -212,7 +178,7 @@ def send_value(store: CellArrays, reader: ReaderArrays, cell: int) -> None:
 @lean_kernel
 def take_one(store: CellArrays, reader: ReaderArrays, cell: int, now: int) -> None:
     """Take one waiting key of an update queue from a reader's order; its value stays in place."""
-    leave_order(store, reader, cell, now)
+    leave_order(reader, cell, now)
     send_value(store, reader, cell)
 
 

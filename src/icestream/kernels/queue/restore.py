@@ -1,16 +1,16 @@
 """Keys that leave an update queue without being served, and keys that return to it.
 
-Idea: every waiting key has a turn, a number that ascends from the head of its list to its tail. So
-waiting keys can be evicted with list and turn, and return between the same neighbours, from a file
-or from the log. Both are done for many keys at once.
+Idea: every waiting key has a turn, a number that ascends from the head of the list to its tail. So
+waiting keys can be evicted with their turn, and return between the same neighbours, from a file or
+from the log. Both are done for many keys at once.
 
 Invariants:
 1. Keys that are taken leave the order like served ones (`test_parity_taken_cells`).
-2. Keys that return are in their lists in the order of their turns
+2. Keys that return are in the list in the order of their turns
    (`test_parity_keys_return_by_their_turns`).
 3. Ready keys come before the first turn that is missing (`test_parity_keys_that_are_ready`).
 
-Cost: O(1) for each key; a return traverses a list up to the last turn that returns to it,
+Cost: O(1) for each key; a return traverses the list up to the last turn that returns to it,
 unless all of them are after its tail.
 """
 
@@ -22,13 +22,12 @@ from icestream.kernels.queue.order import (
     BACK,
     FRONT,
     HEAD,
-    LIST,
     NEXT,
     PREVIOUS,
+    SINCE,
     TAIL,
     TURN,
     ReaderArrays,
-    link,
     link_between,
     unlink,
 )
@@ -40,6 +39,7 @@ from icestream.kernels.queue.queue import (
     release_one,
     take_one,
 )
+from icestream.kernels.queue.staleness import NONE
 from icestream.kernels.queue.unit_chains import take_row
 
 
@@ -48,52 +48,43 @@ def take_cells(store: CellArrays, reader: ReaderArrays, slots: Ints, now: int) -
     """Remove chosen keys and values from a reader's order until restored; skip others."""
     for k in range(slots.size):
         cell = slots[k]
-        if reader.keys[cell, LIST]:
+        if reader.keys[cell, SINCE] != NONE:
             take_one(store, reader, cell, now)
             release_one(store, cell)
 
 
 @kernel
 def leave_lists(reader: ReaderArrays, slots: Ints) -> None:
-    """Remove keys from their lists that wait elsewhere until restored; skip others."""
+    """Remove keys from the list that wait elsewhere until restored; skip those not in it."""
     for k in range(slots.size):
-        if reader.keys[slots[k], LIST]:
+        if reader.keys[slots[k], SINCE] != NONE:
             unlink(reader, slots[k])
 
 
 @kernel
-def put_by_turn(reader: ReaderArrays, slots: Ints, numbers: Ints) -> None:
-    """Restore keys, sorted by turn, in given lists of an update queue."""
-    keys, lists, facts = reader.keys, reader.lists, reader.facts
-    at = 0
+def put_by_turn(reader: ReaderArrays, slots: Ints) -> None:
+    """Restore keys, sorted by turn, in the list of an update queue."""
+    keys, facts = reader.keys, reader.facts
+    at = facts[HEAD]
     for k in range(slots.size):
-        cell, number = slots[k], numbers[k]
+        cell = slots[k]
         turn = keys[cell, TURN]
-        tail = lists[number, TAIL]
-        if k == 0 or number != numbers[k - 1]:
-            at = lists[number, HEAD]
+        tail = facts[TAIL]
         if tail == 0 or keys[tail - 1, TURN] <= turn:
-            link(reader, cell, number, False)
+            link_between(reader, cell, tail, 0)
         else:
             while keys[at - 1, TURN] <= turn:
                 at = keys[at - 1, NEXT]
-            before = keys[at - 1, PREVIOUS]
-            if before:
-                link_between(reader, cell, number, before, at)
-            else:
-                link(reader, cell, number, True)
-        keys[cell, TURN] = turn
-    for k in range(slots.size):
-        turn = keys[slots[k], TURN]
+            link_between(reader, cell, keys[at - 1, PREVIOUS], at)
         facts[FRONT] = min(facts[FRONT], turn)
         facts[BACK] = max(facts[BACK], turn + 1)
 
 
 @kernel
 def count_ready(reader: ReaderArrays, turn: int, most: int) -> int:
-    """Return how many keys of the first list, up to `most`, come before a turn to restore."""
+    """Return how many keys of the list, up to `most`, come before a turn to restore."""
     count = 0
-    at = reader.lists[0, HEAD]
+    at = reader.facts[HEAD]
     while at and count < most and reader.keys[at - 1, TURN] < turn:
         count += 1
         at = reader.keys[at - 1, NEXT]

@@ -18,24 +18,14 @@ from icestream.kernels import hash_index
 from icestream.kernels.compile import kernel, lean_kernel
 from icestream.kernels.prefetch import prefetch, prefetch_word
 from icestream.kernels.queue.order import (
-    CLASSES,
     FIFO,
-    INDEX,
-    LACKS,
-    LIST,
+    HEAD,
     NEXT,
-    PLACE,
     PREVIOUS,
     SCHEDULE,
     SINCE,
-    UNKNOWN,
-    WEIGHT,
     ReaderArrays,
     blank_key,
-    class_of,
-    first_key,
-    link_by_wait,
-    unlink,
 )
 from icestream.kernels.queue.queue import (
     ADDRESS,
@@ -45,7 +35,6 @@ from icestream.kernels.queue.queue import (
     COUNT,
     FREE_CELL,
     FREE_CELLS,
-    GAP,
     ID_HIGH,
     ID_LOW,
     SIZE,
@@ -61,7 +50,7 @@ from icestream.kernels.queue.queue import (
     release_one,
     send_value,
 )
-from icestream.kernels.queue.staleness import RealTable
+from icestream.kernels.queue.staleness import NONE
 from icestream.kernels.queue.unit_chains import read_row, units_of
 
 #: updates whose rows are prefetched before the first is processed
@@ -176,10 +165,7 @@ def ask_for_rows(store: CellArrays, readers: Readers, slots: Ints, first: int, l
         if address >= 0:
             prefetch_word(store.pool.words, address)
         for reader in readers:
-            schedule = reader.facts[SCHEDULE]
-            if cells[cell, WAITED_FOR] == 0 or schedule == INDEX:
-                prefetch(reader.keys, cell, LACKS)
-            if cells[cell, WAITED_FOR] == 0 or schedule in (FIFO, INDEX):
+            if cells[cell, WAITED_FOR] == 0 or reader.facts[SCHEDULE] == FIFO:
                 prefetch(reader.keys, cell, NEXT)
 
 
@@ -190,7 +176,7 @@ def ask_for_neighbours(readers: Readers, slots: Ints, first: int, last: int) -> 
         if reader.facts[SCHEDULE] != FIFO:
             continue
         for k in range(first, last):
-            if reader.keys[slots[k], LIST]:
+            if reader.keys[slots[k], SINCE] != NONE:
                 prefetch(reader.keys, max(reader.keys[slots[k], NEXT] - 1, 0), NEXT)
                 prefetch(reader.keys, max(reader.keys[slots[k], PREVIOUS] - 1, 0), NEXT)
 
@@ -221,13 +207,13 @@ def take_batch(
     while count < slots.size:
         first = count
         while count < min(first + AT_ONCE, slots.size):
-            cell = first_key(reader, store.reals, GAP, now)
+            cell = reader.facts[HEAD] - 1
             if cell < 0:
                 break
             prefetch(store.cells, cell, ID_HIGH)
             slots[count] = cell
             since[count] = reader.keys[cell, SINCE]
-            leave_order(store, reader, cell, now)
+            leave_order(reader, cell, now)
             count += 1
         for k in range(first, count):
             arrived[k] = store.cells[slots[k], ARRIVED]
@@ -282,27 +268,3 @@ def first_late(store: CellArrays, slots: Ints, arrived: Ints) -> int:
         if cells[cell, COUNT] == 0:
             cells[cell, SIZE] = 0
     return found
-
-
-@lean_kernel
-def move_class(store: CellArrays, reader: ReaderArrays, cell: int, weight: float) -> None:
-    """Change the weight of a key of a batch; if it waits in a list by class, it moves."""
-    reader.reals[cell, WEIGHT] = weight
-    number = reader.keys[cell, LIST] - 1
-    if reader.facts[SCHEDULE] == INDEX and number >= 0 and (number < CLASSES or weight != 1.0):
-        wanted = class_of(store.reals[cell, GAP], weight)
-        reader.scores[reader.lists[number, PLACE]] = UNKNOWN
-        if wanted != number:
-            unlink(reader, cell)
-            link_by_wait(reader, cell, wanted)
-
-
-@lean_kernel
-def weigh_batch(
-    store: CellArrays, reader: ReaderArrays, slots: Ints, weights: RealTable, gaps: RealTable
-) -> None:
-    """Set weights of a batch of keys, and mean gaps if known in advance (positive)."""
-    for k in range(slots.size):
-        if gaps[k, 0] > 0.0:
-            store.reals[slots[k], GAP] = gaps[k, 0]
-        move_class(store, reader, slots[k], weights[k, 0])

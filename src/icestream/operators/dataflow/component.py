@@ -412,7 +412,11 @@ class ComponentOperator:
             case Merge():
                 yield from self._pass_on(number, changes, watermark)
             case Regroup():
-                yield from self._enter(number, regrouped(changes, step.keys), watermark)
+                yield from self._enter(
+                    number,
+                    regrouped(changes, step.keys, inside=self._spec.inner_ids),
+                    watermark,
+                )
             case Stateful():
                 for made in self._changed(number, step.operator, port, changes, watermark):
                     yield from self._pass_on(number, made, watermark)

@@ -136,7 +136,10 @@ class Gather:
         due = self._blocks.records
         due = due[due["first"] < watermark].copy()
         written: list[tuple[int, ...]] = []
-        for low, high in pairwise([0, *self._bounds(inputs, due), _END]):
+        # blocks may have events of other shards
+        begin, end = self._header.get("keeps") or (0, _END)
+        bounds = [each for each in self._bounds(inputs, due) if begin < each < end]
+        for low, high in pairwise([begin, *bounds, end]):
             fresh = list(_read(inputs, self._spec.edges, low, high))
             arrived = [*fresh, *self._waited(due, low, high)]
             yield from self._together(inputs, arrived, low, high, watermark)
@@ -268,22 +271,32 @@ class Gather:
         for past in history:
             if not self._load(past):
                 self._replay(past)
+            keeps = past.keeps
+            self._header["keeps"] = None if keeps is None else [keeps.low, keeps.high]
 
     def _load(self, past: PastVersion) -> bool:
+        """Load the snapshot of a version, if it has one, or those of several parents."""
+        found = [np.empty(0, dtype=_BLOCK)]
+        is_snapshot = False
         for lifetime, info in past.segments:
             if lifetime != BASE:
                 continue
             with closing(self._shard.reader(info)) as reader:
                 if not (reader.directory["synopsis"] == _POSITION).any():
                     continue
+                is_snapshot = True
                 for record in reader.scan():
                     if record.synopsis == _BLOCKS:
-                        self._blocks.append(np.frombuffer(record.payload, dtype=_BLOCK))
+                        found.append(np.frombuffer(record.payload, dtype=_BLOCK))
                     else:
                         self._header.update(json.loads(bytes(record.payload)))
-                self._schedule.resume(0, 0)
-                return True
-        return False
+        if is_snapshot:
+            blocks = np.concatenate(found)
+            # parents may share blocks
+            _, first = np.unique(blocks["marker"], return_index=True)
+            self._blocks.append(blocks[np.sort(first)])
+            self._schedule.resume(0, 0)
+        return is_snapshot
 
     def _replay(self, past: PastVersion) -> None:
         found: list[tuple[int, ...]] = []

@@ -31,9 +31,6 @@ from icestream.operators.protocol import PastVersion, Shard
 from icestream.state.groups.spec import Groups
 from icestream.state.versions.commits import BASE
 
-#: lifetime class of the segments of a join
-JOINED = "joined"
-
 
 @dataclass(frozen=True)
 class JoinInstructions:
@@ -64,7 +61,7 @@ class JoinStores:
         self._shard = shard
         self._spec = spec
         self._orders = orders
-        self.join = MultiJoin(spec, shard, JOINED, orders.ranking)
+        self.join = MultiJoin(spec, shard, orders.ranking)
         self.join.reserve(self.gathered_bytes)
         #: bytes for rows, without their buffers
         self._room = quota - shard.account.held

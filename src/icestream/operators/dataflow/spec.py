@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from icestream.operators.dataflow.gather import GatherSpec
-from icestream.operators.dataflow.join_step import JOINED
 from icestream.operators.dataflow.padding import Padding
 from icestream.operators.dataflow.results import LifetimeRows
 from icestream.operators.dataflow.steps import (
@@ -33,7 +32,7 @@ from icestream.operators.dataflow.steps import (
 )
 from icestream.operators.frames.event_frames import EventFramesSpec
 from icestream.operators.lifetimes.changes import OrderedPortOperator, PromptOperator
-from icestream.operators.multi_join.spec import MultiJoinSpec
+from icestream.operators.multi_join.spec import JOINED, MERGED, MultiJoinSpec
 from icestream.state.groups.options import lifetimes
 from icestream.state.groups.spec import Synopsis
 from icestream.state.versions.commits import BASE
@@ -51,13 +50,15 @@ class ComponentSpec:
     sample: float = 1.0
     #: whether nobody asks for instants before the latest event
     forgets_past: bool = False
+    #: whether identities of groups inside groups begin with bits of the outer ones
+    inner_ids: bool = True
 
     @property
     def lifetimes(self) -> tuple[str, ...]:
         """Return the lifetime classes of a shard's segments."""
         if self.sole is not None:
             return self.sole.lifetimes
-        kept = lifetimes(len(self.groupings)) if self.join is None else (JOINED,)
+        kept = lifetimes(len(self.groupings)) if self.join is None else (JOINED, MERGED)
         return (*kept, BASE)
 
     @cached_property

@@ -34,6 +34,9 @@ from icestream.operators.multi_join.tracing import Lineage
 from icestream.operators.payload_identity import identified
 from icestream.sql.expressions.compile import Predicate, Projection
 
+#: the bits of `id_high` that groups inside others have of their own; those above route them
+_INNER = np.uint64(0xFFFFFFFF)
+
 
 @dataclass(frozen=True)
 class Receive:
@@ -178,13 +181,22 @@ class Projecting:
 
 
 def regrouped(
-    changes: pa.RecordBatch, keys: tuple[str, ...], payload: pa.Schema | None = None
+    changes: pa.RecordBatch,
+    keys: tuple[str, ...],
+    payload: pa.Schema | None = None,
+    *,
+    inside: bool = False,
 ) -> pa.RecordBatch:
     """Return changes under the identity of the columns that a step regroups by.
 
-    With a `payload`, only its columns are kept.
+    With a `payload`, only its columns are kept. Identities of groups `inside` others begin with
+    the bits of these that route them, so that a range of identities has whatever is nested in it.
     """
-    identity = map(pa.array, identified(payload_of(changes), keys))
+    id_high, id_low = identified(payload_of(changes), keys)
+    if inside:
+        outer, _ = identities_of(changes)
+        id_high = outer & ~_INNER | id_high & _INNER
+    identity = map(pa.array, (id_high, id_low))
     columns = [*changes.columns[: len(HEAD) - 2], *identity]
     if payload is None or len(payload) >= len(changes.schema) - len(HEAD):
         columns += changes.columns[len(HEAD) :]

@@ -30,10 +30,13 @@ References: tuples that are read again to leave (Mendes et al., 2013, section 2)
 
 from __future__ import annotations
 
+import copy
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
 from functools import partial
+from itertools import chain
 from typing import Any, ClassVar
 
 import numpy as np
@@ -41,10 +44,12 @@ import pyarrow as pa
 
 from icestream.core.arrays import Table
 from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.kernels.frames import moving as kernels
 from icestream.kernels.grid.groups import LAST as LAST_EVENT
 from icestream.kernels.grid.groups import touch
 from icestream.operators.folding.fields import EXTENTS, SumExtent, extents_of
 from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN, LAST
+from icestream.operators.frames.blocks import BLOCK, Blocks
 from icestream.operators.frames.layout import SharedLayout
 from icestream.operators.frames.lift import Lifter, pieces
 from icestream.operators.frames.moving import MovingPass
@@ -63,14 +68,15 @@ from icestream.operators.frames.records import (
 from icestream.operators.frames.rings import RingPass, Rings
 from icestream.operators.frames.spec import FrameSpec
 from icestream.operators.frames.suffix_stack import suffix_stacks_of
-from icestream.operators.frames.tuples import ARRIVALS, BLOCK_BYTES, SETTLED, TupleLog
+from icestream.operators.frames.tuples import ARRIVALS, BLOCK_BYTES, MERGED, SETTLED, TupleLog
 from icestream.operators.grid.groups import ResidentGroups
 from icestream.operators.grid.partitions import Partition, Partitions
 from icestream.operators.protocol import Emitted, Inputs, PastVersion, Shard
 from icestream.plan.windows.frame import UNBOUNDED
 from icestream.state.budget import Refused, shortage
+from icestream.state.identities import IdRange
 from icestream.state.keys import KeyCodec
-from icestream.state.log.ipc import write_table
+from icestream.state.log.ipc import read_batch, write_table
 from icestream.state.log.reader import SegmentReader
 from icestream.state.snapshot_schedule import SnapshotSchedule
 from icestream.state.versions.commits import BASE
@@ -84,7 +90,7 @@ def buffered_chunks(frames: int) -> int:
 class FrameOperator:
     """The frames of one shard."""
 
-    lifetimes: ClassVar[tuple[str, ...]] = (ARRIVALS, SETTLED, BASE)
+    lifetimes: ClassVar[tuple[str, ...]] = (MERGED, ARRIVALS, SETTLED, BASE)
     #: chunks of tuples of each frame in a quota
     _chunks: ClassVar[int] = 32
 
@@ -385,33 +391,126 @@ class FrameOperator:
                 self._replay(past)
 
     def _load(self, past: PastVersion) -> bool:
-        for lifetime, info in past.segments:
-            if lifetime != BASE:
-                continue
-            with closing(self._shard.reader(info)) as reader:
-                if (reader.directory["synopsis"] == POSITION).any():
-                    with self._open_rings():
-                        self._load_rest(reader)
-                    self._partitions.import_image(group_records(reader))
-                    self._schedule.resume(0, 0)
-                    return True
-        return False
+        """Load the snapshot of a version, if it has one, or those of several parents."""
+        with ExitStack() as stack:
+            opened = [
+                stack.enter_context(closing(self._shard.reader(info)))
+                for lifetime, info in past.segments
+                if lifetime == BASE
+            ]
+            snapshots = [each for each in opened if (each.directory["synopsis"] == POSITION).any()]
+            if not snapshots:
+                return False
+            stack.enter_context(self._open_rings())
+            keeps = past.keeps
+            if any(frame.partition == "stream" for frame in self._frames):
+                # all events are in the first shard, whatever their ids are
+                keeps = None
+                if past.parents:
+                    snapshots = snapshots[: past.parents[0].low == 0]
+            self._tuples.keep(keeps)
+            if past.parents and keeps is not None:
+                self._take_over(snapshots, keeps)
+            else:
+                for reader in snapshots:
+                    self._load_rest(reader)
+                    self._partitions.import_image(group_records(reader), keeps)
+        self._position["watermark"] = max(self._position["watermark"], past.watermark)
+        self._schedule.resume(0, 0)
+        return True
 
     def _load_rest(self, reader: SegmentReader) -> None:
-        names = {synopsis: name for name, synopsis in BLOCKS.items()}
+        for name, blocks in self._load_facts(reader):
+            self._tuples.load(name, blocks)
         for record in reader.scan():
-            if record.synopsis in names:
-                self._tuples.load(names[record.synopsis], record.payload)
-            elif record.synopsis == RING_PIECE:
+            if record.synopsis == RING_PIECE:
                 rings = self._rings[record.operator]
                 assert rings is not None
                 rings.load(record.group, record.payload)
+
+    def _load_facts(self, reader: SegmentReader) -> Iterator[tuple[str, Blocks]]:
+        """Yield the directories of blocks of a snapshot; move to its position."""
+        names = {synopsis: name for name, synopsis in BLOCKS.items()}
+        for record in reader.scan():
+            if record.synopsis in names:
+                yield names[record.synopsis], np.frombuffer(record.payload, dtype=BLOCK)
             elif record.synopsis == POSITION:
                 facts = json.loads(bytes(record.payload))
                 self._position.clear()
                 self._position.update(facts["position"])
                 self._widen(extents_of(self._position, self._layout))
                 self._tuples.books.update(facts["sequence"])
+
+    def _take_over(self, snapshots: Sequence[SegmentReader], keeps: IdRange) -> None:
+        """Take over the groups of parents in a range of ids; rings get new numbers."""
+        blocks: dict[str, list[Blocks]] = {ARRIVALS: [], SETTLED: []}
+        positions, passed = [], list[int]()
+        for reader in snapshots:
+            for name, listed in self._load_facts(reader):
+                blocks[name].append(listed)
+            positions.append(copy.deepcopy(self._position))
+            passed += self._tuples.books["passed"]
+        frames = self._position["frames"]
+        for number, position in enumerate(frames):
+            parents = [each["frames"][number] for each in positions]
+            dues = [each["due"] for each in parents if each["due"] is not None]
+            flips = max(each["flips"] for each in parents)
+            position.update(due=dues[0] if dues else None, flips=flips, rings=0)
+        self._position["arrived"] = max(each["arrived"] for each in positions)
+        if len(snapshots) == 1:
+            for name, parts in blocks.items():
+                for each in parts:
+                    self._tuples.load(name, each)
+        else:
+            self._tuples.books.update(dropped=0, passed=passed)
+            none = np.empty(0, dtype=BLOCK)
+            self._tuples.take_over([none, *blocks[ARRIVALS]], [none, *blocks[SETTLED]])
+            self._settle(self._position["watermark"], [each["due"] for each in frames])
+            # what was written again is known to no later version but by a snapshot
+            self._schedule.demand()
+        rows = (self._taken_over(reader, keeps) for reader in snapshots)
+        self._partitions.import_image(chain.from_iterable(rows), keeps)
+
+    def _taken_over(
+        self, reader: SegmentReader, keeps: IdRange
+    ) -> Iterator[tuple[memoryview, memoryview]]:
+        """Yield rows and keys of the groups of a parent in a range, and copy their rings."""
+        with ExitStack() as stack:
+            old: dict[int, Rings] = {}
+            for number, rings in enumerate(self._rings):
+                if rings is not None:
+                    name = f"rings-{number}-parent"
+                    old[number] = Rings(self._shard.arena, rings.length, rings.width, name)
+                    old[number].open()
+                    stack.callback(os.unlink, self._shard.arena.path(name))
+                    stack.enter_context(closing(old[number]))
+            for record in reader.scan() if old else ():
+                if record.synopsis == RING_PIECE:
+                    old[record.operator].load(record.group, record.payload)
+            for rows, keys in group_records(reader):
+                names = read_batch(keys)
+                table = self._groups.unpacked(rows, names.num_rows).copy()
+                mine = keeps.holds(np.ascontiguousarray(table[:, 0]).view(np.uint64))
+                table = table[mine]
+                for number, rings in old.items():
+                    self._move_rings(number, rings, table)
+                if len(table):
+                    kept = names.filter(pa.array(mine))
+                    yield self._groups.packed(table), memoryview(write_table(kept))
+
+    def _move_rings(self, number: int, old: Rings, rows: Table) -> None:
+        """Copy the rings of groups, and number them anew."""
+        position, rings = self._position["frames"][number], self._rings[number]
+        assert rings is not None
+        at = self._layout.frames[number].extras_at + kernels.MARK
+        ring = np.zeros((rings.length, rings.width), dtype=np.int64)
+        for row in np.flatnonzero(rows[:, at] >= 0).tolist():
+            count = min(int(rows[row, self._layout.frames[number].extras_at]), rings.length)
+            if count:
+                old.read(int(rows[row, at]), 0, ring[:count])
+                rings.write(position["rings"], 0, ring[:count])
+            rows[row, at] = position["rings"]
+            position["rings"] += 1
 
     def _replay(self, past: PastVersion) -> None:
         size = self._tuples.replay(past)

@@ -19,7 +19,7 @@ read as often as it has chunks in a block's time span.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
@@ -27,7 +27,7 @@ from itertools import pairwise
 import numpy as np
 
 from icestream.core.arrays import Ints, Table
-from icestream.core.times import INFINITY, Micros
+from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.kernels.packing import packed, unpacked
 from icestream.operators.folding.sorted_runs import slice_bounds
 from icestream.operators.frames.blocks import BLOCK, Blocks
@@ -35,11 +35,13 @@ from icestream.operators.frames.layout import TupleLayout
 from icestream.operators.frames.lift import within
 from icestream.operators.grid.partitions import Partition
 from icestream.operators.protocol import PastVersion, Shard
+from icestream.state.identities import IdRange
 from icestream.state.log.reader import SegmentReader
 from icestream.state.table import CountedTable
 
-#: lifetime classes of blocks
+#: lifetime classes of blocks; settled tuples of several parents are written again as one sequence
 ARRIVALS = "arrivals"
+MERGED = "merged"
 SETTLED = "settled"
 
 #: words of an event's identity, in tuples that have one until they settle
@@ -110,6 +112,7 @@ class TupleLog:
         #: the start of the sequence: number of tuples dropped from it, and ordinals of segments
         #: whose tuples were all dropped since the last snapshot
         self.books = shard.arena.header.setdefault("sequence", {"dropped": 0, "passed": []})
+        self._header = shard.arena.header
 
     @property
     def size(self) -> int:
@@ -136,7 +139,20 @@ class TupleLog:
         self._take_arrivals(np.array(found, dtype=BLOCK))
         return total
 
-    def settle(self, before: Micros, watermark: Micros) -> None:
+    def keep(self, keeps: IdRange | None) -> None:
+        """Settle only the tuples of a shard that shares blocks of arrivals with others."""
+        self._header["keeps"] = None if keeps is None else [keeps.low, keeps.high]
+
+    def take_over(self, arrivals: Sequence[Blocks], settled: Sequence[Blocks]) -> None:
+        """Take the blocks of several parents, whose sequences become one."""
+        form, width = self._settled_form, self._arriving_width
+        self._settled_form, self._arriving_width = None, self._width
+        self._with_room(lambda: self._arrivals.replace(_once(settled)))
+        self.settle(MINUS_INFINITY, INFINITY, MERGED)
+        self._settled_form, self._arriving_width = form, width
+        self._with_room(lambda: self._arrivals.replace(_once(arrivals)))
+
+    def settle(self, before: Micros, watermark: Micros, lifetime: str = SETTLED) -> None:
         """Append the tuples from one watermark to the next to the sequence."""
         found: list[tuple[int, ...]] = []
         start = before
@@ -144,8 +160,8 @@ class TupleLog:
             start, tables = self._next_settled(start, watermark)
             for table in tables:
                 form = self._settled_form
-                found += self._write(SETTLED, table if form is None else form(table))
-        self._with_room(lambda: self._shard.seal(SETTLED))
+                found += self._write(lifetime, table if form is None else form(table))
+        self._with_room(lambda: self._shard.seal(lifetime))
         self._take_settled(np.array(found, dtype=BLOCK), watermark)
 
     def _next_settled(self, start: Micros, end: Micros) -> tuple[Micros, Iterator[Table]]:
@@ -155,7 +171,7 @@ class TupleLog:
         left = self._overlapping(start, end)
         while len(left):
             some, left = left[: self._blocks_at_once], left[self._blocks_at_once :]
-            for table in self._read(some, self._arriving_width):
+            for table in self._own(self._read(some, self._arriving_width)):
                 held.append(_between(table, start, end))
                 size += len(held[-1])
                 if size <= self._sorted_rows:
@@ -174,8 +190,18 @@ class TupleLog:
         blocks = self._overlapping(time, time + 1)
         for at in range(0, len(blocks), self._blocks_at_once):
             some = blocks[at : at + self._blocks_at_once]
-            for table in self._read(some, self._arriving_width):
+            for table in self._own(self._read(some, self._arriving_width)):
                 yield _between(table, time, time + 1)
+
+    def _own(self, tables: Iterator[Table]) -> Iterator[Table]:
+        """Return the tuples of the shard."""
+        if self._header.get("keeps") is None:
+            return tables
+        keeps = IdRange(*self._header["keeps"])
+        return (
+            table[keeps.holds(np.ascontiguousarray(table[:, 0]).view(np.uint64))]
+            for table in tables
+        )
 
     def _overlapping(self, start: Micros, end: Micros) -> Blocks:
         """Return the arrival blocks that reach into [start, end), in the order of arrival."""
@@ -320,10 +346,10 @@ class TupleLog:
             for at in range(0, len(blocks), 1024):
                 yield name, blocks[at : at + 1024].tobytes()
 
-    def load(self, name: str, image: memoryview) -> None:
+    def load(self, name: str, blocks: Blocks) -> None:
         """Load a piece of a directory."""
         table = self._arrivals if name == ARRIVALS else self._settled
-        table.append(np.frombuffer(image, dtype=BLOCK))
+        table.append(blocks)
 
     def replay(self, past: PastVersion) -> int:
         """Add the blocks that a past version wrote; return the bytes of its arrivals."""
@@ -343,6 +369,14 @@ def _described(reader: SegmentReader, width: int) -> Iterator[tuple[int, ...]]:
     for record in reader.scan():
         times = unpacked(record.payload, record.rows, width)[:, -1]
         yield record.marker, record.rows, int(times[0]), int(times[-1])
+
+
+def _once(parts: Sequence[Blocks]) -> Blocks:
+    """Return the blocks of parents in the order of markers; those that they share, once."""
+    blocks = np.concatenate(parts)
+    _, first = np.unique(blocks["marker"], return_index=True)
+    chosen: Blocks = blocks[first]
+    return chosen
 
 
 def _between(table: Table, first: Micros, last: Micros) -> Table:

@@ -30,8 +30,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, ClassVar
 
 import numpy as np
@@ -53,6 +54,7 @@ from icestream.operators.grid.spec import WindowSpec
 from icestream.operators.protocol import Emitted, Inputs, PastVersion, Shard
 from icestream.plan.windows.grid import WindowSequence
 from icestream.state.budget import Refused
+from icestream.state.identities import IdRange
 from icestream.state.keys import KeyCodec
 from icestream.state.log.ipc import read_table, write_table
 from icestream.state.log.reader import SegmentReader
@@ -383,29 +385,37 @@ class WindowOperator:
         slices.version = current
 
     def _load(self, past: PastVersion) -> bool:
-        for lifetime, info in past.segments:
-            if lifetime != BASE:
-                continue
-            with closing(self._shard.reader(info)) as reader:
-                if not (reader.directory["synopsis"] == POSITION).any():
-                    continue
-                for record in reader.scan():
-                    if record.synopsis == SLICES:
-                        listed = np.frombuffer(record.payload, dtype=SLICE)
-                        self._directory.append(self._slices.known(listed))
-                    elif record.synopsis == POSITION:
-                        facts = json.loads(bytes(record.payload))
-                        extents = extents_of(facts, self._layout)
-                        facts.pop(EXTENTS, None)
-                        for number, position in facts.items():
-                            self._families[int(number)].position.update(position)
-                        self._slices.widen(self._layout.widened(extents))
-                        self._widen()
-                for number, family in enumerate(self._families):
-                    family.partitions.import_image(_group_records(reader, number))
-            self._schedule.resume(0, 0)
-            return True
-        return False
+        """Load the snapshot of a version, if it has one, or those of several parents."""
+        with ExitStack() as stack:
+            opened = [
+                stack.enter_context(closing(self._shard.reader(info)))
+                for lifetime, info in past.segments
+                if lifetime == BASE
+            ]
+            snapshots = [each for each in opened if (each.directory["synopsis"] == POSITION).any()]
+            if not snapshots:
+                return False
+            listed = [slices for each in snapshots for slices in self._load_facts(each)]
+            self._directory.append(self._slices.known(_once(listed, past.keeps)))
+            for number, family in enumerate(self._families):
+                records = (_group_records(each, number) for each in snapshots)
+                family.partitions.import_image(chain.from_iterable(records), past.keeps)
+        self._schedule.resume(0, 0)
+        return True
+
+    def _load_facts(self, reader: SegmentReader) -> Iterator[Slices]:
+        """Yield the slices of a snapshot; move the windows to its position."""
+        for record in reader.scan():
+            if record.synopsis == SLICES:
+                yield np.frombuffer(record.payload, dtype=SLICE)
+            elif record.synopsis == POSITION:
+                facts = json.loads(bytes(record.payload))
+                extents = extents_of(facts, self._layout)
+                facts.pop(EXTENTS, None)
+                for number, position in facts.items():
+                    self._families[int(number)].move_to(position)
+                self._slices.widen(self._layout.widened(extents))
+                self._widen()
 
     def _replay(self, past: PastVersion) -> None:
         self._new = self._described(past, PANES, 0)
@@ -490,6 +500,16 @@ class _Replayed:
                     for record in reader.scan():
                         if record.synopsis == NEW_KEYS:
                             yield read_table(record.payload)
+
+
+def _once(listed: Sequence[Slices], keeps: IdRange | None) -> Slices:
+    """Return slices that several parents may share, once, if they may have entries to keep."""
+    slices = np.concatenate([np.empty(0, dtype=SLICE), *listed])
+    if keeps is None:
+        return slices
+    _, first = np.unique(slices["marker"], return_index=True)
+    slices = slices[first]
+    return slices[keeps.clip(slices["first_id_high"], slices["last_id_high"])[2]]
 
 
 def _group_records(reader: SegmentReader, number: int) -> Iterator[tuple[memoryview, memoryview]]:

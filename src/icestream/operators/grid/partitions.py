@@ -8,7 +8,8 @@ into half of the memory and have no stacks of suffixes, the first takes the seco
 visited.
 
 Invariants:
-1. Partitions cover every id_high once (`test_partitions_always_cover_every_group_once`).
+1. Partitions cover every id_high of the shard once
+   (`test_partitions_always_cover_every_group_once`).
 2. A visit sees every group in memory once, however often the budget forces a split
    (`test_bounded_a_visit_sees_every_group_under_any_budget`).
 3. Partitions are joined again when groups shrink or memory grows
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from typing import Any
 
@@ -35,6 +36,7 @@ from icestream.operators.grid.suffix_stack import SuffixStack
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget, Refused, shortage
 from icestream.state.files import LocalFiles
+from icestream.state.identities import IdRange
 from icestream.state.log.ipc import read_batch, write_table
 from icestream.state.log.reader import SegmentReader
 from icestream.state.log.writer import SegmentWriter
@@ -180,9 +182,15 @@ class Partitions:
         self._load(partition.facts)
         return True
 
-    def import_image(self, chunks: Iterator[tuple[memoryview, memoryview]]) -> None:
-        """Start over with one partition whose image is a copy of the given records."""
-        facts = _facts(0, ID_HIGH_END, None, stale=True)
+    def import_image(
+        self, chunks: Iterable[tuple[memoryview, memoryview]], keeps: IdRange | None = None
+    ) -> None:
+        """Start over with one partition whose image is a copy of the given records.
+
+        The groups of other ids than it `keeps` are skipped whenever the image is read.
+        """
+        whole = keeps or IdRange(0, ID_HIGH_END)
+        facts = _facts(whole.low, whole.high, None, stale=True)
         name = f"image-{uuid.uuid4().hex}"
         writer = SegmentWriter(self._files, self._arena.path(name), 0)
         for rows, keys in chunks:

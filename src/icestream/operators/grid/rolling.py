@@ -31,7 +31,7 @@ References: panes (Li et al., No Pane, No Gain).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -303,6 +303,15 @@ class Rolling:
         first = max(self.position["added"], start)
         end = following - self._course.slide + self._course.range
         return [(first, max(first, end)), (start, max(start, following))]
+
+    def move_to(self, position: Mapping[str, int]) -> None:
+        """Move to the position of a snapshot, and of those of other parents at its watermark.
+
+        A parent without events in a window did not add it: it has no pane up to there.
+        """
+        for name, value in position.items():
+            choose = min if name == "quiet" else max
+            self.position[name] = choose(value, self.position[name])
 
     def settle(self, watermark: Micros) -> None:
         """Record the position of the windows after every partition has passed."""

@@ -21,8 +21,8 @@ Invariants:
 Cost: per batch a copy of the stored rows' keys and times, and the pairs within reach if there is a
 condition; without one two binary searches per instant.
 
-Limits: rows of a side that are not newer than their key's latest are dropped as late; rows that
-arrive later than `lateness` may miss matches.
+Limits: rows of a side that are older than their key's latest are dropped as late, and one as old
+replaces it; rows that arrive later than `lateness` may miss matches.
 
 References: section 3.2 of the source named in `docs/papers.md`.
 """
@@ -40,9 +40,11 @@ from icestream.core.errors import DefinitionError
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.kernels.queue.windows.key_times import going_up
 from icestream.kernels.ranges import numbers_of
+from icestream.operators.latest.kept_keys import KeptKeys
 from icestream.operators.latest.saved_arrays import State, bytes_of, table_of
 from icestream.operators.latest.update_stream import KeyDirectory, UpdateStream, grown
 from icestream.sql.expressions.compile import Predicate
+from icestream.state.identities import IdRange
 
 LEFT, RIGHT = 0, 1
 #: minimum number of rows of a side before expired ones are removed
@@ -76,6 +78,18 @@ class _Side:
         self.places = np.insert(self.places, at, places)
         self.rows = pa.concat_tables([self.rows, pa.Table.from_batches([rows])])
 
+    def replace(self, keys: Ints, times: Ints) -> None:
+        """Remove rows with the keys and times of others that are about to be added."""
+        at = bounds(self.keys, self.times, keys, times)
+        there = np.flatnonzero(at < len(self.keys))
+        at = at[there]
+        same = (self.keys[at] == keys[there]) & (self.times[at] == times[there])
+        left = np.ones(len(self.keys), dtype=np.bool_)
+        left[at[same]] = False
+        self.keys, self.times, self.places = (
+            each[left] for each in (self.keys, self.times, self.places)
+        )
+
     @property
     def newest(self) -> int:
         """The time of the newest row of all keys."""
@@ -106,6 +120,11 @@ class _Pairs:
     #: positions of the rows in the tables of their sides
     left: Ints
     right: Ints
+
+    @classmethod
+    def of(cls, keys: Ints, ours: Ints, theirs: Ints, left: Ints, right: Ints) -> _Pairs:
+        """Return pairs of rows with times of the left and of the right."""
+        return cls(keys, np.maximum(ours, theirs), np.minimum(ours, theirs), left, right)
 
     @classmethod
     def none(cls) -> _Pairs:
@@ -188,7 +207,7 @@ class UpdateJoin:
         #: times of the newer and the older row of the last match of each key
         self._younger: Ints = np.zeros(0, dtype=np.int64)
         self._older: Ints = np.zeros(0, dtype=np.int64)
-        #: number of rows that were not newer than their key's latest on their side
+        #: number of rows that were older than their key's latest on their side
         self.late = 0
 
     def state(self) -> State:
@@ -209,6 +228,29 @@ class UpdateJoin:
                 f"{name}.settled": np.array([side.settled]),
             }
         return known
+
+    def taken_over(self, states: Sequence[State], keeps: IdRange) -> State:
+        """Return the states of parents, of the keys in a range, as one."""
+        keyless = not self.result.keys
+        keys = KeptKeys.of([each["known"] for each in states], keeps, keyless=keyless)
+        names = ("known", "younger", "older", "left.last", "right.last")
+        found = {name: keys.by_key(states, name) for name in names}
+        found["late"] = np.sum([each["late"] for each in states], axis=0)
+        for side in ("left", "right"):
+            owners = [each[f"{side}.keys"] for each in states]
+            mine = [keys.members(parent, each) for parent, each in enumerate(owners)]
+            found[f"{side}.keys"] = np.concatenate(
+                [keys.numbers(at, owners[at][which]) for at, which in enumerate(mine)]
+            )
+            times = [each[f"{side}.times"][which] for each, which in zip(states, mine, strict=True)]
+            found[f"{side}.times"] = np.concatenate(times)
+            rows = [
+                table_of(each[f"{side}.rows"]).filter(pa.array(which))
+                for each, which in zip(states, mine, strict=True)
+            ]
+            found[f"{side}.rows"] = bytes_of(pa.concat_tables(rows).combine_chunks())
+            found[f"{side}.settled"] = np.array([len(found[f"{side}.keys"])])
+        return found
 
     def recall(self, state: State) -> None:
         """Restore what `state` returned."""
@@ -236,14 +278,15 @@ class UpdateJoin:
     def _take(self, left: pa.RecordBatch | None, right: pa.RecordBatch | None) -> _Pairs:
         """Store rows, and return the newest match of every key and instant that is new."""
         found, fresh = [_Pairs.none()], []
+        known = [side.rows.num_rows for side in self._sides]
         for port, rows in ((LEFT, left), (RIGHT, right)):
             if rows is not None:
                 mine = self._enter(port, rows)
                 fresh.append((port, mine))
                 if self._predicate is not None:
-                    found.append(self._fulfilling(self._reached(port, *mine)))
+                    found.append(self._fulfilling(self._news(self._reached(port, *mine), known)))
         if self._predicate is None:
-            found.append(self._at_instants(fresh))
+            found.append(self._news(self._at_instants(fresh), known))
         pairs = _Pairs.together(found).newest_of_instants()
         newest = pairs.last_of_keys()
         self._younger[newest.keys], self._older[newest.keys] = newest.younger, newest.older
@@ -256,10 +299,15 @@ class UpdateJoin:
         times = mine.stream.times(rows)
         self._grow()
         keep = np.empty(len(times), dtype=np.bool_)
-        self.late += going_up(keys, times, mine.last, True, keep)
-        keys, times = keys[keep], times[keep]
+        self.late += going_up(keys, times, mine.last, keep)
+        kept = np.flatnonzero(keep)
+        order = kept[np.lexsort((times[kept], keys[kept]))]
+        ties = (np.diff(keys[order]) == 0) & (np.diff(times[order]) == 0)
+        kept = np.sort(order[np.append(~ties, [True])[: len(order)]])
+        keys, times = keys[kept], times[kept]
+        mine.replace(keys, times)
         places = np.arange(mine.rows.num_rows, mine.rows.num_rows + len(keys))
-        mine.add(rows.filter(pa.array(keep)), keys, times)
+        mine.add(rows.take(pa.array(kept)), keys, times)
         return keys, times, places
 
     def _grow(self) -> None:
@@ -277,7 +325,7 @@ class UpdateJoin:
         mine_at, other_at = np.repeat(np.arange(len(keys)), ends - begins), numbers_of(begins, ends)
         sides = [places[mine_at], other.places[other_at]]
         ours, theirs = times[mine_at], other.times[other_at]
-        return self._news(keys[mine_at], ours, theirs, *(sides if port == LEFT else sides[::-1]))
+        return _Pairs.of(keys[mine_at], ours, theirs, *(sides if port == LEFT else sides[::-1]))
 
     def _at_instants(self, fresh: Sequence[tuple[int, tuple[Ints, Ints, Ints]]]) -> _Pairs:
         """Return, for instants that new rows may have changed, the newest rows of both sides."""
@@ -304,15 +352,18 @@ class UpdateJoin:
         (ours, left), (theirs, right) = (
             (side.times[place[is_pair]], side.places[place[is_pair]]) for side, place in found
         )
-        return self._news(of[is_pair], ours, theirs, left, right)
+        return _Pairs.of(of[is_pair], ours, theirs, left, right)
 
-    def _news(self, keys: Ints, ours: Ints, theirs: Ints, left: Ints, right: Ints) -> _Pairs:
-        """Return the pairs that are newer than those delivered."""
-        younger, older = np.maximum(ours, theirs), np.minimum(ours, theirs)
-        news = (younger > self._younger[keys]) | (
-            (younger == self._younger[keys]) & (older > self._older[keys])
-        )
-        return _Pairs(keys, younger, older, left, right).chosen(np.flatnonzero(news))
+    def _news(self, pairs: _Pairs, known: Sequence[int]) -> _Pairs:
+        """Return the pairs that are newer than those delivered, or as new with a new row.
+
+        The first `known` rows of each side are not new.
+        """
+        younger, older = self._younger[pairs.keys], self._older[pairs.keys]
+        is_new = (pairs.left >= known[LEFT]) | (pairs.right >= known[RIGHT])
+        later = (pairs.older > older) | ((pairs.older == older) & is_new)
+        news = (pairs.younger > younger) | ((pairs.younger == younger) & later)
+        return pairs.chosen(np.flatnonzero(news))
 
     def _fulfilling(self, pairs: _Pairs) -> _Pairs:
         """Return the pairs that meet the condition."""

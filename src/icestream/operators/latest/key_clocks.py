@@ -5,8 +5,8 @@ supersede earlier results of that group only: a window replaces older windows of
 queueing is by group. But time belongs to the key: its tuples arrive in time order whatever their
 group, so a tuple of one group tells all groups of its key that nothing older will arrive. Their
 windows that ended before are complete, however rare the group. A tuple older than its key's latest
-is late, even if its own group has no later one. Tuples of different groups may share a time, tuples
-of the same group may not.
+is late, even if its own group has no later one. Of tuples of
+one group and time the last counts.
 
 Invariants:
 1. Answers are over whole windows, and those of every group of a key are delivered, if served, once
@@ -21,6 +21,8 @@ recognised as complete a batch after its key's tuple arrived.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 
@@ -29,8 +31,10 @@ from icestream.core.errors import InputError
 from icestream.core.times import MINUS_INFINITY
 from icestream.kernels.queue.windows.key_times import going_up, link_groups
 from icestream.operators.latest.identities import newest
+from icestream.operators.latest.kept_keys import KeptKeys
 from icestream.operators.latest.saved_arrays import State
 from icestream.operators.latest.update_stream import KeyDirectory, UpdateStream, grown
+from icestream.state.identities import IdRange
 from icestream.state.queue.windows.queue import Late, WindowQueue
 
 
@@ -57,7 +61,7 @@ class KeyClocks:
         self._last = grown(self._last, len(self._keys), MINUS_INFINITY)
         keep = np.empty(len(times), dtype=np.bool_)
         last = self._last.copy()
-        late = going_up(keys, times, last, False, keep)
+        late = going_up(keys, times, last, keep)
         if late and self._refuses:
             row = int(np.flatnonzero(~keep)[0])
             msg = (
@@ -77,6 +81,19 @@ class KeyClocks:
             "clocks.after": self._after,
             "clocks.counts": np.array([self._linked, self.late]),
         }
+
+    def taken_over(self, states: Sequence[State], groups: KeptKeys, keeps: IdRange) -> State:
+        """Return the states of several parents, of the groups that are kept, as one."""
+        known = [each["clocks.known"] for each in states]
+        keys = KeptKeys.of(known, keeps, keyless=not self._stream.keys)
+        found = {name: keys.by_key(states, name) for name in ("clocks.known", "clocks.last")}
+        for name, members in (("clocks.first", keys), ("clocks.after", groups)):
+            renumbered: list[State] = [
+                {name: groups.numbers(parent, state[name])} for parent, state in enumerate(states)
+            ]
+            found[name] = members.by_key(renumbered, name)
+        late = sum(int(each["clocks.counts"][1]) for each in states)
+        return {**found, "clocks.counts": np.array([len(groups), late])}
 
     def recall(self, state: State) -> None:
         """Restore what `state` returned."""

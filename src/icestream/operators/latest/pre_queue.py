@@ -36,6 +36,7 @@ from icestream.operators.latest.saved_arrays import SavedArrays, State
 from icestream.operators.latest.union import UpdateUnion
 from icestream.operators.latest.update_stream import UpdateStream
 from icestream.operators.protocol import Shard
+from icestream.state.identities import IdRange
 
 #: how far a row may be behind the newest one of its side of a join, unless the query says
 LATENESS = 3_600_000_000
@@ -77,6 +78,10 @@ class PreQueueStep(Protocol):
 
     def state(self) -> State:
         """Return its state, for `recall`."""
+        ...
+
+    def taken_over(self, states: Sequence[State], keeps: IdRange) -> State:
+        """Return the states of parents, of the keys in a range, as one, for `recall`."""
         ...
 
     def recall(self, state: State) -> None:
@@ -343,14 +348,24 @@ class PreQueueOperator:
     def recall(self, state: State) -> None:
         """Restore the state of a snapshot."""
         for number, (_, arc, _) in enumerate(self._steps):
-            mark = f"{number}."
-            arc.recall(
-                {
-                    name.removeprefix(mark): array
-                    for name, array in state.items()
-                    if name.startswith(mark)
-                }
-            )
+            arc.recall(_own(state, number))
+
+    def take_over(self, states: Sequence[State], keeps: IdRange | None) -> None:
+        """Restore the state of a snapshot, or of those of parents for the keys in a range."""
+        if keeps is None:
+            (state,) = states
+            self.recall(state)
+            return
+        for number, (_, arc, _) in enumerate(self._steps):
+            arc.recall(arc.taken_over([_own(state, number) for state in states], keeps))
+
+
+def _own(state: State, number: int) -> State:
+    """Return the part of a tree's state that belongs to one node."""
+    mark = f"{number}."
+    return {
+        name.removeprefix(mark): array for name, array in state.items() if name.startswith(mark)
+    }
 
 
 class _Stateless:
@@ -361,6 +376,10 @@ class _Stateless:
         return 0
 
     def state(self) -> State:
+        return {}
+
+    def taken_over(self, states: Sequence[State], keeps: IdRange) -> State:
+        del states, keeps
         return {}
 
     def recall(self, state: State) -> None:
@@ -398,6 +417,9 @@ class _Keeping:
 
     def state(self) -> State:
         return self._operator.state()
+
+    def taken_over(self, states: Sequence[State], keeps: IdRange) -> State:
+        return self._operator.taken_over(states, keeps)
 
     def recall(self, state: State) -> None:
         self._operator.recall(state)

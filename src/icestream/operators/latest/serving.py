@@ -57,8 +57,6 @@ class Serving:
     #: when the rows of the previous version reached the application; None if unknown
     delivered: Micros | None
     clock: Clock
-    #: column with the weight of a key's staleness
-    importance: str | None = None
     #: a key without updates for this many microseconds is dropped
     forget: Micros | None = None
     #: whether every update is processed, not only the newest
@@ -82,7 +80,6 @@ class ServingOperator:
             shard.arena,
             shard.account,
             len(spec.steps),
-            spec.importance,
         )
         self._pre_queue = None if spec.front is None else PreQueueOperator(spec.front, shard)
         self._log = ServingLog(shard, self._waiting, spec.payload, self._pre_queue)
@@ -156,8 +153,7 @@ class ServingOperator:
         found = folder.finish()
         if found is None or ranks is None:
             return found, rows, 0
-        # a union emits no second row for a time that it has emitted
-        young = np.flatnonzero(self._waiting.is_newer(found))
+        young = np.flatnonzero(self._waiting.is_trusted(found, ranks))
         dropped = found.rows.num_rows - len(young)
         return (found.take(young) if len(young) else None), rows - dropped, dropped
 

@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.arrays import Ids
+from icestream.core.errors import DefinitionError
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.operators.latest.coalescing import (
     COUNT,
@@ -30,25 +31,25 @@ from icestream.operators.latest.coalescing import (
     ID_HIGH_COLUMN,
     ID_LOW_COLUMN,
     LAST,
+    ORIGIN,
     NewestUpdates,
     joined,
 )
 from icestream.operators.latest.identities import places_among
 from icestream.operators.latest.pre_queue import PreQueueOperator
-from icestream.operators.latest.saved_arrays import records_of, state_of
+from icestream.operators.latest.saved_arrays import State, records_of, state_of
 from icestream.operators.latest.waiting_keys import (
-    EVENNESS,
     GAP,
-    HEFT,
-    PLACE,
+    NEWEST_INPUT,
     SINCE_FIRST,
     TURNS,
     WaitingKeys,
-    importances,
 )
 from icestream.operators.protocol import PastVersion, Shard
+from icestream.state.identities import IdRange
 from icestream.state.log.format import Record, SegmentInfo
 from icestream.state.log.ipc import read_batch, write_table
+from icestream.state.queue.order import SCHEDULES
 from icestream.state.snapshot_schedule import SnapshotSchedule
 from icestream.state.versions.commits import BASE
 
@@ -61,14 +62,14 @@ FACTS, VALUES, KEYS, TAKEN, KNOWN = range(5)
 #: maximum number of rows of a record
 RECORD_ROWS = 16_384
 #: bytes of a key in a snapshot, and of one that waits for a reader
-KEY_BYTES = 56
-ORDER_BYTES = 24
+KEY_BYTES = 40
+ORDER_BYTES = 16
 
 #: types of the columns that describe keys
 _TYPES = {
     **dict.fromkeys((ID_HIGH_COLUMN, ID_LOW_COLUMN), pa.uint64()),
-    **dict.fromkeys((FIRST, LAST, COUNT, SINCE_FIRST, PLACE, TURNS), pa.int64()),
-    **dict.fromkeys((GAP, HEFT, EVENNESS), pa.float64()),
+    **dict.fromkeys((FIRST, LAST, COUNT, SINCE_FIRST, TURNS, NEWEST_INPUT), pa.int64()),
+    GAP: pa.float64(),
 }
 
 #: keys that were served to each reader
@@ -144,7 +145,7 @@ class ServingLog:
         for number, (id_high, id_low) in enumerate(served):
             # updates of keys whose values are not logged are recorded once
             newest = batch if number == 0 else None
-            rows = _keys(id_high, id_low, newest, wanted, self._waiting.importance)
+            rows = _keys(id_high, id_low, newest, wanted)
             self._append_rows(CHANGED, KEYS, rows, number)
         if batch is not None and wanted is not None:
             self._append_rows(CHANGED, VALUES, batch.take(np.flatnonzero(wanted)).rows)
@@ -182,30 +183,37 @@ class ServingLog:
         """Load the snapshot, then apply the changes of each later version."""
         logged = 0
         for past in history:
+            snapshots = [info for lifetime, info in past.segments if lifetime == BASE]
+            if snapshots:
+                self._restore_snapshots(snapshots, past.keeps)
             for lifetime, info in past.segments:
-                if lifetime == BASE:
-                    self._restore_snapshot(info)
-                elif lifetime == CHANGED:
+                if lifetime == CHANGED:
                     self._restore_changes(info, now)
                     self._segments.append(info.ordinal)
                     logged += info.bytes
         based = bool(history) and any(lifetime == BASE for lifetime, _ in history[0].segments)
         self._snapshots.resume(len(history) - based, logged)
 
-    def _restore_snapshot(self, info: SegmentInfo) -> None:
-        facts, records = self._records(info)
-        same = facts["schedule"] == self._waiting.readers[0].schedule
-        self._waiting.recall(facts)
-        for kind in (KEYS, VALUES):
-            for rows in (_typed(read_batch(bytes(each.payload))) for each in records[kind]):
-                described = _described(rows)
-                values = None
-                if kind == VALUES:
-                    columns = rows.columns[len(described) :]
-                    values = pa.RecordBatch.from_arrays(columns, schema=self._payload)
-                self._waiting.bring_back(described, values, same=same)
+    def _restore_snapshots(self, infos: Sequence[SegmentInfo], keeps: IdRange | None) -> None:
+        """Load a snapshot, or those of several parents for the keys in a range."""
+        before: list[State] = []
+        snapshots = list(map(self._records, infos))
+        self._waiting.recall(self._waiting.together([facts for facts, _ in snapshots]))
+        for _, records in snapshots:
+            for kind in (KEYS, VALUES):
+                for rows in (_typed(read_batch(bytes(each.payload))) for each in records[kind]):
+                    if keeps is not None:
+                        identity = np.asarray(rows.column(ID_HIGH_COLUMN).to_numpy())
+                        rows = rows.filter(pa.array(keeps.holds(identity)))  # noqa: PLW2901
+                    described = _described(rows)
+                    values = None
+                    if kind == VALUES:
+                        columns = rows.columns[len(described) :]
+                        values = pa.RecordBatch.from_arrays(columns, schema=self._payload)
+                    self._waiting.bring_back(described, values)
+            before.append(state_of(bytes(each.payload) for each in records[KNOWN]))
         if self._pre_queue is not None:
-            self._pre_queue.recall(state_of(bytes(each.payload) for each in records[KNOWN]))
+            self._pre_queue.take_over(before, keeps)
 
     def _restore_changes(self, info: SegmentInfo, now: Micros) -> None:
         """Replay the updates and the served keys of a version."""
@@ -217,7 +225,7 @@ class ServingLog:
         for rows in _of_reader(records[KEYS], 0):
             changed = rows.filter(pa.array(np.asarray(rows.column(COUNT).to_numpy()) > 0))
             if changed.num_rows:
-                parts.append(_without_values(changed, self._payload, self._waiting.importance))
+                parts.append(_without_values(changed, self._payload))
         if parts:
             self._waiting.take_in(NewestUpdates(joined(parts)))
         for reader in range(len(self._waiting.readers)):
@@ -237,9 +245,21 @@ class ServingLog:
             for record in reader.read_many(reader.directory["marker"]):
                 if record.synopsis == FACTS:
                     facts = json.loads(bytes(record.payload))
+                    _check_schedule(facts["schedule"])
                 else:
                     found[record.synopsis].append(record)
         return facts, found
+
+
+def _check_schedule(schedule: str) -> None:
+    """Refuse a log whose keys wait in an order that does not exist any more."""
+    if schedule not in SCHEDULES:
+        msg = (
+            f"the keys of this checkpoint wait in the order {schedule!r}, which this version does "
+            "not have: let the version that wrote it serve all of them once with "
+            "schedule='inplace' and trigger(availableNow=True), or begin a new checkpoint"
+        )
+        raise DefinitionError(msg)
 
 
 def _of_reader(records: Sequence[Record], reader: int) -> Iterator[pa.RecordBatch]:
@@ -266,35 +286,36 @@ def _described(rows: pa.RecordBatch) -> dict[str, Any]:
     return {name: np.asarray(rows.column(name).to_numpy()) for name in names}
 
 
-def _keys(
-    id_high: Ids, id_low: Ids, batch: NewestUpdates | None, wanted: Any, importance: str | None
-) -> pa.RecordBatch:
+def _keys(id_high: Ids, id_low: Ids, batch: NewestUpdates | None, wanted: Any) -> pa.RecordBatch:
     """Return served keys, with the batch's updates of those that no reader waits for now."""
     first = np.full(len(id_high), MINUS_INFINITY)
     last, count = first.copy(), np.zeros(len(id_high), dtype=np.int64)
-    weights = np.ones(len(id_high))
     if batch is not None and len(id_high):
         places = places_among(id_high, id_low, *batch.identity)
         found = places >= 0
         found[found] = ~wanted[places[found]]
         first[found], last[found] = batch.first[places[found]], batch.last[places[found]]
         count[found] = batch.count[places[found]]
-        if importance is not None:
-            weights[found] = importances(batch, importance)[places[found]]
-    columns: list[Any] = [id_high, id_low, first, last, count, weights]
-    return pa.RecordBatch.from_arrays(
-        [pa.array(each) for each in columns],
-        [ID_HIGH_COLUMN, ID_LOW_COLUMN, FIRST, LAST, COUNT, HEFT],
-    )
+    columns: dict[str, Any] = {
+        ID_HIGH_COLUMN: id_high,
+        ID_LOW_COLUMN: id_low,
+        FIRST: first,
+        LAST: last,
+        COUNT: count,
+    }
+    if batch is not None and ORIGIN in batch.rows.schema.names:
+        inputs = np.zeros(len(id_high), dtype=np.int64)
+        if len(id_high):
+            inputs[found] = batch.rows.column(ORIGIN).to_numpy()[places[found]]
+        columns[NEWEST_INPUT] = inputs
+    return pa.RecordBatch.from_pydict({name: pa.array(each) for name, each in columns.items()})
 
 
-def _without_values(
-    keys: pa.RecordBatch, payload: pa.Schema, importance: str | None
-) -> pa.RecordBatch:
-    """Return keys as updates whose values are not needed any more, except their importance."""
+def _without_values(keys: pa.RecordBatch, payload: pa.Schema) -> pa.RecordBatch:
+    """Return keys as updates whose values are not needed any more."""
     columns = [
-        keys.column(HEFT).cast(each.type)
-        if each.name == importance
+        keys.column(NEWEST_INPUT).cast(each.type)
+        if each.name == ORIGIN and NEWEST_INPUT in keys.schema.names
         else pa.nulls(keys.num_rows, each.type)
         for each in payload
     ]

@@ -8,17 +8,20 @@ take them for updates of these keys.
 Invariants:
 1. Rows have exactly the declared columns (`test_results_have_the_declared_columns`).
 2. A function that changes the update key is rejected (`test_a_step_may_not_change_the_key`).
+3. A stamped row has the time of its key's update
+   (`test_stamped_rows_have_the_time_of_their_update`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError, IcestreamError, InputError
 from icestream.operators.bad_rows import Made, in_parts
 from icestream.operators.latest.identities import places_among
@@ -27,6 +30,8 @@ from icestream.operators.payload_identity import identified
 ARROW = "arrow"
 PANDAS = "pandas"
 ROWS = "rows"
+#: column of results with the time of the update that a row answers
+UPDATED = "updated"
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,8 @@ class UpdateStep:
     every: bool = False
     #: how often the function is called again if it fails
     retries: int = 0
+    #: column of the rows it gets with the time of the update, if results have it as `updated`
+    stamp: str | None = None
 
     def __post_init__(self) -> None:
         """Reject a result without the key."""
@@ -58,6 +65,24 @@ class UpdateStep:
                     f"add '{name} {kind}' to its schema ({_shown(self.result)})"
                 )
                 raise DefinitionError(msg)
+
+    def stamped(self, time: str | None) -> UpdateStep:
+        """Return the step with the time of the update in its results, or without it for None."""
+        returned = self._returned
+        if time is None:
+            return replace(self, result=returned, stamp=None)
+        if UPDATED in returned.names:
+            msg = f"output mode 'now' adds a column {UPDATED!r}: let {self.name} use another name"
+            raise DefinitionError(msg)
+        result = returned.append(pa.field(UPDATED, self.payload.field(time).type))
+        return replace(self, result=result, stamp=time)
+
+    @property
+    def _returned(self) -> pa.Schema:
+        """Return the columns that the function returns."""
+        if self.stamp is None:
+            return self.result
+        return self.result.remove(self.result.get_field_index(UPDATED))
 
     @property
     def name(self) -> str:
@@ -101,8 +126,11 @@ class UpdateStep:
             msg = f"{self.name} must return an Arrow record batch or table; got {type(made)}"
             raise InputError(msg)
         shaped = self._shaped(made)
-        self._check_keys(rows, shaped)
-        return shaped
+        places = self._places(rows, shaped)
+        if self.stamp is None:
+            return shaped
+        times = rows.column(self.stamp).take(pa.array(places))
+        return pa.RecordBatch.from_arrays([*shaped.columns, times], schema=self.result)
 
     def _by_row(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         made: list[Mapping[str, Any]] = []
@@ -110,36 +138,39 @@ class UpdateStep:
             one = self.function(row)
             if one is not None:
                 made.append(one)
-        return pa.RecordBatch.from_pylist(made, schema=self.result)
+        return pa.RecordBatch.from_pylist(made, schema=self._returned)
 
     def _shaped(self, made: pa.RecordBatch) -> pa.RecordBatch:
-        missing = [name for name in self.result.names if name not in made.schema.names]
+        returned = self._returned
+        missing = [name for name in returned.names if name not in made.schema.names]
         if missing:
             msg = (
                 f"{self.name} returned the columns {made.schema.names}; its schema "
-                f"({_shown(self.result)}) also has {missing}"
+                f"({_shown(returned)}) also has {missing}"
             )
             raise InputError(msg)
         try:
-            columns = [made.column(field.name).cast(field.type) for field in self.result]
+            columns = [made.column(field.name).cast(field.type) for field in returned]
         except pa.ArrowInvalid as error:
-            msg = f"{self.name} returned values that do not fit ({_shown(self.result)}): {error}"
+            msg = f"{self.name} returned values that do not fit ({_shown(returned)}): {error}"
             raise InputError(msg) from None
-        return pa.RecordBatch.from_arrays(columns, schema=self.result)
+        return pa.RecordBatch.from_arrays(columns, schema=returned)
 
-    def _check_keys(self, rows: pa.RecordBatch, made: pa.RecordBatch) -> None:
+    def _places(self, rows: pa.RecordBatch, made: pa.RecordBatch) -> Ints:
+        """Return which row each result belongs to; InputError for a key that was not asked for."""
         if not self.keys or not made.num_rows:
-            return
+            return np.zeros(made.num_rows, dtype=np.int64)
         asked, returned = identified(rows, self.keys), identified(made, self.keys)
-        known = places_among(*returned, *asked) >= 0
-        if not known.all():
-            place = int(np.flatnonzero(~known)[0])
+        places = places_among(*returned, *asked)
+        if (places < 0).any():
+            place = int(np.flatnonzero(places < 0)[0])
             row = made.select(list(self.keys)).slice(place, 1).to_pylist()[0]
             msg = (
                 f"{self.name} returned a row for the key {row}, which it did not receive: a step "
                 "over an update stream may not change the key"
             )
             raise InputError(msg)
+        return places
 
 
 def one_batch(table: pa.Table) -> pa.RecordBatch:

@@ -2,19 +2,20 @@
 
 Idea: a union of append streams would have to wait for its slowest input. In update streams only the
 newest row of a key matters, so the union delivers what has arrived and drops what turns out older.
-Only one row per key and time may be delivered. If several arrive together, the most trusted input
-wins; if their values differ and no trust was declared, the data is in error. Once a time was
-delivered, no further row of that time is, from any input.
+Of rows of one key and time that of the most trusted input counts, and of one input the last,
+whichever batches bring them; if several arrive together, their values differ and no trust was
+declared, the data is in error.
 
 Invariants:
-1. The times of a key's delivered rows increase (`test_oracle_union_beside_its_definition`).
+1. The times of a key's delivered rows never decrease, and a row of the time of the one before is
+   trusted as much (`test_oracle_union_beside_its_definition`).
 2. A batch delivers the newest row of each key; among equal times that of the most trusted input,
    and within one input the one that arrived last (the same test).
 3. A batch with a conflict is rejected as a whole (`test_conflicts_without_a_truth_are_refused`).
 4. Before windows and joins, which need every update, all rows of a batch that increase in time are
    delivered, one per key and time (`test_oracle_every_row_of_a_union_that_goes_up`).
 
-Cost: a lookup per row, a sort of the batch; 24 bytes for each key.
+Cost: a lookup per row, a sort of the batch; 32 bytes for each key.
 
 References: section 3.2 of the source named in `docs/papers.md`.
 """
@@ -29,9 +30,11 @@ import pyarrow as pa
 from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError, InputError
 from icestream.core.times import MINUS_INFINITY
+from icestream.operators.latest.kept_keys import KeptKeys
 from icestream.operators.latest.saved_arrays import State
 from icestream.operators.latest.update_stream import KeyDirectory, UpdateStream, grown
 from icestream.operators.lifetimes.consolidate import identities
+from icestream.state.identities import IdRange
 
 
 class UpdateUnion:
@@ -60,6 +63,8 @@ class UpdateUnion:
         self._rank = np.argsort(np.array(order, dtype=np.int64))
         self._keys = KeyDirectory()
         self._last: Ints = np.zeros(0, dtype=np.int64)
+        #: trust rank of the row that was delivered last for each key
+        self._trust: Ints = np.zeros(0, dtype=np.int64)
         #: number of rows not newer than one delivered before
         self.late = 0
         #: number of rows superseded by a newer or more trusted one of their batch
@@ -72,16 +77,29 @@ class UpdateUnion:
     def state(self) -> State:
         """Return the whole state, for `recall`."""
         counts = np.array([self.late, self.superseded])
-        return {"known": self._keys.state(), "last": self._last, "counts": counts}
+        return {
+            "known": self._keys.state(),
+            "last": self._last,
+            "trust": self._trust,
+            "counts": counts,
+        }
+
+    def taken_over(self, states: Sequence[State], keeps: IdRange) -> State:
+        """Return the states of parents, of the keys in a range, as one."""
+        keyless = not self.result.keys
+        keys = KeptKeys.of([each["known"] for each in states], keeps, keyless=keyless)
+        counts = np.sum([each["counts"] for each in states], axis=0)
+        return {**{name: keys.by_key(states, name) for name in ("known", "last")}, "counts": counts}
 
     def recall(self, state: State) -> None:
         """Restore what `state` returned."""
         self._keys.recall(state["known"])
-        last = state["last"]
-        if last.dtype != np.int64 or last.ndim != 1 or len(last) < len(self._keys):
-            msg = f"a union has the times of {len(last)} keys, but {len(self._keys)} keys"
-            raise ValueError(msg)
-        self._last = last
+        for name in ("last", "trust"):
+            each = state[name]
+            if each.dtype != np.int64 or each.ndim != 1 or len(each) < len(self._keys):
+                msg = f"a union has the {name} of {len(each)} keys, but {len(self._keys)} keys"
+                raise ValueError(msg)
+        self._last, self._trust = state["last"], state["trust"]
         self.late, self.superseded = state["counts"].tolist()
 
     def merge(self, inputs: Mapping[int, pa.RecordBatch], *, every: bool = False) -> pa.RecordBatch:
@@ -96,7 +114,11 @@ class UpdateUnion:
         keys = self._keys.numbers(*self.result.identify(rows))
         times = self.result.times(rows)
         self._last = grown(self._last, len(self._keys), MINUS_INFINITY)
-        young = np.flatnonzero(times > self._last[keys])
+        self._trust = grown(self._trust, len(self._keys), len(self._rank))
+        is_young = times > self._last[keys]
+        young = np.flatnonzero(
+            is_young | ((times == self._last[keys]) & (rank <= self._trust[keys]))
+        )
         order = young[np.lexsort((young, -rank[young], times[young], keys[young]))]
         is_end = keys[order][1:] != keys[order][:-1]
         if every:
@@ -105,7 +127,8 @@ class UpdateUnion:
         if not self._is_declared:
             self._check_conflicts(rows, keys, times, order, ends)
         chosen = np.sort(order[ends])
-        np.maximum.at(self._last, keys[chosen], times[chosen])
+        last = order[np.append(keys[order][1:] != keys[order][:-1], [True])[: len(order)]]
+        self._last[keys[last]], self._trust[keys[last]] = times[last], rank[last]
         self.late += rows.num_rows - len(young)
         self.superseded += len(young) - len(chosen)
         if every:

@@ -18,7 +18,7 @@ Limits: an update that is folded with others and is older than what its key has 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints
-from icestream.core.errors import InputError
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.kernels.queue import queue as k
 from icestream.kernels.queue.order import (
@@ -34,19 +33,13 @@ from icestream.kernels.queue.order import (
     BACK,
     FLYING,
     FRONT,
+    INPUT,
     LACKS,
-    LATEST,
-    LIST,
     QUEUE_STALENESS,
     READER_WORDS,
-    SCORED,
-    SETTINGS,
     SINCE,
     TURN,
-    UNEVEN,
     WAITING,
-    WEIGHT,
-    class_of,
 )
 from icestream.kernels.queue.restore import take_cells
 from icestream.kernels.queue.staleness import FROM, NONE
@@ -55,6 +48,7 @@ from icestream.operators.latest.coalescing import (
     ID_HIGH_COLUMN,
     ID_LOW_COLUMN,
     LAST,
+    ORIGIN,
     NewestUpdates,
 )
 from icestream.operators.latest.pacing import Pace
@@ -71,12 +65,9 @@ from icestream.state.queue.sharing import SharedQueue
 SMOOTHING = 32
 #: columns of known keys in a snapshot, after identity, last update and number of updates
 GAP = "__gap"
-HEFT = "__weight"
-EVENNESS = "__uneven"
-#: columns of waiting keys, for each reader: since when, in which of its lists (-1 for none), and
-#: the position there
+NEWEST_INPUT = "__input"
+#: columns of waiting keys, for each reader: since when (NONE if not), and its turn
 SINCE_FIRST = "__since"
-PLACE = "__list"
 TURNS = "__turn"
 
 
@@ -90,16 +81,12 @@ class WaitingKeys:
         arena: Arena,
         account: Account,
         readers: int = 1,
-        importance: str | None = None,
     ) -> None:
         """Attach to the arena's arrays, or start without keys.
 
         `account` holds the work buffers; its budget limits how many keys are in memory.
-        `importance` is a column of the values with the weight of a key's staleness.
         """
         self._schema = schema
-        #: column of the values with the weight of a key's staleness
-        self.importance = importance
         self._queue = SharedQueue(schema, arrays=arena, smoothing=SMOOTHING)
         costs = arena.header.get("cost", [0.0] * readers)
         #: one reader for each step, in order
@@ -161,22 +148,14 @@ class WaitingKeys:
             some = several[piece]
             eviction.admit(id_high[some], id_low[some])
             self._correct_rates(updates, some, before)
-        if self.importance is not None:
+        if ORIGIN in updates.rows.schema.names:
+            inputs = np.asarray(updates.rows.column(ORIGIN).to_numpy())
             for piece in eviction.pieces(len(id_high)):
                 eviction.admit(id_high[piece], id_low[piece])
-                self._weigh(
-                    NewestUpdates(updates.rows.slice(piece.start, piece.stop - piece.start))
-                )
+                slots = self.cells.find(id_high[piece], id_low[piece])
+                newest = self.cells.column(k.ARRIVED)[slots] == updates.last[piece]
+                self._words(0)[slots[newest], INPUT] = inputs[piece][newest]
         return replaced
-
-    def _weigh(self, updates: NewestUpdates) -> None:
-        """Set the weight of keys to that of their newest update."""
-        slots = self.cells.find(*updates.identity)
-        newest = np.flatnonzero(self.cells.column(k.ARRIVED)[slots] == updates.last)
-        weights = importances(updates, self.importance)[newest]
-        id_high, id_low = updates.identity
-        for reader in self.readers:
-            reader.weigh(id_high[newest], id_low[newest], importance=weights)
 
     def forget(self, before: Micros) -> None:
         """Drop keys without updates since `before` whose answers are delivered."""
@@ -195,20 +174,28 @@ class WaitingKeys:
         wanted: npt.NDArray[np.bool_] = newest & (known[:, k.WAITED_FOR] != 0)
         return wanted
 
-    def is_newer(self, updates: NewestUpdates) -> npt.NDArray[np.bool_]:
-        """Return which updates, not added yet, are newer than all of their key."""
-        newer: npt.NDArray[np.bool_] = updates.last > self._latest(updates)
-        return newer
-
     def is_fresh(self, updates: NewestUpdates) -> npt.NDArray[np.bool_]:
         """Return which updates, not added yet, are at least as new as all of their key."""
-        fresh: npt.NDArray[np.bool_] = updates.last >= self._latest(updates)
+        known = self._eviction.look(*updates.identity)
+        latest = np.where(known[:, k.COUNT] > 0, known[:, k.ARRIVED], MINUS_INFINITY)
+        fresh: npt.NDArray[np.bool_] = updates.last >= latest
         return fresh
 
-    def _latest(self, updates: NewestUpdates) -> Ints:
-        """Return the time of the last update of each key."""
+    def is_trusted(self, updates: NewestUpdates, ranks: Ints) -> npt.NDArray[np.bool_]:
+        """Return which updates are newer than all of their key, or as new and trusted as much."""
         known = self._eviction.look(*updates.identity)
-        return np.where(known[:, k.COUNT] > 0, known[:, k.ARRIVED], MINUS_INFINITY)
+        latest = np.where(known[:, k.COUNT] > 0, known[:, k.ARRIVED], MINUS_INFINITY)
+        theirs = ranks[known[:, k.CELL_WORDS + INPUT]]
+        ours = ranks[np.asarray(updates.rows.column(ORIGIN).to_numpy())]
+        trusted: npt.NDArray[np.bool_] = (updates.last > latest) | (
+            (updates.last == latest) & (ours <= theirs)
+        )
+        return trusted
+
+    def _words(self, reader: int) -> Ints:
+        """Return the words of the keys in memory for a reader."""
+        words: Ints = self.readers[reader].order.kernel.keys
+        return words
 
     def serve(self, reader: int, count: int, now: Micros) -> Dequeued:
         """Take the next keys of a reader out of the queue."""
@@ -243,12 +230,22 @@ class WaitingKeys:
                 {
                     "cost": reader.cost,
                     "pace": pace.sums,
-                    "learnt": reader.order.kernel.settings[:SETTINGS].tolist(),
-                    "scored": int(reader.order.kernel.facts[SCORED]),
                     "turns": reader.order.kernel.facts[[FRONT, BACK]].tolist(),
                 }
                 for reader, pace in zip(self.readers, self.paces, strict=True)
             ],
+        }
+
+    @staticmethod
+    def together(parents: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+        """Return the facts of several queues as those of one."""
+        busy = [each for each in parents if each["accepted"]] or parents
+        return {
+            **busy[0],
+            "first": min(each["first"] for each in busy),
+            "newest": max(each["newest"] for each in busy),
+            "accepted": sum(each["accepted"] for each in busy),
+            "late": sum(each["late"] for each in parents),
         }
 
     def recall(self, facts: Mapping[str, Any]) -> None:
@@ -257,9 +254,6 @@ class WaitingKeys:
         kept[k.FIRST], kept[k.NEWEST] = facts["first"], facts["newest"]
         kept[k.ACCEPTED], kept[k.LATE] = facts["accepted"], facts["late"]
         for reader, pace, learnt in zip(self.readers, self.paces, facts["readers"], strict=True):
-            if facts["schedule"] == reader.schedule:
-                reader.order.kernel.settings[:SETTINGS] = learnt["learnt"]
-                reader.order.kernel.facts[SCORED] = learnt["scored"]
             front, back = learnt["turns"]
             turns = reader.order.kernel.facts
             turns[FRONT], turns[BACK] = min(front, turns[FRONT]), max(back, turns[BACK])
@@ -272,7 +266,6 @@ class WaitingKeys:
 
     def described(self, rows: Ints) -> list[tuple[str, Any]]:
         """Return the columns of keys in a snapshot, without their values, by name."""
-        reader = self.cold.of_reader(rows, 0).view(np.float64)
         id_high, id_low = identities(rows)
         return [
             (ID_HIGH_COLUMN, id_high),
@@ -280,18 +273,22 @@ class WaitingKeys:
             (LAST, rows[:, k.ARRIVED]),
             (COUNT, rows[:, k.COUNT]),
             (GAP, np.ascontiguousarray(rows[:, k.GAP]).view(np.float64)),
-            (HEFT, reader[:, WEIGHT]),
-            (EVENNESS, reader[:, UNEVEN]),
+            *self._inputs(rows),
         ]
+
+    def _inputs(self, rows: Ints) -> list[tuple[str, Any]]:
+        """Return the column with the input of the newest update of keys, if there are several."""
+        if ORIGIN not in self._schema.names:
+            return []
+        return [(NEWEST_INPUT, rows[:, k.CELL_WORDS + INPUT])]
 
     def ordered(self, rows: Ints) -> list[tuple[str, Any]]:
         """Return the columns of a snapshot with the order in which keys wait, by name."""
         columns = []
         for reader in range(len(self.readers)):
             keys = self.cold.of_reader(rows, reader)
-            words = ((SINCE_FIRST, keys[:, SINCE]), (PLACE, keys[:, LIST] - 1))
+            words = ((SINCE_FIRST, keys[:, SINCE]), (TURNS, keys[:, TURN]))
             columns += [(f"{name}{reader}", column) for name, column in words]
-            columns.append((f"{TURNS}{reader}", keys[:, TURN]))
         return columns
 
     def since(self, rows: Ints) -> Ints:
@@ -301,21 +298,14 @@ class WaitingKeys:
         since: Ints = np.min([np.where(each == NONE, INFINITY, each) for each in waits], axis=0)
         return since
 
-    def bring_back(
-        self, described: Mapping[str, Any], values: pa.RecordBatch | None, *, same: bool
-    ) -> None:
-        """Load keys of a snapshot: either waiting keys, with values and their order, or others.
-
-        If the schedule has changed, keys enter the lists in which this schedule puts them.
-        """
+    def bring_back(self, described: Mapping[str, Any], values: pa.RecordBatch | None) -> None:
+        """Load keys of a snapshot: either waiting keys, with values and their turns, or others."""
         for piece in self._eviction.pieces(len(described[ID_HIGH_COLUMN])):
             some = {name: column[piece] for name, column in described.items()}
             part = None if values is None else values.slice(piece.start, len(some[ID_HIGH_COLUMN]))
-            self._bring_back(some, part, same)
+            self._bring_back(some, part)
 
-    def _bring_back(
-        self, described: Mapping[str, Any], values: pa.RecordBatch | None, same: bool
-    ) -> None:
+    def _bring_back(self, described: Mapping[str, Any], values: pa.RecordBatch | None) -> None:
         id_high, id_low = described[ID_HIGH_COLUMN], described[ID_LOW_COLUMN]
         repeated = len(distinct(id_high, id_low)[0]) < len(id_high)
         if repeated or (self._eviction.look(id_high, id_low)[:, k.COUNT] > 0).any():
@@ -332,37 +322,26 @@ class WaitingKeys:
             rows[:, k.SIZE] = np.diff(offsets)
         for number in range(len(self.readers)):
             first = k.CELL_WORDS + number * READER_WORDS
-            keys = self._row_of(number, described, is_waiting=values is not None, same=same)
+            keys = self._row_of(number, described, is_waiting=values is not None)
             rows[:, first : first + READER_WORDS] = keys
-            rows[:, k.WAITED_FOR] |= (keys[:, LIST] > 0).astype(np.int64) << number
+            rows[:, k.WAITED_FOR] |= (keys[:, SINCE] != NONE).astype(np.int64) << number
         if values is not None and not (rows[:, k.WAITED_FOR] != 0).all():
             msg = "a snapshot has values of keys that do not wait"
             raise ValueError(msg)
         self._eviction.make_room(len(rows))
         self._eviction.install(rows, words, offsets)
 
-    def _row_of(
-        self, number: int, described: Mapping[str, Any], *, is_waiting: bool, same: bool
-    ) -> Ints:
+    def _row_of(self, number: int, described: Mapping[str, Any], *, is_waiting: bool) -> Ints:
         """Return the words of a snapshot's keys for a reader, and count those that wait."""
         reader = self.readers[number].order
         keys = np.zeros((len(described[ID_HIGH_COLUMN]), READER_WORDS), dtype=np.int64)
         keys[:, [SINCE, LACKS, FLYING]] = NONE
-        keys[:, LATEST] = described[LAST]
-        keys.view(np.float64)[:, WEIGHT] = described[HEFT]
-        keys.view(np.float64)[:, UNEVEN] = described[EVENNESS]
+        keys[:, INPUT] = described.get(NEWEST_INPUT, 0)
         if is_waiting:
-            places, since = described[f"{PLACE}{number}"], described[f"{SINCE_FIRST}{number}"]
-            if not same:
-                lists = self._places(number, described[GAP], described[HEFT])
-                places = np.where(places < 0, -1, lists)
-            if (places < -1).any() or (places >= len(reader.kernel.lists)).any():
-                msg = "a snapshot has keys in lists that do not exist"
-                raise ValueError(msg)
-            waits = places >= 0
-            keys[:, LIST], keys[:, TURN] = places + 1, described[f"{TURNS}{number}"]
-            keys[waits, SINCE] = keys[waits, LACKS] = since[waits]
-            reader.kernel.facts[WAITING] += int(waits.sum())
+            since = described[f"{SINCE_FIRST}{number}"]
+            keys[:, SINCE] = keys[:, LACKS] = since
+            keys[:, TURN] = described[f"{TURNS}{number}"]
+            reader.kernel.facts[WAITING] += int((since != NONE).sum())
             if reader.began == MINUS_INFINITY:
                 k.begin_measuring(reader.kernel, self.cells.seen, self.cells.newest)
         keys[:, [QUEUE_STALENESS + FROM, APPLICATION_STALENESS + FROM]] = reader.began
@@ -379,15 +358,6 @@ class WaitingKeys:
     def clean(self) -> None:
         """Remove outdated data from files, at the end of a version."""
         self.cold.clean()
-
-    def _places(
-        self, reader: int, gaps: npt.NDArray[np.float64], weights: npt.NDArray[np.float64]
-    ) -> Ints:
-        """Return the lists in which a reader has keys."""
-        if self.readers[reader].schedule != "index":
-            return np.zeros(len(gaps), dtype=np.int64)
-        pairs = zip(gaps.tolist(), weights.tolist(), strict=True)
-        return np.array([class_of(gap, weight) for gap, weight in pairs], dtype=np.int64)
 
     # -- rates -----------------------------------------------------------------------------
 
@@ -411,16 +381,3 @@ class WaitingKeys:
         mean = span / more
         cells.gaps[slots] = mean + (after_first - mean) * kept
         cells.column(k.COUNT)[slots] = counts + more - 1
-
-
-def importances(updates: NewestUpdates, column: str | None) -> npt.NDArray[np.float64]:
-    """Return the weights of keys that updates make wait; InputError unless all are positive."""
-    values = updates.rows.column(column).cast(pa.float64())
-    weights = np.asarray(values.to_numpy(zero_copy_only=False))
-    if not (weights > 0).all():
-        msg = (
-            f"the importance of a key must be a positive number; column {column!r} has "
-            f"{weights[~(weights > 0)][0]}: fix it, or filter such rows out"
-        )
-        raise InputError(msg)
-    return weights

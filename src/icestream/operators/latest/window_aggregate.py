@@ -36,10 +36,13 @@ from icestream.operators.folding.columns import ARRIVAL, TIME, InputColumn
 from icestream.operators.folding.exact_rows import replace_extents, reshaped
 from icestream.operators.folding.fields import ENTRY_FIELDS, Layout, SumExtent
 from icestream.operators.folding.fold import fold_fields, measured
+from icestream.operators.latest.identities import identity_of
+from icestream.operators.latest.kept_keys import KeptKeys
 from icestream.operators.latest.key_clocks import KeyClocks
 from icestream.operators.latest.saved_arrays import State, bytes_of, table_of
 from icestream.operators.latest.update_stream import UpdateStream
 from icestream.operators.payload_identity import identified
+from icestream.state.identities import IdRange
 from icestream.state.keys import KeyCodec
 from icestream.state.queue.pages import PagePool
 from icestream.state.queue.windows.queue import Late, WindowQueue, WindowTuples
@@ -86,15 +89,40 @@ class MarkedAggregate:
             "open.extents": np.array(self._layout.bounds, dtype=np.int64).reshape(-1, 3),
         }
 
+    def taken_over(self, states: Sequence[State], keys: KeptKeys) -> State:
+        """Return the open windows of several parents, of the keys that are kept, as one."""
+        layouts = [replace_extents(self._layout, _extents_of(state)) for state in states]
+        layout = self._layout
+        for each in layouts:
+            layout = layout.widened(each.bounds)
+        tables, slots, ends = [layout.entry_identity[None, :]], [], []
+        used = 1
+        for state, own, kept in zip(states, layouts, keys.kept, strict=True):
+            before, until = (
+                np.pad(state[f"open.{name}"], (0, max(0, len(kept) - len(state[f"open.{name}"]))))
+                for name in ("slots", "ends")
+            )
+            mine = before[: len(kept)][kept]
+            is_open = mine != NOWHERE
+            tables.append(reshaped(state["open.table"][mine[is_open]], own, layout, ENTRY_FIELDS))
+            slots.append(np.where(is_open, used - 1 + np.cumsum(is_open), NOWHERE))
+            ends.append(until[: len(kept)][kept])
+            used += int(np.count_nonzero(is_open))
+        return {
+            "open.table": np.concatenate(tables),
+            "open.free": np.zeros(0, dtype=np.int64),
+            "open.slots": np.concatenate(slots),
+            "open.ends": np.concatenate(ends),
+            "open.arrivals": np.max([each["open.arrivals"] for each in states], axis=0),
+            "open.extents": np.array(layout.bounds, dtype=np.int64).reshape(-1, 3),
+        }
+
     def recall(self, state: State) -> None:
         """Restore what `state` returned."""
         table, free = state["open.table"], state["open.free"]
         slots, ends = state["open.slots"], state["open.ends"]
         used = np.concatenate([free, slots[slots != NOWHERE]])
-        extents = [
-            SumExtent(low, high, bool(has)) for low, high, has in state["open.extents"].tolist()
-        ]
-        layout = replace_extents(self._layout, extents)
+        layout = replace_extents(self._layout, _extents_of(state))
         whole = table.dtype == np.int64 and table.shape[1:] == (layout.entry_width,)
         whole &= all(each.dtype == np.int64 and each.ndim == 1 for each in (free, slots, ends))
         if (
@@ -258,6 +286,29 @@ class WindowedUpdates:
         clocks = {} if self._clocks is None else self._clocks.state()
         return {**self._operator.state(), **clocks, "keys": bytes_of(self._known)}
 
+    def kept_keys(self, states: Sequence[State], keeps: IdRange) -> KeptKeys:
+        """Return the groups of several parents whose keys are in a range."""
+        found = []
+        for state in states:
+            known = table_of(state["keys"]).combine_chunks()
+            batch = known.to_batches()[0] if known.num_rows else None
+            found.append(
+                np.empty(0, dtype=np.uint64)
+                if batch is None
+                else identity_of(batch, self._stream.keys)[0]
+            )
+        return KeptKeys(found, keeps)
+
+    def taken_over(self, states: Sequence[State], keys: KeptKeys, keeps: IdRange) -> State:
+        """Return the states of several parents, of the groups that are kept, as one."""
+        clocks = {} if self._clocks is None else self._clocks.taken_over(states, keys, keeps)
+        known = [
+            table_of(state["keys"]).filter(pa.array(kept))
+            for state, kept in zip(states, keys.kept, strict=True)
+        ]
+        names = {"keys": bytes_of(pa.concat_tables(known).combine_chunks())}
+        return {**self._operator.taken_over(states, keys), **clocks, **names}
+
     def recall(self, state: State) -> None:
         """Restore what `state` returned."""
         self._operator.recall(state)
@@ -312,6 +363,11 @@ class WindowedUpdates:
         bounds = [pa.array(each).cast(kind) for each in (starts, ends)]
         columns = [*self.known(cells), *bounds, *answers.columns]
         return pa.RecordBatch.from_arrays(columns, schema=self.result.schema)
+
+
+def _extents_of(state: State) -> list[SumExtent]:
+    """Return the extents of sums in the open windows of a state."""
+    return [SumExtent(low, high, bool(has)) for low, high, has in state["open.extents"].tolist()]
 
 
 def _check_clocks(state: State, groups: int) -> None:

@@ -20,8 +20,9 @@ Invariants:
 Cost: waiting tuples, with 24 bytes each; a version logs its tuples.
 
 Limits: keys are stored for ever and must fit into the shard's memory, as must the tuples of waiting
-windows. Of a key's tuples with the same time, all but the first are dropped, as are those older
-than its latest, or than the watermark if the key is known; they are counted as outdated.
+windows. Of a key's tuples with the same time the last counts, unless a window that has the first
+was served before it came. Tuples older than the key's latest, or than the watermark if the key is
+known, are dropped and counted as outdated.
 """
 
 from __future__ import annotations
@@ -51,10 +52,11 @@ from icestream.operators.latest.update_operator import UpdateInputs
 from icestream.operators.latest.window_aggregate import WindowedUpdates
 from icestream.operators.latest.window_staleness_totals import WindowStalenessTotals
 from icestream.operators.protocol import Emitted, PastVersion, Shard
+from icestream.state.identities import IdRange
 from icestream.state.log.format import SegmentInfo
 from icestream.state.log.ipc import read_batch, write_table
 from icestream.state.queue.pages import PagePool
-from icestream.state.queue.windows.snapshot import bring_back, content_of
+from icestream.state.queue.windows.snapshot import bring_back, content_of, taken_over
 from icestream.state.queue.windows.spec import UpdateWindows
 from icestream.state.snapshot_schedule import SnapshotSchedule
 from icestream.state.versions.commits import BASE
@@ -316,22 +318,34 @@ class WindowServingOperator:
         """Load the snapshot, then replay each later version."""
         logged = 0
         for past in history:
+            bases = [self._records(info) for lifetime, info in past.segments if lifetime == BASE]
+            if bases:
+                self._load(bases, past.keeps)
             for lifetime, info in past.segments:
-                found = self._records(info)
                 if lifetime == BASE:
-                    bring_back(self._windows.queue.arrays, state_of(found[QUEUE]))
-                    others = state_of(found[OTHERS])
-                    self._windows.recall(others)
-                    self._staleness.recall(others)
-                    self._recall(others["pace"].tolist())
-                    if self._pre_queue is not None:
-                        self._pre_queue.recall(state_of(found[BEFORE]))
                     continue
-                self._replay(found)
+                self._replay(self._records(info))
                 self._segments.append(info.ordinal)
                 logged += info.bytes
         based = bool(history) and any(lifetime == BASE for lifetime, _ in history[0].segments)
         self._snapshots.resume(len(history) - based, logged)
+
+    def _load(self, snapshots: Sequence[dict[int, list[bytes]]], keeps: IdRange | None) -> None:
+        """Load a snapshot, or those of several parents for the keys in a range."""
+        queues, others = ([state_of(each[kind]) for each in snapshots] for kind in (QUEUE, OTHERS))
+        queue, other = queues[0], others[0]
+        if keeps is not None:
+            keys = self._windows.kept_keys(others, keeps)
+            queue = dict(taken_over(queues, keys.kept))
+            staleness = self._staleness.taken_over(others, keys)
+            windows = self._windows.taken_over(others, keys, keeps)
+            other = {**windows, **staleness, "pace": other["pace"]}
+        bring_back(self._windows.queue.arrays, queue)
+        self._windows.recall(other)
+        self._staleness.recall(other)
+        self._recall(other["pace"].tolist())
+        if self._pre_queue is not None:
+            self._pre_queue.take_over([state_of(each[BEFORE]) for each in snapshots], keeps)
 
     def _replay(self, found: dict[int, list[bytes]]) -> None:
         parts = [read_batch(payload) for payload in found[TUPLES]]

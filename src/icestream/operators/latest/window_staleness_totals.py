@@ -16,6 +16,7 @@ Limits: ramps closed after the last snapshot are closed again, up to then, after
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -27,6 +28,7 @@ from icestream.kernels.queue.order import APPLICATION, QUEUE
 from icestream.kernels.queue.staleness import BINS, PROFILE
 from icestream.kernels.queue.windows import zones as z
 from icestream.kernels.queue.windows.lists import WAIT
+from icestream.operators.latest.kept_keys import KeptKeys
 from icestream.operators.latest.report import StalenessIntegral
 from icestream.operators.latest.saved_arrays import State
 from icestream.operators.latest.staleness_totals import StalenessPeriods, largest_end
@@ -68,6 +70,26 @@ class WindowStalenessTotals:
             "books.places": busy,
             "books.profile": self._profile.view[busy],
             "books.totals": self._totals.view,
+        }
+
+    @staticmethod
+    def taken_over(states: Sequence[State], keys: KeptKeys) -> State:
+        """Return the sums of several parents; of what is not known by key, the share of keys."""
+        profile, totals = np.zeros((2 * BINS, PROFILE)), np.zeros_like(states[0]["books.totals"])
+        kinds = np.array([0, 3])
+        for state, share in zip(states, keys.shares(), strict=True):
+            profile[state["books.places"]] += share * state["books.profile"]
+            own = state["books.totals"]
+            for sums in (kinds + AREA, kinds + EXTENT):
+                totals[sums] += share * own[sums]
+            for most in (kinds + MOST, np.array([_AT])):
+                totals[most] = np.maximum(totals[most], own[most])
+        busy = np.flatnonzero(profile.any(axis=1))
+        return {
+            **{name: keys.by_key(states, name) for name in ("books.settled", "books.areas")},
+            "books.places": busy,
+            "books.profile": profile[busy],
+            "books.totals": totals,
         }
 
     def recall(self, state: State) -> None:

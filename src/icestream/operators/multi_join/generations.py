@@ -58,7 +58,7 @@ class Generations:
         self._partitions = partitions
         self._records = CountedTable(arena, f"{name}.records", RECORD)
         self._cuts = CountedTable(arena, f"{name}.cuts", 2)
-        self._segments = CountedTable(arena, f"{name}.segments", 1)
+        self._segments = CountedTable(arena, f"{name}.segments", 2)
         self._numbers = numbers
         numbers.setdefault("epoch", 0)
 
@@ -171,39 +171,45 @@ class Generations:
     # -- segments --------------------------------------------------------------------------
 
     @property
-    def segments(self) -> Ints:
-        """Return the ordinals of segments that were written and are not released."""
-        return self._segments.rows[:, 0].copy()
+    def segments(self) -> Table:
+        """Return ordinals of segments that were written and are not released, and their words."""
+        return self._segments.rows.copy()
 
     def reserve_segment(self) -> None:
         """Make room for one more segment; raises `Refused`."""
         self._segments.reserve(1)
 
     def add_segment(self, ordinal: int) -> None:
-        """Add a segment."""
-        self._segments.append(np.array([ordinal]))
+        """Add a segment, whose records were added."""
+        mine = ordinals_of(self.records) == ordinal
+        self._segments.append(np.array([ordinal, self.records[mine, WORDS].sum()]))
 
-    def load_segments(self, ordinals: Ints) -> None:
+    def load_segments(self, segments: Table) -> None:
         """Replace all segments with these."""
-        self._segments.replace(ordinals)
+        self._segments.replace(segments)
         self._segments.trim()
 
     def release(self) -> tuple[int, ...]:
         """Release the segments without any record in the index; return their ordinals."""
         known = self.segments
-        needed = np.isin(known, self.records[:, MARKER] >> 32 & 0xFFFFFFFF)
+        needed = np.isin(known[:, 0], ordinals_of(self.records))
         self.load_segments(known[needed])
-        return tuple(known[~needed].tolist())
+        return tuple(known[~needed, 0].tolist())
 
     @property
     def bytes(self) -> int:
         """Return the bytes of records, cuts and segments."""
-        return 8 * (RECORD * len(self.records) + 2 * len(self.cuts))
+        return 8 * (RECORD * len(self.records) + 2 * len(self.cuts) + 2 * len(self._segments))
 
 
 def signed(id_high: Ids) -> Ints:
     """Return identities of rows of a generation as signed numbers with the same bits."""
     return id_high.view(np.int64)
+
+
+def ordinals_of(records: Table) -> Ints:
+    """Return the ordinals of the segments with records of a join."""
+    return records[:, MARKER] >> 32 & 0xFFFFFFFF
 
 
 def least_between(values: Ints, first: Ints, last: Ints) -> Ints:

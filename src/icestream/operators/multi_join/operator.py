@@ -56,11 +56,12 @@ from icestream.operators.multi_join.generations import (
     Generations,
 )
 from icestream.operators.multi_join.logged_rows import LoggedRows
+from icestream.operators.multi_join.merging import Needs, merge, worth_merging
 from icestream.operators.multi_join.probing import Chunk, combined
 from icestream.operators.multi_join.recovery import JoinRecovery
 from icestream.operators.multi_join.resident import Resident
 from icestream.operators.multi_join.results import JoinResults, Members
-from icestream.operators.multi_join.spec import MultiJoinSpec
+from icestream.operators.multi_join.spec import JOINED, MERGED, MultiJoinSpec
 from icestream.operators.multi_join.spill_strategies import SpillRanking
 from icestream.operators.protocol import PastVersion, Shard
 from icestream.state.budget import Refused, fail
@@ -79,8 +80,12 @@ FILL = 0.6
 WORTH_DROPPING = 4
 
 #: counters of a version: rows received; results emitted at once, and by clean-up; bytes logged for
-#: recovery; bytes spilled, number of spills, and of those forced by a full quota
-COUNTS = ("rows", "early", "late", "logged_bytes", "spilled_bytes", "spills", "forced_spills")
+#: recovery; bytes spilled, number of spills; the same of those forced by a full quota, and of these
+#: the bytes that were chosen before there were statistics of the whole query
+COUNTS = (
+    *("rows", "early", "late", "logged_bytes", "spilled_bytes", "spills"),
+    *("forced_spills", "forced_bytes", "unranked_bytes"),
+)
 
 
 class MultiJoin:
@@ -90,18 +95,16 @@ class MultiJoin:
         self,
         spec: MultiJoinSpec,
         shard: Shard,
-        lifetime: str,
         ranking: SpillRanking | None = None,
     ) -> None:
-        """Attach to the shard's arena; `lifetime` is the class of the segments with its rows.
+        """Attach to the shard's arena; if there is no room, partitions leave by their ranking.
 
-        That class belongs to the join, which seals it; its segments never expire but are
-        `released`. If there is no room, partitions leave by their ranking.
+        The classes `JOINED` and `MERGED` belong to the join, which seals them; their segments never
+        expire but are `released`.
         """
         self._ranking = ranking or SpillRanking()
         self._spec = spec
         self._shard = shard
-        self._lifetime = lifetime
         name = f"join-{spec.number}"
         numbers: dict[str, Any] = shard.arena.header.setdefault(name, {})
         numbers.setdefault("watermark", MINUS_INFINITY)
@@ -118,7 +121,6 @@ class MultiJoin:
         self._results = JoinResults(spec, self._work)
         self._history = JoinRecovery(
             spec.number,
-            lifetime,
             shard,
             self._resident,
             self._generations,
@@ -129,6 +131,8 @@ class MultiJoin:
         #: events of partitions in this version: kind, and rows of (partition, epoch)
         self._events: list[tuple[int, Table]] = []
         self._ended = np.zeros(spec.partitions, dtype=np.bool_)
+        #: results that clean-ups of this version emitted, by partition
+        self._late = np.zeros(spec.partitions, dtype=np.int64)
         self._released: tuple[int, ...] = ()
         #: whether the log is sealed in this version, and whether partitions were discarded
         self._sealed = self._discarded = False
@@ -199,11 +203,14 @@ class MultiJoin:
     def _counted(self, heap: Ints, members: Members) -> Iterator[pa.RecordBatch]:
         """Yield results, and count them for their partitions."""
         for made in self._results.made(heap, members):
-            id_high = np.asarray(made.column(ID_HIGH_COLUMN).to_numpy())
-            counts = np.bincount(self._spec.partitions_of(id_high), minlength=self._spec.partitions)
-            self._resident.facts[:, k.OUTPUTS] += counts
+            self._resident.facts[:, k.OUTPUTS] += self._by_partition(made)
             self._counts["early"] += made.num_rows
             yield made
+
+    def _by_partition(self, made: pa.RecordBatch) -> Ints:
+        """Return the number of results of each partition."""
+        id_high = np.asarray(made.column(ID_HIGH_COLUMN).to_numpy())
+        return np.bincount(self._spec.partitions_of(id_high), minlength=self._spec.partitions)
 
     # -- what is resident ---------------------------------------------------------------------
 
@@ -285,8 +292,10 @@ class MultiJoin:
         sizes = self.sizes()
         if not sizes.any():
             return False
-        self.spill(self._ranking.leaving(sizes, self.outputs(), size))
+        freed = self.spill(self._ranking.leaving(sizes, self.outputs(), size))
         self._counts["forced_spills"] += 1
+        self._counts["forced_bytes"] += freed
+        self._counts["unranked_bytes"] += 0 if self._ranking.is_informed else freed
         return True
 
     def _flush(self) -> None:
@@ -297,7 +306,7 @@ class MultiJoin:
                     "rows arrived after clean_up: a version must take rows first and clean up last"
                 )
                 raise AssertionError(msg)
-            writer = self._shard.segment(self._lifetime)
+            writer = self._shard.segment(JOINED)
             written = flushing.flush(
                 self._resident, self._generations, writer, self._spec.number, self._record_bytes
             )
@@ -334,11 +343,16 @@ class MultiJoin:
             self._return(chosen, fill)
 
     def _return(self, partitions: Ints, fill: float) -> None:
-        """Read partitions that owe nothing back into memory, the most productive first."""
+        """Read partitions that owe nothing back into memory.
+
+        The first are those that owed the most results for a byte.
+        """
         facts, budget = np.array(self._resident.facts), self._shard.account.budget
         away = partitions[(facts[partitions, k.OLDER] > 0) & ~self.dirty()[partitions]]
-        ranked = away[np.argsort(-facts[away, k.OUTPUTS], kind="stable")]
-        sizes = self._history.sizes_on_log(self._numbers["watermark"])[ranked]
+        expected = self._history.sizes_on_log(self._numbers["watermark"])
+        missed = self._late + facts[:, k.OUTPUTS]
+        ranked = away[np.argsort(-missed[away] / np.maximum(expected[away], 1), kind="stable")]
+        sizes = expected[ranked]
         fits = np.cumsum(sizes) <= fill * budget.total - (budget.total - budget.free)
         chosen = ranked[fits & (sizes > 0)]
         if not len(chosen):
@@ -381,6 +395,7 @@ class MultiJoin:
             for heap, members in cleaning.owed():
                 for made in self._results.made(heap, members):
                     self._counts["late"] += made.num_rows
+                    self._late += self._by_partition(made)
                     yield made
         except Overflow as overflow:
             raise fail(budget, 8 * overflow.words, self._shard.account.owner) from overflow
@@ -418,8 +433,49 @@ class MultiJoin:
         facts, dirty, watermark = self._resident.facts, self.dirty(), self._numbers["watermark"]
         facts[~dirty, k.SETTLED] = self._generations.epoch
         facts[~dirty, k.PASSED] = watermark
-        since = np.where(dirty, facts[:, k.SETTLED], np.iinfo(np.int64).max)
-        self._generations.forget(facts[:, k.FLOOR], since, facts[:, k.PASSED])
+        needs = self._needs()
+        self._generations.forget(needs.floor, needs.since, needs.after)
+
+    def _needs(self) -> Needs:
+        """Return which rows on the log partitions need."""
+        facts = np.array(self._resident.facts)
+        floor, after, cleaned, settled = (
+            facts[:, each] for each in (k.FLOOR, k.PASSED, k.CLEANED, k.SETTLED)
+        )
+        since = np.where(self.dirty(), settled, np.iinfo(np.int64).max)
+        return Needs(floor, since, after, cleaned, settled)
+
+    def _merge(self) -> None:
+        """Merge segments with little that is needed, or with small records, if there is room."""
+        generations, account = self._generations, self._shard.account
+        room, taken = account.budget.total // WORK, 0
+        ordinals = worth_merging(generations, self._record_bytes // 8, room // 8)
+        if not len(ordinals):
+            return
+        try:
+            account.reserve(room)
+            taken = room
+            generations.reserve_segment()
+            records = merge(
+                ordinals,
+                generations,
+                self._needs(),
+                self._shard.log,
+                self._history.rows_of,
+                self._shard.segment(MERGED),
+                self._spec.number,
+                self._record_bytes,
+            )
+            account.release(taken)
+            taken = 0
+            generations.load_records(records)
+        except Refused:
+            return
+        finally:
+            account.release(taken)
+            info = self._shard.seal(MERGED)
+            if info is not None:
+                generations.add_segment(info.ordinal)
 
     # -- versions --------------------------------------------------------------------------
 
@@ -436,6 +492,7 @@ class MultiJoin:
         self._released = ()
         if due if snapshot is None else snapshot:
             self._forget_records()
+            self._merge()
             self._released = self._generations.release()
             self._history.save()
             self._schedule.take()
@@ -446,7 +503,7 @@ class MultiJoin:
 
         def sealed() -> None:
             self._generations.reserve_segment()
-            info = self._shard.seal(self._lifetime)
+            info = self._shard.seal(JOINED)
             if info is not None:
                 self._sealed = True
                 self._generations.add_segment(info.ordinal)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,8 @@ from icestream.operators.multi_join.generations import (
     DISCARDED,
     ENDS,
     EPOCH,
+    FIRST_ID_HIGH,
+    LAST_ID_HIGH,
     MARKER,
     PORT,
     RECORD,
@@ -43,8 +45,9 @@ from icestream.operators.multi_join.generations import (
 )
 from icestream.operators.multi_join.logged_rows import EPOCHS, LoggedRows
 from icestream.operators.multi_join.resident import Resident
-from icestream.operators.multi_join.spec import partitions_of
+from icestream.operators.multi_join.spec import JOINED, partitions_of
 from icestream.operators.protocol import PastVersion, Shard
+from icestream.state.identities import IdRange
 from icestream.state.log.format import MAX_PAYLOAD, Record, SegmentInfo, whole
 from icestream.state.log.reader import SegmentReader
 from icestream.state.rows import RowCodec
@@ -59,6 +62,7 @@ PARTITIONS = 0xFFE2
 RECORDS = 0xFFE3
 CUTS = 0xFFE4
 SEGMENTS = 0xFFE5
+_EVERY = IdRange(0, 1 << 64)
 
 
 @dataclass
@@ -66,7 +70,6 @@ class JoinRecovery:
     """Writes and reads the log of one join."""
 
     number: int
-    lifetime: str
     shard: Shard
     resident: Resident
     generations: Generations
@@ -90,7 +93,7 @@ class JoinRecovery:
         written = self._append(PARTITIONS, self.resident.facts)
         written += self._append(RECORDS, self.generations.records)
         written += self._append(CUTS, self.generations.cuts)
-        return written + self._append(SEGMENTS, self.generations.segments[:, None])
+        return written + self._append(SEGMENTS, self.generations.segments)
 
     @property
     def size(self) -> int:
@@ -116,7 +119,7 @@ class JoinRecovery:
                     self._recall(info)
         for past in since:
             for lifetime, info in past.segments:
-                if lifetime == self.lifetime:
+                if lifetime == JOINED:
                     self._know(info)
         return len(since), sum(info.bytes for past in since for _, info in past.segments)
 
@@ -130,7 +133,7 @@ class JoinRecovery:
         markers = np.sort(records[wanted, MARKER].view(np.uint64))
         del records
         for record in self.shard.log.read_many(markers):
-            rows = self._rows_of(record)
+            rows = self.rows_of(record)
             yield rows.where(rows.re > watermark)
 
     def sizes_on_log(self, watermark: int) -> Floats:
@@ -152,7 +155,7 @@ class JoinRecovery:
         markers = np.sort(records[wanted, MARKER].view(np.uint64))
         del records
         for record in self.shard.log.read_many(markers):
-            rows = self._rows_of(record)
+            rows = self.rows_of(record)
             homes = partitions_of(rows.id_high, self.resident.partitions)
             needed = partitions[homes] & (rows.re > watermark) & ~self.is_resident(rows)
             needed &= rows.epoch > floor[homes]
@@ -190,23 +193,47 @@ class JoinRecovery:
         return ended
 
     def _load(self, past: PastVersion) -> bool:
-        """Load the snapshot of a version, if it has one."""
-        for lifetime, info in past.segments:
-            if lifetime == BASE:
-                with closing(self.shard.reader(info)) as reader:
+        """Load the snapshot of a version, if it has one, or those of several parents."""
+        self.numbers["keeps"] = None if past.keeps is None else [past.keeps.low, past.keeps.high]
+        with ExitStack() as stack:
+            snapshots = []
+            for lifetime, info in past.segments:
+                if lifetime == BASE:
+                    reader = stack.enter_context(closing(self.shard.reader(info)))
                     texts = list(self._records(reader, NUMBERS))
                     if texts:
                         header = json.loads(bytes(texts[-1].payload))
-                        self.numbers["epoch"] = whole(header["epoch"], 0, EPOCHS - 1)
-                        self.numbers["watermark"] = whole(header["watermark"])
-                        self._take(reader)
-                        return True
-        return False
+                        epoch = whole(header["epoch"], 0, EPOCHS - 1)
+                        self.generations.reached(epoch)
+                        watermark = whole(header["watermark"])
+                        self.numbers["watermark"] = max(watermark, self.numbers["watermark"])
+                        snapshots.append(reader)
+            if snapshots:
+                self._take(snapshots, past.parents or (_EVERY,))
+        return bool(snapshots)
 
-    def _take(self, reader: SegmentReader) -> None:
-        self.resident.facts[:] = self._rows(reader, PARTITIONS, k.FACTS)
+    def _take(self, snapshots: Sequence[SegmentReader], parts: Sequence[IdRange]) -> None:
+        """Take over the part of each snapshot that is in its range of ids."""
+        partitions = self.resident.partitions
+        found, cuts, segments = [], [], []
+        for reader, part in zip(snapshots, parts, strict=True):
+            low, high = (
+                int(partitions_of(np.array([each], dtype=np.uint64), partitions)[0])
+                for each in (part.low, part.high - 1)
+            )
+            facts = self._rows(reader, PARTITIONS, k.FACTS)
+            self.resident.facts[low : high + 1] = facts[low : high + 1]
+            records = self._rows(reader, RECORDS, RECORD)
+            ends = (records[:, at].view(np.uint64) for at in (FIRST_ID_HIGH, LAST_ID_HIGH))
+            *clipped, inside = part.clip(*ends)
+            for at, each in zip((FIRST_ID_HIGH, LAST_ID_HIGH), clipped, strict=True):
+                records[:, at] = each.view(np.int64)
+            found.append(records[inside])
+            some = self._cuts(reader, CUTS, 2)
+            cuts.append(some[(some[:, 0] >= low) & (some[:, 0] <= high)])
+            segments.append(self._rows(reader, SEGMENTS, 2))
         self.resident.facts[:, k.BYTES] = 0
-        records = self._rows(reader, RECORDS, RECORD)
+        records = _once(np.concatenate(found))
         first, last = self.generations.partitions_of(records)
         _within(records[:, PORT], len(self.codecs))
         _within(records[:, EPOCH], EPOCHS)
@@ -214,8 +241,8 @@ class JoinRecovery:
         _within(records[:, WORDS], MAX_PAYLOAD // 8)
         _within(last - first, self.resident.partitions)
         self.generations.load_records(records)
-        self.generations.load_cuts(self._cuts(reader, CUTS, 2))
-        self.generations.load_segments(self._rows(reader, SEGMENTS, 1)[:, 0])
+        self.generations.load_cuts(np.concatenate(cuts))
+        self.generations.load_segments(_most_words(np.concatenate(segments)))
 
     def _recall(self, info: SegmentInfo) -> None:
         """Apply the events that a version logged."""
@@ -231,12 +258,11 @@ class JoinRecovery:
         """Add the records of a segment to the index, and their rows to the facts of partitions."""
         facts, ended = self.resident.facts, self._ended
         oldest = self.generations.first_cuts()
-        self.generations.add_segment(info.ordinal)
         with closing(self.shard.reader(info)) as reader:
             for record in reader.scan():
                 if record.operator != self.number:
                     continue
-                rows = self._rows_of(record)
+                rows = self.rows_of(record)
                 re, id_high, epoch = rows.re, rows.id_high, rows.epoch
                 latest = int(re.max())
                 self.generations.add(
@@ -250,9 +276,13 @@ class JoinRecovery:
                 later = new & (oldest[partitions] < epoch)
                 np.minimum.at(facts[:, k.FIRST], partitions[later], rows.le[later])
                 np.add.at(facts[:, k.MEMBERS], partitions[ended[partitions] < epoch], 1)
+        self.generations.add_segment(info.ordinal)
 
-    def _rows_of(self, record: Record) -> LoggedRows:
-        return LoggedRows.of(record, self.codecs, self.shard.log.folder)
+    def rows_of(self, record: Record) -> LoggedRows:
+        """Return the rows of a record, without those of other shards."""
+        rows = LoggedRows.of(record, self.codecs, self.shard.log.folder)
+        keeps = self.numbers.get("keeps")
+        return rows if keeps is None else rows.where(IdRange(*keeps).holds(rows.id_high))
 
     def _records(self, reader: SegmentReader, kind: int) -> Iterator[Record]:
         directory = reader.directory
@@ -272,6 +302,24 @@ class JoinRecovery:
             for record in self._records(reader, kind)
         ]
         return np.concatenate([np.empty((0, width), dtype=np.int64), *parts])
+
+
+def _once(records: Table) -> Table:
+    """Return records in the order of markers; those that parents share, once."""
+    records = records[np.argsort(records[:, MARKER].view(np.uint64), kind="stable")]
+    same = np.flatnonzero(records[1:, MARKER] == records[:-1, MARKER])
+    for at in same[::-1].tolist():
+        # parents are in the order of ids
+        records[at, LAST_ID_HIGH] = records[at + 1, LAST_ID_HIGH]
+    return np.delete(records, same + 1, axis=0)
+
+
+def _most_words(segments: Table) -> Table:
+    """Return segments in the order of ordinals; those that parents share, once."""
+    ordinals, places = np.unique(segments[:, 0], return_inverse=True)
+    words = np.zeros(len(ordinals), dtype=np.int64)
+    np.maximum.at(words, places, segments[:, 1])
+    return np.column_stack([ordinals, words])
 
 
 def _within(numbers: Ints, end: int) -> None:

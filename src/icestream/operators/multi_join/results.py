@@ -27,8 +27,8 @@ from icestream.state.rows import RowCodec
 
 #: maximum number of results emitted together
 ROWS_AT_ONCE = 1 << 16
-#: words of a result in addition to its payload: head, positions
-_HEAD_WORDS = 12
+#: words of a result in addition to its payload: those of its head
+_HEAD_WORDS = 6
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,9 @@ class JoinResults:
         self._shown = sorted({port for port, _, _ in spec.columns})
 
     def capacity(self) -> int:
-        """Return the maximum number of combinations at once."""
+        """Return the maximum number of combinations at once: positions, lifetimes, identities."""
         words = _HEAD_WORDS + 2 * self._spec.ports
-        return max(1, min(ROWS_AT_ONCE, self._room // (2 * words)))
+        return max(1, min(ROWS_AT_ONCE, self._room // words))
 
     def made(self, heap: Ints, members: Members) -> Iterator[pa.RecordBatch]:
         """Yield results as changes."""
@@ -68,7 +68,7 @@ class JoinResults:
             words += 2 * each
         for rows, _ in members.taken.values():
             words += rows.nbytes // (8 * rows.num_rows)
-        cuts = np.cumsum(words) // max(1, self._room // 2)
+        cuts = np.cumsum(words) // max(1, self._room)
         bounds = [0, *(np.flatnonzero(np.diff(cuts)) + 1).tolist(), len(words)]
         for first, last in pairwise(bounds):
             made = self._piece(heap, members, sizes, slice(first, last))

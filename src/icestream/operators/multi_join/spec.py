@@ -26,6 +26,8 @@ from icestream.core.arrays import Ids, Ints
 from icestream.core.errors import DefinitionError
 from icestream.sql.expressions.compile import Predicate
 
+#: lifetime classes of the segments with rows: as they arrived, and merged
+JOINED, MERGED = "joined", "merged"
 #: default number of partitions of a join
 PARTITIONS = 256
 #: maximum number of streams of a join; greater numbers mark other records of its log

@@ -92,15 +92,22 @@ class SpillRanking:
     strategy: str = LOCAL_OUTPUT
     #: fraction of the resident bytes that leaves at once
     amount: float = 0.3
-    #: results of the whole query, and bytes that later joins store, by partition
+    #: results of the whole query, and bytes that later joins store, by partition; without them, the
+    #: results of the join count
     results: Floats | None = None
     kept: Floats | None = None
     seed: int = 0
 
+    @property
+    def is_informed(self) -> bool:
+        """Return whether the strategy has the statistics by which it ranks."""
+        local = self.strategy in (BOTTOM_UP, LOCAL_OUTPUT, RANDOM, LARGEST)
+        return local or self.results is not None
+
     def leaving(self, sizes: Ints, outputs: Ints, needed: int) -> Ints:
         """Return partitions with at least `needed` bytes, given bytes and results of the join."""
         nothing = np.zeros(len(sizes))
-        results = nothing if self.results is None else self.results
+        results = outputs.astype(np.float64) if self.results is None else self.results
         statistics = PartitionStatistics(
             join=np.zeros(len(sizes), dtype=np.int64),
             partition=np.arange(len(sizes)),

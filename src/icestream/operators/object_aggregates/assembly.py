@@ -29,6 +29,7 @@ from icestream.operators.object_aggregates.states import States
 from icestream.operators.object_aggregates.tree import SliceRange, portions
 from icestream.operators.protocol import Shard
 from icestream.state.budget import Refused
+from icestream.state.identities import IdRange
 from icestream.state.validation import validated
 
 #: maximum number of slices that are read before they are combined
@@ -50,6 +51,8 @@ class Assembly:
         self._shard = shard
         self._states = states
         self._largest = largest
+        #: the ids of the shard, if slices have groups of others, too
+        self.keeps: IdRange | None = None
         #: maximum bytes of slices that are in memory together
         self.portion = portion
         #: the maximum number of ranges of id_high that one target was combined in
@@ -117,6 +120,8 @@ class Assembly:
                 rows = self._states.read(bytes(record.payload))
             if not piece.whole:
                 rows = self._states.inside(rows, piece.low, piece.high)
+            if self.keeps is not None:
+                rows = self._states.inside(rows, self.keeps.low, self.keeps.high)
             kept[record.marker] = rows
             size += rows.nbytes * uses[record.marker]
             if rows.num_rows and len(ends) < 2:

@@ -55,6 +55,7 @@ from icestream.operators.object_aggregates.tree import (
 )
 from icestream.operators.protocol import PastVersion, Shard, StateInputs
 from icestream.plan.windows.grid import Grid, WindowStep
+from icestream.state.identities import IdRange
 from icestream.state.snapshot_schedule import SnapshotSchedule
 from icestream.state.versions.commits import BASE
 
@@ -92,6 +93,8 @@ class ObjectOperator:
         self._portion = max(1, shard.account.budget.total // (2 * WORK))
         self._slice_bytes = min(SLICE_BYTES, self._portion)
         self._assembly = Assembly(shard, self._states, self._portion, self._largest_window)
+        if self._header.get("keeps") is not None:
+            self._assembly.keeps = IdRange(*self._header["keeps"])
         #: the maximum number of nodes that one window was composed of
         self._nodes = 0
 
@@ -319,12 +322,20 @@ class ObjectOperator:
         versions = logged = 0
         for past in history:
             snapshot = list(self._recorded(past, SNAPSHOT))
-            for slices in snapshot or self._recorded(past, INDEX):
+            for slices in _panes(snapshot) if past.parents else snapshot:
                 self._directory.append(slices)
+            for slices in () if snapshot else self._recorded(past, INDEX):
+                self._directory.append(slices)
+            self._keep(past.keeps)
             versions = 0 if snapshot else versions + 1
             logged = 0 if snapshot else logged + sum(info.bytes for _, info in past.segments)
             self._settle(past.watermark)
         self._schedule.resume(versions, logged)
+
+    def _keep(self, keeps: IdRange | None) -> None:
+        """Skip the groups of other shards in slices."""
+        self._header["keeps"] = None if keeps is None else [keeps.low, keeps.high]
+        self._assembly.keeps = keeps
 
     def _recorded(self, past: PastVersion, kind: int) -> Iterator[Slices]:
         """Yield the slices that a past version lists, level by level."""
@@ -350,3 +361,14 @@ class ObjectOperator:
             "slices": len(self._directory),
             "nodes": self._nodes,
         }
+
+
+def _panes(snapshots: Sequence[Slices]) -> Iterator[Slices]:
+    """Yield the slices of panes in the snapshots of parents, each once.
+
+    Nodes above them are combined again: not all parents have the same ones.
+    """
+    slices = np.concatenate(snapshots)
+    slices = slices[slices["level"] == 0]
+    _, first = np.unique(slices["marker"], return_index=True)
+    yield slices[first]

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -201,16 +201,27 @@ class SessionOperator:
         self._replaying = False
 
     def _load(self, past: PastVersion) -> bool:
-        for _, info in past.segments:
-            with closing(self._shard.reader(info)) as reader:
-                kinds = reader.directory["synopsis"]
-                if (kinds == POSITION).any():
-                    (marker,) = reader.directory["marker"][kinds == POSITION].tolist()
-                    self._position.update(json.loads(bytes(reader.read(marker).payload)))
-                    self._pages.fill(self._recorded(reader, OPEN_SESSIONS))
-                    self._schedule.resume(0, 0)
-                    return True
-        return False
+        """Load the snapshot of a version, if it has one, or those of several parents."""
+        with ExitStack() as stack:
+            snapshots = []
+            for _, info in past.segments:
+                reader = stack.enter_context(closing(self._shard.reader(info)))
+                markers = reader.directory["marker"][reader.directory["synopsis"] == POSITION]
+                if len(markers):
+                    (marker,) = markers.tolist()
+                    position = json.loads(bytes(reader.read(marker).payload))
+                    for name, value in position.items():
+                        self._position[name] = max(value, self._position[name])
+                    snapshots.append(reader)
+            if not snapshots:
+                return False
+            found = (each for reader in snapshots for each in self._recorded(reader, OPEN_SESSIONS))
+            keeps = past.keeps
+            if keeps is not None:
+                found = (each.where(keeps.holds(each.id_high)) for each in found)
+            self._pages.fill(each for each in found if len(each))
+        self._schedule.resume(0, 0)
+        return True
 
     def _replay(self, past: PastVersion) -> None:
         for _, info in past.segments:

@@ -62,6 +62,10 @@ class Bounds:
         """Return whether there is nothing to choose."""
         return self.least == self.most
 
+    def within(self, shards: int) -> Bounds:
+        """Return the bounds while there are so many shards."""
+        return Bounds(min(self.least, shards), min(self.most, shards))
+
     def nearest(self, tasks: int) -> int:
         """Return the number of tasks within the bounds that is closest to the given one."""
         return max(self.least, min(tasks, self.most))

@@ -45,6 +45,9 @@ from icestream.plan.nodes.spilling import Spilling
 from icestream.plan.windows.grid import Cumulative, Windows
 from icestream.plan.windows.session import Session
 
+#: names the identities of groups inside groups in a description
+INNER = "inner identities"
+
 
 @dataclass(frozen=True)
 class Edge:
@@ -107,6 +110,9 @@ class Dataflow:
     forgets_past: bool = False
     #: windows that all events go into; none if some have lifetimes
     windows: tuple[Windows | Cumulative | Session, ...] = ()
+    #: whether identities of groups inside groups begin with bits of the outer ones; not in
+    #: checkpoints of earlier releases
+    inner_ids: bool = True
 
     @property
     def batch_schema(self) -> pa.Schema:
@@ -137,7 +143,8 @@ class Dataflow:
         spilling = self.spilling
         traced = (1, 1.0) if spilling is None else (spilling.partitions, spilling.sample)
         return tuple(
-            ComponentSpec(steps, rows, *traced, self.forgets_past) for steps in self.components
+            ComponentSpec(steps, rows, *traced, self.forgets_past, self.inner_ids)
+            for steps in self.components
         )
 
     @cached_property
@@ -184,11 +191,29 @@ class Dataflow:
             return max(before, *(MINUS_INFINITY if each is None else each for each in seen))
         return watermark_of(self.sources, before, seen)
 
+    @property
+    def fixed_shards(self) -> str:
+        """Return why the number of shards of a checkpoint cannot change; nothing if it can."""
+        if self.inner_ids or not self._nests:
+            return ""
+        return "an earlier release began it, with groups inside groups that have other identities"
+
+    @property
+    def _nests(self) -> bool:
+        return any(spec.begins for spec in self.specs)
+
+    def as_stored(self, stored: Mapping[str, Any]) -> Dataflow:
+        """Return the dataflow with the key groups and identities that a checkpoint has."""
+        groups = stored.get("key groups", self.key_groups)
+        return replace(self, key_groups=groups, inner_ids=INNER in stored)
+
     def describe(self) -> dict[str, Any]:
         """Return the dataflow as JSON, for the checkpoint and for people."""
         spilling = {} if self.spilling is None else {"spilling": self.spilling.describe()}
+        inner = {INNER: "begin with the outer ones"} if self.inner_ids and self._nests else {}
         return {
             **spilling,
+            **inner,
             "sources": [
                 {"name": s.name, "slack": format_interval(s.slack), "nulls": s.nulls}
                 for s in self.sources

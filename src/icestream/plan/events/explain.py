@@ -35,7 +35,10 @@ def explained_dataflow(plan: Dataflow, progress: Mapping[str, Any] | None = None
         lines += [f"{place:>16}  {described(step)}" for place, step in enumerate(steps)]
         join = plan.specs[number].join
         if join is not None:
-            lines.append(f"{'because':>16}  {_why_flat(join, streams.get(join.number))}")
+            known = _sizes(streams.get(join.number, ()))
+            lines.append(f"{'because':>16}  {_why_flat(join, ())}")
+            if known and join.ports > 2:
+                lines.append(f"{'measured':>16}  {_why_flat(join, known)}")
         for grouping, synopses in enumerate(plan.specs[number].groupings):
             if synopses:
                 names = ", ".join(each.name for each in synopses)
@@ -45,16 +48,20 @@ def explained_dataflow(plan: Dataflow, progress: Mapping[str, Any] | None = None
     return "\n".join(lines)
 
 
-def _why_flat(join: MultiJoinSpec, streams: Sequence[Mapping[str, int]] | None) -> str:
-    """Return why the streams of a join meet at once, with the state of this and other plans."""
-    if streams is None or not all(each["rows"] for each in streams):
-        why = join_plans(assumed(join.inputs)).why
-        sizes = f"assumed for {ASSUMED_ROWS:,} rows and {ASSUMED_KEYS:,} keys of each stream"
-    else:
-        found = [(each["rows"], each["keys"]) for each in streams]
-        why = join_plans(measured(join.inputs, found)).why
-        shown = ", ".join(f"{rows:,} rows of {keys:,} keys" for rows, keys in found)
-        sizes = f"measured for what is in memory: {shown}"
+def _sizes(streams: Sequence[Mapping[str, int]]) -> list[tuple[int, int]]:
+    """Return the rows and keys of the streams of a join, if all have some."""
+    found = [(each["rows"], each["keys"]) for each in streams]
+    return found if all(rows for rows, _ in found) else []
+
+
+def _why_flat(join: MultiJoinSpec, known: Sequence[tuple[int, int]]) -> str:
+    """Return why the streams of a join meet at once, or would now, with the state of both plans."""
+    if known:
+        why = join_plans(measured(join.inputs, known)).why
+        shown = ", ".join(f"{rows:,} rows of {keys:,} keys" for rows, keys in known)
+        return f"{why}, for what is in memory: {shown}"
+    why = join_plans(assumed(join.inputs)).why
+    sizes = f"assumed for {ASSUMED_ROWS:,} rows and {ASSUMED_KEYS:,} keys of each stream"
     return why if join.ports == 2 else f"{why}, {sizes}"
 
 

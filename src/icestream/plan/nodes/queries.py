@@ -15,7 +15,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -28,7 +28,7 @@ from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.object_aggregates.functions import result_type
 
 #: default number of key groups of a checkpoint
-KEY_GROUPS = 256
+KEY_GROUPS = 4096
 
 #: names of the first columns of every batch
 TIME = "time"
@@ -86,6 +86,15 @@ class Computation(Protocol):
     @property
     def key_groups(self) -> int:
         """Return the number of key groups."""
+        ...
+
+    @property
+    def fixed_shards(self) -> str:
+        """Return why the number of shards of a checkpoint cannot change; nothing if it can."""
+        ...
+
+    def as_stored(self, stored: Mapping[str, Any]) -> Computation:
+        """Return the plan with what its description in a checkpoint fixes: the key groups."""
         ...
 
     @property
@@ -246,6 +255,15 @@ class Plan:
     def watermark(self, before: Micros, seen: tuple[Micros | None, ...]) -> Micros:
         """Return the watermark once the sources have reached `seen`; it never goes back."""
         return watermark_of(self.sources, before, seen)
+
+    @property
+    def fixed_shards(self) -> str:
+        """Return nothing: the number of shards can change."""
+        return ""
+
+    def as_stored(self, stored: Mapping[str, Any]) -> Plan:
+        """Return the plan with the key groups that a checkpoint has."""
+        return replace(self, key_groups=stored.get("key groups", self.key_groups))
 
     def describe(self) -> dict[str, Any]:
         """Return the plan as JSON, for the checkpoint and for people.

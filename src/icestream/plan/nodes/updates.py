@@ -13,7 +13,8 @@ Invariants:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -32,7 +33,7 @@ from icestream.plan.nodes.queries import KEY_GROUPS, SOURCE, TIME, Source
 #: when only the newest update of a key is processed: always, or under load
 ALWAYS = "always"
 LOAD = "load"
-SCHEDULES = ("index", "linecutting", "inplace", "fifo")
+SCHEDULES = ("inplace", "fifo", "linecutting")
 
 
 @dataclass(frozen=True)
@@ -41,9 +42,7 @@ class Latest:
 
     #: key columns; none if every event updates the previous one
     keys: tuple[str, ...]
-    schedule: str = "index"
-    #: column with the weight of a key's staleness
-    importance: str | None = None
+    schedule: str = "inplace"
     #: microseconds without an update after which a key is forgotten
     forget: Micros | None = None
     #: `always` only the newest update; `load` all events while the load allows it
@@ -149,6 +148,15 @@ class Updates:
     def watermark(self, before: Micros, seen: tuple[Micros | None, ...]) -> Micros:
         """Return the watermark, which never moves."""
         return before
+
+    @property
+    def fixed_shards(self) -> str:
+        """Return why the number of shards of a checkpoint cannot change; nothing if it can."""
+        return ""
+
+    def as_stored(self, stored: Mapping[str, Any]) -> Updates:
+        """Return the plan with the key groups that a checkpoint has."""
+        return replace(self, key_groups=stored.get("key groups", self.key_groups))
 
     def describe(self) -> dict[str, Any]:
         """Return the plan as JSON, for the checkpoint and for people."""

@@ -221,19 +221,26 @@ class Query:
         self._query.stop()
         self._ended.wait()
 
-    def rescale(self, parallelism: int, most: int | None = None) -> None:
+    def rescale(
+        self, parallelism: int, most: int | None = None, *, shards: int | None = None
+    ) -> None:
         """Set the number of tasks that run the query's shards, from the next batch on.
 
         With two numbers, the load of each batch decides how many tasks run between them.
-        All state stays where it is: shards change tasks, and their arenas are used in place or, on
-        another machine's disk, rebuilt from the log. There cannot be more tasks than shards, whose
-        number `writeStream.shards(...)` fixes for a checkpoint.
+        State stays where it is: shards change tasks, and their arenas are used in place or, on
+        another machine's disk, rebuilt from the log.
+
+        If there are fewer shards than tasks, or `shards` is another number than there are, shards
+        are split or merged: the next batch ends with snapshots of all of them, and the one after it
+        goes on with the new ones, which read the segments of the old. There can be as many shards
+        as key groups (4,096), if the memory is enough for them. The checkpoint keeps their number.
 
         Examples:
             >>> query.rescale(1)
             >>> query.rescale(1, 2)
+            >>> query.rescale(2, shards=4)
         """
-        self._driver.rescale(parallelism if most is None else (parallelism, most))
+        self._driver.rescale(parallelism if most is None else (parallelism, most), shards)
 
     def fuse(self, together: Together) -> None:
         """Run some operators of a job in one task from the next batch on, all others separately.

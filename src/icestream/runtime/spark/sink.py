@@ -36,7 +36,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from icestream.core.clock import SystemClock
 from icestream.core.errors import DefinitionError
+from icestream.core.times import Micros
 from icestream.runtime.driver import Delivery
 from icestream.runtime.local import read_rows
 from icestream.runtime.spark.parquet_sink import ParquetTable
@@ -155,7 +157,8 @@ def current_frame(
         manifest = table.manifest()
         readers = []
         if manifest is not None:
-            readers = [partial(_rows_in, table, manifest, *r) for r in table.ranges(manifest)]
+            now = SystemClock().now()
+            readers = [partial(_rows_in, table, manifest, now, *r) for r in table.ranges(manifest)]
         try:
             return shape(_frame(spark, readers, schema)).localCheckpoint()
         except PySparkException:
@@ -164,8 +167,10 @@ def current_frame(
     raise AssertionError
 
 
-def _rows_in(table: CurrentTable, manifest: Manifest, first: int, end: int) -> Iterator[pa.Table]:
-    yield table.rows(manifest, first, end)
+def _rows_in(
+    table: CurrentTable, manifest: Manifest, now: Micros, first: int, end: int
+) -> Iterator[pa.Table]:
+    yield table.rows(manifest, now, first, end)
 
 
 def table_of(sink: Sink, shape: Callable[[DataFrame], DataFrame]) -> AppendTable | None:

@@ -9,6 +9,9 @@ version, from any process.
     now/0/manifest-0000000000007  {"version": 7, "runs": [...], "parts": [[first, file], ...]}
     now/0/part-...parquet         _high, _low: the key; _version; change; the columns of the rows
 
+The table of an update stream has a column with the time of the update that a row answers; whoever
+reads it also gets the age of each row.
+
 Invariants:
 1. The table is what applying all changes by key gives, whatever was merged
    (`test_oracle_a_table_is_its_changes_by_key`).
@@ -39,9 +42,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from icestream.core.errors import StorageError
+from icestream.core.times import Micros
 from icestream.operators.dataflow.results import CHANGE
 from icestream.state.files import Files
 from icestream.state.keys import KeyCodec
@@ -55,6 +60,8 @@ PART_BYTES = 32 << 20
 _ROWS_AT_ONCE = 16_384
 _HIGH, _LOW, _VERSION = "_high", "_low", "_version"
 _END = 1 << 64
+#: column with the seconds since the update that a row answers
+AGE = "age"
 _HEAD = (
     pa.field(_HIGH, pa.uint64(), nullable=False),
     pa.field(_LOW, pa.uint64(), nullable=False),
@@ -82,6 +89,8 @@ class Manifest:
     runs: tuple[str, ...] = ()
     #: first key of a range and the name of its file, ascending
     parts: tuple[tuple[int, str], ...] = ()
+    #: column with the time of the update that a row answers; None if rows have no age
+    updated: str | None = None
 
     @property
     def name(self) -> str:
@@ -104,7 +113,14 @@ class Manifest:
         found: dict[str, Any] = json.loads(data)
         schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(found["schema"])))
         parts = tuple((first, name) for first, name in found["parts"])
-        return cls(found["version"], schema, tuple(found["key"]), tuple(found["runs"]), parts)
+        return cls(
+            found["version"],
+            schema,
+            tuple(found["key"]),
+            tuple(found["runs"]),
+            parts,
+            found.get("updated"),
+        )
 
 
 @dataclass(frozen=True)
@@ -154,18 +170,24 @@ class CurrentTable:
         self.files.unlink(*(f"{self.folder}/{name}" for name in gone))
 
     def apply(
-        self, version: int, rows: Iterable[pa.Table], schema: pa.Schema, key: Sequence[str]
+        self,
+        version: int,
+        rows: Iterable[pa.Table],
+        schema: pa.Schema,
+        key: Sequence[str],
+        updated: str | None = None,
     ) -> None:
         """Replace the rows of all keys that a version changed, unless it was applied before.
 
         `schema` are the columns of the rows, with or without the change. Without it, a version may
-        have several rows of a key, of which the last counts.
+        have several rows of a key, of which the last counts. `updated` is the column with the time
+        of the update that a row answers, if there is one.
         """
         last = self.manifest()
         if last is not None and version <= last.version:
             return
         payload = pa.schema([each for each in schema if each.name != CHANGE])
-        before = last or Manifest(-1, payload, tuple(key))
+        before = last or Manifest(-1, payload, tuple(key), updated=updated)
         written = [self._write(run) for run in self._sorted_runs(version, rows, before)]
         if not written and last is not None:
             return
@@ -189,16 +211,20 @@ class CurrentTable:
             found += list(pairwise(cuts))
         return found
 
-    def rows(self, manifest: Manifest, first: int = 0, end: int = _END) -> pa.Table:
-        """Return the rows of a range of keys."""
-        return self._live(manifest, first, end).select(manifest.schema.names)
+    def rows(self, manifest: Manifest, now: Micros, first: int = 0, end: int = _END) -> pa.Table:
+        """Return the rows of a range of keys, with their age `now` if they have one."""
+        rows = self._live(manifest, first, end).select(manifest.schema.names)
+        if manifest.updated is None:
+            return rows
+        updated = rows.column(manifest.updated).cast(pa.timestamp("us")).cast(pa.int64())
+        return rows.append_column(AGE, pc.divide(pc.subtract(now, updated), 1e6))
 
-    def read(self) -> Iterator[pa.Table]:
+    def read(self, now: Micros) -> Iterator[pa.Table]:
         """Yield all rows of the last version, a range of keys at a time."""
         manifest = self.manifest()
         if manifest is not None:
             for first, end in self.ranges(manifest):
-                yield self.rows(manifest, first, end)
+                yield self.rows(manifest, now, first, end)
 
     # -- writing ---------------------------------------------------------------------------
 

@@ -18,8 +18,8 @@ Invariants:
 
 Cost: a list with one number per shard in every commit.
 
-Limits: there cannot be more tasks than shards. Their number is fixed when the checkpoint is
-created, by the user or by `spare_shards`.
+Limits: there cannot be more tasks than shards. Their number is set when the checkpoint is created,
+by the user or by `spare_shards`, and changes with `rescale` (`runtime/version/resharding`).
 
 References: key groups and their rebalancing (Shah et al., Flux, 2003; Madsen et al., 2016).
 """
@@ -70,8 +70,8 @@ def task_bounds(parallelism: int | tuple[int, int], shards: int) -> Bounds:
     least, most = (parallelism, parallelism) if isinstance(parallelism, int) else parallelism
     if not 1 <= least <= most <= shards:
         msg = (
-            f"a query with {shards} shards runs in 1 to {shards} tasks; got {parallelism}. For "
-            f"more, start a new checkpoint with .shards({max(least, most, 1)})"
+            f"a query with {shards} shards runs in 1 to {shards} tasks; got {parallelism}. Set "
+            "fewer tasks, or more shards with .shards(...) or query.rescale(..., shards=...)"
         )
         raise DefinitionError(msg)
     return Bounds(least, most)
@@ -126,8 +126,12 @@ def placement_report(
     placement: Sequence[int],
     sizing: Sizing,
     reports: Sequence[ShardReport],
+    asked: int | None = None,
 ) -> dict[str, Any]:
-    """Return the tasks of a version and the loads of its shards, to scale the next."""
+    """Return the tasks of a version and the loads of its shards, to scale the next.
+
+    `asked` is the number of shards that the program sets.
+    """
     shards = len(placement)
     took = [0.0] * shards
     for report in reports:
@@ -144,12 +148,14 @@ def placement_report(
         "tasks": list(placement),
         "loads": [round(load, 4) for load in loads],
         "moved": moved,
+        "asked": shards if asked is None else asked,
     }
 
 
 def placement_facts(decided: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of the progress report about scaling tasks."""
     return {
+        "shardsOfComponent": len(decided["tasks"]),
         "parallelism": decided["parallelism"],
         "parallelismBecause": decided["why"],
         "taskOfShard": decided["tasks"],

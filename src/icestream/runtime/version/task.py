@@ -31,7 +31,8 @@ from icestream.core.errors import BudgetError
 from icestream.core.times import Micros
 from icestream.operators.bad_rows import BadRows
 from icestream.operators.dataflow.component import Fusible
-from icestream.operators.protocol import Emitted, Operator, PastVersion, Shard
+from icestream.operators.lineage import ShardLineage
+from icestream.operators.protocol import Emitted, Operator, Shard
 from icestream.runtime.exchange.change_sender import ChangeSender, ChangeTargets
 from icestream.runtime.exchange.parcels import ParcelReader
 from icestream.runtime.exchange.refused_rows import Quarantine
@@ -47,10 +48,17 @@ from icestream.state.log.ipc import write_table
 from icestream.state.log.reader import Log, SegmentReader
 from icestream.state.log.segments import SegmentTable, segment_name
 from icestream.state.log.writer import SegmentWriter
+from icestream.state.snapshot_schedule import demand_all
 from icestream.state.stores.bucket import REQUESTS
 from icestream.state.validation import validated
 from icestream.state.versions.attempts import new_attempt
-from icestream.state.versions.commits import RESULTS, SEGMENTS, Commit, VersionStore, is_base
+from icestream.state.versions.commits import (
+    RESULTS,
+    SEGMENTS,
+    LiveSegment,
+    VersionStore,
+    is_base,
+)
 from icestream.state.versions.table_files import LATE_VIEW, TableFile
 
 
@@ -146,6 +154,10 @@ class ShardTask:
     tables: tuple[TableLayout, ...] = ()
     #: columns of stored rows that steps refuse; None if these end the query
     refused: pa.Schema | None = None
+    #: its key groups, if other shards had them in the previous version
+    lineage: ShardLineage | None = None
+    #: whether the version must end with a snapshot, because other shards go on from it
+    snapshot: bool = False
     #: where changes for other components go; None if there are none
     sends: ChangeTargets | None = None
     #: fused shards of other components, each after those that send to it, which run in this one
@@ -207,14 +219,15 @@ class ShardTask:
 
     def restore(self, operator: Operator, space: ShardSpace, past: VersionStore) -> None:
         """Restore the state of the previous version into an empty arena."""
-        space.learn(past.live(self.version - 1), self.shard)
-        with validated(past.path(self.version - 1)):
-            operator.restore(self._history(past))
-
-    def _history(self, past: VersionStore) -> list[PastVersion]:
-        """Return the versions since the snapshot that this shard is rebuilt from."""
-        first = max(1, past.load(self.version - 1).bases[self.shard])
-        return [_past(past.load(v), self.shard) for v in range(first, self.version)]
+        last = past.load(self.version - 1)
+        lineage = self.lineage or ShardLineage.of(last.routes, self.shard)
+        live = lineage.segments(past.live(last.version), last.routes)
+        space.learn(live)
+        with validated(past.path(last.version)):
+            # parents have snapshots of the same version
+            first = max(1, last.bases[lineage.shards(last.routes)[0]])
+            commits = map(past.load, range(first, self.version))
+            operator.restore(lineage.history(commits, live))
 
 
 def run_all(tasks: Sequence[ShardTask]) -> list[ShardReport]:
@@ -277,6 +290,8 @@ class OpenShard:
             self._operator = task.work.operator(self._space)
             if self._rebuilt:
                 task.restore(self._operator, self._space, past)
+            if task.snapshot:
+                demand_all(self._arena.header)
             self._operator.on_batch(task.work.inputs(reader, task.shard))
         except Refused as refused:
             self.discard()
@@ -426,12 +441,12 @@ class ShardSpace:
         """Open a segment."""
         return SegmentReader(self._task.files, self._path(info.name), info=info)
 
-    def learn(self, live: Iterable[Any], shard: int) -> None:
-        """Fill the segment table of an empty arena with the segments of a shard."""
-        mine = [s.info for s in live if s.shard == shard and not is_base(s.lifetime)]
-        for info in sorted(mine, key=lambda each: each.ordinal):
-            self.table.add(info)
-            self.log.add(info)
+    def learn(self, live: Iterable[LiveSegment]) -> None:
+        """Fill the segment table of an empty arena with segments in the order of ordinals."""
+        for segment in live:
+            if not is_base(segment.lifetime):
+                self.table.add(segment.info)
+                self.log.add(segment.info)
 
     def close(self) -> None:
         """Close all open readers."""
@@ -440,8 +455,3 @@ class ShardSpace:
 
     def _path(self, name: str) -> str:
         return f"{self._task.root}/{SEGMENTS}/{name}"
-
-
-def _past(commit: Commit, shard: int) -> PastVersion:
-    segments = [(s.lifetime, s.info) for s in commit.added if s.shard == shard]
-    return PastVersion(commit.version, commit.watermark_of(shard), segments, commit.flushed)

@@ -20,14 +20,15 @@ from sqlglot import exp
 
 from icestream.api import functions as aggregate_functions
 from icestream.api.events import Events
+from icestream.core.times import Micros
 from icestream.operators.lifetimes.column_lifetimes import ColumnLifetimes
 from icestream.operators.object_aggregates.user_aggregates import UserAggregate
 from icestream.plan.events.features import ORDER_FUNCTIONS, UP_TO_ROW, UP_TO_TIME, FeatureCall
 from icestream.plan.windows.frame import Frame
+from icestream.sql.lowering.grid import aggregate_of
 from icestream.sql.lowering.staged import INSTANT, Staged
 from icestream.sql.relations.tree import OverCall, SortKey
 from icestream.sql.statements.aggregates import AggregateCall
-from icestream.sql.statements.build import aggregate_of
 from icestream.sql.statements.dialect import written
 
 _TEMPORARY = count(1)
@@ -56,15 +57,15 @@ def flowing(rows: Staged) -> Flowing:
     events = rows.stream.events()
     if not rows.has_instant:
         return Flowing(events.select(*rows.columns), points=True)
-    moved = at_columns(events.select(*rows.columns, INSTANT), INSTANT, INSTANT)
+    moved = at_columns(events.select(*rows.columns, INSTANT), INSTANT, INSTANT, rows.ahead)
     return Flowing(moved.select(*rows.columns), points=True)
 
 
-def at_columns(events: Events, start: str | None, end: str | None) -> Events:
-    """Let events live from the time in one column to that in another."""
+def at_columns(events: Events, start: str | None, end: str | None, longer: Micros = 0) -> Events:
+    """Let events live from the time in one column to that in another, at most `longer` later."""
     text, delay = f"lifetime from {start or 'its time'} to {end or 'the end'}", events._node.delay
     text += f", delayed by {delay}" if delay else ""
-    return events._mapped(ColumnLifetimes(start, end, delay), events._node.payload, text)
+    return events._mapped(ColumnLifetimes(start, end, delay), events._node.payload, text, longer)
 
 
 def filtered(rows: Flowing, condition: exp.Expr) -> Flowing:

@@ -1,8 +1,9 @@
-"""Windows on a grid and sessions over one stream: the fast form of statements that aggregate them.
+"""Windows of one stream: the fast form of statements that only aggregate them.
 
-Idea: such a statement is a projection, perhaps a condition, and aggregates of a window of staged
-rows. It makes the calls of the fluent API that one would write by hand, so it has panes, plans and
-checkpoints of windows.
+Idea: nothing is decided here. The plan of a statement is the plan of the calls that one would write
+by hand (`test_oracle_a_statement_is_the_query_written_by_hand`), so a query may be rewritten from
+one form to the other and keep its checkpoint. Errors of Spark or of the fluent API are reported at
+their place in the text.
 
 Invariants:
 1. Answers equal those of the same statement over lifetimes (`test_oracle_both_forms_of_windows`).
@@ -10,95 +11,123 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 
+from pyspark.sql import Column
 from pyspark.sql import functions as sf
 from sqlglot import exp
 
 from icestream.api import functions as aggregate_functions
+from icestream.api.functions import AggregateExpression
 from icestream.api.result import Result, Windowed
 from icestream.api.stream import Stream
+from icestream.core.errors import DefinitionError
+from icestream.core.units import format_interval
 from icestream.operators.object_aggregates.user_aggregates import UserAggregate
-from icestream.sql.lowering.staged import Staged, located, quoted
-from icestream.sql.relations.read import NamedRelation
-from icestream.sql.relations.tree import (
-    Conditions,
-    Filter,
-    Grouped,
-    Project,
-    Relation,
-    TimeWindow,
-    WindowTable,
-    substituted,
-)
-from icestream.sql.statements.build import aggregate_of
+from icestream.plan.windows.frame import Frame, RowsSlide
+from icestream.sql.lowering.staged import located, quoted
+from icestream.sql.relations.tree import TimeWindow
+from icestream.sql.relations.window_query import WindowQuery
+from icestream.sql.statements.aggregates import AggregateCall
 from icestream.sql.statements.dialect import written
 from icestream.sql.statements.tokens import Text
 
 
-def on_a_grid(
-    relation: Relation,
-    query: NamedRelation,
-    text: Text,
-    own: Mapping[str, UserAggregate],
-    staged: Callable[[WindowTable], Staged | None],
-) -> Result | None:
-    """Return the result of a statement over windows of one stream; None for any other."""
-    if not isinstance(relation, Project):
-        return None
-    inner = relation.input
-    having: Conditions = ()
-    if isinstance(inner, Filter):
-        having, inner = inner.conditions, inner.input
-    if not isinstance(inner, Grouped) or not isinstance(inner.input, WindowTable):
-        return None
-    table = inner.input
-    edges = {name: each for name, each in inner.keys.items() if _edge(each, table) is not None}
-    if not edges:
-        return None
-    rows = staged(table)
-    if rows is None:
-        return None
-    with located(text, table.place):
-        windowed = windows_of(rows.stream, table.window)
-    keys = {name: each for name, each in inner.keys.items() if name not in edges}
-    place = next((call.place for call in inner.calls.values()), text.place)
-    with located(text, place):
-        aggregates = [
-            aggregate_of(call, own, [sf.expr(each) for each in call.arguments]).alias(name)
-            for name, call in inner.calls.items()
-        ] or [aggregate_functions.count().alias("count")]
-        result = windowed.groupBy(
-            *(sf.expr(written(each)).alias(name) for name, each in keys.items())
-        ).agg(*aggregates)
-    heading = "session_window" if table.window.kind == "session" else "window"
-    columns = {
-        name: exp.Dot(this=exp.column(heading), expression=exp.to_identifier(_edge(each, table)))
-        for name, each in edges.items()
-    }
-    for each in having:
+def built(
+    query: WindowQuery, stream: Stream, text: Text, own: Mapping[str, UserAggregate]
+) -> Result:
+    """Make the calls of the fluent API for a statement."""
+    for each in query.where:
         with located(text, text.place_of(each)):
-            result = result.where(written(substituted(each, columns)))
-    names = {column: name for name, column in query.names}
-    chosen = [
-        f"{written(substituted(each, columns))} AS {quoted(names[column])}"
-        for column, each in relation.items.items()
-    ]
-    return result.select(*(sf.expr(each) for each in chosen))
+            stream = stream.where(written(each))
+    with located(text, query.table.place):
+        windowed = windowed_stream(stream, query.table.window, query.partition)
+    aggregates = {}
+    for name, call in query.aggregates.items():
+        with located(text, call.place):
+            columns = [sf.expr(each) for each in call.arguments]
+            aggregates[name] = aggregate_of(call, own, columns).alias(name)
+    result = _aggregated(query, windowed, aggregates, text)
+    for each in query.having:
+        with located(text, text.place_of(each)):
+            result = result.where(written(each))
+    return _selected(query, result, text)
 
 
-def windows_of(stream: Stream, window: TimeWindow) -> Windowed:
+def windowed_stream(
+    stream: Stream, window: TimeWindow | Frame, partition: Sequence[str] = ()
+) -> Windowed:
     """Apply a window to a stream."""
-    match window.kind:
-        case "cumulate":
-            return stream.cumulative(window.size, window.step)
-        case "session":
-            return stream.session(window.size)
-    return stream.window(window.size, window.step)
+    if isinstance(window, TimeWindow):
+        match window.kind:
+            case "cumulate":
+                return stream.cumulative(window.size, window.step)
+            case "session":
+                return stream.session(window.size)
+        return stream.window(window.size, window.step)
+    if window.range is not None:
+        event = window.slide if isinstance(window.slide, RowsSlide) else "event"
+        return stream.window(window.range, slide=event)
+    assert window.rows is not None
+    slide = window.slide
+    step = slide.rows if isinstance(slide, RowsSlide) else slide and format_interval(slide)
+    by = [sf.col(quoted(name)) for name in partition] or None
+    return stream.rows(window.rows, step, partitionBy=by)
 
 
-def _edge(node: exp.Expr, table: WindowTable) -> str | None:
-    """Return `start` or `end` if a key is that column of the window."""
-    if isinstance(node, exp.Column):
-        return {table.start: "start", table.end: "end"}.get(node.name)
-    return None
+def aggregate_of(
+    call: AggregateCall, own: Mapping[str, UserAggregate], columns: Sequence[Column | str]
+) -> AggregateExpression:
+    """Return the aggregate of the fluent API that a call denotes, over some columns."""
+    if call.is_users:
+        return aggregate_functions.user(own[call.function], *columns)
+    made: AggregateExpression = getattr(aggregate_functions, call.function)(
+        *columns, *call.parameters
+    )
+    return made
+
+
+def _aggregated(
+    query: WindowQuery,
+    windowed: Windowed,
+    aggregates: Mapping[str, AggregateExpression],
+    text: Text,
+) -> Result:
+    """Group and aggregate; if that fails, find the part that caused it."""
+    keys = {name: _column(name, each, text) for name, each in query.keys.items()}
+    columns = list(keys.values())
+    if query.sets is None:
+        grouped = windowed.groupBy(*columns)
+    else:
+        sets = [[columns[place] for place in each] for each in query.sets]
+        grouped = windowed.groupingSets(sets, *columns)
+    try:
+        return grouped.agg(*aggregates.values())
+    except DefinitionError as error:
+        for name, column in keys.items():
+            with located(text, text.place_of(query.keys[name])):
+                windowed.groupBy(column).count()
+        for name, aggregate in aggregates.items():
+            with located(text, query.aggregates[name].place):
+                windowed.agg(aggregate)
+        raise text.error(text.place, str(error)) from None
+
+
+def _selected(query: WindowQuery, result: Result, text: Text) -> Result:
+    """Select the columns; if that fails, find the one that caused it."""
+    as_they_are = [(written(each).strip("`"), name) for name, each in query.columns.items()]
+    if as_they_are == [(name, name) for name in result.columns]:
+        return result
+    columns = {name: _column(name, each, text) for name, each in query.columns.items()}
+    try:
+        return result.select(*columns.values())
+    except DefinitionError as error:
+        for name, column in columns.items():
+            with located(text, text.place_of(query.columns[name])):
+                result.select(column)
+        raise text.error(text.place, str(error)) from None
+
+
+def _column(name: str, node: exp.Expr, text: Text) -> Column:
+    with located(text, text.place_of(node)):
+        return sf.expr(written(node)).alias(name)

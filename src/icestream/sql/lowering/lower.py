@@ -30,14 +30,16 @@ from icestream.core.errors import DefinitionError
 from icestream.core.text_errors import TextSpan
 from icestream.operators.object_aggregates.user_aggregates import UserAggregate
 from icestream.plan.events.features import with_features
+from icestream.plan.nodes.events import FromSource, Mapped, Node, United
 from icestream.sql.lowering import flowing, staged
 from icestream.sql.lowering.flowing import Flowing, temporary
-from icestream.sql.lowering.grid import on_a_grid
+from icestream.sql.lowering.grid import built
 from icestream.sql.lowering.staged import Staged, Static, located
+from icestream.sql.relations.changing_frames import needs_later_rows, over_changing
 from icestream.sql.relations.conditions import all_of, join_conditions
+from icestream.sql.relations.definitions import NamedRelation
 from icestream.sql.relations.names import reference
-from icestream.sql.relations.read import NamedRelation
-from icestream.sql.relations.rules import simplified
+from icestream.sql.relations.rules import sets_expanded, simplified
 from icestream.sql.relations.times import (
     TimeBounds,
     origin,
@@ -46,19 +48,24 @@ from icestream.sql.relations.times import (
     unexpressed,
 )
 from icestream.sql.relations.tree import (
+    ALL_ROWS,
     Filter,
     Grouped,
     Join,
+    Lasting,
     Over,
     OverCall,
     Project,
     Relation,
     Scan,
+    Streamed,
+    TimeWindow,
     Top,
     UnionAll,
     WindowTable,
     bare,
 )
+from icestream.sql.relations.window_query import WindowQuery, window_query
 from icestream.sql.statements.aggregates import AggregateCall
 from icestream.sql.statements.dialect import Cql, written
 from icestream.sql.statements.tokens import Text
@@ -76,9 +83,11 @@ def lowered(
     """Return the query that computes a statement: windows, events, or a frame of Spark."""
     relation = simplified(query.relation)
     lowering = Lowering(text, sources, own)
-    result = on_a_grid(relation, query, text, own, lowering.windowed_rows)
-    if result is not None:
-        return result
+    windows = window_query(relation, query)
+    if windows is not None:
+        stream = lowering.stream_of(windows)
+        if stream is not None:
+            return built(windows, stream, text, own)
     rows = lowering.rows(relation)
     names = {column: name for name, column in query.names}
     if isinstance(rows, Static):
@@ -87,7 +96,23 @@ def lowered(
         columns = [f"{column} AS {staged.quoted(name)}" for column, name in names.items()]
         return rows.frame.selectExpr(*columns)
     texts = [f"{column} AS {staged.quoted(name)}" for column, name in names.items()]
-    return rows.events.select(*texts)
+    events = rows.events.select(*texts)
+    # what comes straight from a source takes the way of the rows beside it
+    return events.groupApply(events.columns, _itself) if _is_straight(events._node) else events
+
+
+def _itself(group: Events) -> Events:
+    return group
+
+
+def _is_straight(node: Node) -> bool:
+    """Return whether some events come from a source without a step that has state."""
+    match node:
+        case Mapped():
+            return _is_straight(node.before)
+        case United():
+            return any(_is_straight(each) for each in node.parts)
+    return isinstance(node, FromSource)
 
 
 class Lowering:
@@ -122,10 +147,14 @@ class Lowering:
         }
         return self._projected(rows, items)
 
-    def windowed_rows(self, table: WindowTable) -> Staged | None:
-        """Return the rows that a window is about, if they stay in Spark."""
+    def stream_of(self, query: WindowQuery) -> Stream | None:
+        """Return the stream that windows are about, if its rows stay in Spark."""
+        table = query.table
+        if query.stream is not None and table.time == time_of(table.input):
+            source = self._sources[query.stream]
+            return source if isinstance(source, Stream) else None
         rows = self.rows(table.input)
-        return timed(table, rows, self._text) if isinstance(rows, Staged) else None
+        return timed(table, rows, self._text).stream if isinstance(rows, Staged) else None
 
     def _lowered(self, relation: Relation) -> Rows:  # noqa: PLR0911 - one for each kind
         match relation:
@@ -150,6 +179,10 @@ class Lowering:
                 return self._union(relation)
             case Over():
                 return self._over(relation)
+            case Lasting():
+                return self._lasting(relation)
+            case Streamed():
+                return self._streamed(relation)
         msg = f"unknown relation {type(relation).__name__}"
         raise AssertionError(msg)
 
@@ -181,10 +214,11 @@ class Lowering:
 
     def _windowed(self, table: WindowTable) -> Rows:
         rows = self.rows(table.input)
-        if table.window.kind == "session":
+        if not table.on_a_grid:
+            kind = "sessions" if isinstance(table.window, TimeWindow) else "windows that move"
             raise self._text.error(
                 table.place,
-                "sessions are supported in statements over one stream that only aggregate them: "
+                f"{kind} are supported in statements over one stream that only aggregate them: "
                 "write the rows of this query to a table and read it as a stream",
             )
         if not isinstance(rows, Staged):
@@ -266,6 +300,8 @@ class Lowering:
     # -- groups ----------------------------------------------------------------------------
 
     def _grouped(self, grouped: Grouped) -> Rows:
+        if grouped.sets is not None:
+            grouped = sets_expanded(grouped)
         rows = self._streaming(self.rows(grouped.input))
         items = dict(grouped.keys)
         calls: dict[str, AggregateCall] = {}
@@ -343,6 +379,10 @@ class Lowering:
     def _over(self, over: Over) -> Rows:
         rows, time = self._streaming(self.rows(over.input)), time_of(over.input)
         flow = self._flowing(rows)
+        if not flow.points or needs_later_rows(over):
+            # the rule for such frames could not be applied
+            with located(self._text, next(iter(over.calls.values())).call.place):
+                over_changing(over)
         added: dict[str, exp.Expr] = {}
         made = []
         for name, each in over.calls.items():
@@ -367,6 +407,24 @@ class Lowering:
             node = with_features(events._node, made)
         chosen = replace(events, _node=node).select(*over.columns)
         return Flowing(chosen, points=True)
+
+    def _lasting(self, lasting: Lasting) -> Rows:
+        flow = self._flowing(self.rows(lasting.input))
+        length = lasting.length
+        events = flow.events.alterLifetime(length) if length else flow.events.point()
+        return Flowing(events, points=False)
+
+    def _streamed(self, streamed: Streamed) -> Rows:
+        flow = self._flowing(self.rows(streamed.input))
+        columns, place = list(streamed.columns), flowing.temporary("place")
+        # rows that are equal are told apart by their places
+        now = flow.forever.events.groupApply(
+            columns, lambda group: group.top(ALL_ROWS, by=columns[0], rank=place)
+        )
+        before = now.shift(1)
+        one, other = (now, before) if streamed.kind == "inserted" else (before, now)
+        changed = one.groupApply([*columns, place], Events.difference, other)
+        return Flowing(changed.select(*streamed.columns), points=True)
 
     def _union(self, union: UnionAll) -> Rows:
         parts = []

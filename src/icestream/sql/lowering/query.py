@@ -1,8 +1,7 @@
 """`ice.sql`: statements become queries.
 
-Idea: a statement whose stream has a window in brackets is CQL, read by `statements` and built by
-calls of the fluent API. Any other statement becomes a tree of relations (`relations`), which rules
-simplify and `lowering` turns into a query. Views and WITH are names for queries.
+Idea: a statement becomes a tree of relations (`relations`), which rules simplify and `lowering`
+turns into a query. Views and WITH are names for queries.
 """
 
 from __future__ import annotations
@@ -12,33 +11,24 @@ from contextlib import redirect_stdout
 from dataclasses import replace
 from functools import cache
 from io import StringIO
-from itertools import pairwise
 from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
-from sqlglot import TokenType, exp
+from sqlglot import exp
 
 from icestream.api.events import Events
 from icestream.api.result import Result
 from icestream.api.stream import Stream
 from icestream.core.errors import DefinitionError
-from icestream.core.text_errors import TextSpan
 from icestream.operators.object_aggregates.user_aggregates import UserAggregate
 from icestream.sql.lowering.lower import lowered
-from icestream.sql.relations.read import (
-    Functions,
-    NamedRelation,
-    SourceTable,
-    ViewText,
-    read_query,
-)
+from icestream.sql.relations.brackets import parse_statement
+from icestream.sql.relations.definitions import Functions, NamedRelation, SourceTable, ViewText
+from icestream.sql.relations.read import read_query
 from icestream.sql.relations.rules import simplified
 from icestream.sql.relations.show import shown
-from icestream.sql.statements.build import build
-from icestream.sql.statements.names import NameScope
-from icestream.sql.statements.shape import window_brackets
-from icestream.sql.statements.statement import described
+from icestream.sql.statements.aggregates import called
 from icestream.sql.statements.tokens import Text, statements
 
 
@@ -104,28 +94,18 @@ class _Statements:
         """Return what a statement computes; None for a view, a text for EXPLAIN."""
         if text.tokens[0].text.upper() == "EXPLAIN":
             return self._explained(replace(text, tokens=text.tokens[1:]))
-        if window_brackets(text):
-            return self._cql(text)
-        tree = text.parse(_table_words(text))
+        tree = parse_statement(text)
         if isinstance(tree, exp.Create):
             self._create(tree, text)
             return None
         return lowered(self._read(tree, text), text, self._tables, self._own)
 
     def _read(self, tree: exp.Expr, text: Text) -> NamedRelation:
-        if not isinstance(tree, exp.Query):
+        if not isinstance(tree, exp.Query) and called(tree) not in ("istream", "dstream"):
             raise text.error(
                 text.tokens[0], "a statement must be a SELECT, CREATE VIEW or EXPLAIN SELECT"
             )
         return read_query(tree, text, self._names, self._functions)
-
-    def _cql(self, text: Text) -> Result:
-        streams = {name: t for name, t in self._tables.items() if isinstance(t, Stream)}
-        columns = {name: t._parts[0].frame.columns for name, t in streams.items()}
-        functions = self._functions
-        scope = NameScope(columns, self._own, functions.known, functions.exists)
-        statement = described(text, scope)
-        return build(statement, streams[statement.stream], self._own)
 
     def _create(self, tree: exp.Create, text: Text) -> None:
         if (tree.kind or "").upper() != "VIEW" or not isinstance(tree.expression, exp.Query):
@@ -144,26 +124,14 @@ class _Statements:
         made = self.run(text)
         if made is None or isinstance(made, str):
             raise text.error(text.tokens[0], "EXPLAIN is followed by a SELECT")
-        tree = ""
-        if not window_brackets(text):
-            query = self._read(text.parse(_table_words(text)), text)
-            tree = shown(simplified(query.relation)) + "\n\n"
+        query = self._read(parse_statement(text), text)
+        tree = shown(simplified(query.relation)) + "\n\n"
         if isinstance(made, DataFrame):
             return f"{tree}Spark runs this statement alone.\n"
         printed = StringIO()
         with redirect_stdout(printed):
             made.explain()
         return tree + printed.getvalue()
-
-
-def _table_words(text: Text) -> list[TextSpan]:
-    """Return the places of TABLE before a name, as in TUMBLE(TABLE t, ...)."""
-    tokens = text.tokens
-    return [
-        text.place_of(token)
-        for token, after in pairwise(tokens)
-        if token.token_type is TokenType.TABLE and after.token_type is not TokenType.L_PAREN
-    ]
 
 
 def _source(name: str, table: Stream | DataFrame) -> SourceTable:

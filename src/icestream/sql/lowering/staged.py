@@ -20,8 +20,9 @@ from sqlglot import exp
 from icestream.api.stream import Stream
 from icestream.core.errors import DefinitionError
 from icestream.core.text_errors import TextSpan
+from icestream.core.times import Micros
 from icestream.sql.relations.conditions import all_of
-from icestream.sql.relations.tree import Join, Scan, WindowTable, bare
+from icestream.sql.relations.tree import Join, Scan, TimeWindow, WindowTable, bare
 from icestream.sql.statements.dialect import written
 from icestream.sql.statements.tokens import Text
 
@@ -56,6 +57,8 @@ class Staged:
     columns: tuple[str, ...]
     #: whether rows have an instant other than the event time
     has_instant: bool = False
+    #: how much later than the event time it may be
+    ahead: Micros = 0
 
     @property
     def hidden(self) -> tuple[str, ...]:
@@ -129,6 +132,7 @@ def joined(join: Join, rows: Staged, table: Static) -> Staged:
 def with_copies(table: WindowTable, rows: Staged) -> Staged:
     """Return each row once for each of its windows; its instant is the window's end."""
     window = table.window
+    assert isinstance(window, TimeWindow)
     time = quoted(table.time)
     if window.kind == "cumulate":
         start = f"unix_micros({time}) - pmod(unix_micros({time}), {window.size})"
@@ -150,7 +154,7 @@ def with_copies(table: WindowTable, rows: Staged) -> Staged:
         return frame.select(*others, ends.alias(_EDGES)).select(*others, *columns)
 
     made = rows.changed(copied)
-    return replace(made, columns=table.columns, has_instant=True)
+    return replace(made, columns=table.columns, has_instant=True, ahead=window.size)
 
 
 def by_processing_time(rows: Staged, time: str) -> Staged:

@@ -36,20 +36,14 @@ def read_over(
     partition = tuple(read(each) for each in node.args.get("partition_by") or ())
     kind, before = _reach(node, text)
     function = called(node.this)
-    if function in ("lag", "rank"):
+    if function in ("lag", "lead", "rank"):
         call = _order_call(node, function, text, read)
     elif calls.is_aggregate(node.this):
         call = calls.read(read(node.this))
-    elif function == "lead":
-        raise text.error(
-            node,
-            "LEAD reads rows that are not known when a row is emitted: swap the roles, with LAG in "
-            "the later row",
-        )
     else:
         raise text.error(
-            node, f"{function} is not a function over frames: use an aggregate, LAG, RANK or "
-            "ROW_NUMBER",
+            node, f"{function} is not a function over frames: use an aggregate, LAG, LEAD, RANK "
+            "or ROW_NUMBER",
         )  # fmt: skip
     place = text.place_of(node)
     call = AggregateCall(call.function, call.arguments, call.parameters, call.is_users, place)
@@ -88,7 +82,7 @@ def _reach(node: exp.Window, text: Text) -> tuple[str, int | None]:
 def _order_call(
     node: exp.Window, function: str, text: Text, read: Callable[[exp.Expr], exp.Expr]
 ) -> AggregateCall:
-    """Read LAG(value, offset, default) and RANK()."""
+    """Read LAG(value, offset, default), LEAD and RANK()."""
     if function == "rank":
         return AggregateCall("rank", ())
     inner = node.this
@@ -98,7 +92,7 @@ def _order_call(
     offset = 1
     if parts[1] is not None:
         if not (isinstance(parts[1], exp.Literal) and str(parts[1].this).isdecimal()):
-            raise text.error(node, "the second argument of LAG is a number of rows")
+            raise text.error(node, f"the second argument of {function.upper()} is a number of rows")
         offset = int(str(parts[1].this))
     default = None if parts[2] is None else written(read(parts[2]))
-    return AggregateCall("lag", (written(read(parts[0])),), (offset, default))
+    return AggregateCall(function, (written(read(parts[0])),), (offset, default))

@@ -19,6 +19,7 @@ from sqlglot import exp
 
 from icestream.core.errors import DefinitionError
 from icestream.core.text_errors import guess
+from icestream.sql.relations.tree import WindowTable
 from icestream.sql.statements.tokens import Text
 
 
@@ -39,8 +40,8 @@ class ColumnScope:
     """The columns that a clause sees."""
 
     entries: tuple[ScopedColumn, ...]
-    #: start and end of the windows that rows belong to
-    windows: tuple[tuple[str, str], ...] = ()
+    #: the windows that rows belong to
+    windows: tuple[WindowTable, ...] = ()
 
     def and_(self, other: ColumnScope) -> ColumnScope:
         """Return the columns of both."""
@@ -68,7 +69,19 @@ class ColumnScope:
             }
             if found:
                 return found, 2
-        return {each.column for each in self.entries if each.name.lower() == lowered[0]}, 1
+        named = [each for each in self.entries if each.name.lower() == lowered[0]]
+        exact = {each.column for each in named if each.name == parts[0]}
+        return exact or {each.column for each in named}, 1
+
+    def own_name(self, node: exp.Expr) -> str:
+        """Return the name of a column as its source spells it, or of a field; else nothing."""
+        if isinstance(node, exp.Dot):
+            return str(node.expression.name)
+        if not isinstance(node, exp.Column):
+            return ""
+        found, used = self.find([part.name for part in node.parts])
+        names = [each.name for each in self.entries if each.column in found | {node.name}]
+        return names[0] if names and used == len(node.parts) else str(node.parts[-1].name)
 
     def stars(self, relation: str | None) -> list[ScopedColumn]:
         """Return the columns of `*` or of `relation.*`."""
@@ -134,8 +147,10 @@ def _column(node: exp.Column, scopes: Sequence[ColumnScope], text: Text) -> exp.
     raise unknown_column(node, scopes[0], text)
 
 
-def unknown_column(node: exp.Column, scope: ColumnScope, text: Text) -> DefinitionError:
-    """Return the error for a name that no column has."""
+def unknown_column(
+    node: exp.Column, scope: ColumnScope, text: Text, heading: str | None = None
+) -> DefinitionError:
+    """Return the error for a name that no column has, nor the window, whose column may be named."""
     relations = {each.relation for each in scope.entries if each.relation}
     qualifier = node.parts[0].name.lower() if len(node.parts) > 1 else None
     if qualifier is not None and qualifier not in relations:
@@ -145,9 +160,10 @@ def unknown_column(node: exp.Column, scope: ColumnScope, text: Text) -> Definiti
             f"there is no table {node.parts[0].name!r} here{hint} FROM has {sorted(relations)}",
         )
     known = _names(each for each in scope.entries if qualifier in (None, each.relation))
+    known += [heading] if heading else []
     hint = guess(node.parts[-1].name, known) or "."
     return text.error(
-        node, f"there is no column {node.parts[-1].name!r}{hint} The columns are {known}"
+        node.parts[-1], f"there is no column {node.parts[-1].name!r}{hint} The columns are {known}"
     )
 
 

@@ -4,8 +4,8 @@ Idea: `conditions_pushed` moves every condition to the lowest relation that has 
 conditions over both sides of an inner join become the join's, and a condition on the rank of rows
 becomes the count of a top. `projections_merged` removes projections under aggregates and
 projections. `columns_pruned` removes columns that nothing reads, so that joins store no more than
-they need. `tables_joined_first` moves joins with static tables to the stream they belong to, where
-Spark can do them.
+they need. `changing_frames_grouped` makes groups of frames. `tables_joined_first` moves joins with
+static tables to the stream they belong to, where Spark can do them.
 
 Invariants:
 1. Conditions move only to where they mean the same
@@ -20,18 +20,22 @@ from dataclasses import replace
 
 from sqlglot import exp
 
+from icestream.core.errors import DefinitionError
+from icestream.sql.relations.changing_frames import needs_later_rows, over_changing
 from icestream.sql.relations.conditions import join_conditions, split
 from icestream.sql.relations.names import reference
+from icestream.sql.relations.times import is_changing, time_of
 from icestream.sql.relations.tree import (
     Conditions,
     Filter,
     Grouped,
     Join,
+    Lasting,
     Over,
     Project,
     Relation,
     Scan,
-    SortKey,
+    Streamed,
     Top,
     UnionAll,
     WindowTable,
@@ -44,7 +48,7 @@ from icestream.sql.relations.tree import (
 
 def simplified(relation: Relation) -> Relation:
     """Apply all rules."""
-    relation = conditions_pushed(relation)
+    relation = changing_frames_grouped(conditions_pushed(relation))
     relation = tables_joined_first(relation)
     relation = projections_merged(relation)
     return columns_pruned(relation, frozenset(relation.columns))
@@ -66,20 +70,20 @@ def conditions_pushed(  # noqa: PLR0911 - one for each kind of relation
         case Join():
             return _pushed_into_join(relation, conditions)
         case Grouped():
-            below, above = split(conditions, relation.keys)
+            below, above = _split_at_groups(relation, conditions)
             below = tuple(substituted(each, relation.keys) for each in below)
-            if not relation.keys:
-                below, above = (), conditions
             return _filtered(
                 replace(relation, input=conditions_pushed(relation.input, below)), above
             )
         case WindowTable():
             below, above = split(conditions, relation.input.columns)
-            if relation.window.kind == "session":
+            if not relation.on_a_grid:
                 below, above = (), conditions
             return _filtered(
                 replace(relation, input=conditions_pushed(relation.input, below)), above
             )
+        case Lasting() | Streamed():
+            return replace(relation, input=conditions_pushed(relation.input, conditions))
         case Top():
             return _pushed_into_top(relation, conditions)
         case Over():
@@ -106,6 +110,18 @@ def conditions_pushed(  # noqa: PLR0911 - one for each kind of relation
 
 def _filtered(relation: Relation, conditions: Conditions) -> Relation:
     return Filter(relation, conditions) if conditions else relation
+
+
+def _split_at_groups(grouped: Grouped, conditions: Conditions) -> tuple[Conditions, Conditions]:
+    """Return the conditions that can be applied to the rows of groups, and the others."""
+    table = grouped.input
+    if not grouped.keys or grouped.sets is not None:
+        return (), conditions
+    if not isinstance(table, WindowTable):
+        return split(conditions, grouped.keys)
+    edges = {table.start, table.end}
+    keys = [name for name, each in grouped.keys.items() if not columns_in(each) & edges]
+    return split(conditions, keys if table.on_a_grid else ())
 
 
 def _pushed_into_join(join: Join, conditions: Conditions) -> Relation:
@@ -164,6 +180,20 @@ def rank_limit(condition: exp.Expr, rank: str) -> int | None:
     return count - 1 if kind is exp.LT else None
 
 
+# -- frames of rows that change ------------------------------------------------------------
+
+
+def changing_frames_grouped(relation: Relation) -> Relation:
+    """Turn functions over frames of rows that may change into groups, where that is possible."""
+    relation = with_inputs(relation, [changing_frames_grouped(each) for each in relation.inputs])
+    if isinstance(relation, Over) and (is_changing(relation.input) or needs_later_rows(relation)):
+        try:
+            return over_changing(relation)
+        except DefinitionError:
+            return relation
+    return relation
+
+
 # -- joins with static tables --------------------------------------------------------------
 
 
@@ -178,7 +208,16 @@ def tables_joined_first(relation: Relation) -> Relation:
     if not (isinstance(relation, Join) and is_static(relation.right)):
         return relation
     inner = relation.left
-    if relation.kind not in ("inner", "left") or not isinstance(inner, Join):
+    if relation.kind not in ("inner", "left"):
+        return relation
+    if isinstance(inner, Filter):
+        return replace(inner, input=tables_joined_first(replace(relation, left=inner.input)))
+    if isinstance(inner, Project):
+        on = tuple(substituted(each, inner.items) for each in relation.on)
+        below = replace(relation, left=inner.input, on=on)
+        items = {**inner.items, **{name: reference(name) for name in relation.right.columns}}
+        return Project(tables_joined_first(below), items)
+    if not isinstance(inner, Join):
         return relation
     needed = columns_in(*relation.on) - set(relation.right.columns)
     if inner.kind in ("inner", "left", "semi", "anti") and needed <= set(inner.left.columns):
@@ -199,7 +238,10 @@ def with_inputs(relation: Relation, inputs: Sequence[Relation]) -> Relation:
             return replace(relation, left=inputs[0], right=inputs[1])
         case UnionAll():
             return replace(relation, parts=tuple(inputs))
-        case Filter() | Project() | Grouped() | WindowTable() | Top() | Over():
+        case (
+            Filter() | Project() | Grouped() | WindowTable() | Top() | Over() | Lasting()
+            | Streamed()
+        ):  # fmt: skip
             return replace(relation, input=inputs[0])
     msg = f"unknown relation {type(relation).__name__}"
     raise AssertionError(msg)
@@ -220,7 +262,7 @@ def projections_merged(relation: Relation) -> Relation:
             calls = {
                 name: substituted_call(each, inner.items) for name, each in relation.calls.items()
             }
-            return Grouped(inner.input, keys, calls)
+            return replace(relation, input=inner.input, keys=keys, calls=calls)
     return relation
 
 
@@ -249,9 +291,19 @@ def columns_pruned(  # noqa: PLR0911 - one for each kind of relation
         case Grouped():
             calls = {name: each for name, each in relation.calls.items() if name in needed}
             below = columns_in(*relation.keys.values(), *calls.values())
-            return Grouped(columns_pruned(relation.input, below), relation.keys, calls)
+            grouping = relation.grouping if relation.sets or relation.grouping in needed else None
+            inner = columns_pruned(relation.input, below)
+            return replace(relation, input=inner, calls=calls, grouping=grouping)
         case WindowTable():
-            below = (needed | {relation.time}) & set(relation.input.columns)
+            below = needed | {relation.time, *relation.partition}
+            below &= set(relation.input.columns)
+            return replace(relation, input=columns_pruned(relation.input, below))
+        case Lasting():
+            below = needed | ({time} if (time := time_of(relation.input)) else set())
+            return replace(relation, input=columns_pruned(relation.input, below))
+        case Streamed():
+            # which rows enter and leave depends on all columns
+            below = frozenset(relation.columns)
             return replace(relation, input=columns_pruned(relation.input, below))
         case Top():
             rank = relation.rank if relation.rank in needed else None
@@ -274,14 +326,24 @@ def columns_pruned(  # noqa: PLR0911 - one for each kind of relation
     raise AssertionError(msg)
 
 
-__all__ = [
-    "SortKey",
-    "columns_pruned",
-    "conditions_pushed",
-    "is_static",
-    "projections_merged",
-    "rank_limit",
-    "simplified",
-    "tables_joined_first",
-    "with_inputs",
-]
+# -- grouping sets -------------------------------------------------------------------------
+
+
+def sets_expanded(grouped: Grouped) -> Grouped:
+    """Return one grouping of rows that are there once for each set, without the other keys."""
+    read = sorted(columns_in(*grouped.calls.values()))
+    parts = []
+    for chosen in grouped.sets or ():
+        items: dict[str, exp.Expr] = {}
+        number = 0
+        for name, key in grouped.keys.items():
+            number = 2 * number + (name not in chosen)
+            missing = exp.Case(ifs=[exp.If(this=exp.false(), true=key.copy())])
+            items[name] = key if name in chosen else missing
+        items |= {name: reference(name) for name in read}
+        if grouped.grouping is not None:
+            items[grouped.grouping] = exp.cast(exp.Literal.number(number), "BIGINT")
+        parts.append(Project(grouped.input, items))
+    union = UnionAll(tuple(parts), parts[0].columns)
+    names = [*grouped.keys, *([grouped.grouping] if grouped.grouping else [])]
+    return Grouped(union, {name: reference(name) for name in names}, grouped.calls)

@@ -11,27 +11,36 @@ from collections.abc import Iterator
 
 from sqlglot import exp
 
+from icestream.core.times import Micros
 from icestream.core.units import format_interval
+from icestream.plan.windows.frame import Frame, RowsSlide
 from icestream.sql.relations.rules import is_static
 from icestream.sql.relations.times import time_bounds, time_of
 from icestream.sql.relations.tree import (
+    ALL_ROWS,
     Conditions,
     Filter,
     Grouped,
     Join,
+    Lasting,
     Over,
     OverCall,
     Project,
     Relation,
     Scan,
+    Streamed,
+    TimeWindow,
     Top,
     UnionAll,
     WindowTable,
     bare,
+    walk,
 )
-from icestream.sql.statements.aggregates import AggregateCall
+from icestream.sql.relations.window_query import call_text
 from icestream.sql.statements.dialect import written
 
+#: unions of more parts are shown by their first one
+_SHOWN = 4
 UNBOUNDED = "nothing bounds it"
 
 
@@ -55,8 +64,11 @@ def _lines(relation: Relation, depth: int) -> Iterator[str]:
     state = state_of(relation)
     suffix = f"   [{state}]" if state else ""
     yield f"{'  ' * depth}{_title(relation)}{suffix}"
-    for each in relation.inputs:
+    alike = relation.inputs if len(relation.inputs) > _SHOWN else ()
+    for each in relation.inputs[: 1 if alike else None]:
         yield from _lines(each, depth + 1)
+    if alike:
+        yield f"{'  ' * (depth + 1)}... and {len(alike) - 1} more"
 
 
 def _title(relation: Relation) -> str:
@@ -68,16 +80,21 @@ def _title(relation: Relation) -> str:
             words = f"filter {_joined(relation.conditions)}"
         case Project():
             words = f"select {', '.join(_named(*item) for item in relation.items.items())}"
-        case WindowTable(window=window):
-            words = f"window {window.kind} {format_interval(window.size)}"
-            if window.step != window.size:
-                words += f" every {format_interval(window.step)}"
-            words += f" of {bare(relation.time)}"
+        case WindowTable():
+            words = f"window {_window(relation.window)} of {bare(relation.time)}"
+        case Lasting():
+            length = f"for {format_interval(relation.length)}" if relation.length else "at once"
+            words = f"rows that are there {length}"
+        case Streamed():
+            words = f"rows that are {relation.kind}"
         case Join():
             words = f"{relation.kind} join on {_joined(relation.on) or 'nothing'}"
         case Grouped():
             keys = ", ".join(bare(written(each)) for each in relation.keys.values())
-            calls = ", ".join(_call(each) for each in relation.calls.values())
+            if relation.sets is not None:
+                sets = ("(" + ", ".join(map(bare, each)) + ")" for each in relation.sets)
+                keys += f" in sets {', '.join(sets)}"
+            calls = ", ".join(call_text(each) for each in relation.calls.values())
             words = f"group by {keys or 'nothing'}: {calls or 'the groups'}"
         case Top():
             order = ", ".join(
@@ -85,13 +102,26 @@ def _title(relation: Relation) -> str:
                 for each in relation.order
             )
             keys = ", ".join(bare(written(each)) for each in relation.partition)
-            words = f"top {relation.count} by {order}" + (f" for each {keys}" if keys else "")
+            many = "number rows" if relation.count == ALL_ROWS else f"top {relation.count}"
+            words = f"{many} by {order}" + (f" for each {keys}" if keys else "")
         case Over():
             shown = [_frame(each) for each in relation.calls.values()]
             words = f"over frames: {'; '.join(shown)}"
         case _:
             words = "union all"
     return words
+
+
+def _window(window: TimeWindow | Frame) -> str:
+    if isinstance(window, TimeWindow):
+        words = f"{window.kind} {format_interval(window.size)}"
+        step: Micros | RowsSlide | None = window.step if window.step != window.size else None
+    else:
+        rows = f"{window.rows} rows" if window.range is None else format_interval(window.range)
+        words, step = f"of the last {rows}", window.slide or RowsSlide(1)
+    if isinstance(step, RowsSlide):
+        return f"{words} at every {f'{step.rows} rows' if step.rows > 1 else 'row'}"
+    return words if step is None else f"{words} every {format_interval(step)}"
 
 
 def _named(column: str, node: exp.Expr) -> str:
@@ -105,13 +135,19 @@ def state_of(relation: Relation) -> str:  # noqa: PLR0911 - one for each kind of
         case Scan() | UnionAll() | Filter() | Project():
             return ""
         case WindowTable():
-            return "in Spark" if relation.window.kind != "session" else ""
+            return "in Spark" if relation.on_a_grid else ""
+        case Lasting():
+            return ""
+        case Streamed():
+            return "state: rows of the instant before"
         case Join() if is_staged(relation):
             return "in Spark"
         case Join():
             return _state_of_join(relation)
+        case Grouped(input=WindowTable(window=Frame())):
+            return "state: the rows of the window"
         case Grouped() | Top():
-            if time_of(relation) is not None:
+            if time_of(relation) is not None or isinstance(relation.input, WindowTable):
                 return "state: windows that are open"
             rows = "a row for each group" if isinstance(relation, Grouped) else "all rows"
             return f"state: {rows}; {UNBOUNDED}"
@@ -133,11 +169,19 @@ def _frame(over: OverCall) -> str:
         reach = f"{over.before} rows"
     else:
         reach = format_interval(over.before)
-    return f"{_call(over.call)} by {keys or 'nothing'}, {reach} before"
+    return f"{call_text(over.call)} by {keys or 'nothing'}, {reach} before"
 
 
 def _state_of_join(join: Join) -> str:
     bounds = time_bounds(join)
+    if any(isinstance(each, Lasting) for side in join.inputs for each in walk(side)):
+        stay = [
+            word
+            for word, side in zip(("left", "right"), join.inputs, strict=True)
+            if not any(isinstance(each, Lasting) for each in walk(side))
+        ]
+        forever = f"; all rows of the {stay[0]} side; {UNBOUNDED}" if stay else ""
+        return f"state: rows while they are there{forever}"
     if bounds is None:
         return f"state: all rows of both sides; {UNBOUNDED}"
     side = "right" if bounds.point == 0 else "left"
@@ -149,10 +193,6 @@ def _state_of_join(join: Join) -> str:
     if bounds.high is not None:
         return f"state: rows of the {side} side until {bare(written(bounds.high))}"
     return f"state: all rows of the {side} side; {UNBOUNDED}"
-
-
-def _call(call: AggregateCall) -> str:
-    return f"{call.function}({', '.join(bare(each) for each in call.arguments) or '*'})"
 
 
 def _joined(conditions: Conditions) -> str:

@@ -27,16 +27,18 @@ from sqlglot import exp
 
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
-from icestream.sql.relations.conditions import join_conditions
 from icestream.sql.relations.tree import (
     Filter,
     Grouped,
     Join,
+    Lasting,
     Over,
     Project,
     Relation,
     Scan,
+    Streamed,
     Top,
+    UnionAll,
     WindowTable,
     reads_only,
 )
@@ -49,7 +51,7 @@ def time_of(relation: Relation) -> str | None:
         case Scan():
             return relation.time if relation.time in relation.columns else None
         case WindowTable():
-            return None if relation.window.kind == "session" else relation.end
+            return relation.end if relation.on_a_grid else None
         case Filter() | Over():
             return time_of(relation.input)
         case Project() | Grouped():
@@ -61,6 +63,10 @@ def time_of(relation: Relation) -> str | None:
             return inner if any(_is_column(each, inner) for each in relation.partition) else None
         case Join():
             return _time_of_join(relation)
+        case UnionAll():
+            times = [time_of(each) for each in relation.parts]
+            at = {part.columns.index(t) for part, t in zip(relation.parts, times, strict=True) if t}
+            return relation.names[at.pop()] if None not in times and len(at) == 1 else None
     return None
 
 
@@ -69,6 +75,20 @@ def _time_of_join(join: Join) -> str | None:
     if bounds is None:
         return None if _has_stream(join.right) else time_of(join.left)
     return None if join.kind == "full" else time_of(join.inputs[bounds.point])
+
+
+def is_changing(relation: Relation) -> bool:
+    """Return whether rows of a relation may be taken back, or come later than their time."""
+    match relation:
+        case Grouped() | Top():
+            return time_of(relation) is None
+        case Join() if time_bounds(relation) is None and _has_stream(relation.right):
+            return True
+        case Lasting():
+            return True
+        case Streamed():
+            return False
+    return any(is_changing(each) for each in relation.inputs)
 
 
 def origin(relation: Relation, column: str) -> exp.Expr | None:
@@ -220,6 +240,3 @@ def unexpressed(join: Join, bounds: TimeBounds | None) -> Join:
         return join
     rest = tuple(each for each in join.on if not any(each is other for other in bounds.expressed))
     return replace(join, on=rest)
-
-
-__all__ = ["TimeBounds", "join_conditions", "origin", "time_bounds", "time_of", "unexpressed"]

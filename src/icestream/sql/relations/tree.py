@@ -20,10 +20,14 @@ from sqlglot import exp
 
 from icestream.core.text_errors import TextSpan
 from icestream.core.times import Micros
+from icestream.plan.windows.frame import Frame
 from icestream.sql.statements.aggregates import AggregateCall
 from icestream.sql.statements.dialect import written
 
 _ID = re.compile(r"\bc\d+_\w*")
+
+#: a number of rows that no relation has
+ALL_ROWS = 2**40
 
 Conditions = tuple[exp.Expr, ...]
 
@@ -97,21 +101,68 @@ class TimeWindow:
     step: Micros
 
 
+#: the window of the rows of an instant
+NOW = Frame(range=0, peers=True)
+
+
 @dataclass(frozen=True)
 class WindowTable(Relation):
-    """Each row once for each window that contains it, with the window's start and end."""
+    """Each row once for each window that contains it, with the window's start and end.
+
+    A window that moves with rows has one instant, which is both.
+    """
 
     input: Relation
-    window: TimeWindow
+    window: TimeWindow | Frame
     time: str
     start: str
     end: str
     place: TextSpan = field(default=TextSpan(0, 1), compare=False, repr=False)
+    #: columns of [PARTITION BY ... ROWS n]
+    partition: tuple[str, ...] = ()
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Return the columns of the input, and start and end."""
-        return (*self.input.columns, self.start, self.end)
+        return (*self.input.columns, *dict.fromkeys((self.start, self.end)))
+
+    @property
+    def on_a_grid(self) -> bool:
+        """Return whether the windows of a row depend on its time alone."""
+        return isinstance(self.window, TimeWindow) and self.window.kind != "session"
+
+    @property
+    def heading(self) -> str:
+        """Return the name of the window's column: a struct of bounds, or the instant."""
+        if isinstance(self.window, Frame):
+            return "time"
+        return "session_window" if self.window.kind == "session" else "window"
+
+
+@dataclass(frozen=True)
+class Lasting(Relation):
+    """Rows that are there for a length of time: [RANGE 1 HOUR]; for an instant: [NOW]."""
+
+    input: Relation
+    length: Micros
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Return the columns of the input."""
+        return self.input.columns
+
+
+@dataclass(frozen=True)
+class Streamed(Relation):
+    """The rows that enter a relation (ISTREAM), or that leave it (DSTREAM), at that instant."""
+
+    input: Relation
+    kind: str
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Return the columns of the input."""
+        return self.input.columns
 
 
 @dataclass(frozen=True)
@@ -139,11 +190,16 @@ class Grouped(Relation):
     input: Relation
     keys: Mapping[str, exp.Expr]
     calls: Mapping[str, AggregateCall]
+    #: sets of keys to group by; None for one grouping by all of them
+    sets: tuple[tuple[str, ...], ...] | None = None
+    #: column for the set of a row: a bit for each key, set if it is left out
+    grouping: str | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Return keys and aggregates."""
-        return (*self.keys, *self.calls)
+        named = () if self.grouping is None else (self.grouping,)
+        return (*self.keys, *named, *self.calls)
 
 
 @dataclass(frozen=True)
@@ -247,6 +303,7 @@ def substituted(value: exp.Expr, by: Mapping[str, exp.Expr]) -> exp.Expr:
         if not isinstance(node, exp.Column) or node.name not in by:
             return node
         found = by[node.name].copy()
+        found.meta.update({each: node.meta[each] for each in ("start", "end") if each in node.meta})
         simple = isinstance(found, exp.Column | exp.Literal | exp.Anonymous)
         return found if simple else exp.paren(found)
 
@@ -257,7 +314,10 @@ def substituted_call(call: AggregateCall, by: Mapping[str, exp.Expr]) -> Aggrega
     """Return an aggregate with columns replaced by what they are made of."""
 
     def change(found: re.Match[str]) -> str:
-        return f"({written(by[found[0]])})" if found[0] in by else found[0]
+        node = by.get(found[0])
+        if node is None:
+            return found[0]
+        return written(node) if isinstance(node, exp.Column) else f"({written(node)})"
 
     return replace(call, arguments=tuple(_ID.sub(change, each) for each in call.arguments))
 

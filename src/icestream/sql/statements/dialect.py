@@ -4,6 +4,8 @@ Idea: sqlglot maps functions that it knows to its own concepts and writes those 
 loses the format of `to_char(x, '99.9')` and the occurrence of `instr(a, b, 1, 2)`. This dialect
 knows no function, so each call is written back as it was read, and only Spark interprets it.
 
+Expressions remember their place in the text, which names the columns of a result.
+
 Invariants:
 1. A call keeps its name and all its arguments (`test_functions_are_written_as_they_were_read`).
 """
@@ -13,11 +15,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from sqlglot import TokenType, exp
+from sqlglot import Token, TokenType, exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.parsers.spark import SparkParser
 
 SparkTokenizer = Spark.Tokenizer
+
+#: where an expression was read: from which character up to which
+PLACE = "place"
 
 #: looks like a call but has keywords between its arguments, as in CAST(x AS INT)
 _WITH_WORDS_INSIDE = (
@@ -37,6 +42,25 @@ class _Parser(SparkParser):
     FUNCTION_PARSERS: ClassVar[dict[str, Callable[..., Any]]] = {
         name: SparkParser.FUNCTION_PARSERS[name] for name in _WITH_WORDS_INSIDE
     }
+
+    def _parse_expression(self) -> exp.Expr | None:
+        first = self._curr
+        node = super()._parse_expression()
+        if node is not None:
+            node.meta[PLACE] = first.start, self._prev.end + 1
+        return node
+
+    def _parse_projections(self) -> tuple[list[exp.Expr], list[exp.Expr] | None]:
+        start = self._index
+        found = super()._parse_projections()
+        tokens = self._tokens[start : self._index]
+        before: Token | None = None
+        for each in tokens:
+            first = before is None or before.token_type is TokenType.COMMA
+            if each.token_type is TokenType.COMMA and (first or each is tokens[-1]):
+                self.raise_error("an expression is missing next to this comma", each)
+            before = each
+        return found
 
 
 class _Tokenizer(SparkTokenizer):

@@ -97,7 +97,7 @@ class Text:
         complaint = str(message.get("description") or "").split(" but got ")[0].rstrip(".")
         if not complaint or "<class" in complaint or "Unexpected token" in complaint:
             complaint = "something is missing or out of place"
-        return self.error(TextSpan(end - len(word), end), f"cannot read this: {complaint} here")
+        return self.error(TextSpan(end - len(word), end), f"cannot read this: {complaint}")
 
 
 def with_depth(tokens: Iterable[Token]) -> Iterable[tuple[Token, int]]:

@@ -18,7 +18,7 @@ Invariants:
 
 Cost: each cleaning writes the live rows of the groups with extents in the oldest segments, at most
 once for every byte that is written otherwise. Live bytes are counted again when memory and log have
-grown by an eighth, and with each snapshot: a pass over the directory, and up to `DRAWN` reads.
+grown by an eighth, and with each snapshot: a pass over the directory and a read of `DRAWN` chains.
 
 Limits: groups too large for the work buffers are not drawn, and taken to be live.
 
@@ -98,6 +98,8 @@ class Cleaner:
         self._expiry_at = expiry_at
         #: ordinal, bytes of this store and their latest expiry, oldest first
         self._segments = CountedTable(arena, f"{name}.segments", 3)
+        #: whether live bytes were counted in this version
+        self._counted = False
 
     @property
     def segments(self) -> Ints:
@@ -113,6 +115,7 @@ class Cleaner:
         for ordinal, (size, expiry) in sorted(self._log.traffic.segments.items()):
             self.note(ordinal, size, expiry)
         self._log.traffic.segments.clear()
+        self._counted = False
 
     def load(self, segments: Ints) -> None:
         """Take over the segments of a snapshot."""
@@ -136,7 +139,8 @@ class Cleaner:
         released = segments[over, 0].tolist()
         segments = segments[~over]
         self._segments.replace(segments)
-        self._count(store)
+        if not self._counted:
+            self._count(store)
         if self._held(store) > self._allowed:
             live, sums = self._facts[Fact.LIVE], np.cumsum(segments[:, 1])
             # what is left then is half as much again as what is live
@@ -146,7 +150,7 @@ class Cleaner:
                 _move_on(store, int(segments[count - 1, 0]))
                 released += segments[:count, 0].tolist()
                 self._segments.replace(segments[count:])
-                self._facts[Fact.COUNTED] = self._held(store)
+        self._facts[Fact.COUNTED] = self._held(store)
         return tuple(released)
 
     def _held(self, store: CleanableStore) -> int:
@@ -166,6 +170,7 @@ class Cleaner:
         for synopsis in range(store.directory.synopses):
             words += self._words(store, synopsis, entries, weight)
         self._facts[Fact.LIVE] = 8 * words
+        self._counted = True
         self._facts[Fact.COUNTED] = self._held(store)
 
     def _words(self, store: CleanableStore, synopsis: int, entries: Ints, weight: int) -> int:
@@ -177,32 +182,40 @@ class Cleaner:
         total = int(sizes.sum())
         if self._expiry_at[synopsis] < 0 or total == 0:
             return total + unlogged
-        living, sums = 0.0, np.cumsum(sizes)
-        for place in np.searchsorted(sums, (np.arange(DRAWN) + 0.5) * total / DRAWN).tolist():
-            if place < len(table):
-                columns = [k.ID_HIGH, k.ID_LOW, *(part(synopsis) + column for column in ENTRY)]
-                entry = table[place, columns]
-            else:
-                first = entry_width(synopsis)
-                entry = entries[place - len(table), [0, 1, *range(first, first + len(ENTRY))]]
-            living += self._living(synopsis, entry)
-        return int(total * living / DRAWN) + unlogged
-
-    def _living(self, synopsis: int, entry: Ints) -> float:
-        """Return which part of the rows behind an entry has not expired."""
-        root, cold, _, expiry, _ = entry[2:].tolist()
-        if not 0 < cold <= DRAWN_WORDS:
-            return 1.0
-        watermark = self._facts[Fact.WATERMARK]
-        chains = self._log.read_chains(
-            *identities(entry[None, :]), np.array([root]), np.array([expiry]), watermark
+        sums = np.cumsum(sizes)
+        drawn = np.searchsorted(sums, (np.arange(DRAWN) + 0.5) * total / DRAWN)
+        there, first = drawn[drawn < len(table)], entry_width(synopsis)
+        columns = [k.ID_HIGH, k.ID_LOW, *(part(synopsis) + column for column in ENTRY)]
+        elsewhere = entries[drawn[len(there) :] - len(table)]
+        read = np.concatenate(
+            [
+                table[there][:, columns],
+                elsewhere[:, [0, 1, *range(first, first + len(ENTRY))]],
+            ]
         )
-        words, none = np.empty(int(chains.sizes[0]), dtype=np.int64), np.zeros(1, dtype=np.int64)
-        chains.copy(words, none.copy())
-        bounds = np.array([0, len(words)])
-        counts = np.empty((3, 1), dtype=np.int64)
-        k.sift(words, bounds, none, self._expiry_at[synopsis], watermark, *counts)
-        return float(bounds[1] / cold)
+        return int(total * self._living(synopsis, read) / DRAWN) + unlogged
+
+    def _living(self, synopsis: int, entries: Ints) -> float:
+        """Return which part of the rows behind each entry has not expired, added up."""
+        cold = entries[:, 2 + ENTRY.index(k.COLD)]
+        readable = (cold > 0) & (cold <= DRAWN_WORDS)
+        living = float(np.count_nonzero(~readable))
+        entries, cold = entries[readable], cold[readable]
+        watermark = self._facts[Fact.WATERMARK]
+        for some in np.split(
+            np.arange(len(cold)), np.flatnonzero(np.diff(np.cumsum(cold) // DRAWN_WORDS)) + 1
+        ):
+            roots, expiries = (
+                entries[some, 2 + ENTRY.index(column)] for column in (k.ROOT, k.ROOT_EXPIRY)
+            )
+            chains = self._log.read_chains(*identities(entries[some]), roots, expiries, watermark)
+            bounds = np.append(0, np.cumsum(chains.sizes))
+            words, none = np.empty(bounds[-1], dtype=np.int64), np.zeros(len(some), dtype=np.int64)
+            chains.copy(words, bounds[:-1].copy())
+            counts = np.empty((3, len(some)), dtype=np.int64)
+            k.sift(words, bounds, none, self._expiry_at[synopsis], watermark, *counts)
+            living += float((np.diff(bounds) / cold[some]).sum())
+        return living
 
 
 def _sampled(store: CleanableStore) -> tuple[Ints, int]:

@@ -14,6 +14,7 @@ from typing import Literal, Protocol
 from icestream.core.errors import DefinitionError
 from icestream.state.arena import Arena
 from icestream.state.budget import Account
+from icestream.state.identities import IdRange
 from icestream.state.log.format import SegmentInfo
 from icestream.state.log.reader import Log, SegmentReader
 from icestream.state.log.writer import SegmentWriter
@@ -106,6 +107,11 @@ class Past(Protocol):
     @property
     def segments(self) -> Sequence[tuple[str, SegmentInfo]]:
         """Return the segments it wrote, with their lifetime classes."""
+        ...
+
+    @property
+    def keeps(self) -> IdRange | None:
+        """Return the ids that a shard has of those of its parents; None for all."""
         ...
 
 

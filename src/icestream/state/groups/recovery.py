@@ -18,7 +18,7 @@ Limits: a store that writes only evicted groups cannot be restored.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Any
@@ -34,7 +34,7 @@ from icestream.state.groups.directory import entry_width, part
 from icestream.state.groups.extents import extents_of
 from icestream.state.groups.facts import Fact
 from icestream.state.groups.options import ROWS, Past, StoreSpace, forever
-from icestream.state.identities import identities, in_order
+from icestream.state.identities import IdRange, identities, in_order
 from icestream.state.log.format import Record, SegmentInfo
 from icestream.state.log.reader import SegmentReader
 from icestream.state.versions.commits import BASE
@@ -114,35 +114,47 @@ class StoreRecovery:
             self.store.directory.table[every, part(synopsis) + k.FLAGS] &= ~k.REMINDED
 
     def _load(self, past: Past) -> bool:
-        """Load the snapshot of a version if it has one."""
+        """Load the snapshot of a version if it has one, or those of several parents."""
         with ExitStack() as stack:
+            snapshots = []
             for lifetime, info in past.segments:
                 if lifetime != BASE:
                     continue
                 reader = stack.enter_context(closing(self.space.reader(info)))
-                mine = reader.directory["operator"] == self.scope
-                kinds = reader.directory["synopsis"]
-                numbers = reader.directory["marker"][mine & (kinds == NUMBERS)]
-                if len(numbers):
-                    self._take(reader, int(numbers[-1]))
-                    return True
-        return False
+                if self._chosen(reader, NUMBERS).any():
+                    snapshots.append(reader)
+            if snapshots:
+                self._take(snapshots, past.keeps)
+        return bool(snapshots)
 
-    def _take(self, reader: SegmentReader, numbers: int) -> None:
+    def _take(self, snapshots: Sequence[SegmentReader], keeps: IdRange | None) -> None:
         store = self.store
-        sequence = np.frombuffer(reader.read(numbers).payload, dtype=np.int64)
-        store.facts[Fact.SEQUENCE] = int(sequence[0])
-        self.cleaner.load(np.concatenate([NO_SEGMENTS, *self._rows(reader, SEGMENTS, 3)]))
+        sequences = [rows for each in snapshots for rows in self._rows(each, NUMBERS, 1)]
+        store.facts[Fact.SEQUENCE] = int(max(rows[-1, 0] for rows in sequences))
         store.directory.clear()
         store.index.clear()
         width = entry_width(store.directory.synopses)
-        count = int(reader.directory["rows"][self._chosen(reader, ENTRIES)].sum())
+        count = sum(
+            int(each.directory["rows"][self._chosen(each, ENTRIES)].sum()) for each in snapshots
+        )
+        blocks = (rows for each in snapshots for rows in self._rows(each, ENTRIES, width))
+        kept = _Kept(keeps, blocks)
         if count > store.directory.most // 2:
-            store.index.fill(_in_order(self._rows(reader, ENTRIES, width)), count)
-            return
-        for entries in _in_order(self._rows(reader, ENTRIES, width)):
-            slots = store.directory.open(*identities(entries), store.facts[Fact.CHUNK])
-            store.directory.adopt(slots, entries)
+            store.index.fill(_in_order(kept), count)
+        else:
+            for entries in _in_order(kept):
+                slots = store.directory.open(*identities(entries), store.facts[Fact.CHUNK])
+                store.directory.adopt(slots, entries)
+        found = [rows for each in snapshots for rows in self._rows(each, SEGMENTS, 3)]
+        segments = np.concatenate([NO_SEGMENTS, *found])
+        segments = segments[np.argsort(segments[:, 0], kind="stable")]
+        if keeps is not None:
+            # parents may share segments; of their bytes this store has its groups' share
+            segments[:, 1] = (segments[:, 1] * kept.share).astype(np.int64)
+            first = np.flatnonzero(np.diff(segments[:, 0], prepend=-1))
+            sizes = np.add.reduceat(segments[:, 1], first) if len(first) else first
+            segments = np.column_stack((segments[first, 0], sizes, segments[first, 2]))
+        self.cleaner.load(segments)
 
     def _chosen(self, reader: SegmentReader, kind: int) -> Any:
         directory = reader.directory
@@ -218,7 +230,31 @@ class StoreRecovery:
         return self.store.locate(*identities(rows))
 
 
-def _in_order(blocks: Iterator[Ints]) -> Iterator[Ints]:
+class _Kept:
+    """The entries of a range, or of all groups, and which share of all these are."""
+
+    def __init__(self, keeps: IdRange | None, blocks: Iterator[Ints]) -> None:
+        self._keeps = keeps
+        self._blocks = blocks
+        self._all = self._mine = 0
+
+    def __iter__(self) -> Iterator[Ints]:
+        for entries in self._blocks:
+            mine = entries
+            if self._keeps is not None:
+                mine = entries[self._keeps.holds(identities(entries)[0])]
+            self._all += len(entries)
+            self._mine += len(mine)
+            if len(mine):
+                yield mine
+
+    @property
+    def share(self) -> float:
+        """Return the share of groups, once all were read."""
+        return self._mine / max(1, self._all)
+
+
+def _in_order(blocks: Iterable[Ints]) -> Iterator[Ints]:
     """Yield the entries of a snapshot; ValueError unless each group occurs once, in order."""
     last = np.empty((0, 2), dtype=np.int64)
     for entries in blocks:

@@ -128,6 +128,9 @@ class ColdIndex:
         merged meanwhile do not appear.
         """
         sources = [self._source(number, since) for number in range(self.runs)]
+        if news is not None and not sources:
+            yield news[~self._is_empty(news)]
+            return
         if news is not None:
             sources.append(SortedEntries(news.reshape(-1), self._entry))
         for entries in together(sources, self._entry, self._shape.entries_at_once):

@@ -2,7 +2,7 @@
 
 It works as a library of its own, without Spark:
 
-    queue = UpdateQueue(schema, schedule="index")
+    queue = UpdateQueue(schema, schedule="inplace")
     queue.enqueue(id_high, id_low, arrived, rows)
     served = queue.dequeue(100, now)
     queue.delivered(served.id_high, served.id_low, at=done)
@@ -11,7 +11,7 @@ It works as a library of its own, without Spark:
 - `arrays`: growing arrays on the heap, with the interface of those in an arena
 - `pages`: the pool of pages, on-demand paging, and the naive manager for comparison
 - `cells`: keys and the addresses of their values
-- `order`: the order of one reader: FIFO, IN-PLACE, LINECUTTING, INDEX
+- `order`: the order of one reader: FIFO, IN-PLACE, LINECUTTING
 - `staleness`: how old answers were, exactly
 - `eviction`, `cold_keys`, `cold_table`, `cold_values`: keys and values that do not fit into memory
 - `queue`: the update queue

@@ -9,7 +9,7 @@ Invariants:
    (`test_oracle_any_sequence_follows_the_schedule`, `test_forgotten_keys_are_new_keys`).
 2. A refused `enqueue` changes nothing (`test_bounded_a_refused_enqueue_changes_nothing`).
 
-Cost: 64 bytes of cell, 8 to 24 of index and 128 per reader for every key; values are on pages.
+Cost: 64 bytes of cell, 8 to 24 of index and 104 per reader for every key; values are on pages.
 
 Limits: 2**31 - 1 keys.
 """
@@ -283,10 +283,10 @@ class KeyCells:
         update_batches.drop_keys(self.kernel, np.unique(slots[slots >= 0]))
 
     def _make_room(self, keys: int) -> None:
-        """Grow the arrays by key, by half if that fits."""
+        """Grow the arrays by key, by an eighth if that fits."""
         if self._room >= keys:
             return
-        ahead = self._room + self._room // 2
+        ahead = self._room + self._room // 8
         try:
             self._grow(max(keys, ahead if self.most is None else min(ahead, self.most)))
         except Refused:

@@ -2,9 +2,8 @@
 
 Idea: an evicted key is a row: the words of its cell and of its row in every reader. Idle keys and
 *open* keys (they wait, or a result is being delivered) have a table each, so that the rows read in
-every version are together. For each reader, an index of turns orders the waiting keys: queue
-positions, or for INDEX the times from which serving a key gains; their values are in a file of
-words.
+every version are together. For each reader, an index of turns orders the waiting keys; their
+values are in a file of words.
 
 Invariants:
 1. Rows and values are those put last (`test_oracle_cold_keys_are_a_dictionary`).
@@ -30,10 +29,9 @@ from icestream.core.times import INFINITY, Micros
 from icestream.kernels.queue import queue as k
 from icestream.kernels.queue import update_batches
 from icestream.kernels.queue.order import (
-    DUE,
     FLYING,
-    LIST,
     READER_WORDS,
+    SINCE,
     STALENESS_WORDS,
     TURN,
     ReaderArrays,
@@ -255,16 +253,12 @@ class ColdKeys:
                 break
         return np.concatenate(found)
 
-    def _turn_word(self, reader: int) -> int:
-        """Return the word that orders waiting keys."""
-        is_index = self._orders[reader].schedule == "index"
-        return k.CELL_WORDS + reader * READER_WORDS + (DUE if is_index else TURN)
-
     def _add_turns(self, rows: Ints, reader: int) -> None:
-        mine = rows[rows[:, k.CELL_WORDS + reader * READER_WORDS + LIST] > 0]
+        first = k.CELL_WORDS + reader * READER_WORDS
+        mine = rows[rows[:, first + SINCE] != NONE]
         if not len(mine):
             return
-        turns = mine[:, self._turn_word(reader)]
+        turns = mine[:, first + TURN]
         entries = np.column_stack((turns ^ _SIGN, mine[:, k.ID_HIGH], mine[:, k.ID_LOW]))
         header = self._header["turns"]
         header[reader] = min(header[reader], int(turns.min()))
@@ -276,8 +270,8 @@ class ColdKeys:
         """Return which turns belong to keys that wait here."""
         there, rows = self._open.fetch(*identities(entries[:, 1:]))
         turns = entries[there, 0] ^ _SIGN
-        listed = rows[:, k.CELL_WORDS + reader * READER_WORDS + LIST] > 0
-        there[there] = listed & (rows[:, self._turn_word(reader)] == turns)
+        first = k.CELL_WORDS + reader * READER_WORDS
+        there[there] = (rows[:, first + SINCE] != NONE) & (rows[:, first + TURN] == turns)
         return there
 
     def _flies(self, rows: Ints) -> Mask:
@@ -305,7 +299,7 @@ class ColdKeys:
         header["waiting"] += sign * int((opened[:, k.WAITED_FOR] != 0).sum())
         header["flying"] += sign * int(self._flies(opened).sum())
         for reader in range(len(self._orders)):
-            waits = self.of_reader(opened, reader)[:, LIST] > 0
+            waits = self.of_reader(opened, reader)[:, SINCE] != NONE
             header["waits"][reader] += sign * int(waits.sum())
             keys = self.of_reader(idle, reader)
             self._add_staleness(reader, keys, sign)

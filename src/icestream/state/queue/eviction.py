@@ -7,20 +7,13 @@ goes to `ColdKeys` with everything known about it, so the queue behaves as if al
 memory.
 
 Invariants:
-1. FIFO, IN-PLACE and LINECUTTING serve the same keys in the same order as without a limit, with the
-   same staleness (`test_oracle_a_small_budget_serves_the_same`).
-2. INDEX serves every key, near its order (`test_index_serves_every_key_with_a_small_budget`), and
-   keys that do not fit wait at most twice as long as if they did
-   (`test_rare_keys_wait_at_most_twice_as_long_with_a_small_budget`).
-3. Keys in memory and the pages of their values stay within the limit
+1. The same keys are served in the same order as without a limit, with the same staleness
+   (`test_oracle_a_small_budget_serves_the_same`).
+2. Keys in memory and the pages of their values stay within the limit
    (`test_bounded_ten_times_the_keys_that_fit`).
 
 Cost: nothing while all keys fit. Otherwise an eighth of the keys are evicted at once, after a scan
 of all in memory; each is written once when it is evicted and read once when it returns.
-
-Limits: for INDEX an evicted key is due at the time at which its index was 0. It comes back when its
-index, now minus that time, exceeds those of the keys in memory that are served next. That is exact
-for a fixed price, equal weights and uneven gaps, and otherwise an estimate.
 """
 
 from __future__ import annotations
@@ -31,22 +24,19 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.arrays import Ints, Mask
-from icestream.core.times import INFINITY, Micros
+from icestream.core.times import Micros
 from icestream.kernels.queue import queue as k
 from icestream.kernels.queue import update_batches
 from icestream.kernels.queue.order import (
     APPLICATION_STALENESS,
-    DUE,
     FLYING,
-    LIST,
-    LISTS_OF_INDEX,
     NEXT,
     PREVIOUS,
     QUEUE_STALENESS,
     READER_WORDS,
+    SINCE,
     TURN,
     next_keys,
-    worths_of,
 )
 from icestream.kernels.queue.restore import count_ready, leave_lists, put_by_turn, put_values
 from icestream.kernels.queue.staleness import BINS, FROM, NONE, PROFILE
@@ -56,7 +46,6 @@ from icestream.state.identities import distinct, identities
 from icestream.state.keys import Identity
 from icestream.state.queue.cells import KeyCells
 from icestream.state.queue.cold_keys import ColdKeys
-from icestream.state.queue.order import Reals
 from icestream.state.queue.reader import Dequeued, QueueReader
 
 #: fraction of a budget for keys and values; the rest is for batches
@@ -65,8 +54,8 @@ SHARE = 5 / 8
 PART = 8
 #: minimum number of keys in memory
 _LEAST = 64
-#: words of each place of an index of turns or scores, and bytes of the hash index for each key
-_LIST_BYTES, _INDEX_BYTES = 40, 16
+#: bytes of the hash index for each key
+_INDEX_BYTES = 16
 _WORD = 8
 
 
@@ -109,17 +98,16 @@ class KeyEviction:
             yield slice(first, min(first + size, count))
 
     def look(self, id_high: Identity, id_low: Identity) -> Ints:
-        """Return the cells of distinct keys, in memory or not; zeros for unknown ones."""
+        """Return what is known of distinct keys, in memory or not; zeros for unknown ones."""
         slots = self._cells.find(id_high, id_low)
-        table = self._cells.kernel.cells
-        rows: Ints = table[np.maximum(slots, 0)]
+        rows: Ints = self._rows(np.maximum(slots, 0))
         missing = np.flatnonzero(slots < 0)
         rows[missing] = 0
         if len(self.cold):
             for piece in self.pieces(len(missing)):
                 some = missing[piece]
                 found, cold = self.cold.look(id_high[some], id_low[some])
-                rows[some[found]] = cold[:, : k.CELL_WORDS]
+                rows[some[found]] = cold
         return rows
 
     def admit(self, id_high: Identity, id_low: Identity) -> None:
@@ -163,13 +151,10 @@ class KeyEviction:
         taken = []
         left = min(count, len(queue))
         while left:
-            ready = self._ready(reader, left, now)
+            ready = self._ready(reader, left)
             if not ready:
                 self._bring_next(reader)
-                ready = self._ready(reader, left, now)
-                if not ready and queue.schedule == "index":
-                    # the price has changed since keys were evicted: none here is known to be first
-                    ready = min(left, self.part, len(queue) - self.cold.waits(reader))
+                ready = self._ready(reader, left)
             taken.append(queue.dequeue(ready, now))
             left -= ready
         return taken[0] if len(taken) == 1 else _together(taken)
@@ -227,14 +212,12 @@ class KeyEviction:
     def _install_reader(self, reader: QueueReader, slots: Ints, keys: Ints) -> None:
         """Put one reader's rows of keys into memory, and waiting ones into its order."""
         kernel = reader.order.kernel
-        numbers, turns = keys[:, LIST].copy(), keys[:, TURN]
         for totals in (QUEUE_STALENESS, APPLICATION_STALENESS):
             keys[:, totals + FROM] = np.maximum(keys[:, totals + FROM], reader.order.began)
-        keys[:, [NEXT, PREVIOUS, LIST]] = 0
+        keys[:, [NEXT, PREVIOUS]] = 0
         kernel.keys[slots] = keys
-        order = np.lexsort((turns, numbers))
-        order = order[numbers[order] > 0]
-        put_by_turn(kernel, slots[order], numbers[order] - 1)
+        order = np.argsort(keys[:, TURN], kind="stable")
+        put_by_turn(kernel, slots[order[keys[order, SINCE] != NONE]])
 
     def _rows(self, slots: Ints) -> Ints:
         """Return everything known about keys in memory."""
@@ -249,26 +232,11 @@ class KeyEviction:
         pinned[slots] = True
         return pinned
 
-    def _ready(self, reader: int, count: int, now: Micros) -> int:
+    def _ready(self, reader: int, count: int) -> int:
         """Return how many of the next keys are in memory and come before all cold ones."""
         order = self._readers[reader].order
         most = min(count, order.waiting - self.cold.waits(reader))
-        turn = self.cold.next_turn(reader)
-        if order.schedule != "index":
-            return int(count_ready(order.kernel, turn, most))
-        if turn == INFINITY:
-            return most
-        slots = np.empty(min(most, self.part), dtype=np.int64)
-        reals = self._cells.kernel.reals
-        slots = slots[: next_keys(order.kernel, reals, k.GAP, now, slots)]
-        return int((self._worths(reader, slots, now) >= now - turn).sum())
-
-    def _worths(self, reader: int, slots: Ints, now: Micros) -> Reals:
-        """Return the indices by which INDEX ranks waiting keys in memory."""
-        worths = np.empty(len(slots), dtype=np.float64)
-        kernel = self._readers[reader].order.kernel
-        worths_of(kernel, self._cells.kernel.reals, k.GAP, now, slots, worths)
-        return worths
+        return int(count_ready(order.kernel, self.cold.next_turn(reader), most))
 
     def _bring_next(self, reader: int) -> None:
         """Load waiting keys whose turn is near."""
@@ -329,8 +297,7 @@ class KeyEviction:
         for reader in self._readers:
             order = reader.order
             slots = np.empty(order.waiting, dtype=np.int64)
-            reals, now = self._cells.kernel.reals, self._cells.newest
-            listed = slots[: next_keys(order.kernel, reals, k.GAP, now, slots)]
+            listed = slots[: next_keys(order.kernel, slots)]
             places = np.arange(len(listed))
             known = rank[listed]
             rank[listed] = np.where(known < 0, places, np.minimum(known, places))
@@ -358,7 +325,6 @@ class KeyEviction:
             words = np.empty(int(offsets[-1]), dtype=np.int64)
             update_batches.copy_values(cells.kernel, waits, offsets, words)
             rows = self._rows(slots)
-            self._set_due(rows, slots)
             for reader in self._readers:
                 leave_lists(reader.order.kernel, waits)
             table[waits, k.WAITED_FOR] = 0
@@ -367,25 +333,12 @@ class KeyEviction:
         finally:
             self._account.release(needed)
 
-    def _set_due(self, rows: Ints, slots: Ints) -> None:
-        """Note, for readers with INDEX, the time at which each waiting key's index was 0."""
-        now = self._cells.newest
-        for number, reader in enumerate(self._readers):
-            if reader.schedule == "index":
-                first = k.CELL_WORDS + number * READER_WORDS
-                waits = np.flatnonzero(rows[:, first + LIST] > 0)
-                worths = self._worths(number, slots[waits], now)
-                rows[waits, first + DUE] = now - worths.astype(np.int64)
-
 
 def _fitting(cells: KeyCells, readers: tuple[QueueReader, ...], limit: int) -> int:
     """Return how many keys, each with a value, fit into `limit` bytes."""
     pages = cells.pages
     page = pages.pool.page_bytes
-    fixed = 2 * page
-    for reader in readers:
-        lists = LISTS_OF_INDEX if reader.schedule == "index" else 1
-        fixed += lists * _LIST_BYTES + 4 * BINS * PROFILE * _WORD
+    fixed = 2 * page + len(readers) * 4 * BINS * PROFILE * _WORD
     key = _WORD * (k.CELL_WORDS + len(readers) * READER_WORDS) + _INDEX_BYTES
     return max(_LEAST, (limit - fixed) // (key + -(-page // pages.per_page)))
 

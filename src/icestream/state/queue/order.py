@@ -1,41 +1,36 @@
 """The order in which one reader receives the keys that wait for it.
 
 Idea: FIFO moves a key to the tail with every update; IN-PLACE keeps the position of its first
-    waiting
-update; LINECUTTING moves a key to the front if its updates are so rare that every key in memory can
-be served between two of them; INDEX serves the key whose waiting costs most.
+waiting update; LINECUTTING moves a key to the front if its updates are so rare that every waiting
+key can be served between two of them, so other keys may wait for ever.
 
-Invariant: the order is a function of arrivals, services, rates, weights and cost, whatever the
-sizes of the batches (`test_oracle_any_sequence_follows_the_schedule`).
+Invariant: the order is a function of arrivals, services, rates and cost, whatever the sizes of the
+batches (`test_oracle_any_sequence_follows_the_schedule`).
 
-Cost: 128 bytes for each key of each reader; O(1) per call.
+Cost: 104 bytes for each key of each reader; O(1) per call.
 
-References: `kernels.queue.order` has the index and where it comes from.
+References: decision 53 says why these three.
 """
 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from icestream.core.errors import DefinitionError
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.kernels.queue import order as k
 from icestream.kernels.queue.order import ReaderArrays
-from icestream.kernels.queue.price import COST
 from icestream.kernels.queue.staleness import BINS, PROFILE
 from icestream.state.queue.arrays import Arrays, GrowingArray
 
-Reals = npt.NDArray[np.float64]
-
 #: names of the schedules
-SCHEDULES = {"fifo": k.FIFO, "inplace": k.INPLACE, "linecutting": k.LINECUTTING, "index": k.INDEX}
+SCHEDULES = {"fifo": k.FIFO, "inplace": k.INPLACE, "linecutting": k.LINECUTTING}
 #: readers of one queue
 MOST_READERS = 62
 
 
 class KeyOrder:
-    """The rows of one reader: order, weights and staleness totals of every key."""
+    """The rows of one reader: order and staleness totals of every key."""
 
     def __init__(
         self, arrays: Arrays, *, schedule: str, cost: Micros = 0, bit: int = 0, name: str = "reader"
@@ -44,7 +39,7 @@ class KeyOrder:
 
         Args:
             arrays: provider of the arrays.
-            schedule: fifo, inplace, linecutting or index.
+            schedule: fifo, inplace or linecutting.
             cost: microseconds that serving a key takes; may be changed at any time.
             bit: number of the reader in its queue.
             name: prefix of the arrays' names.
@@ -56,18 +51,14 @@ class KeyOrder:
             msg = f"a queue has at most {MOST_READERS + 1} readers; use another queue for the rest"
             raise DefinitionError(msg)
         self.schedule = schedule
-        lists = k.LISTS_OF_INDEX if schedule == "index" else 1
         #: whether its arrays are new
         self.is_new = arrays.array(f"{name}.facts", np.int64).capacity == 0
         self._facts = arrays.array(f"{name}.facts", np.int64, 1, k.READER_FACTS)
         self._settings = arrays.array(f"{name}.settings", np.float64, 1, k.SETTINGS)
         self._keys = arrays.array(f"{name}.keys", np.int64, k.READER_WORDS)
-        self._lists = arrays.array(f"{name}.lists", np.int64, k.LIST_WORDS, lists)
-        self._active = arrays.array(f"{name}.active", np.int64, 1, lists)
-        self._scores = arrays.array(f"{name}.scores", np.float64, 1, lists)
         self._profiles = arrays.array(f"{name}.profiles", np.float64, PROFILE, 2 * BINS)
         if self.is_new:
-            self._facts.view[k.BEGAN] = self._facts.view[k.SCORED] = MINUS_INFINITY
+            self._facts.view[k.BEGAN] = MINUS_INFINITY
         self._facts.view[k.SCHEDULE] = SCHEDULES[schedule]
         self._facts.view[k.BIT] = bit
         self.cost = cost
@@ -81,9 +72,6 @@ class KeyOrder:
             self._settings.view,
             keys,
             keys.view(np.float64),
-            self._lists.view,
-            self._active.view,
-            self._scores.view,
             profiles[:BINS],
             profiles[BINS : 2 * BINS],
         )
@@ -91,11 +79,11 @@ class KeyOrder:
     @property
     def cost(self) -> float:
         """Microseconds that serving a key takes, as LINECUTTING assumes."""
-        return float(self._settings.view[COST])
+        return float(self._settings.view[k.COST])
 
     @cost.setter
     def cost(self, cost: float) -> None:
-        self._settings.view[COST] = cost
+        self._settings.view[k.COST] = cost
 
     @property
     def waiting(self) -> int:

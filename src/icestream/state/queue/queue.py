@@ -65,7 +65,7 @@ class UpdateQueue(QueueReader):
 
         Args:
             schema: columns of the values, as `RowCodec` stores them.
-            schedule: which key is served next: fifo, inplace, linecutting or index.
+            schedule: which key is served next: fifo, inplace or linecutting.
             arrays: an arena, or heap arrays of an account; by default the heap, without limit.
             pool: pages to share with other queues; by default its own.
             page_bytes: size of a page of its own pool.

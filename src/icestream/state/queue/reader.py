@@ -18,7 +18,6 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.arrays import Ints
-from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.kernels.queue import queue as k
 from icestream.kernels.queue import update_batches
@@ -27,7 +26,7 @@ from icestream.kernels.queue.staleness import NONE
 from icestream.state.keys import Identity
 from icestream.state.queue import staleness
 from icestream.state.queue.cells import KeyCells
-from icestream.state.queue.order import KeyOrder, Reals
+from icestream.state.queue.order import KeyOrder
 from icestream.state.queue.staleness import KeyStaleness, StalenessReport
 
 
@@ -101,18 +100,16 @@ class QueueReader:
         update_batches.release_batch(self.cells.kernel, slots)
         return Dequeued(id_high, id_low, since, arrived, rows)
 
-    def read(self, count: int, now: Micros | None = None) -> Dequeued:
-        """Return what `dequeue` would, but take nothing; `now` is by default the newest arrival.
-
-        Only the schedule "index" uses the time.
+    def read(self, count: int) -> Dequeued:
+        """Return what `dequeue` would, but take nothing.
 
         Examples:
             >>> len(updates.read(10))
             2
         """
-        return self._peeked(self._next(count, now))
+        return self._peeked(self._next(count))
 
-    def reading(self, size: int = 1024, now: Micros | None = None) -> Iterator[Dequeued]:
+    def reading(self, size: int = 1024) -> Iterator[Dequeued]:
         """Iterate over all keys that wait now, `size` at a time, and take nothing.
 
         Keys taken meanwhile are left out; values are the newest when their slice is made.
@@ -121,7 +118,7 @@ class QueueReader:
             >>> [len(some) for some in updates.reading(size=1)]
             [1, 1]
         """
-        slots = self._next(len(self), now)
+        slots = self._next(len(self))
         for first in range(0, len(slots), size):
             some = slots[first : first + size]
             bits = self.cells.column(k.WAITED_FOR)[some] >> self.order.bit & 1
@@ -161,44 +158,6 @@ class QueueReader:
             times,
         )
 
-    def weigh(
-        self,
-        id_high: Identity,
-        id_low: Identity,
-        *,
-        importance: Reals | float = 1.0,
-        access: Reals | float = 1.0,
-        cost: Reals | float = 1.0,
-        gap: Reals | float = 0.0,
-    ) -> None:
-        """Set the weights of some keys: the schedule "index" and weighted averages use them.
-
-        Args:
-            id_high: high words of the keys' ids.
-            id_low: low words of the keys' ids.
-            importance: cost of staleness of the key, relative to 1.
-            access: how often the application reads the key, relative to 1.
-            cost: cost of processing an update of the key, relative to 1.
-            gap: mean microseconds between updates if known; updates still correct it.
-
-        Examples:
-            >>> waiting = updates.read(10)
-            >>> updates.weigh(waiting.id_high, waiting.id_low, importance=10.0)
-        """
-        weights = np.broadcast_to(np.asarray(importance * access / cost, np.float64), len(id_high))
-        if len(id_high) and not (weights > 0).all():
-            msg = "importance, access and cost must be positive; leave out keys that do not count"
-            raise DefinitionError(msg)
-        gaps = np.broadcast_to(np.asarray(gap, np.float64), len(id_high))
-        slots = self.cells.register(id_high, id_low)
-        update_batches.weigh_batch(
-            self.cells.kernel,
-            self.order.kernel,
-            slots,
-            weights.copy()[:, None],
-            gaps.copy()[:, None],
-        )
-
     def measure_from(self, at: Micros) -> None:
         """Discard staleness before a time, for instance the end of a warm-up.
 
@@ -235,10 +194,9 @@ class QueueReader:
     def _began(self, now: Micros) -> Micros:
         return min(max(self.order.began, -(2**62)), now)
 
-    def _next(self, count: int, now: Micros | None) -> Ints:
+    def _next(self, count: int) -> Ints:
         slots = np.empty(min(count, len(self)), dtype=np.int64)
-        time = self.cells.newest if now is None else now
-        return slots[: next_keys(self.order.kernel, self.cells.kernel.reals, k.GAP, time, slots)]
+        return slots[: next_keys(self.order.kernel, slots)]
 
     def _peeked(self, slots: Ints) -> Dequeued:
         since = self.order.kernel.keys[slots, SINCE]

@@ -1,6 +1,6 @@
 """One queue for several queries: values are stored once, every query takes them in its own order.
 
-Idea: each reader has its own order, weights and staleness totals over the same cells. An update
+Idea: each reader has its own order and staleness totals over the same cells. An update
 enters the order of every reader that does not already wait for its key. Its value is freed when the
 last reader took it, and overwritten for all that still wait when a newer one arrives.
 
@@ -9,7 +9,7 @@ Invariants:
    (`test_oracle_every_reader_has_its_own_queue`).
 2. A value is in memory exactly while some reader waits for it (same test).
 
-Cost: 128 bytes more per key and reader, and O(readers) per update of a key nobody waits for.
+Cost: 104 bytes more per key and reader, and O(readers) per update of a key nobody waits for.
 
 Limits: 63 readers; a new reader receives what arrives from then on.
 """
@@ -65,7 +65,7 @@ class SharedQueue:
         Args:
             name: name of the query. Readers of a queue restored from an arena must be created
                 again, in the same order, with the same names and schedules.
-            schedule: which key it receives next: fifo, inplace, linecutting or index.
+            schedule: which key it receives next: fifo, inplace or linecutting.
             cost: microseconds that it takes for one update, for linecutting.
         """
         if name in self._readers:

@@ -27,7 +27,7 @@ import numpy.typing as npt
 from icestream.core.arrays import Ints
 from icestream.core.times import Micros
 from icestream.kernels.queue import staleness as k
-from icestream.kernels.queue.order import APPLICATION, QUEUE, STALENESS_WORDS, WEIGHT
+from icestream.kernels.queue.order import APPLICATION, QUEUE, STALENESS_WORDS
 from icestream.kernels.queue.order import ReaderArrays as Arrays
 
 Reals = npt.NDArray[np.float64]
@@ -41,8 +41,6 @@ class Staleness:
     p50: float
     p99: float
     most: float
-    #: average in which every key counts with its weight
-    weighted: float
 
 
 @dataclass(frozen=True)
@@ -120,18 +118,16 @@ def _overall(
     began, now = times
     span = now - began
     if not len(cells) or span <= 0:
-        return Staleness(0.0, 0.0, 0.0, 0.0, 0.0)
+        return Staleness(0.0, 0.0, 0.0, 0.0)
     areas, most, begins, ends = ramps(reader.keys[cells], kind, now)
     whole = profile.copy()
     add_ramps(whole, begins, ends)
-    weights = reader.reals[cells, WEIGHT]
     total = float(len(cells)) * span
     return Staleness(
         average=float(areas.sum()) / total,
         p50=quantile(whole, total, 0.5),
         p99=quantile(whole, total, 0.99),
         most=float(most.max()),
-        weighted=float((areas * weights).sum() / weights.sum()) / span,
     )
 
 

@@ -15,7 +15,9 @@ Invariants:
    (`icestream.state.versions.ownership`).
 4. A segment is live from the version that adds it until its lifetime class lets it go: panes when
    their expiry is at or below the horizon, bases when a newer snapshot of their shard exists
-   (`test_parity_live_segments_beside_a_plain_recount`).
+   (`test_parity_live_segments_beside_a_plain_recount`). Shards that took over the key groups of
+   others list their segments too; the file exists while one of them does
+   (`test_a_shared_segment_goes_with_its_last_shard`).
 
 References: `docs/formats/commits.md`.
 """
@@ -27,6 +29,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
+from itertools import groupby
 from typing import Any
 
 from icestream.core.errors import CheckpointError, DamageError
@@ -57,6 +60,8 @@ EVENTS = "events"
 NO_SHARD = -1
 #: the decision that marks a commit which only replaces state by hand
 REWRITTEN = "rewritten"
+#: key groups that any commit may claim to route
+MOST_KEY_GROUPS = 1 << 20
 #: a commit lists all live segments at least every this many versions
 MANIFEST_EVERY = 64
 
@@ -82,6 +87,8 @@ class LiveSegment:
     info: SegmentInfo
     #: the earliest time of the events in it, if it has events
     begins: int | None = None
+    #: whether another shard wrote it, so that it may have groups that this one does not
+    shared: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object."""
@@ -91,6 +98,7 @@ class LiveSegment:
             "lifetime": self.lifetime,
             "info": self.info.to_json(),
             "begins": self.begins,
+            **({"shared": True} if self.shared else {}),
         }
 
     @classmethod
@@ -103,6 +111,7 @@ class LiveSegment:
             text(value["lifetime"]),
             SegmentInfo.from_json(value["info"]),
             None if begins is None else whole(begins),
+            value.get("shared") is True,
         )
 
 
@@ -126,8 +135,9 @@ class Commit:
     #: arena released by each shard
     arenas: tuple[str, ...] = ()
     added: tuple[LiveSegment, ...] = ()
-    #: ordinals of segments that are no longer live although their expiry has not passed
-    released: tuple[int, ...] = ()
+    #: (shard, ordinal) of segments that a shard needs no more although their expiry has not
+    #: passed; commits of earlier releases have `NO_SHARD` for all shards
+    released: tuple[tuple[int, int], ...] = ()
     #: result files by shard, and files of late events
     results: tuple[SegmentInfo, ...] = ()
     late: tuple[SegmentInfo, ...] = ()
@@ -166,6 +176,7 @@ class Commit:
         """Return a JSON object."""
         names = (each.name for each in fields(self) if each.name not in _FILE_LISTS)
         plain = {name: getattr(self, name) for name in names}
+        plain["routes"] = [[shard, len(list(run))] for shard, run in groupby(self.routes)]
         plain["added"] = [segment.to_json() for segment in self.added]
         plain["results"] = [info.to_json() for info in self.results]
         plain["late"] = [info.to_json() for info in self.late]
@@ -179,8 +190,10 @@ class Commit:
         plain = {key: item for key, item in value.items() if key not in _FILE_LISTS}
         for name, item in plain.items():
             _CHECKS[name](item)
-        for name in ("seen", "routes", "arenas", "bases", "released"):
+        for name in ("seen", "arenas", "bases"):
             plain[name] = tuple(plain[name])
+        plain["routes"] = tuple(route for item in plain["routes"] for route in _routes(item))
+        plain["released"] = tuple(map(_released, plain["released"]))
         live = value["live"]
         for segment in (*value["added"], *(live or ())):
             whole(segment["shard"], NO_SHARD, len(plain["bases"]) - 1)
@@ -197,6 +210,18 @@ class Commit:
 _FILE_LISTS = ("added", "results", "late", "tables", "live")
 
 
+def _routes(item: Any) -> list[int]:
+    """Return the shard of some key groups, stored as shard and number, or as one shard each."""
+    shard, count = (item, 1) if isinstance(item, int) else item
+    return [whole(shard, 0)] * whole(count, 1, MOST_KEY_GROUPS)
+
+
+def _released(item: Any) -> tuple[int, int]:
+    """Return shard and ordinal of a released segment; ValueError if it is neither."""
+    shard, ordinal = (NO_SHARD, item) if isinstance(item, int) else item
+    return whole(shard, NO_SHARD), whole(ordinal, 0)
+
+
 def _each(check: Callable[[Any], object]) -> Callable[[Any], object]:
     def checked(items: Any) -> None:
         for item in tuple(items):
@@ -211,9 +236,9 @@ _CHECKS: Mapping[str, Callable[[Any], object]] = {
     "batch": lambda item: item is None or whole(item, 0),
     "watermark": whole,
     "seen": _each(lambda item: item is None or whole(item)),
-    "routes": _each(lambda item: whole(item, 0)),
+    "routes": _each(_routes),
     "arenas": _each(text),
-    "released": _each(lambda item: whole(item, 0)),
+    "released": _each(_released),
     "bases": _each(lambda item: whole(item, 0)),
     "horizon": whole,
     "next_ordinal": lambda item: whole(item, 0),
@@ -225,10 +250,12 @@ _CHECKS: Mapping[str, Callable[[Any], object]] = {
 
 def survivors(live: Iterable[LiveSegment], commit: Commit) -> tuple[LiveSegment, ...]:
     """Return the segments that are live at a commit, given those live before it."""
+    released = frozenset(commit.released)
     return tuple(
         segment
         for segment in (*live, *commit.added)
-        if segment.info.ordinal not in commit.released
+        if (segment.shard, segment.info.ordinal) not in released
+        and (NO_SHARD, segment.info.ordinal) not in released
         and (
             segment.version >= commit.bases[segment.shard]
             if is_base(segment.lifetime)

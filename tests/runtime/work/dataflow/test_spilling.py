@@ -9,6 +9,7 @@ from icestream.plan.nodes.spilling import Spilling
 from icestream.runtime.version.quotas import ShardMemory
 from icestream.runtime.version.task import ShardReport
 from icestream.runtime.work.dataflow.spilling import (
+    INDEX_SHARE,
     TURN_PARTITIONS,
     JoinDecisions,
     by_join,
@@ -19,7 +20,10 @@ from icestream.runtime.work.dataflow.spilling import (
 
 PARTITIONS = 256
 DEPTHS = {0: 0, 1: 1}
-COUNTED = "spilled_bytes", "logged_bytes", "early", "late", "forced_spills", "index_bytes"
+COUNTED = (
+    *("spilled_bytes", "logged_bytes", "early", "late", "index_bytes"),
+    *("forced_spills", "forced_bytes", "unranked_bytes"),
+)
 TOLD = dict.fromkeys(COUNTED, 1)
 
 
@@ -113,6 +117,19 @@ def test_counts_begin_anew_when_a_partition_is_spilled() -> None:
     reports = [report(0, 0, sizes, ended=(1,), results={0: {1: 2, 2: 3}})]
     second = decided(how, DEPTHS, reports, first, 2)
     assert (second.results[0][1], second.results[0][2]) == (2.0, 9.0)
+
+
+def test_results_age_with_each_spill() -> None:
+    reports = [report(0, 0, {1: 60, 2: 40}, results={0: {1: 4, 2: 6}})]
+    news = decided(Spilling(threshold=0.5), DEPTHS, reports, JoinDecisions(), 1)
+    assert news.spill == {0: (1,)}
+    assert (news.results[0][1], news.results[0][2]) == (2.0, 3.0)
+
+
+def test_a_large_index_hurries_the_turns() -> None:
+    small, large = (report(0, 0, {1: 5}, room=room) for room in (INDEX_SHARE, INDEX_SHARE - 1))
+    assert not decided(Spilling(), DEPTHS, [small], JoinDecisions(), 1).hurried
+    assert decided(Spilling(), DEPTHS, [large], JoinDecisions(), 1).hurried
 
 
 def test_what_was_decided_comes_back_from_a_commit() -> None:

@@ -20,7 +20,7 @@ from icestream.kernels.queue.windows.zones import NONE, WindowQueueArrays
 
 
 @kernel
-def going_up(keys: Ints, times: Ints, last: Ints, strictly: bool, keep: Mask) -> int:
+def going_up(keys: Ints, times: Ints, last: Ints, keep: Mask) -> int:
     """Mark tuples as new as their key's time, or newer; return how many are not.
 
     `last` has the latest time of each key and is updated.
@@ -28,7 +28,7 @@ def going_up(keys: Ints, times: Ints, last: Ints, strictly: bool, keep: Mask) ->
     late = 0
     for i in range(keys.size):
         key = keys[i]
-        keep[i] = times[i] > last[key] or (times[i] == last[key] and not strictly)
+        keep[i] = times[i] >= last[key]
         if keep[i]:
             last[key] = times[i]
         else:

@@ -51,6 +51,7 @@ from icestream.kernels.queue.windows.zones import (
     EAGER,
     END,
     ENQ,
+    ET,
     FIRST,
     FLYING,
     IDLES,
@@ -91,11 +92,13 @@ from icestream.kernels.queue.windows.zones import (
 DISALLOW = 0
 ORDINARY = -1
 
-#: results of `enqueue_one`: no room for the tuple, too late, added, added and an update
+#: results of `enqueue_one`: no room for the tuple, too late, added, added and an update, in the
+#: place of the key's last one
 FULL = -1
 TOO_LATE = 0
 TAKEN = 1
 UPDATE = 2
+REPLACED = 3
 
 
 @kernel
@@ -123,11 +126,16 @@ def full_by(last: int, time: int, size: int, slide: int) -> int:
 def enqueue_one(windows: WindowQueueArrays, cell: int, time: int, arrived: int) -> int:
     """Add a tuple of a key to its buffer and move the key through its transitions.
 
-    The tuple's row goes to the words after its place, `cells[cell, ET] + TUPLE`.
+    The tuple's row goes to the words after its place, `cells[cell, ET] + TUPLE`, which is that of
+    the key's last tuple if that has the same time and is still here.
     """
     facts, cells, words = windows.facts, windows.cells, windows.pool.words
     previous = cells[cell, LAST]
     if time <= cells[cell, CLOCK]:
+        place = cells[cell, ET]
+        stored = cells[cell, BACK] != NONE and words[place + TIME] == time
+        if time == cells[cell, CLOCK] and time == previous and stored:
+            return REPLACED
         facts[LATE] += 1
         return TOO_LATE
     back = cells[cell, BACK]

@@ -6,8 +6,8 @@ memory, the strategy chooses partitions of all of them at once. The commit recor
 its inputs, so that a version that is made again decides the same.
 
 Invariants:
-1. The counts of a partition describe its resident generation
-   (`test_counts_begin_anew_when_a_partition_is_spilled`).
+1. The counts of a partition describe its resident generation, recent results more than old ones
+   (`test_counts_begin_anew_when_a_partition_is_spilled`, `test_results_age_with_each_spill`).
 2. Partitions that owe results are cleaned up in turn, those of all joins
    (`test_partitions_of_all_joins_are_cleaned_up_in_turn`).
 3. Below the threshold nothing is chosen; above it, at least the amount, and at least the excess
@@ -39,6 +39,10 @@ Partition = tuple[int, int]
 #: partitions that a version cleans up in turn, and turns after which all were cleaned up
 TURN_PARTITIONS = 32
 TURNS = 16
+#: what results count once partitions were spilled after them: keys that were productive move on
+AGING = 0.5
+#: part of a join's memory that the index of its rows on the log may take before turns are hurried
+INDEX_SHARE = 4
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,8 @@ class JoinDecisions:
     over: bool = False
     #: the last partition that was cleaned up in turn
     turn_ended: Partition = (-1, -1)
+    #: whether an index of rows on the log is so large that every version cleans up
+    hurried: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return it for the commit."""
@@ -92,6 +98,7 @@ class JoinDecisions:
             "spills": self.spills,
             "over": self.over,
             "turnEnded": list(self.turn_ended),
+            "hurried": self.hurried,
         }
 
     @classmethod
@@ -107,6 +114,7 @@ class JoinDecisions:
             value["spills"],
             value["over"],
             (turn_ended[0], turn_ended[1]),
+            value.get("hurried", False),
         )
 
     def turn(self) -> list[Partition]:
@@ -164,9 +172,20 @@ def decided(
             mine = statistics.partition[leaving & (statistics.join == join)]
             spill[join] = tuple(np.sort(mine).tolist())
     owing = {join: tuple(np.flatnonzero(each.owing).tolist()) for join, each in facts.items()}
-    spills = before.spills + any(spill.values())
-    holdings = _holdings(before.holdings, reports)
-    return JoinDecisions(spill, owing, results, kept, holdings, spills, over or before.over)
+    if any(spill.values()):
+        results = {join: AGING * each for join, each in results.items()}
+    return JoinDecisions(
+        spill,
+        owing,
+        results,
+        kept,
+        _holdings(before.holdings, reports),
+        before.spills + any(spill.values()),
+        over or before.over,
+        hurried=any(
+            INDEX_SHARE * each.counts["index_bytes"] > each.room for each in facts.values()
+        ),
+    )
 
 
 def _holdings(
@@ -202,6 +221,8 @@ def joins_report(reports: Sequence[ShardReport], news: JoinDecisions) -> dict[st
                 "earlyRows": each.counts["early"],
                 "lateRows": each.counts["late"],
                 "forcedSpills": each.counts["forced_spills"],
+                "bytesForced": each.counts["forced_bytes"],
+                "bytesUnranked": each.counts["unranked_bytes"],
                 "indexBytes": each.counts["index_bytes"],
                 "streams": [
                     {"rows": rows, "keys": keys}

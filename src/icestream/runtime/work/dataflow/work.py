@@ -5,7 +5,8 @@ snapshots of a version are those of one list of shards. Later components read wh
 in the same version, at the same watermark. Components that do not send to each other are one job;
 components that are fused for a version are one task, which passes changes in memory. Joins that
 defer results get instructions to spill before a version. They clean up, leaves first: completely at
-the end; a few partitions in versions without new events, and in every eighth version with events.
+the end; a few partitions in versions without new events, and in every eighth version with events,
+or in all while the index of what is on disk is large.
 
 Invariants:
 1. A version contains the work of all components or of none
@@ -105,23 +106,27 @@ def least_quota(plan: Dataflow) -> int:
     return max(LEAST_QUOTA, kept * LEAST_SHARE, *sole)
 
 
+def check_memory(plan: Dataflow, shards: int, budget: int) -> None:
+    """Refuse a budget that is too small for so many shards of each component."""
+    quota = least_quota(plan)
+    least = shards * plan.jobs * quota
+    if budget < least:
+        msg = (
+            f"memory of {format_bytes(budget)} is too small for {plan.jobs} components "
+            f"of {shards} shards: each needs {format_bytes(quota)}. Give the query at "
+            f"least {format_bytes(least)} with .memory(...), or fewer shards"
+        )
+        raise DefinitionError(msg)
+
+
 class DataflowWork:
     """Versions of a dataflow."""
 
-    def __init__(self, plan: Dataflow, shards: int, budget: int) -> None:
-        """Refuse a budget that is too small for the components."""
+    def __init__(self, plan: Dataflow) -> None:
+        """Make versions of a plan whose memory was checked."""
         self._plan = plan
-        quota = least_quota(plan)
         #: bytes that any shard of a component needs
-        self._least = quota
-        least = shards * plan.jobs * quota
-        if budget < least:
-            msg = (
-                f"memory of {format_bytes(budget)} is too small for {plan.jobs} components "
-                f"of {shards} shards: each needs {format_bytes(quota)}. Give the query at "
-                f"least {format_bytes(least)} with .memory(...), or fewer shards"
-            )
-            raise DefinitionError(msg)
+        self._least = least_quota(plan)
 
     def quota(self, context: VersionContext, shard: int) -> int:
         """Return the bytes that a shard may hold."""
@@ -332,7 +337,7 @@ class DataflowWork:
         """Return the partitions of each join that emit deferred results; None for all."""
         if context.flushing or context.is_history:
             return None
-        flowing = context.version % CLEAN_EVERY == 0
+        flowing = instructions.hurried or context.version % CLEAN_EVERY == 0
         if flowing or (idle and not any(instructions.spill.values())):
             return by_join(instructions.turn())
         return {}

@@ -40,7 +40,7 @@ from icestream.runtime.version.work import Executor, Parcel, VersionContext, Ver
 from icestream.runtime.work.latest.ingest import EVERY, NEWEST, UpdatesIngest
 
 #: part of the interval reserved for other work before it has been measured
-FIRST_GUESS = 0.4
+FIRST_GUESS = 0.25
 #: batches from which the expected time is computed, and how many of them may have taken longer
 BATCHES = 8
 LONGER = 1
@@ -54,22 +54,24 @@ LEAST = 0.1
 class Overhead:
     """The seconds that a batch is expected to spend on everything but reading and serving.
 
-    The first batch is ignored: it includes work that is done only once.
+    The first batch counts only until the second: it includes work that is done only once.
     """
 
-    _warm: bool = False
+    _first: float | None = None
     _spent: deque[float] = field(default_factory=lambda: deque(maxlen=BATCHES))
 
     def learn(self, seconds: float) -> None:
         """Add the seconds of one batch."""
-        if self._warm:
+        if self._first is None:
+            self._first = seconds
+        else:
             self._spent.append(seconds)
-        self._warm = True
 
     def expected(self, interval: float) -> float:
         """Return the seconds to reserve."""
         if not self._spent:
-            return FIRST_GUESS * interval
+            guess = FIRST_GUESS * interval
+            return guess if self._first is None else min(guess, self._first)
         ranked = sorted(self._spent, reverse=True)
         return ranked[min(LONGER, len(ranked) - 1)]
 
@@ -125,7 +127,6 @@ class UpdatesShard:
             self.time,
             self.delivered,
             plan.clock,
-            plan.latest.importance,
             plan.latest.forget,
             self.whole,
             plan.ranks,

@@ -312,11 +312,11 @@ class WindowQueue:
         before = np.concatenate([[z.NONE], ordered[:-1]])
         first = np.concatenate([[True], keys[1:] != keys[:-1]])[: len(keys)]
         before = np.where(first, self._arrays.cells[keys, z.LAST], before[: len(keys)])
-        wrong = np.flatnonzero(ordered <= before)
+        wrong = np.flatnonzero(ordered < before)
         if len(wrong):
             row = int(order[wrong[0]])
             msg = (
-                f"tuple {row} has time {int(times[row])}, not after {int(before[wrong[0]])} of its "
+                f"tuple {row} has time {int(times[row])}, before {int(before[wrong[0]])} of its "
                 "key; sort the input by time, or have late tuples dropped (late='drop')"
             )
             raise InputError(msg)

@@ -16,13 +16,13 @@ Cost: O(keys + tuples).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from icestream.core.arrays import Ints, Table
+from icestream.core.arrays import Ints, Mask, Table
 from icestream.kernels.queue.windows import restore as kernels
 from icestream.kernels.queue.windows import zones as z
 from icestream.kernels.queue.windows.lists import HELD, IDLE, READY, WAIT
@@ -92,6 +92,38 @@ def bring_back(arrays: WindowArrays, content: Content) -> None:
     _link(arrays.cells, facts, keys)
     arrays.reserve_zones(int((held // int(facts[z.ROWS]) + 1).sum()))
     kernels.put_tuples(arrays.kernel, held, ordinals, tuples)
+
+
+def taken_over(parents: Sequence[Content], kept: Sequence[Mask]) -> Content:
+    """Return the content of several queues of windows, of some keys of each, as that of one.
+
+    Keys that wait, and those at work, are in the order of their places in the queues they come
+    from; no key of a queue overtakes another.
+    """
+    pairs = list(zip(parents, kept, strict=True))
+    cells = np.concatenate([each["cells"][which] for each, which in pairs])
+    waits = np.flatnonzero(cells[:, z.STATES] & WAIT != 0)
+    cells[waits[np.argsort(cells[waits, z.TICKET], kind="stable")], z.TICKET] = 1 + np.arange(
+        len(waits)
+    )
+    ready = np.flatnonzero(cells[:, z.STATES] & READY != 0)
+    cells[ready[np.argsort(cells[ready, z.UPQ_NEXT], kind="stable")], z.UPQ_NEXT] = np.arange(
+        len(ready)
+    )
+    counts = np.sum([each["counts"] for each in parents], axis=0)
+    counts[_COUNTS.index(z.TICKETS)] = len(waits)
+    of_tuples = [np.repeat(which, each["held"]) for each, which in pairs]
+    return {
+        "counts": counts,
+        "cells": cells,
+        **{
+            name: np.concatenate([each[name][which] for each, which in pairs])
+            for name in ("held", "ordinals")
+        },
+        "tuples": np.concatenate(
+            [each["tuples"][which] for each, which in zip(parents, of_tuples, strict=True)]
+        ),
+    }
 
 
 def _check_tuples(held: Ints, ordinals: Table, tuples: Table) -> None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import pytest
 
 from icestream.core.errors import DefinitionError
-from icestream.sql.statements.names import NameScope
-from icestream.sql.statements.statement import Description
-from tests.fixtures.cql_statements import describe
+from icestream.sql.relations.definitions import Functions
+from tests.fixtures.cql_statements import Description, NameScope, describe
 
 SCOPE = NameScope(
     {"Stock": ["at", "Symbol", "price", "Price per item", "pair", "date"]},
-    functions=["spread"],
-    scalars=["upper", "date_trunc"],
-    exists=lambda name: name in ("upper", "date_trunc", "transform"),
+    Functions(
+        frozenset(["spread"]),
+        ["upper", "date_trunc"],
+        lambda name: name in ("upper", "date_trunc", "transform"),
+    ),
 )
 
 
@@ -40,8 +41,7 @@ def test_columns_are_the_same_in_any_case(text: str) -> None:
 def test_columns_are_written_as_the_stream_spells_them() -> None:
     statement = read("SELECT max(SYMBOL), min(DATE) FROM Stock [ROWS 5] WHERE AT IS NOT NULL")
     assert [each.arguments for each in statement.aggregates.values()] == [("Symbol",), ("`date`",)]
-    assert statement.where is not None
-    assert statement.where.expression == "NOT at IS NULL"
+    assert statement.where == "NOT at IS NULL"
 
 
 def test_exact_spelling_comes_first() -> None:
@@ -89,10 +89,10 @@ UNKNOWN = {
     "SELECT max(uper(symbol)) FROM Stock [ROWS 5]": ("did you mean 'upper'?", "uper"),
     "SELECT sum(price) FROM Stock [ROWS 5] WHERE zzz(price)": ("no function 'zzz'", "zzz"),
     "SELECT sum(price) FROM Stok [ROWS 5]": (
-        "there is no stream 'Stok'; did you mean 'Stock'? Given: ['Stock']", "Stok"
+        "there is no table 'Stok'; did you mean 'Stock'? Given: ['Stock']", "Stok"
     ),
-    "SELECT sum(price) FROM calls [ROWS 5]": ("no stream 'calls'. Given: ['Stock']", "calls"),
-    "SELECT sum(price) FROM db.Stock [ROWS 5]": ("there is no stream 'db.Stock'", "db.Stock"),
+    "SELECT sum(price) FROM calls [ROWS 5]": ("no table 'calls'. Given: ['Stock']", "calls"),
+    "SELECT sum(price) FROM db.Stock [ROWS 5]": ("there is no table 'db.Stock'", "db.Stock"),
 }  # fmt: skip
 
 
@@ -108,5 +108,5 @@ def test_unknown_names_come_with_a_guess(text: str) -> None:
 
 
 def test_without_streams_the_error_says_how_to_give_them() -> None:
-    with pytest.raises(DefinitionError, match=r"no streams were given: ice.sql\(text, s=stream\)"):
+    with pytest.raises(DefinitionError, match=r"Pass it: ice.sql\(text, s=stream\)"):
         describe("SELECT count(*) FROM s [ROWS 5]", NameScope({}))

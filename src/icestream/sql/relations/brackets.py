@@ -1,18 +1,18 @@
 """The window of a stream: `[RANGE 1 HOUR SLIDE 1 SECOND]` and the other clauses in brackets.
 
-Idea: the clause is a small language with its own parser, which reads it into pure data; the SQL
-around it is read elsewhere.
+Idea: the clause is a small language with its own parser, which reads it into pure data. Brackets
+are found among the tokens, blanked out of the text that sqlglot parses, and read for the table that
+they follow.
 
     window    = RANGE interval [SLIDE (interval | number ROWS)]
               | [PARTITION BY column, ...] ROWS number [SLIDE (number [ROWS] | interval)]
               | TUMBLE interval | CUMULATE interval STEP interval | SESSION interval
+              | NOW | [RANGE | ROWS] UNBOUNDED
     interval  = [INTERVAL] (number unit ... | 'number' unit | 'number unit ...')
 
 Invariants:
 1. Without SLIDE there is a result per event (`test_without_a_slide_every_event_gives_a_result`).
 2. Intervals are parsed as by `core.units` (`test_intervals_read_as_everywhere_else`).
-
-Limits: windows without an end (UNBOUNDED) and windows of an instant (NOW) are refused.
 
 References: A. Arasu, S. Babu, J. Widom. The CQL continuous query language, VLDB Journal 2006.
 """
@@ -20,87 +20,33 @@ References: A. Arasu, S. Babu, J. Widom. The CQL continuous query language, VLDB
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
+
+from sqlglot import Token, TokenType, exp
 
 from icestream.core.errors import DefinitionError
 from icestream.core.text_errors import TextSpan, guess
 from icestream.core.times import Micros
 from icestream.core.units import format_interval, parse_interval
+from icestream.plan.windows.frame import Frame, RowsSlide
+from icestream.sql.relations.tree import NOW, TimeWindow
 from icestream.sql.statements.tokens import Text
 
-
-@dataclass(frozen=True)
-class RowSlide:
-    """A slide of a number of events."""
-
-    count: int
-
-
-#: a slide in time or in events; None for a result per event
-Slide = Micros | RowSlide | None
-
-
-@dataclass(frozen=True)
-class RangeWindow:
-    """The events of the last `range`."""
-
-    range: Micros
-    slide: Slide = None
-
-
-@dataclass(frozen=True)
-class RowsWindow:
-    """The last `rows` events, of each partition if there are any."""
-
-    rows: int
-    slide: Slide = None
-    partition_by: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class CumulativeWindow:
-    """Windows that grow by `step` up to `size`, then start again."""
-
-    size: Micros
-    step: Micros
-
-
-@dataclass(frozen=True)
-class SessionWindow:
-    """Runs of events less than `gap` apart."""
-
-    gap: Micros
-
-
-Window = RangeWindow | RowsWindow | CumulativeWindow | SessionWindow
-
-#: first result column of each kind of window on a grid or of sessions
-_STRUCTS = {CumulativeWindow: "window", SessionWindow: "session_window"}
-
-
-def heading(window: Window) -> str:
-    """Return the name of a window's column in the result: a struct of bounds, or the instant."""
-    if isinstance(window, RangeWindow) and isinstance(window.slide, int):
-        return "window"
-    return _STRUCTS.get(type(window), "time")
-
+#: windows on a grid, sessions, windows that move with rows; None for all rows there are
+BracketWindow = TimeWindow | Frame | None
 
 _LEXEME = re.compile(
     r"(?P<gap>\s+|--[^\n]*|/\*.*?\*/)|(?P<number>\d+(?:\.\d+)?)|(?P<word>[A-Za-z_]\w*)"
     r"|(?P<name>`(?:[^`]|``)*`)|(?P<string>'[^']*')|(?P<sign>.)",
     re.DOTALL,
 )
-_KINDS = ("RANGE", "ROWS", "PARTITION BY", "TUMBLE", "CUMULATE", "SESSION")
+_KINDS = (
+    "RANGE", "ROWS", "PARTITION BY", "TUMBLE", "CUMULATE", "SESSION", "NOW", "UNBOUNDED",
+)  # fmt: skip
 _EXAMPLE = "write for example [RANGE 1 HOUR SLIDE 1 MINUTE] or [ROWS 100]"
 _INSTEAD = {
-    "UNBOUNDED": (
-        "an unbounded window never closes: give it a length, for example [RANGE 7 DAYS] or "
-        "[CUMULATE 1 DAY STEP 1 MINUTE] for totals since midnight"
-    ),
-    "NOW": (
-        "a window of one instant contains one event: [ROWS 1] returns a result per event, and "
-        "stream.where or withColumn need no window at all"
-    ),
     "HOP": "hopping windows are written [RANGE size SLIDE step]",
     "SLIDING": "sliding windows are written [RANGE size SLIDE step]",
     "TUMBLING": "tumbling windows are written [TUMBLE size]",
@@ -118,9 +64,84 @@ class _Lexeme:
         return self.kind == "word" and self.text.upper() in words
 
 
-def parse_window(text: Text, place: TextSpan) -> tuple[Window, tuple[TextSpan, ...]]:
-    """Parse the window clause in brackets at a place; also return places of partition columns."""
+@dataclass(frozen=True)
+class Brackets:
+    """What brackets say."""
+
+    window: BracketWindow
+    place: TextSpan
+    #: columns of PARTITION BY, and their places
+    partition: tuple[str, ...] = ()
+    places: tuple[TextSpan, ...] = ()
+
+
+def read_brackets(text: Text, place: TextSpan) -> Brackets:
+    """Read the window in brackets at a place."""
     return _Parser(text, place).window()
+
+
+def parse_statement(text: Text) -> exp.Expr:
+    """Parse a statement; tables have the places of their brackets."""
+    found = list(_bracketed(text))
+    words = [
+        text.place_of(token)
+        for token, after in pairwise(text.tokens)
+        if token.token_type is TokenType.TABLE and after.token_type is not TokenType.L_PAREN
+    ]
+    tree = text.parse([*words, *(TextSpan(each.start - 1, each.end + 1) for each in found)])
+    tables = {each.this.meta.get("start", -1): each for each in tree.find_all(exp.Table)}
+    for place in found:
+        before = [start for start in tables if start < place.start]
+        if not before:
+            raise text.error(place, _AFTER_A_NAME)
+        tables[max(before)].meta[BRACKETS] = place
+    return tree
+
+
+def _bracketed(text: Text) -> Iterator[TextSpan]:
+    """Yield the insides of the brackets that follow tables in FROM."""
+    #: for each open parenthesis, whether a SELECT was seen and whether tables are being named
+    depths = [[True, False]]
+    opened: Token | None = None
+    before: Token | None = None
+    for token in text.tokens:
+        kind, named = token.token_type, depths[-1]
+        if opened is not None:
+            if kind is TokenType.R_BRACKET:
+                yield TextSpan(opened.end + 1, token.start)
+                opened = None
+        elif kind is TokenType.L_PAREN:
+            depths.append([False, False])
+        elif kind is TokenType.R_PAREN:
+            depths = depths[:-1] or [[True, False]]
+        elif kind is TokenType.SELECT:
+            named[:] = True, False
+        elif kind is TokenType.FROM:
+            named[1] = named[0] and (before is None or before.token_type is not TokenType.DISTINCT)
+        elif kind is TokenType.JOIN:
+            named[1] = named[0]
+        elif kind in _AFTER_TABLES:
+            named[1] = False
+        elif kind is TokenType.L_BRACKET and named[1]:
+            if before is not None and before.token_type is TokenType.R_PAREN:
+                raise text.error(token, _AFTER_A_NAME)
+            opened = token
+        before = token
+    if opened is not None:
+        raise text.error(opened, "this bracket is never closed")
+
+
+_AFTER_A_NAME = (
+    "a window in brackets follows the name of a stream: write it inside of the parentheses, or "
+    "CREATE VIEW and FROM its name [...]"
+)
+#: where a table has the place of its brackets
+BRACKETS = "brackets"
+_AFTER_TABLES = (
+    TokenType.ON, TokenType.USING, TokenType.WHERE, TokenType.GROUP_BY, TokenType.HAVING,
+    TokenType.ORDER_BY, TokenType.LIMIT, TokenType.UNION, TokenType.INTERSECT, TokenType.EXCEPT,
+    TokenType.QUALIFY,
+)  # fmt: skip
 
 
 class _Parser:
@@ -177,28 +198,33 @@ class _Parser:
 
     # -- grammar ---------------------------------------------------------------------------
 
-    def window(self) -> tuple[Window, tuple[TextSpan, ...]]:
-        window, places = self._kind()
+    def window(self) -> Brackets:
+        found = self._kind()
         if self._seen.kind != "end":
             word = self._seen.text
             hint = guess(word, ("SLIDE", "STEP", "ROWS"))
             raise self._wrong(self._seen, f"unexpected {word!r} after the end of the window{hint}")
-        return window, places
+        return found if isinstance(found, Brackets) else Brackets(found, self._whole)
 
-    def _kind(self) -> tuple[Window, tuple[TextSpan, ...]]:
+    def _kind(self) -> BracketWindow | Brackets:
         if self._took("RANGE"):
-            return self._range(), ()
+            return self._range()
         if self._took("ROWS", "ROW"):
-            return self._rows(()), ()
+            return self._rows("stream")
         if self._took("PARTITION"):
             return self._partitioned()
+        if self._took("NOW"):
+            return NOW
+        if self._took("UNBOUNDED"):
+            return None
         if self._took("TUMBLE"):
             size = self._interval("TUMBLE")
-            return RangeWindow(size, size), ()
+            return TimeWindow("tumble", size, size)
         if self._took("CUMULATE"):
-            return self._cumulative(), ()
+            return self._cumulative()
         if self._took("SESSION"):
-            return SessionWindow(self._interval("SESSION")), ()
+            gap = self._interval("SESSION")
+            return TimeWindow("session", gap, gap)
         raise self._unknown_kind()
 
     def _unknown_kind(self) -> DefinitionError:
@@ -212,29 +238,33 @@ class _Parser:
             self._seen, f"a window begins with one of {known}; got {word!r}{guess(word, _KINDS)}"
         )
 
-    def _range(self) -> RangeWindow:
+    def _range(self) -> BracketWindow:
+        if self._took("UNBOUNDED"):
+            return None
         length = self._interval("RANGE")
         if not self._took("SLIDE"):
-            return RangeWindow(length)
+            return Frame(range=length)
         start = self._next
         slide = self._slide(bare_rows=False)
-        if isinstance(slide, int) and slide > length:
+        if isinstance(slide, RowsSlide):
+            return Frame(range=length, slide=slide)
+        if slide > length:
             longest = format_interval(length)
             raise self._text.error(
                 self._since(start),
                 f"windows that slide further than their range ({longest}) would miss events: "
                 f"slide by {longest} or less",
             )
-        return RangeWindow(length, slide)
+        return TimeWindow("tumble" if slide == length else "hop", length, slide)
 
-    def _rows(self, partition_by: tuple[str, ...]) -> RowsWindow:
-        if self._seen.says("UNBOUNDED"):
-            raise self._wrong(self._seen, _INSTEAD["UNBOUNDED"])
+    def _rows(self, partition: str) -> Frame | None:
+        if self._took("UNBOUNDED"):
+            return None
         count = self._count("ROWS")
         slide = self._slide(bare_rows=True) if self._took("SLIDE") else None
-        return RowsWindow(count, slide, partition_by)
+        return Frame(rows=count, slide=slide, partition=partition)
 
-    def _partitioned(self) -> tuple[RowsWindow, tuple[TextSpan, ...]]:
+    def _partitioned(self) -> Brackets:
         self._expect(("BY",), "PARTITION is followed by BY")
         names: list[str] = []
         places: list[TextSpan] = []
@@ -254,9 +284,9 @@ class _Parser:
                 self._seen, "PARTITION BY is for ROWS only; for a RANGE, use GROUP BY"
             )
         self._expect(("ROWS", "ROW"), "PARTITION BY must be followed by ROWS and a number")
-        return self._rows(tuple(names)), tuple(places)
+        return Brackets(self._rows("key"), self._whole, tuple(names), tuple(places))
 
-    def _cumulative(self) -> CumulativeWindow:
+    def _cumulative(self) -> TimeWindow:
         size = self._interval("CUMULATE")
         self._expect(("STEP",), "CUMULATE needs a step: [CUMULATE 1 DAY STEP 1 MINUTE]")
         start = self._next
@@ -266,9 +296,9 @@ class _Parser:
                 self._since(start),
                 f"the step must divide the size, {format_interval(size)}, evenly",
             )
-        return CumulativeWindow(size, step)
+        return TimeWindow("cumulate", size, step)
 
-    def _slide(self, *, bare_rows: bool) -> Slide:
+    def _slide(self, *, bare_rows: bool) -> Micros | RowsSlide:
         """Read the slide after SLIDE; a number without a unit counts rows if `bare_rows`."""
         number, unit = self._seen, self._ahead(1)
         if number.kind == "number" and (unit.says("ROWS", "ROW") or unit.kind == "end"):
@@ -280,7 +310,7 @@ class _Parser:
                 )
             count = self._count("SLIDE")
             self._took("ROWS", "ROW")
-            return RowSlide(count)
+            return RowsSlide(count)
         return self._interval("SLIDE")
 
     def _count(self, after: str) -> int:
@@ -292,9 +322,6 @@ class _Parser:
 
     def _interval(self, after: str) -> Micros:
         """Read an interval with the rules of `core.units`."""
-        for word in ("UNBOUNDED", "NOW"):
-            if self._seen.says(word):
-                raise self._wrong(self._seen, _INSTEAD[word])
         start = self._next
         self._took("INTERVAL")
         parts: list[str] = []

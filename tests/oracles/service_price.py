@@ -1,11 +1,11 @@
-"""The obvious versions of the kernels in `icestream.kernels.queue.price`."""
+"""The obvious versions of the kernels in `bench.research.service_price`."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-from icestream.kernels.queue.price import LATE, STEP
+from bench.research.service_price import LATE, STEP
 
 
 def even_wait_reference(waited: float, left: float, gap: float, price: float) -> float:

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.research import service_price as k
 from bench.research.prediction import relaxed
 from bench.research.queue_simulation import simulate
 from bench.research.workloads import equal, in_turn, poisson, zipf
-from icestream.kernels.queue import price as k
-from tests.oracles.kernels.queue.price import PriceReference, even_wait_reference
+from tests.oracles.service_price import PriceReference, even_wait_reference
 
 COST = 1_000
 

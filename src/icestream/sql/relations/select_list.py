@@ -1,0 +1,184 @@
+"""SELECT lists without aggregates: columns, functions over frames, ranks.
+
+Idea: a SELECT list is a projection. Functions over frames are columns of a relation below it, and
+ROW_NUMBER() is the rank of a top without a limit, until a condition around the query sets one.
+Columns that ORDER BY reads and SELECT does not return are hidden columns of the projection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from sqlglot import exp
+
+from icestream.core.text_errors import TextSpan
+from icestream.sql.relations.definitions import NamedRelation
+from icestream.sql.relations.expressions import beside
+from icestream.sql.relations.frames import read_over
+from icestream.sql.relations.group_by import GroupReader, SelectItem, windows_of
+from icestream.sql.relations.names import (
+    ColumnScope,
+    ScopedColumn,
+    reference,
+    resolved,
+    unknown_column,
+)
+from icestream.sql.relations.tree import Grouped, Over, OverCall, Project, Relation, SortKey, Top
+from icestream.sql.statements.aggregates import called
+from icestream.sql.statements.dialect import PLACE
+
+
+class SelectReader(GroupReader):
+    """Reads what a SELECT returns."""
+
+    def items(
+        self, tree: exp.Select, scope: ColumnScope, *, grouped: bool = False
+    ) -> list[SelectItem]:
+        """Return the SELECT list, with `*` written out."""
+        items: list[SelectItem] = []
+        for each in tree.expressions:
+            node = each.unalias()
+            place = TextSpan(*each.meta[PLACE]) if PLACE in each.meta else self._text.place_of(each)
+            of_star = isinstance(node, exp.Column) and isinstance(node.this, exp.Star)
+            if isinstance(node, exp.Star) or of_star:
+                if grouped:
+                    raise self._text.error(
+                        place, "* is not a column of groups: name the keys and aggregates you want"
+                    )
+                table = node.table if of_star else None
+                found = scope.stars(table)
+                if not found:
+                    raise unknown_column(node, scope, self._text)
+                items += [SelectItem(entry.name, reference(entry.column), place) for entry in found]
+                continue
+            name = each.alias or scope.own_name(node) or self._text.slice(place)
+            items.append(SelectItem(name, node, place, bool(each.alias)))
+        return items
+
+    def projected(
+        self, query: NamedRelation, items: Sequence[SelectItem], tree: exp.Select
+    ) -> NamedRelation:
+        """Read a SELECT list without aggregates."""
+        scope = query.scope
+        made: dict[str, exp.Expr] = {}
+        frames: dict[str, OverCall] = {}
+        entries: list[ScopedColumn] = []
+        for item in items:
+            column = self._numbers.new(item.name)
+            if isinstance(item.node, exp.Window) and called(item.node.this) == "row_number":
+                ranked = self._ranked(query.relation, item, scope)
+                query = replace(query, relation=ranked)
+                made[column] = reference(ranked.columns[-1])
+            else:
+                node, rows = self.without_scalars(item.node)
+                node = self._with_frames(node, scope, item.name, frames)
+                made[column] = self.expression(node, scope)
+                query = replace(query, relation=beside(query.relation, rows))
+            entries.append(ScopedColumn(None, item.name, column))
+        for name, node in self._order_columns(tree, scope, items).items():
+            column = self._numbers.new(name)
+            made[column] = node
+            entries.append(ScopedColumn(None, name, column, starred=False))
+        inner = Over(query.relation, frames) if frames else query.relation
+        relation = Project(inner, made)
+        return NamedRelation(relation, ColumnScope(tuple(entries), windows_of(made, scope)))
+
+    def _with_frames(
+        self, node: exp.Expr, scope: ColumnScope, name: str, frames: dict[str, OverCall]
+    ) -> exp.Expr:
+        """Replace functions over frames by columns, which are added to `frames`."""
+
+        def change(each: exp.Expr) -> exp.Expr:
+            if not isinstance(each, exp.Window):
+                return each
+            column = self._numbers.new(name)
+            frames[column] = read_over(
+                each, self._calls, self._text, lambda inner: self.expression(inner, scope)
+            )
+            return reference(column, each)
+
+        return node.transform(change)
+
+    def _order_columns(
+        self, tree: exp.Select, scope: ColumnScope, items: Sequence[SelectItem]
+    ) -> dict[str, exp.Expr]:
+        """Return the columns that ORDER BY reads and SELECT does not return, by their text."""
+        order = tree.args.get("order")
+        selected = {item.name.lower() for item in items}
+        columns = () if order is None else order.find_all(exp.Column)
+        return {
+            each.sql().lower(): resolved(each, [scope], self._text)
+            for each in columns
+            if each.sql().lower() not in selected
+        }
+
+    def _ranked(self, relation: Relation, item: SelectItem, scope: ColumnScope) -> Top:
+        """Read ROW_NUMBER() OVER (PARTITION BY ... ORDER BY ...)."""
+        node = item.node
+        if node.args.get("spec") is not None:
+            raise self._text.error(node, "ROW_NUMBER() has no frame: leave ROWS and RANGE out")
+        order = node.args.get("order")
+        if order is None:
+            raise self._text.error(node, "ROW_NUMBER() needs ORDER BY")
+        partition = tuple(self.expression(e, scope) for e in node.args.get("partition_by") or ())
+        keys = _sort_keys(order, lambda each: self.expression(each, scope))
+        rank = self._numbers.new(item.name)
+        return Top(relation, None, partition, keys, rank, self._text.place_of(node))
+
+    # -- DISTINCT, ORDER BY ... LIMIT ------------------------------------------------------
+
+    def distinct(self, query: NamedRelation) -> NamedRelation:
+        """Group by all columns."""
+        keys = {self._numbers.new(name): reference(column) for name, column in query.names}
+        entries = tuple(
+            ScopedColumn(None, name, column)
+            for (name, _), column in zip(query.names, keys, strict=True)
+        )
+        scope = ColumnScope(entries, windows_of(keys, query.scope))
+        return NamedRelation(Grouped(query.relation, keys, {}), scope)
+
+    def limited(self, query: NamedRelation, tree: exp.Expr) -> NamedRelation:
+        """Read ORDER BY ... LIMIT n."""
+        order, limit = tree.args.get("order"), tree.args.get("limit")
+        if order is None and limit is None:
+            return query
+        if limit is None or order is None:
+            message = (
+                "a stream is not sorted: write ORDER BY ... LIMIT n, or sort the result when you "
+                "read it"
+                if limit is None
+                else "LIMIT needs ORDER BY, which says what comes first"
+            )
+            word = "ORDER" if limit is None else "LIMIT"
+            raise self._text.error(self._text.keyword(word) or order or limit or tree, message)
+        count = limit.expression
+        if not (isinstance(count, exp.Literal) and str(count.this).isdecimal()):
+            raise self._text.error(limit, "LIMIT is followed by a number")
+        scope = query.scope
+
+        def read(node: exp.Expr) -> exp.Expr:
+            return node.transform(lambda each: self._order_column(each, scope))
+
+        keys = _sort_keys(order, read)
+        place = self._text.place_of(order)
+        relation = Top(query.relation, int(str(count.this)), (), keys, None, place)
+        return NamedRelation(relation, scope)
+
+    def _order_column(self, node: exp.Expr, scope: ColumnScope) -> exp.Expr:
+        """Return the column of the result that a name in ORDER BY means, or a hidden one."""
+        if not isinstance(node, exp.Column):
+            return node
+        name = node.sql().lower()
+        selected = [each for each in scope.entries if each.starred and each.name.lower() == name]
+        hidden = [each for each in scope.entries if not each.starred and each.name == name]
+        if not selected and not hidden:
+            raise unknown_column(node, scope, self._text)
+        return reference((selected or hidden)[0].column, node)
+
+
+def _sort_keys(order: exp.Order, read: Callable[[exp.Expr], exp.Expr]) -> tuple[SortKey, ...]:
+    return tuple(
+        SortKey(read(each.this), bool(each.args.get("desc")), bool(each.args.get("nulls_first")))
+        for each in order.expressions
+    )

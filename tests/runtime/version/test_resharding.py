@@ -1,0 +1,306 @@
+"""Changing the number of shards while a query runs: no row changes, for any kind of state."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from icestream.core.errors import CheckpointError, DefinitionError
+from icestream.kernels.fold import routes_of
+from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.lineage import ShardLineage, even_routes, shards_of
+from icestream.plan.nodes.queries import Computation
+from icestream.plan.nodes.updates import Updates
+from icestream.plan.windows.frame import Frame
+from icestream.runtime.local import LocalQuery
+from icestream.runtime.version.resharding import resharded
+from icestream.runtime.version.settings import Settings
+from icestream.state.identities import IdRange
+from icestream.state.log.format import SegmentInfo
+from icestream.state.versions.commits import (
+    BASE,
+    SEGMENTS,
+    Commit,
+    LiveSegment,
+    VersionStore,
+    survivors,
+)
+from tests.fixtures import dataflow_plans as flows
+from tests.fixtures.checkpoints import KINDS, events
+from tests.fixtures.plans import QuickFiles, window_plan
+
+BATCHES = 12
+#: shards at random versions
+COURSE = (8, 32, 5)
+
+
+def _served_at_once(kind: str) -> Computation:
+    """Return a plan whose rows do not depend on the time that a batch has."""
+    plan = KINDS[kind].plan()
+    return replace(plan, budget=None) if isinstance(plan, Updates) else plan
+
+
+PLANS: Mapping[str, Callable[[], Computation]] = {
+    **{kind: partial(_served_at_once, kind) for kind in KINDS},
+    "nested groups": lambda: flows.nested("update"),
+    "nested groups, final": lambda: flows.nested("append"),
+    "differences": lambda: flows.difference("append"),
+    "recommender": lambda: flows.recommender("append"),
+    "largest of panes": lambda: window_plan(
+        "20 seconds", "4 seconds", aggregates=[Aggregate("max", "value", "top")]
+    ),
+    "rows of the stream": lambda: window_plan(
+        windows=Frame(rows=7, partition="stream"), aggregates=[Aggregate("sum", "value", "total")]
+    ),
+    "largest of ranges": lambda: window_plan(
+        windows=Frame(range=6_000_000), aggregates=[Aggregate("max", "value", "top")]
+    ),
+}
+
+
+class Run:
+    """A query that is fed batch by batch, and restarted at will."""
+
+    def __init__(self, plan: Computation, folder: Path, shards: int = 2) -> None:
+        self.plan = plan
+        local = os.path.join(folder, "local")
+        self.settings = Settings(os.path.join(folder, "checkpoint"), local, 200 << 20, shards)
+        self.query = LocalQuery(plan, self.settings, QuickFiles())
+
+    @property
+    def shards(self) -> int:
+        """Return the shards of the last version."""
+        assert self.query.driver.last is not None
+        return shards_of(self.query.driver.last.routes)
+
+    def feed(self, batch: int) -> list[str]:
+        """Return the rows of a batch."""
+        count = 30 if self.plan.jobs > 2 else 80
+        table = self.query.feed(events(self.plan, batch, count, keys=30), batch)
+        return sorted(map(repr, table.to_pylist()))
+
+    def restart(self) -> None:
+        """Stop the query and start it again."""
+        self.query.close()
+        self.query = LocalQuery(self.plan, self.settings, QuickFiles())
+
+    def lose_arenas(self) -> None:
+        """Remove what tasks keep on local disks, so that shards are rebuilt from the log."""
+        arenas = f"{self.query.driver._run}/arenas"
+        shutil.rmtree(arenas, ignore_errors=True)
+        os.makedirs(arenas)
+
+    def rest(self) -> list[str]:
+        """Return the rows of a flush, and stop."""
+        rows = sorted(map(repr, self.query.flush().to_pylist()))
+        self.query.close()
+        return rows
+
+
+def undisturbed(plan: Computation, folder: Path) -> list[list[str]]:
+    run = Run(plan, folder)
+    return [*map(run.feed, range(BATCHES)), run.rest()]
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("kind", PLANS)
+def test_oracle_any_number_of_shards_at_any_version_changes_no_row(
+    tmp_path: Path, kind: str, seed: int
+) -> None:
+    plan = PLANS[kind]()
+    dice = random.Random(f"{kind} {seed}")
+    changes = dict(
+        zip(sorted(dice.sample(range(1, BATCHES - 1), len(COURSE))), COURSE, strict=True)
+    )
+    restarts, losses = (set(dice.sample(range(2, BATCHES), 2)) for _ in range(2))
+    run = Run(plan, tmp_path / "moved")
+    found = []
+    wanted = 2
+    for batch in range(BATCHES):
+        if batch in restarts:
+            run.restart()
+            run.query.rescale(wanted, shards=wanted)
+        if batch in losses:
+            run.lose_arenas()
+        if batch in changes:
+            wanted = changes[batch]
+            run.query.rescale(wanted, shards=wanted)
+        found.append(run.feed(batch))
+    assert run.shards == COURSE[-1]
+    found.append(run.rest())
+    assert found == undisturbed(plan, tmp_path / "calm")
+    assert any(found)
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("late", [False, True], ids=["before its commit", "after its commit"])
+@pytest.mark.parametrize("kind", ["windows", "groups", "ranges", "joins", "update windows"])
+def test_crash_around_a_change_of_shards(tmp_path: Path, kind: str, late: bool) -> None:
+    plan = PLANS[kind]()
+    expected = undisturbed(plan, tmp_path / "calm")
+    create = VersionStore.create
+
+    def failing(store: VersionStore, commit: Commit) -> None:
+        if late:
+            create(store, commit)
+        msg = "power failure"
+        raise OSError(msg)
+
+    crash = mock.patch.object(VersionStore, "create", failing)
+    run = Run(plan, tmp_path / "crashed")
+    found = []
+    for batch in range(BATCHES):
+        if batch in (4, 9):
+            # at 4 and 9 snapshots are taken, at 5 and 10 others go on from them
+            run.query.rescale(1, shards=7 if batch == 4 else 3)
+        if batch in (4, 5, 10):
+            with crash, pytest.raises(OSError, match="power"):
+                run.feed(batch)
+            run.restart()
+            run.query.rescale(1, shards=7 if batch < 9 else 3)
+        found.append(run.feed(batch))
+    assert run.shards == 3
+    found.append(run.rest())
+    assert found == expected
+
+
+def test_shards_are_where_a_checkpoint_starts(tmp_path: Path) -> None:
+    plan = PLANS["groups"]()
+    run = Run(plan, tmp_path, shards=2)
+    run.feed(0)
+    run.query.rescale(6)
+    run.feed(1), run.feed(2)
+    assert run.shards == 6
+    run.restart()
+    run.feed(3), run.feed(4)
+    assert run.shards == 6, "the program says what it said before"
+    run.settings = replace(run.settings, shards=3)
+    run.restart()
+    run.feed(5), run.feed(6)
+    assert run.shards == 3, "the program says something else"
+    run.query.rescale((1, 2))
+    run.feed(7), run.feed(8)
+    assert run.shards == 3, "fewer tasks need no fewer shards"
+
+
+def test_shards_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    run = Run(replace(flows.running_aggregate(), key_groups=16), tmp_path)
+    run.feed(0)
+    with pytest.raises(DefinitionError, match="16 shards or fewer, not 17"):
+        run.query.rescale(17)
+    with pytest.raises(DefinitionError, match="a query with 4 shards runs in 1 to 4 tasks"):
+        run.query.rescale(5, shards=4)
+    settings = replace(run.settings, budget=8 << 20, local=f"{tmp_path}/other")
+    small = LocalQuery(run.plan, replace(settings, root=f"{tmp_path}/small"), QuickFiles())
+    with pytest.raises(DefinitionError, match="too small"):
+        small.rescale(16)
+    run.feed(1), run.feed(2)
+    assert run.shards == 2
+
+
+def test_nested_groups_of_an_earlier_release_keep_their_shards(tmp_path: Path) -> None:
+    old = replace(flows.nested("update"), inner_ids=False, key_groups=256)
+    expected = undisturbed(old, tmp_path / "calm")
+    run = Run(old, tmp_path / "old")
+    run.feed(0)
+    run.plan = flows.nested("update")
+    run.restart()
+    with pytest.raises(CheckpointError, match="an earlier release began it"):
+        run.query.rescale(4)
+    assert [run.feed(batch) for batch in range(1, BATCHES)] == expected[1:-1]
+
+
+@pytest.mark.parametrize("groups", [8, 100, 256, 4096])
+@pytest.mark.parametrize("shards", [1, 3, 8])
+def test_oracle_ids_of_key_groups_beside_the_routes(groups: int, shards: int) -> None:
+    dice = np.random.default_rng(groups)
+    edges = [IdRange.of_key_groups(g, g + 1, groups).low for g in range(groups)]
+    ids = dice.integers(0, 2**64, 2000, dtype=np.uint64)
+    ids = np.concatenate([ids, np.array([*edges, *(each - 1 for each in edges[1:])], np.uint64)])
+    routes, found = even_routes(groups, shards), np.empty(len(ids), dtype=np.int64)
+    routes_of(ids, groups, np.array(routes), found, np.zeros(groups, dtype=np.int64))
+    for shard in range(shards):
+        lineage = ShardLineage.of(routes, 2 * shards + shard)
+        assert (lineage.component, lineage.shards(routes)) == (2, [2 * shards + shard])
+        own = IdRange.of_key_groups(lineage.groups.start, lineage.groups.stop, groups)
+        assert (own.holds(ids) == (found == shard)).all()
+        parts = lineage.shards(even_routes(groups, 5))
+        assert parts == sorted({10 + even_routes(groups, 5)[g] for g in lineage.groups})
+
+
+def segment(shard: int, ordinal: int, lifetime: str, version: int = 1) -> LiveSegment:
+    info = SegmentInfo(ordinal, f"{ordinal:010d}-{0:016x}.seg", 10, 1, 2**62, 0)
+    return LiveSegment(shard, version, lifetime, info)
+
+
+def commit(version: int, shards: int, **rest: Any) -> Commit:
+    placement = {"tasks": [0] * shards, "loads": [1.0] * shards, "parallelism": 1}
+    parts = {"arenas": ("a",) * shards, "bases": (version,) * shards, **rest}
+    routes = even_routes(16, shards)
+    return Commit(version, 0, routes=routes, decisions={"placement": placement}, **parts)
+
+
+def test_a_shared_segment_goes_with_its_last_shard() -> None:
+    live = (segment(0, 5, "rows"), segment(1, 6, "rows"), segment(1, 7, BASE))
+    before, split = resharded(commit(1, 2), live, 4)
+    assert [(each.shard, each.info.ordinal, each.shared) for each in split] == [
+        (0, 5, True), (1, 5, True), (2, 6, True), (3, 6, True), (2, 7, True), (3, 7, True)
+    ]  # fmt: skip
+    first = commit(2, 4, bases=(1, 1, 2, 1), released=((0, 5), (2, 6)))
+    left = survivors(split, first)
+    assert [(each.shard, each.info.ordinal) for each in left] == [(1, 5), (3, 6), (3, 7)]
+    assert survivors(left, commit(3, 4, released=((1, 5), (3, 6)))) == ()
+    _, merged = resharded(replace(before, version=2), split, 1)
+    assert [(each.shard, each.info.ordinal) for each in merged] == [(0, 5), (0, 6), (0, 7)]
+
+
+def test_no_file_is_written_again_and_none_is_left_behind(tmp_path: Path) -> None:
+    run = Run(PLANS["groups"](), tmp_path)
+    for batch in range(6):
+        run.feed(batch)
+    store, folder = run.query.driver.store, f"{run.settings.root}/{SEGMENTS}"
+    run.query.rescale(8)
+    run.feed(6)
+    before = set(os.listdir(folder))
+    run.feed(7)
+    last = run.query.driver.last
+    assert last is not None
+    fresh = {each.info.name for each in last.added}
+    assert set(os.listdir(folder)) - fresh <= before
+    for batch in range(8, 24):
+        run.feed(batch)
+    last = run.query.driver.last
+    assert last is not None
+    kept = range(last.version - run.settings.keep + 1, last.version + 1)
+    named = {each.info.name for v in kept for each in store.live(v)}
+    named |= {each.info.name for v in kept for each in store.load(v).added}
+    assert set(os.listdir(folder)) <= named
+
+
+def test_commits_of_earlier_releases_release_for_every_shard() -> None:
+    old = {**commit(3, 2).to_json(), "released": [5]}
+    read = Commit.from_json(old)
+    assert survivors((segment(0, 5, "rows"), segment(1, 5, "rows")), read) == ()
+
+
+def test_a_table_of_empty_parents_is_empty(tmp_path: Path) -> None:
+    run = Run(PLANS["rows"](), tmp_path, shards=16)
+    empty = [[pa.RecordBatch.from_pylist([], schema=run.plan.batch_schema)]]
+    run.query.feed(empty)
+    run.query.rescale(1, shards=1)
+    run.query.feed(empty)
+    run.query.feed(empty)
+    assert run.shards == 1
+    assert run.feed(3)

@@ -1,0 +1,37 @@
+"""Random statements beside DuckDB, in one batch and in nine with disorder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import icestream as ice
+from tests.fixtures.sql_runs import by_duckdb, ran_here, streams_of
+from tests.suites.random_statements import random_statement, random_tables
+
+pytestmark = pytest.mark.spark
+
+TABLES = random_tables(0)
+
+
+@pytest.fixture(scope="module")
+def sources(spark: SparkSession) -> dict[str, Any]:
+    return streams_of(spark, TABLES, "ts")
+
+
+def test_the_same_seed_draws_the_same_statement() -> None:
+    assert random_statement(7) == random_statement(7)
+    assert len({random_statement(seed).text for seed in range(50)}) > 45
+
+
+@pytest.mark.sample(6)
+@pytest.mark.parametrize("seed", range(400))
+def test_oracle_random_statements(seed: int, sources: dict[str, Any], tmp_path: Path) -> None:
+    statement = random_statement(seed)
+    expected = by_duckdb(statement.duckdb, TABLES)
+    query = ice.sql(statement.text, **sources)
+    for batches in (1, 9):
+        assert ran_here(query, tmp_path, batches=batches, disorder=seed) == expected
