@@ -330,7 +330,7 @@ class Run:
 
     def rows(self) -> Counter[Any]:
         """Return the rows: of the table, or those that were written."""
-        tables = list(self.table.read()) if self._replaces else self.found
+        tables = list(self.table.read(0)) if self._replaces else self.found
         dropped = ("lifetime", CHANGE)
         found: Counter[Any] = Counter()
         for table in tables:
