@@ -37,15 +37,22 @@ CELLS = [
 ]
 
 
-def named(cell: Cell) -> str:
-    return ", ".join((cell.front, cell.window, cell.aggregate, cell.behind, cell.mode))
-
-
 @pytest.mark.sample(8)
-@pytest.mark.parametrize("cell", CELLS, ids=named)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("behind", BEHINDS)
+@pytest.mark.parametrize("aggregate", AGGREGATES)
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("front", FRONTS)
 def test_oracle_every_kind_of_window_composes_as_in_sql(
-    cell: Cell, spark: SparkSession, tmp_path: Path
+    front: str,
+    window: str,
+    aggregate: str,
+    behind: str,
+    mode: str,
+    spark: SparkSession,
+    tmp_path: Path,
 ) -> None:
+    cell = Cell(front, window, aggregate, behind, mode)
     number = CELLS.index(cell)
     a, b = events(number), events(number + 1_000_000, 40)
     run = Run(spark, cell, a, b, tmp_path)
