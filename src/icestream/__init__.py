@@ -72,9 +72,9 @@ if TYPE_CHECKING:
     )
     from icestream.api.jobs import Tuples, job
     from icestream.api.joins import join
-    from icestream.api.result import Result
+    from icestream.api.result import Result, Windowed, rows
     from icestream.api.state import read_state, write_state
-    from icestream.api.stream import Stream, Windowed, rows, stream
+    from icestream.api.stream import Stream, stream
     from icestream.api.writer import StreamWriter, start
     from icestream.operators.object_aggregates.user_aggregates import UserAggregate
     from icestream.operators.process.declarations import (
@@ -108,9 +108,9 @@ _HOMES = {
     ),
     "icestream.api.jobs": "Tuples job",
     "icestream.api.joins": "join",
-    "icestream.api.result": "Result",
+    "icestream.api.result": "Result Windowed rows",
     "icestream.api.state": "read_state write_state",
-    "icestream.api.stream": "Stream Windowed rows stream",
+    "icestream.api.stream": "Stream stream",
     "icestream.api.writer": "StreamWriter start",
     "icestream.operators.object_aggregates.user_aggregates": "UserAggregate",
     "icestream.operators.process.declarations": (

@@ -159,10 +159,6 @@ BAD: dict[str, tuple[Definition, str]] = {
         lambda r, c: r.groupApply("user", lambda g: g.agg(ice.count())).writeStream.outputMode(
             "whole"), "'whole' is not supported"
     ),
-    "complete answers that are no aggregates": (
-        lambda r, c: r.groupApply("user", lambda g: g.top(1, "item")).writeStream.outputMode(
-            "complete"), "'complete' is for aggregates"
-    ),
     "a sink that cannot replace": (
         lambda r, c: r.groupApply("user", lambda g: g.agg(ice.count())).writeStream.outputMode(
             "complete").option("checkpointLocation", "c").start("x"), "foreachBatch"

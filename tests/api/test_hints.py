@@ -45,7 +45,8 @@ def events(df: DataFrame) -> Events:
 def slack_of(df: DataFrame, **given: str) -> int:
     count = ice.stream(df, time="at", **given).window("1 minute").count()
     (source,) = count._built.plan.sources
-    return source.slack
+    slack: int = source.slack
+    return slack
 
 
 def test_the_slack_is_that_of_the_watermark(df: DataFrame) -> None:

@@ -146,12 +146,52 @@ def test_a_step_in_a_table_has_the_age_of_what_it_answers(feed: Feed, tmp_path: 
         stream.map(lambda row: row, "key string, updated long").writeStream.outputMode("now")
 
 
+def test_complete_mode_delivers_the_table_whole_for_any_operator(
+    feed: Feed, tmp_path: Path
+) -> None:
+    # an hour of slack: the watermark reaches no window and no row
+    stream = ice.stream(feed.stream(), "ts", slack="1 hour")
+    largest = stream.events().forever().groupBy("key").apply(lambda group: group.top(1, by="x"))
+    windows = stream.window("5 seconds").groupBy("key").count()
+    for number, (result, rows) in enumerate(((largest, [3, 3, 3]), (windows, [3, 6, 8]))):
+        whole: list[Counter[str]] = []
+        writer = result.writeStream.outputMode("complete").foreachBatch(
+            lambda rows, _version, whole=whole: whole.append(rows_of(rows))
+        )
+        query = run(writer, tmp_path / f"chk{number}")
+        assert whole[-1] == rows_of(query.table())
+        assert [sum(each.values()) for each in whole] == rows
+
+
 def test_what_has_no_table_is_refused_where_it_is_written(feed: Feed) -> None:
     stream = ice.stream(feed.stream(), "ts")
-    sessions = stream.session("1 minute").groupBy("key").count()
-    with pytest.raises(DefinitionError, match=r"last\(range\)"):
-        sessions.writeStream.outputMode("now")
-    kpis = stream.window("1 minute").groupBy("key").count().select("count")
-    writer = kpis.writeStream.outputMode("now").option("checkpointLocation", "chk")
-    with pytest.raises(DefinitionError, match=r"query\.table"):
-        writer.foreachBatch(lambda rows, version: None).start()
+    tenth = stream.window("1 minute", slide=ice.rows(10)).groupBy("key").count()
+    with pytest.raises(DefinitionError, match="every m-th event"):
+        tenth.writeStream.outputMode("now")
+    with pytest.raises(DefinitionError, match="do not hold"):
+        stream.over(ice.count().alias("n")).writeStream.outputMode("now")
+    kept = stream.window("1 minute").groupBy("key").count().groupBy("key").count()
+    lasting = stream.events().select("key AS key2").last("1 minute")
+    with pytest.raises(DefinitionError, match=r"forever\(\)"):
+        kept.join(lasting, on=[("key", "key2")]).writeStream.outputMode("now")
+
+
+def test_results_are_projected_by_key(feed: Feed, tmp_path: Path) -> None:
+    stream = ice.stream(feed.stream(), "ts", slack="1 hour")
+    busy = stream.session("3 seconds").groupBy("key").count().where("count > 1")
+    busy = busy.select("session_window.start AS began", "count * 2 AS twice")
+    changes: list[int] = []
+    writer = busy.writeStream.outputMode("now").foreachBatch(
+        lambda rows, _version: changes.append(rows.count())
+    )
+    query = run(writer, tmp_path / "chk")
+    table = query.table()
+    assert table.columns == ["began", "twice"]
+    assert sum(changes) > 0
+    batch = feed.batch()
+    batch.createOrReplaceTempView("came")
+    wanted = table.sparkSession.sql(
+        "SELECT window.start AS began, n * 2 AS twice FROM (SELECT session_window(ts, '3 seconds')"
+        " AS window, count(*) AS n FROM came WHERE key IS NOT NULL GROUP BY 1, key) WHERE n > 1"
+    )
+    assert rows_of(table) == rows_of(wanted)

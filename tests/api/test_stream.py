@@ -10,7 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 import icestream as ice
-from icestream.api.stream import Stream, Windowed
+from icestream.api.result import Windowed
+from icestream.api.stream import Stream
 from icestream.core.errors import DefinitionError
 
 pytestmark = pytest.mark.spark

@@ -66,7 +66,7 @@ def test_words_that_are_not_there_name_others(stream: ice.Stream) -> None:
         ("stream", "agg", r"groupBy\(...\).agg"),
         ("events", "orderBy", "top"),
         ("updates", "groupBy", r"window\(...\).groupBy"),
-        ("result", "groupBy", r"events\(\)"),
+        ("result", "top", r"events\(\)"),
     ):
         with pytest.raises(AttributeError, match=instead):
             getattr(KINDS[kind](stream), word)

@@ -49,7 +49,7 @@ def ran(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ran:
 
 
 BAD: dict[str, tuple[Callable[[ice.StreamWriter], Any], str]] = {
-    "complete output": (lambda w: w.outputMode("complete"), "'complete' is not supported.*append"),
+    "whole output": (lambda w: w.outputMode("whole"), "'whole' is not supported.*append"),
     "no checkpoint": (lambda w: w.format("noop").start(), "checkpointLocation"),
     "a checkpoint on an unknown storage": (
         lambda w: w.format("noop").option("checkpointLocation", "gopher://x/y").start(),

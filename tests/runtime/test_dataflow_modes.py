@@ -11,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from icestream.core.errors import DefinitionError
 from icestream.core.times import INFINITY
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.dataflow.component import ComponentOperator
@@ -49,30 +48,6 @@ def reported(rows: pa.Table) -> Counter[tuple[Any, ...]]:
     for first, last, row, diff in zip(start, end, payload, change, strict=True):
         found[first, INFINITY if last is None else last, *row.values()] += diff
     return Counter({row: count for row, count in found.items() if count})
-
-
-@pytest.mark.parametrize("restarts", [False, True])
-def test_oracle_complete_mode_reports_what_updates_add_up_to(
-    tmp_path: Path, restarts: bool
-) -> None:
-    flows = {mode: windowed(mode) for mode in ("update", "complete")}
-    queries = {mode: open_dataflow(flow, tmp_path / mode) for mode, flow in flows.items()}
-    items = stream_of(flows["update"], SHAPE, 3)
-    so_far: Counter[tuple[Any, ...]] = Counter()
-    current = 0
-    for batch in batches_of(items):
-        so_far.update(reported(queries["update"].feed(batch)))
-        found = reported(queries["complete"].feed(batch))
-        assert queries["complete"].driver.last is not None
-        now = queries["complete"].driver.last.watermark
-        alive = {row: n for row, n in so_far.items() if n and row[0] <= now < row[1]}
-        # answers that touch and are equal are one
-        assert sorted(row[2:] for row in found) == sorted(row[2:] for row in alive)
-        current += len(found)
-        if restarts:
-            queries["complete"].close()
-            queries["complete"] = open_dataflow(flows["complete"], tmp_path / "complete")
-    assert current > 0
 
 
 @pytest.mark.parametrize("make", [windowed, plans.revised_aggregate, plans.united])
@@ -130,12 +105,6 @@ def test_sums_of_doubles_forget_what_has_ended(mode: str, tmp_path: Path, restar
         (7, 9, nearest_reference(Fraction(0.1) + Fraction(0.2)), 0.15000000000000002),
         (9, 11, 0.2, 0.2),
     }
-
-
-def test_only_aggregates_have_a_complete_answer() -> None:
-    for flow in (plans.self_join, plans.difference, plans.best):
-        with pytest.raises(DefinitionError, match="'complete' is for aggregates"):
-            flow("complete")
 
 
 def test_oracle_no_change_of_a_version_takes_another_back(tmp_path: Path) -> None:

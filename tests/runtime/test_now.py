@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from icestream.operators.aggregates.aggregate import Aggregate
-from icestream.operators.lifetimes.window_copies import WindowCopies
+from icestream.operators.lifetimes.window_copies import WINDOW, WindowCopies
 from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.events.queries import compiled
 from icestream.plan.nodes.queries import Source
@@ -302,8 +302,8 @@ def test_oracle_windows_are_in_the_table_while_they_are_open(
     copies = WindowCopies(kind, INSTANT)
     stream = PlanStream.of(EVENTS)
     stream = stream.mapped(copies, copies.columns(EVENTS), "windows")
-    made = stream.apply(["window", "k"], lambda group: group.agg(aggregate))
-    flow = compiled(((made.node, "now"),), {0: 0}, (Source("a", SLACK),), (EVENTS,), INSTANT, kind)
+    made = stream.apply([WINDOW, "k"], lambda group: group.agg(aggregate))
+    flow = compiled(((made.node, "now"),), {0: 0}, (Source("a", SLACK),), (EVENTS,), INSTANT)
     sql = sql or "coalesce(list(item ORDER BY t) FILTER (item IS NOT NULL), [])"
     text = f"SELECT (s, e), k, {sql} FROM ({assigned}) WHERE s <= t AND t < e GROUP BY s, e, k"
     rows, dice = events(11), np.random.default_rng(3)

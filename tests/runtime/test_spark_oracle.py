@@ -18,7 +18,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 import icestream as ice
-from icestream.api.stream import Windowed
+from icestream.api.result import Windowed
 from icestream.runtime.work.windows import prefold
 from tests.fixtures.parquet_feed import Feed, rows
 from tests.oracles.grid import differences

@@ -27,7 +27,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 import icestream as ice
-from icestream.api.stream import Stream, Windowed
+from icestream.api.result import Windowed
+from icestream.api.stream import Stream
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.plan.nodes.queries import View
 from icestream.plan.windows.frame import Frame, RowsSlide

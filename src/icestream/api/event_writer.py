@@ -22,21 +22,16 @@ from icestream.plan.events.needed_columns import needed_columns
 from icestream.plan.events.queries import compiled
 from icestream.plan.nodes.events import Node
 from icestream.plan.nodes.queries import SOURCE, TIME
-from icestream.plan.windows.grid import Cumulative, Windows
 
 
 def built(
     node: Node,
     sources: Mapping[int, StreamInput],
     mode: str,
-    windows: Windows | Cumulative | None = None,
     *,
     whole: bool = False,
 ) -> BuiltQuery[Dataflow]:
-    """Return the projection of the sources, by tag, and the dataflow, for an output mode.
-
-    `windows` are those that events are copied into.
-    """
+    """Return the projection of the sources, by tag, and the dataflow, for an output mode."""
     parts = list(sources.values())
     needed = needed_columns(node)
     columns = [needed[tag] for tag in sources]
@@ -47,7 +42,6 @@ def built(
         sources_of(parts),
         tuple(columns),
         arrow_type(frames[0].schema[0].dataType, parts[0].time),
-        windows,
     )
     rows = StructType(
         [
@@ -55,7 +49,7 @@ def built(
             for each in plan.results(plan.views[0])
         ]
     )
-    again = partial(built, node, sources, mode, windows, whole=True)
+    again = partial(built, node, sources, mode, whole=True)
     return reading(parts, columns, plan, (rows,), again, whole=whole)
 
 

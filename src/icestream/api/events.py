@@ -60,6 +60,7 @@ from icestream.plan.joins.multi_join import Equal, check_comparable
 from icestream.plan.nodes.events import (
     Applied,
     Entered,
+    Final,
     FromSource,
     Joined,
     Left,
@@ -542,7 +543,8 @@ class Events(ColumnWords):
                 made = paired(near_by[0], near_by[1], on, where)
         if bounds is None:
             warn_of_instants((self._node, other._node), stacklevel=2)
-        return made
+            return made
+        return replace(made, _node=replace(made._node, stays=True))
 
     def difference(self, other: Events, on: str | Sequence[str] | None = None) -> Events:
         """Keep events at the instants at which the other stream has no event of their group.
@@ -660,6 +662,12 @@ class Events(ColumnWords):
             return self
         change = AlterLifetimes(Shifted(by))
         return self._mapped(change, self._node.payload, f"lifetime {change.lifetime}", by, delay)
+
+    def _final(self) -> Events:
+        """Return rows of windows as others read them."""
+        node = self._node
+        made = Final(node.payload, None, True, node.reach, node.delay, before=node)
+        return replace(self, _node=made)
 
     def _of(self, node: Node, streams: Sequence[Events]) -> Events:
         """Return a node that is made of streams."""

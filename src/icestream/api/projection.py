@@ -27,13 +27,16 @@ class ProjectedRows(ColumnWords):
 
     _called: ClassVar[str] = "rows of a result"
     _instead: ClassVar[Mapping[str, str]] = {
-        name: "stream.events().window(...) or last(...), whose groupBy(...).agg(...) gives events "
-        f"that have {name}; or write the rows to a table and read that as a stream"
-        for name in ("groupBy", "union", "window", "dropDuplicates", "agg", "top")
-    } | {"show": "writeStream.format('console').start()", "write": "writeStream"}
+        "show": "writeStream.format('console').start()",
+        "write": "writeStream",
+        "agg": "groupBy(...).agg(...), or window(...).agg(...)",
+        "top": "events().groupApply('window', lambda group: group.top(n, by=...))",
+    }
     #: events and plan of this query alone
     _built: BuiltQuery[Any]
     _shape: Callable[[DataFrame], DataFrame] = field(default=as_they_are, kw_only=True)
+    #: the words that made the projection, and what each was given
+    _words: tuple[tuple[str, tuple[Any, ...]], ...] = field(default=(), kw_only=True)
 
     @property
     def schema(self) -> StructType:
@@ -63,7 +66,7 @@ class ProjectedRows(ColumnWords):
             >>> kpis.select("serviceId", F.expr("count * 2 AS twice")).columns
             ['serviceId', 'twice']
         """
-        return self._then(lambda rows: rows.select(*spark_columns(rows, cols)))
+        return self._then("select", cols, lambda rows: rows.select(*spark_columns(rows, cols)))
 
     def where(self, condition: Column | str) -> Self:
         """Keep the rows that satisfy a condition.
@@ -71,7 +74,7 @@ class ProjectedRows(ColumnWords):
         Examples:
             >>> busy = kpis.where("count > 100")
         """
-        return self._then(lambda rows: rows.where(condition))
+        return self._then("where", (condition,), lambda rows: rows.where(condition))
 
     def join(self, other: DataFrame, on: Any, how: str = "inner") -> Self:
         """Join the rows with a batch DataFrame on their way to the sink.
@@ -88,15 +91,17 @@ class ProjectedRows(ColumnWords):
                 "stream.join(other, on=..., within=...)"
             )
             raise DefinitionError(msg)
-        return self._then(lambda rows: rows.join(other, on, how))
+        return self._then("join", (), lambda rows: rows.join(other, on, how))
 
     @property
     def _types(self) -> StructType:
         return self.schema
 
-    def _then(self, change: Callable[[DataFrame], DataFrame]) -> Self:
-        before = self._shape
-        changed = replace(self, _shape=lambda rows: change(before(rows)))
+    def _then(
+        self, word: str, given: tuple[Any, ...], change: Callable[[DataFrame], DataFrame]
+    ) -> Self:
+        before, words = self._shape, (*self._words, (word, given))
+        changed = replace(self, _shape=lambda rows: change(before(rows)), _words=words)
         try:
             changed.columns  # noqa: B018 - resolved now, so that a mistake is reported now
         except AnalysisException as error:

@@ -1,33 +1,253 @@
-"""The result of a query before it is started.
+"""Windows, their results before they are started, and how results go on as streams.
 
-Idea: the user may project and filter the rows of the windows (`select`, `where`). This happens to
-the rows of a committed version on their way to the sink, so it changes no state.
+Idea: the user may project and filter the rows of windows (`select`, `where`). If nothing else
+follows, this happens to the rows of a committed version on their way to the sink, and the windows
+have operators of their own. Whatever reads the rows of windows, another window, a join, an
+aggregate, reads them as events at the last instant of their window, once they are final; a table of
+what holds reads them as they are.
+
+Invariant: rows that go on are those that would have been written
+(`test_oracle_every_kind_of_window_composes_as_in_sql`).
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from typing import Any
 
-from icestream.api.event_writer import built
-from icestream.api.events import Events, events_of
+from pyspark.sql import Column, DataFrame
+
+from icestream.api.events import Events, GroupedEvents
+from icestream.api.functions import AggregateExpression, as_column, count
 from icestream.api.projection import ProjectedRows
 from icestream.api.shared_plan import BuiltQuery, Statement, StreamInput, build
-from icestream.api.words import quoted
+from icestream.api.window_rows import rows_of_statement, rows_of_windows
+from icestream.api.words import ColumnWords
 from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError
-from icestream.operators.lifetimes.aggregate import LifetimeAggregate
-from icestream.operators.lifetimes.window_copies import WINDOW, WindowCopies
+from icestream.core.times import Micros
+from icestream.core.units import parse_interval
+from icestream.operators.object_aggregates.functions import needs_objects
+from icestream.plan import lower
 from icestream.plan.events.dataflow import Dataflow
+from icestream.plan.events.explain import explained_dataflow
 from icestream.plan.explain import explained
 from icestream.plan.grid.cost import WindowStatistics
-from icestream.plan.nodes.queries import SOURCE, TIME, Plan
+from icestream.plan.nodes.queries import Plan, WindowKind
+from icestream.plan.windows.frame import Frame, RowsSlide
 from icestream.plan.windows.grid import Cumulative, Windows
+from icestream.plan.windows.session import Session
+from icestream.runtime.spark.sink import as_they_are
+
+#: slide of windows that emit a row with every event
+EVERY_EVENT = "event"
+
+
+def rows(count: int) -> RowsSlide:
+    """Return the slide of a stream's windows that emit a row with every `count`-th event.
+
+    Examples:
+        >>> calls.window("1 hour", slide=ice.rows(10)).groupBy("agent").count().columns
+        ['time', 'agent', 'count']
+    """
+    return RowsSlide(count)
+
+
+class WindowWords(ColumnWords):
+    """What has windows: a stream, and every result."""
+
+    @property
+    @abstractmethod
+    def _windowed(self) -> tuple[StreamInput, ...] | Events:
+        """Return what windows are made of."""
+
+    def window(
+        self,
+        range: str | int,
+        slide: str | int | RowsSlide | None = None,
+        startTime: str | int = 0,
+    ) -> Windowed:
+        """Group events into windows of length `range` every `slide`; tumbling without a slide.
+
+        Args:
+            range: the length of a window.
+            slide: when windows are computed: an interval; `"event"` for a row with every event,
+                over (t - range, t]; or `ice.rows(m)` for a row with every m-th event of a group.
+            startTime: the offset of the windows from 1970-01-01 00:00 UTC.
+
+        Examples:
+            >>> calls.window("1 hour", slide="10 seconds").groupBy("agent").count().columns
+            ['window', 'agent', 'count']
+            >>> calls.window("1 hour", slide="event").groupBy("agent").count().columns
+            ['time', 'agent', 'count']
+        """
+        length = parse_interval(range)
+        if slide == EVERY_EVENT or isinstance(slide, RowsSlide):
+            if startTime != 0:
+                msg = "startTime is for windows on a grid, not for windows that move with events"
+                raise DefinitionError(msg)
+            every = slide if isinstance(slide, RowsSlide) else None
+            return Windowed(self._windowed, Frame(range=length, slide=every))
+        step = length if slide is None else parse_interval(slide)
+        return Windowed(self._windowed, Windows(length, step, parse_interval(startTime)))
+
+    def rows(
+        self,
+        count: int,
+        slide: int | str | None = None,
+        partitionBy: Column | str | Sequence[Column | str] | None = None,
+    ) -> Windowed:
+        """Group events into windows of the last `count` events of the stream, or of each group.
+
+        Args:
+            count: the number of events in a window, in the order of (time, arrival).
+            slide: a number m for a row with every m-th event; an interval for rows at its
+                multiples; None for a row with every event, for its group.
+            partitionBy: columns that group the events; each group counts its own events.
+
+        Examples:
+            >>> calls.rows(100, partitionBy="agent").agg(ice.avg("busyTime")).columns
+            ['time', 'agent', 'avg(busyTime)']
+        """
+        _check_count(count)
+        moves: RowsSlide | Micros | None = None
+        if slide is not None:
+            moves = RowsSlide(slide) if isinstance(slide, int) else parse_interval(slide)
+        if partitionBy is None:
+            return Windowed(self._windowed, Frame(rows=count, slide=moves, partition="stream"))
+        keys = listed_columns([partitionBy])
+        return Windowed(
+            self._windowed,
+            Frame(rows=count, slide=moves, partition="key"),
+            keys,
+            _partitioned=True,
+        )
+
+    def cumulative(self, size: str | int, step: str | int, startTime: str | int = 0) -> Windowed:
+        """Group events into windows that grow every `step` and start afresh every `size`.
+
+        Examples:
+            >>> calls.cumulative("1 day", step="1 minute").groupBy("agent").count().columns
+            ['window', 'agent', 'count']
+        """
+        return Windowed(
+            self._windowed,
+            Cumulative(parse_interval(size), parse_interval(step), parse_interval(startTime)),
+        )
+
+    def session(self, gap: str | int) -> Windowed:
+        """Group the events of each group into sessions, which a pause longer than `gap` ends.
+
+        Examples:
+            >>> calls.session("30 minutes").groupBy("agent").count().columns
+            ['session_window', 'agent', 'count']
+        """
+        return Windowed(self._windowed, Session(parse_interval(gap)))
 
 
 @dataclass(frozen=True)
-class Result(ProjectedRows):
+class Windowed:
+    """The windows of a stream, by group.
+
+    Examples:
+        >>> calls.window("1 hour").groupBy("agent").agg(
+        ...     ice.max("busyTime").alias("longest")
+        ... ).columns
+        ['window', 'agent', 'longest']
+    """
+
+    #: a stream, or events of any kind
+    _source: tuple[StreamInput, ...] | Events
+    _windows: WindowKind
+    _keys: tuple[Column | str, ...] = ()
+    _sets: tuple[tuple[int, ...], ...] | None = None
+    #: whether the keys were given with the windows (`partitionBy`)
+    _partitioned: bool = False
+
+    def groupBy(self, *cols: Column | str | Sequence[Column | str]) -> Windowed:
+        """Compute the aggregates for each combination of values of the columns, nulls included.
+
+        Examples:
+            >>> calls.window("1 hour").groupBy("serviceId", "agent").count().columns
+            ['window', 'serviceId', 'agent', 'count']
+        """
+        keys = listed_columns(cols)
+        if self._partitioned and _plain_texts(keys) != _plain_texts(self._keys):
+            msg = (
+                "rows(..., partitionBy=...) groups by the columns of partitionBy: leave groupBy "
+                "out, or name the same columns"
+            )
+            raise DefinitionError(msg)
+        return replace(self, _keys=keys, _sets=None)
+
+    groupby = groupBy
+
+    def groupingSets(
+        self,
+        groupingSets: Sequence[Sequence[Column | str]],
+        *cols: Column | str | Sequence[Column | str],
+    ) -> Windowed:
+        """Compute several groupings at once, as `DataFrame.groupingSets` does.
+
+        The column `grouping_id` of the result identifies the grouping of a row.
+
+        Examples:
+            >>> calls.window("1 hour").groupingSets(
+            ...     [["serviceId", "agent"], ["serviceId"], []], "serviceId", "agent"
+            ... ).count().columns
+            ['window', 'serviceId', 'agent', 'grouping_id', 'count']
+        """
+        if self._partitioned:
+            msg = "rows(..., partitionBy=...) has one grouping, by the columns of partitionBy"
+            raise DefinitionError(msg)
+        keys = listed_columns(cols)
+        names = [str(as_column(key)) for key in keys]
+        asked = [[str(as_column(column)) for column in chosen] for chosen in groupingSets]
+        unknown = sorted({name for chosen in asked for name in chosen} - set(names))
+        if unknown:
+            msg = f"grouping sets name {unknown}, which are not among the columns {names}"
+            raise DefinitionError(msg)
+        if not asked:
+            msg = "groupingSets needs at least one set of columns; use groupBy for a single set"
+            raise DefinitionError(msg)
+        sets = tuple(tuple(sorted({names.index(name) for name in chosen})) for chosen in asked)
+        if len(set(sets)) < len(sets):
+            msg = f"each grouping set may be given only once; got {asked}"
+            raise DefinitionError(msg)
+        return replace(self, _keys=keys, _sets=sets)
+
+    def count(self) -> Result:
+        """Count the events of each group and window.
+
+        Examples:
+            >>> calls.window("1 hour").count().columns
+            ['window', 'count']
+        """
+        return self.agg(count().alias("count"))
+
+    def agg(self, *aggregates: AggregateExpression) -> Result:
+        """Compute aggregates over each window and group.
+
+        Examples:
+            >>> hourly.agg(ice.count().alias("calls"), ice.avg("busyTime").alias("busy")).columns
+            ['window', 'serviceId', 'calls', 'busy']
+        """
+        if isinstance(self._source, Events):
+            rows = rows_of_windows(self._source, self._windows, self._keys, self._sets, aggregates)
+            return result_of(rows)
+        keys = tuple(as_column(key) for key in self._keys)
+        statement = Statement(self._source, self._windows, keys, self._sets, aggregates)
+        built = build([statement], runs=False)
+        if isinstance(self._windows, Session) and has_objects(built.plan):
+            return result_of(rows_of_statement(statement))
+        lower.check(built.plan)
+        return Result(built, statement)
+
+
+@dataclass(frozen=True)
+class Result(WindowWords, ProjectedRows):
     """The rows that a query computes; start it with `writeStream`.
 
     Examples:
@@ -35,8 +255,10 @@ class Result(ProjectedRows):
         ['end', 'serviceId']
     """
 
-    _built: BuiltQuery[Plan]
-    _statement: Statement
+    _built: BuiltQuery[Any]
+    #: what windows of their own operators compute; None if they are windows of events
+    _statement: Statement | None
+    _rows: Events | None = None
 
     @property
     def writeStream(self) -> StreamWriter:
@@ -45,8 +267,11 @@ class Result(ProjectedRows):
         Examples:
             >>> writer = kpis.writeStream.format("parquet").option("path", "out").memory("64 MB")
         """
-        now = partial(_as_events, self._statement)
-        return StreamWriter(self._statement, self._built, self._shape, self.schema, now)
+        if self._statement is None:
+            rows = self._in_mode("append")
+            return StreamWriter(None, rows, as_they_are, rows.rows[0], self._in_mode)
+        shape, schema = self._shape, self.schema
+        return StreamWriter(self._statement, self._built, shape, schema, self._in_mode)
 
     def explain(self, statistics: WindowStatistics | None = None) -> None:
         """Print what will be computed and how.
@@ -58,38 +283,153 @@ class Result(ProjectedRows):
             >>> kpis.explain()
                 sources  [{'name': 'stream', ...
         """
-        print(explained(self._built.plan, statistics))
+        plan = self._built.plan
+        print(explained(plan, statistics) if isinstance(plan, Plan) else explained_dataflow(plan))
+
+    # -- going on --------------------------------------------------------------------------
+
+    def events(self) -> Events:
+        """Return the rows as events at the last instant of their window, when they are final.
+
+        In output mode `now`, what is computed from them follows the rows of open windows too.
+
+        Examples:
+            >>> kpis.events().groupApply("window", lambda group: group.top(3, by="count")).columns
+            ['window', 'serviceId', 'count']
+        """
+        return self._events(newest=False)._final()
+
+    def groupBy(self, *cols: str | Sequence[str]) -> GroupedEvents:
+        """Group all rows so far by columns; to group those of each window, name `window` as well.
+
+        Examples:
+            >>> kpis.groupBy("serviceId").agg(ice.max("count").alias("most")).columns
+            ['serviceId', 'most']
+        """
+        return self.events().forever().groupBy(*cols)
+
+    def join(self, other: Any, on: Any, how: str = "inner", **more: Any) -> Any:
+        """Join the rows with a batch DataFrame, or with another stream or result.
+
+        A batch is joined on the way to the sink. Rows of windows meet where their windows end
+        together, for example by `window`; `Events.join` has other ways.
+
+        Examples:
+            >>> names = spark.createDataFrame([("1", "Help")], "serviceId string, name string")
+            >>> kpis.join(names, on="serviceId", how="left").columns
+            ['serviceId', 'window', 'count', 'name']
+            >>> longest = hourly.agg(ice.max("busyTime").alias("longest"))
+            >>> kpis.join(longest, on=["window", "serviceId"]).columns
+            ['window', 'serviceId', 'count', 'longest']
+        """
+        if isinstance(other, DataFrame):
+            return super().join(other, on, how)
+        return self.events().join(as_events(other), on, how=how, **more)
+
+    def union(self, other: Any) -> Events:
+        """Return the rows of both; their columns must agree.
+
+        Examples:
+            >>> both = kpis.where("count < 10").union(kpis.where("count > 600"))
+        """
+        return self.events().union(as_events(other))
+
+    def dropDuplicates(
+        self, keys: str | Sequence[str] | None = None, *, within: str | int | None = None
+    ) -> Events:
+        """Keep the first row of those with equal keys; see `Events.dropDuplicates`.
+
+        Examples:
+            >>> kpis.where("count > 100").dropDuplicates("serviceId").columns
+            ['window', 'serviceId', 'count']
+        """
+        return self.events().dropDuplicates(keys, within=within)
+
+    def over(
+        self,
+        *features: AggregateExpression,
+        partitionBy: str | Sequence[str] = (),
+        range: str | int | None = None,
+        rows: int | str | None = None,
+    ) -> Events:
+        """Add columns to each row, over frames of rows before it; see `Events.over`.
+
+        Examples:
+            >>> kpis.over(ice.lag("count").alias("before"), partitionBy="serviceId").columns[-1]
+            'before'
+        """
+        return self.events().over(*features, partitionBy=partitionBy, range=range, rows=rows)
+
+    def latestBy(self, *keys: str) -> Events:
+        """Return the newest row of each key: each lives until the next; see `Events.untilNext`.
+
+        Examples:
+            >>> kpis.latestBy("serviceId").columns
+            ['window', 'serviceId', 'count']
+        """
+        return self.events().untilNext(keys)
+
+    @property
+    def _windowed(self) -> Events:
+        return self.events()
+
+    def _events(self, *, newest: bool) -> Events:
+        """Return the rows as events that are revised, after the user's projection."""
+        rows = self._rows
+        if rows is None:
+            assert self._statement is not None
+            rows = rows_of_statement(self._statement, newest=newest)
+        for word, given in self._words:
+            if word == "join":
+                msg = (
+                    "the rows were joined with a batch on their way to the sink, so nothing can "
+                    "follow: join the stream with the batch, before the window"
+                )
+                raise DefinitionError(msg)
+            rows = getattr(rows, word)(*given)
+        return rows
+
+    def _in_mode(self, mode: str) -> BuiltQuery[Dataflow]:
+        """Return the query as a dataflow: in mode `update` rows replace those of their key."""
+        if mode == "append":
+            return self.events()._built(mode)
+        return self._events(newest=True)._built("now")
 
 
-def _as_events(statement: Statement, mode: str) -> BuiltQuery[Dataflow]:
-    """Return windows on a grid as groups of events that are copied into them, for mode `now`."""
-    plan = build([statement]).plan
-    view, windows = plan.views[0], statement.windows
-    if not isinstance(windows, Windows | Cumulative) or statement.sets is not None:
-        msg = (
-            "output mode 'now' is for window(...) and cumulative(...) with one groupBy. The newest "
-            "answer of a window that moves with events is "
-            "stream.events().last(range).groupApply(keys, lambda group: group.agg(...))"
-        )
+def result_of(rows: Events) -> Result:
+    """Return rows of windows of events as a result."""
+    return Result(rows._final()._built("append"), None, rows)
+
+
+def as_events(other: Any) -> Events:
+    """Return a stream or a result as events; others are refused where they are used."""
+    made: Events = other.events() if isinstance(other, WindowWords) else other
+    return made
+
+
+def has_objects(plan: Plan) -> bool:
+    """Return whether some aggregate of a plan has no state of fixed size."""
+    types = {field.name: field.type for field in plan.inputs}
+    return any(needs_objects(each, types) for view in plan.views for each in view.aggregates)
+
+
+def _plain_texts(columns: Sequence[Column | str]) -> list[str]:
+    """Return columns as text without their aliases; Spark ignores case."""
+    texts = [str(as_column(column)).removeprefix("Column<'") for column in columns]
+    return [text.removesuffix("'>").split(" AS ")[0].strip("`").lower() for text in texts]
+
+
+def _check_count(count: object) -> None:
+    if not isinstance(count, int):
+        msg = f"rows takes a number of events; got {count!r}"
         raise DefinitionError(msg)
-    keys = [f"__k{place}" for place in range(len(plan.keys))]
-    events = events_of([_projected(statement, part, keys) for part in statement.parts])
-    copies = WindowCopies(windows, plan.time)
-    events = events._mapped(copies, copies.columns(events._node.payload), f"copies {windows}")
-
-    def aggregated(group: Events) -> Events:
-        operator = LifetimeAggregate(group._node.payload, view.aggregates, (WINDOW, *keys))
-        text = ", ".join(f"{each.text} as {each.alias}" for each in view.aggregates)
-        return group._applied(operator, f"aggregate {text}", grows=False)
-
-    made = events.groupApply([WINDOW, *keys], aggregated)
-    names = [f"{key} AS {quoted(name)}" for key, name in zip(keys, plan.keys.names, strict=True)]
-    named = made.select(WINDOW, *names, *(quoted(each.alias) for each in view.aggregates))
-    return built(named._node, named._parts, mode, windows)
 
 
-def _projected(statement: Statement, part: StreamInput, keys: Sequence[str]) -> StreamInput:
-    """Return the keys and inputs of a statement as the columns of a source."""
-    frame = build([replace(statement, parts=(part,))]).events.drop(SOURCE)
-    names = [TIME, *keys, *frame.columns[1 + len(keys) :]]
-    return replace(part, frame=frame.toDF(*names), time=TIME)
+def listed_columns(
+    columns: Sequence[Column | str | Sequence[Column | str]],
+) -> tuple[Column | str, ...]:
+    """Return columns that were given one by one or as a list, as PySpark accepts them."""
+    listed: list[Column | str] = []
+    for each in columns:
+        listed.extend([each] if isinstance(each, Column | str) else each)
+    return tuple(listed)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
@@ -18,10 +18,10 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 
 from icestream.api.events import Events, GroupedEvents, events_of
-from icestream.api.functions import AggregateExpression, as_column, count
+from icestream.api.functions import AggregateExpression
 from icestream.api.hints import warn_of_linecutting
-from icestream.api.result import Result
-from icestream.api.shared_plan import Statement, StreamInput, build, refusal
+from icestream.api.result import Result, WindowWords, as_events, listed_columns, result_of
+from icestream.api.shared_plan import StreamInput, refusal
 from icestream.api.updates import (
     ArrowFunction,
     LatestBy,
@@ -30,33 +30,16 @@ from icestream.api.updates import (
     key_names,
     latest_by,
 )
-from icestream.api.words import ColumnWords, spark_columns
+from icestream.api.words import spark_columns
 from icestream.core.errors import DefinitionError
-from icestream.core.times import Micros
 from icestream.core.units import parse_interval
-from icestream.plan.nodes.queries import WindowKind
 from icestream.plan.nodes.updates import Latest
-from icestream.plan.windows.frame import Frame, RowsSlide
-from icestream.plan.windows.grid import Cumulative, Windows
-from icestream.plan.windows.session import Session
 
 if TYPE_CHECKING:
     import pandas as pd
 
-#: slide of windows that emit a row with every event
-EVERY_EVENT = "event"
 
-
-def rows(count: int) -> RowsSlide:
-    """Return the slide of a stream's windows that emit a row with every `count`-th event.
-
-    Examples:
-        >>> calls.window("1 hour", slide=ice.rows(10)).groupBy("agent").count().columns
-        ['time', 'agent', 'count']
-    """
-    return RowsSlide(count)
-
-
+@overload
 def stream(
     df: DataFrame,
     time: str,
@@ -65,11 +48,29 @@ def stream(
     nulls: str = "error",
     name: str = "stream",
     idle: str | int | None = None,
-) -> Stream:
-    """Create a stream of events from a streaming DataFrame.
+) -> Stream: ...
+
+
+@overload
+def stream(df: Events) -> Result: ...
+
+
+def stream(
+    df: DataFrame | Events,
+    time: str = "",
+    slack: str | int | None = None,
+    *,
+    nulls: str = "error",
+    name: str = "stream",
+    idle: str | int | None = None,
+) -> Stream | Result:
+    """Create a stream of events from a streaming DataFrame, or of the rows of events.
+
+    Rows of events have their time already: that at which they begin, or become final.
 
     Args:
-        df: any streaming DataFrame, or a batch of history for `bootstrap`.
+        df: any streaming DataFrame, or a batch of history for `bootstrap`; or events, such as those
+            of a join, whose rows are to be in windows.
         time: the column with the time of the event, a timestamp.
         slack: how far an event may lag behind the latest one. By default it is that of
             `df.withWatermark(time, ...)`, and 0 without a watermark. Spark ignores the watermark
@@ -85,6 +86,8 @@ def stream(
         >>> orders.window("1 hour").count().columns
         ['window', 'count']
     """
+    if isinstance(df, Events):
+        return result_of(df)
     _check_frame(df)
     _check_time(df, time)
     if nulls not in ("error", "drop"):
@@ -128,7 +131,7 @@ def _check_time(df: DataFrame, time: str) -> None:
 
 
 @dataclass(frozen=True)
-class Stream(ColumnWords):
+class Stream(WindowWords):
     """Events with an event time.
 
     Examples:
@@ -170,6 +173,10 @@ class Stream(ColumnWords):
     @property
     def _types(self) -> StructType:
         return self.schema
+
+    @property
+    def _windowed(self) -> tuple[StreamInput, ...]:
+        return self._parts
 
     def select(self, *cols: Column | str) -> Stream:
         """Select columns, or expressions over them; the event time must stay.
@@ -214,85 +221,6 @@ class Stream(ColumnWords):
             ... )
         """
         return Stream(self._parts + other._parts)
-
-    def window(
-        self,
-        range: str | int,
-        slide: str | int | RowsSlide | None = None,
-        startTime: str | int = 0,
-    ) -> Windowed:
-        """Group events into windows of length `range` every `slide`; tumbling without a slide.
-
-        Args:
-            range: the length of a window.
-            slide: when windows are computed: an interval; `"event"` for a row with every event,
-                over (t - range, t]; or `ice.rows(m)` for a row with every m-th event of a group.
-            startTime: the offset of the windows from 1970-01-01 00:00 UTC.
-
-        Examples:
-            >>> calls.window("1 hour", slide="10 seconds").groupBy("agent").count().columns
-            ['window', 'agent', 'count']
-            >>> calls.window("1 hour", slide="event").groupBy("agent").count().columns
-            ['time', 'agent', 'count']
-        """
-        length = parse_interval(range)
-        if slide == EVERY_EVENT or isinstance(slide, RowsSlide):
-            if startTime != 0:
-                msg = "startTime is for windows on a grid, not for windows that move with events"
-                raise DefinitionError(msg)
-            every = slide if isinstance(slide, RowsSlide) else None
-            return Windowed(self, Frame(range=length, slide=every))
-        step = length if slide is None else parse_interval(slide)
-        return Windowed(self, Windows(length, step, parse_interval(startTime)))
-
-    def rows(
-        self,
-        count: int,
-        slide: int | str | None = None,
-        partitionBy: Column | str | Sequence[Column | str] | None = None,
-    ) -> Windowed:
-        """Group events into windows of the last `count` events of the stream, or of each group.
-
-        Args:
-            count: the number of events in a window, in the order of (time, arrival).
-            slide: a number m for a row with every m-th event; an interval for rows at its
-                multiples; None for a row with every event, for its group.
-            partitionBy: columns that group the events; each group counts its own events.
-
-        Examples:
-            >>> calls.rows(100, partitionBy="agent").agg(ice.avg("busyTime")).columns
-            ['time', 'agent', 'avg(busyTime)']
-        """
-        _check_count(count)
-        moves: RowsSlide | Micros | None = None
-        if slide is not None:
-            moves = RowsSlide(slide) if isinstance(slide, int) else parse_interval(slide)
-        if partitionBy is None:
-            return Windowed(self, Frame(rows=count, slide=moves, partition="stream"))
-        keys = _listed([partitionBy])
-        return Windowed(
-            self, Frame(rows=count, slide=moves, partition="key"), keys, _partitioned=True
-        )
-
-    def cumulative(self, size: str | int, step: str | int, startTime: str | int = 0) -> Windowed:
-        """Group events into windows that grow every `step` and start afresh every `size`.
-
-        Examples:
-            >>> calls.cumulative("1 day", step="1 minute").groupBy("agent").count().columns
-            ['window', 'agent', 'count']
-        """
-        return Windowed(
-            self, Cumulative(parse_interval(size), parse_interval(step), parse_interval(startTime))
-        )
-
-    def session(self, gap: str | int) -> Windowed:
-        """Group the events of each group into sessions, which a pause longer than `gap` ends.
-
-        Examples:
-            >>> calls.session("30 minutes").groupBy("agent").count().columns
-            ['session_window', 'agent', 'count']
-        """
-        return Windowed(self, Session(parse_interval(gap)))
 
     def events(self) -> Events:
         """Return the stream as events with lifetimes, for grouped sub-queries, joins and user code.
@@ -344,8 +272,7 @@ class Stream(ColumnWords):
                 )
                 raise DefinitionError(msg)
             return self._mapped(lambda frame: frame.join(other, on, how))
-        events = other.events() if isinstance(other, Stream) else other
-        return self.events().join(events, on, how=how, **more)
+        return self.events().join(as_events(other), on, how=how, **more)
 
     def groupBy(self, *cols: str | Sequence[str]) -> GroupedEvents:
         """Group all events so far by columns, for aggregates that grow with every event.
@@ -403,7 +330,7 @@ class Stream(ColumnWords):
             ['symbol']
         """
         length = None if forgetAfter is None else parse_interval(forgetAfter)
-        names = key_names(self, _listed(keys))
+        names = key_names(self, listed_columns(keys))
         latest = Latest(names, schedule, length, under)
         warn_of_linecutting(schedule, 2)
         return latest_by(self, latest, budget)
@@ -447,116 +374,3 @@ class Stream(ColumnWords):
             _check_time(frame, part.time)
             parts.append(replace(part, frame=frame))
         return Stream(tuple(parts))
-
-
-@dataclass(frozen=True)
-class Windowed:
-    """The windows of a stream, by group.
-
-    Examples:
-        >>> calls.window("1 hour").groupBy("agent").agg(
-        ...     ice.max("busyTime").alias("longest")
-        ... ).columns
-        ['window', 'agent', 'longest']
-    """
-
-    _stream: Stream
-    _windows: WindowKind
-    _keys: tuple[Column | str, ...] = ()
-    _sets: tuple[tuple[int, ...], ...] | None = None
-    #: whether the keys were given with the windows (`partitionBy`)
-    _partitioned: bool = False
-
-    def groupBy(self, *cols: Column | str | Sequence[Column | str]) -> Windowed:
-        """Compute the aggregates for each combination of values of the columns, nulls included.
-
-        Examples:
-            >>> calls.window("1 hour").groupBy("serviceId", "agent").count().columns
-            ['window', 'serviceId', 'agent', 'count']
-        """
-        keys = _listed(cols)
-        if self._partitioned and _plain_texts(keys) != _plain_texts(self._keys):
-            msg = (
-                "rows(..., partitionBy=...) groups by the columns of partitionBy: leave groupBy "
-                "out, or name the same columns"
-            )
-            raise DefinitionError(msg)
-        return replace(self, _keys=keys, _sets=None)
-
-    groupby = groupBy
-
-    def groupingSets(
-        self,
-        groupingSets: Sequence[Sequence[Column | str]],
-        *cols: Column | str | Sequence[Column | str],
-    ) -> Windowed:
-        """Compute several groupings at once, as `DataFrame.groupingSets` does.
-
-        The column `grouping_id` of the result identifies the grouping of a row.
-
-        Examples:
-            >>> calls.window("1 hour").groupingSets(
-            ...     [["serviceId", "agent"], ["serviceId"], []], "serviceId", "agent"
-            ... ).count().columns
-            ['window', 'serviceId', 'agent', 'grouping_id', 'count']
-        """
-        if self._partitioned:
-            msg = "rows(..., partitionBy=...) has one grouping, by the columns of partitionBy"
-            raise DefinitionError(msg)
-        keys = _listed(cols)
-        names = [str(as_column(key)) for key in keys]
-        asked = [[str(as_column(column)) for column in chosen] for chosen in groupingSets]
-        unknown = sorted({name for chosen in asked for name in chosen} - set(names))
-        if unknown:
-            msg = f"grouping sets name {unknown}, which are not among the columns {names}"
-            raise DefinitionError(msg)
-        if not asked:
-            msg = "groupingSets needs at least one set of columns; use groupBy for a single set"
-            raise DefinitionError(msg)
-        sets = tuple(tuple(sorted({names.index(name) for name in chosen})) for chosen in asked)
-        if len(set(sets)) < len(sets):
-            msg = f"each grouping set may be given only once; got {asked}"
-            raise DefinitionError(msg)
-        return replace(self, _keys=keys, _sets=sets)
-
-    def count(self) -> Result:
-        """Count the events of each group and window.
-
-        Examples:
-            >>> calls.window("1 hour").count().columns
-            ['window', 'count']
-        """
-        return self.agg(count().alias("count"))
-
-    def agg(self, *aggregates: AggregateExpression) -> Result:
-        """Compute aggregates over each window and group.
-
-        Examples:
-            >>> hourly.agg(ice.count().alias("calls"), ice.avg("busyTime").alias("busy")).columns
-            ['window', 'serviceId', 'calls', 'busy']
-        """
-        keys = tuple(as_column(key) for key in self._keys)
-        statement = Statement(self._stream._parts, self._windows, keys, self._sets, aggregates)
-        return Result(build([statement]), statement)
-
-
-def _plain_texts(columns: Sequence[Column | str]) -> list[str]:
-    """Return columns as text without their aliases; Spark ignores case."""
-    texts = [str(as_column(column)).removeprefix("Column<'") for column in columns]
-    return [text.removesuffix("'>").split(" AS ")[0].strip("`").lower() for text in texts]
-
-
-def _check_count(count: object) -> None:
-    if not isinstance(count, int):
-        msg = f"rows takes a number of events; got {count!r}"
-        raise DefinitionError(msg)
-
-
-def _listed(
-    columns: Sequence[Column | str | Sequence[Column | str]],
-) -> tuple[Column | str, ...]:
-    """Return columns that were given one by one or as a list, as PySpark accepts them."""
-    listed: list[Column | str] = []
-    for each in columns:
-        listed.extend([each] if isinstance(each, Column | str) else each)
-    return tuple(listed)

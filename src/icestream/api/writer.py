@@ -137,6 +137,8 @@ _TRIGGERS = ("processingTime", "availableNow", "once")
 #: time between batches of an update stream by default
 UPDATES_EVERY = "1 second"
 
+#: output modes of rows that hold, by key: those of keys that changed, or all
+TABLES = ("now", "complete")
 #: source number of rows that are not events
 _TICK = -1
 
@@ -218,45 +220,47 @@ class StreamWriter:
         that an event entered or left since the previous window (a group without events is emitted a
         last time, with a count of zero); for events with lifetimes, every change at once, with a
         column `change` that is 1 for an event that is added and -1 for one that is retracted;
-        changes of one batch that cancel out are not written. `complete`, for aggregates over events
-        with lifetimes: all current rows with every batch, for sinks that replace their content.
-        `now`: the rows that hold, by key, as a table that `query.table()` returns; the sink gets
-        the rows of keys that changed, with a column `change` that is 1 for a row that replaces that
-        of its key and -1 for a key that is deleted. Without a format and a path there is no sink.
+        changes of one batch that cancel out are not written. `now`: the rows that hold, by key, as
+        a table that `query.table()` returns; the sink gets the rows of keys that changed, with a
+        column `change` that is 1 for a row that replaces that of its key and -1 for a key that is
+        deleted. Without a format and a path there is no sink. `complete`: the same table, which the
+        sink gets whole with every batch, to replace what it had.
 
         Examples:
             >>> writer = kpis.writeStream.outputMode("now")
         """
         mode = outputMode.lower()
-        known = ("append", "update", "now", *(("complete",) if self._statement is None else ()))
-        if mode not in known or (mode == "complete" and self._build is None):
+        if mode not in ("append", "update", *TABLES):
             msg = (
                 f"output mode {outputMode!r} is not supported: use 'append' for final rows, "
-                "'update' for changed rows, or 'now' for a table of the rows that hold; 'complete' "
-                "is for aggregates over events()"
+                "'update' for changed rows, 'now' for a table of the rows that hold, or 'complete' "
+                "for all of them with every batch"
             )
             raise DefinitionError(msg)
-        if self._build is not None and (self._statement is None or mode == "now"):
-            built = self._build(mode)
-            columns = [each for each in built.rows[0] if mode != "now" or each.name != CHANGE]
-            return replace(self, _mode=mode, _built=built, _schema=StructType(columns))
+        if self._build is not None and (self._statement is None or mode in TABLES):
+            return self._as_dataflow(mode)
         plan = self._built.plan
-        if mode == "now":
+        if mode in TABLES:
             self._table_key()
         if isinstance(plan, Updates) and plan.latest is not None:
             # rows of a table by key have an age
             result: Any = self._result
-            timed = result._stamped(mode == "now")
+            timed = result._stamped(mode in TABLES)
             return replace(
                 self, _mode=mode, _result=timed, _built=timed._built, _schema=timed.schema
             )
         if mode == "update" and isinstance(plan, Plan) and lower.takes_tuples(plan):
-            msg = (
-                "output mode 'update' is for window(...) and cumulative(...) with aggregates of "
-                "fixed size; use 'append' here"
-            )
-            raise DefinitionError(msg)
+            return self._as_dataflow(mode)
         return replace(self, _mode=mode)
+
+    def _as_dataflow(self, mode: str) -> StreamWriter:
+        """Return this writer for a query over events, which has all modes."""
+        assert self._build is not None
+        built = self._build("now" if mode in TABLES else mode)
+        columns = [each for each in built.rows[0] if mode not in TABLES or each.name != CHANGE]
+        shape = as_they_are if self._statement is not None else self._shape
+        schema = StructType(columns)
+        return replace(self, _mode=mode, _built=built, _schema=schema, _shape=shape)
 
     def trigger(self, **trigger: Any) -> StreamWriter:
         """Choose when batches run, as in PySpark: processingTime, availableNow or once.
@@ -356,7 +360,7 @@ class StreamWriter:
             ... )
             >>> writer.toTable("kpi_rows").awaitTermination()
         """
-        if self._mode in ("complete", "now"):
+        if self._mode in TABLES:
             msg = (
                 f"a table only grows: use 'update', or foreachBatch(...) for output mode "
                 f"{self._mode!r}; format('delta') with a path follows output mode 'now' by key"
@@ -404,10 +408,10 @@ class StreamWriter:
                 "DataFrame (spark.read), then start it over the stream on the same checkpoint"
             )
             raise DefinitionError(msg)
-        if self._mode == "now":
+        if self._mode in TABLES:
             msg = (
-                "bootstrap writes no rows, and the table of output mode 'now' would miss those of "
-                "history: let the stream read history first"
+                f"bootstrap writes no rows, and the table of output mode {self._mode!r} would miss "
+                "those of history: let the stream read history first"
             )
             raise DefinitionError(msg)
         checkpoint, paced = self._checkpoint(), self._paced()
@@ -441,11 +445,11 @@ class StreamWriter:
             return self._now_sink(lead, view)
         if self._callback is not None:
             return CallbackSink(self._callback)
-        if self._mode == "complete":
+        if self._mode == "complete" and self._format not in ("console", "noop"):
             msg = (
                 f"format({self._format!r}) appends rows, but output mode 'complete' writes all of "
                 "them with every batch: use foreachBatch(...) to replace the previous rows, or "
-                "output mode 'update'"
+                "output mode 'now', whose rows replace those of their key"
             )
             raise DefinitionError(msg)
         return make_sink(
@@ -463,13 +467,6 @@ class StreamWriter:
 
     def _now_sink(self, lead: StreamWriter, view: int) -> Sink:
         """Return where the rows of keys that changed go."""
-        asked = self._callback is not None or self._format in ("console", "memory", "delta")
-        if self._shape is not as_they_are and (asked or "path" in self._options):
-            msg = (
-                "in output mode 'now' a sink gets rows by key, which select(...) and where(...) on "
-                "the result might drop: choose columns before the aggregate, or ask query.table()"
-            )
-            raise DefinitionError(msg)
         if self._callback is not None:
             return CallbackSink(self._callback)
         if self._format == "delta":
@@ -859,8 +856,11 @@ def _check_writers(writers: Sequence[object]) -> None:
         if not isinstance(each, StreamWriter):
             msg = f"ice.start takes what result.writeStream returns; got {type(each).__name__}"
             raise DefinitionError(msg)
-        if each._mode == "now" and not isinstance(each._built.plan, Updates):
-            msg = "a result in output mode 'now' is started alone, with writeStream...start()"
+        if each._mode in TABLES and not isinstance(each._built.plan, Updates):
+            msg = (
+                f"a result in output mode {each._mode!r} is started alone, with "
+                "writeStream...start()"
+            )
             raise DefinitionError(msg)
         own = sorted(filter(_is_own, each._options))
         scale = (
@@ -932,7 +932,19 @@ def _run(
     current = {
         number: CurrentTable.of(files, settings.root, number)
         for number, (writer, _) in enumerate(outputs)
-        if writer._mode == "now"
+        if writer._mode in TABLES
+    }
+    for each in current.values():
+        each.roll_back(-1 if driver.last is None else driver.last.version)
+    tables = {
+        number: partial(
+            current_frame,
+            spark,
+            each,
+            _held_columns(built, number),
+            outputs[number][0]._shape,
+        )
+        for number, each in current.items()
     }
 
     def deliver(delivery: Delivery) -> None:
@@ -954,6 +966,9 @@ def _run(
                 changed = (table for read in rows.readers() for table in read())
                 updated = UPDATED if isinstance(built.plan, Updates) else None
                 current[number].apply(delivery.commit.version, changed, schema, key, updated)
+                if writer._mode == "complete":
+                    safe[number].deliver(tables[number](), delivery.commit.version - 1)
+                    continue
                 rows = replace(rows, shape=as_they_are)
             hand_out(safe[number], rows, delivery)
         if late_sink is not None:
@@ -972,16 +987,6 @@ def _run(
 
     about = {"name": lead._name, "plan": plan.describe(), "shards": settings.shards}
     state = lead._state_location(checkpoint)
-    tables = {
-        number: partial(
-            current_frame,
-            spark,
-            each,
-            _held_columns(built, number),
-            outputs[number][0]._shape,
-        )
-        for number, each in current.items()
-    }
     query = Query(driver, deliver, QueryHistory(state, about), flush=flush, tables=tables)
     if lead._options.get("ui", os.environ.get(SHOWN, "false")).lower() == "true":
         query.uiWebUrl = shared_page(state).url

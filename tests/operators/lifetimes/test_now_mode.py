@@ -41,7 +41,7 @@ def test_a_key_is_emitted_when_a_row_begins_or_ends() -> None:
 
 
 def test_rows_that_stay_are_not_deleted_when_they_end() -> None:
-    output = NowOutput(PLAIN, stays=True)
+    output = NowOutput(PLAIN, stays=True, windows=True)
     groups = PlainGroups(output.synopses)
     groups.begin(0)
     list(output.on_changes(0, simple((9, 10, "a", 1)), groups, 0))

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from icestream.core.errors import StorageError
 from icestream.runtime.tables.current_table import CurrentTable
 from icestream.state.files import LocalFiles
 
@@ -112,3 +113,19 @@ def test_a_reader_sees_a_whole_version_while_runs_are_merged(tmp_path: Path) -> 
     for part in reading:
         seen.update(row["n"] for row in part.to_pylist())
     assert seen == Counter({2: 2000})
+
+
+def test_a_table_follows_a_checkpoint_that_was_rolled_back(tmp_path: Path) -> None:
+    for version in range(1, 7):
+        rows = [{"change": 1, "k": "a", "n": version, "names": []}]
+        opened(tmp_path).apply(version, [pa.Table.from_pylist(rows, ROWS)], ROWS, ["k"])
+    opened(tmp_path).roll_back(9)
+    assert content(opened(tmp_path)) == {("a", 6, ()): 1}
+    opened(tmp_path).roll_back(5)
+    assert content(opened(tmp_path)) == {("a", 5, ()): 1}
+    # versions 1 to 4 were merged, and what was before the merge is gone
+    with pytest.raises(StorageError, match="rolled back to version 2"):
+        opened(tmp_path).roll_back(2)
+    again = [{"change": 1, "k": "a", "n": 60, "names": []}]
+    opened(tmp_path).apply(6, [pa.Table.from_pylist(again, ROWS)], ROWS, ["k"])
+    assert content(opened(tmp_path)) == {("a", 60, ()): 1}

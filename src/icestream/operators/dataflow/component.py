@@ -54,7 +54,6 @@ from icestream.operators.dataflow.steps import (
 )
 from icestream.operators.dataflow.transient_groups import TransientGroups, lasting
 from icestream.operators.lifetimes.changes import LifetimeOperator, PromptOperator, identities_of
-from icestream.operators.lifetimes.complete_mode import CompleteOutput
 from icestream.operators.lifetimes.edges import Edges
 from icestream.operators.lifetimes.now_mode import NowOutput
 from icestream.operators.lifetimes.rows_by_group import since
@@ -140,11 +139,9 @@ class ComponentOperator:
         spec: ComponentSpec,
         shard: Shard,
         stores: Stores,
-        version: int = 0,
         now: Micros = MINUS_INFINITY,
     ) -> None:
-        """Attach to the shard's state, for a version; `now` is the latest time of an event."""
-        self._version = version
+        """Attach to the shard's state; `now` is the latest time of an event."""
         self._now = now
         self._spec = spec
         self._stores = stores
@@ -325,8 +322,6 @@ class ComponentOperator:
         self, operator: LifetimeOperator, groups: Groups, watermark: Micros
     ) -> Iterator[pa.RecordBatch]:
         """Return the output of an operator at the end of the version."""
-        if isinstance(operator, CompleteOutput):
-            return operator.on_version(groups, watermark, self._version)
         if isinstance(operator, NowOutput):
             return operator.on_instant(groups, self._now)
         return operator.on_watermark(groups, watermark)

@@ -3,8 +3,9 @@
 Idea: changes are appended to the held rows of their key. At the end of a version the keys that
 changed, or one of whose rows begins or ends by now, are read: their rows that are alive replace
 those emitted before; a key without any is emitted once with a negative count, which deletes it.
-Rows that stay for ever once they are there (results of windows) are forgotten here when the
-watermark reaches their end, and nothing is emitted then.
+Rows that stay for ever once they are there are not deleted when they end. Those of windows are
+forgotten here when the watermark reaches their end, because their keys do not come again; of others
+the number of equal rows is held.
 
 Invariants:
 1. Applied by key, the emitted rows are the events alive now
@@ -44,9 +45,21 @@ from icestream.state.groups.spec import Groups, Synopsis
 class NowOutput:
     """Holds events by key and emits those of keys that changed."""
 
-    def __init__(self, payload: pa.Schema, *, stays: bool = False) -> None:
-        """Hold events of a payload; with `stays`, rows are not deleted when they end."""
+    def __init__(
+        self,
+        payload: pa.Schema,
+        *,
+        stays: bool = False,
+        windows: bool = False,
+        delay: Micros = 0,
+    ) -> None:
+        """Hold events of a payload, which live later than meant by `delay`.
+
+        With `stays`, rows are not deleted when they end; rows of `windows` do not come again then.
+        """
         self.result = payload
+        self._timeless = stays and not windows
+        self._delay = delay
         self._stays = stays
         self.synopses: tuple[Synopsis, ...] = (events_synopsis("now", payload),)
 
@@ -59,6 +72,9 @@ class NowOutput:
             slots = located(changes, groups)
             head = [changes.column(field.name) for field in LIFETIME]
             payload = payload_of_changes(changes).columns
+            if self._timeless:
+                count = changes.num_rows
+                head[:2] = [pa.array(np.full(count, at)) for at in (0, INFINITY)]
             rows = pa.RecordBatch.from_arrays([*head, *payload], schema=self.synopses[0].schema)
             groups.append(0, slots, rows)
             touched = RowsByGroup(slots).distinct
@@ -72,6 +88,7 @@ class NowOutput:
 
     def on_instant(self, groups: Groups, now: Micros) -> Iterator[pa.RecordBatch]:
         """Yield the rows of keys that changed, and keys that have none any more."""
+        now = min(now + self._delay, END)
         for portion in woken(groups, now):
             held = groups.read(0, portion)
             payload = payload_of(held.rows, self.result)

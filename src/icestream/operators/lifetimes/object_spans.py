@@ -13,7 +13,8 @@ Invariants:
 Cost: O(events x segments they span), sorted.
 
 Limits: among events that begin together, the one with the least identity is first: changes have no
-order of arrival. Functions that depend on order need events that are never retracted.
+order of arrival. Functions that depend on order need events that are never retracted, or that
+carry their own time.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from icestream.core.errors import DefinitionError
 from icestream.kernels.ranges import numbers_of
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.bad_rows import BadRows
+from icestream.operators.lifetimes.changes import BEGAN
 from icestream.operators.lifetimes.consolidate import identities
 from icestream.operators.object_aggregates.functions import (
     ORDERED_FUNCTIONS,
@@ -74,7 +76,7 @@ class ObjectSpans:
         ordered = [each.text for each, _ in self._functions if each.function in ORDERED_FUNCTIONS]
         #: whether an answer depends on when events began
         self.depends_on_order = bool(ordered)
-        if ordered and not grows:
+        if ordered and not grows and BEGAN not in types:
             msg = (
                 f"{ordered[0]} depends on the order of events: it needs events that are never "
                 "retracted, not the answers of an aggregate, a difference or a top-k"

@@ -1,18 +1,20 @@
-"""Versions: each event of a group lives until the next one, so that every instant sees one.
+"""Frames and versions: each event of a group lives until later ones push it out.
 
-Idea: what is stored is what was shown: the last event before the watermark and all later ones, each
-with its lifetime. A new event is put between two of them: the lifetime of the one before ends at
-its start, and its own ends at the start of the one after.
+Idea: an event of a frame of n rows lives until the n-th event after it, one of a frame of a range
+until the first event that is later by the range or more. With one row, each event lives until the
+next one: the versions of a table. What is stored is what was shown: the events alive at the
+watermark and all later ones, each with its lifetime; a new event ends the lifetimes of others.
 
 Invariants:
 1. At every instant a group shows its latest event, whatever the order in which they arrive
    (`test_oracle_every_instant_sees_the_latest_version`).
-2. Events that have a successor before the watermark are not stored
-   (`test_bounded_old_versions_are_gone`).
+2. Events that ended before the watermark are not stored (`test_bounded_old_versions_are_gone`).
+3. At the time of an event its frame is alive
+   (`test_oracle_every_kind_of_window_is_in_the_table_while_it_is_open`).
 
 Cost: O(events + stored events of the touched groups), in one sort.
 
-Limits: of events with equal times one is shown, always the same.
+Limits: of events with equal times, those that a frame of rows has no room for are always the same.
 """
 
 from __future__ import annotations
@@ -22,8 +24,15 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
+from icestream.core.arrays import Ints
 from icestream.core.times import INFINITY, Micros
-from icestream.operators.lifetimes.changes import LE, LifetimeOperator, payload_of
+from icestream.operators.lifetimes.changes import (
+    DIFF,
+    LE,
+    LifetimeOperator,
+    column_of,
+    payload_of,
+)
 from icestream.operators.lifetimes.consolidate import identities, numbered
 from icestream.operators.lifetimes.counted_intervals import CountedIntervals
 from icestream.operators.lifetimes.revisable_output import (
@@ -32,19 +41,24 @@ from icestream.operators.lifetimes.revisable_output import (
     stretches_of,
 )
 from icestream.operators.lifetimes.rows_by_group import RowsByGroup, located
+from icestream.plan.windows.frame import Frame
 from icestream.state.groups.spec import Groups
+
+#: the frame in which an event is alone
+_ALONE = Frame(rows=1)
 
 
 class UntilNext(LifetimeOperator):
-    """Lets each event live until the next one of its group."""
+    """Lets each event live until the next ones of its group push it out of a frame."""
 
     is_prompt = True
     emits_at_once = True
     forgets = False
 
-    def __init__(self, payload: pa.Schema) -> None:
+    def __init__(self, payload: pa.Schema, frame: Frame = _ALONE) -> None:
         """Take events that are never retracted; only their starts count."""
         self.result = payload
+        self._frame = frame
         self._shown = RevisableOutput(0, events_synopsis("versions", payload))
         self.synopses = (self._shown.synopsis,)
 
@@ -73,9 +87,11 @@ class UntilNext(LifetimeOperator):
             owner = np.concatenate([kept.owners, owners])
             start = np.asarray(rows.column(LE).to_numpy())
             order = np.lexsort((*ids, start, owner))
+            counts = np.ones(len(owner), dtype=np.int64)
+            counts[: len(kept.owners)] = column_of(kept.rows, DIFF)
+            order = np.repeat(order, counts[order])
             owner, start, kind = owner[order], start[order], numbers[order]
-            after = np.append(owner[1:], -1) == owner
-            end = np.where(after, np.append(start[1:], 0), INFINITY)
+            end = _ends(owner, start, self._frame)
             lasting = start < end
             answer = CountedIntervals(owner, kind, start, end, np.ones_like(start)).where(lasting)
             yield from self._shown.revise(
@@ -92,6 +108,23 @@ class UntilNext(LifetimeOperator):
         """Yield nothing: the past does not change."""
         del groups, watermark
         return iter(())
+
+
+def _ends(owner: Ints, start: Ints, frame: Frame) -> Ints:
+    """Return when each event leaves the frame of its group; all are in order."""
+    count = len(owner)
+    if frame.rows is not None:
+        pushing = np.arange(count) + frame.rows
+    else:
+        limits = np.where(start > INFINITY - frame.reach, INFINITY, start + frame.reach)
+        late = np.repeat([False, True], count)
+        order = np.lexsort((late, np.append(limits, start), np.append(owner, owner)))
+        pushing = np.empty(2 * count, dtype=np.int64)
+        pushing[order] = np.cumsum(late[order])
+        pushing = pushing[:count]
+    inside = np.minimum(pushing, count - 1)
+    there = (pushing < count) & (owner[inside] == owner)
+    return np.where(there, start[inside], INFINITY)
 
 
 def _timed(payload: pa.RecordBatch, starts: pa.Array) -> pa.RecordBatch:

@@ -2,10 +2,13 @@
 
 Idea: a change of a window concerns its last instant only, so whatever the order of events, a window
 has one answer, and it is final when the watermark reaches the end of the window. The event's own
-time goes into a column, for functions that depend on it.
+time goes into a column, for functions that depend on it. Grouping sets are copies as well: one for
+each set, without the keys that are not in it.
 
-Invariant: an event is in the windows that contain its time
-(`test_oracle_windows_are_in_the_table_while_they_are_open`).
+Invariants:
+1. An event is in the windows that contain its time
+   (`test_oracle_every_kind_of_window_is_in_the_table_while_it_is_open`).
+2. An event counts once in each grouping set (the same test).
 
 Cost: O(windows of an event) for each change.
 """
@@ -18,19 +21,23 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.arrays import Ints
+from icestream.core.times import Micros
 from icestream.operators.lifetimes.changes import (
     BEGAN,
     DIFF,
     LE,
+    RE,
     changes_of,
     column_of,
     identities_of,
     payload_of,
 )
+from icestream.plan.windows.frame import GROUPING_ID
 from icestream.plan.windows.grid import Cumulative, Windows
+from icestream.plan.windows.session import Session
 
-#: column with start and end of the window
-WINDOW = "window"
+#: column with start and end of the window of a copy, and with the time of an event in a frame
+WINDOW = "__window"
 
 
 @dataclass(frozen=True)
@@ -39,26 +46,21 @@ class WindowCopies:
 
     windows: Windows | Cumulative
     time: pa.DataType
+    #: how much later than meant events live
+    delay: Micros = 0
 
     def columns(self, payload: pa.Schema) -> pa.Schema:
         """Return the columns of the copies."""
-        window = self.windows.heading(self.time)
-        return pa.schema([window, *payload, pa.field(BEGAN, pa.int64(), nullable=False)])
+        return window_columns(self.windows, self.time, payload)
 
     def __call__(self, changes: pa.RecordBatch) -> pa.RecordBatch:
         """Return a change for each event and window."""
-        times = column_of(changes, LE)
+        times = column_of(changes, LE) - self.delay
         event, start, end = self._windows_of(times)
         payload = payload_of(changes).take(pa.array(event))
-        columns = self.columns(payload.schema)
-        window = pa.StructArray.from_arrays(
-            [pa.array(each).cast(self.time) for each in (start, end)],
-            fields=list(columns[0].type),
-        )
-        copies = pa.RecordBatch.from_arrays(
-            [window, *payload.columns, pa.array(times[event])], schema=columns
-        )
+        copies = in_windows(payload, start, end, times[event], self.columns(payload.schema))
         ids = [each[event] for each in identities_of(changes)]
+        end = end + self.delay
         return changes_of(copies, end - 1, end, column_of(changes, DIFF)[event], *ids)
 
     def _windows_of(self, times: Ints) -> tuple[Ints, Ints, Ints]:
@@ -77,3 +79,75 @@ class WindowCopies:
         number = np.arange(len(event)) - np.repeat(np.cumsum(counts) - counts, counts)
         start = last[event] - number * windows.slide
         return event, start, start + windows.range
+
+
+@dataclass(frozen=True)
+class GroupingCopies:
+    """Copies events into the grouping sets of some keys."""
+
+    keys: tuple[str, ...]
+    #: the keys of each set, and the number of the set in the rows
+    sets: tuple[tuple[tuple[str, ...], int], ...]
+
+    def columns(self, payload: pa.Schema) -> pa.Schema:
+        """Return the columns of the copies."""
+        fields = [each.with_nullable(True) if each.name in self.keys else each for each in payload]
+        return pa.schema([*fields, pa.field(GROUPING_ID, pa.int64(), nullable=False)])
+
+    def __call__(self, changes: pa.RecordBatch) -> pa.RecordBatch:
+        """Return a change for each event and set."""
+        payload, ids = payload_of(changes), identities_of(changes)
+        columns, count = self.columns(payload.schema), changes.num_rows
+        made = []
+        for chosen, number in self.sets:
+            kept = [
+                pa.nulls(count, field.type)
+                if field.name in self.keys and field.name not in chosen
+                else payload.column(field.name)
+                for field in payload.schema
+            ]
+            kept.append(pa.array(np.full(count, number, dtype=np.int64)))
+            copies = pa.RecordBatch.from_arrays(kept, schema=columns)
+            le, re, diff = (column_of(changes, name) for name in (LE, RE, DIFF))
+            made.append(changes_of(copies, le, re, diff, *ids))
+        return pa.concat_batches(made)
+
+
+@dataclass(frozen=True)
+class OwnTimes:
+    """Adds the time of each event as a column, also for functions that depend on it."""
+
+    time: pa.DataType
+
+    def columns(self, payload: pa.Schema) -> pa.Schema:
+        """Return the columns of the events."""
+        return pa.schema(
+            [pa.field(WINDOW, self.time), *payload, pa.field(BEGAN, pa.int64(), nullable=False)]
+        )
+
+    def __call__(self, changes: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the events with their times."""
+        times, payload = changes.column(LE), payload_of(changes)
+        columns = self.columns(payload.schema)
+        timed = [times.cast(self.time), *payload.columns, times]
+        le, re, diff = (column_of(changes, name) for name in (LE, RE, DIFF))
+        rows = pa.RecordBatch.from_arrays(timed, schema=columns)
+        return changes_of(rows, le, re, diff, *identities_of(changes))
+
+
+def window_columns(
+    windows: Windows | Cumulative | Session, time: pa.DataType, payload: pa.Schema
+) -> pa.Schema:
+    """Return the columns of copies of events in windows."""
+    window = windows.heading(time).with_name(WINDOW)
+    return pa.schema([window, *payload, pa.field(BEGAN, pa.int64(), nullable=False)])
+
+
+def in_windows(
+    payload: pa.RecordBatch, start: Ints, end: Ints, times: Ints, columns: pa.Schema
+) -> pa.RecordBatch:
+    """Return events with the window that each is in, and their own times."""
+    window = columns[0].type
+    bounds = [pa.array(each).cast(window[0].type) for each in (start, end)]
+    made = pa.StructArray.from_arrays(bounds, fields=list(window))
+    return pa.RecordBatch.from_arrays([made, *payload.columns, pa.array(times)], schema=columns)

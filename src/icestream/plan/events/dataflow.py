@@ -43,6 +43,7 @@ from icestream.plan.fuse.operator_graph import Graph, Link
 from icestream.plan.nodes.queries import KEY_GROUPS, SOURCE, TIME, Source, watermark_of
 from icestream.plan.nodes.spilling import Spilling
 from icestream.plan.windows.grid import Cumulative, Windows
+from icestream.plan.windows.session import Session
 
 #: names the identities of groups inside groups in a description
 INNER = "inner identities"
@@ -73,8 +74,7 @@ class Output:
     """Rows that a dataflow delivers."""
 
     payload: pa.Schema
-    #: `append`: final events; `update`: changes; `complete`: all events that are alive; `now`: the
-    #: rows of keys that changed
+    #: `append`: final events; `update`: changes; `now`: the rows of keys that changed
     mode: str
     #: columns that identify rows in mode `now`
     key: tuple[str, ...] = ()
@@ -108,8 +108,8 @@ class Dataflow:
     measured: bool = False
     #: whether nobody asks for instants before the latest event
     forgets_past: bool = False
-    #: windows whose events are copied into them; None if events have lifetimes
-    windows: Windows | Cumulative | None = None
+    #: windows that all events go into; none if some have lifetimes
+    windows: tuple[Windows | Cumulative | Session, ...] = ()
     #: whether identities of groups inside groups begin with bits of the outer ones; not in
     #: checkpoints of earlier releases
     inner_ids: bool = True
@@ -179,7 +179,7 @@ class Dataflow:
         """Return the instant before which events are late."""
         if self.forgets_past:
             return MINUS_INFINITY
-        return watermark if self.windows is None else self.windows.late_before(watermark)
+        return min((each.late_before(watermark) for each in self.windows), default=watermark)
 
     def settled_by(self, latest: Micros) -> Micros:
         """Return the watermark that settles all effects of an event at `latest`."""

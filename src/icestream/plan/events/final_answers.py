@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from icestream.operators.lifetimes.aggregate import LifetimeAggregate
-from icestream.plan.nodes.events import Applied, Framed, Left, Mapped, Node, United, before
+from icestream.plan.nodes.events import Applied, Final, Framed, Left, Mapped, Node, United, before
 
 
 def emitted_once(outputs: Iterable[tuple[Node, str]]) -> list[Applied]:
@@ -29,7 +29,8 @@ def emitted_once(outputs: Iterable[tuple[Node, str]]) -> list[Applied]:
         if isinstance(node, Applied) and isinstance(node.operator, LifetimeAggregate):
             found[id(node)] = node
         passes_on = final and isinstance(node, Mapped | Left | United)
-        waiting += [(each, passes_on or isinstance(node, Framed)) for each in before(node)]
+        waits = passes_on or isinstance(node, Framed | Final)
+        waiting += [(each, waits) for each in before(node)]
     return [node for node in found.values() if (id(node), False) not in seen]
 
 

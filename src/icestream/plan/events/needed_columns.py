@@ -24,6 +24,7 @@ from icestream.operators.lifetimes.alter_lifetimes import AlterLifetimes
 from icestream.plan.nodes.events import (
     Applied,
     Entered,
+    Final,
     Framed,
     FromSource,
     Joined,
@@ -67,7 +68,7 @@ def _before(node: Node, needed: Needed) -> Iterator[tuple[Node, Needed]]:
             yield node.before, needed
         case United():
             yield from ((part, needed) for part in node.parts)
-        case Mapped() | Entered() | Left() | Framed():
+        case Mapped() | Entered() | Left() | Framed() | Final():
             yield node.before, None
         case Applied() | Joined():
             yield from ((part, None) for part in node.inputs)

@@ -25,6 +25,7 @@ from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.dataflow.gather import GatherSpec
 from icestream.operators.dataflow.steps import (
     Emit,
+    Filtering,
     Identifying,
     JoinMany,
     Map,
@@ -50,11 +51,17 @@ from icestream.operators.lifetimes.changes import (
     identities_of,
     payload_of,
 )
-from icestream.operators.lifetimes.complete_mode import CompleteOutput
 from icestream.operators.lifetimes.now_mode import NowOutput
 from icestream.operators.multi_join.spec import MultiJoinSpec
 from icestream.operators.multi_join.tracing import Lineage
-from icestream.plan.events.current_rows import forgets_past, row_key
+from icestream.plan.events.current_rows import (
+    as_table,
+    forgets_past,
+    late_windows,
+    of_windows,
+    row_key,
+    stays,
+)
 from icestream.plan.events.dataflow import Dataflow, Edge, Output, in_order
 from icestream.plan.events.features import feature_columns
 from icestream.plan.events.final_answers import emitted_once, is_final
@@ -64,6 +71,7 @@ from icestream.plan.nodes.events import (
     Applied,
     Entered,
     Feature,
+    Final,
     Framed,
     FromSource,
     Joined,
@@ -75,7 +83,6 @@ from icestream.plan.nodes.events import (
 )
 from icestream.plan.nodes.queries import KEY_GROUPS, Source
 from icestream.plan.windows.frame import Frame
-from icestream.plan.windows.grid import Cumulative, Windows
 from icestream.sql.expressions.compile import Predicate, Projection
 from icestream.sql.expressions.tree import quoted
 
@@ -86,17 +93,15 @@ def compiled(
     sources: tuple[Source, ...],
     columns: tuple[pa.Schema, ...],
     time: pa.DataType,
-    windows: Windows | Cumulative | None = None,
 ) -> Dataflow:
     """Return the dataflow that computes queries over events: nodes, each with its output mode.
 
-    `numbers` maps the tags of sources to their numbers; `windows` are those that events are copied
-    into.
+    `numbers` maps the tags of sources to their numbers.
     """
+    outputs = tuple((as_table(node) if mode == "now" else node, mode) for node, mode in outputs)
     tree = join_tree([node for node, _ in outputs])
     modes = [mode for _, mode in outputs]
     building = _Building(numbers, tree, emitted_once(zip(tree.outputs, modes, strict=True)))
-    building.stays = windows is not None
     for view, (node, (shown, mode)) in enumerate(zip(tree.outputs, outputs, strict=True)):
         building.emit(node, shown.payload, mode, view)
     components, edges = in_order(dict(enumerate(building.components)), building.edges)
@@ -111,7 +116,7 @@ def compiled(
                 node.payload,
                 mode,
                 row_key(node)[0] if mode == "now" else (),
-                _is_framed(node),
+                _is_bare(node),
                 node.delay,
             )
             for node, mode in outputs
@@ -120,9 +125,8 @@ def compiled(
         reach=max(node.reach for node, _ in outputs),
         key_groups=KEY_GROUPS if spilling is None else spilling.key_groups,
         spilling=spilling,
-        forgets_past=windows is None
-        and all(mode == "now" and forgets_past(node) for node, mode in outputs),
-        windows=windows,
+        forgets_past=all(mode == "now" and forgets_past(node) for node, mode in outputs),
+        windows=late_windows(node for node, _ in outputs),
     )
 
 
@@ -153,8 +157,6 @@ class _Building:
         self._tree = tree
         #: aggregates that emit only final results
         self._emitted_once = emitted_once
-        #: whether rows stay in a table after their end, as those of windows do
-        self.stays = False
         self.components: list[list[Step]] = []
         self.edges: list[Edge] = []
         self._places: dict[int, tuple[_Place, ...]] = {}
@@ -169,13 +171,6 @@ class _Building:
     def emit(self, node: Node, payload: pa.Schema, mode: str, view: int) -> None:
         """Make the events of a node, without hidden columns, the rows of a view."""
         self._traced(node, stored=False)
-        if mode == "complete" and not _is_aggregate(node):
-            msg = (
-                "output mode 'complete' is for aggregates: the results of agg(...) of every group, "
-                "with columns computed from them; use 'update' for changes, or 'append' for final "
-                "events"
-            )
-            raise DefinitionError(msg)
         if mode == "now" and _is_framed(node):
             msg = "rows of over(...) are events at instants, which do not hold: use mode 'append'"
             raise DefinitionError(msg)
@@ -192,15 +187,14 @@ class _Building:
                 raise DefinitionError(msg)
             if mode == "append" and not place.final:
                 step = self._held(component, step, AppendOutput(payload), "settle")
-            if mode == "complete":
-                step = self._held(component, step, CompleteOutput(payload), "current")
             self._add(component, Emit((step,), payload, self._of(component, step), view))
 
     def _emit_by_key(self, node: Node, payload: pa.Schema, view: int) -> None:
         """Make the rows of a node that hold the rows of a view, by key."""
         keys, grouped = row_key(node)
         places = self._ungrouped(node)
-        output, text = NowOutput(payload, stays=self.stays), f"now by {', '.join(keys)}"
+        output = NowOutput(payload, stays=stays(node), windows=of_windows(node), delay=node.delay)
+        text = f"now by {', '.join(keys)}"
         component = places[0].component
         if grouped and len(places) == 1 and component is not None:
             step = self._held(component, places[0].step, output, text, keys)
@@ -214,7 +208,7 @@ class _Building:
         self,
         component: int,
         step: int,
-        operator: AppendOutput | CompleteOutput | NowOutput,
+        operator: AppendOutput | NowOutput,
         text: str,
         keys: tuple[str, ...] = (),
     ) -> int:
@@ -255,8 +249,21 @@ class _Building:
                 return (self._joined(node),)
             case Framed():
                 return (self._framed(node),)
+            case Final():
+                places = self._ungrouped(node.before)
+                return tuple(self._final(each, node.before) for each in places)
         msg = f"{type(node).__name__} is only allowed inside a group"
         raise AssertionError(msg)
+
+    def _final(self, place: _Place, node: Node) -> _Place:
+        """Return the final events of a place, those that had to wait at their last instant."""
+        if not place.final:
+            assert place.component is not None
+            step = self._held(place.component, place.step, AppendOutput(place.payload), "settle")
+            place = replace(place, step=step, final=True)
+        if node.grows:
+            return place
+        return self._step_or_map(place, at_their_end, place.payload, "instants of their end")
 
     def _joined(self, node: Joined) -> _Place:
         """Create the component of a join."""
@@ -342,12 +349,7 @@ class _Building:
 
     def _identified(self, place: _Place, node: Node) -> _Place:
         """Return the final events of a place with their identities."""
-        if not place.final:
-            assert place.component is not None
-            step = self._held(place.component, place.step, AppendOutput(place.payload), "settle")
-            place = replace(place, step=step)
-        if not node.grows:
-            place = self._step_or_map(place, at_their_end, place.payload, "instants of their end")
+        place = self._final(place, node)
         identifying = Identifying(numbered=place.numbered)
         text = "by arrival" if place.numbered else "by content"
         return self._step_or_map(place, identifying, identifying.schema(place.payload), text)
@@ -534,15 +536,24 @@ class _Building:
 
 
 def at_their_end(changes: pa.RecordBatch) -> pa.RecordBatch:
-    """Return final events as events at the instant at which they ended, when they became final."""
+    """Return final events as events at their last instant."""
     ends = column_of(changes, RE)
     diff = column_of(changes, DIFF)
-    return changes_of(payload_of(changes), ends, ends + 1, diff, *identities_of(changes))
+    return changes_of(payload_of(changes), ends - 1, ends, diff, *identities_of(changes))
 
 
 def _is_framed(node: Node) -> bool:
     """Return whether events have just got columns over frames, possibly with other columns."""
-    return _is_framed(node.before) if isinstance(node, Mapped) else isinstance(node, Framed)
+    if isinstance(node, Mapped | Final):
+        return _is_framed(node.before)
+    return isinstance(node, Framed)
+
+
+def _is_bare(node: Node) -> bool:
+    """Return whether rows have a time among their columns, so that none is added."""
+    if isinstance(node, Mapped):
+        return isinstance(node.change, Filtering | Projecting) and _is_bare(node.before)
+    return isinstance(node, Framed) or (isinstance(node, Final) and stays(node.before))
 
 
 def _shown(frame: Frame) -> str:
@@ -553,15 +564,3 @@ def _renamed(aggregate: Aggregate, names: Mapping[str, str]) -> Aggregate:
     """Return an aggregate of columns under other names."""
     columns = [names[each] for each in aggregate.columns]
     return replace(aggregate, column=columns[0] if columns else None, others=tuple(columns[1:]))
-
-
-def _is_aggregate(node: Node) -> bool:
-    """Return whether events are results of aggregates, possibly with other columns."""
-    match node:
-        case Mapped() | Left():
-            return _is_aggregate(node.before)
-        case United():
-            return all(map(_is_aggregate, node.parts))
-        case Applied():
-            return isinstance(node.operator, LifetimeAggregate)
-    return False

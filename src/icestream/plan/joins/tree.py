@@ -33,14 +33,12 @@ from icestream.plan.joins.cost import FLAT, assumed, join_plans
 from icestream.plan.joins.multi_join import HIDDEN
 from icestream.plan.joins.order import reordered
 from icestream.plan.nodes.events import (
-    Applied,
-    Entered,
     Joined,
-    Left,
     Mapped,
     Node,
     United,
     before,
+    rebuilt,
     upstream,
 )
 from icestream.plan.nodes.spilling import Spilling
@@ -84,21 +82,6 @@ def _uses(last: Node) -> Counter[int]:
     return Counter(id(each) for node in upstream(last) for each in before(node))
 
 
-def _rebuilt(node: Node, make: Callable[[Node], Node]) -> Node:
-    """Return a node with transformed inputs."""
-    match node:
-        case Mapped() | Entered() | Left():
-            made = make(node.before)
-            return node if made is node.before else replace(node, before=made)
-        case United():
-            parts = tuple(map(make, node.parts))
-            return node if parts == node.parts else replace(node, parts=parts)
-        case Applied() | Joined():
-            inputs = tuple(map(make, node.inputs))
-            return node if inputs == node.inputs else replace(node, inputs=inputs)
-    return node
-
-
 # -- joins in the order that keeps the least ------------------------------------------------
 
 
@@ -125,14 +108,14 @@ def _in_order(
     match node:
         case Joined():
             found = reordered(node, uses, needed, made)
-            return _rebuilt(node, made) if found is None else found
+            return rebuilt(node, made) if found is None else found
         case Mapped(change=Projecting() as change):
             read = frozenset(change.projection.columns)
-            return _rebuilt(node, lambda each: made(each, read))
+            return rebuilt(node, lambda each: made(each, read))
         case Mapped(change=Filtering() as change) if needed is not None:
             source = made(node.before, needed | change.predicate.columns)
             return replace(node, before=source, payload=source.payload)
-    return _rebuilt(node, made)
+    return rebuilt(node, made)
 
 
 # -- one join of many instead of joins of joins ---------------------------------------------
@@ -140,7 +123,7 @@ def _in_order(
 
 def _flattened(node: Node, uses: Counter[int], known: dict[int, Node]) -> Node:
     if id(node) not in known:
-        made = _rebuilt(node, lambda each: _flattened(each, uses, known))
+        made = rebuilt(node, lambda each: _flattened(each, uses, known))
         if isinstance(node, Joined) and isinstance(made, Joined):
             made = _merged(made, [uses[id(each)] == 1 for each in node.inputs])
         known[id(node)] = made
@@ -229,7 +212,7 @@ def _carrying(node: Node, made: Callable[[Node], Node], tree: JoinTree) -> tuple
             return replace(node, before=source, payload=source.payload), tree.lineage(source)
         case United(scope=None):
             return _carrying_union(node, tuple(map(made, node.parts)), tree)
-    return _rebuilt(node, lambda each: shown_only(made(each), each.payload)), ()
+    return rebuilt(node, lambda each: shown_only(made(each), each.payload)), ()
 
 
 def _carrying_union(node: United, parts: tuple[Node, ...], tree: JoinTree) -> tuple[Node, Lineages]:

@@ -38,6 +38,8 @@ class Node:
     reach: Micros = 0
     #: how much later than meant its events live, because joins had to wait for partners
     delay: Micros = 0
+    #: whether lifetimes only say when rows are final: in a table they hold from the first on
+    stays: bool = field(default=False, kw_only=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +85,13 @@ class Applied(Node):
 @dataclass(frozen=True, eq=False)
 class Left(Node):
     """Events that leave a scope."""
+
+    before: Node = field(kw_only=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Final(Node):
+    """Rows of windows as others read them: each once, when it is final, at its last instant."""
 
     before: Node = field(kw_only=True)
 
@@ -150,10 +159,25 @@ def late_events(node: Node) -> Node | None:
 def before(node: Node) -> tuple[Node, ...]:
     """Return the inputs of a node over events."""
     match node:
-        case Mapped() | Entered() | Left() | Framed():
+        case Mapped() | Entered() | Left() | Framed() | Final():
             return (node.before,)
         case United():
             return node.parts
         case Applied() | Joined():
             return node.inputs
     return ()
+
+
+def rebuilt(node: Node, make: Callable[[Node], Node]) -> Node:
+    """Return a node over events with transformed inputs."""
+    match node:
+        case Mapped() | Entered() | Left() | Framed() | Final():
+            made = make(node.before)
+            return node if made is node.before else replace(node, before=made)
+        case United():
+            parts = tuple(map(make, node.parts))
+            return node if parts == node.parts else replace(node, parts=parts)
+        case Applied() | Joined():
+            inputs = tuple(map(make, node.inputs))
+            return node if inputs == node.inputs else replace(node, inputs=inputs)
+    return node

@@ -55,6 +55,15 @@ class Forever(Lifetime):
 
 
 @dataclass(frozen=True)
+class Always(Lifetime):
+    """Events are rows of a table, without a time: all live at the last instant there is."""
+
+    def bounds(self, starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
+        """Move all events to the last instant."""
+        return np.full(len(starts), INFINITY - 1), np.full(len(starts), INFINITY)
+
+
+@dataclass(frozen=True)
 class Point(Lifetime):
     """Events live for the instant of their start."""
 

@@ -17,7 +17,9 @@ Invariants:
    (`test_oracle_a_table_is_its_changes_by_key`).
 2. Applying a version again changes nothing (`test_a_version_is_applied_once`).
 3. One range of keys is in memory at a time (`test_bounded_one_range_of_keys_is_in_memory`).
-4. A reader gets one whole version, also while the next one is written
+4. A table is never newer than its checkpoint
+   (`test_a_table_follows_a_checkpoint_that_was_rolled_back`).
+5. A reader gets one whole version, also while the next one is written
    (`test_a_reader_sees_a_whole_version_while_runs_are_merged`).
 
 Cost: a row is written once in a run, and again in each merge of its range: one comes after `RUNS`
@@ -43,6 +45,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from icestream.core.errors import StorageError
 from icestream.core.times import Micros
 from icestream.operators.dataflow.results import CHANGE
 from icestream.state.files import Files
@@ -145,6 +148,26 @@ class CurrentTable:
                 return Manifest.from_bytes(self.files.read(f"{self.folder}/{max(names)}"))
             except FileNotFoundError:
                 continue
+
+    def roll_back(self, version: int) -> None:
+        """Return to an older version, to which its checkpoint was rolled back.
+
+        Raises:
+            StorageError: if the files of that version are gone.
+        """
+        newest = self.manifest()
+        if newest is None or newest.version <= version:
+            return
+        older, there = self.manifest(version), {*self.files.list(self.folder)}
+        if older is None or not older.names <= there:
+            msg = (
+                f"the table {self.folder} has version {newest.version}, but the checkpoint was "
+                f"rolled back to version {version}, whose rows were merged away: start the query "
+                "with a new checkpoint"
+            )
+            raise StorageError(msg)
+        gone = [each for each in there if each.startswith(_MANIFEST) and each > older.name]
+        self.files.unlink(*(f"{self.folder}/{name}" for name in gone))
 
     def apply(
         self,

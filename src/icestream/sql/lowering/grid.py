@@ -19,8 +19,8 @@ from sqlglot import exp
 
 from icestream.api import functions as aggregate_functions
 from icestream.api.functions import AggregateExpression
-from icestream.api.result import Result
-from icestream.api.stream import Stream, Windowed
+from icestream.api.result import Result, Windowed
+from icestream.api.stream import Stream
 from icestream.core.errors import DefinitionError
 from icestream.core.units import format_interval
 from icestream.operators.object_aggregates.user_aggregates import UserAggregate

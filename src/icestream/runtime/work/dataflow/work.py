@@ -84,11 +84,11 @@ class ComponentShard:
         spec = self.plan.specs[self.component]
         if spec.join is not None:
             joins = JoinStores(spec.join, space, self.orders)
-            return ComponentOperator(spec, space, joins, self.version, self.now)
+            return ComponentOperator(spec, space, joins, self.now)
         if spec.sole is not None:
             return SoleStepComponent(spec, space, spec.sole.opened(space))
         stores = ShardStores(spec.groupings, space, self.plan.cold)
-        return ComponentOperator(spec, space, stores, self.version, self.now)
+        return ComponentOperator(spec, space, stores, self.now)
 
     def inputs(self, reader: ParcelReader, shard: int) -> Parcels:
         """Return the changes that arrived on edges."""

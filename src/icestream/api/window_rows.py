@@ -1,0 +1,217 @@
+"""Windows of any kind as events: so results go on as streams, and hold in a table while open.
+
+Idea: events are copied into their windows, which are groups like any other (`window_copies`,
+`session_copies`); grouping sets are copies too. A window that moves with events gives each event a
+lifetime that ends when later events push it out. So all aggregates, modes and operators that
+events have follow, and the rows of a window are events at its last instant, once they are final.
+
+Invariants:
+1. Rows are those of the windows' own operators
+   (`test_oracle_every_kind_of_window_composes_as_in_sql`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import pyarrow as pa
+
+from icestream.api.column_text import sql_text
+from icestream.api.events import Events, events_of
+from icestream.api.functions import AggregateExpression
+from icestream.api.shared_plan import Statement, StreamInput, build, check_aggregates, check_names
+from icestream.api.types import arrow_type
+from icestream.api.words import quoted
+from icestream.core.errors import DefinitionError
+from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.lifetimes.aggregate import LifetimeAggregate
+from icestream.operators.lifetimes.session_copies import SessionCopies
+from icestream.operators.lifetimes.until_next import UntilNext
+from icestream.operators.lifetimes.window_copies import (
+    WINDOW,
+    GroupingCopies,
+    OwnTimes,
+    WindowCopies,
+)
+from icestream.plan.events.features import FeatureCall, with_features
+from icestream.plan.nodes.queries import GROUPING_ID, SOURCE, TIME, WindowKind, grouping_id
+from icestream.plan.windows.frame import Frame
+from icestream.plan.windows.grid import Cumulative, Windows
+from icestream.plan.windows.session import Session
+
+#: keys of a group that has all events
+_ALL = "__all"
+Sets = tuple[tuple[int, ...], ...] | None
+
+
+def rows_of_statement(statement: Statement, *, newest: bool = False) -> Events:
+    """Return the rows of a statement over a stream.
+
+    A window that moves with events has a row for each, or only the `newest` of each group.
+    """
+    plan = build([statement], runs=False).plan
+    view = plan.views[0]
+    keys = [f"__k{place}" for place in range(len(plan.keys))]
+    events = events_of([_projected(statement, part, keys) for part in statement.parts])
+    names = list(plan.keys.names)
+    if isinstance(view.windows, Frame) and not newest:
+        return _row_for_each(events, view.windows, keys, names, statement.sets, view.aggregates)
+    return _rows(events, view.windows, keys, names, statement.sets, view.aggregates, plan.time)
+
+
+def rows_of_windows(
+    events: Events,
+    windows: WindowKind,
+    cols: Sequence[object],
+    sets: Sets,
+    aggregates: Sequence[AggregateExpression],
+) -> Events:
+    """Return the rows of windows over events, at the start of whose lifetimes they are."""
+    check_aggregates(aggregates)
+    payload = events._node.payload
+    texts = [sql_text(each, payload, "groupBy") for each in cols]
+    keys = [f"__k{place}" for place in range(len(texts))]
+    used = [[sql_text(c, payload, each.function) for c in each.columns] for each in aggregates]
+    inputs = list(dict.fromkeys(text for each in used for text in each))
+    read = events.select(
+        *(f"({text}) AS {key}" for text, key in zip(texts, keys, strict=True)),
+        *(f"({text}) AS x{place}" for place, text in enumerate(inputs)),
+        f"0 AS {_ALL}",
+    )
+    chosen = []
+    for each, named in zip(aggregates, used, strict=True):
+        read_by = [f"x{inputs.index(text)}" for text in named]
+        first, others = (read_by[0], read_by[1:]) if read_by else (None, [])
+        name = each.name or f"{each.title}({', '.join(named) or '1'})"
+        chosen.append(Aggregate(each.function, first, name, tuple(others), each.parameters))
+    names = [text.split(".")[-1].strip("`") for text in texts]
+    (part, *_) = events._parts.values()
+    time = arrow_type(part.frame.schema[part.time].dataType, part.time)
+    return _rows(read, windows, keys, names, sets, chosen, time)
+
+
+def _row_for_each(
+    events: Events,
+    frame: Frame,
+    keys: Sequence[str],
+    names: Sequence[str],
+    sets: Sets,
+    aggregates: Sequence[Aggregate],
+) -> Events:
+    """Return a row for each event, over the frame that ends with it."""
+    if frame.slide is not None or frame.partition == "stream" or sets is not None:
+        msg = (
+            "rows of this window are only written: what goes on is a window with a row for each "
+            "event, window(range, slide='event') or rows(n, partitionBy=...), and one groupBy"
+        )
+        raise DefinitionError(msg)
+    calls = [
+        FeatureCall(each.function, each.columns, each.alias, tuple(keys), frame, each.parameters)
+        for each in aggregates
+    ]
+    made = replace(events, _node=with_features(events._node, calls))
+    return made.select(
+        f"{TIME} AS time",
+        *(f"{key} AS {quoted(name)}" for key, name in zip(keys, names, strict=True)),
+        *(quoted(each.alias) for each in aggregates),
+    )
+
+
+def _rows(
+    events: Events,
+    windows: WindowKind,
+    keys: Sequence[str],
+    names: Sequence[str],
+    sets: Sets,
+    aggregates: Sequence[Aggregate],
+    time: pa.DataType,
+) -> Events:
+    """Return the rows of windows over events with columns for keys and inputs of aggregates."""
+    heading = windows.heading(time).name
+    numbers = [GROUPING_ID] * (sets is not None)
+    check_names([heading, *names, *numbers, *(each.alias for each in aggregates)])
+    if _ALL not in events.columns:
+        events = events.withColumn(_ALL, "0")
+    by = [*keys, *numbers]
+    if sets is not None:
+        places = tuple(range(len(keys)))
+        chosen = [(tuple(keys[at] for at in each), grouping_id(each, places)) for each in sets]
+        grouped = GroupingCopies(tuple(keys), tuple(chosen))
+        shown = f"copies into grouping sets {sets}"
+        events = events._mapped(grouped, grouped.columns(events._node.payload), shown)
+    if isinstance(windows, Frame):
+        made = _of_frames(events, windows, by, aggregates, time)
+    elif isinstance(windows, Session):
+        sessions = partial(_of_sessions, windows=windows, aggregates=aggregates, time=time)
+        made = events.groupApply(by or _ALL, sessions)
+    else:
+        assert isinstance(windows, Windows | Cumulative)
+        copies = WindowCopies(windows, time, events._node.delay)
+        columns = copies.columns(events._node.payload)
+        length = windows.range if isinstance(windows, Windows) else windows.size
+        copied = events._mapped(copies, columns, f"copies {windows}", length)
+        made = copied.groupApply([WINDOW, *by], lambda group: _aggregated(group, aggregates))
+    return made.select(
+        f"{WINDOW} AS {heading}",
+        *(f"{key} AS {quoted(name)}" for key, name in zip(keys, names, strict=True)),
+        *numbers,
+        *(quoted(each.alias) for each in aggregates),
+    )
+
+
+def _of_sessions(
+    group: Events, windows: Session, aggregates: Sequence[Aggregate], time: pa.DataType
+) -> Events:
+    node = group._node
+    operator = SessionCopies(node.payload, windows, time, node.delay)
+    copied = group._applied(operator, f"copies {windows}", grows=False)
+    longer = replace(copied._node, reach=node.reach + windows.gap)
+    copied = replace(copied, _node=longer)
+    return copied.groupApply(WINDOW, lambda session: _aggregated(session, aggregates))
+
+
+def _of_frames(
+    events: Events,
+    frame: Frame,
+    by: Sequence[str],
+    aggregates: Sequence[Aggregate],
+    time: pa.DataType,
+) -> Events:
+    """Return the newest row of each group: the frame that ends with its last event."""
+    if frame.slide is not None:
+        msg = (
+            "rows with every m-th event, or at multiples of a time, exist only as final rows: use "
+            "a row with every event, window(range, slide='event') or rows(n), here"
+        )
+        raise DefinitionError(msg)
+    events._refuse_retractions("a window that moves with events")
+    events._refuse_delay("a window that moves with events")
+    own = OwnTimes(time)
+    events = events._mapped(own, own.columns(events._node.payload), "with their times")
+    operator = UntilNext(events._node.payload, frame)
+    newest = (*aggregates, Aggregate("max", WINDOW, WINDOW))
+
+    def living(group: Events) -> Events:
+        return group._applied(operator, f"frame {frame.describe()['reach']}", grows=False)
+
+    if frame.partition == "stream":
+        alive = events.groupApply(_ALL, living)
+        return alive.groupApply(by or _ALL, lambda group: _aggregated(group, newest))
+    return events.groupApply(by or _ALL, lambda group: _aggregated(living(group), newest))
+
+
+def _aggregated(group: Events, aggregates: Sequence[Aggregate]) -> Events:
+    scope = group._node.scope
+    assert scope is not None
+    operator = LifetimeAggregate(group._node.payload, aggregates, scope.keys)
+    text = ", ".join(f"{each.text} as {each.alias}" for each in aggregates)
+    return group._applied(operator, f"aggregate {text}", grows=False)
+
+
+def _projected(statement: Statement, part: StreamInput, keys: Sequence[str]) -> StreamInput:
+    """Return the keys and inputs of a statement as the columns of a source."""
+    frame = build([replace(statement, parts=(part,))], runs=False).events.drop(SOURCE)
+    names = [TIME, *keys, *frame.columns[1 + len(keys) :]]
+    return replace(part, frame=frame.toDF(*names), time=TIME)
