@@ -59,6 +59,8 @@ PLANS: Mapping[str, Callable[[], Computation]] = {
     "nested groups": lambda: flows.nested("update"),
     "nested groups, final": lambda: flows.nested("append"),
     "differences": lambda: flows.difference("append"),
+    "over": flows.over,
+    "over results": flows.over_results,
     "recommender": lambda: flows.recommender("append"),
     "largest of panes": lambda: window_plan(
         "20 seconds", "4 seconds", aggregates=[Aggregate("max", "value", "top")]
@@ -78,7 +80,7 @@ class Run:
     def __init__(self, plan: Computation, folder: Path, shards: int = 2) -> None:
         self.plan = plan
         local = os.path.join(folder, "local")
-        self.settings = Settings(os.path.join(folder, "checkpoint"), local, 200 << 20, shards)
+        self.settings = Settings(os.path.join(folder, "checkpoint"), local, 400 << 20, shards)
         self.query = LocalQuery(plan, self.settings, QuickFiles())
 
     @property
