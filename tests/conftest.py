@@ -19,13 +19,16 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as slow the cases of a test that are beyond its sample, and benches and examples."""
+    """Mark as slow the cases of a test that are beyond its sample, and benches and examples.
+
+    A test of a suite that many classes inherit is sampled among all of them.
+    """
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         if item.nodeid.startswith(("tests/bench/", "tests/examples/")):
             item.add_marker("slow")
         if item.get_closest_marker("sample"):
-            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+            cases.setdefault(sampled_among(item), []).append(item)
     for each in cases.values():
         (size,) = each[0].get_closest_marker("sample").args  # type: ignore[union-attr]
         for item in beyond_sample(each, size):
@@ -42,10 +45,19 @@ def beyond_sample(cases: list[pytest.Item], size: int) -> list[pytest.Item]:
     return left
 
 
+def sampled_among(item: pytest.Item) -> str:
+    """Return the name of what a sample is taken of: a test, or a test that classes inherit."""
+    assert isinstance(item, pytest.Function)
+    if item.cls is not None and item.function.__module__ != item.module.__name__:
+        return str(item.function.__qualname__)
+    return item.nodeid.partition("[")[0]
+
+
 def parameters(case: pytest.Item) -> set[tuple[str, str]]:
-    """Return the names and values of a case's parameters."""
+    """Return the names and values of a case's parameters, and its class."""
     assert isinstance(case, pytest.Function)
-    return {(name, repr(value)) for name, value in case.callspec.params.items()}
+    found = case.callspec.params.items() if hasattr(case, "callspec") else ()
+    return {(name, repr(value)) for name, value in found} | {("class", repr(case.cls))}
 
 
 @pytest.fixture(scope="session", autouse=True)

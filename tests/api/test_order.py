@@ -58,7 +58,7 @@ def _stream(spark: SparkSession, folder: str, files: int, **options: Any) -> Dat
     return reader.options(maxFilesPerTrigger=files, **options).parquet(folder)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("files", [2, 9])
 @pytest.mark.parametrize("way", list(WAYS))
 def test_oracle_ties_go_by_the_log_of_files_however_they_are_read(

@@ -136,6 +136,7 @@ def test_queries_over_different_streams_are_not_started_together(
         )
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("exchange", ["files", "shuffle"])
 def test_oracle_kinds_started_together_equal_sparks_batches(
     spark: SparkSession, tmp_path: Path, exchange: str

@@ -123,7 +123,7 @@ def expected(plan: Plan, items: Sequence[Item]) -> list[Row]:
     return [*rows, *oracle.flush()]
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", PLANS)
 def test_oracle_sums_of_doubles_are_exact_whatever_the_batches(name: str) -> None:
     plan = PLANS[name]

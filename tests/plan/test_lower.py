@@ -70,7 +70,7 @@ def test_kinds_of_views_run_side_by_side() -> None:
     assert [part.folded for part in parts_of(plan)] == [True, False, False]
     assert lower.lifetimes(plan) == (
         *("0.panes", "0.changes", "0.base", "1.base"),
-        *("2.arrivals", "2.settled", "2.base"),
+        *("2.merged", "2.arrivals", "2.settled", "2.base"),
     )
 
 

@@ -25,6 +25,7 @@ from unittest import mock
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from icestream.core.times import INFINITY
 from icestream.operators.dataflow import component
@@ -220,6 +221,7 @@ class DataflowConformance(EveryQuery):
 
     # -- the suite -------------------------------------------------------------------------
 
+    @pytest.mark.sample(3)
     def test_oracle_one_shard_or_five_in_small_chunks(self, tmp_path: Path) -> None:
         """Neither the number of shards nor the size of chunks changes the rows."""
         items = self.stream(4)
@@ -241,14 +243,17 @@ class DataflowConformance(EveryQuery):
         tables.append(query.flush())
         self.check(tables, items)
 
+    @pytest.mark.sample(4)
     def test_bounded_groups_go_cold_and_come_back(self, tmp_path: Path) -> None:
         """Groups that exceed the budget take turns in memory, and the rows stay the same."""
         self.check_cold(tmp_path, self.flow, reopen=True)
 
+    @pytest.mark.sample(3)
     def test_bounded_with_rows_written_when_groups_leave(self, tmp_path: Path) -> None:
         """The same if only evicted groups are written."""
         self.check_cold(tmp_path, self.with_store(durability="evict"))
 
+    @pytest.mark.sample(3)
     def test_bounded_without_any_of_the_shortcuts(self, tmp_path: Path) -> None:
         """The same with each way to save writes and reads switched off."""
         for name, durability in (
@@ -261,6 +266,7 @@ class DataflowConformance(EveryQuery):
             flow = self.with_store(**{name: False}, durability=durability)
             self.check_cold(tmp_path / f"{name}-{durability}", flow)
 
+    @pytest.mark.sample(2)
     def test_no_file_stays_open(self, tmp_path: Path) -> None:
         """Every file opened for reading is closed again, also during a rebuild."""
         disk = SimulatedDisk()

@@ -23,6 +23,7 @@ from typing import Any, ClassVar, Protocol
 from unittest import mock
 
 import pyarrow as pa
+import pytest
 
 from icestream.operators.grid import groups, operator, slice_log
 from icestream.plan.nodes.queries import Plan
@@ -130,6 +131,7 @@ class QueryConformance(EveryQuery):
 
     # -- the suite -------------------------------------------------------------------------
 
+    @pytest.mark.sample(4)
     def test_oracle_one_shard_or_five(self, tmp_path: Path) -> None:
         """The number of shards does not change the rows."""
         items = self.stream(4)
@@ -165,6 +167,7 @@ class QueryConformance(EveryQuery):
         tables.append(query.flush())
         self.check(tables, items)
 
+    @pytest.mark.sample(4)
     def test_bounded_rows_do_not_depend_on_the_budget(self, tmp_path: Path) -> None:
         """Groups that exceed the budget take turns in memory, and the rows stay the same."""
         shape = replace(self.shape(), groups=self.many_groups, skew=0.0, events=2500, batches=6)
@@ -184,6 +187,7 @@ class QueryConformance(EveryQuery):
         assert self.splits_expected(most), f"at most {most} partitions: nothing was tested"
         self.check(tables, items)
 
+    @pytest.mark.sample(2)
     def test_no_file_stays_open(self, tmp_path: Path) -> None:
         """Every file opened for reading is closed again, also during a rebuild."""
         disk = SimulatedDisk()

@@ -205,6 +205,7 @@ def test_oracle_configurations(configuration: str, many: bool, tmp_path: Path) -
         assert results(tables) == expected(configuration, items)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("fuse", ["auto", "none"])
 @pytest.mark.parametrize("configuration", CONFIGURATIONS)
 def test_parity_any_fusion_gives_equal_results(

@@ -88,6 +88,7 @@ READ = {
 
 
 @pytest.mark.spark
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("kind", VALUES)
 def test_oracle_awkward_values_are_read_as_spark_reads_them(
     kind: str, spark: SparkSession, tmp_path: Path

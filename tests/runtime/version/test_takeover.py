@@ -155,7 +155,7 @@ def test_a_program_that_may_not_run_takes_nothing_over(tmp_path: Path) -> None:
     disk = SimulatedDisk()
     first = query(disk, tmp_path / "a")
     first.feed(SCRIPT.inputs[0])
-    with pytest.raises(DefinitionError, match="8 shards or fewer"):
+    with pytest.raises(DefinitionError, match="too small for 9 shards"):
         query(disk, tmp_path / "b", Script(batches=6, events=12, shards=9))
     first.feed(SCRIPT.inputs[1])
 

@@ -213,7 +213,7 @@ def _rounded(value: Any) -> Any:
     return round(value, 9) if isinstance(value, float) else value
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", SPARKS)
 def test_oracle_a_statement_gives_the_rows_of_sparks_sql(
     name: str, spark: SparkSession, feed: Feed, trades: Stream, tmp_path: Path

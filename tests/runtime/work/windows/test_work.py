@@ -146,6 +146,7 @@ def test_oracle_the_store_may_change(
     assert changes >= 30 // (2 + seed) // 2
 
 
+@pytest.mark.slow
 def test_a_store_is_left_once_panes_are_nearly_as_small(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
