@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 
 
 ROOT = Path(__file__).resolve().parents[1]
+#: sizes of samples of tests that the package offers to authors of operators
+SAMPLES = {
+    "EveryQuery.test_crash_restores_from_snapshots": 9,
+    "EveryQuery.test_oracle_rescaling_at_any_batch_changes_no_row": 9,
+    "EveryQuery.test_crash_between_any_two_batches": 9,
+}
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -27,6 +33,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.startswith(("tests/bench/", "tests/examples/")):
             item.add_marker("slow")
+        size = SAMPLES.get(getattr(getattr(item, "function", None), "__qualname__", ""))
+        if size is not None:
+            item.add_marker(pytest.mark.sample(size))
         if item.get_closest_marker("sample"):
             cases.setdefault(sampled_among(item), []).append(item)
     for each in cases.values():

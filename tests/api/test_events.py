@@ -256,6 +256,7 @@ def test_oracle_a_difference_keeps_what_has_no_partner(world: World, tmp_path: P
     assert now(rows) == batch(expected.select("user", "item"))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("how", ["full_outer", "left_semi", "left_anti"])
 def test_oracle_joins_say_what_has_no_partner(how: str, world: World, tmp_path: Path) -> None:
     left = world.rated().select("user", "item").forever()

@@ -219,6 +219,7 @@ def check_one(seed: int, folder: Path) -> None:
             assert start == (row[kept] or row["tb"])
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("seed", range(18))
 def test_oracle_joins_by_match_equal_sql(seed: int, tmp_path: Path) -> None:
     check_one(seed, tmp_path)

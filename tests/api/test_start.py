@@ -38,6 +38,7 @@ def by_spark(feed: Feed, range: str, slide: str, *keys: str) -> list[tuple[Any, 
     return rows(feed.batch().groupBy(window.alias("window"), *keys).agg(*answers), keys)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("plan", "exchange"), [("auto", "files"), ("tuples", "files"), ("tuples", "shuffle")]
 )

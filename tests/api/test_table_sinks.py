@@ -125,6 +125,7 @@ def test_a_checkpoint_that_moved_writes_nothing_twice(
     assert lake.rows() == expected(feed)
 
 
+@pytest.mark.sample(2)
 def test_rows_that_expressions_change_are_written_once_too(
     lake: Lake, feed: Feed, tmp_path: Path
 ) -> None:
@@ -132,6 +133,7 @@ def test_rows_that_expressions_change_are_written_once_too(
     assert lake.rows() == [row for row in expected(feed) if row[2] > 1]
 
 
+@pytest.mark.sample(2)
 def test_rows_of_a_table_reach_the_sink_that_replaces_it(
     lake: Lake, feed: Feed, tmp_path: Path
 ) -> None:

@@ -125,6 +125,7 @@ def test_crash_a_batch_before_a_rewrite_is_delivered_after_it(tmp_path: Path) ->
     again.close()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "kind", ["groups", "windows", "sessions", pytest.param("updates", marks=pytest.mark.slow)]
 )

@@ -185,6 +185,7 @@ def batches(seed: int) -> Iterator[tuple[Any, Any, Any]]:
         yield times, dice.integers(0, 8, count), dice.integers(0, 50, count)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("restart", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_oracle_bad_rows_leave_no_trace(kind: str, restart: bool, tmp_path: Path) -> None:

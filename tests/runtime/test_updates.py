@@ -96,6 +96,7 @@ def test_oracle_rescaling_at_any_batch_loses_no_value(tmp_path: Path) -> None:
     assert not plain.waiting
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("schedule", ["inplace", "fifo", "linecutting"])
 def test_oracle_a_restored_queue_goes_on_as_the_one_before(schedule: str, tmp_path: Path) -> None:
     found = []

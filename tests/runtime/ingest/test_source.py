@@ -78,6 +78,7 @@ def rows(spark: SparkSession, frame: DataFrame, work: Path, mode: str) -> list[t
     return sorted(map(tuple, spark.read.parquet(str(work / mode / "out")).collect()))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", READERS)
 def test_oracle_reading_files_directly_gives_the_same_rows(
     kind: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
