@@ -102,12 +102,18 @@ def run(spark: SparkSession, plan: dict[str, Any]) -> dict[str, Any]:
     return {
         "name": plan["name"],
         "staleness": mean_staleness(feed.written, deliveries, plan["keys"], begin, end),
-        "reported": told[-1]["totalStaleness"]["averageMs"] / 1000 if told else None,
+        "reported": _reported(told),
         "batches": batches,
         "answers_per_second": float(lately.sum()) / plan["seconds"],
         "quotes": feed.quotes,
         "serving": [each["servingMs"] / 1000 for each in told],
     }
+
+
+def _reported(told: list[dict[str, Any]]) -> float | None:
+    """Return the staleness that the query reported at last; without a queue it reports none."""
+    whole = told[-1].get("totalStaleness") if told else None
+    return None if whole is None else float(whole["averageMs"]) / 1000
 
 
 def _feed(plan: dict[str, Any], folder: Path, rate: float) -> LiveQuotes:
