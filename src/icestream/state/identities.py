@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,19 @@ class IdRange:
         """Return the parts of ranges, given by both ends, that are in it, and which have one."""
         low, high = np.uint64(self.low), np.uint64(self.high - 1)
         return np.maximum(first, low), np.minimum(last, high), (first <= high) & (last >= low)
+
+
+EVERY_ID = IdRange(0, 1 << 64)
+
+
+def keep_ids(header: MutableMapping[str, Any], keeps: IdRange | None) -> None:
+    """Note in a header the ids of a shard whose segments have groups of others, too."""
+    header["keeps"] = None if keeps is None else [keeps.low, keeps.high]
+
+
+def kept_ids(header: MutableMapping[str, Any]) -> IdRange | None:
+    """Return what `keep_ids` noted."""
+    return None if header.get("keeps") is None else IdRange(*header["keeps"])
 
 
 def identities(entries: Ints) -> tuple[Ids, Ids]:

@@ -204,16 +204,22 @@ def test_a_query_on_spark_with_little_memory_can_grow_to_eight_tasks(
     query.stop()
 
 
+def tables_of_events(count: int, seed: int) -> list[pa.Table]:
+    """Return events of 50 keys, four seconds in each table."""
+    dice = np.random.default_rng(seed)
+    tables = []
+    for batch in range(count):
+        times = np.sort(dice.integers(batch * 4_000_000, (batch + 1) * 4_000_000, 400))
+        column = pa.array(times).cast(pa.timestamp("us", "UTC"))
+        tables.append(pa.table({"ts": column, "key": dice.integers(0, 50, 400)}))
+    return tables
+
+
 @pytest.mark.spark
 def test_oracle_shards_of_a_running_query_split_and_merge(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    dice = np.random.default_rng(6)
-    tables = []
-    for batch in range(7):
-        times = np.sort(dice.integers(batch * 4_000_000, (batch + 1) * 4_000_000, 400))
-        column = pa.array(times).cast(pa.timestamp("us", "UTC"))
-        tables.append(pa.table({"ts": column, "key": dice.integers(0, 50, 400)}))
+    tables = tables_of_events(7, seed=6)
     feed = Feed(spark, f"{tmp_path}/in", tables[0])
     result = ice.stream(feed.stream(), "ts").window("8 seconds", "2 seconds").groupBy("key").count()
     writer = result.writeStream.option("checkpointLocation", f"{tmp_path}/chk")
@@ -249,12 +255,7 @@ def test_oracle_shards_of_a_running_query_split_and_merge(
 def test_oracle_a_running_query_is_rescaled_without_a_trace(
     spark: SparkSession, tmp_path: Path, exchange: str
 ) -> None:
-    dice = np.random.default_rng(5)
-    tables = []
-    for batch in range(6):
-        times = np.sort(dice.integers(batch * 4_000_000, (batch + 1) * 4_000_000, 400))
-        column = pa.array(times).cast(pa.timestamp("us", "UTC"))
-        tables.append(pa.table({"ts": column, "key": dice.integers(0, 50, 400)}))
+    tables = tables_of_events(6, seed=5)
     feed = Feed(spark, f"{tmp_path}/in", tables[0])
     result = ice.stream(feed.stream(), "ts").window("8 seconds", "2 seconds").groupBy("key").count()
     writer = result.writeStream.option("checkpointLocation", f"{tmp_path}/chk")

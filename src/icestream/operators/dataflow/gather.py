@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -44,7 +44,9 @@ from icestream.operators.lifetimes.changes import (
     identities_of,
     payload_of,
 )
+from icestream.operators.lineage import opened_snapshots
 from icestream.operators.protocol import ChangeInputs, PastVersion, Shard
+from icestream.state.identities import EVERY_ID, keep_ids, kept_ids
 from icestream.state.log.ipc import read_batch, write_table
 from icestream.state.snapshot_schedule import SnapshotSchedule
 from icestream.state.table import CountedTable
@@ -70,7 +72,6 @@ _BLOCK = np.dtype(
 )
 _BLOCKS = 1
 _POSITION = 2
-_END = 1 << 64
 
 _Blocks = npt.NDArray[np.void]
 
@@ -137,7 +138,8 @@ class Gather:
         due = due[due["first"] < watermark].copy()
         written: list[tuple[int, ...]] = []
         # blocks may have events of other shards
-        begin, end = self._header.get("keeps") or (0, _END)
+        keeps = kept_ids(self._header) or EVERY_ID
+        begin, end = keeps.low, keeps.high
         bounds = [each for each in self._bounds(inputs, due) if begin < each < end]
         for low, high in pairwise([begin, *bounds, end]):
             fresh = list(_read(inputs, self._spec.edges, low, high))
@@ -271,32 +273,26 @@ class Gather:
         for past in history:
             if not self._load(past):
                 self._replay(past)
-            keeps = past.keeps
-            self._header["keeps"] = None if keeps is None else [keeps.low, keeps.high]
+            keep_ids(self._header, past.keeps)
 
     def _load(self, past: PastVersion) -> bool:
         """Load the snapshot of a version, if it has one, or those of several parents."""
         found = [np.empty(0, dtype=_BLOCK)]
-        is_snapshot = False
-        for lifetime, info in past.segments:
-            if lifetime != BASE:
-                continue
-            with closing(self._shard.reader(info)) as reader:
-                if not (reader.directory["synopsis"] == _POSITION).any():
-                    continue
-                is_snapshot = True
-                for record in reader.scan():
-                    if record.synopsis == _BLOCKS:
-                        found.append(np.frombuffer(record.payload, dtype=_BLOCK))
-                    else:
-                        self._header.update(json.loads(bytes(record.payload)))
-        if is_snapshot:
+        with ExitStack() as stack:
+            snapshots = opened_snapshots(stack, self._shard, past, _POSITION)
+            for record in (each for reader in snapshots for each in reader.scan()):
+                if record.synopsis == _BLOCKS:
+                    found.append(np.frombuffer(record.payload, dtype=_BLOCK))
+                else:
+                    self._header.update(json.loads(bytes(record.payload)))
+            if not snapshots:
+                return False
             blocks = np.concatenate(found)
-            # parents may share blocks
-            _, first = np.unique(blocks["marker"], return_index=True)
-            self._blocks.append(blocks[np.sort(first)])
-            self._schedule.resume(0, 0)
-        return is_snapshot
+        # parents may share blocks
+        _, first = np.unique(blocks["marker"], return_index=True)
+        self._blocks.append(blocks[np.sort(first)])
+        self._schedule.resume(0, 0)
+        return True
 
     def _replay(self, past: PastVersion) -> None:
         found: list[tuple[int, ...]] = []

@@ -282,11 +282,10 @@ class EventFrames(FrameOperator):
     def _needed_bytes(self) -> int:
         """Return the quota with which everything in memory can stay there."""
         frames = len(self._frames)
-        rings = sum(self._ring_bytes(each) for each in self._rings if each is not None)
         held = int(
             self._shard.arena.bytes / (1 - buffered_chunks(frames) / (self._chunks * frames))
         )
-        return 2 * rings + max(held, self._spec.least_quota)
+        return 2 * self._all_ring_bytes + max(held, self._spec.least_quota)
 
     @property
     def statistics(self) -> dict[str, Any]:

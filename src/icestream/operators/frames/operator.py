@@ -71,6 +71,7 @@ from icestream.operators.frames.suffix_stack import suffix_stacks_of
 from icestream.operators.frames.tuples import ARRIVALS, BLOCK_BYTES, MERGED, SETTLED, TupleLog
 from icestream.operators.grid.groups import ResidentGroups
 from icestream.operators.grid.partitions import Partition, Partitions
+from icestream.operators.lineage import opened_snapshots
 from icestream.operators.protocol import Emitted, Inputs, PastVersion, Shard
 from icestream.plan.windows.frame import UNBOUNDED
 from icestream.state.budget import Refused, shortage
@@ -131,8 +132,8 @@ class FrameOperator:
         #: bytes of tuples held at once, and of result fields buffered before they are emitted
         self._chunk_bytes = max(BLOCK_BYTES, quota // (self._chunks * len(specs)))
         self._rings = [self._ring_file(number) for number in range(len(specs))]
-        ring_bytes = sum(self._ring_bytes(rings) for rings in self._rings if rings is not None)
-        shard.account.resize(buffered_chunks(len(specs)) * self._chunk_bytes + ring_bytes)
+        buffers = buffered_chunks(len(specs)) * self._chunk_bytes
+        shard.account.resize(buffers + self._all_ring_bytes)
         self._groups = ResidentGroups(self._layout, self._codec, shard.arena)
         self._partitions = Partitions(shard.arena, self._groups, 0, shard.account.budget)
         self._tuples = self._tuple_log()
@@ -154,6 +155,11 @@ class FrameOperator:
         if frame.rows is None or frame.partition != "key":
             return None
         return Rings(self._shard.arena, frame.rows, layout.ring_width, f"rings-{number}")
+
+    @property
+    def _all_ring_bytes(self) -> int:
+        """Return the bytes of the buffers of all frames with rings."""
+        return sum(self._ring_bytes(rings) for rings in self._rings if rings is not None)
 
     def _ring_bytes(self, rings: Rings) -> int:
         """Return the bytes of the buffer that rings are read into."""
@@ -393,12 +399,7 @@ class FrameOperator:
     def _load(self, past: PastVersion) -> bool:
         """Load the snapshot of a version, if it has one, or those of several parents."""
         with ExitStack() as stack:
-            opened = [
-                stack.enter_context(closing(self._shard.reader(info)))
-                for lifetime, info in past.segments
-                if lifetime == BASE
-            ]
-            snapshots = [each for each in opened if (each.directory["synopsis"] == POSITION).any()]
+            snapshots = opened_snapshots(stack, self._shard, past, POSITION)
             if not snapshots:
                 return False
             stack.enter_context(self._open_rings())

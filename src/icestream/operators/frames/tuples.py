@@ -35,7 +35,7 @@ from icestream.operators.frames.layout import TupleLayout
 from icestream.operators.frames.lift import within
 from icestream.operators.grid.partitions import Partition
 from icestream.operators.protocol import PastVersion, Shard
-from icestream.state.identities import IdRange
+from icestream.state.identities import IdRange, keep_ids, kept_ids
 from icestream.state.log.reader import SegmentReader
 from icestream.state.table import CountedTable
 
@@ -94,7 +94,6 @@ class TupleLog:
         self._settled_form = settled
         #: words of a tuple as it arrives
         self._arriving_width = self._width + (EVENT_WORDS if settled is not None else 0)
-        self._widths = {ARRIVALS: self._arriving_width, SETTLED: self._width}
         self._lives = lives
         self._with_room = with_room
         #: tuples read at a time, and sorted
@@ -141,7 +140,7 @@ class TupleLog:
 
     def keep(self, keeps: IdRange | None) -> None:
         """Settle only the tuples of a shard that shares blocks of arrivals with others."""
-        self._header["keeps"] = None if keeps is None else [keeps.low, keeps.high]
+        keep_ids(self._header, keeps)
 
     def take_over(self, arrivals: Sequence[Blocks], settled: Sequence[Blocks]) -> None:
         """Take the blocks of several parents, whose sequences become one."""
@@ -195,9 +194,9 @@ class TupleLog:
 
     def _own(self, tables: Iterator[Table]) -> Iterator[Table]:
         """Return the tuples of the shard."""
-        if self._header.get("keeps") is None:
+        keeps = kept_ids(self._header)
+        if keeps is None:
             return tables
-        keeps = IdRange(*self._header["keeps"])
         return (
             table[keeps.holds(np.ascontiguousarray(table[:, 0]).view(np.uint64))]
             for table in tables
@@ -354,10 +353,11 @@ class TupleLog:
     def replay(self, past: PastVersion) -> int:
         """Add the blocks that a past version wrote; return the bytes of its arrivals."""
         found: dict[str, list[tuple[int, ...]]] = {ARRIVALS: [], SETTLED: []}
+        widths = {ARRIVALS: self._arriving_width, SETTLED: self._width}
         for lifetime, info in past.segments:
             if lifetime in found:
                 with closing(self._shard.reader(info)) as reader:
-                    found[lifetime] += _described(reader, self._widths[lifetime])
+                    found[lifetime] += _described(reader, widths[lifetime])
         arrivals = np.array(found[ARRIVALS], dtype=BLOCK)
         self._take_arrivals(arrivals)
         self._take_settled(np.array(found[SETTLED], dtype=BLOCK), past.watermark)

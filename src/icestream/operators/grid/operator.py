@@ -51,6 +51,7 @@ from icestream.operators.grid.rolling import Rolling
 from icestream.operators.grid.slice_log import SLICE_BYTES, SliceLog
 from icestream.operators.grid.slices import SLICE, SliceDirectory, Slices
 from icestream.operators.grid.spec import WindowSpec
+from icestream.operators.lineage import opened_snapshots
 from icestream.operators.protocol import Emitted, Inputs, PastVersion, Shard
 from icestream.plan.windows.grid import WindowSequence
 from icestream.state.budget import Refused
@@ -387,12 +388,7 @@ class WindowOperator:
     def _load(self, past: PastVersion) -> bool:
         """Load the snapshot of a version, if it has one, or those of several parents."""
         with ExitStack() as stack:
-            opened = [
-                stack.enter_context(closing(self._shard.reader(info)))
-                for lifetime, info in past.segments
-                if lifetime == BASE
-            ]
-            snapshots = [each for each in opened if (each.directory["synopsis"] == POSITION).any()]
+            snapshots = opened_snapshots(stack, self._shard, past, POSITION)
             if not snapshots:
                 return False
             listed = [slices for each in snapshots for slices in self._load_facts(each)]

@@ -47,7 +47,7 @@ from icestream.operators.multi_join.logged_rows import EPOCHS, LoggedRows
 from icestream.operators.multi_join.resident import Resident
 from icestream.operators.multi_join.spec import JOINED, partitions_of
 from icestream.operators.protocol import PastVersion, Shard
-from icestream.state.identities import IdRange
+from icestream.state.identities import EVERY_ID, IdRange, keep_ids, kept_ids
 from icestream.state.log.format import MAX_PAYLOAD, Record, SegmentInfo, whole
 from icestream.state.log.reader import SegmentReader
 from icestream.state.rows import RowCodec
@@ -62,7 +62,6 @@ PARTITIONS = 0xFFE2
 RECORDS = 0xFFE3
 CUTS = 0xFFE4
 SEGMENTS = 0xFFE5
-_EVERY = IdRange(0, 1 << 64)
 
 
 @dataclass
@@ -194,7 +193,7 @@ class JoinRecovery:
 
     def _load(self, past: PastVersion) -> bool:
         """Load the snapshot of a version, if it has one, or those of several parents."""
-        self.numbers["keeps"] = None if past.keeps is None else [past.keeps.low, past.keeps.high]
+        keep_ids(self.numbers, past.keeps)
         with ExitStack() as stack:
             snapshots = []
             for lifetime, info in past.segments:
@@ -209,7 +208,7 @@ class JoinRecovery:
                         self.numbers["watermark"] = max(watermark, self.numbers["watermark"])
                         snapshots.append(reader)
             if snapshots:
-                self._take(snapshots, past.parents or (_EVERY,))
+                self._take(snapshots, past.parents or (EVERY_ID,))
         return bool(snapshots)
 
     def _take(self, snapshots: Sequence[SegmentReader], parts: Sequence[IdRange]) -> None:
@@ -289,10 +288,10 @@ class JoinRecovery:
 
         A parent may have written its rows of a record that it shared again.
         """
-        keeps = self.numbers.get("keeps")
+        keeps = kept_ids(self.numbers)
         if keeps is None:
-            return _EVERY.holds(rows.id_high)
-        mine = IdRange(*keeps).holds(rows.id_high)
+            return EVERY_ID.holds(rows.id_high)
+        mine = keeps.holds(rows.id_high)
         records = self.generations.records
         for entry in records[records[:, MARKER].view(np.uint64) == np.uint64(marker)]:
             first, last = entry[[FIRST_ID_HIGH, LAST_ID_HIGH]].view(np.uint64).tolist()

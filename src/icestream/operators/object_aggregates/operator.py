@@ -55,7 +55,7 @@ from icestream.operators.object_aggregates.tree import (
 )
 from icestream.operators.protocol import PastVersion, Shard, StateInputs
 from icestream.plan.windows.grid import Grid, WindowStep
-from icestream.state.identities import IdRange
+from icestream.state.identities import IdRange, keep_ids, kept_ids
 from icestream.state.snapshot_schedule import SnapshotSchedule
 from icestream.state.versions.commits import BASE
 
@@ -93,8 +93,7 @@ class ObjectOperator:
         self._portion = max(1, shard.account.budget.total // (2 * WORK))
         self._slice_bytes = min(SLICE_BYTES, self._portion)
         self._assembly = Assembly(shard, self._states, self._portion, self._largest_window)
-        if self._header.get("keeps") is not None:
-            self._assembly.keeps = IdRange(*self._header["keeps"])
+        self._assembly.keeps = kept_ids(self._header)
         #: the maximum number of nodes that one window was composed of
         self._nodes = 0
 
@@ -334,7 +333,7 @@ class ObjectOperator:
 
     def _keep(self, keeps: IdRange | None) -> None:
         """Skip the groups of other shards in slices."""
-        self._header["keeps"] = None if keeps is None else [keeps.low, keeps.high]
+        keep_ids(self._header, keeps)
         self._assembly.keeps = keeps
 
     def _recorded(self, past: PastVersion, kind: int) -> Iterator[Slices]:
