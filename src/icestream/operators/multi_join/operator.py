@@ -458,7 +458,7 @@ class MultiJoin:
             account.reserve(room)
             taken = room
             generations.reserve_segment()
-            records = merge(
+            kept, made = merge(
                 ordinals,
                 generations,
                 self._needs(),
@@ -471,7 +471,7 @@ class MultiJoin:
             )
             account.release(taken)
             taken = 0
-            generations.load_records(records)
+            generations.load_merged(kept, made)
         except Refused:
             return
         finally:
