@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, SparkSession
-from pyspark.sql.pandas.types import from_arrow_type
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from icestream.core.errors import DefinitionError
+from icestream.runtime.spark.sink import no_rows
 
 
 def sql_text(expression: object, payload: pa.Schema, method: str) -> str:
@@ -29,8 +29,7 @@ def sql_text(expression: object, payload: pa.Schema, method: str) -> str:
         raise DefinitionError(msg)
     if _kind(expression) in ("UnresolvedAttribute", "SqlExpression"):
         return str(expression).removeprefix("Column<'").removesuffix("'>")
-    fields = [StructField(each.name, from_arrow_type(each.type), each.nullable) for each in payload]
-    nothing = SparkSession.active().createDataFrame([], StructType(fields))
+    nothing = no_rows(SparkSession.active(), from_arrow_schema(payload))
     try:
         analyzed = nothing.select(expression)._jdf.queryExecution().analyzed()
     except AnalysisException as error:
@@ -46,6 +45,3 @@ def _kind(column: Column) -> str:
     """Return the kind of a column: a name, text, an alias or something else."""
     node: Any = column._jc.node  # a method of Java
     return str(node().getClass().getSimpleName())
-
-
-__all__ = ["sql_text"]

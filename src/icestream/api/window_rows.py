@@ -22,7 +22,6 @@ from icestream.api.column_text import sql_text
 from icestream.api.events import Events, events_of
 from icestream.api.functions import AggregateExpression
 from icestream.api.shared_plan import Statement, StreamInput, build, check_aggregates, check_names
-from icestream.api.types import arrow_type
 from icestream.api.words import quoted
 from icestream.core.errors import DefinitionError
 from icestream.operators.aggregates.aggregate import Aggregate
@@ -88,8 +87,7 @@ def rows_of_windows(
         chosen.append(Aggregate(each.function, first, name, tuple(others), each.parameters))
     names = [text.split(".")[-1].strip("`") for text in texts]
     (part, *_) = events._parts.values()
-    time = arrow_type(part.frame.schema[part.time].dataType, part.time)
-    return _rows(read, windows, keys, names, sets, chosen, time)
+    return _rows(read, windows, keys, names, sets, chosen, part.time_type)
 
 
 def _row_for_each(
