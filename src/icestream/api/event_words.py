@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
 
+from icestream.api.column_text import sql_text
 from icestream.api.event_joins import (
     Within,
     bounds_of,
@@ -28,16 +29,17 @@ from icestream.api.event_joins import (
     near,
     paired,
 )
-from icestream.api.frames import framed
 from icestream.api.functions import AggregateExpression, count
 from icestream.api.hints import warn_of_instants
 from icestream.api.words import ColumnWords
 from icestream.core.errors import DefinitionError
 from icestream.core.units import parse_interval
 from icestream.operators.lifetimes.first_events import FirstEvents
+from icestream.plan.events.features import UP_TO_ROW, UP_TO_TIME, FeatureCall, with_features
 from icestream.plan.joins.multi_join import Equal, check_comparable
 from icestream.plan.nodes.events import Joined, Scope, United, upstream
 from icestream.plan.nodes.spilling import Spilling, SpillingOptions, defers
+from icestream.plan.windows.frame import Frame
 
 if TYPE_CHECKING:
     from icestream.api.events import Events
@@ -133,7 +135,19 @@ class EventWords(ColumnWords):
         if any(isinstance(each, Joined) for each in upstream(events._node)):
             msg = "over cannot follow a join with onPressure='defer': use onPressure='fetch'"
             raise DefinitionError(msg)
-        return replace(events, _node=framed(events._node, features, names, range, rows))
+        if not features or not all(isinstance(e, AggregateExpression) for e in features):
+            msg = (
+                "over takes Icestream's functions, for example "
+                "over(ice.sum('amount').alias('spent'), partitionBy='card', range='1 hour')"
+            )
+            raise DefinitionError(msg)
+        frame, calls = _frame(range, rows), []
+        for each in features:
+            texts = [sql_text(c, events._node.payload, each.function) for c in each.columns]
+            name = each.name or f"{each.title}({', '.join(texts) or '*'})"
+            call = FeatureCall(each.function, tuple(texts), name, names, frame, each.parameters)
+            calls.append(call)
+        return replace(events, _node=with_features(events._node, calls))
 
     def groupApply(
         self, keys: str | Sequence[str], apply: Callable[..., Events], *others: EventWords
@@ -290,3 +304,19 @@ def _common(one: pa.Schema, other: pa.Schema) -> pa.Schema:
 
 def _shown(schema: pa.Schema) -> str:
     return ", ".join(f"{each.name} {each.type}" for each in schema)
+
+
+def _frame(range: str | int | None, rows: int | str | None) -> Frame:
+    if range is not None and rows is not None:
+        msg = "a frame of over(...) reaches back a range of time or a number of rows; give one"
+        raise DefinitionError(msg)
+    if range is not None:
+        return Frame(range=parse_interval(range), peers=True)
+    if rows is None:
+        return UP_TO_TIME
+    if rows == "unbounded":
+        return UP_TO_ROW
+    if isinstance(rows, bool) or not isinstance(rows, int):
+        msg = f"rows must be a number of events or 'unbounded'; got {rows!r}"
+        raise DefinitionError(msg)
+    return Frame(rows=rows)

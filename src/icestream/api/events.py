@@ -21,7 +21,7 @@ from pyspark.sql import Column
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from icestream.api.column_text import sql_text
+from icestream.api.column_text import aggregates_over, sql_text
 from icestream.api.event_words import EventWords
 from icestream.api.event_writer import built
 from icestream.api.functions import AggregateExpression
@@ -30,7 +30,6 @@ from icestream.api.words import quoted
 from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError
 from icestream.core.units import format_interval, parse_interval
-from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.dataflow.edge_rows import EdgeRows
 from icestream.operators.dataflow.steps import Filtering, Projecting
 from icestream.operators.lifetimes.aggregate import LifetimeAggregate
@@ -239,21 +238,12 @@ class Events(EventWords):
         if not aggregates or not all(isinstance(e, AggregateExpression) for e in aggregates):
             msg = "agg takes Icestream's aggregates, for example ice.count(), ice.sum('price')"
             raise DefinitionError(msg)
-        texts = [
-            [sql_text(column, self._node.payload, each.function) for column in each.columns]
-            for each in aggregates
-        ]
-        inputs = list(dict.fromkeys(text for each in texts for text in each))
-        named = [f"({text}) AS x{place}" for place, text in enumerate(inputs)]
-        before = self.select(*map(quoted, scope.keys), *named)
-        chosen = tuple(
-            _aggregate(each, [f"x{inputs.index(text)}" for text in used], used)
-            for each, used in zip(aggregates, texts, strict=True)
-        )
+        inputs, found = aggregates_over(aggregates, self._node.payload, "*")
+        before = self.select(*map(quoted, scope.keys), *inputs)
+        chosen = tuple(aggregate for aggregate, _ in found)
         operator = LifetimeAggregate(before._node.payload, chosen, scope.keys)
         shown = ", ".join(
-            f"{each.function}({', '.join(used) or '*'}) as {each.alias}"
-            for each, used in zip(chosen, texts, strict=True)
+            f"{each.function}({', '.join(texts) or '*'}) as {each.alias}" for each, texts in found
         )
         return before._applied(operator, f"aggregate {shown}", grows=False)
 
@@ -558,12 +548,3 @@ def events_of(inputs: Sequence[StreamInput]) -> Events:
     nodes = tuple(FromSource(part.columns, source=tag) for tag, part in parts.items())
     streams = [Events(node, {node.source: parts[node.source]}) for node in nodes]
     return reduce(Events.union, streams)
-
-
-def _aggregate(each: AggregateExpression, inputs: Sequence[str], texts: Sequence[str]) -> Aggregate:
-    name = each.name or f"{each.title}({', '.join(texts) or '*'})"
-    first = inputs[0] if inputs else None
-    return Aggregate(each.function, first, name, tuple(inputs[1:]), each.parameters)
-
-
-__all__ = ["Events", "events_of"]

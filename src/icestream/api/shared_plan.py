@@ -340,10 +340,7 @@ class _Columns:
 
 def aggregate_of(each: AggregateExpression, name: str, places: Sequence[int]) -> Aggregate:
     """Return an aggregate of a plan over the columns `x<place>` that statements share."""
-    inputs = tuple(f"x{place}" for place in places)
-    return Aggregate(
-        each.function, inputs[0] if inputs else None, name, inputs[1:], each.parameters
-    )
+    return Aggregate.of(each.function, [f"x{place}" for place in places], name, each.parameters)
 
 
 def answer_name(frame: DataFrame, each: AggregateExpression) -> str:

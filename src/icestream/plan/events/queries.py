@@ -334,14 +334,17 @@ class _Building:
             received.append(self._received(chosen, component, keys, narrow))
         frames: dict[Frame, list[Aggregate]] = {}
         for each in features:
-            frames.setdefault(each.frame, []).append(_renamed(each.aggregate, inputs))
+            old = each.aggregate
+            renamed = [inputs[column] for column in old.columns]
+            aggregate = Aggregate.of(old.function, renamed, old.alias, old.parameters)
+            frames.setdefault(each.frame, []).append(aggregate)
         spec = EventFramesSpec(
             tuple((frame, tuple(aggregates)) for frame, aggregates in frames.items()),
             pa.schema(list(narrow)[len(event) :]),
             tuple(range(first, len(self.edges))),
         )
         shown = "; ".join(
-            f"{', '.join(a.text for a in aggregates)} over {_shown(frame)}"
+            f"{', '.join(a.text for a in aggregates)} over {frame.describe()['reach']}"
             for frame, aggregates in spec.frames
         )
         step = self._add(component, Sole(tuple(received), spec.result, 0, spec, shown))
@@ -554,13 +557,3 @@ def _is_bare(node: Node) -> bool:
     if isinstance(node, Mapped):
         return isinstance(node.change, Filtering | Projecting) and _is_bare(node.before)
     return isinstance(node, Framed) or (isinstance(node, Final) and stays(node.before))
-
-
-def _shown(frame: Frame) -> str:
-    return frame.describe()["reach"]
-
-
-def _renamed(aggregate: Aggregate, names: Mapping[str, str]) -> Aggregate:
-    """Return an aggregate of columns under other names."""
-    columns = [names[each] for each in aggregate.columns]
-    return replace(aggregate, column=columns[0] if columns else None, others=tuple(columns[1:]))
