@@ -153,7 +153,10 @@ class WindowWords(EventWords):
             >>> calls.rows(100, partitionBy="agent").agg(ice.avg("busyTime")).columns
             ['time', 'agent', 'avg(busyTime)']
         """
-        _check_count(count)
+        given: object = count
+        if not isinstance(given, int):
+            msg = f"rows takes a number of events; got {count!r}"
+            raise DefinitionError(msg)
         moves: RowsSlide | Micros | None = None
         if slide is not None:
             moves = RowsSlide(slide) if isinstance(slide, int) else parse_interval(slide)
@@ -395,12 +398,6 @@ def _plain_texts(columns: Sequence[Column | str]) -> list[str]:
     """Return columns as text without their aliases; Spark ignores case."""
     texts = [str(as_column(column)).removeprefix("Column<'") for column in columns]
     return [text.removesuffix("'>").split(" AS ")[0].strip("`").lower() for text in texts]
-
-
-def _check_count(count: object) -> None:
-    if not isinstance(count, int):
-        msg = f"rows takes a number of events; got {count!r}"
-        raise DefinitionError(msg)
 
 
 def listed_columns(

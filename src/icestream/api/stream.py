@@ -79,7 +79,10 @@ def stream(
     """
     if isinstance(df, Events):
         return result_of(df)
-    _check_frame(df)
+    given: object = df
+    if not isinstance(given, DataFrame):
+        msg = f"ice.stream takes a DataFrame; got {type(df).__name__}"
+        raise DefinitionError(msg)
     _check_time(df, time)
     if nulls not in ("error", "drop"):
         msg = f"nulls must be 'error' or 'drop'; got {nulls!r}"
@@ -99,12 +102,6 @@ def _watermark_delay(df: DataFrame, time: str) -> int:
     """Return the delay of the watermark that a DataFrame has on a column; 0 without one."""
     metadata = df.select(sf.col(time)).schema[0].metadata or {}
     return 1000 * int(metadata.get("spark.watermarkDelayMs", 0))
-
-
-def _check_frame(df: object) -> None:
-    if not isinstance(df, DataFrame):
-        msg = f"ice.stream takes a DataFrame; got {type(df).__name__}"
-        raise DefinitionError(msg)
 
 
 def _check_time(df: DataFrame, time: str) -> None:

@@ -1,33 +1,8 @@
 """Starting a query: where results go, where state is stored, how much memory it may use.
 
 Idea: the names are those of PySpark's `DataStreamWriter`, so a query changes by wrapping its
-DataFrame. Icestream adds `memory`, `shards` and `parallelism`, and these options:
-
-- `flush`: with `availableNow`, close every window at the end.
-- `ticker`: an interval at which batches run even if no events arrive, so that pending work goes on.
-- `lateEvents`: a folder of Parquet files for events that arrived too late or without a time, as
-  whole rows.
-- `onBadRow`: `fail`, the default, or `quarantine`: rows that a step or user code refuses go to the
-  folder of `lateEvents` with the reason, and the query goes on.
-- `exchange`: how tasks exchange entries: `files` on a disk that all hosts share; otherwise
-  `shuffle` or, for queries of several components, `storage`, files in the checkpoint.
-- `input`: `rows` to take events from the JVM even if tasks could read the files themselves.
-- `rebalance`: `off` to keep shards on their tasks, however uneven the load is.
-- `localDir`: a folder on the local disk of each host for data that need not survive.
-- `stateLocation`: a folder or the URI of an object store for the state, if it is to be elsewhere
-  than Spark's own small checkpoint.
-- `storage.*`: options of the object store: `storage.endpoint`, `storage.region` and all others that
-  obstore has; `storage.cache`, the bytes of copies on the local disk of each host.
-- `compression.log`: `lz4` or `zstd`, for segments of the log.
-- `cold.classifier`: which groups are evicted first: `clock`, `lfu`, `plain-lfu` or `smoothing`;
-  `cold.classifier.groups-1`: the same for one sub-query, by its number in its component.
-- `cold.targets`: how evictions are divided among sub-queries: `proportional` or `benefit`.
-- `durability`: for groups of events: `log` (the default) writes every batch to the log; `evict`
-  writes only evicted state, and a restart replays the source.
-- `plan`: what the log stores for windows, `panes` or `tuples`; by default the smaller.
-- `takeOver`: start even if another program runs on the checkpoint, which then fails at its next
-  commit; by default a start is refused while another program is alive.
-- `ui`: show the query on a local page; its address is printed and is in `query.uiWebUrl`.
+DataFrame. Icestream adds `memory`, `shards` and `parallelism`, and the options that
+`docs/reference/running.md` lists.
 
 `start` starts several results over one stream together: they are one query with one checkpoint and
 one budget, and each result has its own sink.

@@ -96,14 +96,6 @@ def _to_boolean(array: pa.Array, _kind: pa.DataType, _zone: str) -> pa.Array:
     return pc.not_equal(array, pa.scalar(zero, array.type))
 
 
-def _boolean_to_decimal(array: pa.Array, kind: pa.DataType, _zone: str) -> pa.Array:
-    return decimals.cast(array.cast(pa.int8()), kind)
-
-
-def _float_to_decimal(array: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
-    return _text_to_decimal(array.cast(STRING), kind, zone)
-
-
 def _text_to_decimal(array: pa.Array, kind: pa.DataType, _zone: str) -> pa.Array:
     parts = pc.extract_regex(pc.utf8_trim(array, characters=time_arrays.BLANKS), _NUMBER)
     whole, fraction, exponent = (
@@ -214,24 +206,11 @@ def _whole_to_zoned(array: pa.Array, kind: pa.DataType, _zone: str) -> pa.Array:
     return time_arrays.from_micros(micros, valid(array), kind)
 
 
-def _float_to_zoned(array: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
-    scaled = pc.multiply(array.cast(DOUBLE), 1e6)
-    return _float_to_whole(scaled, pa.int64(), zone).view(kind)
-
-
 def _decimal_to_zoned(array: pa.Array, kind: pa.DataType, _zone: str) -> pa.Array:
     scale = array.type.scale
     values = decimals.unscaled(array, 38) * _SECOND
     cut = np.abs(values) // 10**scale
     return decimals.to_whole(np.where(values < 0, -cut, cut), valid(array), pa.int64()).view(kind)
-
-
-def _zoned_to_whole(array: pa.Array, kind: pa.DataType, _zone: str) -> pa.Array:
-    return decimals.to_whole(time_arrays.micros_of(array) // _SECOND, valid(array), kind)
-
-
-def _zoned_to_float(array: pa.Array, kind: pa.DataType, _zone: str) -> pa.Array:
-    return pa.array(time_arrays.micros_of(array) / 1e6, mask=~valid(array)).cast(kind, safe=False)
 
 
 def _zoned_to_decimal(array: pa.Array, kind: pa.DataType, _zone: str) -> pa.Array:
@@ -248,10 +227,14 @@ _CASTS: dict[tuple[str, str], Caster] = {
     ("whole", "zoned"): _whole_to_zoned,
     ("float", "whole"): _float_to_whole,
     ("float", "float"): _plain,
-    ("float", "decimal"): _float_to_decimal,
+    ("float", "decimal"): lambda array, kind, zone: _text_to_decimal(
+        array.cast(STRING), kind, zone
+    ),
     ("float", "boolean"): _to_boolean,
     ("float", "text"): _float_to_text,
-    ("float", "zoned"): _float_to_zoned,
+    ("float", "zoned"): lambda array, kind, zone: _float_to_whole(
+        pc.multiply(array.cast(DOUBLE), 1e6), pa.int64(), zone
+    ).view(kind),
     ("decimal", "whole"): lambda array, kind, zone: decimals.truncated(array, kind),
     ("decimal", "float"): lambda array, kind, zone: decimals.to_floats(array).cast(
         kind, safe=False
@@ -262,7 +245,7 @@ _CASTS: dict[tuple[str, str], Caster] = {
     ("decimal", "zoned"): _decimal_to_zoned,
     ("boolean", "whole"): _plain,
     ("boolean", "float"): lambda array, kind, zone: array.cast(pa.int8()).cast(kind),
-    ("boolean", "decimal"): _boolean_to_decimal,
+    ("boolean", "decimal"): lambda array, kind, zone: decimals.cast(array.cast(pa.int8()), kind),
     ("boolean", "text"): _plain,
     ("text", "whole"): _text_to_whole,
     ("text", "float"): _text_to_float,
@@ -284,8 +267,12 @@ _CASTS: dict[tuple[str, str], Caster] = {
     ("zoned", "date"): lambda array, kind, zone: time_arrays.to_date(array, zone),
     ("zoned", "local"): lambda array, kind, zone: time_arrays.to_local(array, zone),
     ("zoned", "zoned"): _plain,
-    ("zoned", "whole"): _zoned_to_whole,
-    ("zoned", "float"): _zoned_to_float,
+    ("zoned", "whole"): lambda array, kind, zone: decimals.to_whole(
+        time_arrays.micros_of(array) // _SECOND, valid(array), kind
+    ),
+    ("zoned", "float"): lambda array, kind, zone: pa.array(
+        time_arrays.micros_of(array) / 1e6, mask=~valid(array)
+    ).cast(kind, safe=False),
     ("zoned", "decimal"): _zoned_to_decimal,
     ("local", "text"): lambda array, kind, zone: time_arrays.to_text(array, zone).cast(kind),
     ("local", "date"): lambda array, kind, zone: time_arrays.to_date(array, zone),
@@ -305,9 +292,7 @@ _SAFE = {
 
 def caster(source: pa.DataType, target: pa.DataType) -> Caster | None:
     """Return the function that casts one type to another, if there is one."""
-    if source == target:
-        return _plain
-    if source == NULL:
+    if source in (target, NULL):
         return _plain
     return _CASTS.get((_family(source), _family(target)))
 
