@@ -175,6 +175,3 @@ def copy_file(files: Files, source: str, copy: Files, target: str) -> int:
         return opened.size
     finally:
         opened.close()
-
-
-__all__ = ["SPARK", "CheckpointCopy", "copy_checkpoint", "copy_commits", "copy_version"]

@@ -233,7 +233,6 @@ class _Rewriting:
         return None if reached < 0 else reached
 
     def _shard(self, shard: int, version: int) -> None:
-        """Write the differences of a shard."""
         commit, memory = self._reading.commit, self._reading.memory
         target = SegmentTarget(self._at.files, self._ordinal, self._attempt)
         with (
@@ -252,6 +251,3 @@ def _check_stopped(checkpoint: Checkpoint) -> None:
         msg = f"a query is running on {checkpoint.root}: stop it before you rewrite its state"
         raise CheckpointError(msg)
     Lease(checkpoint.files, checkpoint.root).check()
-
-
-__all__ = ["Rewrite", "rewrite"]

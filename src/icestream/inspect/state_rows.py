@@ -102,12 +102,10 @@ class Reading:
 
     @cached_property
     def checkpoint(self) -> Checkpoint:
-        """Return the checkpoint."""
         return Checkpoint(self.location, self.files)
 
     @cached_property
     def commit(self) -> Commit:
-        """Return the version that is read."""
         return self.checkpoint.commit(self.version)
 
     @cached_property
@@ -116,12 +114,10 @@ class Reading:
 
     @property
     def notes(self) -> Sequence[str]:
-        """Return remarks for a reader of the rows."""
         return self._readable.notes
 
     @cached_property
     def tables(self) -> list[StateTable]:
-        """Return the tables that are read."""
         named = self.kept is not None or self.operator is not None
         found = [each for each in self._readable.tables if named or not each.by_name]
         for what, wanted in (("operator", self.operator), ("kept", self.kept)):
@@ -147,7 +143,6 @@ class Reading:
         return sorted({shard for table in self.tables for shard in table.shards})
 
     def rows(self, shards: Sequence[int] | None = None) -> Iterator[StateRows]:
-        """Yield the rows, shard by shard."""
         asked = ReadRequest(frozenset(self.tables), self.key)
         for shard in self.shards if shards is None else shards:
             with (
@@ -185,7 +180,6 @@ class Reading:
         return [_with_key(group, sums) for group in listed[:limit]]
 
     def sizes(self) -> list[TableSize]:
-        """Return the size of each table."""
         sums = self._sums()
         return [
             TableSize(

@@ -119,6 +119,3 @@ def _replace(files: Files, path: str, value: Mapping[str, Any]) -> None:
         file.close()
     files.rename(hidden, path)
     files.sync_folder(folder_of(path))
-
-
-__all__ = ["OLDER", "Upgrade", "upgrade_checkpoint"]

@@ -167,7 +167,6 @@ class Driver(Generic[Batch_contra]):
 
     @property
     def last(self) -> Commit | None:
-        """Return the last committed version."""
         return self._versions.last
 
     def batch(self, number: int, batch: Batch_contra) -> list[Delivery]:
@@ -768,6 +767,3 @@ def work_of(plan: Computation, files: Files, settings: Settings) -> Work:
         return DataflowWork(plan)
     assert isinstance(plan, Plan)
     return WindowWork(plan, files, settings.root)
-
-
-__all__ = ["Delivery", "Driver", "least_memory"]

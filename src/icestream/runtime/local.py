@@ -53,7 +53,6 @@ class LocalExecutor:
         return 1
 
     def ingest(self, ingest: IngestTask, batch: Splits, folder: str) -> list[Parcel]:
-        """Fold each split into its own parcel."""
         return [
             self._parcel(
                 f"{number:06d}",
@@ -100,7 +99,6 @@ class LocalExecutor:
             raise
 
     def run(self, tasks: Sequence[ShardTask]) -> list[ShardReport]:
-        """Run the shards in turn."""
         return run_all(tasks)
 
     def each(self, work: Sequence[Callable[[], Any]]) -> list[Any]:
@@ -138,7 +136,6 @@ class LocalQuery:
 
     @property
     def next_batch(self) -> int:
-        """Return the number of the batch to feed next."""
         last = self.driver.last
         return 0 if last is None or last.batch is None else last.batch + 1
 

@@ -252,7 +252,6 @@ class LocalFiles:
     folder_mode = PRIVATE_FOLDER
 
     def create(self, path: str) -> NewFile:
-        """Create a file exclusively, and its parent folders; FileExistsError if it exists."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         with _refusals_named(path):
             try:
@@ -262,12 +261,10 @@ class LocalFiles:
                 return _LocalNewFile(path, os.open(path, flags, self.file_mode))
 
     def open(self, path: str) -> OpenFile:
-        """Open a file for reading; FileNotFoundError if there is none."""
         with _refusals_named(path):
             return _LocalOpenFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 
     def read(self, path: str) -> bytes:
-        """Return a whole file; FileNotFoundError if there is none."""
         file = self.open(path)
         try:
             return file.read_at(0, file.size)
@@ -300,32 +297,26 @@ class LocalFiles:
         return True
 
     def rename(self, source: str, target: str) -> None:
-        """Rename, replacing `target`; durable after `sync_folder` of the target's folder."""
         with _refusals_named(target):
             os.rename(source, target)
 
     def unlink(self, *paths: str) -> None:
-        """Remove files; missing ones are fine. Durable after `sync_folder`."""
         for path in paths:
             with _refusals_named(path), contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
 
     def list(self, folder: str) -> list[str]:
-        """Return the names in a folder, sorted, without dot-files; [] if it is missing."""
         with _refusals_named(folder), contextlib.suppress(FileNotFoundError):
             return sorted(name for name in os.listdir(folder) if not name.startswith("."))
         return []
 
     def exists(self, path: str) -> bool:
-        """Return whether a file or folder exists."""
         return os.path.exists(path)
 
     def sync_folder(self, folder: str) -> None:
-        """Make creations, renames and removals in a folder durable."""
         _sync(folder, os.O_DIRECTORY)
 
     def sync_files(self, paths: Collection[str]) -> None:
-        """Make files that were written and closed durable, with their names, together."""
         if not paths:
             return
         with ThreadPoolExecutor(min(len(paths), SYNCED_AT_ONCE)) as pool:

@@ -50,7 +50,6 @@ class _Content:
         self.synced = len(data)
 
     def survive(self, mode: CrashMode, dice: random.Random) -> bytes:
-        """Return what a crash leaves of it."""
         if mode == "keep":
             return bytes(self.data)
         if mode == "drop":
@@ -152,7 +151,6 @@ class SimulatedDisk:
 
     @property
     def steps(self) -> int:
-        """Return the number of steps so far."""
         return len(self.trace)
 
     def create(self, path: str) -> NewFile:
@@ -171,7 +169,6 @@ class SimulatedDisk:
         return _SimulatedOpenFile(self, path, self._content(path))
 
     def read(self, path: str) -> bytes:
-        """Return a whole file; FileNotFoundError if there is none."""
         return bytes(self._content(posixpath.normpath(path)).data)
 
     def put(self, path: str, data: bytes) -> bool:

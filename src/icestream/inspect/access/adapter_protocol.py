@@ -39,7 +39,6 @@ class StateTable:
 
     @property
     def shown_keys(self) -> list[str]:
-        """Return the key columns that its rows have."""
         return [name for name in self.keys.names if name in self.columns.names]
 
 

@@ -52,7 +52,6 @@ class ScratchFiles:
         self._local = LocalFiles()
 
     def create(self, path: str) -> NewFile:
-        """Create a file in the scratch folder."""
         return self._local.create(self._own(path))
 
     def open(self, path: str) -> OpenFile:
@@ -61,7 +60,6 @@ class ScratchFiles:
         return self._local.open(own) if os.path.exists(own) else self._files.open(path)
 
     def read(self, path: str) -> bytes:
-        """Return a whole file."""
         file = self.open(path)
         try:
             return file.read_at(0, file.size)
@@ -90,7 +88,6 @@ class ScratchFiles:
         return self._files.list(folder)
 
     def exists(self, path: str) -> bool:
-        """Return whether a file exists."""
         return os.path.exists(self._own(path)) or self._files.exists(path)
 
     def sync_folder(self, folder: str) -> None:
@@ -170,11 +167,9 @@ class ScratchShard:
         return info
 
     def reader(self, info: SegmentInfo) -> SegmentReader:
-        """Open a segment."""
         return SegmentReader(self.files, f"{self._folder}/{info.name}", info=info)
 
     def close(self) -> None:
-        """Close all open files."""
         for writer in self._open.values():
             writer.abandon()
         self.log.close()

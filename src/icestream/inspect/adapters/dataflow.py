@@ -65,7 +65,6 @@ class StoredTable:
     lifetimes: tuple[str, ...]
 
     def store(self, space: Shard, history: Sequence[PastVersion]) -> GroupStore:
-        """Restore the store of a shard."""
         return _store(self.grouping, self.scope, self.groupings, self.options, space, history)
 
 
@@ -264,6 +263,3 @@ def _rows_of(
     columns = [pa.array(rows.le), pa.array(rows.re), pa.array(resident), *payload.columns]
     batch = pa.RecordBatch.from_arrays(columns, schema=table.columns)
     return StateRows(table, shard, batch, (rows.id_high, rows.id_low))
-
-
-__all__ = ["DataflowState", "StoredTable", "every_group", "stored"]

@@ -43,7 +43,6 @@ class UpdateState:
     """The waiting keys of an update stream."""
 
     def __init__(self, state_schema: UpdateSchema, commit: Commit) -> None:
-        """Read the columns of values from the schema."""
         shards = range(len(commit.bases))
         keys = pa.schema([state_schema.payload.field(name) for name in state_schema.keys])
         self._payload, self._readers = state_schema.payload, state_schema.readers

@@ -101,7 +101,6 @@ class UpdateWindowState:
         yield from self._pre_queue_state.read(operator.front, shard, asked)
 
     def _key_columns(self, cells: np.ndarray[Any, Any]) -> list[pa.Array]:
-        """Return the columns of groups."""
         states, spec = cells[:, z.STATES], self._windowed.windows
         names = np.array(["done", "idle", "ready", "waiting"])
         waits, ready, idle = (states & each != 0 for each in (WAIT, READY, IDLE))

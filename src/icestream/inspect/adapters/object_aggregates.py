@@ -64,7 +64,6 @@ class ObjectAggregateState:
         return self.spec.windows.on(self.grid).first_open(watermark)
 
     def restored(self, space: ScratchShard, history: Sequence[PastVersion]) -> ObjectOperator:
-        """Return the operator of a shard."""
         return restored_operator(ObjectOperator, self.plan, space, history)
 
     def read(
@@ -75,7 +74,6 @@ class ObjectAggregateState:
         commit: Commit,
         asked: ReadRequest,
     ) -> Iterator[StateRows]:
-        """Yield the panes of a shard."""
         del commit
         for panes, states in self.restored(space, history).panes():
             id_high, id_low = self.states.identities(states)

@@ -94,7 +94,6 @@ class PaneState:
         commit: Commit,
         asked: ReadRequest,
     ) -> Iterator[StateRows]:
-        """Yield the panes of a shard."""
         keys = LoggedKeys(space, history, self.spec)
         for panes, entries in self.entries(space, commit.watermark):
             id_high, id_low = identities(entries.table)
@@ -130,7 +129,6 @@ class PaneState:
     # -- columns ---------------------------------------------------------------------------
 
     def rows(self, panes: Ints, entries: ExactRows, keys: pa.Table) -> pa.RecordBatch:
-        """Return entries as rows of the table."""
         grid = self.spec.grid
         kind = self.table.columns.field(PANE).type
         instants = pa.array(panes * grid.pane + grid.origin).view(kind)
@@ -214,5 +212,3 @@ def _whole_panes(slices: npt.NDArray[np.void]) -> Iterator[npt.NDArray[np.void]]
 
 
 _NO_SLICES = np.dtype([("marker", np.uint64), ("group", np.int64), ("rows", np.uint32)])
-
-__all__ = ["PANE", "LoggedKeys", "PaneState", "instants_of", "obstacle"]

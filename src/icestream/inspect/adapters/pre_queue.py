@@ -46,13 +46,11 @@ class PreQueueState:
 
     @property
     def tables(self) -> Sequence[StateTable]:
-        """Return the available tables."""
         return tuple(table for table, _, _ in self._tables)
 
     def read(
         self, operator: PreQueueOperator | None, shard: int, asked: ReadRequest
     ) -> Iterator[StateRows]:
-        """Yield the rows of some tables."""
         states = [] if operator is None else [state for _, state in operator.states()]
         for table, number, name in self._tables:
             if table not in asked.tables:

@@ -54,7 +54,6 @@ class SessionState:
         )
 
     def restored(self, space: ScratchShard, history: Sequence[PastVersion]) -> SessionOperator:
-        """Return the operator of a shard."""
         return restored_operator(SessionOperator, self.plan, space, history)
 
     def read(
@@ -65,7 +64,6 @@ class SessionState:
         commit: Commit,
         asked: ReadRequest,
     ) -> Iterator[StateRows]:
-        """Yield the open sessions of a shard."""
         del commit
         for sessions in self.restored(space, history).open_sessions():
             id_high, id_low = identities(sessions.rows)
@@ -92,6 +90,3 @@ def entries_of(sessions: Sessions) -> ExactRows:
     rows = sessions.rows
     entries = np.concatenate([rows[:, :START], rows[:, SESSION_FIELDS:]], axis=1)
     return ExactRows(sessions.exact.layout, entries)
-
-
-__all__ = ["ENDS", "SESSIONS", "STARTS", "SessionState", "entries_of"]

@@ -92,7 +92,6 @@ class WindowState:
                     )
 
     def _left_out(self) -> Iterator[str]:
-        """Yield a note for windows that are not shown."""
         yield from (
             f"view {number} has up to {view.windows.range // view.windows.slide} windows open at "
             f"once (they slide by {format_interval(view.windows.slide)}): only the first "
@@ -203,24 +202,19 @@ class _NoInputs:
     """An empty batch."""
 
     def entries(self) -> Iterator[Table]:
-        """Yield nothing."""
         return iter(())
 
     def leaving(self, family: int) -> Iterator[Table]:
-        """Yield nothing."""
         del family
         return iter(())
 
     def groups(self) -> Iterator[pa.Table]:
-        """Yield nothing."""
         return iter(())
 
     def tuples(self) -> Iterator[pa.RecordBatch]:
-        """Yield nothing."""
         return iter(())
 
     def states(self) -> Iterator[pa.RecordBatch]:
-        """Yield nothing."""
         return iter(())
 
 

@@ -40,7 +40,6 @@ class GroupRewriter(Rewriter):
     def change(
         self, shard: int, space: ScratchShard, history: Sequence[PastVersion]
     ) -> ShardRewrite | None:
-        """Replace the groups of a shard that differ."""
         store = self._table.store(space, history)
         watermark = history[-1].watermark
         groups = rows = 0

@@ -156,7 +156,6 @@ class _There:
 
     @property
     def none(self) -> Mask:
-        """Choose no key."""
         return np.zeros(len(self._id_high), dtype=np.bool_)
 
     def unnamed(self, id_high: Ids, id_low: Ids) -> Mask:

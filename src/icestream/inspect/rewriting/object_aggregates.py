@@ -111,12 +111,10 @@ class _Panes:
 
     @property
     def entries(self) -> ExactRows:
-        """Return ids and words."""
         return self.states.entries(self.rows)
 
     @property
     def names(self) -> Table:
-        """Return pane and group of each state."""
         return np.column_stack([self.panes, self.entries.table[:, :2]])
 
     def of_others(self, id_high: Ids, id_low: Ids) -> _Panes:

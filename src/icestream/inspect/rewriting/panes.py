@@ -132,7 +132,6 @@ class _Panes:
 
     @classmethod
     def joined(cls, parts: Sequence[tuple[Ints, ExactRows]], state: PaneState) -> _Panes:
-        """Concatenate entries."""
         none = np.empty((0, state.layout.entry_width), dtype=np.int64)
         panes = np.concatenate([np.empty(0, dtype=np.int64), *(each for each, _ in parts)])
         rows = concatenated(ExactRows(state.layout, none), *(each for _, each in parts))
@@ -141,7 +140,6 @@ class _Panes:
 
     @property
     def arrays(self) -> tuple[Ints, ExactRows]:
-        """Return panes and entries."""
         return self.panes, self.entries
 
     @property
@@ -183,7 +181,6 @@ class _Batch:
         yield from ()
 
     def groups(self) -> Iterator[pa.Table]:
-        """Yield the keys of all groups."""
         if self.keys.num_rows:
             yield self.keys
 

@@ -113,6 +113,3 @@ def _dumped(shown: pa.RecordBatch) -> list[str]:
 
 def _plain(value: Any) -> str:
     return value.isoformat() if hasattr(value, "isoformat") else str(value)
-
-
-__all__ = ["ADVICE", "REASON", "ROW", "SOURCE_NAME", "Quarantine", "refused_columns"]

@@ -199,7 +199,6 @@ class ParquetTable:
         self.log.enter(version, files)
 
     def holds(self, paths: Collection[str]) -> set[str]:
-        """Return those of some paths that the log has."""
         return {relative(self.layout.folder, path) for path in self.log.files()} & {*paths}
 
 

@@ -46,12 +46,10 @@ class RemoteFiles:
             return _RemoteNewFile(path, system.open_output_stream(place))
 
     def open(self, path: str) -> OpenFile:
-        """Open a file for reading; FileNotFoundError if there is none."""
         system, place = _find(path)
         return _RemoteOpenFile(system.open_input_file(place))
 
     def read(self, path: str) -> bytes:
-        """Read a whole file."""
         file = self.open(path)
         try:
             return file.read_at(0, file.size)
@@ -80,7 +78,6 @@ class RemoteFiles:
         return False if self.exists(path) else _created(self, path, data, create)
 
     def rename(self, source: str, target: str) -> None:
-        """Rename a file on the same storage."""
         system, place = _find(source)
         system.move(place, _find(target)[1])
 
@@ -98,7 +95,6 @@ class RemoteFiles:
         return sorted(info.base_name for info in found if not info.base_name.startswith("."))
 
     def exists(self, path: str) -> bool:
-        """Return whether a file or folder exists."""
         system, place = _find(path)
         return bool(system.get_file_info(place).type != pafs.FileType.NotFound)
 

@@ -222,7 +222,6 @@ class DeliveryMarks:
 
     @property
     def every_version(self) -> bool:
-        """Return what the sink needs."""
         return self.sink.every_version
 
     def deliver(self, rows: DataFrame, version: int) -> None:
@@ -392,12 +391,10 @@ class TableSink:
     repeatable: bool = False
 
     def create(self, spark: SparkSession, schema: StructType) -> None:
-        """Create an empty table if there is none."""
         if not spark.catalog.tableExists(self.table):
             self.deliver(no_rows(spark, schema), -1)
 
     def deliver(self, rows: DataFrame, version: int) -> None:
-        """Append the rows."""
         writer = rows.write.mode("append").options(**dict(self.options))
         if self.kind is not None:
             writer = writer.format(self.kind)
@@ -417,7 +414,6 @@ class WriterSink:
     repeatable: bool = False
 
     def deliver(self, rows: DataFrame, version: int) -> None:
-        """Append the rows."""
         options = dict(self.options)
         if self.kind == "delta":
             options.update(txnAppId=self.identity, txnVersion=str(version))
@@ -434,7 +430,6 @@ class ConsoleSink:
     repeatable: bool = True
 
     def deliver(self, rows: DataFrame, version: int) -> None:
-        """Print the first rows."""
         print(f"---- version {version} ----")
         rows.show(self.rows, self.truncate)
 
@@ -446,7 +441,6 @@ class MemorySink:
     repeatable = True
 
     def __init__(self, spark: SparkSession, name: str, schema: StructType) -> None:
-        """Create an empty view."""
         self._name = name
         self._rows = no_rows(spark, schema)
         self._delivered = -1

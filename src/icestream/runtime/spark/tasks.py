@@ -96,7 +96,6 @@ class FileExchangeExecutor:
 
     @property
     def parallel(self) -> int:
-        """Return the number of cores for tasks."""
         return self._spark.sparkContext.defaultParallelism
 
     def each(self, work: Sequence[Callable[[], Any]]) -> list[Any]:
@@ -183,7 +182,6 @@ class FileExchangeExecutor:
         return [parcel for _, parcel in sorted(map(_unpacked, done), key=lambda each: each[0])]
 
     def run(self, tasks: Sequence[ShardTask]) -> list[ShardReport]:
-        """Run the shards of each task on its handle."""
         slots, apart = self._handles.get(_places(tasks)), self._hosts_apart
         groups = _task_groups(tasks, slots)
 
@@ -258,7 +256,6 @@ class ShuffleExchangeExecutor:
         root: str,
         codec: str | None = None,
     ) -> None:
-        """Start without blobs."""
         self.epoch = 0
         self.refused: TableLayout | None = None
         self.refused_columns: pa.Schema | None = None
@@ -275,7 +272,6 @@ class ShuffleExchangeExecutor:
 
     @property
     def parallel(self) -> int:
-        """Return the number of cores for tasks."""
         return self._spark.sparkContext.defaultParallelism
 
     def each(self, work: Sequence[Callable[[], Any]]) -> list[Any]:

@@ -107,13 +107,3 @@ def _plain(location: str) -> str:
 def columns_of(schema: pa.Schema) -> list[tuple[str, pa.DataType]]:
     """Return names and types of columns."""
     return [(each.name, each.type) for each in schema]
-
-
-__all__ = [
-    "AppendTable",
-    "check_columns",
-    "check_partitions",
-    "columns_of",
-    "persistently",
-    "relative",
-]

@@ -148,6 +148,3 @@ def _replace(name: str, entries: Sequence[Entry], log: SinkLog, files: TableStor
     files.unlink(f"{folder}/.{name}.crc")
     files.rename(hidden, f"{folder}/{name}")
     files.sync_folder(folder)
-
-
-__all__ = ["Compaction", "compact"]

@@ -260,6 +260,3 @@ def _failures() -> tuple[type[Exception], ...]:
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
     return OSError, DeltaError
-
-
-__all__ = ["DeltaAppendTable", "DeltaUpsertTable"]

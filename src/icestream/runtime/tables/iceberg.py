@@ -233,6 +233,3 @@ _S3 = {
         ("session_token", "session-token"),
     )
 }
-
-
-__all__ = ["CATALOG", "IcebergAppendTable"]

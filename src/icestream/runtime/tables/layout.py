@@ -170,15 +170,3 @@ def escaped(value: str | None) -> str:
     if value is None:
         return NULL_FOLDER
     return "".join(f"%{ord(each):02X}" if each in _ESCAPED else each for each in value)
-
-
-__all__ = [
-    "TARGET_FILE_SIZE",
-    "OpenTableFile",
-    "TableFiles",
-    "TableLayout",
-    "TableStorage",
-    "can_partition",
-    "partition_value",
-    "table_storage",
-]

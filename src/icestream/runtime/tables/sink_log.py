@@ -162,6 +162,3 @@ def _interval_of(lists: Sequence[int], default: int) -> int:
     known = lists[0] + 1
     divisors = (each for each in range(default, known // 2 + 1) if known % each == 0)
     return next(divisors, known) if default < known // 2 else known
-
-
-__all__ = ["INTERVAL", "LISTS_ALL", "LOG", "Entry", "SinkLog", "entry_of", "text_of"]

@@ -342,15 +342,3 @@ def _shown(value: Any) -> Any:
         plain = value if value.tzinfo is None else value.astimezone(UTC)
         return f"{plain:%Y-%m-%dT%H:%M:%S.%f}{zone}"
     return value.isoformat() if isinstance(value, date) else None
-
-
-__all__ = [
-    "GROUP_BYTES",
-    "MOST_OPEN",
-    "NewTableFile",
-    "TableWriter",
-    "TableWriters",
-    "read_back",
-    "refused_rows",
-    "statistics_of",
-]

@@ -61,7 +61,6 @@ class Lease:
         clock: Clock | None = None,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        """Start without a lease."""
         self._files = files
         self._folder = f"{root}/{LEASE}"
         self._store = VersionStore(files, root)
@@ -106,7 +105,6 @@ class Lease:
             renewing.start()
 
     def renew(self) -> None:
-        """Renew the lease."""
         with self._writing:
             if self._epoch is None or self._ended.is_set():
                 return
@@ -155,6 +153,3 @@ class Lease:
             if renewed != seen:
                 return True
         return False
-
-
-__all__ = ["LEASE", "OVER_AFTER", "RENEWED_EVERY", "Lease"]

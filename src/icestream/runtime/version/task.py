@@ -403,7 +403,6 @@ class ShardSpace:
     """What operators work with: the shard's log, its open segments and its arena."""
 
     def __init__(self, task: ShardTask, budget: Budget, arena: Arena, attempt: str) -> None:
-        """Open the log of a shard."""
         self.arena = arena
         self.account = budget.account("buffers")
         self.table = SegmentTable(arena)
@@ -438,7 +437,6 @@ class ShardSpace:
         return info
 
     def reader(self, info: SegmentInfo) -> SegmentReader:
-        """Open a segment."""
         return SegmentReader(self._task.files, self._path(info.name), info=info)
 
     def learn(self, live: Iterable[LiveSegment]) -> None:
@@ -449,7 +447,6 @@ class ShardSpace:
                 self.log.add(segment.info)
 
     def close(self) -> None:
-        """Close all open readers."""
         self.log.close()
         self.account.close()
 

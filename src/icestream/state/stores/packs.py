@@ -104,7 +104,6 @@ class OpenMember:
         self.size = member.size
 
     def read_at(self, offset: int, length: int) -> bytes:
-        """Return bytes of the file."""
         length = min(length, max(0, self.size - offset))
         try:
             return self._pack.read_at(self._first + offset, length)
@@ -120,13 +119,9 @@ class OpenMember:
         return None
 
     def close(self) -> None:
-        """Close the pack."""
         self._pack.close()
 
 
 def holder_of(files: Files, path: str) -> str:
     """Return what is listed and removed for a file: the file itself, or its pack."""
     return (pack_of(path) if getattr(files, "packs", False) else None) or path
-
-
-__all__ = ["OpenMember", "PackedFile", "directory", "holder_of", "members_of", "pack_of"]

@@ -71,12 +71,10 @@ class ComponentShard:
 
     @property
     def lifetimes(self) -> tuple[str, ...]:
-        """Return the lifetime classes of its segments."""
         return self.plan.specs[self.component].lifetimes
 
     @property
     def views(self) -> int:
-        """Return the number of views of the dataflow."""
         return len(self.plan.views)
 
     def operator(self, space: Shard) -> Operator:
@@ -129,15 +127,12 @@ class DataflowWork:
         self._least = least_quota(plan)
 
     def quota(self, context: VersionContext, shard: int) -> int:
-        """Return the bytes that a shard may hold."""
         return self._quotas(context, self._instructions(context))[shard]
 
     def ordinals(self, shards: int) -> int:
-        """Return how many ordinals the shards of a version use."""
         return shards * sum(len(spec.lifetimes) for spec in self._plan.specs)
 
     def ingest(self, context: VersionContext) -> DataflowIngest:
-        """Return the task that every split runs."""
         return DataflowIngest(
             self._plan, context.version, context.watermark, self._sends(context, LocalFiles())
         )
@@ -228,7 +223,6 @@ class DataflowWork:
         watermark: Micros,
         now: Micros,
     ) -> list[ShardTask]:
-        """Return the tasks of a component, one for each shard."""
         shards, specs = context.shards, self._plan.specs
         first, lifetimes = component * shards, len(specs[component].lifetimes)
         ordinal = context.first_ordinal + shards * sum(
@@ -325,7 +319,6 @@ class DataflowWork:
     # -- joins that defer results ----------------------------------------------------------
 
     def _instructions(self, context: VersionContext) -> JoinDecisions:
-        """Return the decisions of the previous version."""
         before = context.before
         if before is None or self._plan.spilling is None:
             return JoinDecisions()

@@ -61,14 +61,12 @@ class Overhead:
     _spent: deque[float] = field(default_factory=lambda: deque(maxlen=BATCHES))
 
     def learn(self, seconds: float) -> None:
-        """Add the seconds of one batch."""
         if self._first is None:
             self._first = seconds
         else:
             self._spent.append(seconds)
 
     def expected(self, interval: float) -> float:
-        """Return the seconds to reserve."""
         if not self._spent:
             guess = FIRST_GUESS * interval
             return guess if self._first is None else min(guess, self._first)
@@ -92,16 +90,13 @@ class UpdatesShard:
 
     @property
     def lifetimes(self) -> tuple[str, ...]:
-        """Return the lifetime classes of its segments."""
         return LIFETIMES
 
     @property
     def views(self) -> int:
-        """Return the number of steps."""
         return len(self.plan.steps)
 
     def operator(self, space: Shard) -> Operator:
-        """Open the queue of the shard."""
         plan = self.plan
         every = AppendOperator(plan.every, plan.clock, self.time) if plan.every else None
         if plan.latest is None:
@@ -135,7 +130,6 @@ class UpdatesShard:
         return NewestOperator(ServingOperator(spec, space), every)
 
     def inputs(self, reader: ParcelReader, shard: int) -> UpdateInputs:
-        """Return the updates that arrived."""
         newest, every = (Parcels(reader, shard, part=kind) for kind in (NEWEST, EVERY))
         return UpdateInputs(newest, every)
 
@@ -148,7 +142,6 @@ class UpdatesWork:
     """Versions of an update stream."""
 
     def __init__(self, plan: Updates) -> None:
-        """Start without measurements."""
         self._plan = plan
         self._overhead = Overhead()
         self._began = 0.0
@@ -165,11 +158,9 @@ class UpdatesWork:
         return context.budget // context.shards
 
     def ordinals(self, shards: int) -> int:
-        """Return how many ordinals the shards of a version use."""
         return shards * len(LIFETIMES)
 
     def ingest(self, context: VersionContext) -> UpdatesIngest:
-        """Return the task that every split runs."""
         before = context.before
         if (
             context.trigger is not None

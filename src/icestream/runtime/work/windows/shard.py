@@ -36,16 +36,13 @@ class WindowShard:
 
     @property
     def lifetimes(self) -> tuple[str, ...]:
-        """Return the lifetime classes of its segments."""
         return lower.lifetimes(self.plan)
 
     @property
     def views(self) -> int:
-        """Return the number of views."""
         return len(self.plan.views)
 
     def operator(self, space: Shard) -> Operator:
-        """Open the operator of the plan."""
         return lower.operator(
             self.plan, space, self.store, self.tiled, self.events, self.flushed, self.switched
         )
@@ -59,7 +56,6 @@ class WindowShard:
         return found if len(found) > 1 else found[0]
 
     def emitted(self, rows: Iterator[Any]) -> Iterator[Emitted]:
-        """Return the rows of views."""
         return lower.emitted(self.plan, rows)
 
 

@@ -69,11 +69,9 @@ class WindowWork:
         return context.budget // context.shards
 
     def ordinals(self, shards: int) -> int:
-        """Return how many ordinals the shards of a version use."""
         return shards * len(lower.lifetimes(self._plan))
 
     def ingest(self, context: VersionContext) -> Ingest:
-        """Return the task that every split runs."""
         kept = None
         if self._store(context.before) != PANES or self._reviews(context):
             kept = context.first_ordinal + self.ordinals(context.shards)
