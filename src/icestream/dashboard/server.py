@@ -67,7 +67,7 @@ class DashboardServer:
     """A server that shows queries until it is closed.
 
     Example:
-        >>> with Page(Library(["checkpoint"])) as page:
+        >>> with DashboardServer(QueryList(["checkpoint"])) as page:
         ...     print(page.url)  # open this in a browser
     """
 
