@@ -38,7 +38,6 @@ from icestream.inspect.access.row_text import GROUP, SHARD, as_text, plain
 from icestream.inspect.access.scratch_shard import MEMORY, restorable
 from icestream.inspect.adapters.choice import readable
 from icestream.state.files import Files
-from icestream.state.validation import validated
 from icestream.state.versions.commits import Commit
 
 #: columns of rows of several tables
@@ -145,11 +144,8 @@ class Reading:
     def rows(self, shards: Sequence[int] | None = None) -> Iterator[StateRows]:
         asked = ReadRequest(frozenset(self.tables), self.key)
         for shard in self.shards if shards is None else shards:
-            with (
-                validated(self.checkpoint.store.path(self.commit.version)),
-                restorable(self.checkpoint, self.commit, shard, self.memory) as (space, history),
-            ):
-                for found in self._readable.read(shard, space, history, self.commit, asked):
+            with restorable(self.checkpoint, self.commit, shard, self.memory) as source:
+                for found in self._readable.read(source, asked):
                     if found.rows.num_rows:
                         found.rows.validate(full=True)
                         yield found
