@@ -14,7 +14,7 @@ References: the exposition format 0.0.4 of Prometheus.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -127,7 +127,7 @@ def exposition(queries: Iterable[WatchedQuery]) -> str:
 
 
 def _family(
-    lines: list[str], name: str, about: str, kind: str, samples: list[tuple[str, float]]
+    lines: list[str], name: str, about: str, kind: str, samples: Sequence[tuple[str, float]]
 ) -> None:
     if samples:
         lines += [f"# HELP icestream_{name} {about}", f"# TYPE icestream_{name} {kind}"]

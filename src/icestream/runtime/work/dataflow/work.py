@@ -41,7 +41,7 @@ from icestream.runtime.exchange.change_sender import ChangeTargets
 from icestream.runtime.exchange.parcels import ParcelReader, Parcels
 from icestream.runtime.version.quotas import quotas
 from icestream.runtime.version.task import ShardReport, ShardTask
-from icestream.runtime.version.work import Executor, Parcel, VersionContext, VersionResult
+from icestream.runtime.version.work import Arrivals, VersionContext, VersionResult
 from icestream.runtime.work.dataflow.ingest import DataflowIngest
 from icestream.runtime.work.dataflow.memory_use import MemoryUse
 from icestream.runtime.work.dataflow.spilling import JoinDecisions, by_join, decided, joins_report
@@ -137,22 +137,15 @@ class DataflowWork:
             self._plan, context.version, context.watermark, self._sends(context, LocalFiles())
         )
 
-    def run(
-        self,
-        context: VersionContext,
-        executor: Executor[Any],
-        parcels: Sequence[Parcel],
-        seen: tuple[Micros | None, ...],
-        reached: Micros,
-    ) -> VersionResult:
+    def run(self, context: VersionContext, arrived: Arrivals) -> VersionResult:
         """Run the components; those of equal depth run together."""
-        paths = [parcel.path for parcel in parcels if parcel.report.entries]
+        paths, reached = arrived.paths, arrived.reached
         reports: list[ShardReport] = []
         instructions = self._instructions(context)
         clean_up = self._clean_up(context, instructions, idle=not paths)
         shares = self._quotas(context, instructions)
         fusion = self._fusion(context)
-        latest = latest_of(seen)
+        latest = latest_of(arrived.seen)
         now = reached if latest is None else latest
         #: instant up to which the input of each component is complete, and then its output
         complete: dict[int, Micros] = {}
@@ -168,13 +161,17 @@ class DataflowWork:
                     component, context, instructions, clean_up, complete[component]
                 )
                 tasks[component] = self._tasks(
-                    component, context, executor, paths, shares, orders, complete[component], now
+                    component, context, paths, shares, orders, complete[component], now
                 )
             together = [
                 self._together(group, [tasks[component][shard] for component in group])
                 for group, shard in wave
             ]
-            done = [each for report in executor.run(together) for each in (report, *report.others)]
+            done = [
+                each
+                for report in context.executor.run(together)
+                for each in (report, *report.others)
+            ]
             for report in done:
                 join = report.statistics.get("join")
                 if join is not None:
@@ -216,7 +213,6 @@ class DataflowWork:
         self,
         component: int,
         context: VersionContext,
-        executor: Executor[Any],
         paths: Sequence[str],
         shares: Sequence[int],
         orders: JoinInstructions,
@@ -236,8 +232,7 @@ class DataflowWork:
                 first_ordinal=ordinal + (shard - first) * lifetimes,
                 quota=shares[shard],
                 parcels=tuple(paths),
-                parcel_files=executor.parcel_files,
-                sends=self._sends(context, executor.parcel_files),
+                sends=self._sends(context, context.executor.parcel_files),
             )
             for shard in range(first, first + shards)
         ]

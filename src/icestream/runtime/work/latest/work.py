@@ -36,7 +36,7 @@ from icestream.operators.protocol import Emitted, Operator, Shard
 from icestream.plan.nodes.queries import watermark_of
 from icestream.plan.nodes.updates import Updates
 from icestream.runtime.exchange.parcels import ParcelReader, Parcels
-from icestream.runtime.version.work import Executor, Parcel, VersionContext, VersionResult, total
+from icestream.runtime.version.work import Arrivals, Parcel, VersionContext, VersionResult
 from icestream.runtime.work.latest.ingest import EVERY, NEWEST, UpdatesIngest
 
 #: part of the interval reserved for other work before it has been measured
@@ -175,22 +175,15 @@ class UpdatesWork:
         whole = self._plan.switches and self._switch.mode is QueueMode.APPEND
         return UpdatesIngest(self._plan, context.version, context.watermark, context.routes, whole)
 
-    def run(
-        self,
-        context: VersionContext,
-        executor: Executor[Any],
-        parcels: Sequence[Parcel],
-        seen: tuple[Micros | None, ...],
-        reached: Micros,
-    ) -> VersionResult:
+    def run(self, context: VersionContext, arrived: Arrivals) -> VersionResult:
         """Let the shards serve while there is time."""
         reading = 0.0 if context.flushing else self._plan.clock.monotonic() - self._began
-        waves = -(-len(set(context.placement)) // executor.parallel)
+        waves = -(-len(set(context.placement)) // context.executor.parallel)
         budget = self._budget(context, waves, reading)
         order = [(context.version + n) % context.shards for n in range(context.shards)]
-        watermark = watermark_of(self._plan.sources, MINUS_INFINITY, seen)
-        times = _serving_times(context, parcels, budget, order)
-        whole = self._decide(context, total(parcels, "rows"))
+        watermark = watermark_of(self._plan.sources, MINUS_INFINITY, arrived.seen)
+        times = _serving_times(context, arrived.parcels, budget, order)
+        whole = self._decide(context, arrived.total("rows"))
         tasks = [
             context.task(
                 work=UpdatesShard(
@@ -201,23 +194,23 @@ class UpdatesWork:
                     watermark,
                 ),
                 shard=shard,
-                watermark=reached,
+                watermark=arrived.reached,
                 first_ordinal=context.first_ordinal + shard * len(LIFETIMES),
                 quota=self.quota(context, shard),
-                parcels=tuple(each.path for each in parcels if each.report.entries),
-                parcel_files=executor.parcel_files,
+                parcels=tuple(arrived.paths),
             )
             for shard in order
         ]
-        reports = sorted(executor.run(tasks), key=lambda report: report.shard)
+        reports = sorted(context.executor.run(tasks), key=lambda report: report.shard)
         served = [ServingReport.from_json(each.statistics["updates"]) for each in reports]
         spent: Counter[int] = Counter()
         for place, each in zip(context.placement, served, strict=True):
             spent[place] += each.serving
         found = replace(combined_report(served), serving=max(spent.values()))
         self._known = reading + waves * found.serving / 1e6
-        sent = total(parcels, "entries") - (total(parcels, "rows") if self._plan.every else 0)
-        superseded = total(parcels, "rows") - sent if self._plan.newest else 0
+        rows = arrived.total("rows")
+        sent = arrived.total("entries") - (rows if self._plan.every else 0)
+        superseded = rows - sent if self._plan.newest else 0
         shown = self._shown(found, superseded, budget)
         decisions: dict[str, Any] = {
             "waiting": found.waiting,
