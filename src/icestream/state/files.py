@@ -99,6 +99,7 @@ class OpenFile(Protocol):
 
         ValueError if the file became shorter.
         """
+        return None
 
     def close(self) -> None:
         """Close the handle; closing twice is fine."""
@@ -146,6 +147,24 @@ def folder_of(path: str) -> str:
 def temporary_name(path: str) -> str:
     """Return a fresh dot-name next to the file `path`, for one that is not published yet."""
     return os.path.join(folder_of(path), f".{os.path.basename(path)}.{uuid.uuid4().hex}")
+
+
+def write_file(files: Files, path: str, data: bytes | memoryview = b"") -> None:
+    """Create a file with durable content; its name is durable after `sync_folder`."""
+    file = files.create(path)
+    try:
+        file.write(data)
+        file.sync()
+    finally:
+        file.close()
+
+
+def replace_file(files: Files, path: str, data: bytes) -> None:
+    """Replace a file durably, in one step."""
+    hidden = temporary_name(path)
+    write_file(files, hidden, data)
+    files.rename(hidden, path)
+    files.sync_folder(folder_of(path))
 
 
 class _refusals_named:  # noqa: N801 - a block, not a thing; every read enters one
@@ -265,11 +284,8 @@ class LocalFiles:
             return _LocalOpenFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 
     def read(self, path: str) -> bytes:
-        file = self.open(path)
-        try:
+        with contextlib.closing(self.open(path)) as file:
             return file.read_at(0, file.size)
-        finally:
-            file.close()
 
     def put(self, path: str, data: bytes) -> bool:
         """Create a file durably, atomically and exclusively; False if it existed already.

@@ -24,12 +24,12 @@ import posixpath
 import random
 from typing import TYPE_CHECKING, Literal
 
-from icestream.state.files import folder_of, storage_error, temporary_name
+from icestream.state.files import OpenFile, folder_of, storage_error, temporary_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from icestream.state.files import NewFile, OpenFile
+    from icestream.state.files import NewFile
 
 #: what a crash leaves of unsynced changes
 CrashMode = Literal["drop", "tear", "keep"]
@@ -85,7 +85,7 @@ class _SimulatedNewFile:
         pass
 
 
-class _SimulatedOpenFile:
+class _SimulatedOpenFile(OpenFile):
     """A file of a simulated disk that is being read."""
 
     def __init__(self, disk: SimulatedDisk, path: str, content: _Content) -> None:
@@ -102,10 +102,6 @@ class _SimulatedOpenFile:
         self._disk._alive()
         self._disk.reads.append((self._path, offset, length))
         return bytes(self._content.data[offset : offset + length])
-
-    def mapped(self, offset: int) -> memoryview | None:
-        del offset
-        return None
 
     def close(self) -> None:
         if not self._closed:

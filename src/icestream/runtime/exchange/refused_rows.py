@@ -44,7 +44,6 @@ class Quarantine:
 
     @property
     def stores(self) -> bool:
-        """Return whether refused rows are stored."""
         return self._columns is not None
 
     def take(self, bad: BadRows) -> None:

@@ -18,7 +18,7 @@ rename: `icestream.state.stores` reaches them.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
@@ -50,11 +50,8 @@ class RemoteFiles:
         return _RemoteOpenFile(system.open_input_file(place))
 
     def read(self, path: str) -> bytes:
-        file = self.open(path)
-        try:
+        with closing(self.open(path)) as file:
             return file.read_at(0, file.size)
-        finally:
-            file.close()
 
     def put(self, path: str, data: bytes) -> bool:
         """Create a file with this content, on the driver; False if another one exists."""
@@ -137,7 +134,7 @@ class _RemoteNewFile:
             self._stream.close()
 
 
-class _RemoteOpenFile:
+class _RemoteOpenFile(OpenFile):
     def __init__(self, file: Any) -> None:
         self._file = file
         self.size: int = file.size()
@@ -145,10 +142,6 @@ class _RemoteOpenFile:
     def read_at(self, offset: int, length: int) -> bytes:
         data: bytes = self._file.read_at(min(length, max(0, self.size - offset)), offset)
         return data
-
-    def mapped(self, offset: int) -> memoryview | None:
-        del offset
-        return None
 
     def close(self) -> None:
         self._file.close()

@@ -37,7 +37,7 @@ from icestream.core.clock import Clock, SystemClock
 from icestream.core.errors import CheckpointError, DamageError, StorageError
 from icestream.core.process import lives
 from icestream.core.times import Micros
-from icestream.state.files import Files
+from icestream.state.files import Files, write_file
 from icestream.state.versions.commits import VersionStore
 from icestream.state.versions.ownership import Takeover
 
@@ -111,9 +111,7 @@ class Lease:
             name = f"{self._epoch:08d}-{self._clock.now()}"
             if name == self._name:
                 return
-            file = self._files.create(f"{self._folder}/{name}")
-            file.sync()
-            file.close()
+            write_file(self._files, f"{self._folder}/{name}")
             before, self._name = self._name, name
             if before is not None:
                 self._files.unlink(f"{self._folder}/{before}")

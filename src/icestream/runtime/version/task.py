@@ -113,7 +113,7 @@ class ShardWork(Protocol):
 
     def emitted(self, rows: Iterator[Any]) -> Iterator[Emitted]:
         """Return the operator's output as rows of views and changes for other shards."""
-        ...
+        return rows
 
 
 @dataclass(frozen=True)

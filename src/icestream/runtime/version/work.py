@@ -168,8 +168,8 @@ class Work(Protocol):
         ...
 
     def quota(self, context: VersionContext, shard: int) -> int:
-        """Return the bytes that a shard may hold."""
-        ...
+        """Return the bytes that a shard may hold; all get the same unless a work decides."""
+        return context.budget // context.shards
 
     def ingest(self, context: VersionContext) -> IngestTask:
         """Return the task that every split runs."""

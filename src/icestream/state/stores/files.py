@@ -319,7 +319,7 @@ class _NewObject:
         """Do nothing: the local file is closed once there is an object."""
 
 
-class _Unfinished:
+class _Unfinished(OpenFile):
     """A file that is being written, open for reading."""
 
     def __init__(self, files: StoreFiles, path: str, new: NewCopy) -> None:
@@ -337,16 +337,12 @@ class _Unfinished:
             return self._stored.read_at(offset, length)
         return self._new.read(offset, min(length, max(0, self.size - offset)))
 
-    def mapped(self, offset: int) -> memoryview | None:
-        del offset
-        return None
-
     def close(self) -> None:
         if self._stored is not None:
             self._stored.close()
 
 
-class _StoredObject:
+class _StoredObject(OpenFile):
     """An object, open for reading."""
 
     def __init__(self, files: StoreFiles, path: str) -> None:
@@ -395,10 +391,6 @@ class _StoredObject:
         data, size = self._files.fetch(self._path, chunk)
         self._fetched = chunk, data
         return size
-
-    def mapped(self, offset: int) -> memoryview | None:
-        del offset
-        return None
 
     def close(self) -> None:
         for copy in self._open.values():

@@ -88,7 +88,7 @@ def _checksum(listed: bytes) -> int:
     return xxhash.xxh3_64_intdigest(MAGIC + len(listed).to_bytes(8, "little") + listed)
 
 
-class OpenMember:
+class OpenMember(OpenFile):
     """A file in a pack, open for reading."""
 
     def __init__(
@@ -112,11 +112,6 @@ class OpenMember:
         self._pack.close()
         self._pack, self._first = alone, 0
         return alone.read_at(offset, length)
-
-    def mapped(self, offset: int) -> memoryview | None:
-        """Return None: it is read block by block."""
-        del offset
-        return None
 
     def close(self) -> None:
         self._pack.close()

@@ -21,7 +21,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -34,14 +34,14 @@ from icestream.operators.dataflow.sole_step import SoleStepComponent
 from icestream.operators.dataflow.stores import ShardStores
 from icestream.operators.grid.slice_log import SLICE_BYTES
 from icestream.operators.multi_join.spill_strategies import SpillRanking
-from icestream.operators.protocol import Emitted, Operator, Shard
+from icestream.operators.protocol import Operator, Shard
 from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.fuse.running_fusion import RunningFusion
 from icestream.runtime.exchange.change_sender import ChangeTargets
 from icestream.runtime.exchange.parcels import ParcelReader, Parcels
 from icestream.runtime.version.quotas import quotas
-from icestream.runtime.version.task import ShardReport, ShardTask
-from icestream.runtime.version.work import Arrivals, VersionContext, VersionResult
+from icestream.runtime.version.task import ShardReport, ShardTask, ShardWork
+from icestream.runtime.version.work import Arrivals, VersionContext, VersionResult, Work
 from icestream.runtime.work.dataflow.ingest import DataflowIngest
 from icestream.runtime.work.dataflow.memory_use import MemoryUse
 from icestream.runtime.work.dataflow.spilling import JoinDecisions, by_join, decided, joins_report
@@ -58,7 +58,7 @@ CLEAN_EVERY = 8
 
 
 @dataclass(frozen=True)
-class ComponentShard:
+class ComponentShard(ShardWork):
     """One component in one shard."""
 
     plan: Dataflow
@@ -92,10 +92,6 @@ class ComponentShard:
         """Return the changes that arrived on edges."""
         return Parcels(reader, shard)
 
-    def emitted(self, rows: Iterator[Any]) -> Iterator[Emitted]:
-        """Return rows and changes unchanged."""
-        return rows
-
 
 def least_quota(plan: Dataflow) -> int:
     """Return the bytes that any shard of a component of a dataflow needs for its work."""
@@ -117,7 +113,7 @@ def check_memory(plan: Dataflow, shards: int, budget: int) -> None:
         raise DefinitionError(msg)
 
 
-class DataflowWork:
+class DataflowWork(Work):
     """Versions of a dataflow."""
 
     def __init__(self, plan: Dataflow) -> None:

@@ -21,7 +21,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,11 +32,12 @@ from icestream.operators.latest.report import ServingReport, combined_report
 from icestream.operators.latest.serving import LIFETIMES, Serving, ServingOperator
 from icestream.operators.latest.update_operator import AppendOperator, NewestOperator, UpdateInputs
 from icestream.operators.latest.window_serving import WindowServing, WindowServingOperator
-from icestream.operators.protocol import Emitted, Operator, Shard
+from icestream.operators.protocol import Operator, Shard
 from icestream.plan.nodes.queries import watermark_of
 from icestream.plan.nodes.updates import Updates
 from icestream.runtime.exchange.parcels import ParcelReader, Parcels
-from icestream.runtime.version.work import Arrivals, Parcel, VersionContext, VersionResult
+from icestream.runtime.version.task import ShardWork
+from icestream.runtime.version.work import Arrivals, Parcel, VersionContext, VersionResult, Work
 from icestream.runtime.work.latest.ingest import EVERY, NEWEST, UpdatesIngest
 
 #: part of the interval reserved for other work before it has been measured
@@ -75,7 +76,7 @@ class Overhead:
 
 
 @dataclass(frozen=True)
-class UpdatesShard:
+class UpdatesShard(ShardWork):
     """The waiting keys of one shard."""
 
     plan: Updates
@@ -133,12 +134,8 @@ class UpdatesShard:
         newest, every = (Parcels(reader, shard, part=kind) for kind in (NEWEST, EVERY))
         return UpdateInputs(newest, every)
 
-    def emitted(self, rows: Iterator[Any]) -> Iterator[Emitted]:
-        """Return the rows unchanged."""
-        return rows
 
-
-class UpdatesWork:
+class UpdatesWork(Work):
     """Versions of an update stream."""
 
     def __init__(self, plan: Updates) -> None:
@@ -151,11 +148,6 @@ class UpdatesWork:
         self._switch = ModeSwitch()
         #: seconds that an event takes, if known
         self._each = 0.0
-
-    def quota(self, context: VersionContext, shard: int) -> int:
-        """Return the bytes that a shard may hold: all get the same."""
-        del shard
-        return context.budget // context.shards
 
     def ordinals(self, shards: int) -> int:
         return shards * len(LIFETIMES)

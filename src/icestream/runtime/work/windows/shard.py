@@ -16,10 +16,11 @@ from icestream.plan import lower
 from icestream.plan.grid.parts import PlanPart, parts_of
 from icestream.plan.nodes.queries import Plan
 from icestream.runtime.exchange.parcels import NO_FIELDS, ParcelReader, Parcels
+from icestream.runtime.version.task import ShardWork
 
 
 @dataclass(frozen=True)
-class WindowShard:
+class WindowShard(ShardWork):
     """The windows of one shard."""
 
     plan: Plan

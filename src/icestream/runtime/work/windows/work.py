@@ -28,7 +28,14 @@ from icestream.plan.grid.space_formulas import SpaceEstimate
 from icestream.plan.lower import AUTO, TUPLES
 from icestream.plan.nodes.queries import Plan
 from icestream.runtime.version.task import ShardReport
-from icestream.runtime.version.work import Arrivals, Parcel, VersionContext, VersionResult, total
+from icestream.runtime.version.work import (
+    Arrivals,
+    Parcel,
+    VersionContext,
+    VersionResult,
+    Work,
+    total,
+)
 from icestream.runtime.work.windows.folding import LEAST_TABLE_BYTES, TABLE_BYTES
 from icestream.runtime.work.windows.ingest import Ingest
 from icestream.runtime.work.windows.raw_event_reader import RawEventReader
@@ -52,7 +59,7 @@ REVIEWED_EVERY = 64
 GROUP_OVERHEAD = 24
 
 
-class WindowWork:
+class WindowWork(Work):
     """Versions of a plan of windows."""
 
     def __init__(self, plan: Plan, files: Files, root: str) -> None:
@@ -62,11 +69,6 @@ class WindowWork:
         self._panes = lower.on_panes(plan)
         self._files = files
         self._root = root
-
-    def quota(self, context: VersionContext, shard: int) -> int:
-        """Return the bytes that a shard may hold: all get the same."""
-        del shard
-        return context.budget // context.shards
 
     def ordinals(self, shards: int) -> int:
         return shards * len(lower.lifetimes(self._plan))
