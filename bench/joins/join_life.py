@@ -4,7 +4,7 @@ Idea: two streams arrive at a constant rate and are joined in a tenth of the mem
 would take: once within a window, where rows end, and once forever, with keys that move on. What was
 spilled must be cleaned up in turn while rows flow, what has ended must leave the log and its index,
 and the share of results that come at once must not fall. The windowed join also runs with each
-`onPressure`, in a quarter and a half of the memory and in enough, for its processor time.
+`onPressure`, in 9 and 20 MB and in enough, for its processor time.
 
 Limits: one process; times are those of the bench's rows.
 
@@ -48,8 +48,8 @@ WINDOWED, FOREVER = "windowed", "forever"
 LEAST_EARLY = 0.9
 #: processor time of `auto` for that of the better of the others
 MOST_TIME = 1.1
-#: parts of the memory that rows of a window would take, in which they are compared
-PARTS = (4, 2, 0.5)
+#: megabytes in which they are compared; the last are enough
+BUDGETS = (9, 20, 64)
 MOST_VERSIONS = 200
 #: bytes of the log for a byte of live rows, and bytes of the index for a byte of the log
 MOST_LOG = 3.0
@@ -151,13 +151,14 @@ def pairs_of(recent: Sequence[Sequence[pa.RecordBatch]]) -> int:
 def processor_times(scale: Scale, folder: Path) -> dict[str, dict[str, float]]:
     """Return seconds of processor time of a windowed join, its last clean-up included."""
     found: dict[str, dict[str, float]] = {}
-    for part in PARTS:
-        budget = max(LEAST_BUDGET, int(2 * scale.rows * scale.window * ROW_BYTES / part))
-        name = f"{budget / 2**20:.1f} MB"
+    for megabytes in BUDGETS:
+        name = f"{megabytes} MB"
         for pressure in ("fetch", "defer", "auto"):
             flow = flow_of(WINDOWED, scale, pressure)
-            root = folder / pressure / str(part)
-            settings = Settings(root=f"{root}/c", local=f"{root}/l", budget=budget, shards=1)
+            root = folder / pressure / name
+            settings = Settings(
+                root=f"{root}/c", local=f"{root}/l", budget=megabytes << 20, shards=1
+            )
             query, dice = LocalQuery(flow, settings), np.random.default_rng(28)
             seconds = 0.0
             for version in range(2 * scale.window):

@@ -7,7 +7,8 @@ its inputs, so that a version that is made again decides the same.
 
 Invariants:
 1. The results of partitions are those since the last spill, of their resident generation
-   (`test_counts_begin_anew_when_a_partition_is_spilled`, `test_results_count_since_the_last_spill`).
+   (`test_counts_begin_anew_when_a_partition_is_spilled`,
+   `test_results_count_since_the_last_spill`).
 2. Partitions that owe results are cleaned up in turn, those of all joins
    (`test_partitions_of_all_joins_are_cleaned_up_in_turn`).
 3. Below the threshold nothing is chosen; above it, at least the amount, and at least the excess
