@@ -53,6 +53,8 @@ LEAST_QUOTA = 16 * SLICE_BYTES
 LEAST_SHARE = 8 * SLICE_BYTES
 #: part of the threshold of joins up to which spilled partitions return to memory
 RETURN_BELOW = 0.75
+#: maximum fraction of a shard's rows that leaves at once because the shard is full
+FORCED = 0.1
 #: versions after which joins clean up a few partitions although rows arrive
 CLEAN_EVERY = 8
 
@@ -345,7 +347,7 @@ class DataflowWork(Work):
             context.last,
             SpillRanking(
                 spilling.strategy,
-                spilling.amount,
+                min(FORCED, spilling.amount),
                 instructions.results.get(join.number),
                 instructions.kept.get(join.number),
                 context.version,
