@@ -204,10 +204,7 @@ class SegmentReader:
         return self._table.nbytes + self._first_words.nbytes + directory
 
     def read(self, marker: int) -> Record:
-        block = int(self._blocks_of(np.array([marker], dtype=np.uint64))[0])
-        entries = self._entries(block)
-        place = self._find(entries, marker)
-        return next(self._slice(block, entries, entries[place : place + 1]))
+        return next(self.read_many((marker,)))
 
     def read_many(self, markers: Markers) -> Iterator[Record]:
         """Return records in offset order, whatever the order of `markers`, repeated as given."""
@@ -221,7 +218,7 @@ class SegmentReader:
         for first, last in pairwise(cuts):
             block = int(blocks[first])
             entries = self._entries(block)
-            chosen = entries[self._find_all(entries, wanted[first:last])]
+            chosen = entries[self._find(entries, wanted[first:last])]
             yield from self._slice(block, entries, chosen)
 
     def stretches(self, markers: npt.NDArray[np.int64]) -> Iterator[RecordRange]:
@@ -258,11 +255,7 @@ class SegmentReader:
             raise DamageError(self.path, f"no record at marker {show_marker(int(markers[0]))}")
         return blocks.astype(np.int64)
 
-    def _find(self, entries: npt.NDArray[np.void], marker: int) -> int:
-        """Return the position of a marker among a block's entries."""
-        return int(self._find_all(entries, np.array([marker], dtype=np.uint64))[0])
-
-    def _find_all(
+    def _find(
         self, entries: npt.NDArray[np.void], markers: npt.NDArray[np.uint64]
     ) -> npt.NDArray[np.int64]:
         """Return the positions of markers among a block's entries."""
