@@ -278,7 +278,6 @@ def _repaired_to(checkpoint: Checkpoint) -> int:
 
 
 def _read_state(checkpoint: Checkpoint, report: VerifyReport, memory: int) -> None:
-    """Restore and read the newest state."""
     try:
         if isinstance(checkpoint.state_schema, NoSchema):
             report.notes.append(f"the state was not read: {checkpoint.state_schema.why}")

@@ -140,7 +140,6 @@ def _group_tables(
 def _grouped(
     tables: Sequence[StoredTable], source: ScratchShard, asked: ReadRequest
 ) -> Iterator[StateRows]:
-    """Yield the rows of tables of one grouping."""
     store = tables[0].store(source)
     watermark = source.history[-1].watermark
     for id_high, id_low in _identities(store, tables[0], asked):

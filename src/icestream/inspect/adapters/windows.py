@@ -236,7 +236,6 @@ def _first(rows: pa.RecordBatch, seen: set[Any], most: int) -> pa.RecordBatch:
 
 
 def _kind(view: View) -> str:
-    """Return a name for the state of a view."""
     if isinstance(view.windows, Frame):
         return "windows as they stand"
     return "open sessions" if isinstance(view.windows, Session) else "open windows"

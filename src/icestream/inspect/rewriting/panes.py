@@ -203,5 +203,4 @@ def _keys(wanted: _Panes, parts: Sequence[tuple[Ids, Ids, pa.Table]]) -> pa.Tabl
 
 
 def _numbered(panes: Ints, entries: ExactRows) -> Table:
-    """Return pane and group of entries as one table."""
     return np.column_stack([panes, entries.table[:, :2]])
