@@ -90,11 +90,8 @@ def verify(
 ) -> VerifyReport:
     """Verify a checkpoint: check that it is intact.
 
-    Args:
-        checkpoint: the checkpoint to check.
-        state: whether to restore and read the newest state too.
-        memory: bytes that restoring a shard may use.
-        progress: called with the path of each file before it is read.
+    Restoring the newest state may use `memory` bytes for a shard. `progress` is called with the
+    path of each file before it is read.
     """
     checking = _Checking(checkpoint, progress)
     report = checking.run()
