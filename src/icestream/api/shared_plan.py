@@ -27,17 +27,9 @@ from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.plan import lower
+from icestream.plan.computation import Computation
 from icestream.plan.grid.parts import needs_order
-from icestream.plan.nodes.queries import (
-    GROUPING_ID,
-    SOURCE,
-    TIME,
-    Computation,
-    Plan,
-    Source,
-    View,
-    WindowKind,
-)
+from icestream.plan.nodes.queries import GROUPING_ID, SOURCE, TIME, Plan, Source, View, WindowKind
 from icestream.runtime.ingest.file_order import piece_columns
 from icestream.runtime.ingest.reception import KEPT
 from icestream.state.keys import KeyCodec

@@ -36,8 +36,9 @@ from icestream.operators.dataflow.stores import ColdOptions
 from icestream.operators.grid.operator import PANES
 from icestream.operators.latest.step import UPDATED
 from icestream.plan import lower
+from icestream.plan.computation import Computation
 from icestream.plan.events.dataflow import Dataflow
-from icestream.plan.nodes.queries import SOURCE, Computation, Plan
+from icestream.plan.nodes.queries import SOURCE, Plan
 from icestream.plan.nodes.updates import Updates
 from icestream.runtime.driver import Delivery, Driver, least_memory
 from icestream.runtime.exchange.refused_rows import REASON, ROW, SOURCE_NAME, refused_columns

@@ -37,8 +37,9 @@ from icestream.operators.latest.pre_queue import (
 )
 from icestream.operators.latest.update_stream import UpdateStream
 from icestream.operators.latest.window_serving import WindowedBy
+from icestream.plan.computation import Computation
 from icestream.plan.events.dataflow import Dataflow
-from icestream.plan.nodes.queries import Computation, Plan, Source, View
+from icestream.plan.nodes.queries import Plan, Source, View
 from icestream.plan.nodes.updates import Updates
 from icestream.plan.windows.frame import Frame, RowsSlide
 from icestream.plan.windows.grid import Cumulative, Windows
