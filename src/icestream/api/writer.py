@@ -671,7 +671,6 @@ class StreamWriter:
         if isinstance(plan, Updates):
             every = self._trigger.get("processingTime")
             return replace(plan, interval=None if every is None else parse_interval(every) or None)
-        assert isinstance(plan, Plan)
         store = self._choice("plan", lower.AUTO, PANES, lower.TUPLES)
         views = tuple(
             replace(view, mode=mode) for view, mode in zip(plan.views, modes, strict=True)

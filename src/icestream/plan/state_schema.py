@@ -160,7 +160,6 @@ def state_schema_of(plan: Computation) -> StateSchema:
         return UpdateSchema(
             plan.waits, plan.latest.keys, text, len(steps), plan.front, plan.windowed
         )
-    assert isinstance(plan, Plan)
     for each in (aggregate for view in plan.views for aggregate in view.aggregates):
         if each.function == "user":
             return NoSchema(

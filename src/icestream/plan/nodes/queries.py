@@ -26,7 +26,7 @@ from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.core.units import format_interval
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.object_aggregates.functions import result_type
-from icestream.plan.windows.frame import Frame
+from icestream.plan.windows.frame import GROUPING_ID, Frame
 from icestream.plan.windows.grid import Cumulative, Windows
 from icestream.plan.windows.session import Session
 
@@ -36,8 +36,6 @@ KEY_GROUPS = 4096
 #: names of the first columns of every batch
 TIME = "time"
 SOURCE = "source"
-#: name of the key column that identifies grouping sets
-GROUPING_ID = "grouping_id"
 
 
 #: how a view divides the stream into windows
