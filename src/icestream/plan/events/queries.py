@@ -49,6 +49,7 @@ from icestream.operators.lifetimes.changes import (
     payload_of,
 )
 from icestream.operators.lifetimes.now_mode import NowOutput
+from icestream.operators.lifetimes.top import TopK
 from icestream.operators.multi_join.spec import MultiJoinSpec
 from icestream.operators.multi_join.tracing import Lineage
 from icestream.plan.events.building import DataflowBuilding, Place
@@ -78,6 +79,7 @@ from icestream.plan.nodes.events import (
     Node,
     Scope,
     United,
+    only_grows,
 )
 from icestream.plan.nodes.queries import KEY_GROUPS, Source
 from icestream.plan.windows.frame import Frame
@@ -394,6 +396,9 @@ class _Building(DataflowBuilding):
         if isinstance(operator, LifetimeAggregate) and any(node is n for n in self._emitted_once):
             grows = all(each.grows for each in node.inputs)
             return operator.emitted_once(grows=grows), f"{node.text}, told once"
+        if isinstance(operator, LifetimeAggregate | TopK) and all(map(only_grows, node.inputs)):
+            growing = operator.growing()
+            return growing, node.text if growing is operator else f"{node.text}, of what stays"
         if isinstance(operator, LifetimeAggregate) and not all(each.grows for each in node.inputs):
             operator.check_retractions()
         return operator, node.text

@@ -141,6 +141,13 @@ def upstream(node: Node) -> Iterator[Node]:
             waiting += before(current)
 
 
+def only_grows(node: Node) -> bool:
+    """Return whether no event of a node is ever retracted, whichever nodes lie before it now."""
+    if isinstance(node, Final | Framed):
+        return True
+    return node.grows and all(map(only_grows, before(node)))
+
+
 def late_events(node: Node) -> Node | None:
     """Return what a node would yield for the late events of its sources; None if nothing."""
     match node:
