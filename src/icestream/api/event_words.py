@@ -217,12 +217,9 @@ class EventWords(ColumnWords):
                 most `high`, both included: `within=("-5 minutes", "1 hour")`. An event without a
                 partner is one row, as in Spark. Without `within`, it is there at the instants at
                 which it has none.
-            onPressure: what happens to state that does not fit into memory. `fetch`: it is read
-                when it is needed, and every pair is emitted at once. `defer`: it waits on disk, and
-                its pairs are emitted when the join is cleaned up. `auto`: `defer` where that is
-                possible. See `ice.join`.
-            **spilling: with `defer` or `auto`, the strategy, threshold, amount and partitions of
-                `ice.join`.
+            onPressure: what happens to state that does not fit into memory: `fetch`, `defer` or
+                `auto`, as in `ice.join`.
+            **spilling: with `defer` or `auto`, the options of `ice.join`.
 
         Examples:
             >>> prices = events.select("symbol", "price")
