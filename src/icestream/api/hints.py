@@ -73,12 +73,3 @@ def _are_instants(node: Node) -> bool:
         case United():
             return all(map(_are_instants, node.parts))
     return False
-
-
-__all__ = [
-    "QueryWarning",
-    "no_attribute",
-    "warn_of_instants",
-    "warn_of_late_events",
-    "warn_of_linecutting",
-]
