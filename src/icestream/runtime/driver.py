@@ -65,7 +65,7 @@ from icestream.runtime.work.latest.work import UpdatesWork
 from icestream.runtime.work.windows.work import WindowWork
 from icestream.state.arena import remove, sweep
 from icestream.state.files import Files
-from icestream.state.stores.bucket import REQUESTS
+from icestream.state.stores.bucket import REPEATED, REQUESTS
 from icestream.state.versions.commits import (
     EVENTS,
     EXCHANGE,
@@ -404,7 +404,7 @@ class Driver(Generic[Batch_contra]):
             ) from error
         finally:
             self._remove_parcels(context.folder)
-        requests = Counter(commit=-REQUESTS.total())
+        requests = Counter(commit=-REQUESTS.total(), repeated=-REPEATED.total())
         commit = self._commit(context, number, arrived, made)
         timer.note("commit")
         requests["commit"] += REQUESTS.total()
@@ -417,6 +417,7 @@ class Driver(Generic[Batch_contra]):
         self._settled = True
         timer.note("tidy")
         requests["cleaning"] += REQUESTS.total() + self._bulk_files.requests
+        requests["repeated"] += REPEATED.total()
         progress = progress_of(
             commit,
             parcels,
