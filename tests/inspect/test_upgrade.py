@@ -21,7 +21,8 @@ from icestream.inspect import upgrade as upgrading
 from icestream.inspect.access.checkpoint import Checkpoint
 from icestream.inspect.upgrade import OLDER, upgrade_checkpoint
 from icestream.inspect.verify import verify
-from icestream.plan.nodes.queries import Computation, Plan
+from icestream.plan.computation import Computation
+from icestream.plan.nodes.queries import Plan
 from icestream.runtime.local import LocalQuery
 from icestream.state.files import LocalFiles, replace_file
 from icestream.state.versions.sealed import FORMAT, opened, seal

@@ -36,8 +36,9 @@ from icestream.operators.dataflow.stores import ColdOptions
 from icestream.operators.grid.operator import PANES
 from icestream.operators.latest.step import UPDATED
 from icestream.plan import lower
+from icestream.plan.computation import Computation
 from icestream.plan.events.dataflow import Dataflow
-from icestream.plan.nodes.queries import SOURCE, Computation, Plan
+from icestream.plan.nodes.queries import SOURCE, Plan
 from icestream.plan.nodes.updates import Updates
 from icestream.runtime.driver import Delivery, Driver, least_memory
 from icestream.runtime.exchange.refused_rows import REASON, ROW, SOURCE_NAME, refused_columns
@@ -670,7 +671,6 @@ class StreamWriter:
         if isinstance(plan, Updates):
             every = self._trigger.get("processingTime")
             return replace(plan, interval=None if every is None else parse_interval(every) or None)
-        assert isinstance(plan, Plan)
         store = self._choice("plan", lower.AUTO, PANES, lower.TUPLES)
         views = tuple(
             replace(view, mode=mode) for view, mode in zip(plan.views, modes, strict=True)

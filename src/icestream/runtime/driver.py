@@ -28,10 +28,11 @@ from icestream.core.clock import Clock, SystemClock
 from icestream.core.errors import BudgetError, CheckpointError, DefinitionError
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.operators.lineage import ShardLineage, even_routes, shards_of
+from icestream.plan.computation import Computation
 from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.fuse.running_fusion import RunningFusion, Together
 from icestream.plan.grid.parts import parts_of
-from icestream.plan.nodes.queries import Computation, Plan, check_same_plan
+from icestream.plan.nodes.queries import Plan, check_same_plan
 from icestream.plan.nodes.updates import Updates
 from icestream.plan.state_schema import state_schema_of, written
 from icestream.runtime.tables.append_table import AppendTable

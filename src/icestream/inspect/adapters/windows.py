@@ -149,11 +149,11 @@ class WindowState:
 
     def _stages(self, watermark: Micros, end: Micros) -> Iterator[Micros]:
         """Yield the watermarks at which windows are closed, until each view has shown some."""
-        kinds = [self._plan.views[view].windows for view in self._grids]
+        kinds: list[Any] = [self._plan.views[view].windows for view in self._grids]
         if len(kinds) < len(self._plan.views) or watermark == MINUS_INFINITY:
             yield end
             return
-        reach = max(self._windows * each.slide for each in kinds)  # type: ignore[attr-defined]
+        reach = max(self._windows * each.slide for each in kinds)
         at = watermark
         while at < end:
             at = min(at + reach, end)

@@ -129,7 +129,7 @@ class Dataflow:
         """Return the number of components."""
         return len(self.components)
 
-    def results(self, view: Output) -> pa.Schema:
+    def results(self, view: Any) -> pa.Schema:
         """Return the columns of the rows of a view."""
         return self._rows(view).schema
 
