@@ -21,7 +21,6 @@ DataFrame. Icestream adds `memory`, `shards` and `parallelism`, and these option
 - `compression.log`: `lz4` or `zstd`, for segments of the log.
 - `cold.classifier`: which groups are evicted first: `clock`, `lfu`, `plain-lfu` or `smoothing`;
   `cold.classifier.groups-1`: the same for one sub-query, by its number in its component.
-- `cold.targets`: how evictions are divided among sub-queries: `proportional` or `benefit`.
 - `durability`: for groups of events: `log` (the default) writes every batch to the log; `evict`
   writes only evicted state, and a restart replays the source.
 - `plan`: what the log stores for windows, `panes` or `tuples`; by default the smaller.
@@ -112,7 +111,6 @@ DEFAULT_MEMORY = "512 MB"
 _OWN_OPTIONS = (
     "checkpointLocation",
     "cold.classifier",
-    "cold.targets",
     "compression.log",
     "durability",
     "exchange",
@@ -722,14 +720,13 @@ class StreamWriter:
     def _cold_options(self) -> ColdOptions:
         """Return the options for cold state."""
         durability: Any = self._options.get("durability", "log")
-        rule: Any = self._options.get("cold.targets", "proportional")
         single = {
             name.removeprefix(_CLASSIFIER): choice
             for name, choice in self._options.items()
             if name.startswith(_CLASSIFIER)
         }
         usual = self._options.get("cold.classifier", "clock")
-        policy = Policy(classifier=usual, classifiers=single, targets=rule)
+        policy = Policy(classifier=usual, classifiers=single)
         return ColdOptions(StoreOptions(durability=durability), policy)
 
     def _executor(self, events: DataFrame, files: Files, settings: Settings) -> Executor[DataFrame]:

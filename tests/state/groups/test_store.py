@@ -611,7 +611,6 @@ def test_a_manager_decides_who_leaves(tmp_path: Path) -> None:
             add(store, np.repeat(some, 10), np.repeat(some, 10))
             content(store, hot)
             manager.opened(store.name, store.take_opened())
-            manager.returned(store.name, store.take_returned())
             manager.note(store.name, store.take_hits())
             manager.turn(store.heap.limit, store.bytes_held())
         assert manager.state["ledgers"][store.name]["groups"] > 0

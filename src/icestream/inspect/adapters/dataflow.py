@@ -25,7 +25,7 @@ from icestream.core.errors import DefinitionError
 from icestream.inspect.access.adapter_protocol import ReadRequest, StateRows, StateTable, key_row
 from icestream.kernels.multi_join import resident as k
 from icestream.kernels.multi_join.rows import gather_payloads
-from icestream.operators.dataflow.steps import INNER_BITS
+from icestream.operators.dataflow.sorted_changes import INNER_BITS
 from icestream.operators.multi_join.generations import MARKER, Generations
 from icestream.operators.multi_join.logged_rows import LoggedRows
 from icestream.operators.multi_join.recovery import JoinRecovery
