@@ -27,7 +27,7 @@ from icestream.inspect.access.adapter_protocol import ReadRequest, StateRows, St
 from icestream.inspect.access.scratch_shard import ScratchShard
 from icestream.kernels.multi_join import resident as k
 from icestream.kernels.multi_join.rows import gather_payloads
-from icestream.operators.dataflow.steps import INNER_BITS
+from icestream.operators.dataflow.sorted_changes import INNER_BITS
 from icestream.operators.multi_join.generations import MARKER, Generations
 from icestream.operators.multi_join.logged_rows import LoggedRows
 from icestream.operators.multi_join.recovery import JoinRecovery
