@@ -67,8 +67,8 @@ def test_oracle_cold_keys_are_a_dictionary(arena: Arena) -> None:
         for got in rows:
             mine = plain.pop(int(got[k.ID_HIGH]))
             idle = [k.SIZE] if not mine[k.WAITED_FOR] else []
-            mine, got = (np.delete(each, [k.ADDRESS, *idle]) for each in (mine, got))
-            assert got.tolist() == mine.tolist()
+            ours, theirs = (np.delete(each, [k.ADDRESS, *idle]) for each in (mine, got))
+            assert ours.tolist() == theirs.tolist()
         back = [
             row(key, arrived=key, turn=key if dice.random() < 0.5 else None)
             for key in keys

@@ -2,8 +2,8 @@
 
 Idea: the file is a row of *regions* of 32 KB, small hash tables (`kernels.queue.cold_rows`). Keys
 are looked up, taken and put in the order of their regions; regions that are near each other are
-read and written together. It grows by a quarter when its regions fill up. Files are read and written,
-not mapped: writing to a mapped page costs a fault, which takes some twenty times as long.
+read and written together. It grows by a quarter when its regions fill up. Files are not mapped:
+writing to a mapped page costs a fault, which takes some twenty times as long.
 
 Invariants:
 1. It behaves like a dictionary of rows (`test_oracle_a_table_is_a_dictionary`).

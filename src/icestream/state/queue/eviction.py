@@ -13,8 +13,8 @@ Invariants:
    (`test_bounded_ten_times_the_keys_that_fit`).
 
 Cost: nothing while all keys fit. Otherwise an eighth of the keys are evicted at once, after a scan
-of all in memory, and up to half are loaded at once; each is written once when it is evicted and read
-once when it returns. `ColdKeys` has the cost of updates.
+of all in memory, and up to half are loaded at once; each is written once when it is evicted and
+read once when it returns. `ColdKeys` has the cost of updates.
 
 Limits: LINECUTTING goes by the rate of a key, so its keys are loaded before they are updated.
 """
