@@ -18,13 +18,11 @@ class Timer:
     """Measures the milliseconds of each phase of a version."""
 
     def __init__(self, clock: Clock) -> None:
-        """Start the first phase."""
         self._now = clock.monotonic
         self._started = self._last = clock.monotonic()
         self.milliseconds: dict[str, int] = {}
 
     def note(self, phase: str) -> None:
-        """Record that a phase has ended."""
         now = self._now()
         self.milliseconds[phase] = round(1000 * (now - self._last))
         self.milliseconds["triggerExecution"] = round(1000 * (now - self._started))
@@ -55,6 +53,7 @@ def progress_of(
         "numInputRows": rows,
         "durationMs": timer.milliseconds,
         "icestream": {
+            "ownerEpoch": commit.epoch,
             "watermark": commit.watermark,
             "lateEvents": commit.totals["late"],
             "idleSources": idle_sources,
@@ -79,6 +78,8 @@ def progress_of(
                 "ingest": sum(parcel.sent.requests for parcel in parcels),
                 "shards": sum(tasks),
                 "mostOfATask": max(tasks),
+                "repeated": requests["repeated"]
+                + sum(r.statistics.get("repeated", 0) for r in reports),
             },
             **made.facts,
             "logToEstimate": made.expected and round(log / made.expected.log, 3),
@@ -93,6 +94,3 @@ def progress_of(
             **key_group_facts((parcel.report.load for parcel in parcels), commit.routes),
         },
     }
-
-
-__all__ = ["Timer", "progress_of"]

@@ -15,7 +15,7 @@ Invariants:
    (`test_no_secret_is_in_errors_logs_or_texts`).
 
 Cost: one request for each call, for each `CHUNK` of a large object, and for each 1000 names listed
-or deleted; `REQUESTS` counts them.
+or deleted; `REQUESTS` counts them, `REPEATED` those that are made again.
 
 Limits: creating an object over one that exists is decided by the store. A conditional request whose
 answer is lost may fail when it is repeated: `create` then returns False although the object is its
@@ -56,6 +56,8 @@ _QUIETLY = 3
 
 #: requests made by this process, by kind
 REQUESTS: Counter[str] = Counter()
+#: those of them that the store had refused or not answered before
+REPEATED: Counter[str] = Counter()
 
 #: schemes of object stores, and the name that the library has for each
 SCHEMES = {
@@ -230,11 +232,9 @@ class Bucket:
         return self.repeated("list", folder, walk)
 
     def exists(self, key: str) -> bool:
-        """Return whether there is an object."""
         return self.repeated("head", key, lambda: self._has(key))
 
     def copy(self, source: str, target: str) -> None:
-        """Copy an object over another."""
         obstore = self._obstore
         self.repeated("copy", source, lambda: obstore.copy(self._store, source, target))
 
@@ -274,6 +274,7 @@ class Bucket:
                 raise StorageError(msg) from None
             if tries >= _QUIETLY:
                 _LOG.warning("%s: a %s request is repeated (%s)", place, kind, reason)
+            REPEATED[kind] += 1
             self._sleep(self._dice.uniform(pause / 2, pause))
             pause = min(2 * pause, LONGEST_PAUSE)
 
@@ -379,6 +380,3 @@ def plain_endpoint(config: Mapping[str, str]) -> bool:
     names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT")
     given = (*config.items(), *((name, os.environ.get(name, "")) for name in names))
     return any("endpoint" in k.lower() and v.startswith("http://") for k, v in given)
-
-
-__all__ = ["CHUNK", "REQUESTS", "SCHEMES", "Bucket", "Found", "open_bucket", "plain_endpoint"]
