@@ -20,7 +20,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from icestream.core.arrays import Ints
@@ -265,12 +264,6 @@ class KeyCells:
     def column(self, word: int) -> Ints:
         """Return one word of every cell ever used, `kernels.queue.queue` says which."""
         found: Ints = self._cells.view[: self.seen, word]
-        return found
-
-    @property
-    def gaps(self) -> npt.NDArray[np.float64]:
-        """The mean microseconds between updates of every cell ever used."""
-        found: npt.NDArray[np.float64] = self._cells.view.view(np.float64)[: self.seen, k.GAP]
         return found
 
     def idle_since(self, before: Micros) -> Ints:
