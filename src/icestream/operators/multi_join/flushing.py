@@ -19,7 +19,7 @@ from icestream.core.arrays import Ids, Ints
 from icestream.core.times import INFINITY
 from icestream.kernels.multi_join import resident as k
 from icestream.kernels.multi_join.rows import LOG_HEAD, list_rows, pack_rows
-from icestream.operators.multi_join.generations import Generations, signed
+from icestream.operators.multi_join.generations import Generations
 from icestream.operators.multi_join.resident import Resident
 from icestream.state.log.writer import SegmentWriter
 
@@ -75,7 +75,7 @@ def record_bounds(ports: Ints, sizes: Ints, words: int) -> list[int]:
     if not len(ports):
         return [0]
     bounds = [0]
-    for first, last in _runs(ports):
+    for first, last in pairwise([0, *(np.flatnonzero(np.diff(ports)) + 1).tolist(), len(ports)]):
         cuts = np.cumsum(sizes[first:last]) // max(1, words)
         bounds += (first + 1 + np.flatnonzero(np.diff(cuts))).tolist()
         bounds.append(last)
@@ -89,12 +89,6 @@ def most_records(rows: int, words: int, ports: int, record_bytes: int) -> int:
 
 def record_of(port: int, epoch: int, marker: int, id_high: Ids, words: int, latest: int) -> Ints:
     """Return the index entry of a record that a join flushed."""
-    first, last = signed(id_high[[0, -1]]).tolist()
+    first, last = id_high[[0, -1]].view(np.int64).tolist()
     place = marker - 2**64 if marker >= 2**63 else marker
     return np.array([port, epoch, place, first, last, len(id_high), words, latest])
-
-
-def _runs(values: Ints) -> list[tuple[int, int]]:
-    """Return where runs of equal values begin and end."""
-    begins = [0, *(np.flatnonzero(np.diff(values)) + 1).tolist(), len(values)]
-    return list(pairwise(begins))

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from icestream.core.arrays import Ids, Ints, Table
+from icestream.core.arrays import Ints, Table
 from icestream.operators.multi_join.spec import partitions_of
 from icestream.state.arena import Arena
 from icestream.state.table import CountedTable
@@ -208,11 +208,6 @@ class Generations:
     def bytes(self) -> int:
         """Return the bytes of records, cuts and segments."""
         return 8 * (RECORD * len(self.records) + 2 * len(self.cuts) + 2 * len(self._segments))
-
-
-def signed(id_high: Ids) -> Ints:
-    """Return identities of rows of a generation as signed numbers with the same bits."""
-    return id_high.view(np.int64)
 
 
 def ordinals_of(records: Table) -> Ints:
