@@ -9,10 +9,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import icestream as ice
-from bench.nexmark.answers import STATEMENTS, answer, bag, determined, other_rows
+from bench.nexmark.answers import STATEMENTS, answer, bag, determined
 from bench.nexmark.events import Nexmark, side_input
 from bench.nexmark.running import NUMBERS, registered, statement
-from tests.fixtures.sql_runs import Rows, ran_here, streams_of
+from tests.fixtures.sql_runs import ran_here, streams_of
 
 pytestmark = pytest.mark.spark
 
