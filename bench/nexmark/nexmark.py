@@ -37,9 +37,9 @@ from bench.registry import Bar, Bench, Figures, Measurement, ProgressLog, Size
 
 CORES = 2
 MEMORY = "512 MB"
-SKIP = 2
+SKIP = 1
 #: events and batches
-SCALES = {Size.SMALL: (60_000, 6), Size.FULL: (5_000_000, 20)}
+SCALES = {Size.SMALL: (120_000, 4), Size.FULL: (5_000_000, 20)}
 RATE = 10_000
 #: events, events a second and batches of the runs whose rows are compared: no two at one time
 COMPARED, SLOWLY, PARTS = 20_000, 200, 3
