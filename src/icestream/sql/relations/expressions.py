@@ -230,7 +230,8 @@ def filtered(relation: Relation, conditions: Iterable[exp.Expr]) -> Relation:
 
 #: functions that relations give a meaning to
 _OWN_FUNCTIONS = frozenset(
-    {"proctime", "row_number", "lag", "lead", "rank", "descriptor", "table", *ABSENT}
+    {"proctime", "row_number", "lag", "lead", "rank", "dense_rank", "nth_value", "descriptor"}
+    | {"table", *ABSENT}
     | {f"{kind}_{edge}" for kind in ("tumble", "hop", "session") for edge in ("start", "end")}
     | {"tumble", "hop", "cumulate", "session", "window", "session_window"}
     | {"grouping", "grouping_id"}
