@@ -176,7 +176,7 @@ WRONG = {
     "SELECT soundex(max(word)) AS x, k FROM a GROUP BY k": ("soundex", "soundex(max(word))"),
     "SELECT x.n FROM (SELECT count(*) AS n FROM t) x, a": ("static table", ""),
     "SELECT k, ROW_NUMBER() OVER (ORDER BY v) AS n FROM a": ("needs a condition", "ROW_NUMBER"),
-    "SELECT NTH_VALUE(v, 2) OVER (ORDER BY ts ROWS BETWEEN 2 PRECEDING AND CURRENT ROW) AS n FROM a": (
+    "SELECT NTH_VALUE(v, 2) OVER (ORDER BY ts ROWS 2 PRECEDING) AS n FROM a": (
         "begins with UNBOUNDED PRECEDING",
         "NTH_VALUE",
     ),

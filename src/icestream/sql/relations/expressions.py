@@ -83,6 +83,8 @@ class ExpressionReader(ABC):
 
     def check_form(self, node: exp.Expr) -> None:
         """Refuse what no expression may have."""
+        if isinstance(node, exp.Values):
+            raise self._text.error(node, "VALUES is not an expression: pass rows as a table")
         if isinstance(node, exp.DataType) and node.is_type("time"):
             raise self._text.error(
                 node, "the type TIME cannot be used here: use strings or timestamps"
