@@ -147,8 +147,8 @@ def _distinct(group: Events, values: Mapping[str, Mapping[str, AggregateCall]]) 
         inner, flags = [], dict.fromkeys(is_there.values(), "false")
         for name, call in calls.items():
             rows = temporary("rows")
-            counted = aggregate_functions.count_if(call.arguments[0])
-            made = counted if call.arguments[1:] else aggregate_functions.count()
+            some = aggregate_functions.count_if(call.arguments[0])
+            made = some if call.arguments[1:] else aggregate_functions.count()
             inner.append(made.alias(rows))
             flags[is_there[name]] = f"{rows} > 0 AND {value} IS NOT NULL"
         read = list(dict.fromkeys(text for call in calls.values() for text in call.arguments))
