@@ -18,6 +18,7 @@ from pyspark.sql import functions as sf
 import icestream as ice
 from bench.nexmark.answers import bag
 from bench.nexmark.events import Nexmark, side_input
+from icestream.sql.expressions.tree import quoted
 
 STATEMENTS = Path(__file__).parent / "statements"
 NUMBERS = tuple(f"q{number}" for number in range(23))
@@ -109,7 +110,7 @@ def table_of(query: Any, rows: DataFrame) -> Counter[tuple[Any, ...]]:
     """
     if not isinstance(query, ice.Events):
         return bag([tuple(row) for row in rows.collect()])
-    columns = [f"`{name}`" for name in query.columns]
+    columns = [quoted(name) for name in query.columns]
     stays = sf.expr("lifetime.end IS NULL").alias("stays")
     added = rows.groupBy(stays, *columns).agg(sf.sum("change").alias("n")).where("n <> 0")
     stayed = rows.where("lifetime.end IS NULL").head(1)

@@ -110,14 +110,23 @@ def bytes_in(folder: str) -> int:
 
 
 def answer(run: dict[str, Any]) -> list[list[Any]]:
-    """Return the rows that a statement adds up to, with their numbers."""
+    """Return the rows that a statement adds up to, with their numbers.
+
+    Where Flink reports the new row of a key and not the one that it replaces, the run has the key.
+    """
     with tempfile.TemporaryDirectory() as checkpoints:
         tables = prepared(run, free_port(), checkpoints)
         found: Counter[str] = Counter()
+        newest: dict[tuple[Any, ...], str] = {}
         with query(run, tables).execute().collect() as rows:
             for row in rows:
-                taken_back = row.get_row_kind().name in ("UPDATE_BEFORE", "DELETE")
-                found[json.dumps(list(row), default=plain)] += -1 if taken_back else 1
+                text, kind = json.dumps(list(row), default=plain), row.get_row_kind().name
+                if "key" in run:
+                    key = tuple(row[place] for place in run["key"])
+                    if kind == "UPDATE_AFTER":
+                        found[newest[key]] -= 1
+                    newest[key] = text
+                found[text] += -1 if kind in ("UPDATE_BEFORE", "DELETE") else 1
     return [[json.loads(row), number] for row, number in found.items() if number]
 
 

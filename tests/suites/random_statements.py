@@ -309,7 +309,8 @@ class _Grammar:
             f"lag({of}.v, {rows}) OVER ({over})", f"lead({of}.v) OVER ({over})",
             f"lead({of}.v, 2, -7) OVER ({over})", f"max({of}.v) OVER ({over})",
             f"row_number() OVER ({over})", f"rank() OVER ({over})", f"avg({of}.v) OVER ({over})",
-            f"first_value({of}.v) OVER ({over})",
+            f"first_value({of}.v) OVER ({over})", f"dense_rank() OVER ({over})",
+            f"nth_value({of}.v, 2) OVER ({over})",
         ))  # fmt: skip
         text = f"SELECT {of}.k, {of}.v, {calls} AS f FROM {self._pick('ab')} {of}"
         if self._chance(0.3):

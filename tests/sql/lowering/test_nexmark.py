@@ -1,4 +1,4 @@
-"""Nexmark's statements as published, beside DuckDB over the same 20,000 events."""
+"""Nexmark's statements as published, beside DuckDB over the same 6,000 events."""
 
 from __future__ import annotations
 
@@ -9,16 +9,23 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import icestream as ice
-from bench.nexmark.answers import STATEMENTS, answer, bag, determined, other_rows
+from bench.nexmark.answers import STATEMENTS, answer, bag, determined
 from bench.nexmark.events import Nexmark, side_input
+from bench.nexmark.page import explained, section
 from bench.nexmark.running import NUMBERS, registered, statement
-from tests.fixtures.sql_runs import Rows, ran_here, streams_of
+from tests.fixtures.sql_runs import ran_here, streams_of
 
 pytestmark = pytest.mark.spark
 
-TABLES = {**Nexmark(20_000, rate=200).tables(), "side_input": side_input()}
-#: the ones of every run; the others are slow
-FIRST = ("q4", "q5", "q7", "q11", "q14", "q22")
+TABLES = {**Nexmark(6_000, rate=60).tables(), "side_input": side_input()}
+#: how the same events come
+WAYS: dict[str, dict[str, Any]] = {
+    "in 1 batch": {"batches": 1},
+    "in 9 batches": {"batches": 9},
+    "in 90 batches": {"batches": 90},
+    "out of order": {"batches": 9, "disorder": 1},
+    "with the least memory": {"batches": 9, "memory": None},
+}
 
 
 @pytest.fixture(scope="module")
@@ -27,25 +34,12 @@ def sources(spark: SparkSession) -> dict[str, Any]:
     return streams_of(spark, TABLES, "dateTime")
 
 
-def marked(number: str) -> Any:
-    return pytest.param(number, marks=() if number in FIRST else pytest.mark.slow)
-
-
-@pytest.mark.parametrize("number", [marked(number) for number in STATEMENTS])
-def test_oracle_nexmark(number: str, sources: dict[str, Any], tmp_path: Path) -> None:
-    query = ice.sql(statement(number), **sources)
-    rows = ran_here(query, tmp_path, batches=3)
+@pytest.mark.sample(6)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("number", STATEMENTS)
+def test_oracle_nexmark(number: str, way: str, sources: dict[str, Any], tmp_path: Path) -> None:
+    rows = ran_here(ice.sql(statement(number), **sources), tmp_path, **WAYS[way])
     assert determined(number, rows) == determined(number, answer(number, TABLES))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", ["q4", "q5", "q7", "q8", "q20"])
-@pytest.mark.parametrize("batches", [1, 9])
-def test_oracle_batches_change_no_answer(
-    number: str, batches: int, sources: dict[str, Any], tmp_path: Path
-) -> None:
-    rows = ran_here(ice.sql(statement(number), **sources), tmp_path, batches=batches)
-    assert rows == answer(number, TABLES)
 
 
 @pytest.mark.slow
@@ -62,6 +56,12 @@ def test_all_statements_are_queries(sources: dict[str, Any]) -> None:
     sparks = [number for number, kind in kinds.items() if kind == "DataFrame"]
     assert sparks == ["q0", "q1", "q2", "q10", "q13", "q14", "q21", "q22"]
     assert [number for number, kind in kinds.items() if kind == "Result"] == ["q11", "q12"]
+
+
+def test_the_page_shows_what_explain_returns(sources: dict[str, Any]) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "nexmark.md").read_text()
+    for number in NUMBERS:
+        assert section(number, explained(number, sources)) in page
 
 
 def test_statements_for_spark_alone_have_the_rows_of_a_batch(sources: dict[str, Any]) -> None:

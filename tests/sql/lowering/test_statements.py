@@ -81,6 +81,17 @@ def test_oracle_both_forms_of_windows(sources: dict[str, Any], tmp_path: Path) -
     assert ran_here(grid, tmp_path) == ran_here(events, tmp_path)
 
 
+def test_oracle_ranks_of_rows_at_the_same_time(spark: SparkSession, tmp_path: Path) -> None:
+    micros = np.asarray(TABLES["a"]["ts"].cast(pa.int64()))
+    times = pa.array(micros // (4 * SECOND) * 4 * SECOND).cast(pa.timestamp("us", "UTC"))
+    tables = {"c": TABLES["a"].set_column(0, "ts", times)}
+    over = "OVER (PARTITION BY k ORDER BY ts)"
+    text = f"""SELECT k, v, RANK() {over} AS r, 10 * DENSE_RANK() {over} AS d,
+        NTH_VALUE(ts, 3) {over} AS third FROM c"""
+    query = ice.sql(text, **streams_of(spark, tables, "ts"))
+    assert ran_here(query, tmp_path) == by_duckdb(text, tables)
+
+
 def test_statements_without_state_are_sparks(sources: dict[str, Any]) -> None:
     query = ice.sql(
         "SELECT upper(word) AS w, title FROM a JOIN t ON k = key WHERE soundex(word) = 'I200'",
@@ -165,6 +176,10 @@ WRONG = {
     "SELECT soundex(max(word)) AS x, k FROM a GROUP BY k": ("soundex", "soundex(max(word))"),
     "SELECT x.n FROM (SELECT count(*) AS n FROM t) x, a": ("static table", ""),
     "SELECT k, ROW_NUMBER() OVER (ORDER BY v) AS n FROM a": ("needs a condition", "ROW_NUMBER"),
+    "SELECT NTH_VALUE(v, 2) OVER (ORDER BY ts ROWS 2 PRECEDING) AS n FROM a": (
+        "begins with UNBOUNDED PRECEDING",
+        "NTH_VALUE",
+    ),
     "SELECT k, SUM(v) OVER (ORDER BY v) AS n FROM a": ("OVER follows the time", "SUM(v)"),
     "SELECT m, SUM(m) OVER (ORDER BY m) AS s FROM (SELECT max(v) AS m FROM a GROUP BY k)": (
         "rows of a join, an aggregate or a top may change",

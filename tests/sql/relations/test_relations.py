@@ -54,7 +54,7 @@ def test_conditions_are_split_at_and() -> None:
 def test_conditions_move_to_where_their_columns_are() -> None:
     assert lines("SELECT a.v FROM a, b WHERE a.k = b.k AND a.v > 1 AND b.w > a.v AND b.w < 9") == [
         "select v",
-        "  inner join on k = k AND w > v   [state: all rows of both sides; nothing bounds it]",
+        "  inner join on left.k = right.k AND w > v   [state: all rows of both sides; nothing bounds it]",
         "    filter v > 1",
         "      stream a: k, v",
         "    filter w < 9",
@@ -77,7 +77,7 @@ def test_conditions_on_the_right_of_a_left_join_stay_above_it() -> None:
     assert lines("SELECT a.v FROM a LEFT JOIN b ON a.k = b.k AND b.w > 1 WHERE b.w IS NULL") == [
         "select v",
         "  filter w IS NULL",
-        "    left join on k = k   [state: all rows of both sides; nothing bounds it]",
+        "    left join on left.k = right.k   [state: all rows of both sides; nothing bounds it]",
         "      stream a: k, v",
         "      filter w > 1",
         "        stream b: k, w",
@@ -94,7 +94,7 @@ def test_a_condition_on_the_rank_becomes_the_count_of_a_top() -> None:
 def test_tables_are_joined_with_the_stream_they_are_about() -> None:
     assert lines("SELECT a.v, title FROM a JOIN b ON a.k = b.k JOIN t ON t.key = b.w") == [
         "select v, title",
-        "  inner join on k = k   [state: all rows of both sides; nothing bounds it]",
+        "  inner join on left.k = right.k   [state: all rows of both sides; nothing bounds it]",
         "    stream a: k, v",
         "    inner join on key = w   [in Spark]",
         "      stream b: k, w",

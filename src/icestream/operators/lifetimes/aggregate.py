@@ -93,7 +93,7 @@ class LifetimeAggregate:
         return LifetimeAggregate(*self._made_of, mode="final", grows=grows)
 
     def growing(self) -> LifetimeAggregate:
-        """Return the same of an input that never retracts an event; itself if that saves nothing."""
+        """Return the same of an input that never retracts; itself if that saves nothing."""
         if not isinstance(self._kept, NonInvertibleAggregate) or not self._kept.in_words:
             return self
         return LifetimeAggregate(*self._made_of, grows=True)

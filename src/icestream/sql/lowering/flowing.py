@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import count
 
 import pyarrow.types as pt
@@ -104,10 +105,10 @@ def aggregated(
         for name, call in calls.items()
         if call.function in ("min", "max") and pt.is_string(payload.field(call.arguments[0]).type)
     }
-    distinct: dict[tuple[str, ...], dict[str, AggregateCall]] = {}
+    distinct: dict[str, dict[str, AggregateCall]] = {}
     for name, call in calls.items():
         if call.function == "count_distinct":
-            distinct.setdefault(call.arguments[-1:], {})[name] = call
+            distinct.setdefault(call.arguments[-1], {})[name] = call
     plain = [
         aggregate_of(call, own, call.arguments).alias(name)
         for name, call in calls.items()
@@ -119,11 +120,8 @@ def aggregated(
     def apply(group: Events) -> Events:
         parts = [group.agg(*plain)] if plain else []
         parts += [_extreme(group, name, call) for name, call in texts.items()]
-        parts += [_distinct(group, value, each) for (value,), each in distinct.items()]
-        made = parts[0]
-        for other in parts[1:]:
-            made = made.join(other)
-        return made
+        parts += [_distinct(group, distinct)] if distinct else []
+        return reduce(Events.join, parts)
 
     made = rows.events.groupApply(list(keys), apply)
     return made.select(*keys, *calls)
@@ -138,21 +136,30 @@ def _extreme(group: Events, name: str, call: AggregateCall) -> Events:
     return best.select(name)
 
 
-def _distinct(group: Events, value: str, calls: Mapping[str, AggregateCall]) -> Events:
+def _distinct(group: Events, values: Mapping[str, Mapping[str, AggregateCall]]) -> Events:
     """Count the different values in each group, of all rows or of those that satisfy a condition.
 
     A call has the condition before the value, if it has one.
     """
-    inner, outer = [], []
-    for name, call in calls.items():
-        rows = temporary("rows")
-        function = aggregate_functions.count_if if call.arguments[1:] else None
-        made = aggregate_functions.count() if function is None else function(call.arguments[0])
-        inner.append(made.alias(rows))
-        outer.append(
-            aggregate_functions.count_if(f"{rows} > 0 AND {value} IS NOT NULL").alias(name)
-        )
-    return group.groupApply(value, lambda one: one.agg(*inner)).agg(*outer)
+    is_there = {name: temporary("there") for calls in values.values() for name in calls}
+    parts = []
+    for value, calls in values.items():
+        inner, flags = [], dict.fromkeys(is_there.values(), "false")
+        for name, call in calls.items():
+            rows = temporary("rows")
+            some = aggregate_functions.count_if(call.arguments[0])
+            made = some if call.arguments[1:] else aggregate_functions.count()
+            inner.append(made.alias(rows))
+            flags[is_there[name]] = f"{rows} > 0 AND {value} IS NOT NULL"
+        read = list(dict.fromkeys(text for call in calls.values() for text in call.arguments))
+        seen = group.select(*read)
+        if group._node.grows:
+            # equal rows count once, and no row leaves
+            seen = seen.groupApply(read, lambda same, by=value: same.top(1, by=by))
+        counts = seen.groupApply(value, lambda one, each=inner: one.agg(*each))
+        parts.append(counts.select(*(f"{text} AS {name}" for name, text in flags.items())))
+    counted = [aggregate_functions.count_if(flag).alias(name) for name, flag in is_there.items()]
+    return reduce(Events.union, parts).agg(*counted)
 
 
 # -- frames --------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from icestream.sql.relations.definitions import Functions, NamedRelation, Source
 from icestream.sql.relations.read import read_query
 from icestream.sql.relations.rules import simplified
 from icestream.sql.relations.show import shown
+from icestream.sql.relations.tree import bare
 from icestream.sql.statements.aggregates import called
 from icestream.sql.statements.tokens import Text, statements
 
@@ -131,7 +132,7 @@ class _Statements:
         printed = StringIO()
         with redirect_stdout(printed):
             made.explain()
-        return tree + printed.getvalue()
+        return tree + bare(printed.getvalue())
 
 
 def _source(name: str, table: Stream | DataFrame) -> SourceTable:

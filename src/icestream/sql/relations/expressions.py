@@ -83,6 +83,8 @@ class ExpressionReader(ABC):
 
     def check_form(self, node: exp.Expr) -> None:
         """Refuse what no expression may have."""
+        if isinstance(node, exp.Values):
+            raise self._text.error(node, "VALUES is not an expression: pass rows as a table")
         if isinstance(node, exp.DataType) and node.is_type("time"):
             raise self._text.error(
                 node, "the type TIME cannot be used here: use strings or timestamps"
@@ -230,7 +232,8 @@ def filtered(relation: Relation, conditions: Iterable[exp.Expr]) -> Relation:
 
 #: functions that relations give a meaning to
 _OWN_FUNCTIONS = frozenset(
-    {"proctime", "row_number", "lag", "lead", "rank", "descriptor", "table", *ABSENT}
+    {"proctime", "row_number", "lag", "lead", "rank", "dense_rank", "nth_value", "descriptor"}
+    | {"table", *ABSENT}
     | {f"{kind}_{edge}" for kind in ("tumble", "hop", "session") for edge in ("start", "end")}
     | {"tumble", "hop", "cumulate", "session", "window", "session_window"}
     | {"grouping", "grouping_id"}

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from sqlglot import exp
 
+from icestream.sql.relations.names import reference
 from icestream.sql.relations.tree import OverCall
 from icestream.sql.relations.window_calls import interval_of
 from icestream.sql.statements.aggregates import AggregateCall, CallReader, called
@@ -36,18 +37,38 @@ def read_over(
     partition = tuple(read(each) for each in node.args.get("partition_by") or ())
     kind, before = _reach(node, text)
     function = called(node.this)
-    if function in ("lag", "lead", "rank"):
+    if function in ("lag", "lead", "rank", "dense_rank", "nth_value"):
         call = _order_call(node, function, text, read)
     elif calls.is_aggregate(node.this):
         call = calls.read(read(node.this))
     else:
         raise text.error(
-            node, f"{function} is not a function over frames: use an aggregate, LAG, LEAD, RANK "
-            "or ROW_NUMBER",
+            node, f"{function} is not a function over frames: use an aggregate, LAG, LEAD, "
+            "RANK, DENSE_RANK, NTH_VALUE or ROW_NUMBER",
         )  # fmt: skip
     place = text.place_of(node)
     call = AggregateCall(call.function, call.arguments, call.parameters, call.is_users, place)
     return OverCall(call, partition, column.name, kind, before)
+
+
+def of_numbered(
+    over: OverCall, number: Callable[[tuple[exp.Expr, ...]], str], text: Text
+) -> OverCall:
+    """Return a function as an aggregate of rows that `number` numbers, within some columns.
+
+    DENSE_RANK() counts the rows that are the first of their time.
+    """
+    call = over.call
+    if call.function == "dense_rank":
+        first = number((*over.partition, reference(over.order)))
+        made = AggregateCall("count_if", (f"{first} = 1",), place=call.place)
+        return OverCall(made, over.partition, over.order, "range", None)
+    if over.before is not None:
+        raise text.error(call.place, "NTH_VALUE needs a frame that begins with UNBOUNDED PRECEDING")
+    place, (value,) = call.parameters[0], call.arguments
+    nth = f"CASE WHEN {number(over.partition)} = {place} THEN {value} END"
+    made = AggregateCall("max", (nth,), place=call.place)
+    return OverCall(made, over.partition, over.order, over.kind, None)
 
 
 def _reach(node: exp.Window, text: Text) -> tuple[str, int | None]:
@@ -82,9 +103,9 @@ def _reach(node: exp.Window, text: Text) -> tuple[str, int | None]:
 def _order_call(
     node: exp.Window, function: str, text: Text, read: Callable[[exp.Expr], exp.Expr]
 ) -> AggregateCall:
-    """Read LAG(value, offset, default), LEAD and RANK()."""
-    if function == "rank":
-        return AggregateCall("rank", ())
+    """Read LAG(value, offset, default), LEAD, NTH_VALUE(value, offset), RANK and DENSE_RANK()."""
+    if function in ("rank", "dense_rank"):
+        return AggregateCall(function, ())
     inner = node.this
     parts = [inner.this, inner.args.get("offset"), inner.args.get("default")]
     if isinstance(inner, exp.Anonymous):

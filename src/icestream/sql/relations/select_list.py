@@ -15,7 +15,7 @@ from sqlglot import exp
 from icestream.core.text_errors import TextSpan
 from icestream.sql.relations.definitions import NamedRelation
 from icestream.sql.relations.expressions import beside
-from icestream.sql.relations.frames import read_over
+from icestream.sql.relations.frames import of_numbered, read_over
 from icestream.sql.relations.group_by import GroupReader, SelectItem, windows_of
 from icestream.sql.relations.names import (
     ColumnScope,
@@ -25,7 +25,7 @@ from icestream.sql.relations.names import (
     unknown_column,
 )
 from icestream.sql.relations.tree import Grouped, Over, OverCall, Project, Relation, SortKey, Top
-from icestream.sql.statements.aggregates import called
+from icestream.sql.statements.aggregates import AggregateCall, called
 from icestream.sql.statements.dialect import PLACE
 
 
@@ -63,6 +63,7 @@ class SelectReader(GroupReader):
         scope = query.scope
         made: dict[str, exp.Expr] = {}
         frames: dict[str, OverCall] = {}
+        numbers: dict[str, OverCall] = {}
         entries: list[ScopedColumn] = []
         for item in items:
             column = self._numbers.new(item.name)
@@ -72,7 +73,7 @@ class SelectReader(GroupReader):
                 made[column] = reference(ranked.columns[-1])
             else:
                 node, rows = self.without_scalars(item.node)
-                node = self._with_frames(node, scope, item.name, frames)
+                node = self._with_frames(node, scope, item.name, frames, numbers)
                 made[column] = self.expression(node, scope)
                 query = replace(query, relation=beside(query.relation, rows))
             entries.append(ScopedColumn(None, item.name, column))
@@ -80,22 +81,40 @@ class SelectReader(GroupReader):
             column = self._numbers.new(name)
             made[column] = node
             entries.append(ScopedColumn(None, name, column, starred=False))
-        inner = Over(query.relation, frames) if frames else query.relation
-        relation = Project(inner, made)
+        inner = Over(query.relation, numbers) if numbers else query.relation
+        relation = Project(Over(inner, frames) if frames else inner, made)
         return NamedRelation(relation, ColumnScope(tuple(entries), windows_of(made, scope)))
 
     def _with_frames(
-        self, node: exp.Expr, scope: ColumnScope, name: str, frames: dict[str, OverCall]
+        self,
+        node: exp.Expr,
+        scope: ColumnScope,
+        name: str,
+        frames: dict[str, OverCall],
+        numbers: dict[str, OverCall],
     ) -> exp.Expr:
-        """Replace functions over frames by columns, which are added to `frames`."""
+        """Replace functions over frames by columns, which are added to `frames`.
+
+        Numbers of rows that such functions read are added to `numbers`.
+        """
 
         def change(each: exp.Expr) -> exp.Expr:
             if not isinstance(each, exp.Window):
                 return each
             column = self._numbers.new(name)
-            frames[column] = read_over(
+            over = read_over(
                 each, self._calls, self._text, lambda inner: self.expression(inner, scope)
             )
+
+            def numbered(within: tuple[exp.Expr, ...]) -> str:
+                number = self._numbers.new("number")
+                call = AggregateCall("row_number", (), place=over.call.place)
+                numbers[number] = OverCall(call, within, over.order, "rows", None)
+                return number
+
+            if over.call.function in ("dense_rank", "nth_value"):
+                over = of_numbered(over, numbered, self._text)
+            frames[column] = over
             return reference(column, each)
 
         return node.transform(change)

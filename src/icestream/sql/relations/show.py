@@ -14,7 +14,7 @@ from sqlglot import exp
 from icestream.core.times import Micros
 from icestream.core.units import format_interval
 from icestream.plan.windows.frame import Frame, RowsSlide
-from icestream.sql.relations.times import time_bounds, time_of
+from icestream.sql.relations.times import is_changing, time_bounds, time_of
 from icestream.sql.relations.tree import (
     ALL_ROWS,
     Conditions,
@@ -88,7 +88,7 @@ def _title(relation: Relation) -> str:
         case Streamed():
             words = f"rows that are {relation.kind}"
         case Join():
-            words = f"{relation.kind} join on {_joined(relation.on) or 'nothing'}"
+            words = f"{relation.kind} join on {_of_sides(relation) or 'nothing'}"
         case Grouped():
             keys = ", ".join(bare(written(each)) for each in relation.keys.values())
             if relation.sets is not None:
@@ -149,7 +149,7 @@ def state_of(relation: Relation) -> str:  # noqa: PLR0911 - one for each kind of
         case Grouped() | Top():
             if time_of(relation) is not None or isinstance(relation.input, WindowTable):
                 return "state: windows that are open"
-            rows = "a row for each group" if isinstance(relation, Grouped) else "all rows"
+            rows = "a row for each group" if isinstance(relation, Grouped) else _of_top(relation)
             return f"state: {rows}; {UNBOUNDED}"
         case Over():
             ranges = [
@@ -159,6 +159,13 @@ def state_of(relation: Relation) -> str:  # noqa: PLR0911 - one for each kind of
                 return f"state: the frame of each group; {UNBOUNDED}"
             return f"state: rows of {format_interval(max(each or 0 for each in ranges))}"
     return ""
+
+
+def _of_top(top: Top) -> str:
+    """Return what a top stores: of rows that stay, those that it shows."""
+    if top.count == ALL_ROWS or is_changing(top.input):
+        return "all rows"
+    return f"{top.count} rows for each group"
 
 
 def _frame(over: OverCall) -> str:
@@ -193,6 +200,23 @@ def _state_of_join(join: Join) -> str:
     if bounds.high is not None:
         return f"state: rows of the {side} side until {bare(written(bounds.high))}"
     return f"state: all rows of the {side} side; {UNBOUNDED}"
+
+
+def _of_sides(join: Join) -> str:
+    """Return the condition of a join; columns that both sides have say which side they are of."""
+    sides = {
+        column: word
+        for word, side in zip(("left", "right"), join.inputs, strict=True)
+        for column in side.columns
+    }
+    names = [bare(column) for column in sides]
+
+    def shown(node: exp.Expr) -> exp.Expr:
+        if isinstance(node, exp.Column) and names.count(bare(node.name)) > 1:
+            return exp.column(bare(node.name), table=sides[node.name])
+        return node
+
+    return _joined(tuple(each.transform(shown) for each in join.on))
 
 
 def _joined(conditions: Conditions) -> str:

@@ -192,6 +192,8 @@ class CallReader:
 
     def _count(self, parts: _Parts) -> AggregateCall:
         if parts.distinct:
+            if not parts.arguments:
+                raise self._error(parts, "count is called like COUNT(DISTINCT x)")
             return self._call(parts, "count_distinct", parts.arguments, ())
         [column] = self._columns(parts, 1, "COUNT(*) or COUNT(x)")
         if isinstance(column, exp.Star | exp.Literal):

@@ -1,0 +1,149 @@
+"""The page about Nexmark: rates, statements side by side, and what EXPLAIN shows for each.
+
+Run as `python -m bench.nexmark.page`; it writes `docs/nexmark.md` from the statements and from the
+stored report, and the figure if there is a report.
+"""
+
+from __future__ import annotations
+
+from textwrap import dedent
+from typing import Any
+
+import icestream as ice
+from bench.harness import BenchReport, workspace
+from bench.nexmark.answers import STATEMENTS
+from bench.nexmark.events import Nexmark
+from bench.nexmark.nexmark import BY_FLINK, BY_SPARK, FLINK, ICESTREAM, SPARK, STATELESS, plot
+from bench.nexmark.running import NUMBERS, sources, statement, written_tables
+
+PAGE, REPORT, FIGURE = "nexmark.md", "figures/nexmark.json", "figures/nexmark.png"
+INTRODUCTION = """
+# Nexmark
+
+[Nexmark](https://github.com/nexmark/nexmark) is what streaming engines are compared by: persons
+open auctions and bid in them, and 23 statements ask about it. This page has all of them, as
+published but for the `CREATE TABLE` and `INSERT INTO` of their sinks
+([what differs](guide/sql.md#nexmark)). Beside each is DuckDB's statement over the same finite data,
+with which its rows are compared, and the first part of what `EXPLAIN` returns: the relations, what
+each stores, and what bounds it.
+
+    python -m bench nexmark --size full --json docs/figures/nexmark.json
+    python -m bench.nexmark.page
+"""
+MEASURED = """
+Rates are of all events of the streams that a statement reads. *Of Flink* is relative to Flink's
+rate without the time that reading its text takes. Memory is the peak of all processes of a system
+in MB, JVMs included; state is what is on disk at the end, in MB (Flink: its largest checkpoint, if
+there was one).
+
+| | Icestream | Flink | Spark | of Flink | memory: Icestream | Flink | Spark | state: Icestream \
+| Flink | Spark |
+|---|---|---|---|---|---|---|---|---|---|---|
+"""
+
+
+def main() -> None:
+    """Write the page."""
+    docs = workspace() / "docs"
+    stored = docs / REPORT
+    report = BenchReport.from_json(stored.read_text()) if stored.exists() else None
+    if report is not None:
+        plot(report.figures, docs / FIGURE)
+    spark = ice.local_session("nexmark page", cores=1)
+    folder = workspace() / "artifacts" / "nexmark-page"
+    if not folder.exists():
+        written_tables(Nexmark(100), folder, 1)
+    tables = sources(spark, folder)
+    parts = [INTRODUCTION.strip(), "" if report is None else measured(report)]
+    parts += [section(number, explained(number, tables)) for number in NUMBERS]
+    (docs / PAGE).write_text("\n\n".join(filter(None, parts)) + "\n")
+    spark.stop()
+
+
+def explained(number: str, tables: dict[str, Any]) -> str:
+    """Return the relations of a statement, as EXPLAIN shows them."""
+    *views, text = statement(number).split(";")
+    shown: str = ice.sql(";".join([*views, f"EXPLAIN {text.strip()}"]), **tables)
+    return shown.split("\n\n", maxsplit=1)[0]
+
+
+def section(number: str, tree: str) -> str:
+    """Return the part of the page about one statement."""
+    others = [name for name, runs in (("Flink", BY_FLINK), ("Spark", BY_SPARK)) if number in runs]
+    kind = "Spark runs it alone." if number in STATELESS else ""
+    beside = f"Measured beside {' and '.join(others)}." if others else "No other system runs it."
+    theirs = dedent(STATEMENTS[number]).strip()
+    return f"""## {number}
+
+{" ".join(filter(None, (kind, beside)))}
+
+```sql
+{statement(number).strip()}
+```
+
+DuckDB:
+
+```sql
+{theirs}
+```
+
+```text
+{tree}
+```"""
+
+
+def measured(report: BenchReport) -> str:
+    """Return the table of rates, memory and state, and the bars."""
+    figures, rows = report.figures, []
+    for number in NUMBERS:
+        rates = [figures[f"{each}_eps"].get(number) for each in (ICESTREAM, FLINK, SPARK)]
+        ratio = figures["of_flink_computing"].get(number)
+        sizes = [
+            figures[kind].get(system, {}).get(number)
+            for kind in ("peak_bytes", "state_bytes")
+            for system in (ICESTREAM, FLINK, SPARK)
+        ]
+        cells = [*map(_rate, rates), "" if ratio is None else f"{ratio:.2f}", *map(_size, sizes)]
+        rows.append(f"| {number} | " + " | ".join(cells) + " |")
+    tenth = ", ".join(
+        f"{name} {_rate(each['eps'])} in {_size(each['memory'])} MB with "
+        f"{_size(each['state_bytes'])} MB of state"
+        for name, each in figures["tenth"].items()
+    )
+    bars = [
+        f"| {bar.name} | {bar.wanted} | {'-' if bar.measured is None else f'{bar.measured:.2f}'} | "
+        f"{'yes' if bar.holds else '**no**'} |"
+        for bar in report.bars
+    ]
+    machine = report.machine
+    return "\n".join(
+        (
+            f"## Events per second, memory and state (size `{report.size}`)",
+            MEASURED.rstrip(),
+            *rows,
+            "",
+            f"With a tenth of the state as memory, but at least 8 MB: {tenth}.",
+            "",
+            "| bar | wanted | measured | holds |",
+            "|---|---|---|---|",
+            *bars,
+            "",
+            f"![events per second by statement]({FIGURE})",
+            "",
+            f"{machine['cores']} cores ({machine['cpu']}), load {machine['load_before']} at the",
+            f"start, commit `{report.commit}`, {report.date[:10]}. Full report:",
+            f"[nexmark.json]({REPORT}).",
+        )
+    )
+
+
+def _rate(eps: float | None) -> str:
+    return "" if eps is None else f"{eps:,.0f}"
+
+
+def _size(bytes_: int | None) -> str:
+    return "" if bytes_ is None else f"{bytes_ / (1 << 20):,.1f}"
+
+
+if __name__ == "__main__":
+    main()
