@@ -331,7 +331,7 @@ class _Building:
             chosen = self._step_or_map(
                 place, Projecting(projection), projection.schema, f"select {', '.join(texts)}"
             )
-            received.append(self._received(chosen, component, keys, narrow))
+            received.append(self._received(chosen, component, keys, narrow, by_arrival=True))
         frames: dict[Frame, list[Aggregate]] = {}
         for each in features:
             frames.setdefault(each.frame, []).append(_renamed(each.aggregate, inputs))
@@ -460,6 +460,8 @@ class _Building:
         component: int,
         keys: tuple[str, ...],
         payload: pa.Schema | None = None,
+        *,
+        by_arrival: bool = False,
     ) -> int:
         """Send the events of a place to a component; return the step that receives them.
 
@@ -477,6 +479,7 @@ class _Building:
                 place.maps,
                 place.texts,
                 late=place.late,
+                by_arrival=by_arrival,
             )
         )
         if place.component is not None:

@@ -89,7 +89,7 @@ class DataflowIngest:
         if changes.num_rows == 0:
             return 0
         for shard, cut in routing.cut(number, regrouped(changes, edge.keys, edge.payload)):
-            out.changes(shard, number, cut)
+            out.changes(shard, number, cut, by_arrival=edge.by_arrival)
         return int(changes.num_rows)
 
     def _payload(self, events: pa.RecordBatch, source: int) -> pa.RecordBatch:

@@ -173,8 +173,10 @@ class TupleSender:
     def _send(self, shard: int, events: pa.RecordBatch, chosen: Ints) -> None:
         mine = events if len(chosen) == events.num_rows else events.take(pa.array(chosen))
         self.entries += mine.num_rows
+        times = np.asarray(mine.column(TIME).to_numpy())
         for first in range(0, mine.num_rows, TUPLE_ROWS):
-            self._out.tuples(shard, mine.slice(first, TUPLE_ROWS), self._part)
+            earliest = int(times[first : first + TUPLE_ROWS].min())
+            self._out.tuples(shard, mine.slice(first, TUPLE_ROWS), self._part, earliest)
 
     def _lift(self, shard: int, events: pa.RecordBatch, chosen: Ints) -> None:
         """Send the states of the events of a hot group."""
