@@ -53,7 +53,7 @@ from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN, LAST
 from icestream.operators.frames.blocks import BLOCK, Blocks
 from icestream.operators.frames.layout import SharedLayout
 from icestream.operators.frames.lift import Lifter, bounded_slices, in_time, pieces
-from icestream.operators.frames.moving import MovingPass
+from icestream.operators.frames.moving import MovingPass, distinct
 from icestream.operators.frames.output import FrameOutput
 from icestream.operators.frames.records import (
     BLOCKS,
@@ -283,7 +283,7 @@ class FrameOperator:
 
     def _close(self, passes: Sequence[MovingPass | RingPass], watermark: Micros) -> None:
         """Close the groups that no frame needs, except those with tuples still to enter."""
-        slots = np.unique(np.concatenate([each.emptied for each in passes]))
+        slots = distinct(np.concatenate([each.emptied for each in passes]))
         slots = slots[self._groups.rows[slots, LAST_EVENT] < watermark]
         for each in passes:
             slots = slots[each.done_with(slots)]

@@ -31,7 +31,7 @@ import numpy as np
 
 from icestream.core.arrays import Ints, Table
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
-from icestream.kernels.packing import packed, unpacked
+from icestream.kernels.packing import packed, unpack, unpacked
 from icestream.operators.folding.sorted_runs import slice_bounds
 from icestream.operators.frames.blocks import BLOCK, Blocks
 from icestream.operators.frames.layout import TupleLayout
@@ -323,7 +323,7 @@ class TupleLog:
     def _stretch(
         self, first: int, last: int, begin: int, blocks: Blocks, partition: Partition
     ) -> TupleRun:
-        whole = np.concatenate(list(self._read(blocks, self._width)))[first - begin : last - begin]
+        whole = self._whole(blocks, self._width)[first - begin : last - begin]
         times = np.ascontiguousarray(whole[:, -1])
         places = np.arange(first, last)
         if not partition.whole:
@@ -334,12 +334,25 @@ class TupleLog:
 
     def _read(self, blocks: Blocks, width: int) -> Iterator[Table]:
         """Yield the tuples of blocks, which are given in the order of their markers."""
+        for payload, rows in self._payloads(blocks, width):
+            yield unpacked(payload, rows, width)
+
+    def _whole(self, blocks: Blocks, width: int) -> Table:
+        """Return the tuples of blocks as one table."""
+        ends = np.cumsum(blocks["rows"])
+        table = np.zeros((int(ends[-1]), width), dtype=np.int64)
+        for (payload, rows), end in zip(self._payloads(blocks, width), ends.tolist(), strict=True):
+            unpack(payload, table[end - rows : end])
+        return table
+
+    def _payloads(self, blocks: Blocks, width: int) -> Iterator[tuple[memoryview, int]]:
+        """Yield the payload and the rows of blocks."""
         self.reads["blocks"] += len(blocks)
         self.reads["block_uses"] += len(blocks)
         self.reads["block_bytes"] += 8 * width * int(blocks["rows"].sum())
         records = self._shard.log.read_many(blocks["marker"])
         for record, rows in zip(records, blocks["rows"].tolist(), strict=True):
-            yield unpacked(record.payload, rows, width)
+            yield record.payload, rows
 
     def by_time(self, tables: list[Table]) -> Table:
         """Return tuples that arrived, by time and by arrival."""
@@ -347,7 +360,7 @@ class TupleLog:
         times = table[:, -1]
         if not (times[1:] >= times[:-1]).all():
             table = table[np.argsort(times, kind="stable")]
-        if self._settled_form is None or (table[1:, -1] > table[:-1, -1]).all():
+        if self._settled_form is None or _are_ordered(table):
             return table
         return table[np.lexsort((table[:, -2], table[:, -3], table[:, -1]))]
 
@@ -411,7 +424,7 @@ class _Settling:
             table = _between(table, self._before, self._watermark)
         if len(table):
             self._early.append(table)
-        if sum(map(len, self._early)) >= self._log.chunk_rows // 2:
+        if sum(map(len, self._early)) >= self._log.chunk_rows:
             self._release(min(bound, self._watermark))
             if sum(map(len, self._early)) > self._log.chunk_rows:
                 self._give_up()
@@ -466,6 +479,13 @@ def _described(reader: SegmentReader, width: int) -> Iterator[tuple[int, ...]]:
     for record in reader.scan():
         times = unpacked(record.payload, record.rows, width)[:, -1]
         yield record.marker, record.rows, int(times[0]), int(times[-1])
+
+
+def _are_ordered(table: Table) -> bool:
+    """Return whether tuples with an identity, sorted by time, are in its order where times tie."""
+    ties = np.flatnonzero(table[1:, -1] == table[:-1, -1])
+    (high, low), (next_high, next_low) = (table[at, -3:-1].T for at in (ties, ties + 1))
+    return bool(((high < next_high) | ((high == next_high) & (low <= next_low))).all())
 
 
 def _once(parts: Sequence[Blocks]) -> Blocks:

@@ -295,8 +295,11 @@ class _Building:
         first = len(self.edges)
         received = [self._received(place, component, event) for place in places]
         middle = len(self.edges)
-        received += [self._received(each, component, event) for each in found]
         features = tuple(pa.schema(list(each.payload)[len(event) :]) for each in found)
+        received += [
+            self._received(each, component, event, columns)
+            for each, columns in zip(found, features, strict=True)
+        ]
         spec = GatherSpec(
             node.before.payload,
             features,
