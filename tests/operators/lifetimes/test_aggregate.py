@@ -103,6 +103,24 @@ def test_oracle_aggregates_that_keep_events(dice: Random, kind: scenarios.Scenar
     check(aggregate(CHOICES), batches, lambda bag: oracle.aggregate(bag, *CHOICES_OF))
 
 
+@given(DICE, KINDS)
+@settings(max_examples=40)
+def test_oracle_choices_of_events_that_stay(dice: Random, kind: scenarios.ScenarioKind) -> None:
+    batches = scenarios.scenario(dice, [PORT], replace(kind, retractions=False, holes=False))
+    check(aggregate(CHOICES).growing(), batches, lambda bag: oracle.aggregate(bag, *CHOICES_OF))
+
+
+def test_bounded_choices_of_events_that_stay_are_one_row() -> None:
+    operator = LifetimeAggregate(NUMBERS, [Aggregate("max", "x", "answer")]).growing()
+    groups = PlainGroups(operator.synopses)
+    for at in range(100):
+        change = changes_from([(Event(G, at, INFINITY, (at * 37 % 100, 0.0)), 1)], NUMBERS)
+        groups.begin(at)
+        list(operator.on_changes(0, change, groups, at))
+        slots = groups.locate(np.array([G[0]], np.uint64), np.array([G[1]], np.uint64))
+        assert groups.read(0, slots).rows.num_rows <= 2
+
+
 def timed(batches: Sequence[scenarios.Batch]) -> list[scenarios.Batch]:
     """Show operators and oracle the beginning of each lifetime as a column of the payload."""
     return [

@@ -82,13 +82,21 @@ class LifetimeAggregate:
         elif inverts:
             self._kept = InvertibleAggregate(payload, lifting, tuple(keys), empty=empty)
         else:
-            self._kept = NonInvertibleAggregate(payload, aggregates, lifting, objects, tuple(keys))
+            self._kept = NonInvertibleAggregate(
+                payload, aggregates, lifting, objects, tuple(keys), grows=grows
+            )
         self.synopses = self._kept.synopses
         self.result = self._kept.result
 
     def emitted_once(self, *, grows: bool) -> LifetimeAggregate:
         """Return the same aggregate in mode `final`."""
         return LifetimeAggregate(*self._made_of, mode="final", grows=grows)
+
+    def growing(self) -> LifetimeAggregate:
+        """Return the same of an input that never retracts an event; itself if that saves nothing."""
+        if not isinstance(self._kept, NonInvertibleAggregate) or not self._kept.in_words:
+            return self
+        return LifetimeAggregate(*self._made_of, grows=True)
 
     def check_retractions(self) -> None:
         """Refuse functions that need events that are never retracted."""

@@ -4,6 +4,9 @@ Idea: when a minimum leaves, only the remaining events determine the next one. E
 merged into intervals of equal words; sums run over the segments between their ends, and each field
 that selects a value (`min`, `max`, `first`, `last`, ...) is filled in from the best event down.
 
+Of an input that grows no event leaves, so all that is alive between two instants is merged into one
+row of words.
+
 Object aggregates (percentiles, collections, distinct counts) store the columns that they read
 beside the words and are computed from the events of each segment (`object_spans`).
 
@@ -11,6 +14,8 @@ Invariants:
 1. After every chunk the emitted changes add up to the aggregate at each instant
    (`test_oracle_aggregates_that_keep_events`).
 2. Retracted events were emitted before, with the same lifetimes (the same test).
+3. Of an input that grows, rows are as many as instants past the watermark
+   (`test_bounded_choices_of_events_that_stay_are_one_row`).
 
 Cost: O(n log n) for the n events of a group that are alive, for each chunk that touches it.
 """
@@ -64,8 +69,13 @@ class NonInvertibleAggregate:
         lifting: Lifting,
         objects: ObjectSpans,
         keys: tuple[str, ...],
+        *,
+        grows: bool,
     ) -> None:
-        """Store events as words and columns, and the answers shown."""
+        """Store events as words and columns, and the answers shown; `grows` as for the others."""
+        #: whether events are stored as words only
+        self.in_words = not objects.results
+        self._merges = grows and self.in_words
         self._lifting = lifting
         self._objects = objects
         self._keys = pa.schema([payload.field(name) for name in keys])
@@ -135,16 +145,6 @@ class NonInvertibleAggregate:
         events = old.and_(new).levelled()
         words_of_kinds = everything.take(pa.array(heads))
         schema = self.synopses[0].schema
-
-        def added(places: Ints) -> pa.RecordBatch:
-            return rows_of(new.at(places), new_words.take(pa.array(places)), schema=schema).rows
-
-        def needed(places: Ints) -> pa.RecordBatch:
-            some = events.at(places)
-            return rows_of(some, words_of_kinds.take(pa.array(some.kind)), schema=schema).rows
-
-        after = LazyRows(events.owner, needed)
-        keep(groups, 0, portion, kept.owners, LazyRows(new.owner, added), after)
         emitted = payload_of(shown.rows, self.result)
         words = words_of_kinds.columns[: len(self._lifting.fold.schema)]
         kinds_of = self._lifting.fold.loaded(words, copies_of(events.count))
@@ -154,6 +154,23 @@ class NonInvertibleAggregate:
         table = self._swept(there, spans, len(segments.owner), kinds_of)
         chosen = np.flatnonzero(table.counts > 0)
         owners = segments.owner[chosen]
+
+        def added(places: Ints) -> pa.RecordBatch:
+            return rows_of(new.at(places), new_words.take(pa.array(places)), schema=schema).rows
+
+        def needed(places: Ints) -> pa.RecordBatch:
+            some = events.at(places)
+            return rows_of(some, words_of_kinds.take(pa.array(some.kind)), schema=schema).rows
+
+        def merged(places: Ints) -> pa.RecordBatch:
+            at = chosen[places]
+            one = np.ones(len(at), dtype=np.int64)
+            head = [pa.array(each) for each in (segments.le[at], segments.re[at], one)]
+            columns = [*head, *self._lifting.fold.stored(table[at])]
+            return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+        after = LazyRows(owners, merged) if self._merges else LazyRows(events.owner, needed)
+        keep(groups, 0, portion, kept.owners, LazyRows(new.owner, added), after)
         names, lowered = self._lifting.result.names, self._lifting.lower(table[chosen])
         columns = dict(zip(names, lowered, strict=True))
         columns |= self._objects.answers(
