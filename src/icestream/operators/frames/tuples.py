@@ -433,6 +433,7 @@ class _Settling:
         """Write what is left; return the directory entries of arrivals."""
         if self._earlier is not None:
             self._release(self._watermark)
+        assert not self._early, "an event was before the earliest time of its record"
         self._write_late()
         return np.array(self._arrivals, dtype=BLOCK)
 
