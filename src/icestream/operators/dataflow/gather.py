@@ -55,7 +55,7 @@ WAITING = "waiting"
 #: approximate bytes of a block of events that wait
 BLOCK_BYTES = 65_536
 #: part of the quota that one range of events may fill; sorting and joining it takes about four
-ROOM = 3 / 16
+ROOM = 1 / 8
 
 _BLOCK = np.dtype(
     [
