@@ -27,10 +27,11 @@ from bench.windows.over import KEYS, RANGES
 from bench.windows.trades import TradeColumns
 from icestream.core.units import parse_interval
 from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.plan.computation import Computation
 from icestream.plan.events.features import FeatureCall, with_features
 from icestream.plan.events.queries import compiled
 from icestream.plan.nodes.events import FromSource
-from icestream.plan.nodes.queries import Computation, Plan, Source
+from icestream.plan.nodes.queries import Plan, Source
 from icestream.plan.windows.frame import Frame
 from icestream.runtime.local import LocalQuery
 from icestream.runtime.tables.layout import TableLayout
