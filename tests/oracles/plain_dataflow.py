@@ -25,7 +25,7 @@ from icestream.operators.dataflow.sole_step import SoleStepComponent, StepWithSt
 from icestream.operators.dataflow.sorted_changes import between, by_group
 from icestream.operators.dataflow.spec import ComponentSpec
 from icestream.operators.dataflow.steps import regrouped
-from icestream.operators.lifetimes.changes import changes_of
+from icestream.operators.lifetimes.changes import LE, changes_of, column_of
 from icestream.operators.protocol import PastVersion, Shard
 from icestream.plan.events.dataflow import Dataflow, source_column
 from icestream.plan.nodes.queries import SOURCE, TIME
@@ -106,6 +106,14 @@ class ChangeLists:
         """Yield the changes of an edge."""
         for changes in self.lists[edge]:
             yield between(by_group(changes), first, last)
+
+    def as_sent(self, edge: int) -> Iterator[pa.RecordBatch]:
+        """Yield the changes of an edge as they were sent."""
+        yield from self.lists[edge]
+
+    def earliest_sent(self, edge: int) -> Ints:
+        """Return the earliest time of each batch."""
+        return np.array([column_of(each, LE).min() for each in self.lists[edge]], dtype=np.int64)
 
 
 class PlainDataflow:

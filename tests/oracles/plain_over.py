@@ -113,14 +113,14 @@ class PlainGather(PlainStep):
         features: dict[tuple[int, int, int], list[dict[str, Any]]] = defaultdict(list)
         for edge in self._spec.feature_edges:
             for changes in inputs.changes(edge, 0, 1 << 64):
-                for row in changes.to_pylist():
-                    features[edge, row[BATCH], row[ARRIVAL]].append(row)
+                for group, row in zip(_rows(changes), changes.to_pylist(), strict=True):
+                    features[edge, *group].append(row)
         final = self._final(watermark)
         rows = []
         for each in final:
             found = dict(each.values)
             for edge in self._spec.feature_edges:
-                found |= features[edge, *each.event].pop(0)
+                found |= features[edge, *each.group].pop(0)
             rows.append([found[name] for name in self._spec.names])
         assert not any(features.values())
         yield _changes(rows, [each.time for each in final], final, self._spec.result)

@@ -62,14 +62,23 @@ def unpacked(payload: bytes | memoryview, rows: int, width: int) -> Table:
     """Return the table of so many rows and words that a payload holds, packed or not."""
     if len(payload) == 8 * rows * width:
         return np.frombuffer(payload, dtype=np.int64).reshape(rows, width)
+    table = np.zeros((rows, width), dtype=np.int64)
+    unpack(payload, table)
+    return table
+
+
+def unpack(payload: bytes | memoryview, table: Table) -> None:
+    """Fill a table, which is zero, with the rows of a payload, packed or not."""
+    rows, width = table.shape
+    if len(payload) == table.nbytes:
+        table[:] = np.frombuffer(payload, dtype=np.int64).reshape(rows, width)
+        return
     whole = np.frombuffer(payload, dtype=np.uint8)
     words = _HEAD + _EACH * width
     head = whole[: 8 * words].view(np.int64).copy()
     start = 8 * (words + _IDENTITY * int(head[0]))
     identities = whole[8 * words : start].view(np.int64).reshape(-1, _IDENTITY).copy()
-    table = np.zeros((rows, width), dtype=np.int64)
     _take_planes(whole[start:], identities, head, table)
-    return table
 
 
 @kernel

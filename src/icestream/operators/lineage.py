@@ -19,6 +19,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import lru_cache
 
 from icestream.operators.protocol import PastVersion, Shard
 from icestream.state.identities import IdRange
@@ -99,6 +100,7 @@ def shards_of(routes: Sequence[int]) -> int:
     return routes[-1] + 1
 
 
+@lru_cache(maxsize=16)
 def even_routes(groups: int, shards: int) -> tuple[int, ...]:
     """Return the shard of each key group if all get about as many."""
     return tuple(group * shards // groups for group in range(groups))

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Ints
 from icestream.core.times import Micros
 from icestream.operators.folding.exact_rows import ExactRows
 from icestream.state.arena import Arena
@@ -78,6 +79,14 @@ class Inputs(Protocol):
         ...
 
 
+class TupleInputs(Inputs, Protocol):
+    """What the exchange delivered for one shard of an operator that sorts raw events by time."""
+
+    def earliest(self) -> Ints:
+        """Return the earliest time in each batch of `tuples`."""
+        ...
+
+
 class StateInputs(Inputs, Protocol):
     """What the exchange delivered for one shard of an operator that also takes states."""
 
@@ -101,6 +110,14 @@ class ChangeInputs(Protocol):
 
         Each batch is sorted by identity.
         """
+        ...
+
+    def as_sent(self, edge: int) -> Iterator[pa.RecordBatch]:
+        """Yield the changes on an edge whose changes are sent as they arrive."""
+        ...
+
+    def earliest_sent(self, edge: int) -> Ints:
+        """Return the earliest time in each batch of `as_sent`."""
         ...
 
 

@@ -23,7 +23,7 @@ from icestream.operators.dataflow.sorted_changes import (
     pieces,
 )
 from icestream.operators.folding.fold import ID_HIGH_COLUMN
-from icestream.operators.lifetimes.changes import LE, changes_of
+from icestream.operators.lifetimes.changes import LE, changes_of, column_of
 
 
 def changes(identities: list[int], first: int = 0) -> pa.RecordBatch:
@@ -51,6 +51,14 @@ class Records:
         del edge
         for batch in self.batches:
             yield between(batch, first, last)
+
+    def as_sent(self, edge: int) -> Iterator[pa.RecordBatch]:
+        del edge
+        yield from self.batches
+
+    def earliest_sent(self, edge: int) -> Ints:
+        del edge
+        return np.array([column_of(each, LE).min() for each in self.batches], dtype=np.int64)
 
 
 def rows_of(batches: Iterable[pa.RecordBatch]) -> list[tuple[int, int]]:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -98,6 +98,15 @@ def numbered(times: list[int], first: int) -> Table:
     return table
 
 
+def bounded(tables: Iterable[Table], *, known: bool = True) -> Iterator[tuple[Table, int]]:
+    """Yield tables, each with the earliest time after it, or without knowing it."""
+    listed = list(tables)
+    for number, table in enumerate(listed):
+        rest = [int(each[:, -1].min()) for each in listed[number + 1 :] if len(each)]
+        if len(table):
+            yield table, min(rest, default=INFINITY) if known else MINUS_INFINITY
+
+
 def sequence(log: TupleLog, space: Space, first: int = 0) -> list[tuple[int, int]]:
     """Return (time, arrival) of the settled tuples."""
     found = [s.tuples for s in log.read(first, log.size, space.partition())]
@@ -109,25 +118,26 @@ BATCHES = st.lists(
 )
 
 
-@given(BATCHES, st.integers(2, 12), st.sampled_from((1, 4)), st.booleans())
-@settings(max_examples=50)
+@given(BATCHES, st.integers(2, 12), st.sampled_from((1, 4)), st.booleans(), st.booleans())
+@settings(max_examples=100)
 def test_oracle_settled_tuples_are_sorted_by_time_and_arrival(
-    batches: list[tuple[list[int], int]], chunk: int, block: int, many_ties: bool
+    batches: list[tuple[list[int], int]], chunk: int, block: int, many_ties: bool, known: bool
 ) -> None:
     with tempfile.TemporaryDirectory() as folder, small(block):
         space = Space(Path(folder))
         log = log_of(space, chunk)
-        known: list[tuple[int, int]] = []
+        events: list[tuple[int, int]] = []
         watermark, arrived, before = 0, 0, MINUS_INFINITY
         for offsets, more in batches:
             times = [max(0, watermark) + (o // 20 if many_ties else o) for o in offsets]
-            log.arrive([numbered(times[:7], arrived), numbered(times[7:], arrived + 7)])
-            known += [(time, arrived + n) for n, time in enumerate(times)]
+            cuts = [*range(0, len(times), 7), len(times)]
+            tables = [numbered(times[a:b], arrived + a) for a, b in pairwise(cuts)]
+            events += [(time, arrived + n) for n, time in enumerate(times)]
             arrived += len(times)
             watermark += more
-            log.settle(before, watermark)
+            log.settle(before, watermark, bounded(tables, known=known))
             before = watermark
-            settled = sorted(each for each in known if each[0] < watermark)
+            settled = sorted(each for each in events if each[0] < watermark)
             assert sequence(log, space) == settled
             assert log.size == len(settled)
             for time in range(watermark):
@@ -139,8 +149,8 @@ def test_bounded_more_ties_than_a_chunk_holds(tmp_path: Path) -> None:
         space = Space(tmp_path)
         log = log_of(space, 8)
         times = [3, 1, 3, 3, 2] * 40
-        log.arrive(numbered(times[at : at + 5], at) for at in range(0, 200, 5))
-        log.settle(MINUS_INFINITY, 4)
+        tables = (numbered(times[at : at + 5], at) for at in range(0, 200, 5))
+        log.settle(MINUS_INFINITY, 4, bounded(tables))
         expected = sorted((time, number) for number, time in enumerate(times))
         assert sequence(log, space) == expected
         held = [s.last - s.first for s in log.read(0, 200, space.partition())]
@@ -159,19 +169,35 @@ def test_bounded_a_large_batch_is_settled_in_few_reads(tmp_path: Path) -> None:
     with small(4), mock.patch.object(TupleLog, "_read", counted):
         space = Space(tmp_path)
         log = log_of(space, 8)
-        log.arrive(numbered(list(range(at, at + 8)), at) for at in range(0, 2000, 8))
-        log.settle(MINUS_INFINITY, 2000)
+        tables = (numbered(list(range(at, at + 8)), at) for at in range(0, 2000, 8))
+        log.settle(MINUS_INFINITY, 2000, bounded(tables, known=False))
         # there are 500 blocks; half of what is read for a step belongs to the next one
         assert calls <= 4 * 500
         assert sequence(log, space) == [(at, at) for at in range(2000)]
+
+
+def test_tuples_that_need_not_wait_are_written_once(tmp_path: Path) -> None:
+    with small(4):
+        space = Space(tmp_path)
+        log = log_of(space, 8)
+        dice = np.random.default_rng(4)
+        times = (np.arange(400) + dice.integers(0, 6, 400)).tolist()
+        tables = [numbered(times[at : at + 8], at) for at in range(0, 400, 8)]
+        written = log.settle(MINUS_INFINITY, 390, bounded(tables))
+        rows = {life: sum(r.rows for r in space.reader(i).scan()) for life, i in space.sealed}
+        assert rows == {
+            ARRIVALS: sum(t >= 390 for t in times),
+            SETTLED: sum(t < 390 for t in times),
+        }
+        assert written == 400 * LAYOUT.tuple_bytes
+        assert sequence(log, space) == sorted((t, n) for n, t in enumerate(times) if t < 390)
 
 
 def test_stretches_hold_the_tuples_of_a_partition_and_the_times_of_all(tmp_path: Path) -> None:
     with small(4):
         space = Space(tmp_path)
         log = log_of(space, 8)
-        log.arrive([numbered(list(range(50)), 0)])
-        log.settle(MINUS_INFINITY, 50)
+        log.settle(MINUS_INFINITY, 50, bounded([numbered(list(range(50)), 0)]))
         parts = [space.partition(0, HALF), space.partition(HALF, ID_HIGH_END)]
         for part in parts:
             places: list[int] = []
@@ -191,8 +217,8 @@ def test_blocks_that_were_dropped_are_released_with_the_next_snapshot(tmp_path: 
         log = log_of(space, 8)
         ordinals = []
         for version in range(3):
-            log.arrive([numbered([10 * version + n for n in range(10)], 10 * version)])
-            log.settle(10 * version, 10 * version + 10)
+            table = numbered([10 * version + n for n in range(10)], 10 * version)
+            log.settle(10 * version, 10 * version + 10, bounded([table]))
             ordinals += [i.ordinal for life, i in space.version(0).segments if life == SETTLED]
         log.drop(13)
         assert log.release() == (ordinals[0],)
@@ -206,8 +232,7 @@ def test_blocks_live_as_long_as_they_may_be_read(tmp_path: Path) -> None:
     space = Space(tmp_path)
     for lives in (100, None):
         log = log_of(space, lives=lives)
-        log.arrive([numbered([3, 9, 5], 0)])
-        log.settle(MINUS_INFINITY, 8)
+        log.settle(MINUS_INFINITY, 8, bounded([numbered([3, 9, 5], 0)]))
         found = {life: info.expiry for life, info in space.version(8).segments}
         assert found == {ARRIVALS: 10, SETTLED: INFINITY if lives is None else 105}
 
@@ -218,8 +243,8 @@ def test_crash_replayed_versions_lead_to_the_same_sequence(tmp_path: Path) -> No
         log = log_of(space, 8)
         watermarks = [MINUS_INFINITY, 5, 5, 31]
         for version, (before, watermark) in enumerate(pairwise(watermarks)):
-            log.arrive([numbered([5 * version + 7 * n % 20 for n in range(20)], 20 * version)])
-            log.settle(before, watermark)
+            table = numbered([5 * version + 7 * n % 20 for n in range(20)], 20 * version)
+            log.settle(before, watermark, bounded([table]))
             space.version(watermark)
         expected = sequence(log, space)
         space.arena = Arena.create(str(tmp_path / "other"), Budget(1 << 22).account("groups"))

@@ -9,8 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from icestream.runtime.ingest import parquet
 from icestream.runtime.ingest.file_splits import FileSplit
-from icestream.runtime.ingest.parquet import ParquetReader, row_groups
+from icestream.runtime.ingest.parquet import ParquetReader, row_ranges
 from icestream.runtime.ingest.reader import UnlikeSpark
 
 INSTANT = pa.timestamp("us", "UTC")
@@ -31,9 +32,37 @@ def test_pieces_of_a_file_share_its_row_groups_without_overlap(tmp_path: Path) -
             found = [
                 group
                 for start, end in itertools.pairwise(cuts)
-                for group in row_groups(file, FileSplit(str(path), start, end - start))
+                for groups, first, last in row_ranges(
+                    file, FileSplit(str(path), start, end - start)
+                )
+                for group in groups
+                if (first, last) == (0, 50 * len(groups))
             ]
             assert found == list(range(10))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_pieces_of_a_file_share_a_large_row_group_without_overlap(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet, "LEAST_SHARE", 700)
+    monkeypatch.setattr(parquet, "BATCH_ROWS", 64)
+    dice = np.random.default_rng(seed)
+    path = tmp_path / "a.parquet"
+    table = pa.table({"x": dice.normal(size=2_000), "n": np.arange(2_000)})
+    pq.write_table(table, path, row_group_size=int(dice.choice([2_000, 900, 130])))
+    size = path.stat().st_size
+    for count in (1, 2, 3, 9):
+        cuts = [0, *sorted(dice.integers(0, size, count - 1).tolist()), size]
+        pieces = [FileSplit(str(path), a, b - a) for a, b in itertools.pairwise(cuts)]
+        parts = [
+            pa.Table.from_batches(ParquetReader().batches(each, table.schema), table.schema)
+            for each in pieces
+        ]
+        assert pa.concat_tables(parts).equals(table)
+    halves = [FileSplit(str(path), 0, size // 2), FileSplit(str(path), size // 2, size - size // 2)]
+    rows = [sum(b.num_rows for b in ParquetReader().batches(h, table.schema)) for h in halves]
+    assert abs(rows[0] - rows[1]) <= 600
 
 
 @pytest.mark.spark

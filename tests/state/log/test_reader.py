@@ -56,12 +56,14 @@ def test_bounded_read_many_reads_every_block_once_in_offset_order() -> None:
     disk = SimulatedDisk()
     info, markers = segment(disk, 1)
     reader = SegmentReader(disk, "log/1", info=info)
-    for order in (markers, markers[::-1], [markers[n] for n in (7, 0, 9, 3, 8, 1)]):
+    orders = (markers, markers[::-1], [markers[n] for n in (7, 0, 9, 3, 8, 1)])
+    for number, order in enumerate(orders):
         disk.reads.clear()
         read = [record.marker for record in reader.read_many(order)]
         assert read == sorted(order)
         assert block_reads(disk, "log/1", info) == [(32, 96), (128, 96), (224, 48)]
-        assert len(disk.reads) == 6
+        # with the directory, once
+        assert len(disk.reads) == 3 + (number == 0)
     disk.reads.clear()
     assert [r.marker for r in reader.read_many([markers[9], markers[8]])] == markers[8:]
     assert block_reads(disk, "log/1", info) == [(224, 48)]

@@ -26,6 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from icestream.core.arrays import Ints
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.core.units import format_interval
 from icestream.inspect.access.adapter_protocol import ReadRequest, StateRows, StateTable
@@ -204,6 +205,10 @@ class NoInputs:
 
     def tuples(self) -> Iterator[pa.RecordBatch]:
         return iter(())
+
+    def earliest(self) -> Ints:
+        """Return nothing."""
+        return np.empty(0, dtype=np.int64)
 
     def states(self) -> Iterator[pa.RecordBatch]:
         return iter(())

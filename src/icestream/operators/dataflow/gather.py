@@ -28,12 +28,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from icestream.core.arrays import Mask
+from icestream.core.arrays import Ids, Ints, Mask
 from icestream.core.errors import CheckpointError
 from icestream.core.times import MINUS_INFINITY, Micros
-from icestream.operators.dataflow.sorted_changes import between, bounds_of
+from icestream.operators.dataflow.sorted_changes import between, bounds_of, taken
 from icestream.operators.folding.columns import ARRIVAL, BATCH
 from icestream.operators.frames.event_frames import EVENT_FIELDS, single_events
 from icestream.operators.lifetimes.changes import (
@@ -42,7 +41,6 @@ from icestream.operators.lifetimes.changes import (
     changes_schema,
     column_of,
     identities_of,
-    payload_of,
 )
 from icestream.operators.lineage import opened_snapshots
 from icestream.operators.protocol import ChangeInputs, PastVersion, Shard
@@ -167,36 +165,38 @@ class Gather:
         for changes in arrived:
             times = column_of(changes, LE)
             final.append(_chosen(changes, (times < watermark) & (times >= before)))
-        events = _by_identity(final, self._spec.received)
+        events = _ByIdentity.of(final, self._spec.received)
         sets = [
-            _by_identity(_read(inputs, (edge,), low, high), pa.schema([*EVENT_FIELDS, *features]))
+            _ByIdentity.of(_read(inputs, (edge,), low, high), features)
             for edge, features in zip(self._spec.feature_edges, self._spec.features, strict=True)
         ]
         for found in sets:
-            if not all(map(np.array_equal, identities_of(events), identities_of(found))):
+            if not all(map(np.array_equal, events.identities, found.identities)):
                 msg = (
-                    f"{events.num_rows} events are final and {found.num_rows} have features: the "
-                    "state of over(...) is damaged; start from another checkpoint"
+                    f"{len(events.order)} events are final and {len(found.order)} have features: "
+                    "the state of over(...) is damaged; start from another checkpoint"
                 )
                 raise CheckpointError(msg)
-        if events.num_rows:
+        if len(events.order):
             yield self._rows(events, sets)
 
-    def _rows(self, events: pa.RecordBatch, sets: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-        columns = {name: events.column(name) for name in events.schema.names}
-        for found in sets:
-            columns |= {name: found.column(name) for name in payload_of(found).schema.names[2:]}
-        result = self._spec.result
-        payload = pa.RecordBatch.from_arrays(
-            [columns[name] for name in self._spec.names], schema=result
+    def _rows(self, events: _ByIdentity, sets: Sequence[_ByIdentity]) -> pa.RecordBatch:
+        times, batch, arrival = (
+            column_of(events.changes, name)[events.order] for name in (LE, BATCH, ARRIVAL)
         )
-        times, batch, arrival = (column_of(events, name) for name in (LE, BATCH, ARRIVAL))
         order = np.lexsort((arrival, batch, times))
+        columns: dict[str, pa.Array] = {}
+        for found in (events, *sets):
+            names = [name for name in found.changes.schema.names if name in self._spec.names]
+            payload = found.changes.select(names)
+            rows = taken(payload, found.order[order])
+            columns |= dict(zip(names, rows.columns, strict=True))
+        rows = pa.RecordBatch.from_arrays(
+            [columns[name] for name in self._spec.names], schema=self._spec.result
+        )
         ones = np.ones(len(order), dtype=np.int64)
         times, high, low = times[order], batch[order].view(np.uint64), arrival[order]
-        return changes_of(
-            pc.take(payload, pa.array(order)), times, times + 1, ones, high, low.view(np.uint64)
-        )
+        return changes_of(rows, times, times + 1, ones, high, low.view(np.uint64))
 
     # -- events that wait ------------------------------------------------------------------
 
@@ -325,19 +325,29 @@ def _read(
                 yield single_events(changes)
 
 
-def _by_identity(parts: Iterable[pa.RecordBatch], payload: pa.Schema) -> pa.RecordBatch:
-    """Return changes sorted by identity."""
-    found = [part for part in parts if part.num_rows]
-    schema = changes_schema(payload)
-    if not found:
-        nothing = [pa.array([], field.type) for field in schema]
-        return pa.RecordBatch.from_arrays(nothing, schema=schema)
-    whole = pa.concat_batches(found)
-    id_high, id_low = identities_of(whole)
-    order = np.argsort(id_high, kind="stable")
-    if (np.diff(id_high[order]) == 0).any():
-        order = np.lexsort((id_low, id_high))
-    return pc.take(whole, pa.array(order))
+@dataclass(frozen=True)
+class _ByIdentity:
+    """Changes, and their order by identity."""
+
+    changes: pa.RecordBatch
+    order: Ints
+    #: id_high and id_low, in order
+    identities: tuple[Ids, Ids]
+
+    @classmethod
+    def of(cls, parts: Iterable[pa.RecordBatch], payload: pa.Schema) -> _ByIdentity:
+        """Sort the identities of changes with a payload."""
+        found = [part for part in parts if part.num_rows]
+        if not found:
+            schema = changes_schema(payload)
+            nothing = [pa.array([], field.type) for field in schema]
+            found = [pa.RecordBatch.from_arrays(nothing, schema=schema)]
+        whole = pa.concat_batches(found)
+        id_high, id_low = identities_of(whole)
+        order = np.argsort(id_high, kind="stable")
+        if (np.diff(id_high[order]) == 0).any():
+            order = np.lexsort((id_low, id_high))
+        return cls(whole, order, (id_high[order], id_low[order]))
 
 
 def _chosen(changes: pa.RecordBatch, which: Mask) -> pa.RecordBatch:

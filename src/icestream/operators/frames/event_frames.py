@@ -23,18 +23,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from icestream.core.arrays import Ints, Table
-from icestream.core.times import Micros
+from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.kernels.fold import new_keys
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.folding.columns import ARRIVAL, BATCH, TIME
 from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN, LAST
-from icestream.operators.frames.lift import within
+from icestream.operators.frames.lift import bounded_slices, within
 from icestream.operators.frames.moving import MovingPass
 from icestream.operators.frames.operator import FrameOperator, buffered_chunks
 from icestream.operators.frames.rings import RingPass, Rings
@@ -50,7 +51,6 @@ EVENT_FIELDS = (
     pa.field(BATCH, pa.int64(), nullable=False),
     pa.field(ARRIVAL, pa.int64(), nullable=False),
 )
-_END = 1 << 64
 _NO_KEYS = pa.schema([])
 
 
@@ -117,6 +117,7 @@ class EventFrames(FrameOperator):
         self._spec = spec
         results = [pa.schema([pa.field(TIME, pa.int64()), *each]) for each in spec.answers]
         super().__init__(spec.specs, shard, results)
+        self._changes: ChangeInputs | None = None
         #: identities of the events that settled in the current version
         self._events = Rings(shard.arena, 1, EVENT_WORDS, "events")
         self._settled_rows = 0
@@ -125,21 +126,23 @@ class EventFrames(FrameOperator):
 
     def run(self, inputs: ChangeInputs | None, watermark: Micros) -> Iterator[pa.RecordBatch]:
         """Yield the answers of the events that a watermark makes final."""
+        self._changes = inputs
         self._events.open()
         with closing(self._events):
-            if inputs is not None:
-                self._schedule.log(self._tuples.arrive(self._tuples_of(inputs)))
             for _, batch in self.on_watermark(watermark):
                 yield batch
+        self._changes = None
 
-    def _tuples_of(self, inputs: ChangeInputs) -> Iterator[Table]:
-        """Yield the events of a batch as tuples with identities."""
-        rows = self._tuples.chunk_rows
-        for edge in self._spec.edges:
-            for changes in inputs.changes(edge, 0, _END):
-                for first in range(0, changes.num_rows, rows):
-                    events = single_events(changes.slice(first, rows))
-                    yield self._identified(events)
+    def _arriving(self) -> Iterator[tuple[Table, Micros]]:
+        """Yield the events of the batch as tuples with identities, on all edges."""
+        inputs, edges = self._changes, self._spec.edges
+        if inputs is None:
+            return
+        sent = chain.from_iterable(map(inputs.as_sent, edges))
+        batches = map(single_events, sent)
+        earliest = np.concatenate(list(map(inputs.earliest_sent, edges)))
+        for events, bound in bounded_slices(batches, earliest, LE, self._tuples.chunk_rows):
+            yield self._identified(events), bound
 
     def _identified(self, events: pa.RecordBatch) -> Table:
         """Return events as tuples with identities before their times."""
@@ -217,6 +220,7 @@ class EventFrames(FrameOperator):
         waiting: TupleRun | None = None
         #: where the tuples of the latest instant begin that have entered but were not shown
         entered: int | None = None
+        instant = MINUS_INFINITY
         moving = [each for each in passes if isinstance(each, MovingPass)]
 
         def shown(until: int) -> Iterator[pa.RecordBatch]:
@@ -234,22 +238,23 @@ class EventFrames(FrameOperator):
         for run in runs:
             current = run if waiting is None else _joined(waiting, run)
             waiting = None
-            first = int(np.searchsorted(current.times, current.times[-1]))
-            if entered is not None and first > 0:
-                # the instant that was too large ends inside this run
-                ends = int(np.searchsorted(current.times, current.times[0], side="right"))
+            if entered is not None and current.times[-1] > instant:
+                # the instant that was too large ends inside or before this run
+                ends = int(np.searchsorted(current.times, instant, side="right"))
                 some = _part(current, 0, ends)
-                for each in moving:
-                    each.enter(some, self._groups.locate(some.tuples))
+                if ends > 0:
+                    for each in moving:
+                        each.enter(some, self._groups.locate(some.tuples))
                 yield from shown(some.last)
                 entered = None
                 current = _part(current, ends, len(current.times))
-                first = int(np.searchsorted(current.times, current.times[-1]))
+            first = int(np.searchsorted(current.times, current.times[-1]))
             if first > 0:
                 yield from taken(_part(current, 0, first))
                 current = _part(current, first, len(current.times))
             if entered is not None or len(current.times) >= self._tuples.chunk_rows:
                 entered = current.first if entered is None else entered
+                instant = int(current.times[-1])
                 for each in moving:
                     each.enter(current, self._groups.locate(current.tuples))
             else:

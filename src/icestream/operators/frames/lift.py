@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from icestream.core.arrays import Ids, Table
-from icestream.core.times import Micros
+from icestream.core.arrays import Ids, Ints, Table
+from icestream.core.times import INFINITY, Micros
 from icestream.kernels.fold import new_keys
 from icestream.operators.folding.columns import ARRIVAL, TIME, InputColumn
 from icestream.operators.folding.exact_rows import replace_extents
@@ -48,6 +48,22 @@ def pieces(
             piece = in_time(batch.slice(first, rows), watermark)
             if piece.num_rows:
                 yield piece
+
+
+def bounded_slices(
+    batches: Iterable[pa.RecordBatch], earliest: Ints, time: str, rows: int
+) -> Iterator[tuple[pa.RecordBatch, Micros]]:
+    """Yield batches, at most `rows` at a time, with a time that no later event is before.
+
+    `earliest` are the earliest times of the batches.
+    """
+    following = np.append(np.minimum.accumulate(earliest[::-1])[::-1], INFINITY).tolist()
+    for number, batch in enumerate(batches):
+        times = np.asarray(batch.column(time).to_numpy())
+        for first in range(0, len(times), rows):
+            rest = times[first + rows :]
+            bound = following[number + 1]
+            yield batch.slice(first, rows), min(bound, int(rest.min())) if len(rest) else bound
 
 
 class Lifter:

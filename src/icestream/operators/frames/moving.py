@@ -302,7 +302,7 @@ class MovingPass:
         if self._emptied:
             slots = np.concatenate(self._emptied)
             empty = slots[self._groups.rows[slots, self._layout.row_at] == 0]
-            self._emptied = [np.unique(empty)]
+            self._emptied = [distinct(empty)]
         if not self._same:
             return
         left, flipped = (int(self._progress[i]) for i in (kernels.LEFT, kernels.FLIPPED))
@@ -368,6 +368,15 @@ class MovingPass:
             if first == len(self._groups.rows):
                 return
             yield output.take()
+
+
+def distinct(slots: Ints) -> Ints:
+    """Return each row of a group once, in order; few at a time are sorted faster than hashed."""
+    ordered = np.sort(slots)
+    fresh = np.ones(len(ordered), dtype=np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=fresh[1:])
+    once: Ints = ordered[fresh]
+    return once
 
 
 _EMPTY: Ints = np.empty(0, dtype=np.int64)

@@ -1,7 +1,7 @@
 """Windows that move with events: the state is on the log, memory holds one running row per group.
 
-Idea: a batch's tuples are written to the log as they arrive, and again in the order of the stream
-once the watermark has passed them (`tuples`). Then they enter the running rows of their groups, and
+Idea: tuples are written to the log in the order of the stream once the watermark has passed them
+(`tuples`). Then they enter the running rows of their groups, and
 others leave, either in the order they entered (`moving`) or in each group's own order (`rings`).
 Frames of different reach share tuples and rows: a run of tuples is read once to enter all frames,
 each has its own cursor for what leaves, and tuples are dropped when no frame needs them. If running
@@ -47,12 +47,13 @@ from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.kernels.frames import moving as kernels
 from icestream.kernels.grid.groups import LAST as LAST_EVENT
 from icestream.kernels.grid.groups import touch
+from icestream.operators.folding.columns import TIME
 from icestream.operators.folding.fields import EXTENTS, SumExtent, extents_of
 from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN, LAST
 from icestream.operators.frames.blocks import BLOCK, Blocks
 from icestream.operators.frames.layout import SharedLayout
-from icestream.operators.frames.lift import Lifter, pieces
-from icestream.operators.frames.moving import MovingPass
+from icestream.operators.frames.lift import Lifter, bounded_slices, in_time, pieces
+from icestream.operators.frames.moving import MovingPass, distinct
 from icestream.operators.frames.output import FrameOutput
 from icestream.operators.frames.records import (
     BLOCKS,
@@ -72,7 +73,7 @@ from icestream.operators.frames.tuples import ARRIVALS, BLOCK_BYTES, MERGED, SET
 from icestream.operators.grid.groups import ResidentGroups
 from icestream.operators.grid.partitions import Partition, Partitions
 from icestream.operators.lineage import opened_snapshots
-from icestream.operators.protocol import Emitted, Inputs, PastVersion, Shard
+from icestream.operators.protocol import Emitted, PastVersion, Shard, TupleInputs
 from icestream.plan.windows.frame import UNBOUNDED
 from icestream.state.budget import Refused, shortage
 from icestream.state.identities import IdRange
@@ -137,7 +138,7 @@ class FrameOperator:
         self._groups = ResidentGroups(self._layout, self._codec, shard.arena)
         self._partitions = Partitions(shard.arena, self._groups, 0, shard.account.budget)
         self._tuples = self._tuple_log()
-        self._inputs: Inputs | None = None
+        self._inputs: TupleInputs | None = None
         #: the version that is being replayed
         self._past: PastVersion | None = None
         self._released: tuple[int, ...] = ()
@@ -167,15 +168,19 @@ class FrameOperator:
 
     # -- a batch ---------------------------------------------------------------------------
 
-    def on_batch(self, inputs: Inputs) -> None:
-        """Write the tuples of a batch to the log; their groups are opened with the watermark."""
+    def on_batch(self, inputs: TupleInputs) -> None:
+        """Take a batch; its tuples are written with the watermark."""
         self._inputs = inputs
-        # a tuple is written again when it settles
-        self._schedule.log(2 * self._tuples.arrive(self._lifted(inputs)))
 
-    def _lifted(self, inputs: Inputs) -> Iterator[Table]:
-        for batch in self._pieces(inputs):
-            yield self._tuples_in(batch)
+    def _arriving(self) -> Iterator[tuple[Table, Micros]]:
+        """Yield the tuples of the batch, each table with a time that no later tuple is before."""
+        if self._inputs is None:
+            return
+        batches, earliest = self._inputs.tuples(), self._inputs.earliest()
+        for events, bound in bounded_slices(batches, earliest, TIME, self._tuples.chunk_rows):
+            piece = in_time(events, self._position["watermark"])
+            if piece.num_rows:
+                yield self._tuples_in(piece), bound
 
     def _tuples_in(self, batch: pa.RecordBatch) -> Table:
         """Return events as tuples, for whose sums the rows of groups have room."""
@@ -194,9 +199,6 @@ class FrameOperator:
             self._partitions.evict()
             self._groups.widen(self._layout)
 
-    def _pieces(self, inputs: Inputs) -> Iterator[pa.RecordBatch]:
-        return pieces(inputs.tuples(), self._position["watermark"], self._tuples.chunk_rows)
-
     def _with_room(self, action: Callable[[], object]) -> None:
         """Run an action that needs memory for the directories; evict groups if necessary."""
         try:
@@ -213,10 +215,11 @@ class FrameOperator:
 
         Yields the rows, each batch with the number of its frame.
         """
-        snapshot = self._schedule.version_ends(self._snapshot_bytes) and self._past is None
         watermark = max(watermark, self._position["watermark"])
         if self._past is None:
-            self._tuples.settle(self._position["watermark"], watermark)
+            before = self._position["watermark"]
+            self._schedule.log(self._tuples.settle(before, watermark, self._arriving()))
+        snapshot = self._schedule.version_ends(self._snapshot_bytes) and self._past is None
         dues = [position["due"] for position in self._position["frames"]]
         with self._open_rings():
             for partition in self._partitions.visit():
@@ -280,7 +283,7 @@ class FrameOperator:
 
     def _close(self, passes: Sequence[MovingPass | RingPass], watermark: Micros) -> None:
         """Close the groups that no frame needs, except those with tuples still to enter."""
-        slots = np.unique(np.concatenate([each.emptied for each in passes]))
+        slots = distinct(np.concatenate([each.emptied for each in passes]))
         slots = slots[self._groups.rows[slots, LAST_EVENT] < watermark]
         for each in passes:
             slots = slots[each.done_with(slots)]
@@ -305,7 +308,8 @@ class FrameOperator:
         if self._past is not None:
             self._open_logged(self._past, partition)
         elif self._inputs is not None:
-            for batch in self._pieces(self._inputs):
+            watermark, rows = self._position["watermark"], self._tuples.chunk_rows
+            for batch in pieces(self._inputs.tuples(), watermark, rows):
                 self._admit(partition, partial(self._lifter.groups, batch, partition))
 
     def _open_logged(self, past: PastVersion, partition: Partition) -> None:
@@ -514,9 +518,10 @@ class FrameOperator:
             position["rings"] += 1
 
     def _replay(self, past: PastVersion) -> None:
-        size = self._tuples.replay(past)
-        self._schedule.log(2 * size)
-        self._position["arrived"] += size // self._layout.tuple_bytes
+        rows = self._tuples.replay(past)
+        self._schedule.log(rows * self._layout.tuple_bytes)
+        # those that waited are counted again: numbers only have to grow
+        self._position["arrived"] += rows
         for tuples in self._tuples.arrived() if self._layout.sums else ():
             self._widen(self._layout.extents_in(tuples))
         self._past = past

@@ -66,6 +66,6 @@ class FrameOutput:
         """Convert windows to result rows."""
         spec = self._spec
         answers = [each.lower(fields, self._layout, spec.types) for each in spec.aggregates]
-        keys = self._groups.keys(slots).columns
+        keys = self._groups.keys(slots).columns if len(spec.keys) else []
         instants = pa.array(times).cast(self._results.field(0).type)
         return pa.RecordBatch.from_arrays([instants, *keys, *answers], schema=self._results)

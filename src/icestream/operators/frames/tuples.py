@@ -1,20 +1,23 @@
-"""Tuples on the log: first as they arrive, then in the order of the stream.
+"""Tuples on the log: in the order of the stream; before that, if they must wait, as they arrive.
 
-Idea: a batch's tuples are sorted by (time, arrival), a chunk at a time, and written as *arrivals*.
-When the watermark passes, those before it are merged and written again as *settled* tuples, in the
-order of (time, arrival): tuple n of that sequence is the n-th event of the shard, for ever. Tuples
-that enter and leave windows are read from the sequence, in one direction.
+Idea: tuples before the watermark are *settled* tuples, written in the order of (time, arrival):
+tuple n of that sequence is the n-th event of the shard, for ever. Tuples that enter and leave
+windows are read from the sequence, in one direction. Whoever brings tuples knows how early those
+that follow may be, so a batch in about the order of time is sorted in memory, a chunk at a time.
+Tuples from the watermark on are sorted by (time, arrival), a chunk at a time, written as *arrivals*
+and merged when the watermark has passed; so are batches of more disorder than memory holds.
 
 Invariants:
-1. The sequence is sorted by (time, arrival), whatever the disorder, the number of ties and the size
-   of the chunks (`test_oracle_settled_tuples_are_sorted_by_time_and_arrival`).
+1. The sequence is sorted by (time, arrival), whatever the disorder, the number of ties, the size of
+   the chunks and what is known of later tuples
+   (`test_oracle_settled_tuples_are_sorted_by_time_and_arrival`).
 2. At most two chunks of tuples and a block are sorted at a time, even if more have the same time
    (`test_bounded_more_ties_than_a_chunk_holds`).
+3. What settles with its batch is written once (`test_tuples_that_need_not_wait_are_written_once`).
 
-Cost: a tuple is packed and written twice, and read once to be settled. An arrival block that the
-watermark has passed only in part is read again with the next watermark. A version that settles more
-than two chunks reads blocks that overlap in time once for each; a larger batch in random order is
-read as often as it has chunks in a block's time span.
+Cost: a tuple that settles with its batch is packed and written once. Others are packed and written
+twice, and read to be settled: an arrival block that the watermark has passed only in part again
+with the next watermark, and blocks that overlap in time once for every two chunks that settle.
 """
 
 from __future__ import annotations
@@ -22,13 +25,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 
 from icestream.core.arrays import Ints, Table
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
-from icestream.kernels.packing import packed, unpacked
+from icestream.kernels.packing import packed, unpack, unpacked
 from icestream.operators.folding.sorted_runs import slice_bounds
 from icestream.operators.frames.blocks import BLOCK, Blocks
 from icestream.operators.frames.layout import TupleLayout
@@ -98,14 +101,14 @@ class TupleLog:
         self._with_room = with_room
         #: tuples read at a time, and sorted
         self.chunk_rows = max(2, chunk_bytes // layout.tuple_bytes)
-        self._sorted_rows = 2 * self.chunk_rows
+        self.sorted_rows = 2 * self.chunk_rows
         block_bytes = max(BLOCK_BYTES, min(chunk_bytes // 2, MOST_BLOCK_BYTES))
         self._block_rows = max(1, block_bytes // layout.tuple_bytes)
         self._blocks_at_once = max(1, self.chunk_rows // self._block_rows)
         self._arrivals = CountedTable(shard.arena, ARRIVALS, BLOCK)
         self._settled = CountedTable(shard.arena, SETTLED, BLOCK)
-        #: arrivals of the current version
-        self._new = np.empty(0, dtype=BLOCK)
+        #: blocks of the version that is being replayed
+        self._new = {name: np.empty(0, dtype=BLOCK) for name in (ARRIVALS, SETTLED)}
         #: number of blocks read, their bytes, and the sum of frames they were read for
         self.reads = {"blocks": 0, "block_bytes": 0, "block_uses": 0}
         #: the start of the sequence: number of tuples dropped from it, and ordinals of segments
@@ -120,24 +123,6 @@ class TupleLog:
 
     # -- writing ---------------------------------------------------------------------------
 
-    def arrive(self, tables: Iterable[Table]) -> int:
-        """Write the tuples of a batch, given in the order of arrival; return their bytes."""
-        found: list[tuple[int, ...]] = []
-        pending: list[Table] = []
-        size = total = 0
-        for table in tables:
-            pending.append(table)
-            size += len(table)
-            total += table.nbytes
-            if size >= self._sorted_rows:
-                found += self._write(ARRIVALS, self._by_time(pending))
-                pending, size = [], 0
-        if pending:
-            found += self._write(ARRIVALS, self._by_time(pending))
-        self._with_room(lambda: self._shard.seal(ARRIVALS))
-        self._take_arrivals(np.array(found, dtype=BLOCK))
-        return total
-
     def keep(self, keeps: IdRange | None) -> None:
         """Settle only the tuples of a shard that shares blocks of arrivals with others."""
         keep_ids(self._header, keeps)
@@ -147,21 +132,49 @@ class TupleLog:
         form, width = self._settled_form, self._arriving_width
         self._settled_form, self._arriving_width = None, self._width
         self._with_room(lambda: self._arrivals.replace(_once(settled)))
-        self.settle(MINUS_INFINITY, INFINITY, MERGED)
+        self.settle(MINUS_INFINITY, INFINITY, lifetime=MERGED)
         self._settled_form, self._arriving_width = form, width
         self._with_room(lambda: self._arrivals.replace(_once(arrivals)))
 
-    def settle(self, before: Micros, watermark: Micros, lifetime: str = SETTLED) -> None:
-        """Append the tuples from one watermark to the next to the sequence."""
-        found: list[tuple[int, ...]] = []
-        start = before
+    def settle(
+        self,
+        before: Micros,
+        watermark: Micros,
+        arriving: Iterable[tuple[Table, Micros]] = (),
+        lifetime: str = SETTLED,
+    ) -> int:
+        """Append the tuples from one watermark to the next to the sequence; return bytes written.
+
+        `arriving` are the tuples of a batch in the order of arrival, each table with a time that
+        none of the tuples in later tables is before.
+        """
+        settling = _Settling(self, before, watermark, lifetime)
+        for table, bound in arriving:
+            settling.take(table, bound)
+        arrivals = settling.waiting()
+        self._with_room(lambda: self._shard.seal(ARRIVALS))
+        self._with_room(lambda: self._arrivals.append(arrivals))
+        start = settling.settled_before
         while start < watermark:
             start, tables = self._next_settled(start, watermark)
             for table in tables:
-                form = self._settled_form
-                found += self._write(lifetime, table if form is None else form(table))
+                settling.write(table)
         self._with_room(lambda: self._shard.seal(lifetime))
-        self._take_settled(np.array(found, dtype=BLOCK), watermark)
+        settled = np.array(settling.blocks, dtype=BLOCK)
+        self._take_settled(settled, watermark)
+        words = int(arrivals["rows"].sum()) * self._arriving_width
+        return 8 * (words + int(settled["rows"].sum()) * self._width)
+
+    def earlier(self, before: Micros, watermark: Micros) -> Table | None:
+        """Return tuples of earlier batches that settle, in order; None if they are many."""
+        blocks = self._overlapping(before, watermark)
+        if int(blocks["rows"].sum()) > self.chunk_rows // 2:
+            return None
+        found = [
+            _between(table, before, watermark)
+            for table in self._own(self._read(blocks, self._arriving_width))
+        ]
+        return self.by_time([np.empty((0, self._arriving_width), dtype=np.int64), *found])
 
     def _next_settled(self, start: Micros, end: Micros) -> tuple[Micros, Iterator[Table]]:
         """Return where to continue, and the tuples from `start` up to there in order."""
@@ -173,16 +186,16 @@ class TupleLog:
             for table in self._own(self._read(some, self._arriving_width)):
                 held.append(_between(table, start, end))
                 size += len(held[-1])
-                if size <= self._sorted_rows:
+                if size <= self.sorted_rows:
                     continue
                 joined = np.concatenate(held)
                 end = max(start + 1, int(np.partition(joined[:, -1], size // 2)[size // 2]))
                 held = [_between(joined, start, end)]
                 size = len(held[0])
-                if size > self._sorted_rows:
+                if size > self.sorted_rows:
                     return end, self._of_instant(start)
                 left = left[left["first"] < end]
-        return end, iter([self._by_time(held)] if size else [])
+        return end, iter([self.by_time(held)] if size else [])
 
     def _of_instant(self, time: Micros) -> Iterator[Table]:
         """Yield the tuples of one time in the order of arrival."""
@@ -207,7 +220,10 @@ class TupleLog:
         blocks = self._arrivals.records
         return blocks[(blocks["first"] < end) & (blocks["last"] >= start)].copy()
 
-    def _write(self, lifetime: str, table: Table) -> Iterator[tuple[int, ...]]:
+    def write(self, lifetime: str, table: Table) -> Iterator[tuple[int, ...]]:
+        """Write sorted tuples; yield the directory entries of their blocks."""
+        if lifetime != ARRIVALS and self._settled_form is not None:
+            table = self._settled_form(table)
         for first in range(0, len(table), self._block_rows):
             part = table[first : first + self._block_rows]
             low, high = part[[0, -1], -1].tolist()
@@ -220,10 +236,6 @@ class TupleLog:
         if lifetime == ARRIVALS:
             return last + 1
         return INFINITY if self._lives is None else min(INFINITY, last + self._lives)
-
-    def _take_arrivals(self, blocks: Blocks) -> None:
-        self._new = blocks
-        self._with_room(lambda: self._arrivals.append(blocks))
 
     def _take_settled(self, blocks: Blocks, watermark: Micros) -> None:
         self._with_room(lambda: self._settled.append(blocks))
@@ -267,8 +279,11 @@ class TupleLog:
             yield self._stretch(*portion, partition)
 
     def arrived(self, partition: Partition | None = None) -> Iterator[Table]:
-        """Yield the tuples of a partition, or all, that arrived in the current version."""
-        for table in self._read(self._new, self._arriving_width):
+        """Yield the tuples of a partition, or all, that a replayed version wrote."""
+        for table in chain(
+            self._read(self._new[ARRIVALS], self._arriving_width),
+            self._read(self._new[SETTLED], self._width),
+        ):
             if partition is None:
                 yield table
                 continue
@@ -308,7 +323,7 @@ class TupleLog:
     def _stretch(
         self, first: int, last: int, begin: int, blocks: Blocks, partition: Partition
     ) -> TupleRun:
-        whole = np.concatenate(list(self._read(blocks, self._width)))[first - begin : last - begin]
+        whole = self._whole(blocks, self._width)[first - begin : last - begin]
         times = np.ascontiguousarray(whole[:, -1])
         places = np.arange(first, last)
         if not partition.whole:
@@ -319,20 +334,33 @@ class TupleLog:
 
     def _read(self, blocks: Blocks, width: int) -> Iterator[Table]:
         """Yield the tuples of blocks, which are given in the order of their markers."""
+        for payload, rows in self._payloads(blocks, width):
+            yield unpacked(payload, rows, width)
+
+    def _whole(self, blocks: Blocks, width: int) -> Table:
+        """Return the tuples of blocks as one table."""
+        ends = np.cumsum(blocks["rows"])
+        table = np.zeros((int(ends[-1]), width), dtype=np.int64)
+        for (payload, rows), end in zip(self._payloads(blocks, width), ends.tolist(), strict=True):
+            unpack(payload, table[end - rows : end])
+        return table
+
+    def _payloads(self, blocks: Blocks, width: int) -> Iterator[tuple[memoryview, int]]:
+        """Yield the payload and the rows of blocks."""
         self.reads["blocks"] += len(blocks)
         self.reads["block_uses"] += len(blocks)
         self.reads["block_bytes"] += 8 * width * int(blocks["rows"].sum())
         records = self._shard.log.read_many(blocks["marker"])
         for record, rows in zip(records, blocks["rows"].tolist(), strict=True):
-            yield unpacked(record.payload, rows, width)
+            yield record.payload, rows
 
-    def _by_time(self, tables: list[Table]) -> Table:
+    def by_time(self, tables: list[Table]) -> Table:
         """Return tuples that arrived, by time and by arrival."""
         table = tables[0] if len(tables) == 1 else np.concatenate(tables)
         times = table[:, -1]
         if not (times[1:] >= times[:-1]).all():
             table = table[np.argsort(times, kind="stable")]
-        if self._settled_form is None or (table[1:, -1] > table[:-1, -1]).all():
+        if self._settled_form is None or _are_ordered(table):
             return table
         return table[np.lexsort((table[:, -2], table[:, -3], table[:, -1]))]
 
@@ -351,17 +379,100 @@ class TupleLog:
         table.append(blocks)
 
     def replay(self, past: PastVersion) -> int:
-        """Add the blocks that a past version wrote; return the bytes of its arrivals."""
+        """Add the blocks that a past version wrote; return the rows in them."""
         found: dict[str, list[tuple[int, ...]]] = {ARRIVALS: [], SETTLED: []}
         widths = {ARRIVALS: self._arriving_width, SETTLED: self._width}
         for lifetime, info in past.segments:
             if lifetime in found:
                 with closing(self._shard.reader(info)) as reader:
                     found[lifetime] += _described(reader, widths[lifetime])
-        arrivals = np.array(found[ARRIVALS], dtype=BLOCK)
-        self._take_arrivals(arrivals)
-        self._take_settled(np.array(found[SETTLED], dtype=BLOCK), past.watermark)
-        return int(arrivals["rows"].sum()) * 8 * self._width
+        self._new = {name: np.array(blocks, dtype=BLOCK) for name, blocks in found.items()}
+        self._with_room(lambda: self._arrivals.append(self._new[ARRIVALS]))
+        self._take_settled(self._new[SETTLED], past.watermark)
+        return sum(int(blocks["rows"].sum()) for blocks in self._new.values())
+
+
+class _Settling:
+    """The tuples of a batch while they settle."""
+
+    def __init__(self, log: TupleLog, before: Micros, watermark: Micros, lifetime: str) -> None:
+        self._log = log
+        self._before = before
+        self._watermark = watermark
+        self._lifetime = lifetime
+        #: all tuples before it are written, except those that must wait
+        self.settled_before = before
+        #: directory entries of settled blocks, and of arrivals
+        self.blocks: list[tuple[int, ...]] = []
+        self._arrivals: list[tuple[int, ...]] = []
+        #: tuples of earlier batches; None once all are merged from the log
+        self._earlier = log.earlier(before, watermark)
+        #: tuples of this batch that settle, and others, in the order of arrival
+        self._early: list[Table] = []
+        self._late: list[Table] = []
+
+    def take(self, table: Table, bound: Micros) -> None:
+        """Take tuples; none of those that follow is before the bound."""
+        if self._earlier is None:
+            self._keep(table)
+            return
+        times = table[:, -1]
+        if int(times.max()) >= self._watermark:
+            self._keep(table[times >= self._watermark])
+            table = _between(table, self._before, self._watermark)
+        elif int(times.min()) < self._before:
+            table = _between(table, self._before, self._watermark)
+        if len(table):
+            self._early.append(table)
+        if sum(map(len, self._early)) >= self._log.chunk_rows:
+            self._release(min(bound, self._watermark))
+            if sum(map(len, self._early)) > self._log.chunk_rows:
+                self._give_up()
+
+    def waiting(self) -> Blocks:
+        """Write what is left; return the directory entries of arrivals."""
+        if self._earlier is not None:
+            self._release(self._watermark)
+        assert not self._early, "an event was before the earliest time of its record"
+        self._write_late()
+        return np.array(self._arrivals, dtype=BLOCK)
+
+    def write(self, table: Table) -> None:
+        """Write tuples that settle, in order."""
+        self.blocks += self._log.write(self._lifetime, table)
+
+    def _release(self, bound: Micros) -> None:
+        """Write the tuples before a bound, which no later one is before."""
+        assert self._earlier is not None
+        if bound <= self.settled_before:
+            return
+        old = int(np.searchsorted(self._earlier[:, -1], bound))
+        parts = [self._earlier[:old]] if old else []
+        if self._early:
+            early = self._log.by_time(self._early)
+            new = int(np.searchsorted(early[:, -1], bound))
+            parts += [early[:new]] if new else []
+            self._early = [early[new:]] if new < len(early) else []
+        if parts:
+            self.write(self._log.by_time(parts))
+        self._earlier = self._earlier[old:]
+        self.settled_before = bound
+
+    def _give_up(self) -> None:
+        """Let all tuples wait that are not written yet: they are merged from the log."""
+        early, self._early, self._earlier = self._early, [], None
+        self._arrivals += self._log.write(ARRIVALS, self._log.by_time(early))
+
+    def _keep(self, table: Table) -> None:
+        if len(table):
+            self._late.append(table)
+        if sum(map(len, chain(self._early, self._late))) >= self._log.sorted_rows:
+            self._write_late()
+
+    def _write_late(self) -> None:
+        if self._late:
+            self._arrivals += self._log.write(ARRIVALS, self._log.by_time(self._late))
+            self._late = []
 
 
 def _described(reader: SegmentReader, width: int) -> Iterator[tuple[int, ...]]:
@@ -369,6 +480,13 @@ def _described(reader: SegmentReader, width: int) -> Iterator[tuple[int, ...]]:
     for record in reader.scan():
         times = unpacked(record.payload, record.rows, width)[:, -1]
         yield record.marker, record.rows, int(times[0]), int(times[-1])
+
+
+def _are_ordered(table: Table) -> bool:
+    """Return whether tuples with an identity, sorted by time, are in its order where times tie."""
+    ties = np.flatnonzero(table[1:, -1] == table[:-1, -1])
+    (high, low), (next_high, next_low) = (table[at, -3:-1].T for at in (ties, ties + 1))
+    return bool(((high < next_high) | ((high == next_high) & (low <= next_low))).all())
 
 
 def _once(parts: Sequence[Blocks]) -> Blocks:

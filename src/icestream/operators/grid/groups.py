@@ -33,7 +33,7 @@ from icestream.state.budget import Refused
 from icestream.state.keys import KeyCodec, KeyStore
 
 #: rows of an image written or read at once
-IMAGE_CHUNK = 1024
+IMAGE_CHUNK = 2048
 #: one more than the greatest id_high
 ID_HIGH_END = 2**64
 #: approximate bytes of a group's key in an image

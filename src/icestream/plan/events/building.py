@@ -73,6 +73,7 @@ class DataflowBuilding:
         payload: pa.Schema | None = None,
         *,
         aligned: bool = False,
+        by_arrival: bool = False,
     ) -> int:
         """Send the events of a place to a component; return the step that receives them.
 
@@ -81,7 +82,8 @@ class DataflowBuilding:
         number, payload = len(self.edges), payload or place.payload
         source = place.source if place.component is None else None
         ends = source, place.component, component
-        edge = Edge(*ends, keys, payload, place.maps, place.texts, aligned, place.late)
+        flags = aligned, place.late, by_arrival
+        edge = Edge(*ends, keys, payload, place.maps, place.texts, *flags)
         self.edges.append(edge)
         if place.component is not None:
             grouping = self._of(place.component, place.step)

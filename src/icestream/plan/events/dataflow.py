@@ -68,6 +68,8 @@ class Edge:
     aligned: bool = False
     #: whether the source sends its late events, instead of all others
     late: bool = False
+    #: whether the target reads changes as they arrive, not by group
+    by_arrival: bool = False
 
 
 @dataclass(frozen=True)

@@ -279,8 +279,11 @@ class _Building(DataflowBuilding):
         first = len(self.edges)
         received = [self._received(place, component, event) for place in places]
         middle = len(self.edges)
-        received += [self._received(each, component, event) for each in found]
         features = tuple(pa.schema(list(each.payload)[len(event) :]) for each in found)
+        received += [
+            self._received(each, component, event, columns)
+            for each, columns in zip(found, features, strict=True)
+        ]
         spec = GatherSpec(
             node.before.payload,
             features,
@@ -315,7 +318,7 @@ class _Building(DataflowBuilding):
             chosen = self._step_or_map(
                 place, Projecting(projection), projection.schema, f"select {', '.join(texts)}"
             )
-            received.append(self._received(chosen, component, keys, narrow))
+            received.append(self._received(chosen, component, keys, narrow, by_arrival=True))
         frames: dict[Frame, list[Aggregate]] = {}
         for each in features:
             old = each.aggregate

@@ -39,6 +39,8 @@ class ChangeTargets:
     shards: int
     #: component at the end of each edge
     targets: tuple[int, ...]
+    #: edges whose changes keep the order in which they arrive
+    by_arrival: tuple[int, ...] = ()
 
 
 @dataclass
@@ -54,13 +56,14 @@ class Routing:
         self._routes = np.array(self.sends.routes, dtype=np.int64)
 
     def cut(self, edge: int, changes: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield the part of each shard that has one, in the order of groups.
+        """Yield the part of each shard that has one, in the order of groups or as they arrive.
 
-        If shards own ranges of ids, which is usual, the parts are slices of one sort.
+        If shards own ranges of ids, which is usual, the parts by group are slices of one sort.
         """
         if not changes.num_rows:
             return
-        changes = by_group(changes)
+        if edge not in self.sends.by_arrival:
+            changes = by_group(changes)
         id_high = np.asarray(changes.column(ID_HIGH_COLUMN).to_numpy())
         shards = np.empty(len(id_high), dtype=np.int64)
         routes_of(id_high, len(self._routes), self._routes, shards, self.load)
@@ -106,4 +109,4 @@ class ChangeSender:
             self._out = ExchangeWriter(self._sends.files, self._path, self._sends.files, "", "")
         together = pa.concat_batches(self._waiting.pop(edge))
         for shard, part in self._routing.cut(edge, together):
-            self._out.changes(shard, edge, part)
+            self._out.changes(shard, edge, part, by_arrival=edge in self._sends.by_arrival)

@@ -25,10 +25,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from icestream.core.times import INFINITY, Micros
+from icestream.core.arrays import Ints
+from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.operators.dataflow.sorted_changes import between, by_group, first_and_last
 from icestream.operators.folding.exact_rows import ExactRows, packed, unpacked
 from icestream.operators.folding.fields import ENTRY_FIELDS, Layout
+from icestream.operators.lifetimes.changes import LE, column_of
 from icestream.runtime.exchange.refused_rows import Quarantine
 from icestream.runtime.tables.writer import TableWriters
 from icestream.state.files import Files
@@ -153,10 +155,17 @@ class ExchangeWriter:
                 write_table(rows), operator=part, synopsis=KEYS, group=shard, rows=rows.num_rows
             )
 
-    def tuples(self, shard: int, events: pa.RecordBatch, part: int = 0) -> None:
-        """Send raw events to a part of the plan."""
+    def tuples(
+        self, shard: int, events: pa.RecordBatch, part: int = 0, earliest: Micros = MINUS_INFINITY
+    ) -> None:
+        """Send raw events, of which `earliest` is the earliest time, to a part of the plan."""
         self._writer.append(
-            write_table(events), operator=part, synopsis=TUPLES, group=shard, rows=events.num_rows
+            write_table(events),
+            operator=part,
+            synopsis=TUPLES,
+            group=shard,
+            rows=events.num_rows,
+            expiry=earliest,
         )
 
     def states(self, shard: int, states: pa.RecordBatch, part: int = 0) -> None:
@@ -165,20 +174,26 @@ class ExchangeWriter:
             write_table(states), operator=part, synopsis=STATES, group=shard, rows=states.num_rows
         )
 
-    def changes(self, shard: int, edge: int, changes: pa.RecordBatch) -> None:
-        """Send changes on an edge: records in the order of groups, each with its range."""
-        ordered = by_group(changes)
+    def changes(
+        self, shard: int, edge: int, changes: pa.RecordBatch, *, by_arrival: bool = False
+    ) -> None:
+        """Send changes on an edge: records in the order of groups, each with its range.
+
+        Those sent `by_arrival` keep their order, and each record has its earliest time instead.
+        """
+        ordered = changes if by_arrival else by_group(changes)
         step = max(1, RECORD_BYTES // 4 * ordered.num_rows // max(1, ordered.nbytes))
         for start in range(0, ordered.num_rows, step):
             part = ordered.slice(start, step)
-            first, last = first_and_last(part)
+            first, last = (0, 0) if by_arrival else first_and_last(part)
+            earliest = int(column_of(part, LE).min()) if by_arrival else last - (1 << 63)
             self._writer.append(
                 write_table(part),
                 synopsis=CHANGES + edge,
                 group=shard,
                 rows=part.num_rows,
                 back=first,
-                expiry=last - (1 << 63),
+                expiry=earliest,
             )
 
     def late(self, events: pa.RecordBatch) -> None:
@@ -305,6 +320,14 @@ class Parcels:
         for payload in self._payloads(TUPLES):
             yield read_batch(payload)
 
+    def earliest(self) -> Ints:
+        """Return the earliest time in each batch of raw events."""
+        return self._earliest(TUPLES)
+
+    def earliest_sent(self, edge: int) -> Ints:
+        """Return the earliest time in each batch of `as_sent`."""
+        return self._earliest(CHANGES + edge)
+
     def states(self) -> Iterator[pa.RecordBatch]:
         """Yield states of hot groups, each row starting with its pane."""
         for payload in self._payloads(STATES):
@@ -325,6 +348,15 @@ class Parcels:
                 part = between(read_batch(record.payload), first, last)
                 if part.num_rows:
                     yield part
+
+    def as_sent(self, edge: int) -> Iterator[pa.RecordBatch]:
+        """Yield the changes on an edge that were sent as they arrived."""
+        for payload in self._payloads(CHANGES + edge):
+            yield read_batch(payload)
+
+    def _earliest(self, synopsis: int) -> Ints:
+        found = [rows["expiry"] for _, rows in self._records(synopsis)]
+        return np.concatenate([np.empty(0, dtype=np.int64), *found])
 
     def _payloads(self, synopsis: int) -> Iterator[memoryview]:
         for reader, rows in self._records(synopsis):

@@ -24,7 +24,7 @@ from icestream.runtime.ingest.file_order import place_of
 from icestream.runtime.ingest.scans import scans_of
 
 #: with fewer bytes, another task costs more than it saves
-LEAST_SHARE = 2 << 20
+LEAST_SHARE = 1 << 20
 #: most bytes that one task reads, so that a failed or slow task is not half of the batch
 MOST_SHARE = 64 << 20
 

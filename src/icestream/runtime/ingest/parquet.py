@@ -1,10 +1,13 @@
 """Parquet files, read as Spark reads them.
 
 Invariants:
-1. A row group is read with the piece that contains its middle, the rule of Parquet's own readers,
-   so each is read once (`test_pieces_of_a_file_share_its_row_groups_without_overlap`).
+1. A row group, or an equal part of a large one, is read with the piece that contains its middle, so
+   every row is read once (`test_pieces_of_a_file_share_its_row_groups_without_overlap`,
+   `test_pieces_of_a_file_share_a_large_row_group_without_overlap`).
 2. 96-bit timestamps that Spark wrote are read as the same instants
    (`test_oracle_files_that_spark_wrote_are_read_alike`).
+
+Cost: to read the last part of a row group, those before it are decoded too; so parts are few.
 
 Limits: Spark reads columns that are stored in another type than the stream has.
 """
@@ -17,13 +20,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from icestream.runtime.ingest.file_splits import FileSplit
+from icestream.runtime.ingest.file_splits import LEAST_SHARE, FileSplit
 from icestream.runtime.ingest.reader import BATCH_ROWS, UnlikeSpark
 
 #: metadata keys of files whose dates or 96-bit timestamps use another calendar
 _OLD_CALENDARS = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
 #: metadata key of the Spark that wrote a file; others may use another calendar or zone in 96 bits
 _SPARK = b"org.apache.spark.version"
+#: parts into which a large row group is divided
+MOST_PARTS = 4
 
 
 class ParquetReader:
@@ -32,10 +37,16 @@ class ParquetReader:
     def batches(self, piece: FileSplit, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
         with pq.ParquetFile(piece.path, memory_map=True, coerce_int96_timestamp_unit="us") as file:
             _check(piece.path, file, wanted)
-            groups = row_groups(file, piece)
-            if groups:
+            for groups, first, last in row_ranges(file, piece):
+                passed = 0
                 for batch in file.iter_batches(BATCH_ROWS, groups, wanted.names, use_threads=False):
-                    yield _typed(batch, wanted)
+                    begin = max(0, first - passed)
+                    chosen = batch.slice(begin, max(0, last - passed - begin))
+                    passed += batch.num_rows
+                    if chosen.num_rows:
+                        yield _typed(chosen, wanted)
+                    if passed >= last:
+                        break
 
 
 def _check(path: str, file: Any, wanted: pa.Schema) -> None:
@@ -71,19 +82,37 @@ def _is_sparks_int96(file: Any, name: str) -> bool:
     return any(each.path == name and each.physical_type == "INT96" for each in columns)
 
 
-def row_groups(file: Any, piece: FileSplit) -> list[int]:
-    """Return the row groups of a Parquet file whose middle is in the piece."""
-    chosen = []
+def row_ranges(file: Any, piece: FileSplit) -> list[tuple[list[int], int, int]]:
+    """Return row groups, and which of their rows, from first to last, a piece has to read."""
+    found: list[tuple[list[int], int, int]] = []
+    whole: list[int] = []
+    rows = 0
     for number in range(file.metadata.num_row_groups):
         group = file.metadata.row_group(number)
-        first = group.column(0)
-        start = first.data_page_offset
-        if first.has_dictionary_page and first.dictionary_page_offset:
-            start = min(start, first.dictionary_page_offset)
-        size = sum(group.column(i).total_compressed_size for i in range(group.num_columns))
-        if piece.holds(start + size // 2):
-            chosen.append(number)
-    return chosen
+        first, last = _part(group, piece)
+        if last - first == group.num_rows:
+            whole.append(number)
+            rows += last
+        elif first < last:
+            found.append(([number], first, last))
+    # a piece has parts of at most the row groups at its ends, and whole ones between these
+    at = sum(numbers[0] < whole[0] for numbers, _, _ in found) if whole else 0
+    return [*found[:at], *([(whole, 0, rows)] if rows else []), *found[at:]]
+
+
+def _part(group: Any, piece: FileSplit) -> tuple[int, int]:
+    """Return the first and last row of the parts of a row group whose middle is in a piece."""
+    column = group.column(0)
+    start = column.data_page_offset
+    if column.has_dictionary_page and column.dictionary_page_offset:
+        start = min(start, column.dictionary_page_offset)
+    size = sum(group.column(i).total_compressed_size for i in range(group.num_columns))
+    parts = max(1, min(MOST_PARTS, size // LEAST_SHARE))
+    middles = [start + size * (2 * part + 1) // (2 * parts) for part in range(parts)]
+    chosen = [part for part, middle in enumerate(middles) if piece.holds(middle)]
+    if not chosen:
+        return 0, 0
+    return group.num_rows * chosen[0] // parts, group.num_rows * (chosen[-1] + 1) // parts
 
 
 def _typed(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:

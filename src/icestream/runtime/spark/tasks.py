@@ -405,6 +405,8 @@ def cut(path: str) -> Iterator[tuple[int, bytes]]:
                 synopsis=record.synopsis,
                 group=record.group,
                 rows=record.rows,
+                expiry=record.expiry,
+                back=record.back,
             )
         writer.finish(sync=False)
         yield shard, LocalFiles().read(part)

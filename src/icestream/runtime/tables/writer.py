@@ -110,7 +110,9 @@ class TableWriter:
 
     def write(self, rows: pa.RecordBatch | pa.Table) -> None:
         table = pa.table(rows) if isinstance(rows, pa.RecordBatch) else rows
-        table = table.rename_columns(self._layout.schema.names).cast(self._layout.schema)
+        table = table.rename_columns(self._layout.schema.names)
+        if table.schema != self._layout.schema:
+            table = table.cast(self._layout.schema)
         for values, part in self._parts(table):
             file = self._open.get(values) or self._start(values)
             file.waiting.append(part)

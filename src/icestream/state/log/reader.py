@@ -77,6 +77,8 @@ if TYPE_CHECKING:
 
     Markers = Sequence[int] | npt.NDArray[np.uint64]
 
+#: a directory of at most so many records is read as a whole
+SMALL_DIRECTORY = 1024
 
 class RecordRange(NamedTuple):
     """A part of a segment's record stream."""
@@ -270,8 +272,8 @@ class SegmentReader:
     def _entries(self, block: int) -> npt.NDArray[np.void]:
         """Return the directory part of a block, verified."""
         entry, entries, checksum = (self._table[name][block].item() for name in _PART_FIELDS)
-        if self._directory is not None:
-            return self._directory[entry : entry + entries]
+        if self._directory is not None or self.records <= SMALL_DIRECTORY:
+            return self.directory[entry : entry + entries]
         place = self._directory_place + entry * ENTRY.size
         data = self._file.read_at(place, entries * ENTRY.size)
         self._verify(block, data, checksum, "directory part")

@@ -90,7 +90,7 @@ class DataflowIngest:
             return 0
         changes = sent(changes, edge.keys, edge.payload, self.plan.inside.get(number))
         for shard, cut in routing.cut(number, changes):
-            out.changes(shard, number, cut)
+            out.changes(shard, number, cut, by_arrival=edge.by_arrival)
         return int(changes.num_rows)
 
     def _payload(self, events: pa.RecordBatch, source: int) -> pa.RecordBatch:

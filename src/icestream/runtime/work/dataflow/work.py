@@ -361,8 +361,11 @@ class DataflowWork(Work):
         return min((complete[each] for each in origins if each is not None), default=reached)
 
     def _sends(self, context: VersionContext, files: Files) -> ChangeTargets:
-        targets = tuple(edge.target for edge in self._plan.edges)
-        return ChangeTargets(files, context.folder, context.routes, context.shards, targets)
+        edges = self._plan.edges
+        targets = tuple(edge.target for edge in edges)
+        by_arrival = tuple(n for n, edge in enumerate(edges) if edge.by_arrival)
+        shards = context.shards
+        return ChangeTargets(files, context.folder, context.routes, shards, targets, by_arrival)
 
 
 def _holdings(context: VersionContext) -> MemoryUse:

@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ints
 from icestream.kernels.fold import routes_of
+from icestream.operators.dataflow.sorted_changes import taken
 from icestream.operators.folding.columns import InputColumn
 from icestream.operators.folding.exact_rows import ExactRows
 from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN, EntryRun, EntryTable
@@ -167,14 +168,16 @@ class TupleSender:
                 for group in hot:
                     chosen = np.flatnonzero(id_high == group)
                     self._lift(int(shards[chosen[0]]), events, chosen)
-            for shard in np.unique(shards[cold]).tolist():
+            for shard in np.flatnonzero(np.bincount(shards[cold])).tolist():
                 self._send(shard, events, np.flatnonzero(cold & (shards == shard)))
 
     def _send(self, shard: int, events: pa.RecordBatch, chosen: Ints) -> None:
-        mine = events if len(chosen) == events.num_rows else events.take(pa.array(chosen))
+        mine = taken(events, chosen)
         self.entries += mine.num_rows
+        times = np.asarray(mine.column(TIME).to_numpy())
         for first in range(0, mine.num_rows, TUPLE_ROWS):
-            self._out.tuples(shard, mine.slice(first, TUPLE_ROWS), self._part)
+            earliest = int(times[first : first + TUPLE_ROWS].min())
+            self._out.tuples(shard, mine.slice(first, TUPLE_ROWS), self._part, earliest)
 
     def _lift(self, shard: int, events: pa.RecordBatch, chosen: Ints) -> None:
         """Send the states of the events of a hot group."""
