@@ -1,7 +1,8 @@
 """An update queue with eight times the keys that fit into memory, against one that holds them all.
 
-Idea: batches of random keys, half as many services as updates, as if all keys fit. Seven of eight
-updates are for a key on the local disk: it is loaded, and another one is evicted.
+Idea: versions of random keys, half as many services as updates, as if all keys fit; what was served
+is delivered before the next. Seven of eight updates are for a key on the local disk, and change it
+there; keys are loaded when their turn is near.
 
 Limits: the files are small enough for the operating system to cache them.
 """

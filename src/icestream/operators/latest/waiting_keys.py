@@ -140,8 +140,11 @@ class WaitingKeys:
         # a restored queue takes the same updates in another order of rows
         order = np.lexsort((folded[:, 0], id_low[rows], id_high[rows], times))
         rows = rows[order]
-        payload = updates.payload.take(pa.array(rows))
-        eviction.enqueue(id_high[rows], id_low[rows], times[order], payload, folded[order])
+        times, folded, payload = times[order], folded[order], updates.payload
+        for piece in eviction.affordable(len(rows), payload.nbytes // max(1, len(id_high))):
+            some = rows[piece]
+            values = payload.take(pa.array(some))
+            eviction.enqueue(id_high[some], id_low[some], times[piece], values, folded[piece])
         if ORIGIN in updates.rows.schema.names:
             inputs = np.asarray(updates.rows.column(ORIGIN).to_numpy())
             for piece in eviction.pieces(len(id_high)):

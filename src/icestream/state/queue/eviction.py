@@ -61,6 +61,8 @@ _LEAST = 64
 #: bytes of the hash index for each key
 _INDEX_BYTES = 16
 _WORD = 8
+#: bytes of an update beside its value
+_UPDATE_BYTES = 64
 
 
 class KeyEviction:
@@ -102,6 +104,13 @@ class KeyEviction:
         """Cut the keys of a batch into parts, each of which fits into memory at once."""
         fits = not len(self.cold) and self._cells.keys + count <= self.most
         size = max(1, count if fits else self.part)
+        for first in range(0, count, size):
+            yield slice(first, min(first + size, count))
+
+    def affordable(self, count: int, row: int) -> Iterator[slice]:
+        """Cut a batch of updates of `row` bytes into parts for which there is memory."""
+        each = row + _UPDATE_BYTES
+        size = max(self.part, self._account.budget.free // (4 * each))
         for first in range(0, count, size):
             yield slice(first, min(first + size, count))
 
