@@ -89,7 +89,6 @@ DEFAULT_MEMORY = "512 MB"
 _OWN_OPTIONS = (
     "checkpointLocation",
     "cold.classifier",
-    "cold.targets",
     "compression.log",
     "durability",
     "exchange",
@@ -682,14 +681,13 @@ class StreamWriter:
     def _cold_options(self) -> ColdOptions:
         """Return the options for cold state."""
         durability: Any = self._options.get("durability", "log")
-        rule: Any = self._options.get("cold.targets", "proportional")
         single = {
             name.removeprefix(_CLASSIFIER): choice
             for name, choice in self._options.items()
             if name.startswith(_CLASSIFIER)
         }
         usual = self._options.get("cold.classifier", "clock")
-        policy = Policy(classifier=usual, classifiers=single, targets=rule)
+        policy = Policy(classifier=usual, classifiers=single)
         return ColdOptions(StoreOptions(durability=durability), policy)
 
     def _executor(self, events: DataFrame, files: Files, settings: Settings) -> Executor[DataFrame]:

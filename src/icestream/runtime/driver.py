@@ -117,15 +117,8 @@ class Driver(Generic[Batch_contra]):
     ) -> None:
         """Take the checkpoint; nothing is computed yet.
 
-        Args:
-            plan: what to compute.
-            settings: the resources.
-            files: the file system of the checkpoint.
-            executor: runs the tasks.
-            clock: the clock; by default that of the plan or of the machine.
-            application: the name of this program, for an owner that loses the checkpoint to it.
-            lease: held while this driver is open, to keep other programs from starting.
-            tables: tables that tasks write the rows of some views to, and refused rows.
+        An owner that loses the checkpoint is told the name of the `application`. The lease is held
+        while this driver is open. Tasks write rows of some views, and refused rows, to `tables`.
         """
         self._plan = plan
         self._settings = settings

@@ -43,7 +43,7 @@ from icestream.operators.lifetimes.event_rows import EventRows, EventWords, Flag
 from icestream.operators.lifetimes.lift import Lifting
 from icestream.operators.lifetimes.object_spans import EventSpans, ObjectSpans
 from icestream.operators.lifetimes.pieces import EventsInPieces
-from icestream.operators.lifetimes.rows_by_group import END, clipped, located, read_whole, woken
+from icestream.operators.lifetimes.rows_by_group import END, clipped, located, woken
 from icestream.state.groups.spec import GroupRows, Groups, Synopsis
 
 #: the word aggregate to use when all aggregates are object aggregates
@@ -100,7 +100,6 @@ class FinalAggregate:
         fields = {field.name: field for field in lifting.result}
         fields |= {alias: pa.field(alias, kind) for alias, kind in objects.results.items()}
         self._answered = pa.schema([fields[each.alias] for each in aggregates])
-        self._named = ", ".join(each.text for each in aggregates)
         self._is_comparable = not any(map(_is_nested, self._answered.types))
         self.result = pa.schema([*self._rows.keys, *self._answered])
 
@@ -127,7 +126,7 @@ class FinalAggregate:
             if large is not None:
                 yield from self._of_large(groups, portion, large, watermark)
                 continue
-            rows = read_whole(groups, 0, portion, self._named)
+            rows = groups.read(0, portion)
             found = self._rows.found(rows, len(portion), watermark)
             cuts = _cuts(found, events := self._rows.alive(found), watermark)
             begun = events.where(events.le < watermark)

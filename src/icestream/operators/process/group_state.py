@@ -32,7 +32,6 @@ import pyarrow.compute as pc
 from icestream.core.arrays import Ints, Slots
 from icestream.core.errors import DefinitionError
 from icestream.core.times import INFINITY, Micros
-from icestream.operators.lifetimes.rows_by_group import read_whole
 from icestream.operators.process.declarations import EXPIRY, Declared
 from icestream.operators.process.values import Row, RowCoder
 from icestream.state.groups.spec import GroupRows, Groups
@@ -105,8 +104,8 @@ class GroupVariable(ABC):
         """Write what changed."""
 
     def _read(self) -> GroupRows:
-        scene, what = self._scene, f"state {self.name!r}"
-        return living(read_whole(scene.store(), self._number, scene.slots, what), scene.watermark)
+        scene = self._scene
+        return living(scene.store().read(self._number, scene.slots), scene.watermark)
 
     def _fits(self) -> bool:
         """Return whether the rows of the groups at hand can be in memory together."""

@@ -196,7 +196,6 @@ class EventTimeCheck:
 
 
 def _read_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the columns that the plan reads."""
     return batch.select([name for name in batch.schema.names if not name.startswith(KEPT)])
 
 
