@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 import icestream as ice
+from icestream.api import writer
 from tests.fixtures.parquet_feed import Feed
 
 ROOT = Path(__file__).parents[1]
@@ -124,3 +125,9 @@ def anchors(document: Path) -> set[str]:
     """Return the names that headings have as targets of links."""
     headings = re.findall(r"^#+ (.*)$", BLOCK.sub("", document.read_text()), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_option_of_a_query_is_on_the_reference_page() -> None:
+    page = (ROOT / "docs" / "reference" / "running.md").read_text()
+    missing = [each for each in writer._OWN_OPTIONS if f"| `{each}` |" not in page]
+    assert missing == []
