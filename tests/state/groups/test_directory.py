@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from icestream.core.arrays import Ids
+from icestream.core.times import INFINITY
+from icestream.kernels.groups.heap import DUE
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget, Refused
 from icestream.state.groups import directory
-from icestream.state.groups.directory import GroupDirectory, is_empty_entry, slot_order
+from icestream.state.groups.directory import ENTRY, GroupDirectory, is_empty_entry, slot_order
 
 
 def directory_in(folder: Path, limit: int = 1 << 20) -> GroupDirectory:
@@ -64,14 +66,17 @@ def test_a_refused_open_changes_nothing(tmp_path: Path) -> None:
 def test_entries_come_back_as_they_were(tmp_path: Path) -> None:
     groups = directory_in(tmp_path)
     slots = groups.open(*identities([1, 2, 3]), 1)
-    assert is_empty_entry(groups.entries(slots)).all()
+    assert is_empty_entry(groups.entries(slots), 0).all()
     entries = groups.entries(slots)
     entries[:, 2:] = np.arange(entries[:, 2:].size).reshape(3, -1)
     groups.close(slots)
     again = groups.open(*identities([1, 2, 3]), 1)
     groups.adopt(again, entries)
     assert groups.entries(again).tolist() == entries.tolist()
-    assert not is_empty_entry(entries).any()
+    assert not is_empty_entry(entries, 1_000).any()
+    entries[:, 2 + ENTRY.index(DUE) :: len(ENTRY)] = INFINITY
+    assert not is_empty_entry(entries, 0).any()
+    assert is_empty_entry(entries, 1_000).all()
 
 
 @pytest.mark.parametrize("most", [10, 100, 1_000_000])
