@@ -44,7 +44,7 @@ from icestream.core.units import format_interval, parse_interval
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.dataflow.edge_rows import EdgeRows
 from icestream.operators.dataflow.steps import Filtering, Projecting
-from icestream.operators.lifetimes.aggregate import LifetimeAggregate
+from icestream.operators.lifetimes.aggregate import lifetime_aggregate
 from icestream.operators.lifetimes.alter_lifetimes import AlterLifetimes
 from icestream.operators.lifetimes.changes import LifetimeOperator
 from icestream.operators.lifetimes.difference import StreamDifference
@@ -344,7 +344,7 @@ class Events(ColumnWords):
             _aggregate(each, [f"x{inputs.index(text)}" for text in used], used)
             for each, used in zip(aggregates, texts, strict=True)
         )
-        operator = LifetimeAggregate(before._node.payload, chosen, scope.keys)
+        operator = lifetime_aggregate(before._node.payload, chosen, scope.keys)
         shown = ", ".join(
             f"{each.function}({', '.join(used) or '*'}) as {each.alias}"
             for each, used in zip(chosen, texts, strict=True)

@@ -125,16 +125,8 @@ class PastVersion:
 Emitted = tuple[int, pa.RecordBatch]
 
 
-class Operator(Protocol):
-    """A stateful operator of one shard."""
-
-    def on_batch(self, inputs: Any) -> None:
-        """Process the inputs of a batch: `Inputs`, or `ChangeInputs` for a dataflow."""
-        ...
-
-    def on_watermark(self, watermark: Micros) -> Iterator[Any]:
-        """Yield the results that a new watermark makes final."""
-        ...
+class Recoverable(Protocol):
+    """State of one shard that is restored from the log."""
 
     def restore(self, history: Sequence[PastVersion]) -> None:
         """Restore the state at the end of `history`, which begins with a snapshot or empty.
@@ -156,4 +148,16 @@ class Operator(Protocol):
     @property
     def statistics(self) -> dict[str, Any]:
         """Return what the progress report shows for this shard."""
+        ...
+
+
+class Operator(Recoverable, Protocol):
+    """A stateful operator of one shard."""
+
+    def on_batch(self, inputs: Any) -> None:
+        """Process the inputs of a batch: `Inputs`, or `ChangeInputs` for a dataflow."""
+        ...
+
+    def on_watermark(self, watermark: Micros) -> Iterator[Any]:
+        """Yield the results that a new watermark makes final."""
         ...

@@ -25,7 +25,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pyarrow as pa
+
 from icestream.core.times import Micros
+from icestream.operators.bad_rows import BadRows
 from icestream.operators.protocol import Emitted, Inputs, Operator, PastVersion, Shard
 from icestream.state.log.format import SegmentInfo
 from icestream.state.log.reader import SegmentReader
@@ -48,6 +51,34 @@ class Side:
     emitted: Callable[[Iterator[Any]], Iterator[Emitted]]
     #: number of window kinds that it needs memory for
     windows: int = 1
+
+
+@dataclass(frozen=True)
+class ViewRows:
+    """Assigns emitted rows to views and selects the columns of each view."""
+
+    #: number and columns of each view
+    views: tuple[tuple[int, pa.Schema], ...]
+    #: for each view, which rows it shows and which of their columns; empty if the operator emits
+    #: rows in the shape of its views
+    shown: tuple[tuple[int, tuple[int, ...]], ...]
+    #: whether the operator emits pairs of (number, rows)
+    numbered: bool
+
+    def __call__(self, rows: Iterator[Any]) -> Iterator[Emitted]:
+        """Yield rows of views."""
+        if not self.shown:
+            yield from ((self.views[view][0], batch) for view, batch in rows)
+            return
+        for emitted in rows:
+            own, batch = emitted if self.numbered else (0, emitted)
+            if isinstance(batch, BadRows):
+                yield 0, batch
+                continue
+            for (number, schema), (whose, shown) in zip(self.views, self.shown, strict=True):
+                if whose == own:
+                    columns = [batch.column(place) for place in shown]
+                    yield number, pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def lifetimes_of(lifetimes: Sequence[Sequence[str]]) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ from icestream.operators.grid.refolding import RawEvents
 from icestream.operators.grid.spec import WindowSpec
 from icestream.operators.object_aggregates.functions import ORDERED_FUNCTIONS
 from icestream.operators.object_aggregates.operator import ObjectOperator
-from icestream.operators.object_aggregates.spec import ObjectSpec
+from icestream.operators.object_aggregates.states import ObjectSpec
 from icestream.operators.protocol import Emitted, Operator, Shard
 from icestream.operators.session.operator import SessionOperator
 from icestream.operators.session.spec import SessionSpec

@@ -20,7 +20,8 @@ from icestream.core.errors import DefinitionError
 from icestream.core.times import INFINITY, MINUS_INFINITY
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.lifetimes import invertible_aggregate
-from icestream.operators.lifetimes.aggregate import LifetimeAggregate, Mode
+from icestream.operators.lifetimes.aggregate import Mode, lifetime_aggregate
+from icestream.operators.lifetimes.answers import LifetimeAggregate
 from icestream.operators.lifetimes.changes import DIFF, LE, RE
 from icestream.state.groups.spec import GroupRows, Groups
 from tests.fixtures import lifetime_events as scenarios
@@ -61,7 +62,7 @@ CHOICES_OF = (oracle.most(2), oracle.least(1), oracle.count(1), oracle.total(2))
 def aggregate(
     functions: Sequence[Aggregate], mode: Mode = "changes", *, empty: bool = False
 ) -> LifetimeAggregate:
-    return LifetimeAggregate(PORT.schema, functions, mode=mode, empty=empty)
+    return lifetime_aggregate(PORT.schema, functions, mode=mode, empty=empty)
 
 
 def check(
@@ -148,7 +149,7 @@ def test_oracle_choices_by_time_and_by_another_column(
         Aggregate("min_by", "size", "of_least", ("score",)),
         Aggregate("max_by", "size", "of_most", ("score",)),
     )
-    operator = LifetimeAggregate(PORT.schema.append(pa.field("at", pa.int64())), functions)
+    operator = lifetime_aggregate(PORT.schema.append(pa.field("at", pa.int64())), functions)
     answers = (
         chosen(1, by=lambda row: row[3]),
         chosen(1, by=lambda row: -row[3]),
@@ -224,7 +225,7 @@ def emitted(operator: LifetimeAggregate, *chunks: pa.RecordBatch) -> list[pa.Rec
 
 
 def test_bounded_running_aggregates_read_few_edges() -> None:
-    operator = LifetimeAggregate(NUMBERS, [Aggregate("sum", "x", "total")])
+    operator = lifetime_aggregate(NUMBERS, [Aggregate("sum", "x", "total")])
     groups = Watched(operator)
     for instant in range(200):
         groups.begin(instant)
@@ -236,7 +237,7 @@ def test_bounded_running_aggregates_read_few_edges() -> None:
 @pytest.mark.parametrize("mode", ["changes", "final"])
 @pytest.mark.parametrize("function", ["sum", "max"])
 def test_bounded_groups_that_are_over_are_gone(function: str, mode: Mode) -> None:
-    operator = LifetimeAggregate(NUMBERS, [Aggregate(function, "x", "answer")], mode=mode)
+    operator = lifetime_aggregate(NUMBERS, [Aggregate(function, "x", "answer")], mode=mode)
     groups = PlainGroups(operator.synopses)
     for number in range(20):
         events = [(Event((number, 0), 5 * number + i, 5 * number + 7, (i, 0.5)), 1) for i in (0, 3)]
@@ -255,7 +256,7 @@ def test_only_what_differs_is_reported() -> None:
     # a     |=========|                     sum   1    6    5         the third event touches
     # b          |=========|                    |====|====|====|      one segment only
     # c          |====|                             13
-    operator = LifetimeAggregate(NUMBERS, [Aggregate("sum", "x", "total")])
+    operator = lifetime_aggregate(NUMBERS, [Aggregate("sum", "x", "total")])
     first = numbers((0, 4, 1, None, 1), (2, 6, 5, None, 1))
     _, second = emitted(operator, first, numbers((2, 4, 7, None, 1)))
     assert heads(second) == [(2, 4, -1), (2, 4, 1)]
@@ -263,10 +264,10 @@ def test_only_what_differs_is_reported() -> None:
 
 
 def test_answers_that_stay_are_not_told() -> None:
-    operator = LifetimeAggregate(NUMBERS, [Aggregate("avg", "x", "mean")])
+    operator = lifetime_aggregate(NUMBERS, [Aggregate("avg", "x", "mean")])
     same = numbers((0, 4, 3, None, 1))
     assert len(emitted(operator, same, same)) == 1
-    largest = LifetimeAggregate(NUMBERS, [Aggregate("max", "x", "most")])
+    largest = lifetime_aggregate(NUMBERS, [Aggregate("max", "x", "most")])
     assert len(emitted(largest, same, numbers((1, 3, 2, None, 1)))) == 1
 
 
@@ -283,7 +284,7 @@ def test_infinities_and_nan_show_while_they_are_alive() -> None:
         (4, 5, math.nan),
     ]
     functions = [Aggregate("sum", "y", "sum"), Aggregate("var_pop", "y", "variance")]
-    operator = LifetimeAggregate(NUMBERS, functions)
+    operator = lifetime_aggregate(NUMBERS, functions)
     (found,) = emitted(operator, numbers(*((le, re, None, y, 1) for le, re, y in events)))
     shown = dict(zip(found.column(LE).to_pylist(), found.column("sum").to_pylist(), strict=True))
     assert {at: str(total) for at, total in shown.items()} == {
@@ -301,13 +302,13 @@ def test_infinities_and_nan_show_while_they_are_alive() -> None:
 def test_keys_are_shown_beside_the_aggregates() -> None:
     functions = [Aggregate("count", None, "n")]
     changes = numbers((0, 4, 3, None, 1), (0, 4, 3, 2.0, 1))
-    (found,) = emitted(LifetimeAggregate(NUMBERS, functions, ["x"]), changes)
+    (found,) = emitted(lifetime_aggregate(NUMBERS, functions, ["x"]), changes)
     assert found.select(["x", "n"]).to_pylist() == [{"x": 3, "n": 2}]
 
 
 def test_a_column_called_time_is_no_trouble() -> None:
     schema = pa.schema([("time", pa.int64())])
-    operator = LifetimeAggregate(schema, [Aggregate("first", "time", "first")])
+    operator = lifetime_aggregate(schema, [Aggregate("first", "time", "first")])
     events = [(Event(G, 0, 9, (5,)), 1), (Event(G, 1, 9, (4,)), 1)]
     (found,) = emitted(operator, changes_from(events, schema))
     assert found.column("first").to_pylist() == [5]
@@ -316,7 +317,7 @@ def test_a_column_called_time_is_no_trouble() -> None:
 @pytest.mark.parametrize("count", [2, 5, -3])
 def test_a_change_of_many_is_as_many_changes(count: int) -> None:
     functions = [Aggregate("sum", "x", "total"), Aggregate("sum", "y", "sum")]
-    operator = LifetimeAggregate(NUMBERS, functions)
+    operator = lifetime_aggregate(NUMBERS, functions)
     base = numbers((0, 9, 1, 0.1, 7))
     one = emitted(operator, base, numbers((2, 5, 2**60 // 9, 0.25, count)))
     sign = count // abs(count)
@@ -327,9 +328,9 @@ def test_a_change_of_many_is_as_many_changes(count: int) -> None:
 def test_definitions_that_make_no_sense_are_refused() -> None:
     count = Aggregate("count", None, "n")
     with pytest.raises(DefinitionError, match="distinct names"):
-        LifetimeAggregate(NUMBERS, [count, count])
+        lifetime_aggregate(NUMBERS, [count, count])
     with pytest.raises(DefinitionError, match="choose 'changes' or 'final'"):
-        LifetimeAggregate(NUMBERS, [count], mode="complete")  # type: ignore[arg-type]
+        lifetime_aggregate(NUMBERS, [count], mode="complete")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("mode", ["changes", "final"])
@@ -349,7 +350,7 @@ def test_oracle_float_aggregates_are_those_of_fractions(seed: int, also: str, mo
         Aggregate("var_samp", "y", "var"),
         Aggregate(also, "x", "also"),
     ]
-    operator = LifetimeAggregate(NUMBERS, functions, mode=mode)
+    operator = lifetime_aggregate(NUMBERS, functions, mode=mode)
     groups = PlainGroups(operator.synopses)
     events = [
         (le, re, None, value, 1)
@@ -390,7 +391,7 @@ def _exact_answers(values: list[float]) -> tuple[float, float, float | None]:
 
 
 def test_words_of_float_sums_do_not_grow_old() -> None:
-    operator = LifetimeAggregate(NUMBERS, [Aggregate("sum", "y", "sum")])
+    operator = lifetime_aggregate(NUMBERS, [Aggregate("sum", "y", "sum")])
     dice = np.random.default_rng(5)
     values = (dice.normal(size=50) * 10.0 ** dice.integers(-6, 6, 50)).tolist()
     changes = [(le, le + 5, None, value, 1) for le, value in enumerate(values)]

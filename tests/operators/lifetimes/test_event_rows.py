@@ -20,7 +20,7 @@ FUNCTIONS = {
 
 
 def kept(name: str, *, grows: bool) -> EventRows:
-    return EventRows(PAYLOAD, Lifting(PAYLOAD, FUNCTIONS[name]), (), grows=grows)
+    return EventRows(Lifting(PAYLOAD, FUNCTIONS[name]), pa.schema([]), grows=grows)
 
 
 def events(name: str, rows: list[tuple[int, int, int, int, float, int]]) -> EventWords:

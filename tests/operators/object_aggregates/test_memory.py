@@ -15,8 +15,7 @@ import pytest
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN
 from icestream.operators.object_aggregates.assembly import WORK
-from icestream.operators.object_aggregates.spec import ObjectSpec
-from icestream.operators.object_aggregates.states import States
+from icestream.operators.object_aggregates.states import ObjectSpec, States
 from icestream.operators.object_aggregates.user_aggregates import UserAggregate
 from icestream.plan.windows.grid import Windows
 from icestream.state.keys import KeyCodec

@@ -15,8 +15,9 @@ Invariants:
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -120,26 +121,24 @@ class MergedFields:
         return np.where(undefined | (above & below), np.nan, out)
 
 
-class WordFunction(Protocol):
+class WordFunction(ABC):
     """An aggregate function whose state has a fixed number of words."""
 
-    @property
-    def arity(self) -> int:
-        """Return the number of columns it takes."""
-        ...
+    #: the number of columns it takes
+    arity: ClassVar[int] = 1
 
     def check(self, call: TypedCall) -> None:
-        """Reject types that the function does not support."""
-        ...
+        """Reject types that the function does not support; by default it takes any."""
+        del call
 
     def result_type(self, call: TypedCall) -> pa.DataType:
-        """Return the type of the answers."""
-        ...
+        """Return the type of the answers: by default that of the first column."""
+        return call.types[0]
 
+    @abstractmethod
     def lift(self, call: TypedCall) -> tuple[Field, ...]:
         """Return the fields that the function needs."""
-        ...
 
+    @abstractmethod
     def lower(self, call: TypedCall, merged: MergedFields) -> pa.Array:
         """Return the answers."""
-        ...

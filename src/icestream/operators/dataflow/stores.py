@@ -21,13 +21,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from icestream.core.arrays import Ids, Mask
 from icestream.core.times import Micros
-from icestream.operators.protocol import PastVersion, Shard
+from icestream.operators.protocol import PastVersion, Recoverable, Shard
 from icestream.state.groups.cold.manager import Manager, Policy
 from icestream.state.groups.options import StoreOptions, lifetimes
 from icestream.state.groups.spec import Groups, Synopsis
@@ -57,7 +57,39 @@ class ColdOptions:
     policy: Policy = field(default_factory=Policy)
 
 
-class ShardStores:
+class Stores(Recoverable, Protocol):
+    """The state of a component in one shard; by default it has no groupings."""
+
+    #: bytes of changes that may be read and sorted by group at once
+    gathered_bytes: int
+
+    def groups(self, grouping: int, first: int, count: int) -> Groups:
+        """Return the synopses of one operator, numbered from 0."""
+        msg = f"grouping {grouping} has {count} synopses from {first} on, but there is no store"
+        raise AssertionError(msg)
+
+    def begin(self, grouping: int, watermark: Micros) -> None:
+        """Begin a chunk of a grouping."""
+
+    def chunk_groups(self, grouping: int) -> int:
+        """Return how many groups a chunk of a grouping may have."""
+        del grouping
+        return sys.maxsize
+
+    def knows(self, grouping: int, id_high: Ids, id_low: Ids) -> Mask:
+        """Return which groups of a grouping may have state."""
+        del grouping, id_low
+        return np.zeros(len(id_high), dtype=np.bool_)
+
+    def rest(self) -> None:
+        """Evict cold groups, between two chunks of the batch."""
+
+    def end_version(self, watermark: Micros) -> None:
+        """Write what is new to the log."""
+        ...
+
+
+class ShardStores(Stores):
     """The stores of all groupings."""
 
     def __init__(
@@ -154,16 +186,14 @@ class ShardStores:
     def chunk_groups(self, grouping: int) -> int:
         """Return how many groups a chunk of a grouping may have."""
         store = self._stores.get(grouping)
-        return sys.maxsize if store is None else store.chunk_groups
+        return super().chunk_groups(grouping) if store is None else store.chunk_groups
 
     def knows(self, grouping: int, id_high: Ids, id_low: Ids) -> Mask:
         """Return which groups of a grouping may have state."""
         store = self._stores.get(grouping)
-        return (
-            np.zeros(len(id_high), dtype=np.bool_)
-            if store is None
-            else store.knows(id_high, id_low)
-        )
+        if store is None:
+            return super().knows(grouping, id_high, id_low)
+        return store.knows(id_high, id_low)
 
     def free(self, size: int) -> int:
         """Evict groups until about `size` bytes are free; return how many were freed."""

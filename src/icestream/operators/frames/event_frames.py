@@ -30,20 +30,20 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ints, Table
 from icestream.core.times import Micros
-from icestream.kernels.fold import new_keys
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.folding.columns import ARRIVAL, BATCH, TIME
 from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN, LAST
-from icestream.operators.frames.lift import within
+from icestream.operators.frames.lift import distinct_groups
 from icestream.operators.frames.moving import MovingPass
 from icestream.operators.frames.operator import FrameOperator, buffered_chunks
 from icestream.operators.frames.rings import RingPass, Rings
 from icestream.operators.frames.spec import FrameSpec
 from icestream.operators.frames.tuples import BLOCK_BYTES, EVENT_WORDS, TupleLog, TupleRun
 from icestream.operators.grid.partitions import Partition
-from icestream.operators.lifetimes.changes import DIFF, LE, changes_of, column_of
+from icestream.operators.lifetimes.changes import LE, changes_of, one_each
 from icestream.operators.protocol import ChangeInputs, Shard
 from icestream.plan.windows.frame import Frame
+from icestream.state.identities import identities
 
 #: columns with the identity of an event: the order in which events of equal time arrived
 EVENT_FIELDS = (
@@ -138,8 +138,7 @@ class EventFrames(FrameOperator):
         for edge in self._spec.edges:
             for changes in inputs.changes(edge, 0, _END):
                 for first in range(0, changes.num_rows, rows):
-                    events = single_events(changes.slice(first, rows))
-                    yield self._identified(events)
+                    yield self._identified(one_each(changes.slice(first, rows)))
 
     def _identified(self, events: pa.RecordBatch) -> Table:
         """Return events as tuples with identities before their times."""
@@ -275,8 +274,7 @@ class EventFrames(FrameOperator):
         times = np.ascontiguousarray(run.tuples[:, -1])
         payload = pa.RecordBatch.from_arrays(columns, schema=self._spec.result)
         nobody = np.zeros(count, dtype=np.uint64)
-        ones = np.ones(count, dtype=np.int64)
-        yield 0, changes_of(payload, times, times + 1, ones, nobody, nobody)
+        yield 0, changes_of(payload, times, times + 1, 1, nobody, nobody)
 
     @property
     def _needed_bytes(self) -> int:
@@ -298,29 +296,12 @@ class EventFrames(FrameOperator):
         }
 
 
-def single_events(changes: pa.RecordBatch) -> pa.RecordBatch:
-    """Return changes as single events; one that was added twice is two."""
-    counts = column_of(changes, DIFF)
-    if (counts == 1).all():
-        return changes
-    if (counts < 0).any():
-        msg = "an event that frames have seen was retracted; only final events may reach over(...)"
-        raise AssertionError(msg)
-    return changes.take(pa.array(np.repeat(np.arange(len(counts)), counts)))
-
-
 def _groups_of(run: TupleRun, partition: Partition) -> pa.Table:
     """Return the groups of a run's tuples inside a partition, with their latest times."""
-    high = np.ascontiguousarray(run.tuples[:, 0]).view(np.uint64)
-    tuples = run.tuples[within(high, partition)]
-    id_high, id_low = (np.ascontiguousarray(tuples[:, at]).view(np.uint64) for at in (0, 1))
-    times, count = np.ascontiguousarray(tuples[:, -1]), len(tuples)
-    index = np.zeros(1 << max(4, (2 * count).bit_length()), dtype=np.int32)
-    seen = np.empty((count, 2), dtype=np.uint64)
-    last, fresh = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
-    rows = np.arange(count)
-    used, _ = new_keys(id_high, id_low, times, rows, count, index, seen, last, 0, fresh)
-    columns = [pa.array(seen[:used, 0]), pa.array(seen[:used, 1]), pa.array(last[:used])]
+    id_high, id_low = identities(run.tuples)
+    times, inside = np.ascontiguousarray(run.tuples[:, -1]), partition.holds(id_high)
+    ids, last, _ = distinct_groups(id_high, id_low, times, np.flatnonzero(inside))
+    columns = [pa.array(each) for each in (ids[:, 0], ids[:, 1], last)]
     return pa.Table.from_arrays(columns, names=[ID_HIGH_COLUMN, ID_LOW_COLUMN, LAST])
 
 

@@ -40,7 +40,7 @@ from icestream.operators.frames.output import FrameOutput
 from icestream.operators.frames.tuples import TupleRun
 from icestream.operators.grid.groups import ResidentGroups
 from icestream.plan.windows.frame import Frame, RowsSlide
-from icestream.state.arena import Arena
+from icestream.state.arena import Arena, write_at
 
 #: bytes of one piece of a snapshot
 PIECE_BYTES = 65536
@@ -79,7 +79,7 @@ class Rings:
 
     def write(self, ring: int, first: int, rows: Table) -> None:
         """Replace rows of a ring from slot `first` on."""
-        self._write_at((ring * self.length + first) * self.width * 8, rows.data.cast("B"))
+        self.load((ring * self.length + first) * self.width * 8, rows.data.cast("B"))
 
     def image(self) -> Iterator[tuple[int, bytes]]:
         """Yield (offset, bytes) of the whole file, in pieces."""
@@ -98,17 +98,7 @@ class Rings:
 
     def load(self, place: int, piece: memoryview) -> None:
         """Load a piece of an image."""
-        self._write_at(place, piece)
-
-    def _write_at(self, place: int, data: memoryview) -> None:
-        try:
-            written = os.pwrite(self._handle, data, place)
-        except OSError as error:
-            msg = f"cannot write {self._path}: {error.strerror}; free disk space and restart"
-            raise StorageError(msg) from error
-        if written != data.nbytes:
-            msg = f"cannot write {self._path}: the disk is full; free disk space and restart"
-            raise StorageError(msg)
+        write_at(self._path, self._handle, piece, place)
 
 
 @dataclass(frozen=True, slots=True)

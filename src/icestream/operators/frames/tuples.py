@@ -20,23 +20,21 @@ read as often as it has chunks in a block's time span.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from icestream.core.arrays import Ints, Table
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.kernels.packing import packed, unpacked
 from icestream.operators.folding.sorted_runs import slice_bounds
-from icestream.operators.frames.blocks import BLOCK, Blocks
 from icestream.operators.frames.layout import TupleLayout
-from icestream.operators.frames.lift import within
 from icestream.operators.grid.partitions import Partition
+from icestream.operators.logged_operator import once, records_of
 from icestream.operators.protocol import PastVersion, Shard
 from icestream.state.identities import IdRange, keep_ids, kept_ids
-from icestream.state.log.reader import SegmentReader
 from icestream.state.table import CountedTable
 
 #: lifetime classes of blocks; settled tuples of several parents are written again as one sequence
@@ -46,6 +44,13 @@ SETTLED = "settled"
 
 #: words of an event's identity, in tuples that have one until they settle
 EVENT_WORDS = 2
+
+#: an entry of a directory of blocks: records of tuples sorted by (time, arrival), in the order in
+#: which they were written
+BLOCK = np.dtype(
+    [("marker", np.uint64), ("rows", np.int64), ("first", np.int64), ("last", np.int64)]
+)
+Blocks = npt.NDArray[np.void]
 
 #: bytes of tuples in one record: the least, and the most where chunks are large
 BLOCK_BYTES = 65536
@@ -146,10 +151,10 @@ class TupleLog:
         """Take the blocks of several parents, whose sequences become one."""
         form, width = self._settled_form, self._arriving_width
         self._settled_form, self._arriving_width = None, self._width
-        self._with_room(lambda: self._arrivals.replace(_once(settled)))
+        self._with_room(lambda: self._arrivals.replace(once(settled, BLOCK)))
         self.settle(MINUS_INFINITY, INFINITY, MERGED)
         self._settled_form, self._arriving_width = form, width
-        self._with_room(lambda: self._arrivals.replace(_once(arrivals)))
+        self._with_room(lambda: self._arrivals.replace(once(arrivals, BLOCK)))
 
     def settle(self, before: Micros, watermark: Micros, lifetime: str = SETTLED) -> None:
         """Append the tuples from one watermark to the next to the sequence."""
@@ -273,7 +278,7 @@ class TupleLog:
                 yield table
                 continue
             id_high = np.ascontiguousarray(table[:, 0]).view(np.uint64)
-            yield np.ascontiguousarray(table[within(id_high, partition)])
+            yield np.ascontiguousarray(table[partition.holds(id_high)])
 
     def nothing(self, place: int) -> TupleRun:
         """Return an empty run at a place of the sequence."""
@@ -313,7 +318,7 @@ class TupleLog:
         places = np.arange(first, last)
         if not partition.whole:
             id_high = np.ascontiguousarray(whole[:, 0]).view(np.uint64)
-            inside = within(id_high, partition)
+            inside = partition.holds(id_high)
             whole, places = np.ascontiguousarray(whole[inside]), places[inside]
         return TupleRun(first, last, times, whole, places)
 
@@ -338,45 +343,24 @@ class TupleLog:
 
     # -- snapshot and restore --------------------------------------------------------------
 
-    def image(self) -> Iterator[tuple[str, bytes]]:
-        """Yield the directories in pieces."""
-        for name, table in ((ARRIVALS, self._arrivals), (SETTLED, self._settled)):
-            blocks = table.records
-            for at in range(0, len(blocks), 1024):
-                yield name, blocks[at : at + 1024].tobytes()
-
-    def load(self, name: str, blocks: Blocks) -> None:
-        """Load a piece of a directory."""
-        table = self._arrivals if name == ARRIVALS else self._settled
-        table.append(blocks)
+    def directory(self, name: str) -> CountedTable:
+        """Return the blocks of a lifetime class."""
+        return self._arrivals if name == ARRIVALS else self._settled
 
     def replay(self, past: PastVersion) -> int:
         """Add the blocks that a past version wrote; return the bytes of its arrivals."""
-        found: dict[str, list[tuple[int, ...]]] = {ARRIVALS: [], SETTLED: []}
-        widths = {ARRIVALS: self._arriving_width, SETTLED: self._width}
-        for lifetime, info in past.segments:
-            if lifetime in found:
-                with closing(self._shard.reader(info)) as reader:
-                    found[lifetime] += _described(reader, widths[lifetime])
-        arrivals = np.array(found[ARRIVALS], dtype=BLOCK)
+        arrivals = self._described(past, ARRIVALS, self._arriving_width)
         self._take_arrivals(arrivals)
-        self._take_settled(np.array(found[SETTLED], dtype=BLOCK), past.watermark)
+        self._take_settled(self._described(past, SETTLED, self._width), past.watermark)
         return int(arrivals["rows"].sum()) * 8 * self._width
 
-
-def _described(reader: SegmentReader, width: int) -> Iterator[tuple[int, ...]]:
-    """Return the directory entries of the blocks of a segment."""
-    for record in reader.scan():
-        times = unpacked(record.payload, record.rows, width)[:, -1]
-        yield record.marker, record.rows, int(times[0]), int(times[-1])
-
-
-def _once(parts: Sequence[Blocks]) -> Blocks:
-    """Return the blocks of parents in the order of markers; those that they share, once."""
-    blocks = np.concatenate(parts)
-    _, first = np.unique(blocks["marker"], return_index=True)
-    chosen: Blocks = blocks[first]
-    return chosen
+    def _described(self, past: PastVersion, lifetime: str, width: int) -> Blocks:
+        """Return the directory entries of the blocks that a past version wrote."""
+        found = []
+        for record in records_of(self._shard, past, lifetime):
+            times = unpacked(record.payload, record.rows, width)[:, -1]
+            found.append((record.marker, record.rows, int(times[0]), int(times[-1])))
+        return np.array(found, dtype=BLOCK)
 
 
 def _between(table: Table, first: Micros, last: Micros) -> Table:

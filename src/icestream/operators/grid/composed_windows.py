@@ -195,25 +195,20 @@ class WindowResults:
         return self._reader
 
 
+@dataclass(frozen=True)
 class Tiles:
     """What enters the windows of one family: rows of other windows, and panes between them."""
 
-    def __init__(
-        self,
-        tiling: PaneTiling,
-        levels: Mapping[int, WindowResults],
-        directory: SliceDirectory,
-        slices: SliceLog,
-    ) -> None:
-        """Read tiles from windows closed in this version, by family, and from panes on the log."""
-        self._tiling = tiling
-        self._levels = levels
-        self._directory = directory
-        self._slices = slices
+    tiling: PaneTiling
+    #: windows that were closed in this version, by family
+    levels: Mapping[int, WindowResults]
+    #: panes on the log
+    directory: SliceDirectory
+    slices: SliceLog
 
     def reached(self, passed: int) -> int:
         """Return the pane before which all tiles have closed once panes before `passed` have."""
-        return self._tiling.reached(passed)
+        return self.tiling.reached(passed)
 
     def closing(
         self, reached: int, passed: int, partition: Partition
@@ -222,19 +217,19 @@ class Tiles:
         slices, sources = self._wanted(reached, passed)
         for first, last in pairwise(slice_bounds(sources).tolist()):
             source = int(sources[first])
-            log = self._slices if source == FROM_PANES else self._levels[source]
+            log = self.slices if source == FROM_PANES else self.levels[source]
             yield from log.read(slices[first:last], partition)
 
     def _wanted(self, reached: int, passed: int) -> tuple[Slices, Ints]:
         """Return the slices of closing tiles, in the order of panes, and their sources."""
         found = []
-        for source in self._tiling.sources:
+        for source in self.tiling.sources:
             if source == FROM_PANES:
-                slices = self._directory.between(reached, passed)
+                slices = self.directory.between(reached, passed)
             else:
-                slices = self._levels[source].slices
-            found.append(slices[self._tiling.takes(source, slices["pane"])])
-        sources = np.repeat(self._tiling.sources, [len(each) for each in found])
+                slices = self.levels[source].slices
+            found.append(slices[self.tiling.takes(source, slices["pane"])])
+        sources = np.repeat(self.tiling.sources, [len(each) for each in found])
         together = np.concatenate(found)
         order = np.argsort(together["pane"], kind="stable")
         return together[order], sources[order]

@@ -231,18 +231,17 @@ class SliceLog:
 
     def portions(self, slices: Slices, partition: Partition) -> Iterator[SlicePortion]:
         """Yield the entries inside the partition of slices, in their order, many at a time."""
-        low, high = np.uint64(partition.low), np.uint64(partition.high - 1)
         whole = partition.whole
         if whole and len(slices) and (ready := self._ready(slices)) is not None:
             yield ready
             return
-        wanted = slices if whole else slices[_meets(slices, low, high)]
+        wanted = slices if whole else slices[partition.meets(slices)]
         for part in _portions(wanted, self._chunk_bytes // (32 * self.layout.entry_width)):
             bounds = np.concatenate([[0], np.cumsum(part["rows"])])
             entries = self._gathered(part["marker"].tolist(), bounds.tolist())
             if not whole:
                 id_high = np.ascontiguousarray(entries[:, 0]).view(np.uint64)
-                inside = (id_high >= low) & (id_high <= high)
+                inside = partition.holds(id_high)
                 bounds = np.concatenate([[0], np.cumsum(inside)])[bounds]
                 entries = entries[inside]
             yield SlicePortion(np.ascontiguousarray(part["pane"]), bounds, entries)
@@ -317,14 +316,6 @@ def _places(markers: list[int], bounds: list[int], entries: Table) -> dict[int, 
     """Return where the entries of each slice go, given where each begins."""
     pairs = zip(markers, pairwise(bounds), strict=True)
     return {marker: entries[first:last] for marker, (first, last) in pairs}
-
-
-def _meets(slices: Slices, low: np.uint64, high: np.uint64) -> npt.NDArray[np.bool_]:
-    """Return which slices may have entries in a range of id_high."""
-    meets: npt.NDArray[np.bool_] = (slices["first_id_high"] <= high) & (
-        slices["last_id_high"] >= low
-    )
-    return meets
 
 
 def _portions(slices: Slices, rows: int) -> Iterator[Slices]:

@@ -25,6 +25,7 @@ import numpy as np
 
 from icestream.core.arrays import Table
 from icestream.core.errors import StorageError
+from icestream.state.arena import write_at
 
 
 class SuffixStack:
@@ -57,14 +58,7 @@ class SuffixStack:
     def push(self, suffixes: Table) -> None:
         """Write one block on top."""
         data = np.ascontiguousarray(suffixes)
-        try:
-            written = os.pwrite(self._file, data.data, self.size)
-        except OSError as error:
-            msg = f"cannot write {self._path}: {error.strerror}; free disk space and restart"
-            raise StorageError(msg) from error
-        if written != data.nbytes:
-            msg = f"cannot write {self._path}: the disk is full; free disk space and restart"
-            raise StorageError(msg)
+        write_at(self._path, self._file, data.data, self.size)
         self.size += data.nbytes
 
     def pop(self, rows: int) -> Table:

@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from icestream.core.arrays import Ints
 from icestream.core.times import Micros
+from icestream.operators.folding.sorted_runs import slice_bounds
 
 Flags = npt.NDArray[np.bool_]
 
@@ -143,11 +144,7 @@ def _added_up(keys: tuple[Ints, ...], counts: Ints, *, zeros: bool = False) -> t
     """Sort by some columns and add up counts where they agree; drop zero sums unless `zeros`."""
     order = np.lexsort(keys[::-1])
     columns = [key[order] for key in keys]
-    fresh = np.zeros(len(order), dtype=np.bool_)
-    fresh[:1] = True
-    for column in columns:
-        fresh[1:] |= column[1:] != column[:-1]
-    first = np.flatnonzero(fresh)
+    first = slice_bounds(*columns)[:-1]
     totals = np.add.reduceat(counts[order], first) if len(first) else counts[:0]
     left = np.full(len(first), fill_value=True) if zeros else totals != 0
     return (*(column[first[left]] for column in columns), totals[left])

@@ -27,12 +27,12 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ints, Slots
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
-from icestream.kernels.lifetimes.sweep import fold_equal, scale_rows
+from icestream.kernels.lifetimes.sweep import scale_rows
 from icestream.operators.folding.exact_rows import ExactRows, concatenated, copies_of
 from icestream.operators.lifetimes.changes import DIFF, LE, began_of, column_of
 from icestream.operators.lifetimes.consolidate import identities, numbered
 from icestream.operators.lifetimes.counted_intervals import CountedIntervals
-from icestream.operators.lifetimes.lift import Lifting
+from icestream.operators.lifetimes.lift import Lifting, added_up
 from icestream.operators.lifetimes.rows_by_group import END, first_rows
 from icestream.operators.lifetimes.stored_rows import UNTIL
 from icestream.state.groups.spec import GroupRows, Synopsis
@@ -91,9 +91,8 @@ class EventRows:
 
     def __init__(
         self,
-        payload: pa.Schema,
         lifting: Lifting,
-        keys: tuple[str, ...],
+        keys: pa.Schema,
         *,
         grows: bool,
         inputs: pa.Schema | None = None,
@@ -104,7 +103,7 @@ class EventRows:
         functions that need more than words.
         """
         self._lifting = lifting
-        self.keys = pa.schema([payload.field(name) for name in keys])
+        self.keys = keys
         #: columns that are stored as they are
         self.inputs = pa.schema([]) if inputs is None else inputs
         kept = [each.with_name(_input(each.name)) for each in self.inputs]
@@ -260,12 +259,7 @@ class EventRows:
 
     def _folded(self, slots: Slots, le: Ints, re: Ints, words: ExactRows) -> tuple[Ints, ExactRows]:
         """Merge rows with the same group and lifetime; return the first row and words of each."""
-        words = words.copied()
-        heads = np.empty(len(slots), dtype=np.int64)
-        index = np.zeros(1 << max(4, (2 * len(slots)).bit_length()), dtype=np.int64)
-        ops, places = words.layout.at.ops, words.layout.at.places
-        count = fold_equal(slots, le, re, words.table, ops, places, index, heads)
-        return heads[:count], words[:count]
+        return added_up(slots, le, re, words.copied())
 
     @staticmethod
     def _scaled(words: ExactRows, count: Ints) -> ExactRows:

@@ -32,10 +32,11 @@ import pyarrow.compute as pc
 
 from icestream.core.arrays import Ints, Slots
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
-from icestream.kernels.lifetimes.sweep import fold_equal, scale_rows, sweep_edges
+from icestream.kernels.lifetimes.sweep import scale_rows, sweep_edges
 from icestream.operators.folding.exact_rows import ExactRows, alike, concatenated, copies_of
-from icestream.operators.lifetimes.changes import DIFF, changes_of, column_of
-from icestream.operators.lifetimes.lift import Lifting
+from icestream.operators.lifetimes.answers import LifetimeAggregate, SpanAnswers
+from icestream.operators.lifetimes.changes import DIFF, PromptOperator, changes_of, column_of
+from icestream.operators.lifetimes.lift import added_up
 from icestream.operators.lifetimes.pieces import AT_ONCE
 from icestream.operators.lifetimes.rows_by_group import (
     LazyRows,
@@ -135,36 +136,21 @@ class _Swept:
     parts: _Parts
 
 
-class InvertibleAggregate:
-    """An aggregate whose fields all have an inverse; see `LifetimeAggregate`."""
+class InvertibleAggregate(LifetimeAggregate, PromptOperator):
+    """An aggregate whose fields all have an inverse."""
 
-    is_prompt = True
     emits_at_once = True
 
-    def __init__(
-        self,
-        payload: pa.Schema,
-        lifting: Lifting,
-        keys: tuple[str, ...],
-        *,
-        empty: bool,
-    ) -> None:
-        """Store edges."""
-        self._lifting = lifting
+    def __init__(self, answers: SpanAnswers, *, empty: bool) -> None:
+        """Store edges; with `empty`, groups have answers from their first event on for ever."""
+        super().__init__(answers)
+        self._lifting = lifting = answers.lifting
         self._empty = empty
         self.forgets = not empty
-        self._keys = pa.schema([payload.field(name) for name in keys])
         time = pa.field(_TIME, pa.int64(), nullable=False)
         self._schema = pa.schema([time, *lifting.fold.schema])
-        self.synopses: tuple[Synopsis, ...] = (Synopsis("edges", self._schema),)
+        self.synopses = (Synopsis("edges", self._schema),)
         self._nothing = _Edges(_NO_ROWS, lifting.fold.nothing)
-        self.result = pa.schema([*self._keys, *lifting.result])
-
-    def on_changes(
-        self, port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
-    ) -> Iterator[pa.RecordBatch]:
-        """Sweep over the touched groups."""
-        return self.on_last_changes(port, changes, groups, watermark, watermark)
 
     def on_last_changes(
         self,
@@ -174,7 +160,7 @@ class InvertibleAggregate:
         watermark: Micros,
         over: Micros,
     ) -> Iterator[pa.RecordBatch]:
-        """Do the same, but store nothing for groups that end by the instant `over`."""
+        """Sweep over the touched groups."""
         changes, le, re = clipped(changes, watermark)
         if changes.num_rows == 0:
             return
@@ -186,7 +172,7 @@ class InvertibleAggregate:
         scale_rows(taken.table, np.full(len(ends), -1), at.ops, at.places)
         each = np.concatenate([np.arange(len(le)), ends])
         edges = _Edges(np.concatenate([le, re[ends]]), concatenated(words, taken))
-        keys, key_of = changes.select(self._keys.names), heads[each]
+        keys, key_of = changes.select(self.answers.keys.names), heads[each]
         by_slot = RowsByGroup(slots[each])
         for portion in groups.portions(by_slot.distinct):
             chosen, owners = by_slot.within(portion)
@@ -214,12 +200,8 @@ class InvertibleAggregate:
         """Add up words of changes with the same group and lifetime; return first rows and sums."""
         diff = column_of(changes, DIFF)
         words = self._lifting.lifted(changes, copies_of(diff))
-        ops, places = words.layout.at.ops, words.layout.at.places
-        scale_rows(words.table, diff, ops, places)
-        heads = np.empty(len(slots), dtype=np.int64)
-        index = np.zeros(1 << max(4, (2 * len(slots)).bit_length()), dtype=np.int64)
-        count = fold_equal(slots, le, re, words.table, ops, places, index, heads)
-        return heads[:count], words[:count]
+        scale_rows(words.table, diff, words.layout.at.ops, words.layout.at.places)
+        return added_up(slots, le, re, words)
 
     def _remind(
         self,
@@ -310,13 +292,9 @@ class InvertibleAggregate:
         order = np.argsort(edges.time, kind="stable")
         time, words = edges.time[order], edges.words[order]
         words = words.reshaped(words.layout.with_room(len(words)))
-        heads = np.empty(len(time), dtype=np.int64)
-        index = np.zeros(1 << max(4, (2 * len(time)).bit_length()), dtype=np.int64)
-        ops, places, zeros = words.layout.at.ops, words.layout.at.places, np.zeros_like(time)
-        count = fold_equal(zeros, time, zeros, words.table, ops, places, index, heads)
-        fold = self._lifting.fold
-        tight = fold.loaded(fold.stored(words[:count]))
-        return _Edges(time[heads[:count]], tight)
+        zeros, fold = np.zeros_like(time), self._lifting.fold
+        heads, words = added_up(zeros, time, zeros, words)
+        return _Edges(time[heads], fold.loaded(fold.stored(words)))
 
     def _total(self, edges: _Edges, at: Micros) -> _Edges:
         """Add up all edges of one group into one at an instant; none if that is zero."""

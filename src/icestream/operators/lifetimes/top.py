@@ -42,7 +42,7 @@ from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.kernels.lifetimes.top import fill_segments
 from icestream.kernels.ranges import numbers_of
-from icestream.operators.lifetimes.changes import DIFF, changes_of, column_of
+from icestream.operators.lifetimes.changes import DIFF, PromptOperator, changes_of, column_of
 from icestream.operators.lifetimes.changes import payload_of as payload_of_changes
 from icestream.operators.lifetimes.consolidate import identities, numbered
 from icestream.operators.lifetimes.counted_intervals import (
@@ -65,7 +65,7 @@ from icestream.operators.lifetimes.rows_by_group import (
     keep,
     located,
 )
-from icestream.state.groups.spec import GroupRows, Groups, Synopsis
+from icestream.state.groups.spec import GroupRows, Groups
 
 _RANK = "__rank"
 _BEST = np.int64(2**63 - 1)
@@ -137,10 +137,9 @@ class _Scene:
     lacking: Flags
 
 
-class TopK:
+class TopK(PromptOperator):
     """The k best events of each group."""
 
-    is_prompt = True
     emits_at_once = True
     forgets = True
 
@@ -169,18 +168,12 @@ class TopK:
         self.result = pa.schema([*payload, *place])
         word = pa.field(_RANK, pa.int64(), nullable=False)
         self._shown = RevisableOutput(1, events_synopsis("shown", payload))
-        self.synopses: tuple[Synopsis, ...] = (
+        self.synopses = (
             events_synopsis("events", payload, word, rank=_RANK),
             self._shown.synopsis,
         )
         #: what was read since the operator was created
         self.reads = Reads()
-
-    def on_changes(
-        self, port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield how the best events of the touched groups change."""
-        return self.on_last_changes(port, changes, groups, watermark, watermark)
 
     def on_last_changes(
         self,
@@ -190,7 +183,7 @@ class TopK:
         watermark: Micros,
         over: Micros,
     ) -> Iterator[pa.RecordBatch]:
-        """Do the same, but store nothing that ends by the instant `over`."""
+        """Yield how the best events of the touched groups change."""
         changes, le, re = clipped(changes, watermark)
         if changes.num_rows == 0:
             return
@@ -208,10 +201,6 @@ class TopK:
                 yield from self._settled(groups, touched, read, scene, watermark, over)
                 touched = touched.only(scene.lacking)
                 scale = _ALL if scale >= _MOST else max(1, _STEP * scale)
-
-    def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
-        """Yield nothing: future answers were emitted already."""
-        return iter(())
 
     def _read(self, groups: Groups, touched: _Touched, scale: int) -> _Read:
         """Read `scale` times as many of the best events as may be missing."""

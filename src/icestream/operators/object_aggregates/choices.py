@@ -12,8 +12,9 @@ Cost: one value per group and state, whatever the window holds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -23,10 +24,8 @@ import pyarrow.compute as pc
 from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError
 from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.object_aggregates.protocol import Types, ValueFunction, check_ranked
 from icestream.operators.object_aggregates.ragged import chosen_of, owners, rank
-from icestream.operators.object_aggregates.stored_values import check_ranked
-
-Types = Mapping[str, pa.DataType]
 
 
 def _places(valid: pa.Array) -> Ints:
@@ -47,15 +46,14 @@ def _latest(groups: Ints, keys: Ints, count: int) -> pa.Array:
 
 
 @dataclass(frozen=True)
-class FirstOrLast:
+class FirstOrLast(ValueFunction):
     """The first or last value in the order of the stream."""
 
-    input: pa.DataType
     last: bool
     skips_nulls: bool
 
     @classmethod
-    def of(cls, aggregate: Aggregate, types: Types) -> FirstOrLast:
+    def of(cls, aggregate: Aggregate, types: Types) -> Self:
         """Take any type; the parameter defines whether nulls are skipped."""
         skips = bool(aggregate.parameters and aggregate.parameters[0])
         return cls(types[aggregate.columns[0]], aggregate.function == "last", skips)
@@ -64,11 +62,6 @@ class FirstOrLast:
     def state(self) -> pa.DataType:
         """Return the type of a value with its time."""
         return pa.struct([("time", pa.int64()), ("value", self.input)])
-
-    @property
-    def result(self) -> pa.DataType:
-        """Return the type of the input."""
-        return self.input
 
     def lift(self, columns: Sequence[pa.Array], times: Ints, bounds: Ints) -> pa.Array:
         """Choose from each run of events."""
@@ -96,14 +89,13 @@ class FirstOrLast:
 
 
 @dataclass(frozen=True)
-class ObjectExtreme:
+class ObjectExtreme(ValueFunction):
     """The least or greatest value, for types that do not fit into words."""
 
-    input: pa.DataType
     greatest: bool
 
     @classmethod
-    def of(cls, aggregate: Aggregate, types: Types) -> ObjectExtreme:
+    def of(cls, aggregate: Aggregate, types: Types) -> Self:
         """Take a type with an order."""
         kind = types[aggregate.columns[0]]
         check_ranked(aggregate, kind)
@@ -111,11 +103,6 @@ class ObjectExtreme:
 
     @property
     def state(self) -> pa.DataType:
-        """Return the type of the input."""
-        return self.input
-
-    @property
-    def result(self) -> pa.DataType:
         """Return the type of the input."""
         return self.input
 
@@ -137,15 +124,14 @@ class ObjectExtreme:
 
 
 @dataclass(frozen=True)
-class ExtremeBy:
+class ExtremeBy(ValueFunction):
     """The value of the event in which another one is least or greatest."""
 
-    input: pa.DataType
     by: pa.DataType
     greatest: bool
 
     @classmethod
-    def of(cls, aggregate: Aggregate, types: Types) -> ExtremeBy:
+    def of(cls, aggregate: Aggregate, types: Types) -> Self:
         """Take any type, chosen by a type with an order."""
         if len(aggregate.columns) != 2:
             msg = (
@@ -161,11 +147,6 @@ class ExtremeBy:
     def state(self) -> pa.DataType:
         """Return the type of a value with its time and the key of the choice."""
         return pa.struct([("time", pa.int64()), ("by", self.by), ("value", self.input)])
-
-    @property
-    def result(self) -> pa.DataType:
-        """Return the type of the value."""
-        return self.input
 
     def lift(self, columns: Sequence[pa.Array], times: Ints, bounds: Ints) -> pa.Array:
         """Choose from each run of events; events with a null key are skipped."""

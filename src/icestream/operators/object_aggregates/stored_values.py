@@ -15,8 +15,9 @@ frequent values (Spark promises no order). Percentiles are computed with doubles
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,12 @@ import pyarrow as pa
 from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError, InputError
 from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.object_aggregates.protocol import (
+    Types,
+    ValueFunction,
+    check_number,
+    input_of,
+)
 from icestream.operators.object_aggregates.ragged import (
     Tally,
     bounds_of,
@@ -37,38 +44,6 @@ from icestream.operators.object_aggregates.ragged import (
     spread,
     tally,
 )
-
-Types = Mapping[str, pa.DataType]
-
-
-def input_of(aggregate: Aggregate, types: Types) -> pa.DataType:
-    """Return the type of the values that an aggregate stores: its input, or a struct of several."""
-    if len(aggregate.columns) == 1:
-        return types[aggregate.columns[0]]
-    return pa.struct([pa.field(name, types[name]) for name in aggregate.columns])
-
-
-def check_ranked(aggregate: Aggregate, kind: pa.DataType) -> None:
-    """Reject types of stored values that have no order here."""
-    inner = [field.type for field in kind] if pa.types.is_struct(kind) else [kind]
-    for each in inner:
-        if pa.types.is_nested(each) and not pa.types.is_struct(each):
-            msg = (
-                f"{aggregate.function} of a {each} is not supported (as {aggregate.alias!r}): use "
-                "a number, text, date, timestamp or boolean"
-            )
-            raise DefinitionError(msg)
-
-
-def check_number(aggregate: Aggregate, kind: pa.DataType) -> None:
-    """Reject types of stored values other than numbers."""
-    number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
-    if not number:
-        msg = (
-            f"{aggregate.function} needs a number, got {kind} (as {aggregate.alias!r}): cast the "
-            "column to a numeric type first"
-        )
-        raise DefinitionError(msg)
 
 
 def doubles(values: pa.Array) -> pa.Array:
@@ -106,14 +81,11 @@ def listed(
     )
 
 
-@dataclass(frozen=True)
-class CollectList:
+class CollectList(ValueFunction):
     """All values that are not null, in the order of the stream."""
 
-    input: pa.DataType
-
     @classmethod
-    def of(cls, aggregate: Aggregate, types: Types) -> CollectList:
+    def of(cls, aggregate: Aggregate, types: Types) -> Self:
         """Take any type."""
         return cls(input_of(aggregate, types))
 
@@ -158,11 +130,8 @@ def _ascending(groups: Ints, times: Ints) -> bool:
     return bool(((np.diff(times) >= 0) | (np.diff(groups) > 0)).all())
 
 
-@dataclass(frozen=True)
-class _Distinct:
+class _Distinct(ValueFunction):
     """The distinct values that are not null, in ascending order."""
-
-    input: pa.DataType
 
     @property
     def state(self) -> pa.DataType:
@@ -186,13 +155,6 @@ class _Distinct:
 class CountDistinct(_Distinct):
     """The number of distinct values."""
 
-    @classmethod
-    def of(cls, aggregate: Aggregate, types: Types) -> CountDistinct:
-        """Take one column or several, of types with an order."""
-        kind = input_of(aggregate, types)
-        check_ranked(aggregate, kind)
-        return cls(kind)
-
     @property
     def result(self) -> pa.DataType:
         """Return Spark's bigint."""
@@ -205,13 +167,6 @@ class CountDistinct(_Distinct):
 
 class CollectSet(_Distinct):
     """The distinct values themselves."""
-
-    @classmethod
-    def of(cls, aggregate: Aggregate, types: Types) -> CollectSet:
-        """Take a type with an order."""
-        kind = input_of(aggregate, types)
-        check_ranked(aggregate, kind)
-        return cls(kind)
 
     @property
     def result(self) -> pa.DataType:
@@ -233,11 +188,8 @@ def _joined(columns: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
     return pa.StructArray.from_arrays(list(columns), fields=list(kind), mask=pa.array(missing))
 
 
-@dataclass(frozen=True)
-class _Counted:
+class _Counted(ValueFunction):
     """Distinct values with their counts."""
-
-    input: pa.DataType
 
     @property
     def state(self) -> pa.DataType:
@@ -267,7 +219,7 @@ class Percentile(_Counted):
     many: bool
 
     @classmethod
-    def of(cls, aggregate: Aggregate, types: Types) -> Percentile:
+    def of(cls, aggregate: Aggregate, types: Types) -> Self:
         """Take a number, fractions and optionally a column with frequencies."""
         check_number(aggregate, types[aggregate.columns[0]])
         if aggregate.function == "median":
@@ -341,18 +293,6 @@ def _between(
 
 class Mode(_Counted):
     """The most frequent value, the least of equally frequent ones."""
-
-    @classmethod
-    def of(cls, aggregate: Aggregate, types: Types) -> Mode:
-        """Take a type with an order."""
-        kind = input_of(aggregate, types)
-        check_ranked(aggregate, kind)
-        return cls(kind)
-
-    @property
-    def result(self) -> pa.DataType:
-        """Return the type of the input."""
-        return self.input
 
     def lift(self, columns: Sequence[pa.Array], times: Ints, bounds: Ints) -> pa.Array:
         """Count the values of each run."""

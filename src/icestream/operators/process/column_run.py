@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.arrays import Ints, Slots
-from icestream.core.errors import DefinitionError, IcestreamError, InputError
+from icestream.core.errors import DefinitionError
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.operators.lifetimes.changes import changes_of
 from icestream.operators.process.column_map import MapColumns
@@ -36,7 +36,13 @@ from icestream.operators.process.declarations import (
     ValueState,
 )
 from icestream.operators.process.grouping import GroupPortion, take
-from icestream.operators.process.output import TIMES, fitted, time_columns, wrong_output
+from icestream.operators.process.output import (
+    TIMES,
+    fitted,
+    time_columns,
+    user_errors,
+    wrong_output,
+)
 from icestream.operators.process.timers import TimerTable
 from icestream.operators.process.vectorised import (
     GROUP,
@@ -154,24 +160,17 @@ class VectorisedRun:
         """Load groups and write what changed; errors name the operator and the first key."""
         timers = TimerTable(groups, len(self.declared), slots, floor) if self.has_timers else None
         work = _Work(PortionContext(groups, slots, watermark), timers, self.declared)
-        try:
+
+        def first_key() -> str:
+            first = tuple(column[0].as_py() for column in keys.columns)
+            return f" (in a batch of {len(slots)} groups, the first of key {first!r})"
+
+        with user_errors(lambda: self._name, first_key):
             yield work
             for variable in work.variables.values():
                 variable.flush()
             if timers is not None:
                 timers.flush(keys)
-        except (DefinitionError, InputError) as error:
-            msg = f"{self._name}: {error}"
-            raise type(error)(msg) from error
-        except IcestreamError:
-            raise
-        except Exception as error:
-            first = tuple(column[0].as_py() for column in keys.columns)
-            msg = (
-                f"{self._name}: user code failed with {type(error).__name__}: {error} "
-                f"(in a batch of {len(slots)} groups, the first of key {first!r})"
-            )
-            raise DefinitionError(msg) from error
 
 
 class _Work:

@@ -13,7 +13,7 @@ times that for other types.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,13 @@ def _plain_type(kind: pa.DataType) -> type | None:
     elif pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         found = bytes
     return found
+
+
+def shown(schema: pa.Schema | Iterable[str]) -> str:
+    """Return columns of state or output as text."""
+    if not isinstance(schema, pa.Schema):
+        return ", ".join(schema)
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
 def decoded(column: pa.Array) -> list[Any]:
@@ -103,9 +110,7 @@ class RowCoder:
             if given.keys() != set(self._names):
                 raise self._unfit(given)
             return tuple(given[name] for name in self._names)
-        if isinstance(given, list):
-            return tuple(given)
-        if isinstance(given, tuple):
+        if isinstance(given, (list, tuple)):
             return tuple(given)
         raise self._unfit(given)
 
@@ -121,9 +126,9 @@ class RowCoder:
         return tuple(settled)
 
     def _unfit(self, given: Any) -> DefinitionError:
-        columns = ", ".join(f"{field.name} {field.type}" for field in self.schema)
         return DefinitionError(
-            f"{given!r} is not a row of ({columns}): give a tuple of {self._width} values or a dict"
+            f"{given!r} is not a row of ({shown(self.schema)}): give a tuple of {self._width} "
+            "values or a dict"
         )
 
 

@@ -27,6 +27,7 @@ from icestream.core.times import INFINITY
 from icestream.core.units import format_bytes
 from icestream.operators.session.rows import Sessions
 from icestream.operators.session.spec import SessionSpec
+from icestream.state.arena import write_at
 
 PAGE = np.dtype(
     [
@@ -88,14 +89,7 @@ class PageFile:
 
     def write(self, data: bytes, place: int) -> None:
         """Write the bytes of a page."""
-        try:
-            written = os.pwrite(self._handle, data, place)
-        except OSError as error:
-            msg = f"cannot write {self.path}: {error.strerror}; free disk space and restart"
-            raise StorageError(msg) from error
-        if written != len(data):
-            msg = f"cannot write {self.path}: the disk is full; free disk space and restart"
-            raise StorageError(msg)
+        write_at(self.path, self._handle, data, place)
 
 
 class PageWriter:

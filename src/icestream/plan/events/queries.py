@@ -40,7 +40,8 @@ from icestream.operators.dataflow.steps import (
     Trace,
 )
 from icestream.operators.frames.event_frames import EVENT_FIELDS, EventFramesSpec
-from icestream.operators.lifetimes.aggregate import LifetimeAggregate
+from icestream.operators.lifetimes.aggregate import only_final
+from icestream.operators.lifetimes.answers import LifetimeAggregate
 from icestream.operators.lifetimes.append_mode import AppendOutput
 from icestream.operators.lifetimes.changes import (
     DIFF,
@@ -426,7 +427,7 @@ class _Building:
         operator = node.operator
         if isinstance(operator, LifetimeAggregate) and any(node is n for n in self._emitted_once):
             grows = all(each.grows for each in node.inputs)
-            return operator.emitted_once(grows=grows), f"{node.text}, told once"
+            return only_final(operator, grows=grows), f"{node.text}, told once"
         if isinstance(operator, LifetimeAggregate) and not all(each.grows for each in node.inputs):
             operator.check_retractions()
         return operator, node.text
