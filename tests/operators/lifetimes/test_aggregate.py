@@ -19,10 +19,12 @@ from icestream.core.arrays import Slots
 from icestream.core.errors import DefinitionError
 from icestream.core.times import INFINITY, MINUS_INFINITY
 from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.bad_rows import BadRows
 from icestream.operators.lifetimes import invertible_aggregate
 from icestream.operators.lifetimes.aggregate import Mode, lifetime_aggregate
 from icestream.operators.lifetimes.answers import LifetimeAggregate
 from icestream.operators.lifetimes.changes import DIFF, LE, RE
+from icestream.operators.object_aggregates.user_aggregates import UserAggregate
 from icestream.state.groups.spec import GroupRows, Groups
 from tests.fixtures import lifetime_events as scenarios
 from tests.fixtures.lifetime_kinds import KINDS
@@ -59,10 +61,8 @@ CHOICES = (
 CHOICES_OF = (oracle.most(2), oracle.least(1), oracle.count(1), oracle.total(2))
 
 
-def aggregate(
-    functions: Sequence[Aggregate], mode: Mode = "changes", *, empty: bool = False
-) -> LifetimeAggregate:
-    return lifetime_aggregate(PORT.schema, functions, mode=mode, empty=empty)
+def aggregate(functions: Sequence[Aggregate], mode: Mode = "changes") -> LifetimeAggregate:
+    return lifetime_aggregate(PORT.schema, functions, mode=mode)
 
 
 def check(
@@ -162,40 +162,6 @@ def test_oracle_choices_by_time_and_by_another_column(
     check(operator, batches, lambda bag: oracle.aggregate(bag, *answers))
 
 
-def with_nothing(bag: Bag, nothing: Payload, *functions: Callable[[list[Payload]], Any]) -> Bag:
-    """Aggregate, and show `nothing` where a group that has begun has no events."""
-    answer = oracle.aggregate(bag, *functions)
-    begun: dict[oracle.Group, int] = {}
-    for event in bag:
-        if event.le < event.re:
-            begun[event.group] = min(event.le, begun.get(event.group, INFINITY))
-    for group, first in begun.items():
-        filled: Bag = Counter({e._replace(payload=()): 1 for e in answer if e.group == group})
-        filled.subtract({Event(group, first, INFINITY, ()): 1})
-        for event, count in oracle.coalesced(filled).items():
-            answer[event._replace(payload=nothing)] -= count
-    return answer
-
-
-@given(dice=DICE, kind=KINDS)
-@settings(max_examples=25)
-def test_oracle_groups_without_events_may_be_shown(
-    dice: Random, kind: scenarios.ScenarioKind
-) -> None:
-    batches = scenarios.scenario(
-        dice, [PORT], replace(kind, shuffled=False, cuts=False, holes=False)
-    )
-    operator = aggregate(SUMS, empty=True)
-    for step in scenarios.play(operator, batches):
-        if step.complete:
-            step.check(with_nothing(step.inputs[0], (0, 0, None, None, None), *SUMS_OF))
-
-
-def test_choices_over_no_events_are_refused() -> None:
-    with pytest.raises(DefinitionError, match="invertible aggregates"):
-        aggregate(CHOICES, empty=True)
-
-
 class Watched(PlainGroups):
     """Counts the rows that are read."""
 
@@ -213,6 +179,27 @@ def numbers(*events: tuple[int, int, int | None, float | None, int]) -> pa.Recor
     return changes_from(
         [(Event(G, le, re, (x, y)), diff) for le, re, x, y, diff in events], NUMBERS
     )
+
+
+def _lifted(x: int) -> int:
+    if x == 13:
+        msg = "an unlucky number"
+        raise ValueError(msg)
+    return x
+
+
+def test_events_on_which_a_users_function_fails_are_refused_where_answers_are_revised() -> None:
+    total = UserAggregate(_lifted, lambda a, b: a + b, lambda state: state, pa.int64())
+    functions = [Aggregate("user", "x", "total", parameters=(total,))]
+    operator = lifetime_aggregate(NUMBERS, functions)
+    groups = PlainGroups(operator.synopses)
+    groups.begin(MINUS_INFINITY)
+    changes = numbers((0, 4, 1, None, 1), (0, 4, 13, None, 1), (0, 4, 2, None, 1))
+    refused, answer = operator.on_changes(0, changes, groups, MINUS_INFINITY)
+    assert isinstance(refused, BadRows)
+    assert refused.rows is not None
+    assert refused.rows.column("x").to_pylist() == [13]
+    assert answer.column("total").to_pylist() == [3]
 
 
 def emitted(operator: LifetimeAggregate, *chunks: pa.RecordBatch) -> list[pa.RecordBatch]:

@@ -287,9 +287,3 @@ def test_keys_are_shown_beside_final_answers() -> None:
     (emitted,) = operator.on_watermark(groups, 5)
     assert emitted.select(["x", "n"]).to_pylist() == [{"x": 3, "n": 2}]
     assert list(operator.on_watermark(groups, INFINITY)) == []
-
-
-def test_answers_over_no_events_are_never_final() -> None:
-    functions = [Aggregate("count", None, "n")]
-    with pytest.raises(DefinitionError, match="a mode that revises them"):
-        lifetime_aggregate(NUMBERS, functions, mode="final", empty=True)

@@ -37,14 +37,12 @@ def lifetime_aggregate(
     keys: Sequence[str] = (),
     *,
     mode: Mode = "changes",
-    empty: bool = False,
     grows: bool = False,
 ) -> LifetimeAggregate:
     """Aggregate events of a payload over their lifetimes.
 
-    `keys` are columns with one value per group; they precede the aggregates in the output. With
-    `empty`, a group has an answer, for example a count of 0, at every instant from its first
-    event on. An input that `grows` never retracts an event.
+    `keys` are columns with one value per group; they precede the aggregates in the output. An input
+    that `grows` never retracts an event.
     """
     names = [*keys, *(each.alias for each in aggregates)]
     if not aggregates or len(set(names)) < len(names):
@@ -54,17 +52,9 @@ def lifetime_aggregate(
         msg = f"unknown mode {mode!r}: choose 'changes' or 'final'"
         raise DefinitionError(msg)
     answers = SpanAnswers(payload, aggregates, keys, grows=grows or mode == "changes")
-    if empty and (mode == "final" or not answers.inverts):
-        msg = (
-            "answers over no events need invertible aggregates, such as counts and sums, "
-            "and a mode that revises them"
-        )
-        raise DefinitionError(msg)
     if mode == "final":
         return FinalAggregate(answers, grows=grows)
-    if answers.inverts:
-        return InvertibleAggregate(answers, empty=empty)
-    return NonInvertibleAggregate(answers)
+    return InvertibleAggregate(answers) if answers.inverts else NonInvertibleAggregate(answers)
 
 
 def only_final(aggregate: LifetimeAggregate, *, grows: bool) -> LifetimeAggregate:

@@ -140,13 +140,12 @@ class InvertibleAggregate(LifetimeAggregate, PromptOperator):
     """An aggregate whose fields all have an inverse."""
 
     emits_at_once = True
+    forgets = True
 
-    def __init__(self, answers: SpanAnswers, *, empty: bool) -> None:
-        """Store edges; with `empty`, groups have answers from their first event on for ever."""
+    def __init__(self, answers: SpanAnswers) -> None:
+        """Store edges."""
         super().__init__(answers)
         self._lifting = lifting = answers.lifting
-        self._empty = empty
-        self.forgets = not empty
         time = pa.field(_TIME, pa.int64(), nullable=False)
         self._schema = pa.schema([time, *lifting.fold.schema])
         self.synopses = (Synopsis("edges", self._schema),)
@@ -176,10 +175,9 @@ class InvertibleAggregate(LifetimeAggregate, PromptOperator):
         by_slot = RowsByGroup(slots[each])
         for portion in groups.portions(by_slot.distinct):
             chosen, owners = by_slot.within(portion)
-            lasts = self._empty | (re[each[chosen]] > over)
-            new = _New(edges, chosen, owners, lasts)
+            new = _New(edges, chosen, owners, re[each[chosen]] > over)
             first = key_of[chosen[first_rows(owners, len(portion))]]
-            if self._empty or groups.fits(0, portion):
+            if groups.fits(0, portion):
                 parts = iter((self._revised(groups, portion, new, watermark),))
             else:
                 parts = self._of_large(groups, portion, new, watermark)
@@ -203,22 +201,6 @@ class InvertibleAggregate(LifetimeAggregate, PromptOperator):
         scale_rows(words.table, diff, words.layout.at.ops, words.layout.at.places)
         return added_up(slots, le, re, words)
 
-    def _remind(
-        self,
-        groups: Groups,
-        portion: Slots,
-        edges: _Edges,
-        owners: Ints,
-        watermark: Micros,
-        lasts: Flags,
-    ) -> None:
-        """Wake each group when all its events have ended."""
-        if self._empty:
-            return
-        due = edges.last_cuts(owners, len(portion))
-        due = np.where(due > watermark, due, INFINITY)
-        groups.remind(portion[lasts], due[lasts])
-
     def _revised(self, groups: Groups, portion: Slots, new: _New, watermark: Micros) -> _Parts:
         """Sweep over stored and new edges of a few groups; store those of groups that last."""
         kept = read_whole(groups, 0, portion, ", ".join(self._lifting.result.names))
@@ -239,7 +221,9 @@ class InvertibleAggregate(LifetimeAggregate, PromptOperator):
             LazyRows(new.owners[added], lambda places: self._batch(new.edges, chosen[places])),
             LazyRows(swept.owners, lambda places: self._batch(left, places)),
         )
-        self._remind(groups, portion, left, swept.owners, watermark, lasts)
+        due = left.last_cuts(swept.owners, len(portion))
+        due = np.where(due > watermark, due, INFINITY)
+        groups.remind(portion[lasts], due[lasts])
         return swept.parts
 
     def _of_large(
@@ -329,7 +313,7 @@ class InvertibleAggregate(LifetimeAggregate, PromptOperator):
             watermark,
             layout.at.ops,
             layout.at.places,
-            self._empty,
+            False,  # no answers without events
             group,
             instant,
             words,

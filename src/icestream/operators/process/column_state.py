@@ -119,7 +119,7 @@ class ColumnVariable(StoredVariable):
     def _stored(self) -> GroupRows:
         """Return the stored rows, read once."""
         if self._found is None:
-            self._found = self._stored()
+            self._found = self._read()
         return self._found
 
     def _together(
