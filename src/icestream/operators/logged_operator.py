@@ -40,7 +40,6 @@ class LoggedOperator(ABC):
     _position_kind: ClassVar[int]
 
     def __init__(self, shard: Shard) -> None:
-        """Attach to the shard's arena."""
         self._shard = shard
         self._header: dict[str, Any] = shard.arena.header
         self._schedule = SnapshotSchedule(self._header)

@@ -92,7 +92,6 @@ class SideBySide:
     """Operators that share a shard."""
 
     def __init__(self, sides: Sequence[Side], shard: Shard) -> None:
-        """Open every operator on its part of the shard."""
         total = shard.account.budget.total
         quota = (total - total // SPARE) // sum(side.windows for side in sides)
         self._sides = sides

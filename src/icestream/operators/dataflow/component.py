@@ -77,7 +77,6 @@ class Fusible(Protocol):
 
     def take(self, edge: int, changes: pa.RecordBatch) -> Iterator[Emitted]:
         """Process changes before the watermark moves; more of the same groups may follow."""
-        ...
 
 
 class ComponentOperator:

@@ -120,7 +120,6 @@ class Gather(LoggedOperator):
     _position_kind = _POSITION
 
     def __init__(self, spec: GatherSpec, shard: Shard) -> None:
-        """Attach to the shard's arena."""
         super().__init__(shard)
         self._spec = spec
         self._header.setdefault("gathered", MINUS_INFINITY)

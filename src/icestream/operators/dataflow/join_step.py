@@ -51,7 +51,6 @@ class JoinStores(Stores):
     """A join that takes the place of a component's stores: it has keys, but no groups."""
 
     def __init__(self, spec: MultiJoinSpec, shard: Shard, orders: JoinInstructions) -> None:
-        """Attach to the shard's arena."""
         quota = shard.account.budget.total
         #: maximum bytes of changes that are read at once
         self.gathered_bytes = max(quota // 32, quota // 12 - SMALL)

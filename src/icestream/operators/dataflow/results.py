@@ -103,7 +103,6 @@ class ResultBuffer:
     """Buffers the changes of a version, as many as there is memory for, and adds them up."""
 
     def __init__(self, room: int) -> None:
-        """Buffer up to `room` bytes."""
         self._room = room
         self._held: list[pa.RecordBatch] = []
 

@@ -24,14 +24,12 @@ class StepWithState(Recoverable, Protocol):
 
     def run(self, inputs: ChangeInputs | None, watermark: Micros) -> Iterator[pa.RecordBatch]:
         """Process the inputs of a batch, and a watermark; yield what is final."""
-        ...
 
 
 class SoleStepComponent(ComponentOperator):
     """Runs a step with its own state, and the steps after it."""
 
     def __init__(self, spec: ComponentSpec, shard: Shard, state: StepWithState) -> None:
-        """Attach to the shard's state, for a version."""
         super().__init__(spec, shard, cast("Stores", state))
         self._state = state
 

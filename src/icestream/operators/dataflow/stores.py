@@ -70,6 +70,7 @@ class Stores(Recoverable, Protocol):
 
     def begin(self, grouping: int, watermark: Micros) -> None:
         """Begin a chunk of a grouping."""
+        del grouping, watermark
 
     def chunk_groups(self, grouping: int) -> int:
         """Return how many groups a chunk of a grouping may have."""
@@ -83,10 +84,10 @@ class Stores(Recoverable, Protocol):
 
     def rest(self) -> None:
         """Evict cold groups, between two chunks of the batch."""
+        return
 
     def end_version(self, watermark: Micros) -> None:
         """Write what is new to the log."""
-        ...
 
 
 class ShardStores(Stores):
@@ -98,7 +99,6 @@ class ShardStores(Stores):
         shard: Shard,
         options: ColdOptions,
     ) -> None:
-        """Attach to the shard's arena."""
         self._shard = shard
         self._lifetimes = lifetimes(len(groupings))
         kept = [number for number, synopses in enumerate(groupings) if synopses]

@@ -35,7 +35,6 @@ class TransientGroups(Groups):
     """The groups of some changes; they have no state."""
 
     def __init__(self, changes: pa.RecordBatch, synopses: Sequence[Synopsis]) -> None:
-        """Number the groups."""
         self._given = identities_of(changes)
         self._id_high, self._id_low, self._numbers = distinct(*self._given)
         self._synopses = synopses

@@ -60,7 +60,6 @@ class CellFinder:
     """Finds the cells of one batch."""
 
     def __init__(self, keys: pa.RecordBatch, panes: Ints) -> None:
-        """Check whether keys and panes are narrow enough for a grid."""
         self._panes = panes
         self._earliest = int(panes.min())
         self._span = int(panes.max()) - self._earliest + 1

@@ -50,7 +50,6 @@ class ExactRows:
     table: Table
 
     def __len__(self) -> int:
-        """Return the number of rows."""
         return len(self.table)
 
     def __getitem__(self, rows: Rows) -> ExactRows:

@@ -113,7 +113,6 @@ class EventFrames(FrameOperator):
     _chunks = 20
 
     def __init__(self, spec: EventFramesSpec, shard: Shard) -> None:
-        """Attach to the shard's arena."""
         self._spec = spec
         results = [pa.schema([pa.field(TIME, pa.int64()), *each]) for each in spec.answers]
         super().__init__(spec.specs, shard, results)

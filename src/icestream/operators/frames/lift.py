@@ -53,7 +53,6 @@ class Lifter:
     """Converts events to tuples."""
 
     def __init__(self, layout: TupleLayout, codec: KeyCodec) -> None:
-        """Lift into tuples of the given layout."""
         self._layout = layout
         self._codec = codec
 
@@ -89,9 +88,7 @@ class Lifter:
         return identified(pa.Table.from_batches([keys]), ids, last)
 
 
-def distinct_groups(
-    id_high: Ids, id_low: Ids, times: Ints, chosen: Ints
-) -> tuple[Table, Ints, Ints]:
+def distinct_groups(id_high: Ids, id_low: Ids, times: Ints, chosen: Ints) -> tuple[Ids, Ints, Ints]:
     """Return ids, latest times and first events of the groups of some events of frames."""
     count = len(chosen)
     index = np.zeros(1 << max(4, (2 * count).bit_length()), dtype=np.int32)

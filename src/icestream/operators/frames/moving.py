@@ -77,7 +77,6 @@ class MovingPass:
         position: dict[str, Any],
         output: FrameOutput,
     ) -> None:
-        """Begin where the previous version ended."""
         self._frame = frame
         self._layout = layout
         self._groups = groups

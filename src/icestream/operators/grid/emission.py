@@ -52,7 +52,6 @@ class Emission:
         grid: Grid,
         size: int,
     ) -> None:
-        """Collect up to `size` bytes of fields."""
         rows = max(1, size // (8 * (layout.field_words + 3)))
         self._views = views
         self._layout = layout

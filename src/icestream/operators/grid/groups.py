@@ -70,7 +70,6 @@ class ResidentGroups:
         return table
 
     def __len__(self) -> int:
-        """Return the number of groups in memory."""
         return self._counts["used"] - self._counts["free"]
 
     @property

@@ -55,15 +55,12 @@ class _Fact:
     """A number stored among the facts of a partition."""
 
     def __set_name__(self, owner: type[Partition], name: str) -> None:
-        """Use the attribute's name as the key."""
         self._name = name
 
     def __get__(self, partition: Partition, owner: type[Partition]) -> int:
-        """Return the fact."""
         return int(partition.facts[self._name])
 
     def __set__(self, partition: Partition, value: int) -> None:
-        """Store the fact."""
         partition.facts[self._name] = value
 
 
@@ -84,7 +81,6 @@ class Partition:
     def __init__(
         self, facts: dict[str, Any], folder: Arena, suffix_words: int, scope: str = ""
     ) -> None:
-        """Wrap the facts of one partition."""
         self.facts = facts
         path = folder.path(f"{scope}fronts-{facts['low']:x}")
         self.suffixes = SuffixStack(path, suffix_words, facts["fronts"])
@@ -153,7 +149,6 @@ class Partitions:
         return facts
 
     def __len__(self) -> int:
-        """Return the number of partitions."""
         return len(self._all)
 
     @property

@@ -44,7 +44,6 @@ class RawEvents(Protocol):
     @property
     def read(self) -> Mapping[str, int]:
         """Return counters of what was read so far: `blocks`, `block_bytes` and `block_uses`."""
-        ...
 
     def fold(
         self,
@@ -58,7 +57,6 @@ class RawEvents(Protocol):
 
         Returns pane and entry of each group, in any order; None if there are more than `capacity`.
         """
-        ...
 
 
 class OwedDirectory(SliceDirectory):

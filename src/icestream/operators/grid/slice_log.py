@@ -52,7 +52,6 @@ class RecordSource(Protocol):
 
     def read_many(self, markers: npt.NDArray[np.uint64]) -> Iterator[Record]:
         """Return records in the order of their markers."""
-        ...
 
 
 class SliceStorage(Protocol):
@@ -61,11 +60,9 @@ class SliceStorage(Protocol):
     @property
     def log(self) -> RecordSource:
         """Return the log to read from."""
-        ...
 
     def segment(self, lifetime: str) -> SegmentWriter:
         """Return the segment to write to."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +294,6 @@ class SliceCursor:
     """Slices in the order of panes, taken up to a pane at a time."""
 
     def __init__(self, slices: Iterator[tuple[int, Table]]) -> None:
-        """Take slices from an iterator on demand."""
         self._slices = slices
         self._next: tuple[int, Table] | None = None
 

@@ -38,13 +38,11 @@ class SliceDirectory:
     """Slices of one shard, in an arena."""
 
     def __init__(self, arena: Arena) -> None:
-        """Attach to the arena's table, or create it."""
         self._table = CountedTable(arena, "slices", SLICE)
         #: computed on first use
         self._panes: npt.NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
-        """Return the number of slices."""
         return len(self._table)
 
     @property

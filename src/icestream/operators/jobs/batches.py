@@ -42,7 +42,6 @@ class TupleBatch:
     ends: Ints
 
     def __len__(self) -> int:
-        """Return how many groups there are."""
         return len(self.starts) - 1
 
     @cached_property

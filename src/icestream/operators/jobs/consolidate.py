@@ -84,7 +84,6 @@ class SpanTiling:
         return rows[fits], starts[fits]
 
     def __str__(self) -> str:
-        """Return the tiling as readable text."""
         ways = dict.fromkeys(" + ".join(_counted(tiles)) for tiles in self.tiles)
         return f"{named(self.window)} = {', in turn '.join(ways)}"
 

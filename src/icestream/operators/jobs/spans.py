@@ -88,7 +88,6 @@ class WindowSpans:
         return rows, np.concatenate(kinds), starts
 
     def __str__(self) -> str:
-        """Return the windows as readable text."""
         names = ", ".join(named(each) for each in self.windows)
         return names if self.spanning == "begin" else f"{names} by {self.spanning}"
 

@@ -86,7 +86,6 @@ class LifetimeAggregate(LifetimeOperator):
     """A grouped aggregate: its output has one event for each instant and group."""
 
     def __init__(self, answers: SpanAnswers) -> None:
-        """Emit the columns of the answers."""
         self.answers = answers
         self.result = answers.result
 

@@ -41,7 +41,6 @@ class AppendOutput(LifetimeOperator):
     """Holds events until they are final."""
 
     def __init__(self, payload: pa.Schema) -> None:
-        """Hold events of a payload."""
         self.result = payload
         self.synopses = (Synopsis("held", pa.schema([*LIFETIME, *payload])),)
 

@@ -40,7 +40,6 @@ class CountedIntervals:
     count: Ints
 
     def __len__(self) -> int:
-        """Return the number of intervals."""
         return len(self.owner)
 
     def where(self, chosen: Flags) -> CountedIntervals:

@@ -71,7 +71,6 @@ class Edges(LifetimeOperator):
     """Converts edges to changes; within a group and instant, `keys` match an end to its start."""
 
     def __init__(self, payload: pa.Schema, keys: Sequence[str]) -> None:
-        """Take edges for events with a payload."""
         unknown = sorted(set(keys) - set(payload.names))
         if unknown:
             msg = f"edges have no key columns {', '.join(unknown)}: have {', '.join(payload.names)}"

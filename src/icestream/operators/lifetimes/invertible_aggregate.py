@@ -143,7 +143,6 @@ class InvertibleAggregate(LifetimeAggregate, PromptOperator):
     forgets = True
 
     def __init__(self, answers: SpanAnswers) -> None:
-        """Store edges."""
         super().__init__(answers)
         self._lifting = lifting = answers.lifting
         time = pa.field(_TIME, pa.int64(), nullable=False)
@@ -355,7 +354,6 @@ class _StoredEdges:
     def __init__(
         self, owner: InvertibleAggregate, groups: Groups, slots: Slots, watermark: Micros
     ) -> None:
-        """Read the group once."""
         self._owner, self._groups, self._slots = owner, groups, slots
         #: rows, those before the watermark, and rows of the largest piece
         self.rows, self.passed, self._most = 0, 0, 1

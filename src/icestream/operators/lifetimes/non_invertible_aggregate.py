@@ -51,7 +51,6 @@ class NonInvertibleAggregate(LifetimeAggregate):
     """An aggregate with fields that have no inverse."""
 
     def __init__(self, answers: SpanAnswers) -> None:
-        """Store events as words and columns, and the answers shown."""
         super().__init__(answers)
         self._lifting, self._objects = lifting, objects = answers.lifting, answers.objects
         inputs = [each.with_name(f"__input.{each.name}") for each in objects.inputs]

@@ -39,7 +39,6 @@ class RowsByGroup:
     """Which rows of a chunk belong to which slot."""
 
     def __init__(self, slots: Slots) -> None:
-        """Take the slot of each row."""
         self.slots = slots
         self._order = np.argsort(slots, kind="stable")
         ordered = slots[self._order]

@@ -35,13 +35,11 @@ class NodeDirectory:
     """Slices of one shard, in an arena."""
 
     def __init__(self, arena: Arena) -> None:
-        """Attach to the arena's table, or create it."""
         self._table = CountedTable(arena, "slices", SLICE)
         #: slices and places of each level, copied on first use
         self._levels: dict[int, tuple[Slices, npt.NDArray[np.int64]]] = {}
 
     def __len__(self) -> int:
-        """Return the number of slices."""
         return len(self._table)
 
     @property

@@ -58,7 +58,6 @@ class States:
     """The states of one query."""
 
     def __init__(self, spec: ObjectSpec) -> None:
-        """Choose functions and fields."""
         types = spec.types
         self._spec = spec
         self._codec = KeyCodec(spec.keys)

@@ -41,7 +41,6 @@ class MapColumns(ColumnVariable):
     """Rows found by a key."""
 
     def __init__(self, stage: PortionContext, number: int, name: str, declared: MapState) -> None:
-        """Start with nothing read or written."""
         super().__init__(stage, number, name, declared)
         self._keys, self._values = declared.keys, declared.values
         self._codec = KeyCodec(declared.keys)

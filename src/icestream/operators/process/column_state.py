@@ -40,7 +40,6 @@ class PortionContext:
     """The groups of a portion, and those for which user code is called."""
 
     def __init__(self, groups: Groups, slots: Slots, watermark: Micros) -> None:
-        """Take all groups of the portion."""
         self.groups = groups
         self.slots = slots
         self.watermark = watermark
@@ -110,7 +109,6 @@ class ColumnVariable(StoredVariable):
     """A state variable of all groups of a portion."""
 
     def __init__(self, stage: PortionContext, number: int, name: str, declared: Declared) -> None:
-        """Start with nothing read."""
         super().__init__(stage, number, name, declared)
         self._stage = stage
         self.schema: pa.Schema = declared.columns
@@ -146,7 +144,6 @@ class ValueColumns(ColumnVariable):
     """At most one row for each group."""
 
     def __init__(self, stage: PortionContext, number: int, name: str, declared: Declared) -> None:
-        """Start with nothing read or written."""
         super().__init__(stage, number, name, declared)
         self._written: list[pa.RecordBatch] = []
         self._rows = 0
@@ -218,7 +215,6 @@ class RowColumns(ColumnVariable):
     """Any number of rows for each group, in the order in which they were appended."""
 
     def __init__(self, stage: PortionContext, number: int, name: str, declared: Declared) -> None:
-        """Start with nothing read or written."""
         super().__init__(stage, number, name, declared)
         self._cleared: Mask = np.zeros(len(stage.slots), dtype=np.bool_)
         self._added: list[tuple[Ints, pa.RecordBatch]] = []

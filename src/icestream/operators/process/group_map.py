@@ -35,7 +35,6 @@ class GroupMap(GroupVariable):
     """Rows found by a key."""
 
     def __init__(self, scene: GroupContext, number: int, name: str, declared: MapState) -> None:
-        """Take the columns of keys and values."""
         super().__init__(scene, number, name, declared)
         self._keys, self._values = RowCoder(declared.keys), RowCoder(declared.values)
         self._no_value: Row = (None,) * len(declared.values)

@@ -37,7 +37,6 @@ class GroupObject(GroupVariable):
     """A Python object."""
 
     def __init__(self, scene: GroupContext, number: int, name: str, declared: ObjectState) -> None:
-        """Take how objects are serialised."""
         super().__init__(scene, number, name, declared)
         self._how = declared
 

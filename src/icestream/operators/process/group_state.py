@@ -42,7 +42,6 @@ class GroupContext:
     """The groups at hand, the one that user code is called for, and its time."""
 
     def __init__(self) -> None:
-        """Start without groups."""
         self.groups: Groups | None = None
         self.slots: Slots = np.empty(0, dtype=np.int64)
         self.watermark: Micros = 0
@@ -71,7 +70,6 @@ class GroupVariable(StoredVariable):
     """A state variable as user code sees it: its value for the current group."""
 
     def __init__(self, scene: GroupContext, number: int, name: str, declared: Declared) -> None:
-        """Start with nothing read or written."""
         super().__init__(scene, number, name, declared)
         self._scene = scene
         self.begin()
@@ -106,7 +104,6 @@ class GroupValue(GroupVariable):
     """At most one row."""
 
     def __init__(self, scene: GroupContext, number: int, name: str, declared: Declared) -> None:
-        """Take the columns of rows."""
         super().__init__(scene, number, name, declared)
         self._coder = RowCoder(declared.columns)
 
@@ -165,7 +162,6 @@ class GroupList(GroupVariable):
     """Rows in the order in which they were appended."""
 
     def __init__(self, scene: GroupContext, number: int, name: str, declared: Declared) -> None:
-        """Take the columns of rows."""
         super().__init__(scene, number, name, declared)
         self._coder = RowCoder(declared.columns)
 
@@ -247,7 +243,6 @@ class GroupTable(GroupVariable):
     """Rows as Arrow batches."""
 
     def __init__(self, scene: GroupContext, number: int, name: str, declared: Declared) -> None:
-        """Take the columns of rows."""
         super().__init__(scene, number, name, declared)
         self._coder = RowCoder(declared.columns)
         self._names: list[str] = declared.columns.names

@@ -89,7 +89,6 @@ class Collected:
     """Rows that user code returned, group by group."""
 
     def __init__(self, result: pa.Schema) -> None:
-        """Start empty."""
         self._result = result
         self._coder = RowCoder(result)
         self._expected = frozenset(result.names)

@@ -32,14 +32,12 @@ class AtHand(Protocol):
 
     def store(self) -> Groups:
         """Return the store of the groups' rows."""
-        ...
 
 
 class StoredVariable(ABC):
     """A state variable of the groups at hand; a group is identified by its position among them."""
 
     def __init__(self, at_hand: AtHand, number: int, name: str, declared: Declared) -> None:
-        """Take the number of its synopsis."""
         self._at_hand = at_hand
         self._number = number
         self.name = name

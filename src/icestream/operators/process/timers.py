@@ -192,7 +192,6 @@ class GroupTimers:
     """The timers of the group that user code is called for."""
 
     def __init__(self) -> None:
-        """Start outside any chunk of work."""
         self._table: TimerTable | None = None
         self._waiting: dict[int, Instants] | None = None
         self._position = 0

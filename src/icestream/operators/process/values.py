@@ -64,7 +64,6 @@ class RowCoder:
     """Rows of one schema as tuples."""
 
     def __init__(self, schema: pa.Schema) -> None:
-        """Take the columns."""
         self.schema = schema
         self._names: list[str] = schema.names
         self._width = len(self._names)

@@ -106,7 +106,6 @@ class DueBatch:
     watermark: Micros
 
     def __len__(self) -> int:
-        """Return how many groups there are."""
         return len(self.times)
 
     @property
@@ -135,7 +134,6 @@ class GroupedBatch:
     watermark: Micros
 
     def __len__(self) -> int:
-        """Return how many groups there are."""
         return len(self.starts) - 1
 
     @property
@@ -164,11 +162,9 @@ class State:
     """The variables of a processor, as attributes."""
 
     def __init__(self, variables: Mapping[str, ColumnVariable]) -> None:
-        """Take the variables by name."""
         self._variables = variables
 
     def __getattr__(self, name: str) -> Any:
-        """Return a variable."""
         try:
             return self._variables[name]
         except KeyError:

@@ -88,7 +88,6 @@ class FragmentCursor:
     """Fragments in the order of id_high, merged on demand."""
 
     def __init__(self, spec: SessionSpec, cursors: list[_Cursor]) -> None:
-        """Begin before the first."""
         self._spec = spec
         self._none = Sessions.none(spec)
         self._cursors = cursors

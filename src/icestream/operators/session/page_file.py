@@ -59,7 +59,6 @@ class PageFile:
         self._handle = -1
 
     def __enter__(self) -> Self:
-        """Open it for reading and writing."""
         self._handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
         return self
 
@@ -69,7 +68,6 @@ class PageFile:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close it."""
         os.close(self._handle)
 
     def read(self, page: np.void) -> Sessions:

@@ -56,7 +56,6 @@ class Pages:
         return self._table.records.copy()
 
     def __len__(self) -> int:
-        """Return the number of pages."""
         return len(self._table)
 
     @property

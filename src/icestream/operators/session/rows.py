@@ -78,7 +78,6 @@ class Sessions:
         return b"".join((len(rows).to_bytes(8, "little"), rows, keys))
 
     def __len__(self) -> int:
-        """Return the number of sessions."""
         return len(self.rows)
 
     @property
