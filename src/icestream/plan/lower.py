@@ -274,8 +274,8 @@ def _specs(plan: Plan) -> list[FrameSpec | SessionSpec | ObjectSpec]:
 def _spec(plan: Plan, view: View) -> FrameSpec | SessionSpec | ObjectSpec:
     keys = tuple_keys(plan)
     if isinstance(view.windows, Frame):
-        return FrameSpec(view.windows, view.aggregates, keys, plan.inputs, plan.time)
+        return FrameSpec(view.aggregates, keys, plan.inputs, view.windows, plan.time)
     if isinstance(view.windows, Session):
-        return SessionSpec(view.windows, view.aggregates, keys, plan.inputs)
+        return SessionSpec(view.aggregates, keys, plan.inputs, view.windows)
     assert isinstance(view.windows, Windows | Cumulative)
-    return ObjectSpec(view.windows, view.aggregates, keys, plan.inputs)
+    return ObjectSpec(view.aggregates, keys, plan.inputs, view.windows)

@@ -15,7 +15,6 @@ from icestream.state.keys import KeyCodec
 
 KEYS = pa.schema([("k0", pa.string())])
 SPEC = ObjectSpec(
-    Windows(10, 1),
     (
         Aggregate("sum", "x0", "sum"),
         Aggregate("collect_list", "x0", "all"),
@@ -23,6 +22,7 @@ SPEC = ObjectSpec(
     ),
     KEYS,
     pa.schema([("x0", pa.int64())]),
+    Windows(10, 1),
 )
 
 Event = tuple[int, str, int]

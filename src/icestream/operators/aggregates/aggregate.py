@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import import_module
 from itertools import pairwise
 from typing import Any
@@ -105,6 +106,32 @@ class Aggregate:
             raise DefinitionError(msg)
         kinds = tuple(types[column] for column in self.columns)
         return function, TypedCall(self.function, self.columns, kinds, self.parameters, self.alias)
+
+
+@dataclass(frozen=True)
+class AggregateSpec:
+    """Aggregates over inputs of known types, by keys."""
+
+    aggregates: tuple[Aggregate, ...]
+    keys: pa.Schema
+    inputs: pa.Schema
+
+    @cached_property
+    def types(self) -> dict[str, pa.DataType]:
+        """Return the type of each input column."""
+        return {field.name: field.type for field in self.inputs}
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Return the fields that all aggregates need together."""
+        return Layout.of(field for each in self.aggregates for field in each.fields(self.types))
+
+    def refuse_objects(self, where: str) -> None:
+        """Reject aggregates whose state has no fixed size; `where` names the place and a remedy."""
+        for each in self.aggregates:
+            if each.is_object:
+                msg = f"{each.function} (as {each.alias!r}) is not available over {where}"
+                raise DefinitionError(msg)
 
 
 def applicable(inputs: pa.Schema) -> Iterator[Aggregate]:

@@ -68,7 +68,7 @@ class EventFramesSpec:
     def specs(self) -> tuple[FrameSpec, ...]:
         """Return the spec of each frame."""
         return tuple(
-            FrameSpec(frame, aggregates, _NO_KEYS, self.inputs, pa.int64())
+            FrameSpec(aggregates, _NO_KEYS, self.inputs, frame, pa.int64())
             for frame, aggregates in self.frames
         )
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints, Table
 from icestream.kernels.field_words import combine_sorted
-from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.aggregates.aggregate import Aggregate, AggregateSpec
 from icestream.operators.bad_rows import BadRows
 from icestream.operators.folding.columns import InputColumn
 from icestream.operators.folding.exact_rows import ExactRows, rows_with_sums, sums_column
@@ -40,18 +40,10 @@ TIME = "time"
 
 
 @dataclass(frozen=True)
-class ObjectSpec:
+class ObjectSpec(AggregateSpec):
     """What an object aggregate computes, with the types of keys and inputs."""
 
     windows: Windows | Cumulative
-    aggregates: tuple[Aggregate, ...]
-    keys: pa.Schema
-    inputs: pa.Schema
-
-    @property
-    def types(self) -> dict[str, pa.DataType]:
-        """Return the type of each input column."""
-        return {field.name: field.type for field in self.inputs}
 
 
 class States:

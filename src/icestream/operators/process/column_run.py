@@ -43,7 +43,7 @@ from icestream.operators.process.output import (
     user_errors,
     wrong_output,
 )
-from icestream.operators.process.timers import TimerTable
+from icestream.operators.process.timers import DELETE, TimerTable
 from icestream.operators.process.vectorised import (
     GROUP,
     ColumnTimers,
@@ -214,7 +214,7 @@ class _Work:
             return None
         focus, first = np.unique(owners, return_index=True)
         self.stage.focus, self.stage.now = focus, at[first]
-        self.timers.delete(focus, at[first])
+        self.timers.note(focus, at[first], DELETE)
         timers = ColumnTimers(self.timers, self.stage, at[first])
         return DueBatch(take(keys, focus), at[first], timers, self.stage.watermark)
 

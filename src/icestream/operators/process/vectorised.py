@@ -40,7 +40,7 @@ from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.operators.process.column_state import ColumnVariable, PortionContext, chosen_groups
 from icestream.operators.process.declarations import Declared, undefined
-from icestream.operators.process.timers import TimerTable, too_early, unhandled
+from icestream.operators.process.timers import DELETE, SET, TimerTable, too_early, unhandled
 
 #: output column with the group number of each row
 GROUP = "__group"
@@ -68,13 +68,13 @@ class ColumnTimers:
         if self._firing is not None and (at <= self._firing[numbers]).any():
             wrong = int(np.argmax(at <= self._firing[numbers]))
             raise too_early(int(at[wrong]), int(self._firing[numbers[wrong]]))
-        self._table.set(self._stage.focus[numbers], at)
+        self._table.note(self._stage.focus[numbers], at, SET)
 
     def delete(self, groups: Any, instants: Any) -> None:
         """Delete timers that are set."""
         if self._table is not None:
             numbers, at = self._given(groups, instants)
-            self._table.delete(self._stage.focus[numbers], at)
+            self._table.note(self._stage.focus[numbers], at, DELETE)
 
     def list(self) -> tuple[Ints, Ints]:
         """Return group and instant of all timers of the batch's groups, sorted in this order."""
