@@ -8,6 +8,11 @@ Invariants:
 1. Lines that are not JSON objects are not results (`test_only_json_lines_are_results`).
 2. A process that fails raises with the end of its log (`test_a_failed_process_shows_its_log`).
 3. No process outlives the call (`test_a_process_past_its_time_is_stopped_with_what_it_said`).
+4. With `memory`, a result has the peak memory of the process and its children since the result
+   before it (`test_a_result_has_the_peak_memory_of_its_process`).
+
+Limits: peaks between two samples are missed; memory that a JVM does not return counts for the
+results after the one that needed it.
 """
 
 from __future__ import annotations
@@ -22,10 +27,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import IO, Any
 
+import psutil
+
 from icestream.core.errors import IcestreamError
 
 #: lines of a failed process that are shown
 _SHOWN = 15
+#: seconds between two samples of memory
+_EVERY = 0.5
 
 
 class ProcessFailed(IcestreamError):
@@ -37,6 +46,7 @@ def results(
     plan: Mapping[str, Any],
     *,
     limit: float,
+    memory: bool = False,
     on_result: Callable[[dict[str, Any]], None] = lambda _result: None,
 ) -> list[dict[str, Any]]:
     """Run `command` with `plan` and return what it printed within `limit` seconds."""
@@ -57,13 +67,19 @@ def results(
 
             timer = threading.Timer(limit, expire)
             timer.start()
+            held = _TreeMemory(process.pid)
+            if memory:
+                held.start()
             try:
                 for result in _objects(process.stdout):
+                    if memory:
+                        result["process_bytes"] = held.taken()
                     found.append(result)
                     on_result(result)
                 code = process.wait()
             finally:
                 timer.cancel()
+                held.stop()
                 _stop(process)
         if code != 0 and not expired.is_set():
             log.seek(0)
@@ -71,6 +87,41 @@ def results(
             msg = f"{' '.join(command)} ended with {code}; the end of its log:\n{tail}"
             raise ProcessFailed(msg)
     return found
+
+
+class _TreeMemory(threading.Thread):
+    """Samples the memory of a process and its children; what they share counts once."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(daemon=True)
+        self._pid = pid
+        self._ended = threading.Event()
+        self._peak = 0
+
+    def run(self) -> None:
+        """Sample until stopped."""
+        while not self._ended.wait(_EVERY):
+            self._peak = max(self._peak, self._now())
+
+    def taken(self) -> int:
+        """Return the peak since the last call, in bytes."""
+        peak, self._peak = max(self._peak, self._now()), 0
+        return peak
+
+    def stop(self) -> None:
+        """Stop sampling."""
+        self._ended.set()
+        if self.ident is not None:
+            self.join()
+
+    def _now(self) -> int:
+        total = 0
+        with suppress(psutil.Error):
+            process = psutil.Process(self._pid)
+            for each in (process, *process.children(recursive=True)):
+                with suppress(psutil.Error):
+                    total += each.memory_full_info().pss
+        return total
 
 
 def _objects(lines: IO[str] | None) -> Iterator[dict[str, Any]]:

@@ -31,9 +31,9 @@ Run = dict[str, Any]
 
 
 def watched(
-    command: Sequence[str], plan: Run, system: str, progress: ProgressLog
+    command: Sequence[str], plan: Run, system: str, progress: ProgressLog, *, memory: bool = False
 ) -> list[dict[str, Any]]:
-    """Run a process and show each of the plan's runs as a step."""
+    """Run a process and show each of the plan's runs as a step; results may have its memory."""
     names = [run["name"] for run in plan["runs"]]
     waiting = iter(names[1:])
     progress.step(f"{system}: {names[0]}")
@@ -45,7 +45,7 @@ def watched(
         if following is not None:
             progress.step(f"{system}: {following}")
 
-    found = results(command, plan, limit=LIMIT, on_result=show)
+    found = results(command, plan, limit=LIMIT, memory=memory, on_result=show)
     if len(found) < len(names):
         progress.note(
             f"{system}: stopped after {LIMIT:g} s, {len(names) - len(found)} not measured"

@@ -1,8 +1,8 @@
 """Every public function has an example in its docstring, and all of them run.
 
 The examples take some names as given: `spark`, `df`, a stream `calls`, the same as `events`, its
-groups `hourly`, a result `kpis` with a running `query`, a processor `Counting`, and a queue
-`updates` with a value of each of two keys.
+groups `hourly`, a result `kpis` with a running `query`, counts of events `busy` and of a job
+`counted`, a processor `Counting`, and a queue `updates` with a value of each of two keys.
 """
 
 from __future__ import annotations
@@ -103,6 +103,13 @@ def given(spark: SparkSession, tmp_path: Path) -> Iterator[dict[str, Any]]:
         "kpis": kpis,
         "query": query,
         "Counting": Counting,
+        "busy": calls.events().last("1 hour").groupBy("agent").agg(ice.count().alias("calls")),
+        "counted": ice.job(calls).compute(
+            lambda state, call: {"n": state["n"] + 1},
+            key="agent",
+            initial={"n": 0},
+            window="1 hour",
+        ),
     }
     query.stop()
     spark.sql("DROP TABLE IF EXISTS kpi_rows")

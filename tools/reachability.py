@@ -26,7 +26,6 @@ from pathlib import Path
 
 #: modules, packages, definitions and methods that stay though nothing reaches them, and why
 ALLOWED = {
-    "icestream.plan.balance.rebalancing:key_parts": "how a hot key is split over tasks",
     "icestream.operators.process.column_state:ValueColumns.numpy": "user code calls it",
     "icestream.demo.call_centre.kpis": "all figures of the call centres, for the demo and a bench",
 }

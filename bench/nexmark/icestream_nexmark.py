@@ -1,29 +1,39 @@
-"""Nexmark's statements by Icestream, one after the other; results are written as Parquet."""
+"""Nexmark's statements by Icestream, one after the other; results are written as Parquet.
+
+A run reports its rate or, for comparison, how many of its rows are not those of DuckDB.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 import icestream as ice
-from bench.nexmark.running import asked, ran, sources
+from bench.nexmark.answers import answer, other_rows
+from bench.nexmark.events import side_input
+from bench.nexmark.running import STREAMS, asked, ran, sources, table_of
 from bench.query_runs import icestream_session, run_all
 from bench.steady import steady_rate
 
 
 def run(spark: SparkSession, plan: dict[str, Any]) -> dict[str, Any]:
-    """Run one statement over all files; return its rate."""
-    query = asked(plan["name"], sources(spark, Path(plan["input"])))
-    folder, memory = Path(plan["output"]), plan["memory"]
-    _, ended = ran(query, spark, folder, memory=memory)
+    """Run one statement over all files."""
+    name, source, folder = plan["name"], Path(plan["input"]), Path(plan["output"])
+    query = asked(name, sources(spark, source))
+    rows, ended = ran(query, spark, folder, memory=plan["memory"])
+    if plan.get("compared"):
+        tables = {each: pq.read_table(source / each) for each in STREAMS}
+        wanted = answer(name, {**tables, "side_input": side_input()})
+        return {"name": name, "other_rows": other_rows(name, table_of(query, rows), wanted)}
     kind = "spark" if isinstance(query, DataFrame) else "events"
     kind = "windows" if isinstance(query, ice.Result) else kind
     eps = steady_rate(ended.recentProgress, plan["skip"])
     held = sum(each.stat().st_size for each in folder.rglob("*") if each.is_file())
     written = sum(each.stat().st_size for each in (folder / "out").rglob("*") if each.is_file())
-    return {"name": plan["name"], "eps": eps, "form": kind, "state_bytes": held - written}
+    return {"name": name, "eps": eps, "form": kind, "state_bytes": held - written}
 
 
 if __name__ == "__main__":

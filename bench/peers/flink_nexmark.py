@@ -18,7 +18,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
+from decimal import Decimal
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from flink_jobs import configured, counter, free_port  # type: ignore[import-not-found]
@@ -68,18 +71,23 @@ def query(run: dict[str, Any], tables: StreamTableEnvironment) -> Any:
     return tables.sql_query(text)
 
 
-def rate(run: dict[str, Any]) -> float | None:
-    """Run a statement over all files; return rows of the largest source a second, once warm."""
+def rate(run: dict[str, Any]) -> dict[str, Any]:
+    """Run a statement over all files; return rows of the largest source a second, once warm.
+
+    State is the most that checkpoints had on disk, if one was completed.
+    """
     port = free_port()
     with tempfile.TemporaryDirectory() as checkpoints:
         tables = prepared(run, port, checkpoints)
         sink = TableDescriptor.for_connector("blackhole").build()
         job = query(run, tables).execute_insert(sink).get_job_client()
         looks: list[tuple[float, float]] = []
+        state = 0
         try:
             read = counter(port, str(job.get_job_id()), f"Source__{run['source']}", "numRecordsOut")
             while True:
                 looks.append((time.monotonic(), read()))
+                state = max(state, bytes_in(checkpoints))
                 time.sleep(LOOK)
         except OSError:
             # the cluster of a job ends with it
@@ -88,7 +96,17 @@ def rate(run: dict[str, Any]) -> float | None:
         looks.append((time.monotonic(), float(run["rows"])))
     warm = next((look for look in looks if look[1] >= WARM * run["rows"]), looks[0])
     seconds = looks[-1][0] - warm[0]
-    return (run["rows"] - warm[1]) / seconds if seconds > 0 else None
+    eps = (run["rows"] - warm[1]) / seconds if seconds > 0 else None
+    return {"eps": eps, "state_bytes": state or None}
+
+
+def bytes_in(folder: str) -> int:
+    """Return the size of all files in a folder."""
+    total = 0
+    for each in Path(folder).rglob("*"):
+        with suppress(OSError):
+            total += each.stat().st_size if each.is_file() else 0
+    return total
 
 
 def answer(run: dict[str, Any]) -> list[list[Any]]:
@@ -99,8 +117,13 @@ def answer(run: dict[str, Any]) -> list[list[Any]]:
         with query(run, tables).execute().collect() as rows:
             for row in rows:
                 taken_back = row.get_row_kind().name in ("UPDATE_BEFORE", "DELETE")
-                found[json.dumps(list(row), default=str)] += -1 if taken_back else 1
+                found[json.dumps(list(row), default=plain)] += -1 if taken_back else 1
     return [[json.loads(row), number] for row, number in found.items() if number]
+
+
+def plain(value: object) -> object:
+    """Return a value for JSON: decimals are numbers, times are texts."""
+    return float(value) if isinstance(value, Decimal) else str(value)
 
 
 def main() -> None:
@@ -113,7 +136,7 @@ def main() -> None:
             if run.get("kind") == "rows":
                 result["rows"] = answer(run)
             else:
-                result["eps"] = rate(run)
+                result |= rate(run)
         except Exception as error:
             result["error"] = str(error).strip().splitlines()[-1][:300]
         print(json.dumps(result), flush=True)

@@ -34,7 +34,10 @@ def run(spark: SparkSession, plan: dict[str, Any]) -> dict[str, Any]:
     writer = writer.option("checkpointLocation", f"{plan['output']}/checkpoint")
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
-    return {"name": plan["name"], "eps": steady_rate(query.recentProgress, plan["skip"])}
+    state = Path(plan["output"]) / "checkpoint" / "state"
+    held = sum(each.stat().st_size for each in state.rglob("*") if each.is_file())
+    eps = steady_rate(query.recentProgress, plan["skip"])
+    return {"name": plan["name"], "eps": eps, "state_bytes": held}
 
 
 if __name__ == "__main__":

@@ -91,3 +91,21 @@ def test_batches_are_joined_before_and_after(stream: ice.Stream, spark: SparkSes
     other = stream.withColumnRenamed("x", "y").withColumnRenamed("ts", "at")
     assert other.window("1 second").count().columns == ["window", "count"]
     assert stream.join(other, on="k", within="1 second").columns == ["ts", "k", "x", "at", "y"]
+
+
+def test_words_about_events_are_those_of_events(stream: ice.Stream) -> None:
+    result = KINDS["result"](stream)
+    for rows in (stream, result, stream.events()):
+        names = rows.columns
+        assert rows.dropDuplicates("k").columns == names
+        assert rows.union(rows.where("x > 1").events()).columns == names
+        assert rows.over(ice.lag("x").alias("y"), partitionBy="k").columns == [*names, "y"]
+        assert rows.groupApply("k", lambda group: group.top(1, by="x")).columns == names
+        assert rows.groupApply("k", lambda one, other: one.difference(other), stream).columns
+        other = stream.select("ts", "k").withColumnRenamed("ts", "at")
+        both = rows.join(other, "k", "left", within="1 second")
+        assert both.columns == [*names, "at"]
+        with pytest.raises(DefinitionError, match="takes other events"):
+            rows.groupApply("k", lambda one, other: one, 5)  # type: ignore[arg-type]
+    sides = stream.select("ts", "k"), result.select("k", "x")
+    assert ice.join(*sides, on="k", within="1 second").columns == ["ts", "k", "x"]

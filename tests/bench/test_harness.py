@@ -162,6 +162,20 @@ def test_only_json_lines_are_results() -> None:
     assert results(script(said), {"eps": 1}, limit=30) == [{"eps": 1}]
 
 
+def test_a_result_has_the_peak_memory_of_its_process() -> None:
+    said = """if True:
+        import time
+        held = b"x" * (80 << 20)
+        time.sleep(1.2)
+        del held
+        print('{"eps": 1}', flush=True)
+        time.sleep(0.3)
+        print('{"eps": 2}', flush=True)
+    """
+    one, other = results(script(said), {}, limit=30, memory=True)
+    assert one["process_bytes"] > 80 << 20 > other["process_bytes"] > 0
+
+
 def test_a_failed_process_shows_its_log() -> None:
     with pytest.raises(ProcessFailed, match="no such thing"):
         results(script("import sys; sys.exit('no such thing')"), {}, limit=30)

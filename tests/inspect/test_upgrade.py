@@ -164,19 +164,19 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
 def test_crash_a_conversion_can_be_run_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: list[list[str]]
 ) -> None:
-    replaced = upgrading._replace
+    replaced = upgrading.replace_file
     for step in range(7):
         folder = golden(2, tmp_path / str(step))
         taken: list[str] = []
 
-        def dying(files: LocalFiles, path: str, value: dict[str, Any]) -> None:
+        def dying(files: LocalFiles, path: str, data: bytes) -> None:
             if len(taken) == step:  # noqa: B023 - called inside the loop
                 msg = "killed"
                 raise OSError(msg)
             taken.append(path)  # noqa: B023
-            replaced(files, path, value)
+            replaced(files, path, data)
 
-        monkeypatch.setattr(upgrading, "_replace", dying)
+        monkeypatch.setattr(upgrading, "replace_file", dying)
         with pytest.raises(OSError, match="killed"):
             upgrade_checkpoint(str(folder))
         monkeypatch.undo()

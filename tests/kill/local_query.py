@@ -21,7 +21,13 @@ from icestream.runtime.spark.parquet_sink import ParquetTable
 from icestream.runtime.tables.append_table import AppendTable, persistently
 from icestream.runtime.tables.delta import DeltaAppendTable
 from icestream.runtime.tables.iceberg import IcebergAppendTable
-from icestream.runtime.tables.layout import OpenTableFile, TableFiles, TableLayout, TableStorage
+from icestream.runtime.tables.layout import (
+    OpenTableFile,
+    TableFiles,
+    TableLayout,
+    TableStorage,
+    TableTarget,
+)
 from icestream.runtime.tables.sink_log import SinkLog
 from icestream.state.files import Files, LocalFiles
 from icestream.state.stores.files import StoreFiles
@@ -52,16 +58,16 @@ def table_of(sink: str, folder: str, store: Store, writer: str) -> AppendTable:
     if store is not None:
         files = StoreFiles(store, f"{folder}/new", 0)
     if sink == "delta":
-        return DeltaAppendTable(place, schema, writer=writer, partition_by=["name"], files=files)
+        target = TableTarget(writer, partition_by=["name"], files=lambda _: files)
+        return DeltaAppendTable(place, schema, target)
     if sink == "iceberg":
         options = {
             "catalog.type": "sql",
             "catalog.uri": f"sqlite:///{folder}/catalogue.db",
             "catalog.warehouse": place if store is not None else f"file://{place}",
         }
-        return IcebergAppendTable(
-            "db.rows", schema, writer=writer, options=options, files=lambda _: files, storage=store
-        )
+        target = TableTarget(writer, options=options, files=lambda _: files)
+        return IcebergAppendTable("db.rows", schema, target, store)
     layout = TableLayout(0, writer, place, schema, files=files)
     return ParquetTable(layout, SinkLog(files, place))
 

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bench.joins.join_inputs import JoinInputs
 from icestream.core.errors import CheckpointError
 from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.nodes.spilling import Spilling
@@ -396,6 +397,31 @@ def test_results_come_at_once_again_after_everything_was_spilled(tmp_path: Path)
     query.close()
     missed = case.answer(batches) - case.answer(batches[:3])
     assert early > 0.95 * missed.total()
+
+
+def test_clean_up_between_batches_lowers_no_early_output(tmp_path: Path) -> None:
+    """In little memory, and after every other batch; without clean-ups the rest comes at the end."""
+    inputs = JoinInputs((3, 2, 3), 2_000, seed=1)
+    schemas = [pa.schema([(f"{n}1", pa.int64()), (f"{n}2", pa.int64())]) for n in NAMES]
+    how = Spilling(order="written", partitions=300, sample=1.0)
+    a, b, c, d, e = (PlanStream.of(each, n).forever() for n, each in enumerate(schemas))
+    abc = deferred(a, b, c, on=[("a1", "b1", "c1")], spilling=how)
+    abcd = deferred(abc, d, on=[("c2", "d1")], spilling=how)
+    flow = dataflow(deferred(abcd, e, on=[("d2", "e1")], spilling=how), "append", schemas, SECOND)
+    early = {}
+    for every in (0, 2):
+        query = open_dataflow(flow, tmp_path / str(every), budget=4 << 20)
+        early[every] = late = 0
+        for number, batch in enumerate(inputs.batches(20)):
+            tables = [pa.Table.from_batches([batch[name]]) for name in NAMES]
+            times = [pa.array(np.full(each.num_rows, number * SECOND)) for each in tables]
+            early[every] += query.feed(batch_of(flow, times, tables)).num_rows
+            if every and number % every:
+                late += query.clean_up().num_rows
+        late += query.clean_up().num_rows
+        query.close()
+        assert early[every] + late == inputs.results
+    assert early[2] >= 0.95 * early[0]
 
 
 def test_shards_that_are_full_spill_by_the_rule_of_the_plan(tmp_path: Path) -> None:

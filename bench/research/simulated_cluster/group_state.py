@@ -32,7 +32,8 @@ from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.operators.folding.fold import EntryRun
 from icestream.operators.protocol import Emitted, PastVersion
 from icestream.plan.nodes.queries import Plan
-from icestream.runtime.version.task import ShardSpace, ShardTask
+from icestream.runtime.version.shard_space import ShardSpace
+from icestream.runtime.version.task import ShardTask
 from icestream.runtime.work.windows.shard import WindowShard
 from icestream.state.arena import Arena, remove
 from icestream.state.budget import Budget
@@ -224,7 +225,7 @@ class GroupState:
             parcels=(),
             parcel_files=self._files,
         )
-        return ShardSpace(task, self._budget, self._opened(), uuid.uuid4().hex[:16])
+        return task.space(self._budget, self._opened(), uuid.uuid4().hex[:16])
 
     def _opened(self) -> Arena:
         if self._arena is None:

@@ -1,4 +1,4 @@
-"""Spark's columns as SQL text, for rows that have left the JVM.
+"""Spark's columns as SQL text, for rows that have left the JVM, and aggregates over them.
 
 Idea: Spark resolves a column against an empty DataFrame with the same columns; the resolved
 expression has a text that the package's own parser reads.
@@ -6,15 +6,18 @@ expression has a text that the package's own parser reads.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, SparkSession
-from pyspark.sql.pandas.types import from_arrow_type
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.pandas.types import from_arrow_schema
 
+from icestream.api.functions import AggregateExpression
 from icestream.core.errors import DefinitionError
+from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.runtime.spark.sink import no_rows
 
 
 def sql_text(expression: object, payload: pa.Schema, method: str) -> str:
@@ -29,8 +32,7 @@ def sql_text(expression: object, payload: pa.Schema, method: str) -> str:
         raise DefinitionError(msg)
     if _kind(expression) in ("UnresolvedAttribute", "SqlExpression"):
         return str(expression).removeprefix("Column<'").removesuffix("'>")
-    fields = [StructField(each.name, from_arrow_type(each.type), each.nullable) for each in payload]
-    nothing = SparkSession.active().createDataFrame([], StructType(fields))
+    nothing = no_rows(SparkSession.active(), from_arrow_schema(payload))
     try:
         analyzed = nothing.select(expression)._jdf.queryExecution().analyzed()
     except AnalysisException as error:
@@ -42,10 +44,24 @@ def sql_text(expression: object, payload: pa.Schema, method: str) -> str:
     return str((found.child() if made_up else found).sql())
 
 
+def aggregates_over(
+    expressions: Sequence[AggregateExpression], payload: pa.Schema, whole: str
+) -> tuple[list[str], list[tuple[Aggregate, list[str]]]]:
+    """Return inputs of aggregates as columns x0, x1, ... to select, and the aggregates over them.
+
+    Each comes with the texts of its inputs, which name it; `whole` stands for whole events.
+    """
+    found = [[sql_text(column, payload, e.function) for column in e.columns] for e in expressions]
+    inputs = list(dict.fromkeys(text for texts in found for text in texts))
+    made = []
+    for each, texts in zip(expressions, found, strict=True):
+        name = each.name or f"{each.title}({', '.join(texts) or whole})"
+        names = [f"x{inputs.index(text)}" for text in texts]
+        made.append((Aggregate.of(each.function, names, name, each.parameters), texts))
+    return [f"({text}) AS x{place}" for place, text in enumerate(inputs)], made
+
+
 def _kind(column: Column) -> str:
     """Return the kind of a column: a name, text, an alias or something else."""
     node: Any = column._jc.node  # a method of Java
     return str(node().getClass().getSimpleName())
-
-
-__all__ = ["sql_text"]

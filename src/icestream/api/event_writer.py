@@ -6,95 +6,52 @@ source; those of other sources are null. Only columns that the query uses are in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial, reduce
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column
 from pyspark.sql import functions as sf
-from pyspark.sql.pandas.types import from_arrow_type
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
 
-from icestream.api.shared_plan import BuiltQuery, StreamInput, WholeRows, sources_of
-from icestream.api.types import arrow_schema, arrow_type
+from icestream.api.shared_plan import BuiltQuery, StreamInput, WholeRows, read_parts, sources_of
+from icestream.api.words import quoted
 from icestream.plan.events.dataflow import Dataflow, source_column
-from icestream.plan.events.needed_columns import needed_columns
-from icestream.plan.events.queries import compiled
-from icestream.plan.nodes.events import Node
-from icestream.plan.nodes.queries import SOURCE, TIME
 
 
 def built(
-    node: Node,
     sources: Mapping[int, StreamInput],
-    mode: str,
+    columns: Mapping[int, pa.Schema],
+    compiled: Callable[..., Dataflow],
     *,
     whole: bool = False,
 ) -> BuiltQuery[Dataflow]:
-    """Return the projection of the sources, by tag, and the dataflow, for an output mode."""
-    parts = list(sources.values())
-    needed = needed_columns(node)
-    columns = [needed[tag] for tag in sources]
-    frames = [projected(part, number, columns) for number, part in enumerate(parts)]
-    plan = compiled(
-        ((node, mode),),
-        {tag: number for number, tag in enumerate(sources)},
-        sources_of(parts),
-        tuple(columns),
-        arrow_type(frames[0].schema[0].dataType, parts[0].time),
-    )
-    rows = StructType(
-        [
-            StructField(each.name, from_arrow_type(each.type), each.nullable)
-            for each in plan.results(plan.views[0])
+    """Return a query over some columns of its sources, by tag; over all for refused rows.
+
+    `compiled` makes the dataflow from the numbers of tags, the sources, their columns and the type
+    of time.
+    """
+    parts, read = list(sources.values()), [columns[tag] for tag in sources]
+
+    def chosen(part: StreamInput, number: int) -> list[Column]:
+        return [
+            (
+                sf.col(quoted(each.name))
+                if source == number
+                else sf.lit(None).cast(from_arrow_type(each.type))
+            ).alias(source_column(source, place))
+            for source, schema in enumerate(read)
+            for place, each in enumerate(schema)
         ]
-    )
-    again = partial(built, node, sources, mode, whole=True)
-    return reading(parts, columns, plan, (rows,), again, whole=whole)
 
-
-def reading(
-    parts: Sequence[StreamInput],
-    columns: Sequence[pa.Schema],
-    plan: Dataflow,
-    rows: tuple[StructType, ...],
-    again: Callable[[], BuiltQuery[Dataflow]],
-    *,
-    whole: bool,
-) -> BuiltQuery[Dataflow]:
-    """Return a query over some columns of its sources, and over all for refused rows."""
+    numbers = {tag: number for number, tag in enumerate(sources)}
+    plan = compiled(numbers, sources_of(parts), tuple(read), parts[0].time_type)
     kept = WholeRows.of(parts) if whole else None
-    beside = kept.columns if kept is not None else ((),) * len(parts)
-    frames = [
-        projected(part, number, columns, *beside[number]) for number, part in enumerate(parts)
-    ]
     return BuiltQuery(
-        reduce(DataFrame.unionAll, frames),
+        read_parts(parts, chosen, *(() if kept is None else (kept.columns,))),
         plan,
-        rows,
+        tuple(from_arrow_schema(plan.results(view)) for view in plan.views),
         parts[0].time,
-        whole=again,
+        whole=partial(built, sources, columns, compiled, whole=True),
         kept=None if kept is None else kept.schema,
     )
-
-
-def columns_of(part: StreamInput) -> pa.Schema:
-    """Return the columns of a source whose events a writer sends."""
-    return arrow_schema(part.frame.columns, part.frame.schema.fields)
-
-
-def projected(
-    part: StreamInput, number: int, columns: Sequence[pa.Schema], *beside: Column
-) -> DataFrame:
-    """Return the rows of one source, with nulls in the columns of the others."""
-    chosen = [sf.col(part.time).alias(TIME), sf.lit(number).cast("int").alias(SOURCE)]
-    for source, schema in enumerate(columns):
-        for place, each in enumerate(schema):
-            name = source_column(source, place)
-            if source == number:
-                escaped = each.name.replace("`", "``")
-                chosen.append(sf.col(f"`{escaped}`").alias(name))
-            else:
-                kind = from_arrow_type(each.type)
-                chosen.append(sf.lit(None).cast(kind).alias(name))
-    return part.frame.select(*chosen, *beside)

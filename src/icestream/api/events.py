@@ -12,36 +12,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import partial, reduce
 from itertools import count
-from typing import Any, ClassVar, Unpack
+from typing import Any, ClassVar
 
 import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from icestream.api.column_text import sql_text
-from icestream.api.event_joins import (
-    Within,
-    bounds_of,
-    deferred,
-    kind_of_join,
-    matched,
-    may_defer,
-    near,
-    paired,
-)
-from icestream.api.event_writer import built, columns_of
-from icestream.api.frames import framed
+from icestream.api.column_text import aggregates_over, sql_text
+from icestream.api.event_words import EventWords
+from icestream.api.event_writer import built
 from icestream.api.functions import AggregateExpression
-from icestream.api.hints import warn_of_instants
 from icestream.api.shared_plan import BuiltQuery, StreamInput
-from icestream.api.words import ColumnWords, quoted
+from icestream.api.words import quoted
 from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError
 from icestream.core.units import format_interval, parse_interval
-from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.dataflow.edge_rows import EdgeRows
 from icestream.operators.dataflow.steps import Filtering, Projecting
 from icestream.operators.lifetimes.aggregate import lifetime_aggregate
@@ -49,29 +37,25 @@ from icestream.operators.lifetimes.alter_lifetimes import AlterLifetimes
 from icestream.operators.lifetimes.changes import LifetimeOperator
 from icestream.operators.lifetimes.difference import StreamDifference
 from icestream.operators.lifetimes.edges import Edges
-from icestream.operators.lifetimes.first_events import FirstEvents
 from icestream.operators.lifetimes.ordering import Order
 from icestream.operators.lifetimes.top import TopK
 from icestream.operators.lifetimes.until_next import UntilNext
 from icestream.operators.process.operator import Processor, UserDefined
 from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.events.explain import explained_dataflow
-from icestream.plan.joins.multi_join import Equal, check_comparable
+from icestream.plan.events.needed_columns import needed_columns
+from icestream.plan.events.queries import compiled
 from icestream.plan.nodes.events import (
     Applied,
     Entered,
     Final,
     FromSource,
-    Joined,
     Left,
     Mapped,
     Node,
     Scope,
-    United,
     late_events,
-    upstream,
 )
-from icestream.plan.nodes.spilling import Spilling, SpillingOptions, defers
 from icestream.plan.windows.lifetimes import (
     Forever,
     Hopping,
@@ -88,7 +72,7 @@ _TAGS = count()
 
 
 @dataclass(frozen=True)
-class Events(ColumnWords):
+class Events(EventWords):
     """Events with lifetimes, of a whole stream or of each group.
 
     Examples:
@@ -100,7 +84,6 @@ class Events(ColumnWords):
 
     _called: ClassVar[str] = "events"
     _instead: ClassVar[Mapping[str, str]] = {
-        "dropDuplicates": "groupBy('key').apply(lambda group: group.top(1, by=...))",
         "orderBy": "groupBy('key').apply(lambda group: group.top(n, by=...))",
         "limit": "groupBy('key').apply(lambda group: group.top(n, by=...))",
         "session": "session(...) of the stream, before events()",
@@ -125,6 +108,15 @@ class Events(ColumnWords):
     @property
     def _types(self) -> StructType:
         return from_arrow_schema(self._node.payload)
+
+    def events(self) -> Events:
+        """Return the events themselves, as those of a stream.
+
+        Examples:
+            >>> events.events() is events
+            True
+        """
+        return self
 
     # -- event by event --------------------------------------------------------------------
 
@@ -229,94 +221,7 @@ class Events(ColumnWords):
             keys, lambda group: group._applied(operator, "until the next", grows=False)
         )
 
-    def dropDuplicates(
-        self, keys: str | Sequence[str] | None = None, *, within: str | int | None = None
-    ) -> Events:
-        """Keep the first event by time of those with equal keys, or with all columns equal.
-
-        With `within`, events up to that long after one that was kept are dropped, and the next one
-        is kept again; without it, one event of each key is kept forever. Events wait for the
-        watermark. Of events with equal times one is kept, always the same.
-
-        Examples:
-            >>> once = events.dropDuplicates("agent", within="10 minutes")
-        """
-        self._refuse_retractions("dropDuplicates")
-        length = None if within is None else parse_interval(within)
-        if length is not None and length < 0:
-            msg = f"within must not be negative; got {within!r}"
-            raise DefinitionError(msg)
-        operator = FirstEvents(self._node.payload, length)
-        text = "first events" if length is None else f"first events within {length}"
-        return self.groupApply(
-            self.columns if keys is None else keys,
-            lambda group: group._applied(operator, text, grows=True),
-        )
-
-    def union(self, other: Events) -> Events:
-        """Return the events of both streams; their columns must agree.
-
-        Examples:
-            >>> both = events.where("busyTime < 10").union(events.where("busyTime > 600"))
-        """
-        streams = self._together([other], "union")
-        columns = _common(self._node.payload, other._node.payload)
-        nodes = tuple(stream._loosened(columns)._node for stream in streams)
-        united = United(
-            columns,
-            self._node.scope,
-            all(node.grows for node in nodes),
-            max(node.reach for node in nodes),
-            nodes[0].delay,
-            parts=nodes,
-        )
-        return self._of(united, streams)
-
     # -- groups ----------------------------------------------------------------------------
-
-    def groupApply(
-        self,
-        keys: str | Sequence[str],
-        apply: Callable[..., Events],
-        *others: Events,
-    ) -> Events:
-        """Compute a sub-query for each group.
-
-        Args:
-            keys: the columns that define the groups; all streams have them.
-            apply: takes the events of a group, of this stream and of `others`, and returns events.
-            *others: further streams that the sub-query reads.
-
-        Examples:
-            >>> events.window("1 hour").groupApply(
-            ...     "agent", lambda agent: agent.select("busyTime").top(3, by="busyTime")
-            ... ).columns
-            ['agent', 'busyTime']
-        """
-        names = (keys,) if isinstance(keys, str) else tuple(keys)
-        outer = self._node.scope
-        streams = self._together(others, "groupApply")
-        for stream in streams:
-            stream._check_columns(names, "groupApply")
-        for name in names:
-            check_comparable([stream._node.payload.field(name) for stream in streams])
-        around = outer.keys if outer is not None else ()
-        scope = Scope((*around, *(name for name in names if name not in around)), outer)
-        made: object = apply(*(stream._entering(scope) for stream in streams))
-        if not isinstance(made, Events) or made._node.scope is not scope:
-            msg = "the function given to groupApply must return events made from its arguments"
-            raise DefinitionError(msg)
-        return made._leaving(outer)
-
-    def groupBy(self, *cols: str | Sequence[str]) -> GroupedEvents:
-        """Group events by columns, for aggregates over those alive, or any sub-query.
-
-        Examples:
-            >>> events.last("1 hour").groupBy("agent").agg(ice.count().alias("calls")).columns
-            ['agent', 'calls']
-        """
-        keys = [name for each in cols for name in ([each] if isinstance(each, str) else each)]
-        return GroupedEvents(self, tuple(keys))
 
     def agg(self, *aggregates: AggregateExpression) -> Events:
         """Compute aggregates of a group at each instant, over the events alive at that instant.
@@ -333,21 +238,12 @@ class Events(ColumnWords):
         if not aggregates or not all(isinstance(e, AggregateExpression) for e in aggregates):
             msg = "agg takes Icestream's aggregates, for example ice.count(), ice.sum('price')"
             raise DefinitionError(msg)
-        texts = [
-            [sql_text(column, self._node.payload, each.function) for column in each.columns]
-            for each in aggregates
-        ]
-        inputs = list(dict.fromkeys(text for each in texts for text in each))
-        named = [f"({text}) AS x{place}" for place, text in enumerate(inputs)]
-        before = self.select(*map(quoted, scope.keys), *named)
-        chosen = tuple(
-            _aggregate(each, [f"x{inputs.index(text)}" for text in used], used)
-            for each, used in zip(aggregates, texts, strict=True)
-        )
+        inputs, found = aggregates_over(aggregates, self._node.payload, "*")
+        before = self.select(*map(quoted, scope.keys), *inputs)
+        chosen = tuple(aggregate for aggregate, _ in found)
         operator = lifetime_aggregate(before._node.payload, chosen, scope.keys)
         shown = ", ".join(
-            f"{each.function}({', '.join(used) or '*'}) as {each.alias}"
-            for each, used in zip(chosen, texts, strict=True)
+            f"{each.function}({', '.join(texts) or '*'}) as {each.alias}" for each, texts in found
         )
         return before._applied(operator, f"aggregate {shown}", grows=False)
 
@@ -445,106 +341,7 @@ class Events(ColumnWords):
             changes = changes.union(edges_of(replace(self, _node=too_late).where(end)))
         return changes._applied(Edges(node.payload, ()), "events of edges", grows=False)
 
-    def over(
-        self,
-        *features: AggregateExpression,
-        partitionBy: str | Sequence[str] = (),
-        range: str | int | None = None,
-        rows: int | str | None = None,
-    ) -> Events:
-        """Add columns to each event, over the events before it with the same keys, and itself.
-
-        Events are in the order of time, those of equal time in the order of arrival. A row is
-        emitted once, when no event before it can come any more. Calls can follow each other: the
-        features of all of them are computed together.
-
-        Args:
-            *features: aggregates, or `ice.lag`, `ice.row_number` and `ice.rank`, with aliases.
-            partitionBy: the columns that are equal; without any, all events count.
-            range: how far back the frame reaches: at an event of time t it has the events of
-                [t - range, t], also those of equal time that arrive later, as SQL's RANGE BETWEEN
-                range PRECEDING AND CURRENT ROW.
-            rows: how many events the frame has, the event and the `rows` - 1 before it, as SQL's
-                ROWS BETWEEN rows - 1 PRECEDING AND CURRENT ROW; or `"unbounded"`. Without `range`
-                and `rows` the frame has all events up to the event's time, as SQL's does.
-
-        Examples:
-            >>> events.over(
-            ...     ice.count().alias("calls"), ice.avg("busyTime").alias("busy"),
-            ...     partitionBy="agent", range="1 hour",
-            ... ).over(ice.lag("busyTime").alias("before"), partitionBy="serviceId").columns[-3:]
-            ['calls', 'busy', 'before']
-        """
-        if self._node.scope is not None:
-            msg = "over works on whole streams, not inside groupApply: name the keys in partitionBy"
-            raise DefinitionError(msg)
-        names = (partitionBy,) if isinstance(partitionBy, str) else tuple(partitionBy)
-        self._check_columns(names, "over")
-        if any(isinstance(each, Joined) for each in upstream(self._node)):
-            msg = "over cannot follow a join with onPressure='defer': use onPressure='fetch'"
-            raise DefinitionError(msg)
-        return replace(self, _node=framed(self._node, features, names, range, rows))
-
     # -- two streams -----------------------------------------------------------------------
-
-    def join(
-        self,
-        other: Events,
-        on: str | Sequence[Equal] | None = None,
-        *,
-        how: str = "inner",
-        where: str | None = None,
-        within: Within | None = None,
-        onPressure: str = "fetch",
-        **spilling: Unpack[SpillingOptions],
-    ) -> Events:
-        """Pair events whose lifetimes overlap; a pair lives while both events do.
-
-        Args:
-            other: the other stream; inside a group, a stream of the same group.
-            on: columns with equal values: a name that both have, or a pair of names, or a list of
-                these; needed outside a group. Null equals nothing.
-            how: which events to return besides pairs: with `inner` none; with `left`, `right` or
-                `full` also events of that side, or of both, with nulls, if they have no partner.
-                `semi` returns only events of this stream that have a partner, and `anti` those that
-                have none.
-            where: a further condition on pairs, in SQL.
-            within: pair events by their times, instead of by lifetime: at most this far apart, or
-                `(low, high)` for a time of the other event that is later by at least `low` and at
-                most `high`, both included: `within=("-5 minutes", "1 hour")`. An event without a
-                partner is one row, as in Spark. Without `within`, it is there at the instants at
-                which it has none.
-            onPressure: what happens to state that does not fit into memory. `fetch`: it is read
-                when it is needed, and every pair is emitted at once. `defer`: it waits on disk, and
-                its pairs are emitted when the join is cleaned up. `auto`: `defer` where that is
-                possible. See `ice.join`.
-            **spilling: with `defer` or `auto`, the strategy, threshold, amount and partitions of
-                `ice.join`.
-
-        Examples:
-            >>> prices = events.select("symbol", "price")
-            >>> events.select("symbol", "volume").join(
-            ...     prices, on="symbol", within="1 minute"
-            ... ).columns
-            ['symbol', 'volume', 'price']
-        """
-        streams = self._together([other], "join")
-        kind, bounds = kind_of_join(how), None if within is None else bounds_of(within)
-        can_defer = may_defer(streams, on)
-        defer = defers(onPressure, spilling, possible=can_defer)
-        spills = Spilling(**spilling) if defer else None
-        if kind != "inner":
-            made = matched(self, other, on, kind, where, bounds, spills)
-        else:
-            near_by = streams if bounds is None else near(streams, bounds)
-            if spills is not None:
-                made = deferred(near_by, on, where, spills)
-            else:
-                made = paired(near_by[0], near_by[1], on, where)
-        if bounds is None:
-            warn_of_instants((self._node, other._node), stacklevel=2)
-            return made
-        return replace(made, _node=replace(made._node, stays=True))
 
     def difference(self, other: Events, on: str | Sequence[str] | None = None) -> Events:
         """Keep events at the instants at which the other stream has no event of their group.
@@ -567,9 +364,6 @@ class Events(ColumnWords):
         """Return a writer that sets where the results go and starts the query.
 
         Examples:
-            >>> busy = events.window("1 hour").groupApply(
-            ...     "agent", lambda agent: agent.agg(ice.count().alias("calls"))
-            ... )
             >>> writer = busy.writeStream.format("noop").memory("64 MB")
         """
         built = self._built("append")
@@ -580,9 +374,6 @@ class Events(ColumnWords):
         """Return the columns of the rows in append mode.
 
         Examples:
-            >>> busy = events.window("1 hour").groupApply(
-            ...     "agent", lambda agent: agent.agg(ice.count().alias("calls"))
-            ... )
             >>> busy.schema.names
             ['lifetime', 'agent', 'calls']
         """
@@ -595,9 +386,6 @@ class Events(ColumnWords):
         defer use its measured numbers of rows and keys, otherwise assumed ones.
 
         Examples:
-            >>> busy = events.window("1 hour").groupApply(
-            ...     "agent", lambda agent: agent.agg(ice.count().alias("calls"))
-            ... )
             >>> busy.explain()
                 source  0: stream (...
         """
@@ -608,7 +396,8 @@ class Events(ColumnWords):
         if self._node.scope is not None:
             msg = "return the events of a group from groupApply's function before writing them"
             raise DefinitionError(msg)
-        return built(self._node, self._parts, mode)
+        compile_ = partial(compiled, ((self._node, mode),))
+        return built(self._parts, needed_columns(self._node), compile_)
 
     # -- making nodes ----------------------------------------------------------------------
 
@@ -723,10 +512,11 @@ class Events(ColumnWords):
     def _together(self, others: Sequence[object], method: str) -> list[Events]:
         """Return these and other events of the same group, with equal delays."""
         streams = [self]
-        for other in others:
-            if not isinstance(other, Events):
-                msg = f"{method} takes other events (stream.events()); got {type(other).__name__}"
+        for given in others:
+            if not isinstance(given, EventWords):
+                msg = f"{method} takes other events (stream.events()); got {type(given).__name__}"
                 raise DefinitionError(msg)
+            other = given.events()
             if other._node.scope is not self._node.scope:
                 msg = (
                     f"{method} takes events of the same group: pass other streams to groupApply as "
@@ -752,74 +542,9 @@ class Events(ColumnWords):
             raise DefinitionError(msg)
 
 
-@dataclass(frozen=True)
-class GroupedEvents:
-    """Events by group.
-
-    Examples:
-        >>> events.forever().groupBy("agent").count().columns
-        ['agent', 'count']
-    """
-
-    _events: Events
-    _keys: tuple[str, ...]
-
-    def agg(self, *aggregates: AggregateExpression) -> Events:
-        """Compute aggregates of each group at each instant; see `Events.agg`.
-
-        Examples:
-            >>> events.forever().groupBy("agent").agg(ice.max("busyTime").alias("m")).columns
-            ['agent', 'm']
-        """
-        return self.apply(lambda group: group.agg(*aggregates))
-
-    def count(self) -> Events:
-        """Count the events of each group that are alive.
-
-        Examples:
-            >>> events.last("1 hour").groupBy("agent").count().columns
-            ['agent', 'count']
-        """
-        return self.agg(AggregateExpression("count", spelling="count").alias("count"))
-
-    def apply(self, apply: Callable[..., Events], *others: Events) -> Events:
-        """Compute a sub-query for each group; see `Events.groupApply`.
-
-        Examples:
-            >>> events.groupBy("agent").apply(lambda agent: agent.top(3, by="busyTime")).columns[-1]
-            'agent'
-        """
-        return self._events.groupApply(self._keys, apply, *others)
-
-
 def events_of(inputs: Sequence[StreamInput]) -> Events:
     """Return the events of a stream; each lives for one instant."""
     parts = {next(_TAGS): part for part in inputs}
-    nodes = tuple(FromSource(columns_of(part), source=tag) for tag, part in parts.items())
+    nodes = tuple(FromSource(part.columns, source=tag) for tag, part in parts.items())
     streams = [Events(node, {node.source: parts[node.source]}) for node in nodes]
     return reduce(Events.union, streams)
-
-
-def _common(one: pa.Schema, other: pa.Schema) -> pa.Schema:
-    """Return the columns of a union."""
-    if one.names != other.names or one.types != other.types:
-        msg = (
-            f"a union needs equal columns: {_shown(one)} and {_shown(other)}; select and cast "
-            "them with select(...)"
-        )
-        raise DefinitionError(msg)
-    pairs = zip(one, other, strict=True)
-    return pa.schema([a.with_nullable(a.nullable or b.nullable) for a, b in pairs])
-
-
-def _aggregate(each: AggregateExpression, inputs: Sequence[str], texts: Sequence[str]) -> Aggregate:
-    name = each.name or f"{each.title}({', '.join(texts) or '*'})"
-    first = inputs[0] if inputs else None
-    return Aggregate(each.function, first, name, tuple(inputs[1:]), each.parameters)
-
-
-def _shown(schema: pa.Schema) -> str:
-    return ", ".join(f"{each.name} {each.type}" for each in schema)
-
-
-__all__ = ["Events", "events_of"]

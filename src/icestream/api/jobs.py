@@ -21,18 +21,16 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
-from pyspark.sql.pandas.types import from_arrow_type
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StructType
 
-from icestream.api.event_writer import columns_of, projected, reading
-from icestream.api.shared_plan import BuiltQuery, StreamInput, sources_of
-from icestream.api.types import arrow_type
+from icestream.api.event_writer import built
+from icestream.api.shared_plan import BuiltQuery, StreamInput
 from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError
 from icestream.plan.events.dataflow import Dataflow
-from icestream.plan.jobs.building import JobOperators, JobStream
+from icestream.plan.jobs.building import JobStream
 from icestream.plan.jobs.dataflow import compiled_job
 from icestream.plan.jobs.explain import drawn_job, explained_job
 from icestream.plan.jobs.fused import Fuse, JobPlan, Rates, planned_job
@@ -56,14 +54,13 @@ def job(stream: Stream) -> Tuples:
         'minutes'
     """
     parts = {next(_TAGS): part for part in stream._parts}
-    streams = [
-        JobStream((source_node(columns_of(part), tag, part.name),)) for tag, part in parts.items()
-    ]
-    return Tuples(streams[0].union(*streams[1:]), parts)
+    nodes = [source_node(part.columns, tag, part.name) for tag, part in parts.items()]
+    streams = [Tuples((node,), _parts=parts) for node in nodes]
+    return streams[0]._united(streams[1:])
 
 
 @dataclass(frozen=True)
-class Tuples(JobOperators):
+class Tuples(JobStream):
     """Tuples of a job: named attributes and a time span [ts1, ts2).
 
     Examples:
@@ -77,9 +74,8 @@ class Tuples(JobOperators):
         ['agent', 'n']
     """
 
-    _made: JobStream
     #: the sources of the tuples, by tag
-    _parts: Mapping[int, StreamInput] = field(repr=False)
+    _parts: Mapping[int, StreamInput] = field(repr=False, kw_only=True)
     _fuse: Fuse = "auto"
     _rates: Rates | None = None
 
@@ -91,7 +87,7 @@ class Tuples(JobOperators):
             >>> ice.job(calls).columns
             ['timestamp', 'busyTime', 'price', 'volume', 'serviceId', 'symbol', 'userId', 'agent']
         """
-        return list(self._stream.payload.names)
+        return list(self._payload.names)
 
     def union(self, other: Tuples) -> Tuples:
         """Return the tuples of both; their attributes must agree.
@@ -103,8 +99,8 @@ class Tuples(JobOperators):
         if not isinstance(given, Tuples):
             msg = f"union takes other tuples of a job (ice.job(stream)); got {type(other).__name__}"
             raise DefinitionError(msg)
-        both = self._stream.union(other._stream)
-        return replace(self, _made=both, _parts={**self._parts, **other._parts})
+        both = replace(self, _parts={**self._parts, **other._parts})
+        return both._united([other])
 
     def fused(self, fuse: Fuse = "auto", rates: Rates | None = None) -> Tuples:
         """Choose which operators share a component, so that nothing is exchanged between them.
@@ -119,12 +115,6 @@ class Tuples(JobOperators):
                 `{("interest", "add"): 1000.0}`; `auto` then fuses where most tuples flow.
 
         Examples:
-            >>> counted = ice.job(calls).compute(
-            ...     lambda state, call: {"n": state["n"] + 1},
-            ...     key="agent",
-            ...     initial={"n": 0},
-            ...     window="1 hour",
-            ... )
             >>> apart = counted.fused("none")
         """
         return replace(self, _fuse=fuse, _rates=rates)
@@ -134,12 +124,6 @@ class Tuples(JobOperators):
         """Return a writer that sets where the results go and starts the job.
 
         Examples:
-            >>> counted = ice.job(calls).compute(
-            ...     lambda state, call: {"n": state["n"] + 1},
-            ...     key="agent",
-            ...     initial={"n": 0},
-            ...     window="1 hour",
-            ... )
             >>> writer = counted.writeStream.format("noop").memory("64 MB")
         """
         alone = _built([self])
@@ -150,12 +134,6 @@ class Tuples(JobOperators):
         """Return the columns of the rows: `lifetime` with ts1 and ts2, then the attributes.
 
         Examples:
-            >>> counted = ice.job(calls).compute(
-            ...     lambda state, call: {"n": state["n"] + 1},
-            ...     key="agent",
-            ...     initial={"n": 0},
-            ...     window="1 hour",
-            ... )
             >>> counted.schema.names
             ['lifetime', 'agent', 'n']
         """
@@ -169,12 +147,6 @@ class Tuples(JobOperators):
             svg: the path of a drawing to write.
 
         Examples:
-            >>> counted = ice.job(calls).compute(
-            ...     lambda state, call: {"n": state["n"] + 1},
-            ...     key="agent",
-            ...     initial={"n": 0},
-            ...     window="1 hour",
-            ... )
             >>> counted.explain()
             component 0, partitioned by agent; ...
         """
@@ -183,47 +155,18 @@ class Tuples(JobOperators):
         if svg is not None:
             Path(svg).write_text(drawn_job(plan), encoding="utf-8")
 
-    @property
-    def _stream(self) -> JobStream:
-        return self._made
-
-    def _then(self, stream: JobStream) -> Self:
-        return replace(self, _made=stream)
-
 
 def _planned(results: Sequence[Tuples]) -> JobPlan:
     lead = results[0]
-    return planned_job([each._stream.node for each in results], fuse=lead._fuse, rates=lead._rates)
+    return planned_job([each._node for each in results], fuse=lead._fuse, rates=lead._rates)
 
 
-def _built(results: Sequence[object], *, whole: bool = False) -> BuiltQuery[Dataflow]:
+def _built(results: Sequence[object]) -> BuiltQuery[Dataflow]:
     """Return the projection of the sources and the dataflow; the first result sets fusion."""
     given = [each for each in results if isinstance(each, Tuples)]
     if len(given) < len(results):
         msg = "a result of a job can be started only with results of the same job"
         raise DefinitionError(msg)
     sources = {tag: part for each in given for tag, part in each._parts.items()}
-    parts = list(sources.values())
-    columns = [columns_of(part) for part in parts]
-    frames = [projected(part, number, columns) for number, part in enumerate(parts)]
-    plan = compiled_job(
-        _planned(given),
-        {tag: number for number, tag in enumerate(sources)},
-        sources_of(parts),
-        tuple(columns),
-        arrow_type(frames[0].schema[0].dataType, parts[0].time),
-    )
-    rows = tuple(
-        StructType(
-            [
-                StructField(each.name, from_arrow_type(each.type), each.nullable)
-                for each in plan.results(view)
-            ]
-        )
-        for view in plan.views
-    )
-    again = partial(_built, results, whole=True)
-    return reading(parts, columns, plan, rows, again, whole=whole)
-
-
-__all__ = ["Tuples", "job"]
+    columns = {tag: part.columns for tag, part in sources.items()}
+    return built(sources, columns, partial(compiled_job, _planned(given)))

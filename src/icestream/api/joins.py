@@ -16,6 +16,7 @@ from functools import reduce
 from typing import Unpack
 
 from icestream.api.event_joins import deferred, may_defer, near, paired
+from icestream.api.event_words import EventWords
 from icestream.api.events import Events
 from icestream.api.hints import warn_of_instants
 from icestream.core.errors import DefinitionError
@@ -25,7 +26,7 @@ from icestream.plan.nodes.spilling import Spilling, SpillingOptions, defers
 
 
 def join(
-    *streams: Events,
+    *streams: EventWords,
     on: str | Sequence[Equal],
     where: str | None = None,
     within: str | int | None = None,
@@ -37,7 +38,7 @@ def join(
     Join columns with the same name appear once in the result; all other names must differ.
 
     Args:
-        *streams: two or more streams of events (`stream.events()`), outside groups.
+        *streams: two or more streams, results or events, outside groups.
         on: columns with equal values: a name that all streams have, or a tuple with a name for each
             stream, or a list of these: `on=["day", ("symbol", "ticker", "about")]`.
         where: a further condition on combinations, in SQL over the columns of the result.
@@ -65,18 +66,18 @@ def join(
         >>> ice.join(bids, asks, news, on="symbol", onPressure="defer").columns
         ['symbol', 'bid', 'ask', 'news']
     """
-    if len(streams) < 2 or not all(isinstance(each, Events) for each in streams):
+    if len(streams) < 2 or not all(isinstance(each, EventWords) for each in streams):
         msg = "join takes two or more streams of events (stream.events())"
         raise DefinitionError(msg)
-    streams = tuple(streams[0]._together(streams[1:], "join"))
+    joined = streams[0].events()._together(streams[1:], "join")
     if within is not None:
         length = parse_interval(within)
-        streams = tuple(near(streams, (-length, length)))
-    if defers(onPressure, spilling, possible=may_defer(streams, on)):
-        made = deferred(streams, on, where, Spilling(**spilling))
+        joined = near(joined, (-length, length))
+    if defers(onPressure, spilling, possible=may_defer(joined, on)):
+        made = deferred(joined, on, where, Spilling(**spilling))
     else:
-        made = _one_by_one(streams, on, where)
-    warn_of_instants([each._node for each in streams], stacklevel=2)
+        made = _one_by_one(joined, on, where)
+    warn_of_instants([each._node for each in joined], stacklevel=2)
     return made
 
 

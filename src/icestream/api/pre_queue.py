@@ -10,15 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import pyarrow as pa
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_type
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql import Column, DataFrame
 
 from icestream.api.shared_plan import StreamInput, refusal
 from icestream.api.update_result import common_columns
-from icestream.api.words import quoted
+from icestream.api.words import quoted, spark_columns
 from icestream.core.errors import DefinitionError
 from icestream.operators.latest.pre_queue import (
     PreQueueFilter,
@@ -63,16 +60,11 @@ def by_trust(front: PreQueueNode) -> list[int]:
     return [number for place in front.truth for number in numbers_of(front.sources[place])]
 
 
-def frame_of(session: SparkSession, columns: pa.Schema) -> DataFrame:
-    """Return an empty Spark frame with the columns of a stream in front of the queue."""
-    fields = [StructField(each.name, from_arrow_type(each.type)) for each in columns]
-    return session.createDataFrame([], StructType(fields))
-
-
 def texts_of(frame: DataFrame, columns: Sequence[Column | str]) -> list[str]:
     """Return Spark columns selected in front of the queue as SQL, one text per column."""
     try:
-        chosen = frame.select(*columns)._jdf.queryExecution().analyzed().expressions()
+        selected = frame.select(*spark_columns(frame, columns))
+        chosen = selected._jdf.queryExecution().analyzed().expressions()
     except AnalysisException as error:
         raise refusal(error, frame) from None
     texts = []

@@ -15,16 +15,16 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 from pyspark.sql import Column, DataFrame
 
-from icestream.api.events import Events, GroupedEvents
+from icestream.api.event_words import EventWords, GroupedEvents
+from icestream.api.events import Events
 from icestream.api.functions import AggregateExpression, as_column, count
 from icestream.api.projection import ProjectedRows
 from icestream.api.shared_plan import BuiltQuery, Statement, StreamInput, build
 from icestream.api.window_rows import rows_of_statement, rows_of_windows
-from icestream.api.words import ColumnWords
 from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
@@ -55,13 +55,55 @@ def rows(count: int) -> RowsSlide:
     return RowsSlide(count)
 
 
-class WindowWords(ColumnWords):
+class WindowWords(EventWords):
     """What has windows: a stream, and every result."""
 
     @property
     @abstractmethod
     def _windowed(self) -> tuple[StreamInput, ...] | Events:
         """Return what windows are made of."""
+
+    @abstractmethod
+    def _with_batch(self, batch: DataFrame, on: Any, how: str) -> Self:
+        """Return the rows joined with a batch."""
+
+    def join(self, other: Any, on: Any = None, how: str = "inner", **more: Any) -> Any:
+        """Join with a batch DataFrame, or with another stream, result or events.
+
+        A batch adds its columns: to every event of a stream, as Spark does, or to the rows of a
+        result on their way to the sink. Everything else is joined as by `Events.join`; rows of
+        windows meet where their windows end together, for example by `window`.
+
+        Examples:
+            >>> names = spark.createDataFrame([("1", "Help")], "serviceId string, name string")
+            >>> kpis.join(names, on="serviceId", how="left").columns
+            ['serviceId', 'window', 'count', 'name']
+            >>> longest = hourly.agg(ice.max("busyTime").alias("longest"))
+            >>> kpis.join(longest, on=["window", "serviceId"]).columns
+            ['window', 'serviceId', 'count', 'longest']
+        """
+        if not isinstance(other, DataFrame):
+            return super().join(other, on, how, **more)
+        if other.isStreaming or more:
+            msg = (
+                "join takes a batch DataFrame with on= and how=; a streaming one becomes a stream "
+                "first: ice.stream(df, time=...)"
+            )
+            raise DefinitionError(msg)
+        return self._with_batch(other, on, how)
+
+    def groupBy(self, *cols: str | Sequence[str]) -> GroupedEvents:
+        """Group all events so far by columns, for aggregates that grow with every event.
+
+        To group the rows of each window, name `window` as well.
+
+        Examples:
+            >>> calls.groupBy("agent").agg(ice.count().alias("calls")).columns
+            ['agent', 'calls']
+            >>> kpis.groupBy("serviceId").agg(ice.max("count").alias("most")).columns
+            ['serviceId', 'most']
+        """
+        return self.events().forever().groupBy(*cols)
 
     def window(
         self,
@@ -111,7 +153,10 @@ class WindowWords(ColumnWords):
             >>> calls.rows(100, partitionBy="agent").agg(ice.avg("busyTime")).columns
             ['time', 'agent', 'avg(busyTime)']
         """
-        _check_count(count)
+        given: object = count
+        if not isinstance(given, int):
+            msg = f"rows takes a number of events; got {count!r}"
+            raise DefinitionError(msg)
         moves: RowsSlide | Micros | None = None
         if slide is not None:
             moves = RowsSlide(slide) if isinstance(slide, int) else parse_interval(slide)
@@ -299,67 +344,6 @@ class Result(WindowWords, ProjectedRows):
         """
         return self._events(newest=False)._final()
 
-    def groupBy(self, *cols: str | Sequence[str]) -> GroupedEvents:
-        """Group all rows so far by columns; to group those of each window, name `window` as well.
-
-        Examples:
-            >>> kpis.groupBy("serviceId").agg(ice.max("count").alias("most")).columns
-            ['serviceId', 'most']
-        """
-        return self.events().forever().groupBy(*cols)
-
-    def join(self, other: Any, on: Any, how: str = "inner", **more: Any) -> Any:
-        """Join the rows with a batch DataFrame, or with another stream or result.
-
-        A batch is joined on the way to the sink. Rows of windows meet where their windows end
-        together, for example by `window`; `Events.join` has other ways.
-
-        Examples:
-            >>> names = spark.createDataFrame([("1", "Help")], "serviceId string, name string")
-            >>> kpis.join(names, on="serviceId", how="left").columns
-            ['serviceId', 'window', 'count', 'name']
-            >>> longest = hourly.agg(ice.max("busyTime").alias("longest"))
-            >>> kpis.join(longest, on=["window", "serviceId"]).columns
-            ['window', 'serviceId', 'count', 'longest']
-        """
-        if isinstance(other, DataFrame):
-            return super().join(other, on, how)
-        return self.events().join(as_events(other), on, how=how, **more)
-
-    def union(self, other: Any) -> Events:
-        """Return the rows of both; their columns must agree.
-
-        Examples:
-            >>> both = kpis.where("count < 10").union(kpis.where("count > 600"))
-        """
-        return self.events().union(as_events(other))
-
-    def dropDuplicates(
-        self, keys: str | Sequence[str] | None = None, *, within: str | int | None = None
-    ) -> Events:
-        """Keep the first row of those with equal keys; see `Events.dropDuplicates`.
-
-        Examples:
-            >>> kpis.where("count > 100").dropDuplicates("serviceId").columns
-            ['window', 'serviceId', 'count']
-        """
-        return self.events().dropDuplicates(keys, within=within)
-
-    def over(
-        self,
-        *features: AggregateExpression,
-        partitionBy: str | Sequence[str] = (),
-        range: str | int | None = None,
-        rows: int | str | None = None,
-    ) -> Events:
-        """Add columns to each row, over frames of rows before it; see `Events.over`.
-
-        Examples:
-            >>> kpis.over(ice.lag("count").alias("before"), partitionBy="serviceId").columns[-1]
-            'before'
-        """
-        return self.events().over(*features, partitionBy=partitionBy, range=range, rows=rows)
-
     def latestBy(self, *keys: str) -> Events:
         """Return the newest row of each key: each lives until the next; see `Events.untilNext`.
 
@@ -372,6 +356,9 @@ class Result(WindowWords, ProjectedRows):
     @property
     def _windowed(self) -> Events:
         return self.events()
+
+    def _with_batch(self, batch: DataFrame, on: Any, how: str) -> Self:
+        return ProjectedRows.join(self, batch, on, how)
 
     def _events(self, *, newest: bool) -> Events:
         """Return the rows as events that are revised, after the user's projection."""
@@ -401,12 +388,6 @@ def result_of(rows: Events) -> Result:
     return Result(rows._final()._built("append"), None, rows)
 
 
-def as_events(other: Any) -> Events:
-    """Return a stream or a result as events; others are refused where they are used."""
-    made: Events = other.events() if isinstance(other, WindowWords) else other
-    return made
-
-
 def has_objects(plan: Plan) -> bool:
     """Return whether some aggregate of a plan has no state of fixed size."""
     types = {field.name: field.type for field in plan.inputs}
@@ -417,12 +398,6 @@ def _plain_texts(columns: Sequence[Column | str]) -> list[str]:
     """Return columns as text without their aliases; Spark ignores case."""
     texts = [str(as_column(column)).removeprefix("Column<'") for column in columns]
     return [text.removesuffix("'>").split(" AS ")[0].strip("`").lower() for text in texts]
-
-
-def _check_count(count: object) -> None:
-    if not isinstance(count, int):
-        msg = f"rows takes a number of events; got {count!r}"
-        raise DefinitionError(msg)
 
 
 def listed_columns(

@@ -22,6 +22,7 @@ from pyspark.sql.types import DataType, StructField, StructType
 
 from icestream.api.functions import AggregateExpression
 from icestream.api.types import arrow_schema, arrow_type, result_schema
+from icestream.api.words import quoted
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.operators.aggregates.aggregate import Aggregate
@@ -52,6 +53,17 @@ class StreamInput:
     nulls: str
     name: str
     idle: Micros | None = None
+
+    @property
+    def columns(self) -> pa.Schema:
+        """Return the columns with the types in which Spark sends them."""
+        return arrow_schema(self.frame.columns, self.frame.schema.fields)
+
+    @property
+    def time_type(self) -> pa.DataType:
+        """Return the type of the time column."""
+        kind = self.frame.select(sf.col(self.time)).schema[0].dataType
+        return arrow_type(kind, self.time)
 
 
 @dataclass(frozen=True)
@@ -126,8 +138,7 @@ def _kept(part: StreamInput, number: int, key: str, wanted: StructField) -> Colu
     for each in part.frame.schema.fields:
         same = key in (each.name.lower(), f"{each.name.lower()}_{number}")
         if same and each.dataType == wanted.dataType:
-            escaped = each.name.replace("`", "``")
-            return sf.col(f"`{escaped}`")
+            return sf.col(quoted(each.name))
     return sf.lit(None).cast(wanted.dataType)
 
 
@@ -146,45 +157,68 @@ def build(
         check_same_stream(parts, each.parts)
     keys, inputs = _Columns(frame, named=True), _Columns(frame)
     views = [_view(frame, each, keys, inputs) for each in statements]
-    frames = [_projected(part, number, keys, inputs) for number, part in enumerate(parts)]
-    _check_union(frames)
-    schema = frames[0].schema
-    key_fields = schema.fields[2 : 2 + len(keys.columns)]
+    named = [
+        *(key.alias(f"k{place}") for place, key in enumerate(keys.columns)),
+        *(column.alias(f"x{place}") for place, column in enumerate(inputs.columns)),
+    ]
+    read = partial(read_parts, parts, lambda part, number: named)
+    events = read()
+    _, _, *fields = events.schema.fields
+    key_fields, input_fields = fields[: len(keys.columns)], fields[len(keys.columns) :]
     plan = Plan(
         sources=sources_of(parts),
         keys=arrow_schema(keys.texts, key_fields),
-        inputs=arrow_schema(
-            [f"x{place}" for place in range(len(inputs.columns))],
-            schema.fields[2 + len(keys.columns) :],
-        ),
+        inputs=arrow_schema([each.name for each in input_fields], input_fields),
         expressions=tuple(inputs.texts),
         views=tuple(views),
-        time=arrow_type(schema[0].dataType, parts[0].time),
+        time=parts[0].time_type,
     )
     KeyCodec(plan.group_keys)
     if runs:
         lower.check(plan)
     kinds: list[DataType] = [each.dataType for each in key_fields]
-    rows = tuple(result_schema(plan, view, schema[0].dataType, kinds) for view in plan.views)
-    beside = kept.columns if kept is not None else ((),) * len(parts)
-
-    def read(more: Sequence[Sequence[Column]]) -> DataFrame:
-        frames = [
-            _projected(part, number, keys, inputs, *beside[number], *more[number])
-            for number, part in enumerate(parts)
-        ]
-        return reduce(DataFrame.unionAll, frames)
-
-    pieces = piece_columns([part.frame for part in parts]) if needs_order(plan) else None
+    time = events.schema[0].dataType
+    rows = tuple(result_schema(plan, view, time, kinds) for view in plan.views)
+    beside = () if kept is None else (kept.columns,)
     return BuiltQuery(
-        read([()] * len(parts)),
+        read(*beside),
         plan,
         rows,
         parts[0].time,
-        None if pieces is None else read([(piece,) for piece in pieces]),
+        in_order(parts, read, *beside) if needs_order(plan) else None,
         partial(build, statements, whole=True),
         None if kept is None else kept.schema,
     )
+
+
+#: columns of each part
+PartColumns = Sequence[Sequence[Column]]
+
+
+def read_parts(
+    parts: Sequence[StreamInput],
+    columns: Callable[[StreamInput, int], Sequence[Column]],
+    *beside: PartColumns,
+) -> DataFrame:
+    """Return the events of all parts as ingest reads them: time, source, columns, others beside."""
+    frames = []
+    for number, part in enumerate(parts):
+        heading = [sf.col(part.time).alias(TIME), sf.lit(number).cast("int").alias(SOURCE)]
+        more = [column for each in beside for column in each[number]]
+        try:
+            frames.append(part.frame.select(*heading, *columns(part, number), *more))
+        except AnalysisException as error:
+            raise refusal(error, part.frame) from None
+    _check_union(frames)
+    return reduce(DataFrame.unionAll, frames)
+
+
+def in_order(
+    parts: Sequence[StreamInput], read: Callable[..., DataFrame], *beside: PartColumns
+) -> DataFrame | None:
+    """Return the events with columns for their order; None if their sources have none."""
+    pieces = piece_columns([part.frame for part in parts])
+    return None if pieces is None else read(*beside, [(piece,) for piece in pieces])
 
 
 def _view(frame: DataFrame, statement: Statement, keys: _Columns, inputs: _Columns) -> View:
@@ -306,10 +340,7 @@ class _Columns:
 
 def aggregate_of(each: AggregateExpression, name: str, places: Sequence[int]) -> Aggregate:
     """Return an aggregate of a plan over the columns `x<place>` that statements share."""
-    inputs = tuple(f"x{place}" for place in places)
-    return Aggregate(
-        each.function, inputs[0] if inputs else None, name, inputs[1:], each.parameters
-    )
+    return Aggregate.of(each.function, [f"x{place}" for place in places], name, each.parameters)
 
 
 def answer_name(frame: DataFrame, each: AggregateExpression) -> str:
@@ -329,23 +360,6 @@ def _meaning(frame: DataFrame, column: Column) -> Any:
     except AnalysisException as error:
         raise refusal(error, frame) from None
     return chosen._jdf.queryExecution().analyzed().expressions().head().child()
-
-
-def _projected(
-    part: StreamInput, number: int, keys: _Columns, inputs: _Columns, *beside: Column
-) -> DataFrame:
-    """Return the events of one part as ingest reads them, with columns for their order."""
-    columns = [
-        sf.col(part.time).alias(TIME),
-        sf.lit(number).cast("int").alias(SOURCE),
-        *(key.alias(f"k{place}") for place, key in enumerate(keys.columns)),
-        *(column.alias(f"x{place}") for place, column in enumerate(inputs.columns)),
-        *beside,
-    ]
-    try:
-        return part.frame.select(*columns)
-    except AnalysisException as error:
-        raise refusal(error, part.frame) from None
 
 
 def _check_union(frames: Sequence[DataFrame]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, overload
+from typing import Any, ClassVar, overload
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
@@ -17,26 +17,17 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 
-from icestream.api.events import Events, GroupedEvents, events_of
-from icestream.api.functions import AggregateExpression
+from icestream.api.events import Events, events_of
 from icestream.api.hints import warn_of_linecutting
-from icestream.api.result import Result, WindowWords, as_events, listed_columns, result_of
+from icestream.api.result import Result, WindowWords, listed_columns, result_of
 from icestream.api.shared_plan import StreamInput, refusal
-from icestream.api.updates import (
-    ArrowFunction,
-    LatestBy,
-    RowFunction,
-    UpdateResult,
-    key_names,
-    latest_by,
-)
+from icestream.api.steps import StepWords
+from icestream.api.update_result import UpdateResult
+from icestream.api.updates import LatestBy, key_names, latest_by
 from icestream.api.words import spark_columns
 from icestream.core.errors import DefinitionError
 from icestream.core.units import parse_interval
 from icestream.plan.nodes.updates import Latest
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @overload
@@ -88,7 +79,10 @@ def stream(
     """
     if isinstance(df, Events):
         return result_of(df)
-    _check_frame(df)
+    given: object = df
+    if not isinstance(given, DataFrame):
+        msg = f"ice.stream takes a DataFrame; got {type(df).__name__}"
+        raise DefinitionError(msg)
     _check_time(df, time)
     if nulls not in ("error", "drop"):
         msg = f"nulls must be 'error' or 'drop'; got {nulls!r}"
@@ -110,12 +104,6 @@ def _watermark_delay(df: DataFrame, time: str) -> int:
     return 1000 * int(metadata.get("spark.watermarkDelayMs", 0))
 
 
-def _check_frame(df: object) -> None:
-    if not isinstance(df, DataFrame):
-        msg = f"ice.stream takes a DataFrame; got {type(df).__name__}"
-        raise DefinitionError(msg)
-
-
 def _check_time(df: DataFrame, time: str) -> None:
     try:
         kind = df.select(sf.col(time)).schema[0].dataType
@@ -131,7 +119,7 @@ def _check_time(df: DataFrame, time: str) -> None:
 
 
 @dataclass(frozen=True)
-class Stream(WindowWords):
+class Stream(WindowWords, StepWords):
     """Events with an event time.
 
     Examples:
@@ -212,15 +200,21 @@ class Stream(WindowWords):
         ]
         return Stream(tuple(parts))
 
-    def union(self, other: Stream) -> Stream:
+    def union(self, other: Stream) -> Stream:  # type: ignore[override]
         """Return the events of both streams; the stream that lags behind sets the watermark.
+
+        With a result or events instead of a stream, it returns events.
 
         Examples:
             >>> both = calls.union(
             ...     ice.stream(df, time="timestamp", slack="1 minute", name="branch")
             ... )
         """
-        return Stream(self._parts + other._parts)
+        given: Any = other
+        if isinstance(given, Stream):
+            return Stream(self._parts + given._parts)
+        made: Any = super().union(given)
+        return made
 
     def events(self) -> Events:
         """Return the stream as events with lifetimes, for grouped sub-queries, joins and user code.
@@ -233,68 +227,6 @@ class Stream(WindowWords):
             ['agent', 'busyTime']
         """
         return events_of(self._parts)
-
-    def over(
-        self,
-        *features: AggregateExpression,
-        partitionBy: str | Sequence[str] = (),
-        range: str | int | None = None,
-        rows: int | str | None = None,
-    ) -> Events:
-        """Add columns to each event, over frames of events before it; see `Events.over`.
-
-        Examples:
-            >>> calls.over(
-            ...     ice.sum("busyTime").alias("busy"), partitionBy="agent", range="1 hour"
-            ... ).columns[-1]
-            'busy'
-        """
-        return self.events().over(*features, partitionBy=partitionBy, range=range, rows=rows)
-
-    def join(
-        self, other: DataFrame | Stream | Events, on: Any, how: str = "inner", **more: Any
-    ) -> Any:
-        """Join with a batch DataFrame, as Spark does, or with the events of another stream.
-
-        A batch DataFrame adds its columns to every event, and the result is a stream. For streams
-        see `Events.join`; the result has events with lifetimes.
-
-        Examples:
-            >>> names = spark.createDataFrame([("a", "Ann")], "agent string, name string")
-            >>> calls.join(names, on="agent", how="left").columns[-1]
-            'name'
-        """
-        if isinstance(other, DataFrame):
-            if other.isStreaming or more:
-                msg = (
-                    "join takes a batch DataFrame with on= and how=; a streaming one becomes a "
-                    "stream first: ice.stream(df, time=...)"
-                )
-                raise DefinitionError(msg)
-            return self._mapped(lambda frame: frame.join(other, on, how))
-        return self.events().join(as_events(other), on, how=how, **more)
-
-    def groupBy(self, *cols: str | Sequence[str]) -> GroupedEvents:
-        """Group all events so far by columns, for aggregates that grow with every event.
-
-        Examples:
-            >>> calls.groupBy("agent").agg(ice.count().alias("calls")).columns
-            ['agent', 'calls']
-        """
-        return self.events().forever().groupBy(*cols)
-
-    def groupApply(
-        self, keys: str | Sequence[str], apply: Callable[..., Events], *others: Events
-    ) -> Events:
-        """Compute a sub-query for each group of events; see `Events.groupApply`.
-
-        Examples:
-            >>> calls.groupApply(
-            ...     "agent", lambda agent: agent.select("busyTime").top(3, by="busyTime")
-            ... ).columns
-            ['agent', 'busyTime']
-        """
-        return self.events().groupApply(keys, apply, *others)
 
     def latestBy(
         self,
@@ -335,34 +267,13 @@ class Stream(WindowWords):
         warn_of_linecutting(schedule, 2)
         return latest_by(self, latest, budget)
 
-    def apply(self, function: ArrowFunction, schema: str | pa.Schema) -> UpdateResult:
-        """Apply an expensive step to every event; the function maps Arrow batches.
-
-        Examples:
-            >>> calls.apply(lambda batch: batch.select(["agent"]), "agent string").columns
-            ['agent']
-        """
-        return LatestBy(self._parts, None).apply(function, schema)
-
-    def applyInPandas(
-        self, function: Callable[[pd.DataFrame], pd.DataFrame], schema: str | pa.Schema
+    def _served(
+        self, function: Any, schema: str | pa.Schema, form: str, retries: int
     ) -> UpdateResult:
-        """Apply an expensive step to every event; the function maps pandas frames.
+        return LatestBy(self._parts, None)._served(function, schema, form, retries)
 
-        Examples:
-            >>> calls.applyInPandas(lambda frame: frame[["agent"]], "agent string").columns
-            ['agent']
-        """
-        return LatestBy(self._parts, None).applyInPandas(function, schema)
-
-    def map(self, function: RowFunction, schema: str | pa.Schema) -> UpdateResult:
-        """Apply an expensive step to every event; the function maps dictionaries.
-
-        Examples:
-            >>> calls.map(lambda call: {"agent": call["agent"].upper()}, "agent string").columns
-            ['agent']
-        """
-        return LatestBy(self._parts, None).map(function, schema)
+    def _with_batch(self, batch: DataFrame, on: Any, how: str) -> Stream:
+        return self._mapped(lambda frame: frame.join(batch, on, how))
 
     def _mapped(self, change: Callable[[DataFrame], DataFrame]) -> Stream:
         parts = []

@@ -10,18 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column
 from pyspark.sql import functions as sf
-from pyspark.sql.pandas.types import from_arrow_type
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
 
 from icestream.api.projection import ProjectedRows
-from icestream.api.shared_plan import BuiltQuery, StreamInput, check_same_stream, sources_of
-from icestream.api.types import arrow_schema, arrow_type
+from icestream.api.shared_plan import (
+    BuiltQuery,
+    StreamInput,
+    check_same_stream,
+    in_order,
+    read_parts,
+    sources_of,
+)
 from icestream.api.words import quoted
 from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError
@@ -29,9 +34,7 @@ from icestream.core.units import format_interval
 from icestream.operators.latest.pre_queue import columns_of, ranks_of
 from icestream.operators.latest.step import UpdateStep
 from icestream.operators.latest.window_aggregate import END
-from icestream.plan.nodes.queries import SOURCE, TIME
 from icestream.plan.nodes.updates import Updates, column
-from icestream.runtime.ingest.file_order import piece_columns
 
 if TYPE_CHECKING:
     from icestream.api.updates import LatestBy
@@ -127,10 +130,11 @@ def built(source: LatestBy, steps: Sequence[UpdateStep]) -> BuiltQuery[Updates]:
     if ranks is not None:
         front = None
     columns = common_columns(parts) if front is None else columns_of(front)
+    read = partial(read_parts, parts, partial(_columns, columns))
     plan = Updates(
         sources_of(parts),
         columns,
-        arrow_type(parts[0].frame.select(parts[0].time).schema[0].dataType, parts[0].time),
+        parts[0].time_type,
         tuple(steps),
         source._latest,
         source._budget,
@@ -138,31 +142,13 @@ def built(source: LatestBy, steps: Sequence[UpdateStep]) -> BuiltQuery[Updates]:
         front=front,
         windowed=source._windowed,
     )
-    frames = [_projected(part, number, columns) for number, part in enumerate(parts)]
-    rows = tuple(
-        StructType(
-            [
-                StructField(each.name, from_arrow_type(each.type), each.nullable)
-                for each in step.result
-            ]
-        )
-        for step in steps
-    )
-    events = reduce(DataFrame.unionAll, frames)
-    pieces = piece_columns([part.frame for part in parts])
-    if pieces is None:
-        return BuiltQuery(events, plan, rows, parts[0].time)
-    frames = [
-        _projected(part, number, columns, piece)
-        for number, (part, piece) in enumerate(zip(parts, pieces, strict=True))
-    ]
-    ordered = reduce(DataFrame.unionAll, frames)
-    return BuiltQuery(events, plan, rows, parts[0].time, ordered)
+    rows = tuple(from_arrow_schema(step.result) for step in steps)
+    return BuiltQuery(read(), plan, rows, parts[0].time, in_order(parts, read))
 
 
 def common_columns(parts: Sequence[StreamInput]) -> pa.Schema:
     """Return the columns of a result's update stream, which all its parts have."""
-    found = [arrow_schema(part.frame.columns, part.frame.schema.fields) for part in parts]
+    found = [part.columns for part in parts]
     for part, schema in zip(parts, found, strict=True):
         if (schema.names, schema.types) != (found[0].names, found[0].types):
             msg = (
@@ -173,13 +159,13 @@ def common_columns(parts: Sequence[StreamInput]) -> pa.Schema:
     return pa.schema([pa.field(each.name, each.type) for each in found[0]])
 
 
-def _projected(part: StreamInput, number: int, columns: pa.Schema, *beside: Column) -> DataFrame:
-    """Return the events of one part as ingest reads them, with columns for their order."""
-    chosen = [sf.col(quoted(part.time)).alias(TIME), sf.lit(number).cast("int").alias(SOURCE)]
-    for place, each in enumerate(columns):
-        there = each.name in part.frame.columns
-        value = (
-            sf.col(quoted(each.name)) if there else sf.lit(None).cast(from_arrow_type(each.type))
-        )
-        chosen.append(value.alias(column(place)))
-    return part.frame.select(*chosen, *beside)
+def _columns(columns: pa.Schema, part: StreamInput, number: int) -> list[Column]:
+    """Return the columns of one part as ingest reads them."""
+    return [
+        (
+            sf.col(quoted(each.name))
+            if each.name in part.frame.columns
+            else sf.lit(None).cast(from_arrow_type(each.type))
+        ).alias(column(place))
+        for place, each in enumerate(columns)
+    ]

@@ -8,26 +8,26 @@ only these are sent. Windows return rows like a step does, and a step may follow
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import Column
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from icestream.api.functions import AggregateExpression
-from icestream.api.pre_queue import condition_of, frame_of
+from icestream.api.pre_queue import condition_of
 from icestream.api.shared_plan import aggregate_of, answer_name, check_aggregates
+from icestream.api.steps import StepWords
 from icestream.api.update_result import UpdateResult, built
 from icestream.api.words import quoted
 from icestream.operators.latest.step import UpdateStep
 from icestream.operators.latest.window_serving import WindowedBy
+from icestream.runtime.spark.sink import no_rows
 from icestream.state.queue.windows.spec import UpdateWindows
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from icestream.api.updates import ArrowFunction, LatestBy, RowFunction
+    from icestream.api.updates import LatestBy
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,13 @@ class UpdateWindowed:
             place += len(each.columns)
         windowed = WindowedBy(over._columns, keys, time, self._windows, tuple(made), by)
         result = windowed.operator(source._latest.schedule).result.schema
-        step = UpdateStep(_as_they_are, result, result, by)
+        step = UpdateStep(unchanged, result, result, by)
         over = replace(over, _windowed=windowed)
         return WindowAnswers(built(over, [step]), over, step)
 
 
 @dataclass(frozen=True)
-class WindowAnswers(UpdateResult):
+class WindowAnswers(StepWords, UpdateResult):
     """The answers of windows of an update stream; a step may follow."""
 
     def where(self, condition: Column | str) -> WindowAnswers:
@@ -76,27 +76,20 @@ class WindowAnswers(UpdateResult):
         windowed = self._source._windowed
         assert windowed is not None
         session = self._source._parts[0].frame.sparkSession
-        text = condition_of(frame_of(session, self._source._given), condition)
+        given = no_rows(session, from_arrow_schema(self._source._given))
+        text = condition_of(given, condition)
         having = (*windowed.having, text)
         checked = replace(windowed, having=having, zone=self._source._zone)
         checked.filters()
         over = replace(self._source, _windowed=checked)
         return WindowAnswers(built(over, [self._step]), over, self._step)
 
-    def apply(self, function: ArrowFunction, schema: str | pa.Schema) -> UpdateResult:
-        """Apply an expensive step to the answers of many keys at once; see `LatestBy.apply`."""
-        return self._source.apply(function, schema)
-
-    def applyInPandas(
-        self, function: Callable[[pd.DataFrame], pd.DataFrame], schema: str | pa.Schema
+    def _served(
+        self, function: Any, schema: str | pa.Schema, form: str, retries: int
     ) -> UpdateResult:
-        """Apply an expensive step to the answers of many keys, as pandas frames."""
-        return self._source.applyInPandas(function, schema)
-
-    def map(self, function: RowFunction, schema: str | pa.Schema) -> UpdateResult:
-        """Apply an expensive step to one answer at a time; the function maps dictionaries."""
-        return self._source.map(function, schema)
+        return self._source._served(function, schema, form, retries)
 
 
-def _as_they_are(rows: pa.RecordBatch) -> pa.RecordBatch:
+def unchanged(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows unchanged: the step of an update stream that is written as it is."""
     return rows

@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from icestream.api.pre_queue import arriving, by_trust, condition_of, frame_of, moved, texts_of
+from icestream.api.pre_queue import arriving, by_trust, condition_of, moved, texts_of
 from icestream.api.shared_plan import StreamInput, refusal
+from icestream.api.steps import StepWords
 from icestream.api.update_result import UpdateResult, built, common_columns
-from icestream.api.update_windows import UpdateWindowed
+from icestream.api.update_windows import UpdateWindowed, unchanged
 from icestream.api.words import ColumnWords, spark_columns
 from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError
@@ -38,24 +40,20 @@ from icestream.operators.latest.pre_queue import (
     numbers_of,
     ranks_of,
 )
-from icestream.operators.latest.step import ARROW, PANDAS, ROWS, UpdateStep
+from icestream.operators.latest.step import UpdateStep
 from icestream.operators.latest.window_serving import WindowedBy
 from icestream.plan.nodes.updates import LOAD, Latest
+from icestream.runtime.spark.sink import no_rows
 from icestream.sql.ddl import schema_of
 from icestream.state.keys import KeyCodec
 from icestream.state.queue.windows.spec import UpdateWindows
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from icestream.api.stream import Stream
-
-ArrowFunction = Callable[[pa.RecordBatch], pa.RecordBatch | pa.Table]
-RowFunction = Callable[[dict[str, Any]], Mapping[str, Any] | None]
 
 
 @dataclass(frozen=True)
-class LatestBy(ColumnWords):
+class LatestBy(StepWords, ColumnWords):
     """A stream in which an event replaces the previous one of the same key.
 
     Examples:
@@ -270,7 +268,7 @@ class LatestBy(ColumnWords):
         """Return an empty frame with the columns of the updates, for analysis by Spark."""
         if self._pre_queue is None:
             return self._parts[0].frame
-        return frame_of(self._parts[0].frame.sparkSession, self._columns)
+        return no_rows(self._parts[0].frame.sparkSession, from_arrow_schema(self._columns))
 
     def _behind(self, front: PreQueueNode) -> LatestBy:
         """Return the stream that a new root of the tree makes."""
@@ -298,59 +296,7 @@ class LatestBy(ColumnWords):
         Examples:
             >>> writer = calls.latestBy("symbol").writeStream.format("noop")
         """
-        return self.apply(newest_rows, self._given).writeStream
-
-    def apply(
-        self, function: ArrowFunction, schema: str | pa.Schema, *, retries: int = 0
-    ) -> UpdateResult:
-        """Apply an expensive step to the newest rows of many keys at once.
-
-        Args:
-            function: takes an Arrow record batch with one row per key that is served, and returns
-                rows as a record batch or table.
-            schema: the columns it returns, as text or an Arrow schema; they include the key.
-            retries: how often the function is called again if it fails.
-
-        Examples:
-            >>> calls.latestBy("symbol").apply(
-            ...     lambda batch: batch.select(["symbol", "price"]), "symbol string, price double"
-            ... ).columns
-            ['symbol', 'price']
-        """
-        return self._served(function, schema, ARROW, retries)
-
-    def applyInPandas(
-        self,
-        function: Callable[[pd.DataFrame], pd.DataFrame],
-        schema: str | pa.Schema,
-        *,
-        retries: int = 0,
-    ) -> UpdateResult:
-        """Apply an expensive step to the newest rows of many keys, as pandas frames.
-
-        Examples:
-            >>> calls.latestBy("symbol").applyInPandas(
-            ...     lambda frame: frame[["symbol", "price"]], "symbol string, price double"
-            ... ).columns
-            ['symbol', 'price']
-        """
-        return self._served(function, schema, PANDAS, retries)
-
-    def map(
-        self, function: RowFunction, schema: str | pa.Schema, *, retries: int = 0
-    ) -> UpdateResult:
-        """Apply an expensive step to one row at a time; the function maps dictionaries.
-
-        A row for which the function returns None is dropped.
-
-        Examples:
-            >>> calls.latestBy("symbol").map(
-            ...     lambda row: {"symbol": row["symbol"], "twice": row["price"] * 2},
-            ...     "symbol string, twice double",
-            ... ).columns
-            ['symbol', 'twice']
-        """
-        return self._served(function, schema, ROWS, retries)
+        return self.apply(unchanged, self._given).writeStream
 
     def _served(
         self, function: Any, schema: str | pa.Schema, form: str, retries: int
@@ -385,11 +331,6 @@ class LatestBy(ColumnWords):
 def _merged(arcs: PreQueueNode) -> tuple[PreQueueNode, ...]:
     """Return the streams of a union, or the stream itself."""
     return arcs.sources if isinstance(arcs, PreQueueUnion) else (arcs,)
-
-
-def newest_rows(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Return rows unchanged: the step of an update stream that is written as it is."""
-    return rows
 
 
 def key_names(stream: Stream, keys: Sequence[Column | str]) -> tuple[str, ...]:
@@ -453,6 +394,3 @@ def _identities(frame: DataFrame) -> dict[str, int]:
     output = frame._jdf.queryExecution().analyzed().output()
     attributes = [output.apply(place) for place in range(output.size())]
     return {each.name(): each.exprId().id() for each in attributes}
-
-
-__all__ = ["ArrowFunction", "LatestBy", "RowFunction", "UpdateResult", "key_names", "latest_by"]

@@ -18,11 +18,10 @@ from functools import partial
 
 import pyarrow as pa
 
-from icestream.api.column_text import sql_text
+from icestream.api.column_text import aggregates_over, sql_text
 from icestream.api.events import Events, events_of
 from icestream.api.functions import AggregateExpression
 from icestream.api.shared_plan import Statement, StreamInput, build, check_aggregates, check_names
-from icestream.api.types import arrow_type
 from icestream.api.words import quoted
 from icestream.core.errors import DefinitionError
 from icestream.operators.aggregates.aggregate import Aggregate
@@ -73,23 +72,13 @@ def rows_of_windows(
     payload = events._node.payload
     texts = [sql_text(each, payload, "groupBy") for each in cols]
     keys = [f"__k{place}" for place in range(len(texts))]
-    used = [[sql_text(c, payload, each.function) for c in each.columns] for each in aggregates]
-    inputs = list(dict.fromkeys(text for each in used for text in each))
-    read = events.select(
-        *(f"({text}) AS {key}" for text, key in zip(texts, keys, strict=True)),
-        *(f"({text}) AS x{place}" for place, text in enumerate(inputs)),
-        f"0 AS {_ALL}",
-    )
-    chosen = []
-    for each, named in zip(aggregates, used, strict=True):
-        read_by = [f"x{inputs.index(text)}" for text in named]
-        first, others = (read_by[0], read_by[1:]) if read_by else (None, [])
-        name = each.name or f"{each.title}({', '.join(named) or '1'})"
-        chosen.append(Aggregate(each.function, first, name, tuple(others), each.parameters))
+    inputs, found = aggregates_over(aggregates, payload, "1")
+    named = [f"({text}) AS {key}" for text, key in zip(texts, keys, strict=True)]
+    read = events.select(*named, *inputs, f"0 AS {_ALL}")
     names = [text.split(".")[-1].strip("`") for text in texts]
     (part, *_) = events._parts.values()
-    time = arrow_type(part.frame.schema[part.time].dataType, part.time)
-    return _rows(read, windows, keys, names, sets, chosen, time)
+    chosen = [aggregate for aggregate, _ in found]
+    return _rows(read, windows, keys, names, sets, chosen, part.time_type)
 
 
 def _row_for_each(

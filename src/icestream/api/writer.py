@@ -1,33 +1,8 @@
 """Starting a query: where results go, where state is stored, how much memory it may use.
 
 Idea: the names are those of PySpark's `DataStreamWriter`, so a query changes by wrapping its
-DataFrame. Icestream adds `memory`, `shards` and `parallelism`, and these options:
-
-- `flush`: with `availableNow`, close every window at the end.
-- `ticker`: an interval at which batches run even if no events arrive, so that pending work goes on.
-- `lateEvents`: a folder of Parquet files for events that arrived too late or without a time, as
-  whole rows.
-- `onBadRow`: `fail`, the default, or `quarantine`: rows that a step or user code refuses go to the
-  folder of `lateEvents` with the reason, and the query goes on.
-- `exchange`: how tasks exchange entries: `files` on a disk that all hosts share; otherwise
-  `shuffle` or, for queries of several components, `storage`, files in the checkpoint.
-- `input`: `rows` to take events from the JVM even if tasks could read the files themselves.
-- `rebalance`: `off` to keep shards on their tasks, however uneven the load is.
-- `localDir`: a folder on the local disk of each host for data that need not survive.
-- `stateLocation`: a folder or the URI of an object store for the state, if it is to be elsewhere
-  than Spark's own small checkpoint.
-- `storage.*`: options of the object store: `storage.endpoint`, `storage.region` and all others that
-  obstore has; `storage.cache`, the bytes of copies on the local disk of each host.
-- `compression.log`: `lz4` or `zstd`, for segments of the log.
-- `cold.classifier`: which groups are evicted first: `clock`, `lfu`, `plain-lfu` or `smoothing`;
-  `cold.classifier.groups-1`: the same for one sub-query, by its number in its component.
-- `cold.targets`: how evictions are divided among sub-queries: `proportional` or `benefit`.
-- `durability`: for groups of events: `log` (the default) writes every batch to the log; `evict`
-  writes only evicted state, and a restart replays the source.
-- `plan`: what the log stores for windows, `panes` or `tuples`; by default the smaller.
-- `takeOver`: start even if another program runs on the checkpoint, which then fails at its next
-  commit; by default a start is refused while another program is alive.
-- `ui`: show the query on a local page; its address is printed and is in `query.uiWebUrl`.
+DataFrame. Icestream adds `memory`, `shards` and `parallelism`, and the options that
+`docs/reference/running.md` lists.
 
 `start` starts several results over one stream together: they are one query with one checkpoint and
 one budget, and each result has its own sink.
@@ -58,6 +33,7 @@ from icestream.core.units import parse_bytes, parse_interval
 from icestream.dashboard.server import shared_page
 from icestream.operators.dataflow.results import CHANGE
 from icestream.operators.dataflow.stores import ColdOptions
+from icestream.operators.grid.operator import PANES
 from icestream.operators.latest.step import UPDATED
 from icestream.plan import lower
 from icestream.plan.events.dataflow import Dataflow
@@ -452,18 +428,7 @@ class StreamWriter:
                 "output mode 'now', whose rows replace those of their key"
             )
             raise DefinitionError(msg)
-        return make_sink(
-            self._spark,
-            self._format,
-            self._schema,
-            identity=partial(lead._identity, view),
-            name=self._name,
-            partition_by=self._partition_by,
-            options=self._sink_options,
-            view=view,
-            files=self._table_files,
-            storage=self._storage,
-        )
+        return self._row_sink(lead, view, self._schema)
 
     def _now_sink(self, lead: StreamWriter, view: int) -> Sink:
         """Return where the rows of keys that changed go."""
@@ -475,10 +440,14 @@ class StreamWriter:
             return UpsertSink(DeltaUpsertTable(path, columns, identity, self._table_key()))
         if self._format == "parquet" and "path" not in self._options:
             return NoSink()
+        return self._row_sink(lead, view, self._built.rows[0])
+
+    def _row_sink(self, lead: StreamWriter, view: int, columns: StructType) -> Sink:
+        """Return where rows are appended."""
         return make_sink(
             self._spark,
             self._format,
-            self._built.rows[0],
+            columns,
             identity=partial(lead._identity, view),
             name=self._name,
             partition_by=self._partition_by,
@@ -520,10 +489,7 @@ class StreamWriter:
     @property
     def _quarantines(self) -> bool:
         """Return whether bad rows are stored; by default they end the query."""
-        chosen = self._options.get("onBadRow", "fail")
-        if chosen not in ("fail", "quarantine"):
-            msg = f"option 'onBadRow' must be 'fail' or 'quarantine'; got {chosen!r}"
-            raise DefinitionError(msg)
+        chosen = self._choice("onBadRow", "fail", "quarantine")
         if chosen == "quarantine" and "lateEvents" not in self._options:
             msg = (
                 "option 'onBadRow' is 'quarantine', but bad rows have no place: set "
@@ -561,7 +527,7 @@ class StreamWriter:
     def _flushes(self) -> bool:
         if self._updates and {"availableNow", "once"} & set(self._trigger):
             return True
-        flush = self._options.get("flush", "false").lower() == "true"
+        flush = self._is_set("flush")
         if flush and not ({"availableNow", "once"} & set(self._trigger)):
             msg = (
                 "option 'flush' closes all windows at the end: it needs trigger(availableNow=True)"
@@ -573,7 +539,8 @@ class StreamWriter:
         """Return this writer with the ticker's interval as its trigger."""
         ticker = self._options.get("ticker")
         if ticker is None:
-            return self if self._trigger or not self._updates else self._every(UPDATES_EVERY)
+            waits = self._updates and not self._trigger
+            return self.trigger(processingTime=UPDATES_EVERY) if waits else self
         if self._trigger:
             msg = (
                 f"option 'ticker' runs a batch every {ticker} and excludes any other trigger; got "
@@ -583,10 +550,7 @@ class StreamWriter:
         if parse_interval(ticker) <= 0:
             msg = f"option 'ticker' must be a positive interval; got {ticker!r}"
             raise DefinitionError(msg)
-        return self._every(ticker)
-
-    def _every(self, interval: str) -> StreamWriter:
-        return self.trigger(processingTime=interval)
+        return self.trigger(processingTime=ticker)
 
     def _local_folder(self, state: str) -> str:
         base = self._options.get("localDir") or os.path.join(
@@ -596,8 +560,7 @@ class StreamWriter:
 
     def _state_location(self, checkpoint: str) -> str:
         """Return where the state is: an option, or the checkpoint."""
-        chosen = self._options.get("stateLocation")
-        return checkpoint if chosen is None else _location(chosen)
+        return _location(self._options.get("stateLocation", checkpoint))
 
     @property
     def _storage(self) -> dict[str, str]:
@@ -630,13 +593,21 @@ class StreamWriter:
             raise DefinitionError(msg)
         return LocalFiles() if scheme is None else RemoteFiles()
 
-    def _exchange(self) -> str:
-        chosen = self._options.get("exchange")
-        if chosen not in (None, "files", "shuffle", "storage"):
-            msg = f"option 'exchange' must be 'files', 'shuffle' or 'storage'; got {chosen!r}"
+    def _choice(self, option: str, *choices: str) -> str:
+        """Return the value of an option: one of the choices, the first by default."""
+        chosen = self._options.get(option, choices[0])
+        if chosen not in choices:
+            *others, last = map(repr, choices)
+            msg = f"option {option!r} must be {', '.join(others)} or {last}; got {chosen!r}"
             raise DefinitionError(msg)
-        if chosen is not None:
-            return chosen
+        return chosen
+
+    def _is_set(self, option: str, default: str = "false") -> bool:
+        return self._options.get(option, default).lower() == "true"
+
+    def _exchange(self) -> str:
+        if "exchange" in self._options:
+            return self._choice("exchange", "files", "shuffle", "storage")
         master = str(self._spark.sparkContext.master)
         if master.startswith("local") and not master.startswith("local-cluster"):
             return "files"
@@ -658,46 +629,38 @@ class StreamWriter:
     def _most_tasks(self) -> int | None:
         return max(self._parallelism) if isinstance(self._parallelism, tuple) else self._parallelism
 
-    def _number_of_tasks(self, shards: int) -> int | tuple[int, int]:
-        if self._parallelism is not None:
-            return self._parallelism
-        return min(shards, self._spark.sparkContext.defaultParallelism)
-
     # -- starting --------------------------------------------------------------------------
 
     def _settings(self, files: Files, state: str) -> Settings:
         root = f"{state}/icestream"
-        codec = self._options.get("compression.log")
-        if codec not in (None, "lz4", "zstd"):
-            msg = f"option 'compression.log' must be 'lz4' or 'zstd'; got {codec!r}"
-            raise DefinitionError(msg)
-        rebalance = self._options.get("rebalance", "auto")
-        if rebalance not in ("auto", "off"):
-            msg = f"option 'rebalance' must be 'auto' or 'off'; got {rebalance!r}"
-            raise DefinitionError(msg)
+        compressed = "compression.log" in self._options
+        codec = self._choice("compression.log", "lz4", "zstd") if compressed else None
+        rebalance = self._choice("rebalance", "auto", "off")
         shards = self._number_of_shards(files, root)
         every = self._trigger.get("processingTime")
+        tasks = min(shards, self._spark.sparkContext.defaultParallelism)
         return Settings(
             root=root,
             local=self._local_folder(state),
             budget=self._memory,
             shards=shards,
             disk=self._disk,
-            parallelism=self._number_of_tasks(shards),
+            parallelism=tasks if self._parallelism is None else self._parallelism,
             interval=None if not every else parse_interval(every) / 1_000_000 or None,
             rebalance=rebalance == "auto",
             codec=codec,
             ticker=self._ticks,
             exchange_in_storage=self._exchange() == "storage",
-            refused=self._stored_bad_rows(),
+            refused=refused_columns(self._kept_columns()) if self._quarantines else None,
         )
 
-    def _stored_bad_rows(self) -> pa.Schema | None:
-        """Return the columns of stored bad rows; None if these end the query."""
-        if not self._quarantines:
+    def _kept_columns(self, *, numbered: bool = False) -> pa.Schema | None:
+        """Return all columns of the sources, if they are read; under the names of ingest."""
+        if self._built.kept is None:
             return None
-        kept = self._built.kept
-        return refused_columns(None if kept is None else to_arrow_schema(kept, timezone="UTC"))
+        columns = to_arrow_schema(self._built.kept, timezone="UTC")
+        named = [each.with_name(f"{KEPT}{place}") for place, each in enumerate(columns)]
+        return pa.schema(named) if numbered else columns
 
     def _planned(self, plan: Computation, modes: Sequence[str]) -> Computation:
         """Return a plan with the options applied to it."""
@@ -708,10 +671,7 @@ class StreamWriter:
             every = self._trigger.get("processingTime")
             return replace(plan, interval=None if every is None else parse_interval(every) or None)
         assert isinstance(plan, Plan)
-        store = self._options.get("plan", lower.AUTO)
-        if store not in lower.STORES:
-            msg = f"option 'plan' must be one of {', '.join(lower.STORES)}; got {store!r}"
-            raise DefinitionError(msg)
+        store = self._choice("plan", lower.AUTO, PANES, lower.TUPLES)
         views = tuple(
             replace(view, mode=mode) for view, mode in zip(plan.views, modes, strict=True)
         )
@@ -736,13 +696,8 @@ class StreamWriter:
         spark, root = self._spark, settings.root
         if self._exchange() == "shuffle":
             return ShuffleExchangeExecutor(spark, files, root, settings.codec)
-        chosen = self._options.get("input", "auto")
-        if chosen not in ("auto", "rows"):
-            msg = f"option 'input' must be 'auto' or 'rows'; got {chosen!r}"
-            raise DefinitionError(msg)
-        plain = chosen == "auto" and not settings.ticker
+        plain = self._choice("input", "auto", "rows") == "auto" and not settings.ticker
         sources = sources_of(events) if plain else None
-        kept = None if self._built.kept is None else _kept_columns(self._built.kept)
         return FileExchangeExecutor(
             spark,
             files,
@@ -750,7 +705,7 @@ class StreamWriter:
             sources,
             settings.codec,
             in_storage=settings.exchange_in_storage,
-            kept=kept,
+            kept=self._kept_columns(numbered=True),
         )
 
     def _driver(
@@ -767,7 +722,7 @@ class StreamWriter:
         settings = self._settings(files, state)
         executor = self._executor(built.events, files, settings)
         lease = Lease(files, settings.root)
-        if self._options.get("takeOver", "false").lower() != "true":
+        if not self._is_set("takeOver"):
             lease.check()
         driver = Driver(
             plan,
@@ -789,9 +744,13 @@ class StreamWriter:
     def _begin(
         self, events: DataFrame, batch: Callable[[DataFrame, int], None], checkpoint: str
     ) -> StreamingQuery:
+        def without_ticks(rows: DataFrame, number: int) -> None:
+            batch(rows.where(sf.col(SOURCE) != _TICK), number)
+
         if self._ticks:
-            events, batch = _with_ticks(events), _without_ticks(batch)
-        writer = events.writeStream.foreachBatch(batch).option("checkpointLocation", checkpoint)
+            events = _with_ticks(events)
+        called = without_ticks if self._ticks else batch
+        writer = events.writeStream.foreachBatch(called).option("checkpointLocation", checkpoint)
         if self._name is not None:
             writer = writer.queryName(self._name)
         if self._trigger:
@@ -988,12 +947,11 @@ def _run(
     about = {"name": lead._name, "plan": plan.describe(), "shards": settings.shards}
     state = lead._state_location(checkpoint)
     query = Query(driver, deliver, QueryHistory(state, about), flush=flush, tables=tables)
-    if lead._options.get("ui", os.environ.get(SHOWN, "false")).lower() == "true":
+    if lead._is_set("ui", os.environ.get(SHOWN, "false")):
         query.uiWebUrl = shared_page(state).url
         print(f"icestream: the dashboard of the query is at {query.uiWebUrl}", file=sys.stderr)
-    return query.start(
-        lambda batch: paced._begin(built.read, batch, f"{_for_spark(checkpoint)}/spark")
-    )
+    spark_folder = f"{checkpoint if '://' in checkpoint else f'file://{checkpoint}'}/spark"
+    return query.start(lambda batch: paced._begin(built.read, batch, spark_folder))
 
 
 def _held_columns(built: BuiltQuery[Any], view: int) -> StructType:
@@ -1024,12 +982,6 @@ def _refused_columns(built: BuiltQuery[Computation], *, bad: bool) -> StructType
     return StructType([*kept, *(StructField(name, StringType()) for name in texts)])
 
 
-def _kept_columns(kept: StructType) -> pa.Schema:
-    """Return the columns of refused rows as ingest reads them."""
-    columns = to_arrow_schema(kept, timezone="UTC")
-    return pa.schema([each.with_name(f"{KEPT}{place}") for place, each in enumerate(columns)])
-
-
 def _with_ticks(events: DataFrame) -> DataFrame:
     """Add a row to every trigger, so that Spark also calls back on idle ones."""
     ticks = events.sparkSession.readStream.format("rate-micro-batch").option("rowsPerBatch", 1)
@@ -1038,10 +990,6 @@ def _with_ticks(events: DataFrame) -> DataFrame:
         for field in events.schema
     ]
     return events.unionAll(ticks.load().select(*columns))
-
-
-def _without_ticks(batch: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:
-    return lambda rows, number: batch(rows.where(sf.col(SOURCE) != _TICK), number)
 
 
 def _location(chosen: str) -> str:
@@ -1054,7 +1002,3 @@ def _location(chosen: str) -> str:
 def _is_own(option: str) -> bool:
     """Return whether an option is not one of the sink."""
     return option in _OWN_OPTIONS or option.startswith((_STORAGE, _CLASSIFIER))
-
-
-def _for_spark(location: str) -> str:
-    return location if "://" in location else f"file://{location}"

@@ -48,7 +48,6 @@ class FileStream:
     schema: str | None = None
 
     def stream(self, spark: SparkSession) -> ice.Stream:
-        """Return the stream."""
         if self.format not in FORMATS:
             msg = f"the format must be one of {', '.join(FORMATS)}; got {self.format!r}"
             raise DefinitionError(msg)
@@ -65,7 +64,6 @@ class FileStream:
         return ice.stream(frame, time=self.time, slack=self.slack)
 
     def table(self, spark: SparkSession) -> DataFrame:
-        """Return the files as a static table."""
         options = {"header": "true", "inferSchema": "true"} if self.format == "csv" else {}
         try:
             return spark.read.format(self.format).options(**options).load(str(self.folder))

@@ -84,7 +84,6 @@ class Shell:
         return True
 
     def words(self) -> list[str]:
-        """Return the words that completion knows."""
         columns = [name for each in self.tables.values() for name in each.columns]
         return [*_KEYWORDS, *sorted(NAMES), *self.tables, *dict.fromkeys(columns)]
 
@@ -174,7 +173,6 @@ class Shell:
                 time.sleep(seconds)
 
     def _print(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        """Print the first rows, as columns."""
         found = [[cell(value) for value in row] for row in rows]
         shown = [list(columns), *found[:SHOWN]]
         widths = [max(len(row[place]) for row in shown) for place in range(len(columns))]

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import icestream as ice
-from icestream.api.planned import computation
+from icestream.api.update_result import UpdateResult
 from icestream.commands.sql import statement
 from icestream.core.errors import DefinitionError
 from icestream.core.units import format_bytes, parse_bytes
@@ -75,6 +75,14 @@ def planned(query: str, columns: str | None, time: str | None) -> dict[str, Comp
             raise DefinitionError(msg)
         result = statement(text, ice.stream(frame, time=time or stamps[0]))
         return {"statement": computation(result)}
+
+
+def computation(result: object) -> Computation:
+    """Return the planned computation of a result that has not been started."""
+    if isinstance(result, ice.Result | UpdateResult | ice.Events | ice.Tuples):
+        return result.writeStream._built.plan
+    msg = f"a {type(result).__name__} is not a result of a query: it has no writeStream"
+    raise DefinitionError(msg)
 
 
 def _of_program(program: Path) -> dict[str, Computation]:

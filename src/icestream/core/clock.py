@@ -24,9 +24,7 @@ class SystemClock:
     """The clock of the machine."""
 
     def monotonic(self) -> float:
-        """Return seconds that never go back."""
         return time.monotonic()
 
     def now(self) -> Micros:
-        """Return the time of day, comparable with the event times that producers write."""
         return time.time_ns() // 1000

@@ -27,7 +27,6 @@ class DamageError(IcestreamError):
     """A file of the checkpoint is damaged or missing: restore that file from a copy."""
 
     def __init__(self, path: str, what: str) -> None:
-        """Record the damaged file and what is wrong with it."""
         self.path = path
         self.what = what
         super().__init__(

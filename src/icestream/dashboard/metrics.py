@@ -14,7 +14,7 @@ References: the exposition format 0.0.4 of Prometheus.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -33,9 +33,33 @@ class Metric:
     #: its path in the progress report
     path: tuple[str, ...]
     kind: str = "gauge"
+    #: the label that tells the numbers below the path apart, with its value by their names there
+    label: str = ""
+    values: Mapping[str, str] | None = None
+    #: what one of the unit in Prometheus is in the report
+    unit: int = 1
+
+    def samples(self, report: Mapping[str, Any]) -> Iterator[tuple[dict[str, str], float]]:
+        """Yield labels and numbers of a report; numbers that it does not have are left out."""
+        found: Any = report
+        for name in self.path:
+            found = found.get(name) if isinstance(found, Mapping) else None
+        if not self.label:
+            values: Mapping[str, Any] = {"": found}
+        else:
+            values = found if isinstance(found, Mapping) else {}
+        for name, value in values.items():
+            if not isinstance(value, int | float) or isinstance(value, bool):
+                continue
+            if self.values is None or name in self.values:
+                shown = name if self.values is None else self.values[name]
+                number = value / self.unit if self.unit != 1 else value
+                yield ({self.label: shown} if self.label else {}), number
 
 
 _OWN = ("icestream",)
+_PARTS = {name: name for name in ("ingest", "shards", "commit", "cleaning")}
+_QUANTILES = {"averageMs": "average", "p50Ms": "0.5", "p99Ms": "0.99", "maxMs": "1"}
 METRICS = (
     Metric("version", "Last committed version.", ("version",)),
     Metric("input_rows", "Events of the last version.", ("numInputRows",)),
@@ -69,9 +93,17 @@ METRICS = (
     Metric("waiting_keys", "Keys with a waiting update.", (*_OWN, "updates", "waiting")),
     Metric("served_keys", "Keys served in the last version.", (*_OWN, "updates", "served")),
     Metric("parallelism", "Tasks that run the shards.", (*_OWN, "parallelism")),
+    Metric("storage_requests", "Requests to the object store in the last version.",
+           (*_OWN, "storageRequests"), label="by", values=_PARTS),
+    Metric("phase_seconds", "Seconds of each phase of the last version.", ("durationMs",),
+           label="phase", unit=1000),
+    Metric("staleness_seconds", "Staleness of answers since the previous version, by quantile.",
+           (*_OWN, "updates", "staleness"), label="quantile", values=_QUANTILES, unit=1000),
+    Metric("queue_staleness_seconds",
+           "Staleness of updates in the queue since the previous version, by quantile.",
+           (*_OWN, "updates", "queueStaleness"), label="quantile", values=_QUANTILES, unit=1000),
 )  # fmt: skip
 STATES = ("running", "ended", "failed", "lost", "unknown")
-_STALENESS = (("average", "averageMs"), ("0.5", "p50Ms"), ("0.99", "p99Ms"), ("1", "maxMs"))
 
 
 def exposition(queries: Iterable[WatchedQuery]) -> str:
@@ -79,79 +111,23 @@ def exposition(queries: Iterable[WatchedQuery]) -> str:
     watched = list(queries)
     lines: list[str] = []
     for metric in METRICS:
-        found = [(each, _number(each.last, metric.path)) for each in watched]
-        samples = [(_labels(each), value) for each, value in found if value is not None]
+        samples = [
+            (_labels(each, **labels), value)
+            for each in watched
+            for labels, value in metric.samples(each.last or {})
+        ]
         _family(lines, metric.name, metric.help, metric.kind, samples)
-    _family(
-        lines,
-        "events_total",
-        "Events of all versions in the history.",
-        "counter",
-        [(_labels(each), each.events) for each in watched],
-    )
-    _family(
-        lines,
-        "query_state",
-        "1 for the current state of a query.",
-        "gauge",
-        [
-            (_labels(each, state=state), float(each.state == state))
-            for each in watched
-            for state in STATES
-        ],
-    )
-    _family(
-        lines,
-        "storage_requests",
-        "Requests to the object store in the last version.",
-        "gauge",
-        [
-            (_labels(each, by=by), value)
-            for each in watched
-            for by in ("ingest", "shards", "commit", "cleaning")
-            if (value := _number(each.last, (*_OWN, "storageRequests", by))) is not None
-        ],
-    )
-    _family(
-        lines,
-        "phase_seconds",
-        "Seconds of each phase of the last version.",
-        "gauge",
-        [
-            (_labels(each, phase=phase), milliseconds / 1000)
-            for each in watched
-            for phase, milliseconds in _mapping(each.last, "durationMs").items()
-            if isinstance(milliseconds, int | float)
-        ],
-    )
-    for of, field, text in (
-        ("staleness_seconds", "staleness", "of answers"),
-        ("queue_staleness_seconds", "queueStaleness", "of updates in the queue"),
-    ):
-        _family(
-            lines,
-            of,
-            f"Staleness {text} since the previous version, by quantile.",
-            "gauge",
-            [
-                (_labels(each, quantile=quantile), value / 1000)
-                for each in watched
-                for quantile, name in _STALENESS
-                if (value := _number(each.last, (*_OWN, "updates", field, name))) is not None
-            ],
-        )
-    _family(
-        lines,
-        "watermark_seconds",
-        "Watermark, in seconds since 1970.",
-        "gauge",
-        [(_labels(each), at) for each in watched if (at := _watermark(each.last)) is not None],
-    )
+    events = [(_labels(each), each.events) for each in watched]
+    _family(lines, "events_total", "Events of all versions in the history.", "counter", events)
+    states = [(_labels(q, state=each), float(q.state == each)) for q in watched for each in STATES]
+    _family(lines, "query_state", "1 for the current state of a query.", "gauge", states)
+    reached = [(_labels(each), at) for each in watched if (at := _watermark(each.last)) is not None]
+    _family(lines, "watermark_seconds", "Watermark, in seconds since 1970.", "gauge", reached)
     return "".join(f"{line}\n" for line in lines)
 
 
 def _family(
-    lines: list[str], name: str, about: str, kind: str, samples: list[tuple[str, float]]
+    lines: list[str], name: str, about: str, kind: str, samples: Sequence[tuple[str, float]]
 ) -> None:
     if samples:
         lines += [f"# HELP icestream_{name} {about}", f"# TYPE icestream_{name} {kind}"]
@@ -167,21 +143,9 @@ def _quoted(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def _number(report: Mapping[str, Any] | None, path: tuple[str, ...]) -> float | None:
-    found: Any = report
-    for name in path:
-        found = found.get(name) if isinstance(found, Mapping) else None
-    usable = isinstance(found, int | float) and not isinstance(found, bool)
-    return found if usable else None
-
-
-def _mapping(report: Mapping[str, Any] | None, name: str) -> Mapping[str, Any]:
-    found = (report or {}).get(name)
-    return found if isinstance(found, Mapping) else {}
-
-
 def _watermark(report: Mapping[str, Any] | None) -> float | None:
-    text = _mapping(report, "icestream").get("watermark")
+    own = (report or {}).get("icestream")
+    text = own.get("watermark") if isinstance(own, Mapping) else None
     try:
         return datetime.fromisoformat(str(text)).timestamp() if text else None
     except (ValueError, OverflowError):

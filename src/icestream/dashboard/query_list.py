@@ -47,7 +47,6 @@ class WatchedQuery:
     """One query, from its history."""
 
     def __init__(self, checkpoint: str, held: int = HELD) -> None:
-        """Start without reading."""
         self.checkpoint = checkpoint
         self.id = xxhash.xxh3_64_hexdigest(checkpoint.encode())
         self._reader = HistoryReader(history_folder(checkpoint))
@@ -59,7 +58,6 @@ class WatchedQuery:
         self._events = 0
 
     def look(self) -> None:
-        """Read what is new."""
         for event in self._reader.look():
             match event.get("kind"):
                 case "start" | "progress" | "end" as kind:
@@ -105,7 +103,6 @@ class WatchedQuery:
 
     @property
     def last(self) -> dict[str, Any] | None:
-        """Return the progress of the last version."""
         return self._records[-1][1] if self._records else None
 
     def summary(self) -> dict[str, Any]:
@@ -166,7 +163,6 @@ class QueryList:
             self.add(each)
 
     def add(self, checkpoint: str) -> None:
-        """Watch another checkpoint."""
         with self._lock:
             if checkpoint not in self._given:
                 self._given.append(checkpoint)

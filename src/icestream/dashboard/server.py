@@ -67,7 +67,7 @@ class DashboardServer:
     """A server that shows queries until it is closed.
 
     Example:
-        >>> with Page(Library(["checkpoint"])) as page:
+        >>> with DashboardServer(QueryList(["checkpoint"])) as page:
         ...     print(page.url)  # open this in a browser
     """
 
@@ -97,17 +97,14 @@ class DashboardServer:
         return f"http://{LOOPBACK}:{self.port}/{self.token}/"
 
     def close(self) -> None:
-        """Stop the server."""
         self._server.shutdown()
         self._server.server_close()
         self._server.hang_up()
 
     def __enter__(self) -> DashboardServer:
-        """Return the server."""
         return self
 
     def __exit__(self, *failure: object) -> None:
-        """Stop the server."""
         self.close()
 
 
@@ -142,7 +139,6 @@ class _Server(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """Remove a connection."""
         self._connections.discard(request)
         super().shutdown_request(request)
 

@@ -35,7 +35,6 @@ class ResultFiles:
         self._read: set[Path] = set()
 
     def new(self) -> Iterator[pa.Table]:
-        """Yield the new files that have rows."""
         for path in sorted(self._folder.glob("part-*.parquet")):
             if path in self._read:
                 continue

@@ -95,10 +95,7 @@ def show(
         from icestream.inspect.held_rows import now_rows
 
         rows = list(islice(now_rows(checkpoint, view), limit))
-        if as_json:
-            _print_json(rows)
-        else:
-            _print_table(rows, "rows that hold")
+        _print_json(rows) if as_json else _print_table(rows, "rows that hold")
         return
     reading = _reading(checkpoint, version, memory)
     report = _overview(reading)
@@ -175,8 +172,6 @@ def diff(
     as_json: AsJson = False,
 ) -> None:
     """Print the rows of state that were added and removed between two versions."""
-    from itertools import islice
-
     from icestream.inspect.differences import differences
 
     reading = _reading(checkpoint, None, memory, operator=operator, kept=kept)
@@ -207,10 +202,8 @@ def export(
     reading = _reading(checkpoint, version, memory, operator=operator, kept=kept)
     rows = write_parquet(reading, to)
     size = to.stat().st_size
-    if as_json:
-        _print_json({"file": str(to), "rows": rows, "bytes": size})
-    else:
-        typer.echo(f"{rows} rows, {format_bytes(size)} in {to}")
+    value = {"file": str(to), "rows": rows, "bytes": size}
+    _print(value, f"{rows} rows, {format_bytes(size)} in {to}", as_json)
 
 
 def copy(
@@ -229,11 +222,8 @@ def copy(
     from icestream.inspect.copying import copy_checkpoint
 
     done = copy_checkpoint(checkpoint, str(to), clone=clone)
-    if as_json:
-        _print_json(asdict(done))
-    else:
-        size = format_bytes(done.bytes)
-        typer.echo(f"version {done.version}: {done.files} files, {size} in {to}")
+    size = format_bytes(done.bytes)
+    _print(asdict(done), f"version {done.version}: {done.files} files, {size} in {to}", as_json)
 
 
 def upgrade(checkpoint: Where, as_json: AsJson = False) -> None:
@@ -244,12 +234,10 @@ def upgrade(checkpoint: Where, as_json: AsJson = False) -> None:
     from icestream.inspect.upgrade import upgrade_checkpoint
 
     done = upgrade_checkpoint(checkpoint)
-    if as_json:
-        _print_json(asdict(done))
-    elif not done.files:
-        typer.echo(f"{done.root} has format {done.after} already")
-    else:
-        typer.echo(f"{done.root}: format {done.before} became {done.after}, {done.files} files")
+    text = f"{done.root}: format {done.before} became {done.after}, {done.files} files"
+    if not done.files:
+        text = f"{done.root} has format {done.after} already"
+    _print(asdict(done), text, as_json)
 
 
 def rewrite(
@@ -275,13 +263,11 @@ def rewrite(
         raise DefinitionError(msg) from error
     reading = _reading(checkpoint, None, memory, operator=operator, kept=kept)
     done = write(reading, table, others=others)
-    if as_json:
-        _print_json(asdict(done))
-    elif not done.groups:
-        typer.echo(f"no row differs from version {done.version}")
-    else:
-        size = format_bytes(done.bytes)
-        typer.echo(f"version {done.version}: {done.groups} groups, {done.rows} rows, {size}")
+    size = format_bytes(done.bytes)
+    text = f"version {done.version}: {done.groups} groups, {done.rows} rows, {size}"
+    if not done.groups:
+        text = f"no row differs from version {done.version}"
+    _print(asdict(done), text, as_json)
 
 
 def verify(
@@ -415,6 +401,10 @@ def _instant(at: Micros) -> str | None:
 
 def _print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+
+
+def _print(value: Any, text: str, as_json: bool) -> None:
+    _print_json(value) if as_json else typer.echo(text)
 
 
 def _print_notes(notes: Sequence[str]) -> None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 
 from icestream.core.errors import CheckpointError, DamageError
@@ -158,23 +159,14 @@ def _copy_spark(checkpoint: Checkpoint, version: int, copy: Files, target: str) 
 
 def copy_file(files: Files, source: str, copy: Files, target: str) -> int:
     """Copy a file durably, unless an earlier try has; return its size."""
-    opened = files.open(source)
-    try:
+    with closing(files.open(source)) as opened:
         if copy.exists(target):
             if len(copy.read(target)) == opened.size:
                 return opened.size
             copy.unlink(target)
-        made = copy.create(target)
-        try:
+        with closing(copy.create(target)) as made:
             for offset in range(0, opened.size, _PIECE):
                 made.write(opened.read_at(offset, _PIECE))
             made.sync()
-        finally:
-            made.close()
         copy.sync_folder(folder_of(target))
         return opened.size
-    finally:
-        opened.close()
-
-
-__all__ = ["SPARK", "CheckpointCopy", "copy_checkpoint", "copy_commits", "copy_version"]

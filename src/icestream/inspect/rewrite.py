@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any
 
 import pyarrow as pa
@@ -37,7 +38,7 @@ from icestream.core.errors import CheckpointError, DefinitionError
 from icestream.inspect.access.adapter_protocol import StateTable
 from icestream.inspect.access.checkpoint import Checkpoint
 from icestream.inspect.access.edited_rows import edited
-from icestream.inspect.access.scratch_shard import SegmentTarget, restorable
+from icestream.inspect.access.scratch_shard import restorable
 from icestream.inspect.adapters.dataflow import stored
 from icestream.inspect.adapters.latest import WAITING
 from icestream.inspect.adapters.object_aggregates import ObjectAggregateState
@@ -55,8 +56,8 @@ from icestream.plan.nodes.queries import Plan
 from icestream.plan.state_schema import DataflowSchema, UpdateSchema
 from icestream.runtime.version.history import running
 from icestream.runtime.version.lease import Lease
+from icestream.runtime.version.shard_space import SegmentTarget
 from icestream.state.files import folder_of
-from icestream.state.validation import validated
 from icestream.state.versions.attempts import new_attempt
 from icestream.state.versions.commits import REWRITTEN, SEGMENTS, Commit, LiveSegment, survivors
 from icestream.state.versions.idle import IdleBatches
@@ -161,7 +162,7 @@ class _Rewriting:
         self._table = table
         self._rewriter = rewriter
         self._attempt = ""
-        self._ordinal = reading.commit.next_ordinal
+        self._ordinals = count(reading.commit.next_ordinal)
         self._added: list[LiveSegment] = []
         self._changes: dict[int, ShardRewrite] = {}
 
@@ -218,7 +219,7 @@ class _Rewriting:
             tables=(),
             bases=bases,
             horizon=before.watermark if min(bases) == version else before.horizon,
-            next_ordinal=self._ordinal,
+            next_ordinal=next(self._ordinals),
             decisions={**before.decisions, **waits, "flush": True, REWRITTEN: table},
             live=None,
         )
@@ -233,18 +234,16 @@ class _Rewriting:
         return None if reached < 0 else reached
 
     def _shard(self, shard: int, version: int) -> None:
-        """Write the differences of a shard."""
-        commit, memory = self._reading.commit, self._reading.memory
-        target = SegmentTarget(self._at.files, self._ordinal, self._attempt)
-        with (
-            validated(self._at.store.path(commit.version)),
-            restorable(self._at, commit, shard, memory, target) as (space, history),
-        ):
-            change = self._rewriter.change(shard, space, history)
+        commit, memory, root = self._reading.commit, self._reading.memory, self._at.root
+        target = SegmentTarget(
+            self._at.files, root, lambda _: next(self._ordinals), self._attempt, durable=True
+        )
+        with restorable(self._at, commit, shard, memory, target) as source:
+            change = self._rewriter.change(source)
             if change is not None:
                 self._changes[shard] = change
-                self._ordinal = space.next_ordinal
-                self._added += [LiveSegment(shard, version, *each) for each in space.sealed]
+                sealed = source.space.sealed
+                self._added += [LiveSegment(shard, version, *each) for each in sealed]
 
 
 def _check_stopped(checkpoint: Checkpoint) -> None:
@@ -252,6 +251,3 @@ def _check_stopped(checkpoint: Checkpoint) -> None:
         msg = f"a query is running on {checkpoint.root}: stop it before you rewrite its state"
         raise CheckpointError(msg)
     Lease(checkpoint.files, checkpoint.root).check()
-
-
-__all__ = ["Rewrite", "rewrite"]

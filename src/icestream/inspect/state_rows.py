@@ -38,7 +38,6 @@ from icestream.inspect.access.row_text import GROUP, SHARD, as_text, plain
 from icestream.inspect.access.scratch_shard import MEMORY, restorable
 from icestream.inspect.adapters.choice import readable
 from icestream.state.files import Files
-from icestream.state.validation import validated
 from icestream.state.versions.commits import Commit
 
 #: columns of rows of several tables
@@ -102,12 +101,10 @@ class Reading:
 
     @cached_property
     def checkpoint(self) -> Checkpoint:
-        """Return the checkpoint."""
         return Checkpoint(self.location, self.files)
 
     @cached_property
     def commit(self) -> Commit:
-        """Return the version that is read."""
         return self.checkpoint.commit(self.version)
 
     @cached_property
@@ -116,12 +113,10 @@ class Reading:
 
     @property
     def notes(self) -> Sequence[str]:
-        """Return remarks for a reader of the rows."""
         return self._readable.notes
 
     @cached_property
     def tables(self) -> list[StateTable]:
-        """Return the tables that are read."""
         named = self.kept is not None or self.operator is not None
         found = [each for each in self._readable.tables if named or not each.by_name]
         for what, wanted in (("operator", self.operator), ("kept", self.kept)):
@@ -147,14 +142,10 @@ class Reading:
         return sorted({shard for table in self.tables for shard in table.shards})
 
     def rows(self, shards: Sequence[int] | None = None) -> Iterator[StateRows]:
-        """Yield the rows, shard by shard."""
         asked = ReadRequest(frozenset(self.tables), self.key)
         for shard in self.shards if shards is None else shards:
-            with (
-                validated(self.checkpoint.store.path(self.commit.version)),
-                restorable(self.checkpoint, self.commit, shard, self.memory) as (space, history),
-            ):
-                for found in self._readable.read(shard, space, history, self.commit, asked):
+            with restorable(self.checkpoint, self.commit, shard, self.memory) as source:
+                for found in self._readable.read(source, asked):
                     if found.rows.num_rows:
                         found.rows.validate(full=True)
                         yield found
@@ -185,7 +176,6 @@ class Reading:
         return [_with_key(group, sums) for group in listed[:limit]]
 
     def sizes(self) -> list[TableSize]:
-        """Return the size of each table."""
         sums = self._sums()
         return [
             TableSize(

@@ -27,7 +27,7 @@ from typing import Any
 from icestream.core.errors import CheckpointError
 from icestream.inspect.access.checkpoint import Checkpoint
 from icestream.plan import state_schema
-from icestream.state.files import Files, folder_of, temporary_name
+from icestream.state.files import Files, replace_file
 from icestream.state.versions.commits import COMMITS, PLAN
 from icestream.state.versions.sealed import FORMAT, format_of, opened, sealed
 
@@ -75,8 +75,8 @@ def upgrade_checkpoint(location: str, files: Files | None = None) -> Upgrade:
         plan.pop("legend", None)
     changed = [path for path in paths if format_of(files.read(path)) != FORMAT]
     for path in changed:
-        _replace(files, path, commits[path])
-    _replace(files, plan_path, plan)
+        replace_file(files, path, sealed(commits[path]))
+    replace_file(files, plan_path, sealed(plan))
     return Upgrade(root, before, FORMAT, len(changed) + 1)
 
 
@@ -107,18 +107,3 @@ def _readable(legend: Any) -> bool:
         return legend is not None and state_schema.read(legend) is not None
     except (ValueError, KeyError, TypeError):
         return False
-
-
-def _replace(files: Files, path: str, value: Mapping[str, Any]) -> None:
-    hidden = temporary_name(path)
-    file = files.create(hidden)
-    try:
-        file.write(sealed(value))
-        file.sync()
-    finally:
-        file.close()
-    files.rename(hidden, path)
-    files.sync_folder(folder_of(path))
-
-
-__all__ = ["OLDER", "Upgrade", "upgrade_checkpoint"]

@@ -78,7 +78,6 @@ class VerifyReport:
 
     @property
     def is_fine(self) -> bool:
-        """Return whether there are no defects."""
         return not self.findings
 
 
@@ -142,7 +141,6 @@ class _Checking:
         self._named: set[str] = set()
 
     def run(self) -> VerifyReport:
-        """Check everything."""
         at, report = self._at, self._report
         self._try(f"{at.root}/{PLAN}", self._plan, ())
         commits = self._commits()

@@ -44,7 +44,6 @@ from icestream.plan.windows.session import Session
 #: what the log stores for windows on a grid
 TUPLES = "tuples"
 AUTO = "auto"
-STORES = (PANES, TUPLES, AUTO)
 #: cost of a row that is written for longer windows, in rows added to running rows
 KEEPING = 1.0
 

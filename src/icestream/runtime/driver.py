@@ -50,6 +50,7 @@ from icestream.runtime.version.scaling import next_sizing, placed, placement_rep
 from icestream.runtime.version.settings import LEAST_QUOTA, Settings
 from icestream.runtime.version.task import ShardReport, ShardTask
 from icestream.runtime.version.work import (
+    Arrivals,
     BatchChanged,
     Executor,
     Parcel,
@@ -167,7 +168,6 @@ class Driver(Generic[Batch_contra]):
 
     @property
     def last(self) -> Commit | None:
-        """Return the last committed version."""
         return self._versions.last
 
     def batch(self, number: int, batch: Batch_contra) -> list[Delivery]:
@@ -385,10 +385,11 @@ class Driver(Generic[Batch_contra]):
                 self._settled = True
                 return None
             seen = self._seen(before, parcels)
-            arrived = {number for each in parcels for number in each.report.seen}
-            passed = self._idle_sources.passed(seen, arrived)
+            active = {number for each in parcels for number in each.report.seen}
+            passed = self._idle_sources.passed(seen, active)
             reached = max(self._plan.watermark(watermark, passed), flush)
-            made = self._work.run(context, self._executor, parcels, seen, reached)
+            arrived = Arrivals(parcels, seen, reached)
+            made = self._work.run(context, arrived)
             timer.note("component")
             disk = self._disk_use(parcels, made.reports)
             disk.check(self._settings.disk)
@@ -403,7 +404,7 @@ class Driver(Generic[Batch_contra]):
         finally:
             self._remove_parcels(context.folder)
         requests = Counter(commit=-REQUESTS.total())
-        commit = self._commit(context, number, reached, seen, parcels, made)
+        commit = self._commit(context, number, arrived, made)
         timer.note("commit")
         requests["commit"] += REQUESTS.total()
         requests["cleaning"] -= REQUESTS.total() + self._bulk_files.requests
@@ -473,6 +474,7 @@ class Driver(Generic[Batch_contra]):
                 shard=shard,
                 place=placement[shard % now],
                 version=version,
+                parcel_files=self._executor.parcel_files,
                 arena=arenas[shard] if arenas else None,
                 named=arenas,
                 codec=settings.codec,
@@ -494,6 +496,7 @@ class Driver(Generic[Batch_contra]):
             settings.budget,
             now,
             folder,
+            self._executor,
             timer.note,
             task,
             sizing,
@@ -532,15 +535,14 @@ class Driver(Generic[Batch_contra]):
         self,
         context: VersionContext,
         number: int | None,
-        watermark: Micros,
-        seen: tuple[Micros | None, ...],
-        parcels: Sequence[Parcel],
+        arrived: Arrivals,
         made: VersionResult,
     ) -> Commit:
         before, version, reports = context.before, context.version, made.reports
+        parcels = arrived.parcels
         shared = {
             "flush": context.flushing,
-            "entries": total(parcels, "entries"),
+            "entries": arrived.total("entries"),
             "placement": placement_report(
                 before.decisions["placement"] if before else None,
                 context.placement,
@@ -556,8 +558,8 @@ class Driver(Generic[Batch_contra]):
         commit = Commit(
             version=version,
             batch=number if number is not None else self._reached(before),
-            watermark=watermark,
-            seen=seen,
+            watermark=arrived.reached,
+            seen=arrived.seen,
             routes=context.routes,
             arenas=tuple(report.arena for report in reports),
             added=tuple(
@@ -768,6 +770,3 @@ def work_of(plan: Computation, files: Files, settings: Settings) -> Work:
         return DataflowWork(plan)
     assert isinstance(plan, Plan)
     return WindowWork(plan, files, settings.root)
-
-
-__all__ = ["Delivery", "Driver", "least_memory"]

@@ -6,10 +6,8 @@ runs the tasks one after the other. Files, commits, arenas and budget are the re
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -18,34 +16,23 @@ from icestream.core.errors import IcestreamError
 from icestream.plan.fuse.running_fusion import Together
 from icestream.plan.nodes.queries import Computation
 from icestream.runtime.driver import Delivery, Driver
-from icestream.runtime.exchange.parcels import ExchangeWriter, SplitReport
 from icestream.runtime.ingest.reception import IngestTask, RereadTask
 from icestream.runtime.tables.append_table import AppendTable
-from icestream.runtime.tables.layout import TableLayout
-from icestream.runtime.tables.writer import TableWriters, read_back, refused_rows
+from icestream.runtime.tables.writer import read_back
+from icestream.runtime.version.parcelling import ParcellingExecutor
 from icestream.runtime.version.settings import Settings
 from icestream.runtime.version.task import ShardReport, ShardTask, run_all
 from icestream.runtime.version.work import Parcel
 from icestream.state.files import Files, LocalFiles
 from icestream.state.log.ipc import read_table
 from icestream.state.log.reader import SegmentReader
-from icestream.state.versions.attempts import new_attempt
 
 #: a batch is a list of splits, each of them Arrow batches
 Splits = Sequence[Iterable[pa.RecordBatch]]
 
 
-class LocalExecutor:
+class LocalExecutor(ParcellingExecutor):
     """Runs the tasks of a version one after the other in this process."""
-
-    def __init__(self, files: Files, root: str, parcel_files: Files) -> None:
-        """Write late events to the checkpoint at `root` and parcels to `parcel_files`."""
-        self.parcel_files = parcel_files
-        self.epoch = 0
-        self.refused: TableLayout | None = None
-        self.refused_columns: pa.Schema | None = None
-        self._files = files
-        self._root = root
 
     @property
     def parallel(self) -> int:
@@ -53,65 +40,20 @@ class LocalExecutor:
         return 1
 
     def ingest(self, ingest: IngestTask, batch: Splits, folder: str) -> list[Parcel]:
-        """Fold each split into its own parcel."""
-        return [
-            self._parcel(
-                f"{number:06d}",
-                ingest.version,
-                folder,
-                partial(_fold, ingest, split, number),
-                refused_rows(self.refused, ingest.version, number, self.epoch),
-            )
-            for number, split in enumerate(batch)
-        ]
+        parcels = self.parcelling(ingest.version, folder)
+        return [parcels.fold(number, split, ingest)[1] for number, split in enumerate(batch)]
 
     def reread(self, task: RereadTask, folder: str) -> list[Parcel]:
         """Read the log in two parts, as tasks on two cores would."""
-        parts = min(2, len(task.segments))
-        return [
-            self._parcel(f"reread-{part}", task.version, folder, partial(task.run, part, parts))
-            for part in range(parts)
-        ]
-
-    def _parcel(
-        self,
-        name: str,
-        version: int,
-        folder: str,
-        run: Callable[[ExchangeWriter], SplitReport],
-        tables: TableWriters | None = None,
-    ) -> Parcel:
-        path = os.path.join(folder, f"{name}.parcel")
-        label = f"{version:012d}-{new_attempt(self.epoch)}"
-        out = ExchangeWriter(
-            self.parcel_files,
-            path,
-            self._files,
-            self._root,
-            label,
-            tables=tables,
-            refused=self.refused_columns,
-        )
-        try:
-            report = run(out)
-            return Parcel(path, out.finish(), report)
-        except BaseException:
-            out.abandon()
-            raise
+        parcels, parts = self.parcelling(task.version, folder), min(2, len(task.segments))
+        return [parcels.reread(part, parts, task)[1] for part in range(parts)]
 
     def run(self, tasks: Sequence[ShardTask]) -> list[ShardReport]:
-        """Run the shards in turn."""
         return run_all(tasks)
 
     def each(self, work: Sequence[Callable[[], Any]]) -> list[Any]:
         """Do pieces of work in turn."""
         return [piece() for piece in work]
-
-
-def _fold(
-    ingest: IngestTask, split: Iterable[pa.RecordBatch], number: int, out: ExchangeWriter
-) -> SplitReport:
-    return ingest.run(split, out, number)
 
 
 class LocalQuery:
@@ -138,7 +80,6 @@ class LocalQuery:
 
     @property
     def next_batch(self) -> int:
-        """Return the number of the batch to feed next."""
         last = self.driver.last
         return 0 if last is None or last.batch is None else last.batch + 1
 

@@ -92,7 +92,6 @@ class ArenaArray:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row."""
         return self.dtype.itemsize * self.width
 
     def bytes_for(self, capacity: int) -> int:

@@ -135,7 +135,6 @@ class Account:
     """What one owner holds of a budget; created by `Budget.account`."""
 
     def __init__(self, budget: Budget, owner: str) -> None:
-        """Start with nothing held."""
         self.budget = budget
         self.owner = owner
         #: bytes held now

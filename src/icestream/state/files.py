@@ -99,6 +99,7 @@ class OpenFile(Protocol):
 
         ValueError if the file became shorter.
         """
+        return None
 
     def close(self) -> None:
         """Close the handle; closing twice is fine."""
@@ -146,6 +147,24 @@ def folder_of(path: str) -> str:
 def temporary_name(path: str) -> str:
     """Return a fresh dot-name next to the file `path`, for one that is not published yet."""
     return os.path.join(folder_of(path), f".{os.path.basename(path)}.{uuid.uuid4().hex}")
+
+
+def write_file(files: Files, path: str, data: bytes | memoryview = b"") -> None:
+    """Create a file with durable content; its name is durable after `sync_folder`."""
+    file = files.create(path)
+    try:
+        file.write(data)
+        file.sync()
+    finally:
+        file.close()
+
+
+def replace_file(files: Files, path: str, data: bytes) -> None:
+    """Replace a file durably, in one step."""
+    hidden = temporary_name(path)
+    write_file(files, hidden, data)
+    files.rename(hidden, path)
+    files.sync_folder(folder_of(path))
 
 
 class _refusals_named:  # noqa: N801 - a block, not a thing; every read enters one
@@ -252,7 +271,6 @@ class LocalFiles:
     folder_mode = PRIVATE_FOLDER
 
     def create(self, path: str) -> NewFile:
-        """Create a file exclusively, and its parent folders; FileExistsError if it exists."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         with _refusals_named(path):
             try:
@@ -262,17 +280,12 @@ class LocalFiles:
                 return _LocalNewFile(path, os.open(path, flags, self.file_mode))
 
     def open(self, path: str) -> OpenFile:
-        """Open a file for reading; FileNotFoundError if there is none."""
         with _refusals_named(path):
             return _LocalOpenFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 
     def read(self, path: str) -> bytes:
-        """Return a whole file; FileNotFoundError if there is none."""
-        file = self.open(path)
-        try:
+        with contextlib.closing(self.open(path)) as file:
             return file.read_at(0, file.size)
-        finally:
-            file.close()
 
     def put(self, path: str, data: bytes) -> bool:
         """Create a file durably, atomically and exclusively; False if it existed already.
@@ -300,32 +313,26 @@ class LocalFiles:
         return True
 
     def rename(self, source: str, target: str) -> None:
-        """Rename, replacing `target`; durable after `sync_folder` of the target's folder."""
         with _refusals_named(target):
             os.rename(source, target)
 
     def unlink(self, *paths: str) -> None:
-        """Remove files; missing ones are fine. Durable after `sync_folder`."""
         for path in paths:
             with _refusals_named(path), contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
 
     def list(self, folder: str) -> list[str]:
-        """Return the names in a folder, sorted, without dot-files; [] if it is missing."""
         with _refusals_named(folder), contextlib.suppress(FileNotFoundError):
             return sorted(name for name in os.listdir(folder) if not name.startswith("."))
         return []
 
     def exists(self, path: str) -> bool:
-        """Return whether a file or folder exists."""
         return os.path.exists(path)
 
     def sync_folder(self, folder: str) -> None:
-        """Make creations, renames and removals in a folder durable."""
         _sync(folder, os.O_DIRECTORY)
 
     def sync_files(self, paths: Collection[str]) -> None:
-        """Make files that were written and closed durable, with their names, together."""
         if not paths:
             return
         with ThreadPoolExecutor(min(len(paths), SYNCED_AT_ONCE)) as pool:

@@ -26,7 +26,6 @@ class IdRange:
         return cls(low, high)
 
     def holds(self, id_high: Ids) -> Mask:
-        """Return which groups are in the range."""
         inside: Mask = (id_high >= np.uint64(self.low)) & (id_high <= np.uint64(self.high - 1))
         return inside
 

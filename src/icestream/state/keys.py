@@ -125,7 +125,6 @@ class KeyStore:
 
     @property
     def capacity(self) -> int:
-        """Slots that fit."""
         return min(array.capacity for array in self._by_slot)
 
     def bytes_needed(self, batch: pa.RecordBatch) -> int:
@@ -247,7 +246,6 @@ class KeyStore:
         return int(self._books.view[_GARBAGE]) if self._books.capacity else 0
 
     def _grow(self, slots: int, words: int) -> None:
-        """Grow every array, or none."""
         targets = [(array, slots) for array in self._by_slot]
         if self._texts:
             tail = self._tail + words

@@ -39,12 +39,10 @@ class MappingCache:
     """Mappings by the folder of their files."""
 
     def __init__(self, most: int = MOST) -> None:
-        """Start empty."""
         self._most = most
         self._kept: dict[str, dict[Place, mmap.mmap]] = {}
 
     def __len__(self) -> int:
-        """Return the number of mappings kept."""
         return sum(map(len, list(self._kept.values())))
 
     def keep(self, folder: str, mappings: Mapping[Place, mmap.mmap]) -> None:

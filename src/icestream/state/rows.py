@@ -64,7 +64,6 @@ class _Node:
     children: list[_Node] = field(default_factory=list)
 
     def walk(self) -> Iterator[_Node]:
-        """Yield this node and all below it."""
         yield self
         for child in self.children:
             yield from child.walk()
@@ -113,7 +112,6 @@ class RowCodec:
     # -- to words --------------------------------------------------------------------------
 
     def encode(self, batch: pa.RecordBatch) -> Encoded:
-        """Return a batch as words."""
         fixed = np.zeros((batch.num_rows, self.width), dtype=np.int64)
         pieces: list[tuple[_Node, Ints, list[tuple[Bytes, Ints]]]] = []
         for node, array in zip(self._columns, batch.columns, strict=True):

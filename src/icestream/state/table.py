@@ -36,7 +36,6 @@ class CountedTable:
         self._counts.setdefault(self._count, 0)
 
     def __len__(self) -> int:
-        """Return the number of records."""
         return int(self._counts[self._count])
 
     @property

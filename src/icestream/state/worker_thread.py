@@ -21,7 +21,6 @@ class WorkerThread:
     """One thread; started when it is first needed."""
 
     def __init__(self, name: str) -> None:
-        """Name the thread."""
         self._name = name
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._done: SimpleQueue[BaseException | None] = SimpleQueue()

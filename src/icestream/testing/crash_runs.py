@@ -89,7 +89,6 @@ class Script:
 
     @cached_property
     def inputs(self) -> tuple[Splits, ...]:
-        """Return the batches, two splits each."""
         return tuple(
             [[self.events_in(batch, split)] for split in range(2)] for batch in range(self.batches)
         )
@@ -99,7 +98,6 @@ class Script:
         return Settings(root=ROOT, local=local, budget=self.budget, shards=self.shards)
 
     def events_in(self, batch: int, split: int) -> pa.RecordBatch:
-        """Return the events of one split of a batch."""
         dice = np.random.default_rng([self.seed, batch, split])
         count = self.events // 2
         # a flush in the middle closes windows up to 6 seconds ahead: continue after them
@@ -135,7 +133,6 @@ class Process:
     """One process that runs the query, from opening the checkpoint to its end."""
 
     def __init__(self, script: Script, files: Files, local: str) -> None:
-        """Open the checkpoint."""
         self.script = script
         self.files = files
         self.query = LocalQuery(script.plan, script.settings(local), files)
@@ -147,7 +144,6 @@ class Process:
         return 0 if last is None else last.version
 
     def act(self, action: int) -> Delivered:
-        """Run one action and return what it delivers."""
         number = self.script.actions[action]
         run = self.query.driver
         if number is None:
@@ -278,7 +274,6 @@ class WatchedDisk(SimulatedDisk):
     """A simulated disk that calls a function before each step, with the step's number."""
 
     def __init__(self, before: Callable[[int], None]) -> None:
-        """Create an empty disk."""
         super().__init__()
         self._before = before
 

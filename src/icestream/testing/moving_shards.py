@@ -24,7 +24,6 @@ class SeparateDisks(LocalExecutor):
     """Runs tasks in turn, each with its own folder of arenas."""
 
     def run(self, tasks: Sequence[ShardTask]) -> list[ShardReport]:
-        """Run the shards in turn."""
         return super().run([replace(task, arenas=f"{task.arenas}-{task.place}") for task in tasks])
 
 

@@ -24,12 +24,12 @@ import posixpath
 import random
 from typing import TYPE_CHECKING, Literal
 
-from icestream.state.files import folder_of, storage_error, temporary_name
+from icestream.state.files import OpenFile, folder_of, storage_error, temporary_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from icestream.state.files import NewFile, OpenFile
+    from icestream.state.files import NewFile
 
 #: what a crash leaves of unsynced changes
 CrashMode = Literal["drop", "tear", "keep"]
@@ -50,7 +50,6 @@ class _Content:
         self.synced = len(data)
 
     def survive(self, mode: CrashMode, dice: random.Random) -> bytes:
-        """Return what a crash leaves of it."""
         if mode == "keep":
             return bytes(self.data)
         if mode == "drop":
@@ -86,7 +85,7 @@ class _SimulatedNewFile:
         pass
 
 
-class _SimulatedOpenFile:
+class _SimulatedOpenFile(OpenFile):
     """A file of a simulated disk that is being read."""
 
     def __init__(self, disk: SimulatedDisk, path: str, content: _Content) -> None:
@@ -103,10 +102,6 @@ class _SimulatedOpenFile:
         self._disk._alive()
         self._disk.reads.append((self._path, offset, length))
         return bytes(self._content.data[offset : offset + length])
-
-    def mapped(self, offset: int) -> memoryview | None:
-        del offset
-        return None
 
     def close(self) -> None:
         if not self._closed:
@@ -152,7 +147,6 @@ class SimulatedDisk:
 
     @property
     def steps(self) -> int:
-        """Return the number of steps so far."""
         return len(self.trace)
 
     def create(self, path: str) -> NewFile:
@@ -171,7 +165,6 @@ class SimulatedDisk:
         return _SimulatedOpenFile(self, path, self._content(path))
 
     def read(self, path: str) -> bytes:
-        """Return a whole file; FileNotFoundError if there is none."""
         return bytes(self._content(posixpath.normpath(path)).data)
 
     def put(self, path: str, data: bytes) -> bool:

@@ -21,7 +21,7 @@ from icestream.core.times import INFINITY, MINUS_INFINITY
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.bad_rows import BadRows
 from icestream.operators.lifetimes import invertible_aggregate
-from icestream.operators.lifetimes.aggregate import Mode, lifetime_aggregate
+from icestream.operators.lifetimes.aggregate import Mode, lifetime_aggregate, of_growing
 from icestream.operators.lifetimes.answers import LifetimeAggregate
 from icestream.operators.lifetimes.changes import DIFF, LE, RE
 from icestream.operators.object_aggregates.user_aggregates import UserAggregate
@@ -102,6 +102,24 @@ def test_oracle_large_groups_are_swept_in_ranges(monkeypatch: pytest.MonkeyPatch
 def test_oracle_aggregates_that_keep_events(dice: Random, kind: scenarios.ScenarioKind) -> None:
     batches = scenarios.scenario(dice, [PORT], kind)
     check(aggregate(CHOICES), batches, lambda bag: oracle.aggregate(bag, *CHOICES_OF))
+
+
+@given(DICE, KINDS)
+@settings(max_examples=40)
+def test_oracle_choices_of_events_that_stay(dice: Random, kind: scenarios.ScenarioKind) -> None:
+    batches = scenarios.scenario(dice, [PORT], replace(kind, retractions=False, holes=False))
+    check(of_growing(aggregate(CHOICES)), batches, lambda bag: oracle.aggregate(bag, *CHOICES_OF))
+
+
+def test_bounded_choices_of_events_that_stay_are_one_row() -> None:
+    operator = of_growing(lifetime_aggregate(NUMBERS, [Aggregate("max", "x", "answer")]))
+    groups = PlainGroups(operator.synopses)
+    for at in range(100):
+        change = changes_from([(Event(G, at, INFINITY, (at * 37 % 100, 0.0)), 1)], NUMBERS)
+        groups.begin(at)
+        list(operator.on_changes(0, change, groups, at))
+        slots = groups.locate(np.array([G[0]], np.uint64), np.array([G[1]], np.uint64))
+        assert groups.read(0, slots).rows.num_rows <= 2
 
 
 def timed(batches: Sequence[scenarios.Batch]) -> list[scenarios.Batch]:

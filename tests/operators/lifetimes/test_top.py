@@ -98,6 +98,21 @@ def test_oracle_top_k_of_shuffled_changes(
     check(dice, k, by, kind, partial=True)
 
 
+@given(DICE, st.sampled_from([1, 3]), ORDERS, st.sampled_from([None, "place"]))
+@settings(max_examples=60)
+def test_oracle_top_k_of_events_that_stay(
+    dice: Random, k: int, by: Sequence[Order], rank: str | None
+) -> None:
+    kind = scenarios.ScenarioKind(5, 14, 2, pace=dice.choice([0, 4, 12]), retractions=False)
+    operator = TopK(PORT.schema, k, by, rank=rank).growing()
+    for step in scenarios.play(operator, scenarios.scenario(dice, [PORT], kind)):
+        wanted = oracle.top(
+            step.inputs[0], k, best_first(by), lambda row, place: (*row, place) if rank else row
+        )
+        step.check(wanted)
+    assert [each.name for each in operator.synopses] == ["shown"]
+
+
 @given(DICE, st.sampled_from([1, 3]), ORDERS)
 @settings(max_examples=25)
 def test_reading_everything_changes_nothing(dice: Random, k: int, by: Sequence[Order]) -> None:

@@ -338,6 +338,25 @@ def test_clean_up_evicts_nothing(tmp_path: Path) -> None:
     run.check()
 
 
+def test_clean_up_of_a_join_that_is_nearly_full_evicts_nothing(tmp_path: Path) -> None:
+    run = Run(JoinSpace(str(tmp_path), spec_of(2), quota=1 << 20))
+    rng = np.random.default_rng(9)
+    with run.space.version() as join:
+        run.send(join, 0, random_rows(rng, 0, 200, 100))
+        join.spill(np.arange(8))
+    with run.space.version() as join:
+        budget = join._shard.account.budget
+        while budget.free > budget.total // 8:
+            run.send(join, 0, random_rows(rng, 0, 100, 1 << 20))
+            run.send(join, 1, random_rows(rng, 1, 10, 100))
+        sizes = join.sizes()
+        run.clean(join, None)
+        np.testing.assert_array_equal(join.sizes(), sizes)
+        assert join.statistics["late"] > 0
+        assert join.statistics["forced_spills"] == 0
+    run.check()
+
+
 def test_a_partition_that_was_cleaned_up_returns_to_memory(tmp_path: Path) -> None:
     run = Run(JoinSpace(str(tmp_path), spec_of(2)))
     keys = range(40)

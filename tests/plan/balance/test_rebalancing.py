@@ -10,7 +10,6 @@ from icestream.core.errors import DefinitionError
 from icestream.plan.balance.rebalancing import (
     hot_shards,
     isolated,
-    key_parts,
     rebalanced,
     spread,
     totals,
@@ -165,15 +164,6 @@ def test_a_hot_shard_keeps_its_task_to_itself() -> None:
     placed = isolated(loads, [0, 0, 0, 1, 2], 3, most_moves=9)
     assert placed[0] == 0
     assert 0 not in placed[1:]
-
-
-def test_a_hot_key_is_split_where_merging_is_cheap() -> None:
-    assert key_parts([70.0, 10.0, 10.0, 10.0], 4) == (3, 1, 1, 1)
-    assert key_parts([70.0], 4, total=100.0) == (3,)
-    assert key_parts([70.0], 4, total=100.0, merging=15.0) == (2,)
-    assert key_parts([70.0], 4, total=100.0, merging=50.0) == (1,)
-    assert key_parts([1000.0], 4, total=1000.0) == (4,)
-    assert key_parts([], 4) == ()
 
 
 def test_places_that_are_not_there_are_refused() -> None:

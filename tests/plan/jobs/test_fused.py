@@ -186,7 +186,7 @@ def events_in(items: Sequence[Item]) -> list[Spanning]:
 
 
 def expected(configuration: str, items: Sequence[Item]) -> Counter[Any]:
-    return counted(job_results(job_of(configuration, many=False).node, {0: events_in(items)}))
+    return counted(job_results(job_of(configuration, many=False)._node, {0: events_in(items)}))
 
 
 def results(tables: Sequence[pa.Table]) -> Counter[Any]:
@@ -439,7 +439,7 @@ def test_oracle_no_tuple_comes_after_its_window_was_reported(tmp_path: Path) -> 
         flow = flow_of(jobs[0], fuse="none")
         items = loans(flow, 6)
         tables = drive(partial(open_dataflow, flow, tmp_path / rule), items)
-        assert results(tables) == counted(job_results(jobs[1].node, {0: events_in(items)}))
+        assert results(tables) == counted(job_results(jobs[1]._node, {0: events_in(items)}))
 
 
 def test_oracle_a_union_of_operators(tmp_path: Path) -> None:
@@ -448,7 +448,7 @@ def test_oracle_a_union_of_operators(tmp_path: Path) -> None:
     def job(*, many: bool) -> JobStream:
         forms = Forms(many=many)
         others = tuples_of(LOANS, 1).map(rated, name="rated too")
-        return forms.compute(forms.loans().union(others), "add", key="area", window="5 seconds")
+        return forms.compute(forms.loans()._united([others]), "add", key="area", window="5 seconds")
 
     flow = job_dataflow(job(many=True), columns=[LOANS, LOANS], slack=SLACK)
     items = stream_of(flow, StreamShape(events=200, batches=4, disorder=5 * SECOND), 7)
@@ -461,7 +461,7 @@ def test_oracle_a_union_of_operators(tmp_path: Path) -> None:
                     named = {n: row[f"s{source}_{p}"] for p, n in enumerate(LOANS.names)}
                     events[source].append(Spanning(named, at, at + 1))
     tables = drive(partial(open_dataflow, flow, tmp_path), items)
-    assert results(tables) == counted(job_results(job(many=False).node, events))
+    assert results(tables) == counted(job_results(job(many=False)._node, events))
 
 
 # -- planning ----------------------------------------------------------------------------------
@@ -469,8 +469,8 @@ def test_oracle_a_union_of_operators(tmp_path: Path) -> None:
 
 def names_of(job: JobStream, **options: Any) -> list[set[str]]:
     """Return the names of the operators of each component."""
-    plan = planned_job([job.node], **options)
-    names = [each.name for each in operators_of([job.node])]
+    plan = planned_job([job._node], **options)
+    names = [each.name for each in operators_of([job._node])]
     return [{names[number] for number in each} for each in plan.components]
 
 
@@ -496,7 +496,7 @@ def test_rates_decide_what_is_fused_where_not_all_can_be() -> None:
         lambda state, tuples: [state["n"] + tuples.sizes],
         key=("area", "user"), initial={"n": 0}, emit="tuple", vectorised=True, name="middle",
     )  # fmt: skip
-    assert middle.payload.equals(LOANS)
+    assert middle._payload.equals(LOANS)
 
     def counts(key: str) -> JobStream:
         return middle.compute(
@@ -504,7 +504,7 @@ def test_rates_decide_what_is_fused_where_not_all_can_be() -> None:
             key=key, initial={"n": 0}, window="5 seconds", vectorised=True, name=f"by {key}",
         )  # fmt: skip
 
-    outputs = [counts("area").node, counts("user").node]
+    outputs = [counts("area")._node, counts("user")._node]
     for best, other in (("area", "user"), ("user", "area")):
         rates = {("middle", f"by {best}"): 100.0, ("middle", f"by {other}"): 10.0}
         plan = planned_job(outputs, rates=rates)

@@ -16,7 +16,7 @@ from icestream.core.errors import StorageError
 from icestream.runtime.driver import Delivery
 from icestream.runtime.spark.parquet_sink import ParquetTable
 from icestream.runtime.spark.sink import FileSink, ResultRows, hand_out, no_rows, table_of
-from icestream.runtime.tables.layout import TableFiles
+from icestream.runtime.tables.layout import TableFiles, TableTarget
 from icestream.runtime.tables.sink_log import SinkLog
 from icestream.state.files import LocalFiles
 from icestream.state.log.ipc import write_table
@@ -152,18 +152,23 @@ def test_what_only_spark_can_write_is_left_to_spark(
     schema = spark.range(1).toDF("n").selectExpr(f"{column} as x").schema
     for name, value in conf.items():
         with setting(spark, name, value):
-            assert ParquetTable.of(spark, f"{tmp_path}/out", options, schema) is None
+            assert (
+                ParquetTable.of(spark, f"{tmp_path}/out", schema, TableTarget(options=options))
+                is None
+            )
     if not conf:
-        assert ParquetTable.of(spark, f"{tmp_path}/out", options, schema) is None
+        assert (
+            ParquetTable.of(spark, f"{tmp_path}/out", schema, TableTarget(options=options)) is None
+        )
 
 
 def test_hadoops_settings_of_parquet_are_left_to_spark(spark: SparkSession, tmp_path: Path) -> None:
     hadoop: Any = spark.sparkContext._jsc.hadoopConfiguration()
     schema = spark.range(1).schema
-    assert ParquetTable.of(spark, f"{tmp_path}/out", {}, schema) is not None
+    assert ParquetTable.of(spark, f"{tmp_path}/out", schema, TableTarget()) is not None
     hadoop.set("parquet.crypto.factory.class", "some.Factory")
     try:
-        assert ParquetTable.of(spark, f"{tmp_path}/out", {}, schema) is None
+        assert ParquetTable.of(spark, f"{tmp_path}/out", schema, TableTarget()) is None
     finally:
         hadoop.unset("parquet.crypto.factory.class")
 

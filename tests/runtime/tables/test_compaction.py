@@ -11,7 +11,7 @@ from icestream.core.errors import DefinitionError, StorageError
 from icestream.runtime.spark.parquet_sink import ParquetTable
 from icestream.runtime.tables import compaction
 from icestream.runtime.tables.compaction import compact
-from icestream.runtime.tables.layout import TableFiles
+from icestream.runtime.tables.layout import TableFiles, TableTarget
 from icestream.runtime.tables.writer import TableWriters
 
 pytestmark = pytest.mark.spark
@@ -27,7 +27,7 @@ COLUMNS = (
 def table_of(spark: SparkSession, folder: Path, versions: int, first: int = 0) -> DataFrame:
     """Write some versions of two files each; return the table as Spark reads it."""
     rows = spark.range(0).selectExpr(*COLUMNS)
-    table = ParquetTable.of(spark, f"{folder}/a b", {}, rows.schema, partition_by=["part"])
+    table = ParquetTable.of(spark, f"{folder}/a b", rows.schema, TableTarget(partition_by=["part"]))
     assert table is not None
     for version in range(first, versions):
         frame = spark.range(6 * version, 6 * version + 6).selectExpr(*COLUMNS)

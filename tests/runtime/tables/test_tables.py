@@ -19,7 +19,7 @@ from icestream.runtime.tables import writer as table_writer
 from icestream.runtime.tables.append_table import AppendTable
 from icestream.runtime.tables.delta import DeltaAppendTable
 from icestream.runtime.tables.iceberg import IcebergAppendTable
-from icestream.runtime.tables.layout import TableFiles, TableLayout
+from icestream.runtime.tables.layout import TableFiles, TableLayout, TableTarget
 from icestream.runtime.tables.sweep import sweep_table
 from icestream.runtime.tables.writer import TableWriter, TableWriters, read_back
 from icestream.state.versions.commits import Commit
@@ -43,7 +43,7 @@ Opening = Callable[..., AppendTable]
 
 
 def delta_at(folder: Path, schema: pa.Schema = COLUMNS, **more: Any) -> AppendTable:
-    return DeltaAppendTable(f"{folder}/a table", schema, writer=WRITER, **more)
+    return DeltaAppendTable(f"{folder}/a table", schema, TableTarget(WRITER, **more))
 
 
 def iceberg_at(folder: Path, schema: pa.Schema = COLUMNS, **more: Any) -> AppendTable:
@@ -52,7 +52,7 @@ def iceberg_at(folder: Path, schema: pa.Schema = COLUMNS, **more: Any) -> Append
         "catalog.uri": f"sqlite:///{folder}/catalogue.db",
         "catalog.warehouse": f"file://{folder}/warehouse",
     }
-    return IcebergAppendTable("db.calls", schema, writer=WRITER, options=options, **more)
+    return IcebergAppendTable("db.calls", schema, TableTarget(WRITER, options=options, **more))
 
 
 def found_in(table: AppendTable) -> list[dict[str, Any]]:

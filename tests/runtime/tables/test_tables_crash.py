@@ -25,7 +25,7 @@ from icestream.runtime.spark.parquet_sink import ParquetTable
 from icestream.runtime.tables.append_table import AppendTable
 from icestream.runtime.tables.delta import DeltaAppendTable
 from icestream.runtime.tables.iceberg import IcebergAppendTable
-from icestream.runtime.tables.layout import TableFiles, TableLayout
+from icestream.runtime.tables.layout import TableFiles, TableLayout, TableTarget
 from icestream.state.files import NewFile
 from icestream.state.versions.commits import VersionStore
 from icestream.state.versions.table_files import TableFile
@@ -124,7 +124,7 @@ class MortalProcess:
 
 
 def delta_at(folder: Path, schema: pa.Schema, writer: str) -> AppendTable:
-    return DeltaAppendTable(f"{folder}/table", schema, writer=writer, partition_by=["name"])
+    return DeltaAppendTable(f"{folder}/table", schema, TableTarget(writer, partition_by=["name"]))
 
 
 def iceberg_at(folder: Path, schema: pa.Schema, writer: str) -> AppendTable:
@@ -133,14 +133,14 @@ def iceberg_at(folder: Path, schema: pa.Schema, writer: str) -> AppendTable:
         "catalog.uri": f"sqlite:///{folder}/catalogue.db",
         "catalog.warehouse": f"file://{folder}/warehouse",
     }
-    return IcebergAppendTable("db.calls", schema, writer=writer, options=options)
+    return IcebergAppendTable("db.calls", schema, TableTarget(writer, options=options))
 
 
 def parquet_of(spark: SparkSession) -> Opening:
     def parquet_at(folder: Path, schema: pa.Schema, writer: str) -> AppendTable:
         rows = from_arrow_schema(schema)
-        options = {"compression": "zstd"}
-        table = ParquetTable.of(spark, f"{folder}/table", options, rows, writer=writer)
+        target = TableTarget(writer, options={"compression": "zstd"})
+        table = ParquetTable.of(spark, f"{folder}/table", rows, target)
         assert table is not None
         return table
 

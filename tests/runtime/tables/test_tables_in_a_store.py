@@ -18,7 +18,7 @@ from icestream.runtime.tables.append_table import AppendTable
 from icestream.runtime.tables.compaction import compact
 from icestream.runtime.tables.delta import DeltaAppendTable
 from icestream.runtime.tables.iceberg import IcebergAppendTable
-from icestream.runtime.tables.layout import OpenTableFile, TableLayout
+from icestream.runtime.tables.layout import OpenTableFile, TableLayout, TableTarget
 from icestream.runtime.tables.sink_log import SinkLog
 from icestream.runtime.tables.sweep import sweep_table
 from icestream.runtime.tables.writer import TableWriters, read_back
@@ -38,7 +38,8 @@ Opening = Callable[[ObjectStoreServer, Path], AppendTable]
 def delta_in(store: ObjectStoreServer, folder: Path) -> AppendTable:
     place = f"s3://{BUCKET}{folder}/delta table"
     files = StoreFiles(store.options, limit=0)
-    return DeltaAppendTable(place, COLUMNS, writer=WRITER, partition_by=["name"], files=files)
+    target = TableTarget(WRITER, partition_by=["name"], files=lambda _: files)
+    return DeltaAppendTable(place, COLUMNS, target)
 
 
 def iceberg_in(store: ObjectStoreServer, folder: Path) -> AppendTable:
@@ -47,14 +48,9 @@ def iceberg_in(store: ObjectStoreServer, folder: Path) -> AppendTable:
         "catalog.uri": f"sqlite:///{folder}/catalogue.db",
         "catalog.warehouse": f"s3://{BUCKET}{folder}/warehouse",
     }
-    return IcebergAppendTable(
-        "db.calls",
-        COLUMNS,
-        writer=WRITER,
-        options=options,
-        files=lambda _: StoreFiles(store.options, limit=0),
-        storage=store.options,
-    )
+    files = StoreFiles(store.options, limit=0)
+    target = TableTarget(WRITER, options=options, files=lambda _: files)
+    return IcebergAppendTable("db.calls", COLUMNS, target, store.options)
 
 
 def parquet_in(store: ObjectStoreServer, folder: Path) -> AppendTable:

@@ -9,7 +9,7 @@ import pytest
 from icestream.core.errors import BudgetError
 from icestream.plan.nodes.queries import Plan
 from icestream.runtime.local import LocalQuery
-from icestream.runtime.version.task import ShardSpace, ShardTask
+from icestream.runtime.version.task import ShardTask
 from icestream.runtime.work.windows.shard import WindowShard
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget, Refused
@@ -90,7 +90,7 @@ def test_bounded_a_segment_without_room_in_the_table_is_sealed_later(tmp_path: P
         version=1, watermark=0, first_ordinal=0, quota=64 << 10, arena=None, parcels=(),
         parcel_files=disk,
     )  # fmt: skip
-    space = ShardSpace(task, budget, arena, "00c0ffee00c0ffee")
+    space = task.space(budget, arena, "00c0ffee00c0ffee")
     space.segment("panes").append(b"pane", expiry=10)
     room = budget.free
     space.account.reserve(room)

@@ -137,13 +137,6 @@ def test_two_results_of_one_name_are_refused(texts: list[str]) -> None:
         Projection.bind(BATCH.schema, texts)
 
 
-def test_an_extension_replaces_columns_of_its_name_and_adds_others() -> None:
-    extension = Projection.extend(BATCH.schema, {"USER": "user + 1", "score": "rating / 2"})
-    found = extension.evaluate(BATCH)
-    assert found.schema.names == ["USER", *BATCH.schema.names[1:], "score"]
-    assert found.column("USER").to_pylist() == [2, 3, None, 5]
-
-
 def test_predicates_take_null_for_false() -> None:
     predicate = Predicate.bind(BATCH.schema, "rating > 3")
     assert predicate.mask(BATCH).to_pylist() == [True, False, True, False]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +9,14 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import icestream as ice
-from bench.nexmark.answers import STATEMENTS, answer, bag
+from bench.nexmark.answers import STATEMENTS, answer, bag, determined
 from bench.nexmark.events import Nexmark, side_input
 from bench.nexmark.running import NUMBERS, registered, statement
-from tests.fixtures.sql_runs import Rows, ran_here, streams_of
+from tests.fixtures.sql_runs import ran_here, streams_of
 
 pytestmark = pytest.mark.spark
 
 TABLES = {**Nexmark(20_000, rate=200).tables(), "side_input": side_input()}
-#: columns of rows that an order with ties determines
-DETERMINED = {"q9": (0, 12, 13), "q18": (0, 1, 5), "q19": (0, 2, 7)}
 #: the ones of every run; the others are slow
 FIRST = ("q4", "q5", "q7", "q11", "q14", "q22")
 
@@ -28,17 +25,6 @@ FIRST = ("q4", "q5", "q7", "q11", "q14", "q22")
 def sources(spark: SparkSession) -> dict[str, Any]:
     registered(spark)
     return streams_of(spark, TABLES, "dateTime")
-
-
-def determined(number: str, rows: Rows) -> Rows:
-    """Leave out what ties may decide either way."""
-    chosen = DETERMINED.get(number)
-    if chosen is None:
-        return rows
-    result: Rows = Counter()
-    for row, count in rows.items():
-        result[tuple(row[place] for place in chosen)] += count
-    return result
 
 
 def marked(number: str) -> Any:
@@ -69,17 +55,6 @@ def test_oracle_windows_append_each_row_once(
 ) -> None:
     rows = ran_here(ice.sql(statement(number), **sources), tmp_path, mode="append")
     assert rows == answer(number, TABLES)
-
-
-@pytest.mark.slow
-def test_windows_of_processing_time_count_every_bid(
-    sources: dict[str, Any], tmp_path: Path
-) -> None:
-    rows = ran_here(ice.sql(statement("q12"), **sources), tmp_path)
-    counted: Counter[Any] = Counter()
-    for (bidder, bids, *_), number in rows.items():
-        counted[bidder] += bids * number
-    assert counted == Counter(TABLES["bid"]["bidder"].to_pylist())
 
 
 def test_all_statements_are_queries(sources: dict[str, Any]) -> None:

@@ -180,11 +180,9 @@ class _View:
             self.status.window_end, self.status.rows = self.newest.end, self.newest.rows
 
     def page(self) -> RenderableType:
-        """Return the page."""
         return live_page(self.status)
 
     def line(self) -> str:
-        """Return the line."""
         return plain_line(self.status)
 
 

@@ -11,12 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from icestream.core.arrays import Ids
 from icestream.core.errors import DefinitionError
-from icestream.operators.protocol import PastVersion, Shard
-from icestream.state.versions.commits import Commit
+from icestream.inspect.access.scratch_shard import ScratchShard
+from icestream.state.keys import KeyCodec
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,6 @@ class StateTable:
 
     @property
     def shown_keys(self) -> list[str]:
-        """Return the key columns that its rows have."""
         return [name for name in self.keys.names if name in self.columns.names]
 
 
@@ -62,18 +62,32 @@ class ReadRequest:
     #: key columns of the group and their values, as text
     key: Mapping[str, str] | None = None
 
+    def key_row(self, keys: pa.Schema) -> pa.RecordBatch:
+        """Return the requested key as a row; the text `null` is null."""
+        assert self.key is not None
+        values = []
+        for field in keys:
+            text = self.key[field.name]
+            try:
+                values.append(pa.array([None if text == "null" else text]).cast(field.type))
+            except pa.ArrowException as error:
+                msg = f"--key {field.name}={text}: this column is {field.type} ({error})"
+                raise DefinitionError(msg) from error
+        return pa.RecordBatch.from_arrays(values, schema=keys)
 
-def key_row(keys: pa.Schema, texts: Mapping[str, str]) -> pa.RecordBatch:
-    """Return the key that an adapter is asked for, given as text, as a row; `null` is null."""
-    values = []
-    for field in keys:
-        text = texts[field.name]
-        try:
-            values.append(pa.array([None if text == "null" else text]).cast(field.type))
-        except pa.ArrowException as error:
-            msg = f"--key {field.name}={text}: this column is {field.type} ({error})"
-            raise DefinitionError(msg) from error
-    return pa.RecordBatch.from_arrays(values, schema=keys)
+    def group(self, keys: pa.Schema) -> tuple[Ids, Ids]:
+        """Return the id of the requested group."""
+        return KeyCodec(keys).identify(self.key_row(keys))
+
+    def chosen(
+        self, table: StateTable, shard: int, rows: pa.RecordBatch, id_high: Ids, id_low: Ids
+    ) -> StateRows:
+        """Return rows of a table with their groups; only those of one group if it is requested."""
+        if self.key is not None:
+            one, two = self.group(table.keys)
+            mine = np.flatnonzero((id_high == one) & (id_low == two))
+            rows, id_high, id_low = rows.take(pa.array(mine)), id_high[mine], id_low[mine]
+        return StateRows(table, shard, rows, (id_high, id_low))
 
 
 class StateAdapter(Protocol):
@@ -89,13 +103,6 @@ class StateAdapter(Protocol):
         """Return remarks for a reader of the rows."""
         ...
 
-    def read(
-        self,
-        shard: int,
-        space: Shard,
-        history: Sequence[PastVersion],
-        commit: Commit,
-        asked: ReadRequest,
-    ) -> Iterator[StateRows]:
+    def read(self, source: ScratchShard, asked: ReadRequest) -> Iterator[StateRows]:
         """Restore a shard and yield the rows of some tables."""
         ...

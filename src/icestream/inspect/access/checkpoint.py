@@ -62,12 +62,10 @@ class Checkpoint:
 
     @cached_property
     def plan(self) -> Mapping[str, Any]:
-        """Return the description of the query."""
         return self.store.plan()[0]
 
     @cached_property
     def state_schema(self) -> StateSchema:
-        """Return the state schema."""
         found = self.store.plan()[1]
         if found is None:
             msg = (
@@ -99,7 +97,6 @@ class Checkpoint:
         return self.store.load(chosen)
 
     def live(self, version: int) -> tuple[LiveSegment, ...]:
-        """Return the segments that are live at a version."""
         return self.store.live(version)
 
     def history(self, commit: Commit) -> list[Commit]:

@@ -152,6 +152,3 @@ def _parsed(names: pa.ChunkedArray, rows: Ints) -> tuple[Ids, Ids]:
             raise InputError(msg)
     whole = np.frombuffer(bytes.fromhex("".join(texts)), dtype=">u8").reshape(-1, 2)
     return whole[:, 0].astype(np.uint64), whole[:, 1].astype(np.uint64)
-
-
-__all__ = ["EditedRows", "edited"]

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from itertools import count
 from typing import TypeVar
 
 from icestream.core.errors import StorageError
@@ -25,14 +26,12 @@ from icestream.operators.lineage import ShardLineage
 from icestream.operators.protocol import Operator, PastVersion
 from icestream.plan import lower
 from icestream.plan.nodes.queries import Plan
+from icestream.runtime.version.shard_space import SegmentTarget, ShardSpace
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget, Refused, shortage
 from icestream.state.files import Files, LocalFiles, NewFile, OpenFile
-from icestream.state.log.format import SegmentInfo
-from icestream.state.log.reader import Log, SegmentReader
-from icestream.state.log.segments import SegmentTable, segment_name
-from icestream.state.log.writer import SegmentWriter
-from icestream.state.versions.commits import SEGMENTS, Commit, is_base
+from icestream.state.validation import validated
+from icestream.state.versions.commits import Commit
 
 Kind = TypeVar("Kind", bound=Operator)
 
@@ -52,7 +51,6 @@ class ScratchFiles:
         self._local = LocalFiles()
 
     def create(self, path: str) -> NewFile:
-        """Create a file in the scratch folder."""
         return self._local.create(self._own(path))
 
     def open(self, path: str) -> OpenFile:
@@ -61,12 +59,8 @@ class ScratchFiles:
         return self._local.open(own) if os.path.exists(own) else self._files.open(path)
 
     def read(self, path: str) -> bytes:
-        """Return a whole file."""
-        file = self.open(path)
-        try:
+        with closing(self.open(path)) as file:
             return file.read_at(0, file.size)
-        finally:
-            file.close()
 
     def put(self, path: str, data: bytes) -> bool:
         """Refuse: reading commits nothing."""
@@ -90,7 +84,6 @@ class ScratchFiles:
         return self._files.list(folder)
 
     def exists(self, path: str) -> bool:
-        """Return whether a file exists."""
         return os.path.exists(self._own(path)) or self._files.exists(path)
 
     def sync_folder(self, folder: str) -> None:
@@ -107,78 +100,21 @@ class ScratchFiles:
 
 
 @dataclass(frozen=True)
-class SegmentTarget:
-    """Where the segments of a shard go if it is changed, not only read."""
-
-    files: Files
-    #: ordinal of the first segment
-    ordinal: int
-    #: distinguishes the segments from those of all other attempts
-    attempt: str
-
-
 class ScratchShard:
-    """What operators work with: the log of a checkpoint, a scratch arena and new segments."""
+    """A shard of a version, to be restored."""
 
-    def __init__(
-        self, target: SegmentTarget, folder: str, arena: Arena, budget: Budget, *, durable: bool
-    ) -> None:
-        """Read segments from `folder` and write there; sync them if they must be durable."""
-        self.arena = arena
-        self.account = budget.account("buffers")
-        self.files = target.files
-        self._folder = folder
-        self._table = SegmentTable(arena)
-        self.log = Log(self.files, folder, self._table)
-        #: the ordinal of the next segment
-        self.next_ordinal = target.ordinal
-        self._attempt = target.attempt
-        self._durable = durable
-        self._open: dict[str, SegmentWriter] = {}
-        #: lifetime class and description of finished segments
-        self.sealed: list[tuple[str, SegmentInfo]] = []
+    shard: int
+    space: ShardSpace
+    #: versions that the state consists of
+    history: Sequence[PastVersion]
+    commit: Commit
 
-    @property
-    def root(self) -> str:
-        """Return the checkpoint's folder."""
-        return self._folder.removesuffix(f"/{SEGMENTS}")
-
-    def learn(self, infos: Iterable[SegmentInfo]) -> None:
-        """Add the live segments, except those of snapshots."""
-        for info in sorted(infos, key=lambda each: each.ordinal):
-            self._table.add(info)
-            self.log.add(info)
-
-    def segment(self, lifetime: str) -> SegmentWriter:
-        """Return the open segment of a lifetime class, created on first use."""
-        if lifetime not in self._open:
-            path = f"{self._folder}/{segment_name(self.next_ordinal, self._attempt)}"
-            self._open[lifetime] = SegmentWriter(self.files, path, self.next_ordinal)
-            self.next_ordinal += 1
-        return self._open[lifetime]
-
-    def seal(self, lifetime: str) -> SegmentInfo | None:
-        """Finish the open segment of a lifetime class and make it readable."""
-        if lifetime not in self._open:
-            return None
-        if not is_base(lifetime):
-            self._table.reserve()
-        info = self._open.pop(lifetime).finish(sync=self._durable)
-        self.sealed.append((lifetime, info))
-        if not is_base(lifetime):
-            self.learn([info])
-        return info
-
-    def reader(self, info: SegmentInfo) -> SegmentReader:
-        """Open a segment."""
-        return SegmentReader(self.files, f"{self._folder}/{info.name}", info=info)
-
-    def close(self) -> None:
-        """Close all open files."""
-        for writer in self._open.values():
-            writer.abandon()
-        self.log.close()
-        self.account.close()
+    def operator(self, kind: type[Kind], plan: Plan) -> Kind:
+        """Restore the operator of a plan with one part of some kind."""
+        operator = lower.operator(plan, self.space)
+        assert isinstance(operator, kind)
+        operator.restore(self.history)
+        return operator
 
 
 @contextmanager
@@ -188,42 +124,31 @@ def restorable(
     shard: int,
     memory: int,
     target: SegmentTarget | None = None,
-) -> Iterator[tuple[ScratchShard, list[PastVersion]]]:
+) -> Iterator[ScratchShard]:
     """Open a shard in a scratch folder, with the history that its state is restored from.
 
     Segments are written to the target, or else to that folder.
     """
-    with tempfile.TemporaryDirectory(prefix="icestream-state-") as folder:
+    with (
+        validated(checkpoint.store.path(commit.version)),
+        tempfile.TemporaryDirectory(prefix="icestream-state-") as folder,
+    ):
         budget = Budget(memory)
-        files = ScratchFiles(checkpoint.files, os.path.join(folder, "written"))
-        scratch = SegmentTarget(files, commit.next_ordinal, _ATTEMPT)
+        if target is None:
+            files = ScratchFiles(checkpoint.files, os.path.join(folder, "written"))
+            ordinals = count(commit.next_ordinal)
+            target = SegmentTarget(files, checkpoint.root, lambda _: next(ordinals), _ATTEMPT)
         arena = Arena.create(folder, budget.account("groups"))
         try:
-            space = ScratchShard(
-                target or scratch,
-                f"{checkpoint.root}/{SEGMENTS}",
-                arena,
-                budget,
-                durable=target is not None,
-            )
+            space = ShardSpace(target, budget, arena)
             lineage = ShardLineage.of(commit.routes, shard)
             live = lineage.segments(checkpoint.live(commit.version), commit.routes)
-            space.learn(each.info for each in live if not is_base(each.lifetime))
+            space.learn(live)
             first = max(1, commit.bases[shard])
             past = [each for each in checkpoint.history(commit) if each.version >= first]
-            yield space, lineage.history(past, live)
+            yield ScratchShard(shard, space, lineage.history(past, live), commit)
             space.close()
         except Refused as refused:
             raise shortage(budget, refused) from refused
         finally:
             arena.discard()
-
-
-def restored_operator(
-    kind: type[Kind], plan: Plan, space: ScratchShard, history: Sequence[PastVersion]
-) -> Kind:
-    """Return the operator of a plan with one part of some kind, in a scratch shard."""
-    operator = lower.operator(plan, space)
-    assert isinstance(operator, kind)
-    operator.restore(history)
-    return operator

@@ -16,13 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 import pyarrow as pa
 
 from icestream.core.arrays import Ids
 from icestream.core.errors import DefinitionError
-from icestream.inspect.access.adapter_protocol import ReadRequest, StateRows, StateTable, key_row
+from icestream.inspect.access.adapter_protocol import ReadRequest, StateRows, StateTable
+from icestream.inspect.access.scratch_shard import ScratchShard
 from icestream.kernels.multi_join import resident as k
 from icestream.kernels.multi_join.rows import gather_payloads
 from icestream.operators.dataflow.steps import INNER_BITS
@@ -31,12 +33,10 @@ from icestream.operators.multi_join.logged_rows import LoggedRows
 from icestream.operators.multi_join.recovery import JoinRecovery
 from icestream.operators.multi_join.resident import Resident
 from icestream.operators.multi_join.spec import partitions_of
-from icestream.operators.protocol import PastVersion, Shard
-from icestream.plan.state_schema import ComponentSchema, DataflowSchema, GroupingSchema, JoinSchema
+from icestream.plan.state_schema import ComponentSchema, DataflowSchema, JoinSchema
 from icestream.state.groups.options import StoreOptions
 from icestream.state.groups.store import GroupStore
 from icestream.state.identities import identities
-from icestream.state.keys import KeyCodec
 from icestream.state.rows import RowCodec
 from icestream.state.versions.commits import Commit
 
@@ -55,129 +55,111 @@ class StoredTable:
     """A kind of rows by group, and the store that contains it."""
 
     table: StateTable
-    grouping: GroupingSchema
-    options: StoreOptions
-    #: groupings of the component, the number of this one, and of the table in it
-    groupings: int
+    component: ComponentSchema
+    #: number of the grouping in the component, and of the table in it
     scope: int
     place: int
-    #: lifetime classes of the segments that the component writes
-    lifetimes: tuple[str, ...]
+    options: StoreOptions
 
-    def store(self, space: Shard, history: Sequence[PastVersion]) -> GroupStore:
-        """Restore the store of a shard."""
-        return _store(self.grouping, self.scope, self.groupings, self.options, space, history)
+    @property
+    def keys(self) -> pa.Schema:
+        return self.component.groupings[self.scope].keys
+
+    def store(self, source: ScratchShard) -> GroupStore:
+        """Restore the store of a shard, which contains all tables of the grouping."""
+        share = source.space.account.budget.free // (2 * len(self.component.groupings))
+        synopses = self.component.groupings[self.scope].synopses
+        store = GroupStore(synopses, source.space, self.options, scope=self.scope, share=share)
+        store.restore(source.history)
+        return store
 
 
 def stored(state_schema: DataflowSchema, commit: Commit, table: StateTable) -> StoredTable:
     """Find the store of a table of a dataflow's state; DefinitionError for rows of a join."""
-    shards = len(commit.bases) // max(1, len(state_schema.components))
-    component = state_schema.components[table.shards.start // shards]
-    for scope, grouping in enumerate(component.groupings):
-        for place, synopsis in enumerate(grouping.synopses):
-            where = f"component {table.shards.start // shards}, grouping {scope}"
-            if (table.operator, table.name) == (where, f"{place}: {synopsis.name}"):
-                return StoredTable(
-                    table,
-                    grouping,
-                    state_schema.options,
-                    len(component.groupings),
-                    scope,
-                    place,
-                    component.lifetimes,
-                )
-    msg = f"rows of {table.operator} wait for further results: they cannot be rewritten"
-    raise DefinitionError(msg)
+    found = DataflowState(state_schema, commit).stored.get(table)
+    if found is None:
+        msg = f"rows of {table.operator} wait for further results: they cannot be rewritten"
+        raise DefinitionError(msg)
+    return found
 
 
 class DataflowState:
     """The state of a dataflow."""
 
     def __init__(self, state_schema: DataflowSchema, commit: Commit) -> None:
-        """Read the components and their shards from the schema."""
-        self._state_schema = state_schema
-        self._shards = len(commit.bases) // max(1, len(state_schema.components))
-        self.tables: Sequence[StateTable] = [
-            table
-            for number, component in enumerate(state_schema.components)
-            for table in self._tables(number, component)
-        ]
+        components = self._components = state_schema.components
+        self._shards = len(commit.bases) // max(1, len(components))
+        #: tables of groups, and the rows of joins
+        self.stored: dict[StateTable, StoredTable] = {}
+        tables: list[StateTable] = []
+        for number, component in enumerate(components):
+            shards = range(number * self._shards, (number + 1) * self._shards)
+            if component.join is not None:
+                tables += _join_tables(component.join, shards)
+            for each in _group_tables(number, component, state_schema.options, shards):
+                self.stored[each.table] = each
+                tables.append(each.table)
+        self.tables: Sequence[StateTable] = tables
         self.notes: Sequence[str] = (
             ("hot and cold groups are not distinguished: a checkpoint has all groups on its log",)
-            if any(not component.join for component in state_schema.components)
+            if any(not component.join for component in components)
             else ()
         )
 
-    def _tables(self, number: int, component: ComponentSchema) -> Iterator[StateTable]:
-        shards = range(number * self._shards, (number + 1) * self._shards)
-        if component.join is not None:
-            join = component.join
-            for port, payload in enumerate(join.inputs):
-                keys = pa.schema([payload.field(name) for name in join.keys[port]])
-                columns = pa.schema([*_LIVES, *payload])
-                name = f"stream {port}"
-                yield StateTable(f"join {join.number}", name, join.text, keys, columns, shards)
-        for grouping, each in enumerate(component.groupings):
-            where = f"component {number}, grouping {grouping}"
-            for place, (synopsis, text) in enumerate(zip(each.synopses, each.steps, strict=True)):
-                name = f"{place}: {synopsis.name}"
-                yield StateTable(where, name, text, each.keys, synopsis.schema, shards)
-
-    def read(
-        self,
-        shard: int,
-        space: Shard,
-        history: Sequence[PastVersion],
-        commit: Commit,
-        asked: ReadRequest,
-    ) -> Iterator[StateRows]:
+    def read(self, source: ScratchShard, asked: ReadRequest) -> Iterator[StateRows]:
         """Restore the stores or the join of a shard, and yield their rows."""
-        del commit
-        number = shard // self._shards
-        component = self._state_schema.components[number]
-        mine = [table for table in self.tables if shard in table.shards]
-        if component.join is not None:
-            yield from _joined(component.join, mine, shard, space, history, asked)
+        mine = [table for table in self.tables if source.shard in table.shards]
+        join = self._components[source.shard // self._shards].join
+        if join is not None:
+            yield from _joined(join, mine, source, asked)
             return
-        first = 0
-        for scope, grouping in enumerate(component.groupings):
-            tables = mine[first : first + len(grouping.synopses)]
-            first += len(tables)
-            if asked.tables & set(tables):
-                yield from self._grouped(scope, grouping, tables, shard, space, history, asked)
+        wanted = (self.stored[table] for table in mine if table in asked.tables)
+        for _, tables in groupby(wanted, key=lambda each: each.scope):
+            yield from _grouped(list(tables), source, asked)
 
-    def _grouped(
-        self,
-        scope: int,
-        grouping: GroupingSchema,
-        tables: list[StateTable],
-        shard: int,
-        space: Shard,
-        history: Sequence[PastVersion],
-        asked: ReadRequest,
-    ) -> Iterator[StateRows]:
-        groupings = len(self._state_schema.components[shard // self._shards].groupings)
-        store = _store(grouping, scope, groupings, self._state_schema.options, space, history)
-        watermark = history[-1].watermark
-        for id_high, id_low in _identities(store, grouping, asked, is_inner=scope > 0):
-            store.begin(watermark)
-            slots = store.locate(id_high, id_low)
-            for some in store.portions(slots):
-                for place, table in enumerate(tables):
-                    if table in asked.tables:
-                        found = store.read(place, some)
-                        owners = store.identities(some)
-                        identity = owners[0][found.owners], owners[1][found.owners]
-                        yield StateRows(table, shard, found.rows, identity)
+
+def _join_tables(join: JoinSchema, shards: range) -> Iterator[StateTable]:
+    for port, payload in enumerate(join.inputs):
+        keys = pa.schema([payload.field(name) for name in join.keys[port]])
+        columns = pa.schema([*_LIVES, *payload])
+        yield StateTable(f"join {join.number}", f"stream {port}", join.text, keys, columns, shards)
+
+
+def _group_tables(
+    number: int, component: ComponentSchema, options: StoreOptions, shards: range
+) -> Iterator[StoredTable]:
+    for scope, grouping in enumerate(component.groupings):
+        where = f"component {number}, grouping {scope}"
+        steps = zip(grouping.synopses, grouping.steps, strict=True)
+        for place, (synopsis, text) in enumerate(steps):
+            name = f"{place}: {synopsis.name}"
+            table = StateTable(where, name, text, grouping.keys, synopsis.schema, shards)
+            yield StoredTable(table, component, scope, place, options)
+
+
+def _grouped(
+    tables: Sequence[StoredTable], source: ScratchShard, asked: ReadRequest
+) -> Iterator[StateRows]:
+    """Yield the rows of tables of one grouping."""
+    store = tables[0].store(source)
+    watermark = source.history[-1].watermark
+    for id_high, id_low in _identities(store, tables[0], asked):
+        store.begin(watermark)
+        for some in store.portions(store.locate(id_high, id_low)):
+            for each in tables:
+                found = store.read(each.place, some)
+                owners = store.identities(some)
+                identity = owners[0][found.owners], owners[1][found.owners]
+                yield StateRows(each.table, source.shard, found.rows, identity)
 
 
 def _identities(
-    store: GroupStore, grouping: GroupingSchema, asked: ReadRequest, *, is_inner: bool
+    store: GroupStore, table: StoredTable, asked: ReadRequest
 ) -> Iterator[tuple[Ids, Ids]]:
     """Yield the groups of a store, or the requested one, in chunks that it can hold."""
     if asked.key is not None:
-        wanted = KeyCodec(grouping.keys).identify(key_row(grouping.keys, asked.key))
-        if not is_inner:
+        wanted = asked.group(table.keys)
+        if table.scope == 0:
             yield wanted
             return
         # the other bits are those of the outer group
@@ -201,29 +183,14 @@ def every_group(store: GroupStore) -> list[tuple[Ids, Ids]]:
     return [identities(block) for block in store.index.scan(entries)]
 
 
-def _store(
-    grouping: GroupingSchema,
-    scope: int,
-    groupings: int,
-    options: StoreOptions,
-    space: Shard,
-    history: Sequence[PastVersion],
-) -> GroupStore:
-    share = space.account.budget.free // (2 * groupings)
-    store = GroupStore(grouping.synopses, space, options, scope=scope, share=share)
-    store.restore(history)
-    return store
-
-
 def _joined(
     join: JoinSchema,
-    tables: list[StateTable],
-    shard: int,
-    space: Shard,
-    history: Sequence[PastVersion],
+    tables: Sequence[StateTable],
+    source: ScratchShard,
     asked: ReadRequest,
 ) -> Iterator[StateRows]:
     """Yield the rows of a join that some result may need."""
+    space = source.space
     name = f"join-{join.number}"
     numbers = space.arena.header.setdefault(name, {})
     numbers.setdefault("watermark", 0)
@@ -231,7 +198,7 @@ def _joined(
     generations = Generations(space.arena, name, join.partitions, numbers)
     codecs = [RowCodec(schema) for schema in join.inputs]
     past = JoinRecovery(join.number, space, resident, generations, numbers, _RECORD_BYTES, codecs)
-    past.restore(history)
+    past.restore(source.history)
     owing = resident.facts[:, k.OLDER] + (resident.facts[:, k.MEMBERS] > 0) > 1
     owing &= resident.facts[:, k.NEWS] > 0
     floor = np.array(resident.facts[:, k.FLOOR])
@@ -246,11 +213,11 @@ def _joined(
             (rows.re > numbers["watermark"]) | owing[partitions]
         )
         if asked.key is not None:
-            id_high, id_low = KeyCodec(table.keys).identify(key_row(table.keys, asked.key))
+            id_high, id_low = asked.group(table.keys)
             needed &= (rows.id_high == id_high) & (rows.id_low == id_low)
         rows = rows.where(np.flatnonzero(needed))
         if len(rows.starts):
-            yield _rows_of(rows, codecs[rows.port], past, table, shard)
+            yield _rows_of(rows, codecs[rows.port], past, table, source.shard)
 
 
 def _rows_of(
@@ -264,6 +231,3 @@ def _rows_of(
     columns = [pa.array(rows.le), pa.array(rows.re), pa.array(resident), *payload.columns]
     batch = pa.RecordBatch.from_arrays(columns, schema=table.columns)
     return StateRows(table, shard, batch, (rows.id_high, rows.id_low))
-
-
-__all__ = ["DataflowState", "StoredTable", "every_group", "stored"]

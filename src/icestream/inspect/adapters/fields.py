@@ -56,14 +56,12 @@ class FieldColumns:
 
     @property
     def schema(self) -> list[pa.Field]:
-        """Return the columns."""
         return [
             pa.field(self._name(each), self._type(each), nullable=each.op in _EXTREMES)
             for each in self.layout.fields
         ]
 
     def shown(self, entries: ExactRows) -> list[pa.Array]:
-        """Return the columns of entries."""
         return [self._shown(each, entries) for each in self.layout.fields]
 
     def taken(self, rows: pa.RecordBatch) -> ExactRows:

@@ -19,11 +19,11 @@ import pyarrow as pa
 
 from icestream.core.clock import SystemClock
 from icestream.inspect.access.adapter_protocol import ReadRequest, StateRows, StateTable
-from icestream.inspect.adapters.pre_queue import PreQueueState, chosen
+from icestream.inspect.access.scratch_shard import ScratchShard
+from icestream.inspect.adapters.pre_queue import PreQueueState
 from icestream.operators.latest.pacing import ServingTime
 from icestream.operators.latest.serving import Serving, ServingOperator
 from icestream.operators.latest.step import UpdateStep
-from icestream.operators.protocol import PastVersion, Shard
 from icestream.plan.state_schema import UpdateSchema
 from icestream.state.versions.commits import Commit
 
@@ -43,7 +43,6 @@ class UpdateState:
     """The waiting keys of an update stream."""
 
     def __init__(self, state_schema: UpdateSchema, commit: Commit) -> None:
-        """Read the columns of values from the schema."""
         shards = range(len(commit.bases))
         keys = pa.schema([state_schema.payload.field(name) for name in state_schema.keys])
         self._payload, self._readers = state_schema.payload, state_schema.readers
@@ -60,16 +59,8 @@ class UpdateState:
         )
         self.notes: Sequence[str] = ()
 
-    def read(
-        self,
-        shard: int,
-        space: Shard,
-        history: Sequence[PastVersion],
-        commit: Commit,
-        asked: ReadRequest,
-    ) -> Iterator[StateRows]:
+    def read(self, source: ScratchShard, asked: ReadRequest) -> Iterator[StateRows]:
         """Restore the queue of a shard and yield its keys."""
-        del commit
         step = UpdateStep(_nothing, self._payload, self._payload)
         steps = dict.fromkeys(range(self._readers), step)
         spec = Serving(
@@ -81,8 +72,8 @@ class UpdateState:
             SystemClock(),
             front=self._pre_queue,
         )
-        operator = ServingOperator(spec, space)
-        operator.restore(history)
+        operator = ServingOperator(spec, source.space)
+        operator.restore(source.history)
         queue = operator.waiting
         for table in (self._waiting, self._idle):
             if table not in asked.tables:
@@ -94,8 +85,8 @@ class UpdateState:
                 waits = pa.array(queue.since(known), mask=np.full(len(known), is_idle))
                 facts = [waits, pa.array(last), pa.array(count), pa.array(gap)]
                 rows = pa.RecordBatch.from_arrays([*facts, *values], schema=table.columns)
-                yield chosen(table, shard, rows, id_high, id_low, asked)
-        yield from self._pre_queue_state.read(operator.front, shard, asked)
+                yield asked.chosen(table, source.shard, rows, id_high, id_low)
+        yield from self._pre_queue_state.read(operator.front, source.shard, asked)
 
 
 def _nothing(rows: Any) -> Any:

@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from icestream.core.clock import SystemClock
 from icestream.inspect.access.adapter_protocol import ReadRequest, StateRows, StateTable
-from icestream.inspect.adapters.pre_queue import PreQueueState, chosen
+from icestream.inspect.access.scratch_shard import ScratchShard
+from icestream.inspect.adapters.pre_queue import PreQueueState
 from icestream.kernels.queue.windows import zones as z
 from icestream.kernels.queue.windows.lists import IDLE, READY, WAIT
 from icestream.operators.latest.pacing import ServingTime
@@ -24,7 +25,6 @@ from icestream.operators.latest.window_serving import (
     WindowServing,
     WindowServingOperator,
 )
-from icestream.operators.protocol import PastVersion, Shard
 from icestream.plan.state_schema import UpdateSchema
 from icestream.state.queue.windows.snapshot import content_of
 from icestream.state.versions.commits import Commit
@@ -65,23 +65,15 @@ class UpdateWindowState:
         )
         self.notes: Sequence[str] = ()
 
-    def read(
-        self,
-        shard: int,
-        space: Shard,
-        history: Sequence[PastVersion],
-        commit: Commit,
-        asked: ReadRequest,
-    ) -> Iterator[StateRows]:
+    def read(self, source: ScratchShard, asked: ReadRequest) -> Iterator[StateRows]:
         """Restore the windows of a shard and yield their groups and tuples."""
-        del commit
         result = self._windowed.operator("inplace").result.schema
         step = UpdateStep(_nothing, result, result)
         spec = WindowServing(
             self._windowed, step, "inplace", ServingTime(0), SystemClock(), self._pre_queue
         )
-        operator = WindowServingOperator(spec, space)
-        operator.restore(history)
+        operator = WindowServingOperator(spec, source.space)
+        operator.restore(source.history)
         windows = operator.windows
         cells = windows.queue.table
         id_high, id_low = np.ascontiguousarray(cells[:, :2].T).view(np.uint64)
@@ -89,7 +81,7 @@ class UpdateWindowState:
         if self._groups in asked.tables and len(cells):
             columns = [*known, *self._key_columns(cells)]
             rows = pa.RecordBatch.from_arrays(columns, schema=self._groups.columns)
-            yield chosen(self._groups, shard, rows, id_high, id_low, asked)
+            yield asked.chosen(self._groups, source.shard, rows, id_high, id_low)
         if self._tuples in asked.tables and len(cells):
             content = content_of(windows.queue.arrays)
             of = np.repeat(np.arange(len(cells)), content["held"])
@@ -97,11 +89,10 @@ class UpdateWindowState:
             values = windows.queue.decoded(words[:, z.TUPLE :])
             columns = [*windows.known(of), pa.array(words[:, z.TIME]), *values.columns]
             rows = pa.RecordBatch.from_arrays(columns, schema=self._tuples.columns)
-            yield chosen(self._tuples, shard, rows, id_high[of], id_low[of], asked)
-        yield from self._pre_queue_state.read(operator.front, shard, asked)
+            yield asked.chosen(self._tuples, source.shard, rows, id_high[of], id_low[of])
+        yield from self._pre_queue_state.read(operator.front, source.shard, asked)
 
     def _key_columns(self, cells: np.ndarray[Any, Any]) -> list[pa.Array]:
-        """Return the columns of groups."""
         states, spec = cells[:, z.STATES], self._windowed.windows
         names = np.array(["done", "idle", "ready", "waiting"])
         waits, ready, idle = (states & each != 0 for each in (WAIT, READY, IDLE))

@@ -11,21 +11,19 @@ Invariant: the state shown for a group and a pane is that of its events, each pa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pyarrow as pa
 
 from icestream.core.arrays import Ints
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.inspect.access.adapter_protocol import ReadRequest, StateRows, StateTable
-from icestream.inspect.access.scratch_shard import ScratchShard, restored_operator
+from icestream.inspect.access.scratch_shard import ScratchShard
 from icestream.inspect.adapters.fields import FieldColumns
 from icestream.inspect.adapters.panes import PANE
-from icestream.inspect.adapters.pre_queue import chosen
 from icestream.operators.grid.operator import PANES
 from icestream.operators.object_aggregates.operator import ObjectOperator
 from icestream.operators.object_aggregates.states import ObjectSpec, States
-from icestream.operators.protocol import PastVersion
 from icestream.plan.nodes.queries import Plan
 from icestream.plan.windows.grid import Grid
 from icestream.state.versions.commits import Commit
@@ -62,23 +60,11 @@ class ObjectAggregateState:
             return None
         return self.spec.windows.on(self.grid).first_open(watermark)
 
-    def restored(self, space: ScratchShard, history: Sequence[PastVersion]) -> ObjectOperator:
-        """Return the operator of a shard."""
-        return restored_operator(ObjectOperator, self.plan, space, history)
-
-    def read(
-        self,
-        shard: int,
-        space: ScratchShard,
-        history: Sequence[PastVersion],
-        commit: Commit,
-        asked: ReadRequest,
-    ) -> Iterator[StateRows]:
-        """Yield the panes of a shard."""
-        del commit
-        for panes, states in self.restored(space, history).panes():
+    def read(self, source: ScratchShard, asked: ReadRequest) -> Iterator[StateRows]:
+        for panes, states in source.operator(ObjectOperator, self.plan).panes():
             id_high, id_low = self.states.identities(states)
-            yield chosen(self.table, shard, self._rows(panes, states), id_high, id_low, asked)
+            rows = self._rows(panes, states)
+            yield asked.chosen(self.table, source.shard, rows, id_high, id_low)
 
     def _rows(self, panes: Ints, states: pa.RecordBatch) -> pa.RecordBatch:
         instants = pa.array(panes * self.grid.pane + self.grid.origin).view(self.plan.time)

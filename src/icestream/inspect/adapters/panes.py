@@ -14,7 +14,7 @@ References: `docs/formats/log.md`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
@@ -27,7 +27,6 @@ from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.inspect.access.adapter_protocol import ReadRequest, StateRows, StateTable
 from icestream.inspect.access.scratch_shard import ScratchShard
 from icestream.inspect.adapters.fields import FieldColumns
-from icestream.inspect.adapters.pre_queue import chosen
 from icestream.operators.folding.exact_rows import ExactRows, concatenated, unpacked
 from icestream.operators.folding.fields import ENTRY_FIELDS
 from icestream.operators.folding.sorted_runs import sorted_run
@@ -35,7 +34,6 @@ from icestream.operators.grid.operator import PANES
 from icestream.operators.grid.records import GROUP_KEYS, GROUP_ROWS, NEW_KEYS
 from icestream.operators.grid.spec import WindowSpec
 from icestream.operators.latest.identities import places_among
-from icestream.operators.protocol import PastVersion
 from icestream.plan import lower
 from icestream.plan.grid.parts import parts_of
 from icestream.plan.nodes.queries import Plan
@@ -87,32 +85,24 @@ class PaneState:
 
     # -- reading ---------------------------------------------------------------------------
 
-    def read(
-        self,
-        shard: int,
-        space: ScratchShard,
-        history: Sequence[PastVersion],
-        commit: Commit,
-        asked: ReadRequest,
-    ) -> Iterator[StateRows]:
-        """Yield the panes of a shard."""
-        keys = LoggedKeys(space, history, self.spec)
-        for panes, entries in self.entries(space, commit.watermark):
+    def read(self, source: ScratchShard, asked: ReadRequest) -> Iterator[StateRows]:
+        keys = LoggedKeys(source, self.spec)
+        for panes, entries in self.entries(source):
             id_high, id_low = identities(entries.table)
             rows = self.rows(panes, entries, keys.of(id_high, id_low))
-            yield chosen(self.table, shard, rows, id_high, id_low, asked)
+            yield asked.chosen(self.table, source.shard, rows, id_high, id_low)
 
-    def entries(self, space: ScratchShard, watermark: Micros) -> Iterator[tuple[Ints, ExactRows]]:
+    def entries(self, source: ScratchShard) -> Iterator[tuple[Ints, ExactRows]]:
         """Yield panes and entries, those of one group and pane merged, some panes at a time."""
-        slices = self._slices(space)
-        first = self.first(watermark)
+        slices = self._slices(source)
+        first = self.first(source.commit.watermark)
         if first is not None:
             slices = slices[slices["group"] >= first]
         slices = slices[np.argsort(slices["group"], kind="stable")]
         for part in _whole_panes(slices):
             tables = {
                 record.marker: unpacked(bytes(record.payload), self.layout, ENTRY_FIELDS)
-                for record in space.log.read_many(part["marker"])
+                for record in source.space.log.read_many(part["marker"])
             }
             ordered = [tables[marker] for marker in part["marker"].tolist()]
             panes = np.repeat(part["group"], [len(each) for each in ordered])
@@ -120,18 +110,17 @@ class PaneState:
             panes, entries = sorted_run(panes, rows.table, rows.layout)
             yield panes, ExactRows(rows.layout, entries)
 
-    def _slices(self, space: ScratchShard) -> npt.NDArray[np.void]:
+    def _slices(self, source: ScratchShard) -> npt.NDArray[np.void]:
         """Return the slices of a shard, from the directories of its segments."""
         found = []
-        for info in space.log.segments.values():
-            with closing(space.reader(info)) as reader:
+        for info in source.space.log.segments.values():
+            with closing(source.space.reader(info)) as reader:
                 found.append(reader.directory[["marker", "group", "rows"]].copy())
         return np.concatenate(found) if found else np.empty(0, dtype=_NO_SLICES)
 
     # -- columns ---------------------------------------------------------------------------
 
     def rows(self, panes: Ints, entries: ExactRows, keys: pa.Table) -> pa.RecordBatch:
-        """Return entries as rows of the table."""
         grid = self.spec.grid
         kind = self.table.columns.field(PANE).type
         instants = pa.array(panes * grid.pane + grid.origin).view(kind)
@@ -148,14 +137,12 @@ def instants_of(rows: pa.RecordBatch) -> Ints:
 class LoggedKeys:
     """The key columns of the groups of a shard, as its log stores them."""
 
-    def __init__(
-        self, space: ScratchShard, history: Sequence[PastVersion], spec: WindowSpec
-    ) -> None:
+    def __init__(self, source: ScratchShard, spec: WindowSpec) -> None:
         """Read the keys of the last snapshot and those logged after it."""
         self._columns = columns = len(spec.keys)
         #: words before the rows of groups
         self._head = len(spec.layout.sums)
-        parts = list(self._parts(space, history)) if columns else []
+        parts = list(self._parts(source)) if columns else []
         id_high, id_low = (
             np.concatenate([np.empty(0, np.uint64), *(each[half] for each in parts)])
             for half in range(2)
@@ -178,13 +165,11 @@ class LoggedKeys:
             raise ValueError(msg)
         return self._keys.take(pa.array(self._row[places]))
 
-    def _parts(
-        self, space: ScratchShard, history: Sequence[PastVersion]
-    ) -> Iterator[tuple[Ids, Ids, pa.Table]]:
-        for past in history:
+    def _parts(self, source: ScratchShard) -> Iterator[tuple[Ids, Ids, pa.Table]]:
+        for past in source.history:
             for lifetime, info in past.segments:
                 if lifetime == BASE:
-                    with closing(space.reader(info)) as reader:
+                    with closing(source.space.reader(info)) as reader:
                         yield from self._of_records(reader.scan())
 
     def _of_records(self, records: Iterator[Any]) -> Iterator[tuple[Ids, Ids, pa.Table]]:
@@ -215,5 +200,3 @@ def _whole_panes(slices: npt.NDArray[np.void]) -> Iterator[npt.NDArray[np.void]]
 
 
 _NO_SLICES = np.dtype([("marker", np.uint64), ("group", np.int64), ("rows", np.uint32)])
-
-__all__ = ["PANE", "LoggedKeys", "PaneState", "instants_of", "obstacle"]

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from icestream.core.arrays import Ids
-from icestream.inspect.access.adapter_protocol import ReadRequest, StateRows, StateTable, key_row
+from icestream.inspect.access.adapter_protocol import ReadRequest, StateRows, StateTable
 from icestream.operators.latest.pre_queue import (
     PreQueueJoin,
     PreQueueNode,
@@ -46,13 +45,11 @@ class PreQueueState:
 
     @property
     def tables(self) -> Sequence[StateTable]:
-        """Return the available tables."""
         return tuple(table for table, _, _ in self._tables)
 
     def read(
         self, operator: PreQueueOperator | None, shard: int, asked: ReadRequest
     ) -> Iterator[StateRows]:
-        """Yield the rows of some tables."""
         states = [] if operator is None else [state for _, state in operator.states()]
         for table, number, name in self._tables:
             if table not in asked.tables:
@@ -67,20 +64,4 @@ class PreQueueState:
                 columns = [column.combine_chunks() for column in held.columns]
                 rows = pa.RecordBatch.from_arrays(columns, schema=table.columns)
                 id_high, id_low = KeyCodec(table.keys).identify(rows.select(table.keys.names))
-            yield chosen(table, shard, rows, id_high, id_low, asked)
-
-
-def chosen(
-    table: StateTable,
-    shard: int,
-    rows: pa.RecordBatch,
-    id_high: Ids,
-    id_low: Ids,
-    asked: ReadRequest,
-) -> StateRows:
-    """Return rows of state in front of the queue; only those of one group if it is requested."""
-    if asked.key is not None:
-        one, two = KeyCodec(table.keys).identify(key_row(table.keys, asked.key))
-        mine = np.flatnonzero((id_high == one) & (id_low == two))
-        rows, id_high, id_low = rows.take(pa.array(mine)), id_high[mine], id_low[mine]
-    return StateRows(table, shard, rows, (id_high, id_low))
+            yield asked.chosen(table, shard, rows, id_high, id_low)

@@ -9,18 +9,16 @@ Invariant: the fields shown for a session are the fold of its events
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
 
 from icestream.core.arrays import Ints
 from icestream.inspect.access.adapter_protocol import ReadRequest, StateRows, StateTable
-from icestream.inspect.access.scratch_shard import ScratchShard, restored_operator
+from icestream.inspect.access.scratch_shard import ScratchShard
 from icestream.inspect.adapters.fields import FieldColumns
-from icestream.inspect.adapters.pre_queue import chosen
 from icestream.operators.folding.exact_rows import ExactRows
-from icestream.operators.protocol import PastVersion
 from icestream.operators.session.operator import SessionOperator
 from icestream.operators.session.rows import Sessions
 from icestream.operators.session.spec import END, SESSION_FIELDS, START, SessionSpec
@@ -53,23 +51,11 @@ class SessionState:
             by_name=True,
         )
 
-    def restored(self, space: ScratchShard, history: Sequence[PastVersion]) -> SessionOperator:
-        """Return the operator of a shard."""
-        return restored_operator(SessionOperator, self.plan, space, history)
-
-    def read(
-        self,
-        shard: int,
-        space: ScratchShard,
-        history: Sequence[PastVersion],
-        commit: Commit,
-        asked: ReadRequest,
-    ) -> Iterator[StateRows]:
-        """Yield the open sessions of a shard."""
-        del commit
-        for sessions in self.restored(space, history).open_sessions():
+    def read(self, source: ScratchShard, asked: ReadRequest) -> Iterator[StateRows]:
+        for sessions in source.operator(SessionOperator, self.plan).open_sessions():
             id_high, id_low = identities(sessions.rows)
-            yield chosen(self.table, shard, self._rows(sessions), id_high, id_low, asked)
+            rows = self._rows(sessions)
+            yield asked.chosen(self.table, source.shard, rows, id_high, id_low)
 
     def _rows(self, sessions: Sessions) -> pa.RecordBatch:
         bounds = [
@@ -92,6 +78,3 @@ def entries_of(sessions: Sessions) -> ExactRows:
     rows = sessions.rows
     entries = np.concatenate([rows[:, :START], rows[:, SESSION_FIELDS:]], axis=1)
     return ExactRows(sessions.exact.layout, entries)
-
-
-__all__ = ["ENDS", "SESSIONS", "STARTS", "SessionState", "entries_of"]

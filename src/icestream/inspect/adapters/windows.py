@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 from icestream.core.arrays import Table
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.core.units import format_interval
-from icestream.inspect.access.adapter_protocol import ReadRequest, StateRows, StateTable, key_row
+from icestream.inspect.access.adapter_protocol import ReadRequest, StateRows, StateTable
 from icestream.inspect.access.scratch_shard import ScratchShard
 from icestream.inspect.adapters.object_aggregates import ObjectAggregateState
 from icestream.inspect.adapters.panes import PaneState, obstacle
@@ -37,7 +37,6 @@ from icestream.inspect.adapters.sessions import SessionState
 from icestream.operators.frames.operator import FrameOperator
 from icestream.operators.grid.composed_windows import Tiled
 from icestream.operators.grid.operator import PANES
-from icestream.operators.protocol import PastVersion, Shard
 from icestream.operators.session.spec import SessionSpec
 from icestream.plan import lower
 from icestream.plan.grid.parts import parts_of
@@ -92,7 +91,6 @@ class WindowState:
                     )
 
     def _left_out(self) -> Iterator[str]:
-        """Yield a note for windows that are not shown."""
         yield from (
             f"view {number} has up to {view.windows.range // view.windows.slide} windows open at "
             f"once (they slide by {format_interval(view.windows.slide)}): only the first "
@@ -102,27 +100,20 @@ class WindowState:
             and view.windows.range // view.windows.slide > self._windows
         )
 
-    def read(
-        self,
-        shard: int,
-        space: Shard,
-        history: Sequence[PastVersion],
-        commit: Commit,
-        asked: ReadRequest,
-    ) -> Iterator[StateRows]:
+    def read(self, source: ScratchShard, asked: ReadRequest) -> Iterator[StateRows]:
         """Restore a shard, close its windows and yield their rows, or yield its stored parts."""
-        assert isinstance(space, ScratchShard)
+        commit, space = source.commit, source.space
         if self._kept is not None and self._kept.table in asked.tables:
-            yield from self._kept.read(shard, space, history, commit, asked)
+            yield from self._kept.read(source, asked)
         if not asked.tables & set(self.tables[: len(self._plan.views)]):
             return
         plan = self._plan
         tiled = tuple(map(Tiled.from_json, commit.decisions.get("composition") or ()))
-        events = self._events(shard, space, commit)
+        events = self._events(source)
         operator: Any = lower.operator(
             plan, space, self._store, tiled, events, switched=self._switched
         )
-        operator.restore(history)
+        operator.restore(source.history)
         latest = max((each for each in commit.seen if each is not None), default=None)
         if latest is None:
             return
@@ -133,22 +124,21 @@ class WindowState:
             for view, rows in lower.emitted(plan, operator.on_watermark(watermark)):
                 if not isinstance(plan.views[view].windows, Frame):
                     first = _first(rows, seen.setdefault(view, set()), self._windows)
-                    yield from self._chosen(view, shard, first, asked)
+                    yield from self._chosen(view, source.shard, first, asked)
             if all(len(seen.get(view, ())) for view in self._grids):
                 break
         if isinstance(operator, FrameOperator):
             for view, rows in lower.emitted(plan, operator.standing()):
-                yield from self._chosen(view, shard, rows, asked)
+                yield from self._chosen(view, source.shard, rows, asked)
 
-    def _events(
-        self, shard: int, space: ScratchShard, commit: Commit
-    ) -> tuple[RawEventReader, int] | None:
+    def _events(self, source: ScratchShard) -> tuple[RawEventReader, int] | None:
         """Return the raw events that fields without an inverse are folded from, if any."""
         folded = lower.on_panes(self._plan)
         if self._store == PANES or folded is None or lower.takes_back(folded):
             return None
-        following = commit.version + 1
-        kept = RawEventReader(folded, commit.routes, space.files, space.root, following, (), shard)
+        space, following = source.space, source.commit.version + 1
+        routes = source.commit.routes
+        kept = RawEventReader(folded, routes, space.files, space.root, following, (), source.shard)
         return kept, following
 
     @property
@@ -177,7 +167,7 @@ class WindowState:
         if table not in asked.tables:
             return
         if asked.key is not None:
-            wanted = key_row(table.keys, asked.key)
+            wanted = asked.key_row(table.keys)
             for name in table.keys.names:
                 value = wanted.column(name)[0]
                 column = rows.column(name)
@@ -203,24 +193,19 @@ class _NoInputs:
     """An empty batch."""
 
     def entries(self) -> Iterator[Table]:
-        """Yield nothing."""
         return iter(())
 
     def leaving(self, family: int) -> Iterator[Table]:
-        """Yield nothing."""
         del family
         return iter(())
 
     def groups(self) -> Iterator[pa.Table]:
-        """Yield nothing."""
         return iter(())
 
     def tuples(self) -> Iterator[pa.RecordBatch]:
-        """Yield nothing."""
         return iter(())
 
     def states(self) -> Iterator[pa.RecordBatch]:
-        """Yield nothing."""
         return iter(())
 
 

@@ -7,7 +7,6 @@ Invariant: rows that were not edited change nothing
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +15,6 @@ import numpy.typing as npt
 from icestream.core.arrays import Ints, Table
 from icestream.inspect.access.edited_rows import EditedRows
 from icestream.inspect.access.scratch_shard import ScratchShard
-from icestream.operators.protocol import PastVersion
 
 
 @dataclass(frozen=True)
@@ -47,9 +45,7 @@ class Rewriter(ABC):
         return not self._keep or self._given.has(shard)
 
     @abstractmethod
-    def change(
-        self, shard: int, space: ScratchShard, history: Sequence[PastVersion]
-    ) -> ShardRewrite | None:
+    def change(self, source: ScratchShard) -> ShardRewrite | None:
         """Write the differences of a shard; None, with nothing written, if there are none."""
 
 

@@ -11,7 +11,7 @@ Limits: timers keep their instants; new groups have none.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,6 @@ from icestream.inspect.access.edited_rows import EditedRows
 from icestream.inspect.access.scratch_shard import ScratchShard
 from icestream.inspect.adapters.dataflow import StoredTable, every_group
 from icestream.inspect.rewriting.changes import Rewriter, ShardRewrite, differing
-from icestream.operators.protocol import PastVersion
 from icestream.state.groups.spec import GroupRows
 from icestream.state.groups.store import GroupStore
 from icestream.state.identities import distinct
@@ -37,14 +36,11 @@ class GroupRewriter(Rewriter):
         self._table = table
         self._codec = RowCodec(table.table.columns)
 
-    def change(
-        self, shard: int, space: ScratchShard, history: Sequence[PastVersion]
-    ) -> ShardRewrite | None:
-        """Replace the groups of a shard that differ."""
-        store = self._table.store(space, history)
-        watermark = history[-1].watermark
+    def change(self, source: ScratchShard) -> ShardRewrite | None:
+        store = self._table.store(source)
+        watermark = source.history[-1].watermark
         groups = rows = 0
-        for id_high, id_low in self._identities(store, shard):
+        for id_high, id_low in self._identities(store, source.shard):
             store.begin(watermark)
             for some in store.portions(store.locate(id_high, id_low)):
                 differ, written = self._portion(store, some)
@@ -52,8 +48,8 @@ class GroupRewriter(Rewriter):
         if not groups:
             return None
         store.end_version(watermark)
-        for lifetime in self._table.lifetimes:
-            space.seal(lifetime)
+        for lifetime in self._table.component.lifetimes:
+            source.space.seal(lifetime)
         return ShardRewrite(groups, rows)
 
     def _identities(self, store: GroupStore, shard: int) -> Iterator[tuple[Ids, Ids]]:

@@ -16,7 +16,6 @@ read from the rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -40,7 +39,6 @@ from icestream.operators.latest.identities import places_among
 from icestream.operators.latest.pre_queue import PreQueueOperator
 from icestream.operators.latest.serving_log import ServingLog
 from icestream.operators.latest.waiting_keys import SINCE_FIRST, WaitingKeys
-from icestream.operators.protocol import PastVersion
 from icestream.plan import state_schema
 from icestream.state.rows import RowCodec
 from icestream.state.snapshot_schedule import SnapshotSchedule
@@ -59,18 +57,16 @@ class WaitingRewriter(Rewriter):
         self._schema = schema
         self._codec = RowCodec(schema.payload)
 
-    def change(
-        self, shard: int, space: ScratchShard, history: Sequence[PastVersion]
-    ) -> ShardRewrite | None:
+    def change(self, source: ScratchShard) -> ShardRewrite | None:
         """Enqueue edited values, and drop keys without a row."""
-        schema, now = self._schema, SystemClock().now()
+        schema, space, now = self._schema, source.space, SystemClock().now()
         front = None if schema.front is None else PreQueueOperator(schema.front, space)
         waiting = WaitingKeys(schema.payload, "inplace", space.arena, space.account, schema.readers)
         log = ServingLog(space, waiting, schema.payload, front)
-        log.restore(history, now)
+        log.restore(source.history, now)
         there = _There(waiting, self._codec, schema.readers)
-        updates = self._updates(shard, there, waiting)
-        gone = there.none if self._keep else there.unnamed(*self._given.groups(shard))
+        updates = self._updates(source.shard, there, waiting)
+        gone = there.none if self._keep else there.unnamed(*self._given.groups(source.shard))
         groups = int(gone.sum())
         if not groups and updates is None:
             return None
@@ -156,7 +152,6 @@ class _There:
 
     @property
     def none(self) -> Mask:
-        """Choose no key."""
         return np.zeros(len(self._id_high), dtype=np.bool_)
 
     def unnamed(self, id_high: Ids, id_low: Ids) -> Mask:

@@ -32,8 +32,8 @@ from icestream.inspect.rewriting.changes import Rewriter, ShardRewrite, places_o
 from icestream.inspect.rewriting.panes import panes_of
 from icestream.operators.folding.exact_rows import ExactRows
 from icestream.operators.latest.identities import places_among
+from icestream.operators.object_aggregates.operator import ObjectOperator
 from icestream.operators.object_aggregates.states import States
-from icestream.operators.protocol import PastVersion
 from icestream.state import key_columns
 from icestream.state.identities import distinct, identities
 from icestream.state.keys import KeyCodec
@@ -50,15 +50,13 @@ class ObjectRewriter(Rewriter):
         self._state = state
         self._watermark = watermark
 
-    def change(
-        self, shard: int, space: ScratchShard, history: Sequence[PastVersion]
-    ) -> ShardRewrite | None:
+    def change(self, source: ScratchShard) -> ShardRewrite | None:
         """Write all panes of a shard if any differ."""
-        before = tuple(space.log.segments)
+        before = tuple(source.space.log.segments)
         states = self._state.states
-        operator = self._state.restored(space, history)
+        operator = source.operator(ObjectOperator, self._state.plan)
         there = _Panes.joined(list(operator.panes()), states)
-        id_high, id_low = self._given.groups(shard)
+        id_high, id_low = self._given.groups(source.shard)
         owners, rows = self._given.rows_of(id_high, id_low)
         wanted = self._taken(rows, id_high[owners], id_low[owners], there)
         if self._keep:
@@ -111,12 +109,10 @@ class _Panes:
 
     @property
     def entries(self) -> ExactRows:
-        """Return ids and words."""
         return self.states.entries(self.rows)
 
     @property
     def names(self) -> Table:
-        """Return pane and group of each state."""
         return np.column_stack([self.panes, self.entries.table[:, :2]])
 
     def of_others(self, id_high: Ids, id_low: Ids) -> _Panes:

@@ -32,7 +32,6 @@ from icestream.operators.folding.fold import identified
 from icestream.operators.folding.sorted_runs import sorted_run
 from icestream.operators.grid.operator import PANES
 from icestream.operators.latest.identities import places_among
-from icestream.operators.protocol import PastVersion
 from icestream.plan import lower
 from icestream.plan.nodes.queries import Plan
 from icestream.plan.windows.grid import Grid
@@ -66,14 +65,12 @@ class PaneRewriter(Rewriter):
         self._commit = commit
         self._state = PaneState(plan, commit)
 
-    def change(
-        self, shard: int, space: ScratchShard, history: Sequence[PastVersion]
-    ) -> ShardRewrite | None:
+    def change(self, source: ScratchShard) -> ShardRewrite | None:
         """Write all panes of a shard if any differ."""
-        state, watermark = self._state, self._commit.watermark
+        state, space = self._state, source.space
         before = tuple(space.log.segments)
-        there = _Panes.joined(list(state.entries(space, watermark)), state)
-        id_high, id_low = self._given.groups(shard)
+        there = _Panes.joined(list(state.entries(source)), state)
+        id_high, id_low = self._given.groups(source.shard)
         owners, rows = self._given.rows_of(id_high, id_low)
         wanted = self._taken(rows, id_high[owners], id_low[owners], there)
         keys = KeyCodec(state.spec.keys).canonical(rows.select(state.spec.keys.names))
@@ -83,7 +80,7 @@ class PaneRewriter(Rewriter):
         if self._keep:
             rest = there.of_others(id_high, id_low)
             wanted = _Panes.joined([wanted.arrays, rest.arrays], state)
-            known = LoggedKeys(space, history, state.spec).of(*rest.ids)
+            known = LoggedKeys(source, state.spec).of(*rest.ids)
             known_groups.append((*rest.ids, _keyed(known, state)))
         groups = there.groups_that_differ(wanted)
         if not groups:
@@ -91,7 +88,7 @@ class PaneRewriter(Rewriter):
         SnapshotSchedule(space.arena.header).resume(snapshot_schedule.AT_LATEST, 0)
         operator = lower.operator(self._plan, space, PANES)
         operator.on_batch(_Batch(wanted, _keys(wanted, known_groups)))
-        for _ in operator.on_watermark(watermark):
+        for _ in operator.on_watermark(self._commit.watermark):
             pass
         return ShardRewrite(groups, rows.num_rows, snapshot=True, released=before)
 
@@ -132,7 +129,6 @@ class _Panes:
 
     @classmethod
     def joined(cls, parts: Sequence[tuple[Ints, ExactRows]], state: PaneState) -> _Panes:
-        """Concatenate entries."""
         none = np.empty((0, state.layout.entry_width), dtype=np.int64)
         panes = np.concatenate([np.empty(0, dtype=np.int64), *(each for each, _ in parts)])
         rows = concatenated(ExactRows(state.layout, none), *(each for _, each in parts))
@@ -141,7 +137,6 @@ class _Panes:
 
     @property
     def arrays(self) -> tuple[Ints, ExactRows]:
-        """Return panes and entries."""
         return self.panes, self.entries
 
     @property
@@ -183,7 +178,6 @@ class _Batch:
         yield from ()
 
     def groups(self) -> Iterator[pa.Table]:
-        """Yield the keys of all groups."""
         if self.keys.num_rows:
             yield self.keys
 

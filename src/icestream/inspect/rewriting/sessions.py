@@ -15,8 +15,6 @@ Limits: the open sessions of a shard are in memory while it is rewritten.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pyarrow as pa
 
@@ -31,7 +29,7 @@ from icestream.inspect.rewriting.changes import Rewriter, ShardRewrite, alone, p
 from icestream.operators.folding.exact_rows import ExactRows, alike
 from icestream.operators.folding.fields import ENTRY_FIELDS
 from icestream.operators.latest.identities import places_among
-from icestream.operators.protocol import PastVersion
+from icestream.operators.session.operator import SessionOperator
 from icestream.operators.session.rows import Sessions
 from icestream.operators.session.spec import END, SESSION_FIELDS, START
 from icestream.state import key_columns
@@ -51,15 +49,13 @@ class SessionRewriter(Rewriter):
         self._state = state
         self._watermark = watermark
 
-    def change(
-        self, shard: int, space: ScratchShard, history: Sequence[PastVersion]
-    ) -> ShardRewrite | None:
+    def change(self, source: ScratchShard) -> ShardRewrite | None:
         """Write all sessions of a shard if any differ."""
         spec = self._state.spec
         none = Sessions.none(spec)
-        operator = self._state.restored(space, history)
+        operator = source.operator(SessionOperator, self._state.plan)
         there = Sessions.concatenated([none, *operator.open_sessions()])
-        id_high, id_low = self._given.groups(shard)
+        id_high, id_low = self._given.groups(source.shard)
         owners, rows = self._given.rows_of(id_high, id_low)
         wanted = self._taken(rows, id_high[owners], id_low[owners], there)
         if self._keep:
@@ -70,7 +66,7 @@ class SessionRewriter(Rewriter):
         if not len(differ):
             return None
         operator.record([wanted])
-        space.seal(BASE)
+        source.space.seal(BASE)
         groups = len(distinct(*identities(differ))[0])
         return ShardRewrite(groups, rows.num_rows, snapshot=True)
 

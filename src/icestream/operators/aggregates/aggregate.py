@@ -7,7 +7,7 @@ columns are known. Functions over words are in the catalogue, the others in
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -50,6 +50,14 @@ class Aggregate:
     others: tuple[str, ...] = ()
     #: literal arguments of the function
     parameters: tuple[Any, ...] = ()
+
+    @classmethod
+    def of(
+        cls, function: str, columns: Sequence[str], alias: str, parameters: tuple[Any, ...] = ()
+    ) -> Aggregate:
+        """Return a function over any number of columns; over whole events without any."""
+        first, others = (columns[0], columns[1:]) if columns else (None, ())
+        return cls(function, first, alias, tuple(others), parameters)
 
     @property
     def columns(self) -> tuple[str, ...]:

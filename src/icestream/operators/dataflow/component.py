@@ -153,9 +153,11 @@ class ComponentOperator:
                 yield from self._settle(before)
                 self._stores.rest()
             if isinstance(step, JoinMany) and isinstance(self._stores, JoinStores):
+                self._traces.paused = True
                 for made in self._stores.clean_up():
                     yield from self._pass_on(number, made, before)
                 yield from self._settle(before)
+                self._traces.paused = False
         for view, buffer in self._buffer.items():
             yield from self._rows(view, buffer.rest())
         self._header["watermark"] = watermark

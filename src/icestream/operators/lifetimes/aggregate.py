@@ -54,11 +54,25 @@ def lifetime_aggregate(
     answers = SpanAnswers(payload, aggregates, keys, grows=grows or mode == "changes")
     if mode == "final":
         return FinalAggregate(answers, grows=grows)
-    return InvertibleAggregate(answers) if answers.inverts else NonInvertibleAggregate(answers)
+    if answers.inverts:
+        return InvertibleAggregate(answers)
+    return NonInvertibleAggregate(answers, grows=grows)
 
 
 def only_final(aggregate: LifetimeAggregate, *, grows: bool) -> LifetimeAggregate:
     """Return the same aggregate over lifetimes in mode `final`."""
+    return _again(aggregate, mode="final", grows=grows)
+
+
+def of_growing(aggregate: LifetimeAggregate) -> LifetimeAggregate:
+    """Return the same aggregate of events that are never retracted, if that saves anything."""
+    if isinstance(aggregate, NonInvertibleAggregate) and not aggregate.answers.objects.results:
+        return _again(aggregate, mode="changes", grows=True)
+    return aggregate
+
+
+def _again(aggregate: LifetimeAggregate, *, mode: Mode, grows: bool) -> LifetimeAggregate:
     made = aggregate.answers
-    keys = made.keys.names
-    return lifetime_aggregate(made.payload, made.aggregates, keys, mode="final", grows=grows)
+    return lifetime_aggregate(
+        made.payload, made.aggregates, made.keys.names, mode=mode, grows=grows
+    )

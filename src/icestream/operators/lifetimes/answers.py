@@ -60,8 +60,8 @@ class SpanAnswers:
 
     def over(
         self, words: ExactRows, spans: EventSpans, segments: int, lasting: Mask | None = None
-    ) -> tuple[Ints, pa.RecordBatch]:
-        """Return the segments that have events, and their answers.
+    ) -> tuple[Ints, ExactRows, pa.RecordBatch]:
+        """Return the segments that have events, their merged words, and their answers.
 
         `words` are those of all copies of each event; segments that are not `lasting` are left out.
         """
@@ -70,11 +70,12 @@ class SpanAnswers:
         merge_spans(spans.first, spans.last, words.table, at.ops, at.places, tree)
         table = ExactRows(words.layout, tree[segments:])
         there = np.flatnonzero((table.counts > 0) & (True if lasting is None else lasting))
-        names, lowered = self.lifting.result.names, self.lifting.lower(table[there])
+        table = table[there]
+        names, lowered = self.lifting.result.names, self.lifting.lower(table)
         columns = dict(zip(names, lowered, strict=True))
         columns |= self.objects.answers(spans, there, segments)
         shown = [columns[name] for name in self.schema.names]
-        return there, pa.RecordBatch.from_arrays(shown, schema=self.schema)
+        return there, table, pa.RecordBatch.from_arrays(shown, schema=self.schema)
 
     def take_bad(self) -> list[BadRows]:
         """Return the events on which functions of the user failed since the last call."""

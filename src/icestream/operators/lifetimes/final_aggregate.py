@@ -152,7 +152,8 @@ class FinalAggregate(LifetimeAggregate):
         began, inputs = self._rows.inputs_of(found, begun)
         spans = EventSpans(cuts.first, cuts.last, begun.count, began, inputs)
         lasting = cuts.le < cuts.re
-        return self._stretches(cuts, *self.answers.over(begun.words, spans, len(lasting), lasting))
+        there, _, answers = self.answers.over(begun.words, spans, len(lasting), lasting)
+        return self._stretches(cuts, there, answers)
 
     def _finished(
         self, groups: Groups, portion: Slots, swept: _Answers, found: StoredEvents

@@ -4,10 +4,15 @@ Idea: when a minimum leaves, only the remaining events determine the next one. E
 merged into intervals of equal words, and the segments between their ends are computed again
 (`answers`). Object aggregates store the columns that they read beside the words.
 
+Of an input that grows no event leaves, so all that is alive between two instants is merged into one
+row of words.
+
 Invariants:
 1. After every chunk the emitted changes add up to the aggregate at each instant
    (`test_oracle_aggregates_that_keep_events`).
 2. Retracted events were emitted before, with the same lifetimes (the same test).
+3. Of an input that grows, rows are as many as instants past the watermark
+   (`test_bounded_choices_of_events_that_stay_are_one_row`).
 
 Cost: O(n log n) for the n events of a group that are alive, for each chunk that touches it.
 """
@@ -50,9 +55,11 @@ from icestream.state.groups.spec import Groups
 class NonInvertibleAggregate(LifetimeAggregate):
     """An aggregate with fields that have no inverse."""
 
-    def __init__(self, answers: SpanAnswers) -> None:
+    def __init__(self, answers: SpanAnswers, *, grows: bool) -> None:
+        """Store events as words and columns, and the answers shown; `grows` as for the others."""
         super().__init__(answers)
         self._lifting, self._objects = lifting, objects = answers.lifting, answers.objects
+        self._merges = grows and not objects.results
         inputs = [each.with_name(f"__input.{each.name}") for each in objects.inputs]
         began = [pa.field(BEGAN, pa.int64(), nullable=False)] * objects.depends_on_order
         self._words = pa.schema([*lifting.fold.schema, *inputs, *began])
@@ -105,6 +112,16 @@ class NonInvertibleAggregate(LifetimeAggregate):
         events = old.and_(new).levelled()
         words_of_kinds = everything.take(pa.array(heads))
         schema = self.synopses[0].schema
+        emitted = payload_of(shown.rows, self.result)
+        words = words_of_kinds.columns[: len(self._lifting.fold.schema)]
+        there = events.where(events.count > 0)
+        copies = self._lifting.fold.loaded(words, copies_of(events.count))[there.kind]
+        scale_rows(copies.table, there.count, *copies.layout.at.sums)
+        segments = TimeSegments.of(there)
+        spans = self._spans(there, segments, words_of_kinds)
+        chosen, table, found = self.answers.over(copies, spans, len(segments.owner))
+        yield from self.answers.take_bad()
+        owners = segments.owner[chosen]
 
         def added(places: Ints) -> pa.RecordBatch:
             return rows_of(new.at(places), new_words.take(pa.array(places)), schema=schema).rows
@@ -113,18 +130,15 @@ class NonInvertibleAggregate(LifetimeAggregate):
             some = events.at(places)
             return rows_of(some, words_of_kinds.take(pa.array(some.kind)), schema=schema).rows
 
-        after = LazyRows(events.owner, needed)
+        def merged(places: Ints) -> pa.RecordBatch:
+            at = chosen[places]
+            one = np.ones(len(at), dtype=np.int64)
+            head = [pa.array(each) for each in (segments.le[at], segments.re[at], one)]
+            columns = [*head, *self._lifting.fold.stored(table[places])]
+            return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+        after = LazyRows(owners, merged) if self._merges else LazyRows(events.owner, needed)
         keep(groups, 0, portion, kept.owners, LazyRows(new.owner, added), after)
-        emitted = payload_of(shown.rows, self.result)
-        words = words_of_kinds.columns[: len(self._lifting.fold.schema)]
-        there = events.where(events.count > 0)
-        merged = self._lifting.fold.loaded(words, copies_of(events.count))[there.kind]
-        scale_rows(merged.table, there.count, *merged.layout.at.sums)
-        segments = TimeSegments.of(there)
-        spans = self._spans(there, segments, words_of_kinds)
-        chosen, found = self.answers.over(merged, spans, len(segments.owner))
-        yield from self.answers.take_bad()
-        owners = segments.owner[chosen]
         columns = [*keys.take(pa.array(owners)).columns, *found.columns]
         answers = pa.RecordBatch.from_arrays(columns, schema=self.result)
         payloads = pa.concat_batches([emitted, answers])

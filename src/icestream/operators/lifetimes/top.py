@@ -10,7 +10,7 @@ out are dropped.
     events     all that are alive          appended without a read; read from the best down
 
 Retracted events that were not shown are recorded next to what is shown, as *owed*: if they arrive
-only later in the batch, they are not shown.
+only later in the batch, they are not shown. Of an input that only grows, nothing else is stored.
 
 Invariants:
 1. After every chunk the emitted changes add up to the k best at each instant
@@ -20,6 +20,7 @@ Invariants:
    event reads about k more (`test_bounded_an_event_taken_out_reads_few`).
 3. Reading everything gives the same answers (`test_reading_everything_changes_nothing`).
 4. With a rank, rows at each instant are numbered from 1 (`test_oracle_ranks_of_random_changes`).
+5. An input that grows needs no events but those shown (`test_oracle_top_k_of_events_that_stay`).
 
 Cost: O(k) rows for each instant at which what is shown changes; with random ranks and equal
 lifetimes that is O(k log n) for n events.
@@ -151,29 +152,35 @@ class TopK(PromptOperator):
         *,
         partial: bool = True,
         rank: str | None = None,
+        grows: bool = False,
     ) -> None:
         """Show the k best by some columns; with `partial` false all events are always read.
 
-        `rank` names a further column for the place of a row among those at the same instant.
+        `rank` names a further column for the place of a row among those at the same instant. An
+        input that `grows` never retracts an event.
         """
         if k < 1:
             msg = f"a top-k needs k >= 1, got k = {k}"
             raise DefinitionError(msg)
+        self._made_of = payload, k, tuple(by)
+        self._rank = rank
         self._k = k
         self._partial = partial
+        self._grows = grows
         self._ordering = Ordering(payload, by)
         self._payload = payload
-        self._ranked = rank is not None
         place = [pa.field(rank, pa.int32(), nullable=False)] if rank is not None else []
         self.result = pa.schema([*payload, *place])
         word = pa.field(_RANK, pa.int64(), nullable=False)
-        self._shown = RevisableOutput(1, events_synopsis("shown", payload))
-        self.synopses = (
-            events_synopsis("events", payload, word, rank=_RANK),
-            self._shown.synopsis,
-        )
+        events = () if grows else (events_synopsis("events", payload, word, rank=_RANK),)
+        self._shown = RevisableOutput(len(events), events_synopsis("shown", payload))
+        self.synopses = (*events, self._shown.synopsis)
         #: what was read since the operator was created
         self.reads = Reads()
+
+    def growing(self) -> TopK:
+        """Return the same of an input that never retracts an event."""
+        return TopK(*self._made_of, rank=self._rank, grows=True)
 
     def on_last_changes(
         self,
@@ -226,7 +233,7 @@ class TopK(PromptOperator):
 
     def _scene(self, groups: Groups, touched: _Touched, read: _Read, watermark: Micros) -> _Scene:
         """Collect what is known, and find where it is not enough."""
-        kept = groups.read(1, touched.slots)
+        kept = groups.read(self._shown.number, touched.slots)
         self.reads.shown += kept.rows.num_rows
         parts = [payload_of(each.rows, self._payload) for each in (kept, read.rows)]
         payloads = pa.concat_batches([*parts, touched.payload])
@@ -312,7 +319,7 @@ class TopK(PromptOperator):
             max(watermark, over),
             owed=(of_settled(scene.owed), owed),
         )
-        if not self._ranked:
+        if self._rank is None:
             yield from changes
         # consumed for what it stores
         elif list(changes):
@@ -341,6 +348,8 @@ class TopK(PromptOperator):
 
     def _keep(self, groups: Groups, slots: Slots, read: _Read, scene: _Scene, over: Micros) -> None:
         """Append the changes to the stored events, or rewrite groups that were read completely."""
+        if self._grows:
+            return
         new = scene.changes.where(~scene.lacking[scene.changes.owner] & (scene.changes.re > over))
         whole = scene.read.where(read.whole[scene.read.owner] & (scene.read.re > over))
         after = whole.and_(new.where(~read.whole[new.owner]))

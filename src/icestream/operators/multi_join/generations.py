@@ -61,6 +61,8 @@ class Generations:
         self._segments = CountedTable(arena, f"{name}.segments", 2)
         self._numbers = numbers
         numbers.setdefault("epoch", 0)
+        #: words of records that were added since the last segment
+        self._unsealed = 0
 
     # -- records ---------------------------------------------------------------------------
 
@@ -90,6 +92,7 @@ class Generations:
     def add(self, record: Ints) -> None:
         """Add a record, for which there is room."""
         self._records.append(record)
+        self._unsealed += int(record[WORDS])
 
     def partitions_of(self, records: Table) -> tuple[Ints, Ints]:
         """Return the first and the last partition of records."""
@@ -114,6 +117,11 @@ class Generations:
         kept = records[needed]
         del records
         self.load_records(kept)
+
+    def load_merged(self, kept: Table, made: Table) -> None:
+        """Replace all records with some of them and those of a new segment."""
+        self.load_records(np.concatenate([kept, made]))
+        self._unsealed = int(made[:, WORDS].sum())
 
     def load_records(self, records: Table) -> None:
         """Replace all records with these."""
@@ -180,9 +188,9 @@ class Generations:
         self._segments.reserve(1)
 
     def add_segment(self, ordinal: int) -> None:
-        """Add a segment, whose records were added."""
-        mine = ordinals_of(self.records) == ordinal
-        self._segments.append(np.array([ordinal, self.records[mine, WORDS].sum()]))
+        """Add a segment, with the records that were added since the last one."""
+        self._segments.append(np.array([ordinal, self._unsealed]))
+        self._unsealed = 0
 
     def load_segments(self, segments: Table) -> None:
         """Replace all segments with these."""

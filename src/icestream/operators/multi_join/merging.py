@@ -97,8 +97,8 @@ def merge(
     writer: SegmentWriter,
     operator: int,
     record_bytes: int,
-) -> Table:
-    """Write the needed rows of segments; return the entries of all records that there are then.
+) -> tuple[Table, Table]:
+    """Write the needed rows of segments; return the entries of other records, and of those made.
 
     `holds` tells which rows of a record, given by its marker, belong to this shard.
     """
@@ -122,7 +122,7 @@ def merge(
         columns.append((ports, epochs, rows.id_high[needed].view(np.int64), starts, sizes))
         used += int(sizes.sum())
     if not columns:
-        return kept
+        return kept, np.empty((0, RECORD), dtype=np.int64)
     words = np.concatenate(parts)
     del parts
     ports, epochs, id_high, starts, sizes = (
@@ -149,7 +149,7 @@ def merge(
         latest = int(words[starts[some] + LOG_RE].max())
         ids = id_high[some].view(np.uint64)
         made[number] = record_of(port, epoch, marker, ids, len(packed), latest)
-    return np.concatenate([kept, made])
+    return kept, made
 
 
 def _latest_epochs(generations: Generations, needs: Needs, homes: Ints, epoch: int) -> Ints:

@@ -70,6 +70,8 @@ from icestream.state.snapshot_schedule import SnapshotSchedule
 #: 1/WORK of the quota is for work buffers, and 1/USES of these for each of three uses
 WORK = 8
 USES = 3
+#: 1/CLEANING of the quota is enough for clean-up, though more saves reading records again
+CLEANING = 32
 #: maximum number of rows combined and stored at once
 CHUNK_ROWS = 16_384
 #: maximum bytes of a record of rows
@@ -372,7 +374,7 @@ class MultiJoin:
 
     def _owed(self, due: Ints) -> Iterator[pa.RecordBatch]:
         budget = self._shard.account.budget
-        least = budget.total // WORK
+        least = budget.total // CLEANING
         while budget.free < 2 * least and self._relieve(2 * least - budget.free):
             pass
         room = max(least, budget.free - least)
@@ -456,7 +458,7 @@ class MultiJoin:
             account.reserve(room)
             taken = room
             generations.reserve_segment()
-            records = merge(
+            kept, made = merge(
                 ordinals,
                 generations,
                 self._needs(),
@@ -469,7 +471,7 @@ class MultiJoin:
             )
             account.release(taken)
             taken = 0
-            generations.load_records(records)
+            generations.load_merged(kept, made)
         except Refused:
             return
         finally:

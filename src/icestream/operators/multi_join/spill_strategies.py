@@ -90,8 +90,9 @@ class SpillRanking:
     """Which partitions of one join in one shard leave when the shard is full."""
 
     strategy: str = LOCAL_OUTPUT
-    #: fraction of the resident bytes that leaves at once
-    amount: float = 0.3
+    #: fraction of the resident bytes that leaves at once: less than what the driver chooses, which
+    #: knows all joins
+    amount: float = 0.1
     #: results of the whole query, and bytes that later joins store, by partition; without them, the
     #: results of the join count
     results: Floats | None = None

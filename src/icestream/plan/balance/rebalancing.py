@@ -5,8 +5,7 @@ loaded, the second most to the second least, and so on, as long as that is neces
 falls. A unit is suitable if it is smaller than the gap between the two; of those, the one nearest
 to half of the gap is moved: the largest that does not reverse the order of the two or, if that
 balances better, the smallest that does. If units are too large for that, two are exchanged. A unit
-that is too hot for any balance gets a task of its own; a hot key of an aggregate that can be merged
-is split.
+that is too hot for any balance gets a task of its own.
 
     24 24 24 24 | 14 14 14 14 14    96 and 70: moving a 24 would reverse them, to 72 and 94;
     14 24 24 24 | 24 14 14 14 14    exchanging it for a 14 gives 86 and 80
@@ -24,8 +23,7 @@ Invariants:
 
 Cost: a move sorts the tasks and scans the units of two: O(S log S + units log units).
 
-References: Shah et al. (2003), as summarised by Madsen, Zhou, Su (2016), section 3.2; splitting of
-hot keys: Nasir et al. (2015).
+References: Shah et al. (2003), as summarised by Madsen, Zhou, Su (2016), section 3.2.
 """
 
 from __future__ import annotations
@@ -187,35 +185,6 @@ def isolated(
                 placed[shard] = least
                 moves += 1
     return tuple(placed)
-
-
-def key_parts(
-    loads: Sequence[float],
-    tasks: int,
-    *,
-    total: float | None = None,
-    tolerance: float = TOLERANCE,
-    merging: float = 0.0,
-) -> tuple[int, ...]:
-    """Return into how many parts, for balance, each key of a mergeable aggregate is split.
-
-    Args:
-        loads: the measured costs of the hottest keys.
-        tasks: the number of tasks.
-        total: the load of all keys, including those not given; by default the sum.
-        tolerance: a key that loads a task less than this above the mean is not split.
-        merging: the cost of storing and consolidating one more part, in the unit of loads.
-    """
-    mean = (sum(loads) if total is None else total) / tasks
-    parts = []
-    for load in loads:
-        count = 1
-        if load > mean * (1 + tolerance):
-            fitting = range(2, min(tasks, math.ceil(load / mean)) + 1)
-            # the remaining load of the busiest task, and the cost of all parts
-            count = min((1, *fitting), key=lambda many: load / many + merging * (many - 1))
-        parts.append(count)
-    return tuple(parts)
 
 
 def _suitable(loads: Sequence[float], shards: Sequence[int], gap: float) -> int | None:

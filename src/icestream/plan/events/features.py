@@ -134,8 +134,7 @@ class _Columns:
                 count = self._feature(keys, frame, _ROWS)
                 otherwise = "NULL" if default is None else default
                 return f"CASE WHEN {count} > {offset} THEN {value} ELSE {otherwise} END"
-        first = texts[0] if texts else None
-        aggregate = Aggregate(call.function, first, "", tuple(texts[1:]), call.parameters)
+        aggregate = Aggregate.of(call.function, texts, "", call.parameters)
         return self._feature(keys, call.frame, aggregate)
 
     def _feature(self, keys: tuple[str, ...], frame: Frame, aggregate: Aggregate) -> str:

@@ -21,18 +21,7 @@ import pyarrow as pa
 
 from icestream.operators.dataflow.steps import Filtering, Projecting
 from icestream.operators.lifetimes.alter_lifetimes import AlterLifetimes
-from icestream.plan.nodes.events import (
-    Applied,
-    Entered,
-    Final,
-    Framed,
-    FromSource,
-    Joined,
-    Left,
-    Mapped,
-    Node,
-    United,
-)
+from icestream.plan.nodes.events import Applied, Derived, FromSource, Joined, Mapped, Node, United
 
 #: columns of a node that are read; None for all
 Needed = frozenset[str] | None
@@ -68,7 +57,7 @@ def _before(node: Node, needed: Needed) -> Iterator[tuple[Node, Needed]]:
             yield node.before, needed
         case United():
             yield from ((part, needed) for part in node.parts)
-        case Mapped() | Entered() | Left() | Framed() | Final():
+        case Derived():
             yield node.before, None
         case Applied() | Joined():
             yield from ((part, None) for part in node.inputs)

@@ -15,8 +15,8 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -31,16 +31,13 @@ from icestream.operators.dataflow.steps import (
     Map,
     Merge,
     Projecting,
-    Receive,
     Regroup,
-    Send,
     Sole,
     Stateful,
-    Step,
     Trace,
 )
 from icestream.operators.frames.event_frames import EVENT_FIELDS, EventFramesSpec
-from icestream.operators.lifetimes.aggregate import only_final
+from icestream.operators.lifetimes.aggregate import of_growing, only_final
 from icestream.operators.lifetimes.answers import LifetimeAggregate
 from icestream.operators.lifetimes.append_mode import AppendOutput
 from icestream.operators.lifetimes.changes import (
@@ -53,8 +50,10 @@ from icestream.operators.lifetimes.changes import (
     payload_of,
 )
 from icestream.operators.lifetimes.now_mode import NowOutput
+from icestream.operators.lifetimes.top import TopK
 from icestream.operators.multi_join.spec import MultiJoinSpec
 from icestream.operators.multi_join.tracing import Lineage
+from icestream.plan.events.building import DataflowBuilding, Place
 from icestream.plan.events.current_rows import (
     as_table,
     forgets_past,
@@ -63,7 +62,7 @@ from icestream.plan.events.current_rows import (
     row_key,
     stays,
 )
-from icestream.plan.events.dataflow import Dataflow, Edge, Output, in_order
+from icestream.plan.events.dataflow import Dataflow, Output, in_order
 from icestream.plan.events.features import feature_columns
 from icestream.plan.events.final_answers import emitted_once, is_final
 from icestream.plan.joins.multi_join import join_text
@@ -81,6 +80,7 @@ from icestream.plan.nodes.events import (
     Node,
     Scope,
     United,
+    only_grows,
 )
 from icestream.plan.nodes.queries import KEY_GROUPS, Source
 from icestream.plan.windows.frame import Frame
@@ -105,7 +105,7 @@ def compiled(
     building = _Building(numbers, tree, emitted_once(zip(tree.outputs, modes, strict=True)))
     for view, (node, (shown, mode)) in enumerate(zip(tree.outputs, outputs, strict=True)):
         building.emit(node, shown.payload, mode, view)
-    components, edges = in_order(dict(enumerate(building.components)), building.edges)
+    components, edges = in_order(building.components, building.edges)
     spilling = tree.spilling
     return Dataflow(
         sources=sources,
@@ -131,36 +131,18 @@ def compiled(
     )
 
 
-@dataclass(frozen=True)
-class _Place:
-    """Where the events of a node come from: a step of a component, or a source with maps."""
-
-    payload: pa.Schema
-    component: int | None = None
-    step: int = 0
-    source: int = 0
-    late: bool = False
-    maps: tuple[Callable[[pa.RecordBatch], pa.RecordBatch], ...] = ()
-    texts: tuple[str, ...] = ()
-    #: whether its events are never retracted
-    final: bool = True
-    #: whether its changes carry the identity of their event
-    numbered: bool = False
-
-
-class _Building:
-    """A dataflow under construction."""
+class _Building(DataflowBuilding):
+    """The dataflow of queries over events, under construction."""
 
     def __init__(
         self, numbers: Mapping[int, int], tree: JoinTree, emitted_once: Sequence[Applied]
     ) -> None:
+        super().__init__()
         self._numbers = numbers
         self._tree = tree
         #: aggregates that emit only final results
         self._emitted_once = emitted_once
-        self.components: list[list[Step]] = []
-        self.edges: list[Edge] = []
-        self._places: dict[int, tuple[_Place, ...]] = {}
+        self._places: dict[int, tuple[Place, ...]] = {}
         #: component of each outermost scope
         self._scopes: dict[int, int] = {}
         #: groupings of each component, and that of each scope inside another
@@ -222,7 +204,7 @@ class _Building:
 
     # -- nodes -----------------------------------------------------------------------------
 
-    def _ungrouped(self, node: Node) -> tuple[_Place, ...]:
+    def _ungrouped(self, node: Node) -> tuple[Place, ...]:
         """Return where the events of a node outside all scopes come from."""
         known = self._places.get(id(node))
         if known is None:
@@ -230,22 +212,24 @@ class _Building:
             known = self._places[id(node)] = self._place(node)
         return known
 
-    def _place(self, node: Node) -> tuple[_Place, ...]:
+    def _place(self, node: Node) -> tuple[Place, ...]:
         match node:
             case FromSource():
                 texts = ("late events",) if node.late else ()
                 number = self._numbers[node.source]
-                source = _Place(node.payload, source=number, late=node.late, texts=texts)
+                source = Place(node.payload, source=number, late=node.late, texts=texts)
                 return (replace(source, numbered=True),)
             case Mapped():
-                return tuple(self._mapped(node, each) for each in self._ungrouped(node.before))
+                places = self._ungrouped(node.before)
+                mapped = node.change, node.payload, node.text
+                return tuple(self._step_or_map(each, *mapped) for each in places)
             case United():
                 return tuple(each for part in node.parts for each in self._ungrouped(part))
             case Left():
                 component = self._component_of(node.before)
                 step = self._grouped(node.before, component)
                 final = is_final(node, self._emitted_once)
-                return (_Place(node.payload, component, step, final=final),)
+                return (Place(node.payload, component, step, final=final),)
             case Joined():
                 return (self._joined(node),)
             case Framed():
@@ -256,7 +240,7 @@ class _Building:
         msg = f"{type(node).__name__} is only allowed inside a group"
         raise AssertionError(msg)
 
-    def _final(self, place: _Place, node: Node) -> _Place:
+    def _final(self, place: Place, node: Node) -> Place:
         """Return the final events of a place, those that had to wait at their last instant."""
         if not place.final:
             assert place.component is not None
@@ -266,7 +250,7 @@ class _Building:
             return place
         return self._step_or_map(place, at_their_end, place.payload, "instants of their end")
 
-    def _joined(self, node: Joined) -> _Place:
+    def _joined(self, node: Joined) -> Place:
         """Create the component of a join."""
         component = self._new_component()
         steps = []
@@ -283,9 +267,9 @@ class _Building:
             join_text(node),
         )
         step = self._add(component, JoinMany(tuple(steps), node.payload, 0, spec))
-        return _Place(node.payload, component, step)
+        return Place(node.payload, component, step)
 
-    def _framed(self, node: Framed) -> _Place:
+    def _framed(self, node: Framed) -> Place:
         """Create the components of features, and the one in which events meet them."""
         places = [self._identified(each, node.before) for each in self._ungrouped(node.before)]
         sets: dict[tuple[tuple[str, ...], bool], list[Feature]] = {}
@@ -311,9 +295,9 @@ class _Building:
         change = Projecting(feature_columns(spec.result, node.columns))
         text = ", ".join(f"{text} AS {name}" for name, text in node.columns)
         step = self._add(component, Map((step,), node.payload, 0, change, f"with {text}"))
-        return _Place(node.payload, component, step, numbered=True)
+        return Place(node.payload, component, step, numbered=True)
 
-    def _features(self, features: Sequence[Feature], places: Sequence[_Place]) -> _Place:
+    def _features(self, features: Sequence[Feature], places: Sequence[Place]) -> Place:
         """Create the component of frames by the same keys."""
         component, keys = self._new_component(), features[0].keys
         used = dict.fromkeys(text for each in features for text in each.aggregate.columns)
@@ -335,20 +319,23 @@ class _Building:
             received.append(self._received(chosen, component, keys, narrow))
         frames: dict[Frame, list[Aggregate]] = {}
         for each in features:
-            frames.setdefault(each.frame, []).append(_renamed(each.aggregate, inputs))
+            old = each.aggregate
+            renamed = [inputs[column] for column in old.columns]
+            aggregate = Aggregate.of(old.function, renamed, old.alias, old.parameters)
+            frames.setdefault(each.frame, []).append(aggregate)
         spec = EventFramesSpec(
             tuple((frame, tuple(aggregates)) for frame, aggregates in frames.items()),
             pa.schema(list(narrow)[len(event) :]),
             tuple(range(first, len(self.edges))),
         )
         shown = "; ".join(
-            f"{', '.join(a.text for a in aggregates)} over {_shown(frame)}"
+            f"{', '.join(a.text for a in aggregates)} over {frame.describe()['reach']}"
             for frame, aggregates in spec.frames
         )
         step = self._add(component, Sole(tuple(received), spec.result, 0, spec, shown))
-        return _Place(spec.result, component, step)
+        return Place(spec.result, component, step)
 
-    def _identified(self, place: _Place, node: Node) -> _Place:
+    def _identified(self, place: Place, node: Node) -> Place:
         """Return the final events of a place with their identities."""
         place = self._final(place, node)
         identifying = Identifying(numbered=place.numbered)
@@ -362,29 +349,11 @@ class _Building:
         if lineages:
             self._places[id(node)] = tuple(self._trace(each, lineages, stored) for each in places)
 
-    def _trace(self, place: _Place, lineages: tuple[Lineage, ...], stored: bool) -> _Place:
+    def _trace(self, place: Place, lineages: tuple[Lineage, ...], stored: bool) -> Place:
         if place.component is None:
             return place
         step = Trace((place.step,), place.payload, 0, lineages, stored)
         return replace(place, step=self._add(place.component, step))
-
-    def _mapped(self, node: Mapped, place: _Place) -> _Place:
-        return self._step_or_map(place, node.change, node.payload, node.text)
-
-    def _step_or_map(
-        self,
-        place: _Place,
-        change: Callable[[pa.RecordBatch], pa.RecordBatch],
-        payload: pa.Schema,
-        text: str,
-    ) -> _Place:
-        """Map the events of a place where they are: in a component, or before they are sent."""
-        if place.component is None:
-            maps, texts = (*place.maps, change), (*place.texts, text)
-            return replace(place, payload=payload, maps=maps, texts=texts)
-        grouping = self._of(place.component, place.step)
-        step = Map((place.step,), payload, grouping, change, text)
-        return replace(place, payload=payload, step=self._add(place.component, step))
 
     def _grouped(self, node: Node, component: int) -> int:
         """Return the step of a node inside a scope."""
@@ -392,7 +361,7 @@ class _Building:
         if key not in self._places:
             self._seen.append(node)
             step = self._step(node, component)
-            self._places[key] = (_Place(node.payload, component, step),)
+            self._places[key] = (Place(node.payload, component, step),)
         return self._places[key][0].step
 
     def _step(self, node: Node, component: int) -> int:
@@ -428,6 +397,10 @@ class _Building:
         if isinstance(operator, LifetimeAggregate) and any(node is n for n in self._emitted_once):
             grows = all(each.grows for each in node.inputs)
             return only_final(operator, grows=grows), f"{node.text}, told once"
+        if isinstance(operator, LifetimeAggregate | TopK) and all(map(only_grows, node.inputs)):
+            growing: LifetimeOperator
+            growing = operator.growing() if isinstance(operator, TopK) else of_growing(operator)
+            return growing, node.text if growing is operator else f"{node.text}, of what stays"
         if isinstance(operator, LifetimeAggregate) and not all(each.grows for each in node.inputs):
             operator.check_retractions()
         return operator, node.text
@@ -444,7 +417,7 @@ class _Building:
 
     def _all_received(
         self,
-        places: tuple[_Place, ...],
+        places: tuple[Place, ...],
         component: int,
         keys: tuple[str, ...],
         payload: pa.Schema,
@@ -454,36 +427,6 @@ class _Building:
         if len(received) == 1:
             return received[0]
         return self._add(component, Merge(received, payload, 0))
-
-    def _received(
-        self,
-        place: _Place,
-        component: int,
-        keys: tuple[str, ...],
-        payload: pa.Schema | None = None,
-    ) -> int:
-        """Send the events of a place to a component; return the step that receives them.
-
-        With a `payload`, only its columns are sent.
-        """
-        number, payload = len(self.edges), payload or place.payload
-        source = place.source if place.component is None else None
-        self.edges.append(
-            Edge(
-                source,
-                place.component,
-                component,
-                keys,
-                payload,
-                place.maps,
-                place.texts,
-                late=place.late,
-            )
-        )
-        if place.component is not None:
-            grouping = self._of(place.component, place.step)
-            self._add(place.component, Send((place.step,), payload, grouping, number, keys))
-        return self._add(component, Receive(number, payload))
 
     def _together(self, nodes: tuple[Node, ...], component: int) -> tuple[tuple[int, ...], int]:
         """Return the steps of nodes in one grouping, and that grouping."""
@@ -514,8 +457,8 @@ class _Building:
         return self._scopes[id(scope)]
 
     def _new_component(self) -> int:
-        self.components.append([])
         self._groupings.append(1)
+        self.components[len(self.components)] = []
         return len(self.components) - 1
 
     def _grouping_of(self, scope: Scope, component: int) -> int:
@@ -527,13 +470,6 @@ class _Building:
     def _new_grouping(self, component: int) -> int:
         self._groupings[component] += 1
         return self._groupings[component] - 1
-
-    def _of(self, component: int, step: int) -> int:
-        return self.components[component][step].grouping
-
-    def _add(self, component: int, step: Step) -> int:
-        self.components[component].append(step)
-        return len(self.components[component]) - 1
 
 
 def at_their_end(changes: pa.RecordBatch) -> pa.RecordBatch:
@@ -555,13 +491,3 @@ def _is_bare(node: Node) -> bool:
     if isinstance(node, Mapped):
         return isinstance(node.change, Filtering | Projecting) and _is_bare(node.before)
     return isinstance(node, Framed) or (isinstance(node, Final) and stays(node.before))
-
-
-def _shown(frame: Frame) -> str:
-    return frame.describe()["reach"]
-
-
-def _renamed(aggregate: Aggregate, names: Mapping[str, str]) -> Aggregate:
-    """Return an aggregate of columns under other names."""
-    columns = [names[each] for each in aggregate.columns]
-    return replace(aggregate, column=columns[0] if columns else None, others=tuple(columns[1:]))

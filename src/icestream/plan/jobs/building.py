@@ -9,7 +9,6 @@ References: Madsen, Zhou, Su (2016), sections 4.1, 4.2 and figure 5.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, TypeAlias
@@ -76,17 +75,13 @@ class _Open:
     key: tuple[str, ...]
 
 
-class JobOperators(ABC):
-    """The operations on tuples: one method for each kind of operator."""
+@dataclass(frozen=True)
+class JobStream:
+    """Tuples of one or more operators or sources, with a method for each kind of operator."""
 
-    @property
-    @abstractmethod
-    def _stream(self) -> JobStream:
-        """Return the tuples."""
-
-    @abstractmethod
-    def _then(self, stream: JobStream) -> Self:
-        """Return the same kind of object with other tuples."""
+    _nodes: tuple[JobNode, ...]
+    #: a compute whose windows are not yet known
+    _open: _Open | None = None
 
     def map(
         self,
@@ -120,7 +115,7 @@ class JobOperators(ABC):
             ... ).columns[-1]
             'minutes'
         """
-        inputs, name = self._stream.inputs, name or _name_of(function)
+        inputs, name = self._inputs, name or _name_of(function)
         payload = inputs[0].payload
         kept = payload.names if keeps is None else list(keeps)
         unknown = sorted(set(kept) - set(payload.names))
@@ -138,7 +133,7 @@ class JobOperators(ABC):
         stay = pa.schema([payload.field(each) for each in kept if each not in anew])
         change = MapTuples(function, name, made, stay, vectorised)
         chosen = None if partition is None else tuple(partition)
-        return self._then(JobStream((map_node(inputs, change, chosen),)))
+        return replace(self, _nodes=(map_node(inputs, change, chosen),), _open=None)
 
     def compute(
         self,
@@ -182,7 +177,7 @@ class JobOperators(ABC):
             ... ).columns
             ['agent', 'n']
         """
-        inputs, name = self._stream.inputs, name or _name_of(function)
+        inputs, name = self._inputs, name or _name_of(function)
         if state is None and not initial:
             msg = f"the state of {name} is not defined: give state='n long' or initial={{...}}"
             raise DefinitionError(msg)
@@ -199,9 +194,9 @@ class JobOperators(ABC):
         fold = FoldFunction(function, name, columns, start, vectorised, answers, eager)
         names = _names(key)
         if window is None and not eager:
-            return self._then(JobStream(inputs, _Open(inputs, fold, names)))
+            return replace(self, _nodes=inputs, _open=_Open(inputs, fold, names))
         spans = None if window is None else _spans(window)
-        return self._then(JobStream((compute_node(inputs, fold, names, spans),)))
+        return replace(self, _nodes=(compute_node(inputs, fold, names, spans),), _open=None)
 
     def consolidate(
         self,
@@ -243,8 +238,8 @@ class JobOperators(ABC):
         """
         name, known = name or _name_of(function), statistics or JobStatistics()
         spans = _spans(windows)
-        if self._stream.open is not None:
-            state = self._stream.open.fold.state
+        if self._open is not None:
+            state = self._open.fold.state
             result = state if output is None else schema_of(output)
             chosen = chosen_windows(
                 spans.windows,
@@ -254,74 +249,55 @@ class JobOperators(ABC):
                 divisible=spans.spanning in {"begin", "end"},
             )
             folded = WindowSpans(chosen.folded, spans.spanning)
-            before = compute_node(
-                self._stream.open.inputs, self._stream.open.fold, self._stream.open.key, folded
-            )
+            before = compute_node(self._open.inputs, self._open.fold, self._open.key, folded)
             inputs: tuple[JobNode, ...] = (before,)
             tilings, because = chosen.tilings, chosen.because
         else:
-            inputs = self._stream.inputs
+            inputs = self._inputs
             given = partial_windows(inputs, name)
             because = "windows of partials that are given"
         old = inputs[0].key
         names = old if key is None else _names(key)
         values = pa.schema([each for each in inputs[0].payload if each.name not in {*old, *names}])
         result = values if output is None else schema_of(output)
-        if self._stream.open is None:
+        if self._open is None:
             composable = result.equals(values)
             tilings, _ = tilings_of(spans.windows, given, known.keys, composable=composable)
         merge = MergeFunction(function, name, result, vectorised)
         node = consolidate_node(inputs, merge, names, values, tilings, because)
-        return self._then(JobStream((node,)))
-
-
-@dataclass(frozen=True)
-class JobStream(JobOperators):
-    """Tuples of one or more operators or sources."""
-
-    nodes: tuple[JobNode, ...]
-    #: a compute whose windows are not yet known
-    open: _Open | None = None
+        return replace(self, _nodes=(node,), _open=None)
 
     @property
-    def node(self) -> JobNode:
+    def _node(self) -> JobNode:
         """Return the operator that makes these tuples, if there is exactly one."""
-        if self.open is not None:
+        if self._open is not None:
             msg = (
-                f"{self.open.fold.name} never emits its state: give it window=..., follow it by "
+                f"{self._open.fold.name} never emits its state: give it window=..., follow it by "
                 "consolidate(...), or let it answer each tuple with emit='tuple'"
             )
             raise DefinitionError(msg)
-        if len(self.nodes) != 1:
+        if len(self._nodes) != 1:
             msg = "tuples of several operators are not a result: map or compute them together first"
             raise DefinitionError(msg)
-        return self.nodes[0]
+        return self._nodes[0]
 
     @property
-    def payload(self) -> pa.Schema:
+    def _payload(self) -> pa.Schema:
         """Return the columns of the tuples."""
-        return self.inputs[0].payload
+        return self._inputs[0].payload
 
-    def union(self, *others: JobStream) -> JobStream:
-        """Return the tuples of several streams; their columns must agree."""
-        nodes = tuple(node for each in (self, *others) for node in each.inputs)
+    def _united(self, others: Sequence[JobStream]) -> Self:
+        nodes = (*self._inputs, *(node for each in others for node in each._inputs))
         for node in nodes[1:]:
             if not node.payload.equals(nodes[0].payload):
                 msg = f"a union needs equal columns: {nodes[0].payload} and {node.payload}"
                 raise DefinitionError(msg)
-        return JobStream(nodes)
+        return replace(self, _nodes=nodes, _open=None)
 
     @property
-    def inputs(self) -> tuple[JobNode, ...]:
+    def _inputs(self) -> tuple[JobNode, ...]:
         """Return the operators and sources that tuples come from."""
-        return self.nodes if self.open is None else (self.node,)
-
-    @property
-    def _stream(self) -> JobStream:
-        return self
-
-    def _then(self, stream: JobStream) -> Self:
-        return replace(self, nodes=stream.nodes, open=stream.open)
+        return self._nodes if self._open is None else (self._node,)
 
 
 def _spans(given: Window | Sequence[Window]) -> WindowSpans:

@@ -12,7 +12,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,16 +22,14 @@ from icestream.core.errors import DefinitionError
 from icestream.operators.dataflow.steps import (
     Emit,
     Map,
-    Receive,
     Regroup,
-    Send,
     Stateful,
-    Step,
 )
 from icestream.operators.jobs.compute import Compute
 from icestream.operators.jobs.consolidate import Consolidate
 from icestream.operators.lifetimes.changes import HEAD, LifetimeOperator
-from icestream.plan.events.dataflow import Dataflow, Edge, Output, component_order, in_order
+from icestream.plan.events.building import DataflowBuilding, Place
+from icestream.plan.events.dataflow import Dataflow, Output, component_order, in_order
 from icestream.plan.jobs.fused import JobPlan
 from icestream.plan.nodes.jobs import ComputeNode, ConsolidateNode, JobNode, MapNode, TupleSource
 from icestream.plan.nodes.queries import Source
@@ -39,8 +37,6 @@ from icestream.plan.nodes.queries import Source
 #: attribute that all tuples of an operator without a key have in common
 ALL = "__all"
 _ALL = pa.field(ALL, pa.int8(), nullable=False)
-
-Change = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 
 def compiled_job(
@@ -90,33 +86,18 @@ class WithoutAll:
         return changes.drop_columns([ALL])
 
 
-@dataclass(frozen=True)
-class _Place:
-    """Where the tuples of a node are: a step of a component, or a source with maps."""
-
-    payload: pa.Schema
-    component: int | None = None
-    step: int = 0
-    #: columns that the ids of tuples are computed from; None if they have changed
-    identity: tuple[str, ...] | None = None
-    source: int = 0
-    maps: tuple[Change, ...] = ()
-    texts: tuple[str, ...] = ()
-
-
-class _Building:
-    """A dataflow under construction."""
+class _Building(DataflowBuilding):
+    """The dataflow of a job, under construction."""
 
     def __init__(self, plan: JobPlan, numbers: Mapping[int, int]) -> None:
+        super().__init__()
         self._plan = plan
         self._sources = numbers
         self._number = {id(node): at for at, node in enumerate(plan.operators)}
-        self.components: dict[int, list[Step]] = {}
         #: groupings of each component by the columns of their ids
         self._groupings: dict[int, dict[tuple[str, ...], int]] = {}
-        self.edges: list[Edge] = []
-        self._places: dict[int, _Place] = {}
-        self._received: dict[tuple[int, int, tuple[str, ...]], _Place] = {}
+        self._places: dict[int, Place] = {}
+        self._exchanged: dict[tuple[int, int, tuple[str, ...]], Place] = {}
 
     def emit(self, node: JobNode, view: int) -> None:
         """Make the tuples of a node the rows of a view."""
@@ -127,18 +108,18 @@ class _Building:
                 "with compute or consolidate, or with maps after them"
             )
             raise DefinitionError(msg)
-        step = Emit((place.step,), node.payload, self._of(place), view)
-        self._add(place.component, step)
+        grouping = self._of(place.component, place.step)
+        self._add(place.component, Emit((place.step,), node.payload, grouping, view))
 
-    def _place(self, node: JobNode) -> _Place:
+    def _place(self, node: JobNode) -> Place:
         """Return where the tuples of a node are, computed once."""
         if id(node) not in self._places:
             self._places[id(node)] = self._placed(node)
         return self._places[id(node)]
 
-    def _placed(self, node: JobNode) -> _Place:
+    def _placed(self, node: JobNode) -> Place:
         if isinstance(node, TupleSource):
-            return _Place(node.payload, source=self._sources[node.source])
+            return Place(node.payload, source=self._sources[node.source])
         component = self._plan.place[self._number[id(node)]]
         if not self._plan.has_tasks(component):
             assert isinstance(node, MapNode)
@@ -147,68 +128,56 @@ class _Building:
             return self._mapped(node, self._inside(node, node.inputs[0], component))
         return self._stateful(node, component)
 
-    def _on_the_way(self, node: MapNode) -> _Place:
+    def _on_the_way(self, node: MapNode) -> Place:
         """Map tuples at their source."""
         if len(node.inputs) > 1:
             msg = f"{node.name} maps a union: put union(...) after map(...)"
             raise DefinitionError(msg)
-        place = self._place(node.inputs[0])
-        if place.component is not None:
-            return self._mapped(node, place)
-        change: Change = node.change
-        texts = (*place.texts, _text(node))
-        return replace(place, payload=node.payload, maps=(*place.maps, change), texts=texts)
+        return self._mapped(node, self._place(node.inputs[0]))
 
-    def _mapped(self, node: MapNode, place: _Place) -> _Place:
-        assert place.component is not None
-        step = Map((place.step,), node.payload, self._of(place), node.change, _text(node))
-        kept = set(node.unchanged)
-        stays = place.identity is not None and kept.issuperset(place.identity)
-        return replace(
-            place,
-            payload=node.payload,
-            step=self._add(place.component, step),
-            identity=place.identity if stays else None,
-        )
+    def _mapped(self, node: MapNode, place: Place) -> Place:
+        mapped = self._step_or_map(place, node.change, node.payload, _text(node))
+        stays = place.identity is not None and {*place.identity} <= {*node.unchanged}
+        return mapped if stays else replace(mapped, identity=None)
 
-    def _stateful(self, node: JobNode, component: int) -> _Place:
+    def _stateful(self, node: JobNode, component: int) -> Place:
         """Group tuples by the key of an operator with state."""
         keys = node.key or (ALL,)
         places = [self._grouped(node, each, component, keys) for each in node.inputs]
         operator, result = _operator(node, places[0].payload)
         steps = tuple(each.step for each in places)
-        grouping = self._of(places[0])
+        grouping = self._of(component, places[0].step)
         applied = Stateful(steps, result, grouping, operator, _text(node))
         step = self._add(component, applied)
         if not node.key:
             dropped = Map((step,), node.payload, grouping, WithoutAll(), "of all")
             step = self._add(component, dropped)
         identity = keys if node.key and set(keys) <= set(node.payload.names) else None
-        return _Place(node.payload, component, step, identity)
+        return Place(node.payload, component, step, identity=identity)
 
     def _grouped(
         self, node: JobNode, before: JobNode, component: int, keys: tuple[str, ...]
-    ) -> _Place:
+    ) -> Place:
         """Return the tuples of an input with the ids of some columns."""
         place = self._inside(node, before, component)
         grouping = self._groupings[component].setdefault(keys, len(self._groupings[component]))
-        if place.identity == keys and self._of(place) == grouping:
+        if place.identity == keys and self._of(component, place.step) == grouping:
             return place
         step = self._add(component, Regroup((place.step,), place.payload, grouping, keys))
         return replace(place, step=step, identity=keys)
 
-    def _inside(self, node: JobNode, before: JobNode, component: int) -> _Place:
+    def _inside(self, node: JobNode, before: JobNode, component: int) -> Place:
         """Return the tuples of an input inside a component, over an exchange if necessary."""
         place = self._place(before)
         if place.component == component:
             return place
         keys = self._plan.attributes(component, self._number[id(node)]) or (ALL,)
         known = (id(before), component, keys)
-        if known not in self._received:
+        if known not in self._exchanged:
             origin = place.component
             aligned = origin is not None and self._aligned(before, origin, component)
-            self._received[known] = self._over_exchange(place, component, keys, aligned=aligned)
-        return self._received[known]
+            self._exchanged[known] = self._over_exchange(place, component, keys, aligned=aligned)
+        return self._exchanged[known]
 
     def _aligned(self, before: JobNode, origin: int, target: int) -> bool:
         """Return whether two components, with maps between, are partitioned by equal values."""
@@ -221,49 +190,15 @@ class _Building:
         return tracks != 0 and tracks == plan.tracks(origin) == plan.tracks(target)
 
     def _over_exchange(
-        self, place: _Place, component: int, keys: tuple[str, ...], *, aligned: bool
-    ) -> _Place:
+        self, place: Place, component: int, keys: tuple[str, ...], *, aligned: bool
+    ) -> Place:
         if keys == (ALL,):
-            place = self._with_all(place)
-        number = len(self.edges)
-        source = place.source if place.component is None else None
-        self.edges.append(
-            Edge(
-                source,
-                place.component,
-                component,
-                keys,
-                place.payload,
-                place.maps,
-                place.texts,
-                aligned,
-            )
-        )
-        if place.component is not None:
-            send = Send((place.step,), place.payload, self._of(place), number, keys)
-            self._add(place.component, send)
+            payload = pa.schema([_ALL, *place.payload])
+            place = self._step_or_map(place, WithAll(), payload, "all together")
         groupings = self._groupings.setdefault(component, {keys: 0})
-        received = Receive(number, place.payload)
-        step = self._add(component, received)
-        return _Place(place.payload, component, step, keys if groupings.get(keys) == 0 else None)
-
-    def _with_all(self, place: _Place) -> _Place:
-        payload = pa.schema([_ALL, *place.payload])
-        if place.component is None:
-            change: Change = WithAll()
-            texts = (*place.texts, "all together")
-            return replace(place, payload=payload, maps=(*place.maps, change), texts=texts)
-        step = Map((place.step,), payload, self._of(place), WithAll(), "all together")
-        return replace(place, payload=payload, step=self._add(place.component, step))
-
-    def _of(self, place: _Place) -> int:
-        assert place.component is not None
-        return self.components[place.component][place.step].grouping
-
-    def _add(self, component: int, step: Step) -> int:
-        steps = self.components.setdefault(component, [])
-        steps.append(step)
-        return len(steps) - 1
+        step = self._received(place, component, keys, aligned=aligned)
+        identity = keys if groupings.get(keys) == 0 else None
+        return Place(place.payload, component, step, identity=identity)
 
 
 def _operator(node: JobNode, payload: pa.Schema) -> tuple[LifetimeOperator, pa.Schema]:

@@ -173,7 +173,7 @@ def _as_operator(node: JobNode) -> og.GraphOperator:
         inputs,
         tuple(node.payload.names),
         frozenset(partition),
-        {name: name for name in node.unchanged},
+        frozenset(node.unchanged),
         longest,
     )
 

@@ -51,10 +51,16 @@ class FromSource(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class Mapped(Node):
-    """A function of single batches: a filter, a projection, other lifetimes."""
+class Derived(Node):
+    """What is made of the events of one node."""
 
     before: Node = field(kw_only=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Mapped(Derived):
+    """A function of single batches: a filter, a projection, other lifetimes."""
+
     change: Callable[[pa.RecordBatch], pa.RecordBatch] = field(kw_only=True)
     text: str = field(kw_only=True)
 
@@ -67,10 +73,8 @@ class United(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class Entered(Node):
+class Entered(Derived):
     """Events that enter a scope."""
-
-    before: Node = field(kw_only=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,17 +87,13 @@ class Applied(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class Left(Node):
+class Left(Derived):
     """Events that leave a scope."""
-
-    before: Node = field(kw_only=True)
 
 
 @dataclass(frozen=True, eq=False)
-class Final(Node):
+class Final(Derived):
     """Rows of windows as others read them: each once, when it is final, at its last instant."""
-
-    before: Node = field(kw_only=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,10 +121,9 @@ class Feature:
 
 
 @dataclass(frozen=True, eq=False)
-class Framed(Node):
+class Framed(Derived):
     """Events with columns over frames that end with them."""
 
-    before: Node = field(kw_only=True)
     features: tuple[Feature, ...] = field(kw_only=True)
     #: names of further columns, and their SQL text over the event and the aliases of its features
     columns: tuple[tuple[str, str], ...] = field(kw_only=True)
@@ -140,6 +139,13 @@ def upstream(node: Node) -> Iterator[Node]:
             seen.add(id(current))
             yield current
             waiting += before(current)
+
+
+def only_grows(node: Node) -> bool:
+    """Return whether no event of a node is ever retracted, whichever nodes lie before it now."""
+    if isinstance(node, Final | Framed):
+        return True
+    return node.grows and all(map(only_grows, before(node)))
 
 
 def late_events(node: Node) -> Node | None:
@@ -159,7 +165,7 @@ def late_events(node: Node) -> Node | None:
 def before(node: Node) -> tuple[Node, ...]:
     """Return the inputs of a node over events."""
     match node:
-        case Mapped() | Entered() | Left() | Framed() | Final():
+        case Derived():
             return (node.before,)
         case United():
             return node.parts
@@ -171,7 +177,7 @@ def before(node: Node) -> tuple[Node, ...]:
 def rebuilt(node: Node, make: Callable[[Node], Node]) -> Node:
     """Return a node over events with transformed inputs."""
     match node:
-        case Mapped() | Entered() | Left() | Framed() | Final():
+        case Derived():
             made = make(node.before)
             return node if made is node.before else replace(node, before=made)
         case United():

@@ -50,7 +50,6 @@ class Routing:
     load: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:
-        """Start with no rows."""
         self.load = np.zeros(len(self.sends.routes), dtype=np.int64)
         self._routes = np.array(self.sends.routes, dtype=np.int64)
 
@@ -86,7 +85,6 @@ class ChangeSender:
         self._enough = ENOUGH_ROWS * sends.shards
 
     def take(self, edge: int, changes: pa.RecordBatch) -> None:
-        """Send changes on an edge."""
         if not changes.num_rows:
             return
         waiting = self._waiting.setdefault(edge, [])

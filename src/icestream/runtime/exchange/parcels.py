@@ -238,7 +238,6 @@ class ParcelReader:
     """The parcels of a batch, opened once for all shards that a task runs."""
 
     def __init__(self, files: Files, paths: Sequence[str]) -> None:
-        """Open nothing yet."""
         self._files = files
         self._paths = paths
         self._open: OrderedDict[int, SegmentReader] = OrderedDict()
@@ -251,7 +250,6 @@ class ParcelReader:
             yield self._reader(number), rows
 
     def close(self) -> None:
-        """Close all open files."""
         while self._open:
             self._open.popitem()[1].close()
 
@@ -300,12 +298,10 @@ class Parcels:
             yield unpacked(payload, self.layout, ENTRY_FIELDS + 1)
 
     def groups(self) -> Iterator[pa.Table]:
-        """Yield keys of the entries' groups."""
         for payload in self._payloads(KEYS):
             yield read_table(payload)
 
     def tuples(self) -> Iterator[pa.RecordBatch]:
-        """Yield raw events."""
         for payload in self._payloads(TUPLES):
             yield read_batch(payload)
 

@@ -44,7 +44,6 @@ class Quarantine:
 
     @property
     def stores(self) -> bool:
-        """Return whether refused rows are stored."""
         return self._columns is not None
 
     def take(self, bad: BadRows) -> None:
@@ -113,6 +112,3 @@ def _dumped(shown: pa.RecordBatch) -> list[str]:
 
 def _plain(value: Any) -> str:
     return value.isoformat() if hasattr(value, "isoformat") else str(value)
-
-
-__all__ = ["ADVICE", "REASON", "ROW", "SOURCE_NAME", "Quarantine", "refused_columns"]

@@ -31,7 +31,6 @@ class ArrowReader:
     """Reads the record batches of a piece."""
 
     def batches(self, piece: FileSplit, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Yield the wanted columns, in batches."""
         with pa.memory_map(piece.path) as mapped:
             size = mapped.size()
             with _opened(piece.path, mapped, wanted) as file:

@@ -89,7 +89,6 @@ class CsvReader:
         )
 
     def batches(self, piece: FileSplit, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Yield the wanted columns, in batches."""
         if piece.path.lower().endswith(_PACKED) or not all(
             _is_simple(kind) for kind in wanted.types
         ):

@@ -30,7 +30,6 @@ class ParquetReader:
     """Reads the row groups of a piece."""
 
     def batches(self, piece: FileSplit, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Yield the wanted columns, in batches."""
         with pq.ParquetFile(piece.path, memory_map=True, coerce_int96_timestamp_unit="us") as file:
             _check(piece.path, file, wanted)
             groups = row_groups(file, piece)

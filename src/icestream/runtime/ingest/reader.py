@@ -47,7 +47,6 @@ class FileSource:
     folder: str = ""
 
     def has(self, path: str) -> bool:
-        """Return whether a file belongs to it."""
         return not self.folder or path.startswith(f"{self.folder}/")
 
 

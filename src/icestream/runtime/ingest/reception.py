@@ -178,7 +178,6 @@ class EventTimeCheck:
         raise InputError(msg)
 
     def note_times(self, times: Ints, sources: pa.Array) -> None:
-        """Record the latest time of each source."""
         seen = self.report.seen
         if len(self._plan.sources) == 1:
             latest = int(times.max())

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, cast
 
 import pyarrow.parquet as pq
@@ -45,15 +45,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from icestream.core.units import parse_bytes
 from icestream.runtime.tables.append_table import check_columns, relative
 from icestream.runtime.tables.layout import (
-    TARGET_FILE_SIZE,
     OpenTableFile,
     TableLayout,
-    TableStorage,
+    TableTarget,
     can_partition,
-    table_storage,
 )
 from icestream.runtime.tables.sink_log import SinkLog
 from icestream.runtime.tables.writer import TableWriter
@@ -107,21 +104,14 @@ class ParquetTable:
 
     @classmethod
     def of(
-        cls,
-        spark: SparkSession,
-        path: str,
-        options: Mapping[str, str],
-        rows: StructType,
-        *,
-        partition_by: Sequence[str] = (),
-        writer: str = f"{'0' * 32}-0",
-        view: int = 0,
-        files: Callable[[str], TableStorage] = table_storage,
+        cls, spark: SparkSession, path: str, rows: StructType, target: TableTarget
     ) -> ParquetTable | None:
         """Return the table at a path for such rows; None if only Spark can write it."""
-        chosen = {key.lower(): value for key, value in options.items() if key.lower() != "path"}
+        partition_by = target.partition_by
+        chosen = {key.lower(): value for key, value in target.options.items()}
         codec = chosen.pop("compression", str(spark.conf.get(_CODEC))).lower()
-        target = parse_bytes(chosen.pop("targetfilesize", TARGET_FILE_SIZE))
+        for own in ("path", "targetfilesize"):
+            chosen.pop(own, None)
         inside = StructType([each for each in rows if each.name not in partition_by])
         kinds = list(_leaves(rows))
         int96 = spark.conf.get(_INSTANTS) == "INT96" and any(_is_instant(kind) for kind in kinds)
@@ -140,15 +130,16 @@ class ParquetTable:
         folder = _folder(spark, path)
         if folder is None or not plain or _customised(spark):
             return None
-        log = SinkLog(files(folder), folder, int(str(spark.conf.get(_INTERVAL))))
+        files = target.files(folder)
+        log = SinkLog(files, folder, int(str(spark.conf.get(_INTERVAL))))
         marks = {
             "org.apache.spark.version": spark.version,
             _ROW_METADATA: inside.json(),
         }
         ending = f"{'' if _CODECS[codec] == 'none' else f'.{codec}'}.parquet"
         layout = TableLayout(
-            view,
-            writer,
+            target.view,
+            target.writer,
             folder,
             schema,
             _CODECS[codec],
@@ -156,8 +147,8 @@ class ParquetTable:
             tuple(partition_by),
             metadata=marks,
             int96=int96,
-            target=target,
-            files=files(folder),
+            target=target.file_bytes,
+            files=files,
         )
         table = cls(layout, log)
         table.check(inside)
@@ -199,7 +190,6 @@ class ParquetTable:
         self.log.enter(version, files)
 
     def holds(self, paths: Collection[str]) -> set[str]:
-        """Return those of some paths that the log has."""
         return {relative(self.layout.folder, path) for path in self.log.files()} & {*paths}
 
 

@@ -66,7 +66,6 @@ class CachedPartitions:
     """One cached partition per task."""
 
     def __init__(self, spark: SparkSession) -> None:
-        """Start without handles."""
         self._context = spark.sparkContext
         self._slots: TaskSlots | None = None
         self._known: frozenset[str] = frozenset()
@@ -78,7 +77,6 @@ class CachedPartitions:
         self._homes: dict[int, str] = {}
 
     def get(self, tasks: int) -> TaskSlots:
-        """Return handles for a number of tasks."""
         processes = self._processes()
         # one of them is the driver, which runs tasks only if there is no other
         executors = max(1, len(processes) - 1)

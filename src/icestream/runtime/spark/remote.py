@@ -18,7 +18,7 @@ rename: `icestream.state.stores` reaches them.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
@@ -46,17 +46,12 @@ class RemoteFiles:
             return _RemoteNewFile(path, system.open_output_stream(place))
 
     def open(self, path: str) -> OpenFile:
-        """Open a file for reading; FileNotFoundError if there is none."""
         system, place = _find(path)
         return _RemoteOpenFile(system.open_input_file(place))
 
     def read(self, path: str) -> bytes:
-        """Read a whole file."""
-        file = self.open(path)
-        try:
+        with closing(self.open(path)) as file:
             return file.read_at(0, file.size)
-        finally:
-            file.close()
 
     def put(self, path: str, data: bytes) -> bool:
         """Create a file with this content, on the driver; False if another one exists."""
@@ -80,7 +75,6 @@ class RemoteFiles:
         return False if self.exists(path) else _created(self, path, data, create)
 
     def rename(self, source: str, target: str) -> None:
-        """Rename a file on the same storage."""
         system, place = _find(source)
         system.move(place, _find(target)[1])
 
@@ -98,7 +92,6 @@ class RemoteFiles:
         return sorted(info.base_name for info in found if not info.base_name.startswith("."))
 
     def exists(self, path: str) -> bool:
-        """Return whether a file or folder exists."""
         system, place = _find(path)
         return bool(system.get_file_info(place).type != pafs.FileType.NotFound)
 
@@ -141,7 +134,7 @@ class _RemoteNewFile:
             self._stream.close()
 
 
-class _RemoteOpenFile:
+class _RemoteOpenFile(OpenFile):
     def __init__(self, file: Any) -> None:
         self._file = file
         self.size: int = file.size()
@@ -149,10 +142,6 @@ class _RemoteOpenFile:
     def read_at(self, offset: int, length: int) -> bytes:
         data: bytes = self._file.read_at(min(length, max(0, self.size - offset)), offset)
         return data
-
-    def mapped(self, offset: int) -> memoryview | None:
-        del offset
-        return None
 
     def close(self) -> None:
         self._file.close()

@@ -46,7 +46,7 @@ from icestream.runtime.tables.append_table import AppendTable
 from icestream.runtime.tables.current_table import CurrentTable, Manifest
 from icestream.runtime.tables.delta import DeltaAppendTable, DeltaUpsertTable
 from icestream.runtime.tables.iceberg import CATALOG, IcebergAppendTable
-from icestream.runtime.tables.layout import TableLayout, TableStorage, table_storage
+from icestream.runtime.tables.layout import TableLayout, TableStorage, TableTarget, table_storage
 from icestream.runtime.tables.sink_log import LOG
 from icestream.runtime.tables.writer import TableWriter, read_back
 from icestream.state.files import Files
@@ -222,7 +222,6 @@ class DeliveryMarks:
 
     @property
     def every_version(self) -> bool:
-        """Return what the sink needs."""
         return self.sink.every_version
 
     def deliver(self, rows: DataFrame, version: int) -> None:
@@ -263,16 +262,8 @@ class FileSink:
         self._options = options
         self.direct: ParquetTable | None = None
         if kind == "parquet":
-            self.direct = ParquetTable.of(
-                spark,
-                path,
-                options,
-                schema,
-                partition_by=partition_by,
-                writer=writer,
-                view=view,
-                files=files,
-            )
+            target = TableTarget(writer, view, partition_by, options, files)
+            self.direct = ParquetTable.of(spark, path, schema, target)
         self._is_whole = False
         if self.direct is None:
             self._sink  # noqa: B018 - what Spark cannot write is refused at the start
@@ -392,12 +383,10 @@ class TableSink:
     repeatable: bool = False
 
     def create(self, spark: SparkSession, schema: StructType) -> None:
-        """Create an empty table if there is none."""
         if not spark.catalog.tableExists(self.table):
             self.deliver(no_rows(spark, schema), -1)
 
     def deliver(self, rows: DataFrame, version: int) -> None:
-        """Append the rows."""
         writer = rows.write.mode("append").options(**dict(self.options))
         if self.kind is not None:
             writer = writer.format(self.kind)
@@ -417,7 +406,6 @@ class WriterSink:
     repeatable: bool = False
 
     def deliver(self, rows: DataFrame, version: int) -> None:
-        """Append the rows."""
         options = dict(self.options)
         if self.kind == "delta":
             options.update(txnAppId=self.identity, txnVersion=str(version))
@@ -434,7 +422,6 @@ class ConsoleSink:
     repeatable: bool = True
 
     def deliver(self, rows: DataFrame, version: int) -> None:
-        """Print the first rows."""
         print(f"---- version {version} ----")
         rows.show(self.rows, self.truncate)
 
@@ -446,7 +433,6 @@ class MemorySink:
     repeatable = True
 
     def __init__(self, spark: SparkSession, name: str, schema: StructType) -> None:
-        """Create an empty view."""
         self._name = name
         self._rows = no_rows(spark, schema)
         self._delivered = -1
@@ -506,51 +492,28 @@ def make_sink(
         return NoSink()
     if kind not in ("delta", "iceberg"):
         return WriterSink(kind, "", options)
-    table = _lake_table(kind, schema, identity(), partition_by, options, view, files, storage or {})
+    target = TableTarget(identity(), view, partition_by, options, files)
+    table = _lake_table(kind, schema, target, storage or {})
     return WriterSink(kind, identity(), options) if table is None else LakeSink(table)
 
 
 def _lake_table(
-    kind: str,
-    schema: StructType,
-    writer: str,
-    partition_by: Sequence[str],
-    options: Mapping[str, str],
-    view: int,
-    files: Callable[[str], TableStorage],
-    storage: Mapping[str, str],
+    kind: str, schema: StructType, target: TableTarget, storage: Mapping[str, str]
 ) -> AppendTable | None:
     """Return a Delta or Iceberg table that tasks can write; None if Spark's own writer must."""
+    options = target.options
     if "path" not in options or (kind == "iceberg" and not uses_catalog(options)):
         return None
     place, columns = options["path"], to_arrow_schema(schema, timezone="UTC")
     if kind == "iceberg":
         _needed("pyiceberg", "iceberg")
-        return IcebergAppendTable(
-            place,
-            columns,
-            writer=writer,
-            options=options,
-            partition_by=partition_by,
-            view=view,
-            files=files,
-            storage=storage,
-        )
+        return IcebergAppendTable(place, columns, target, storage)
     known = {*options} <= {"path", "targetFileSize"}
     folder = place.removeprefix("file://")
     in_store = store_scheme(folder) is not None
     if not known or ("://" in folder and not in_store) or find_spec("deltalake") is None:
         return None
-    folder = folder if in_store else os.path.abspath(folder)
-    return DeltaAppendTable(
-        folder,
-        columns,
-        writer=writer,
-        partition_by=partition_by,
-        options=options,
-        view=view,
-        files=files(folder),
-    )
+    return DeltaAppendTable(folder if in_store else os.path.abspath(folder), columns, target)
 
 
 def uses_catalog(options: Mapping[str, str]) -> bool:

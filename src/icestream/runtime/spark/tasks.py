@@ -25,7 +25,7 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -36,21 +36,18 @@ from pyspark.sql import DataFrame, SparkSession
 
 from icestream.core.errors import DefinitionError, IcestreamError
 from icestream.operators.folding.columns import PLACE_BITS
-from icestream.runtime.exchange.parcels import ExchangeWriter, SplitReport
 from icestream.runtime.ingest.file_order import FilePlaces, listed_files
 from icestream.runtime.ingest.file_splits import pieces_of, shared_out
 from icestream.runtime.ingest.reader import FileSource, UnlikeSpark, read
 from icestream.runtime.ingest.reception import IngestTask, RereadTask
 from icestream.runtime.spark.placement import CachedPartitions, TaskSlots, here, tidy_host
-from icestream.runtime.tables.layout import TableLayout
-from icestream.runtime.tables.writer import refused_rows
+from icestream.runtime.version.parcelling import Parcelling, ParcellingExecutor
 from icestream.runtime.version.task import ShardReport, ShardTask, run_all
 from icestream.runtime.version.work import BatchChanged, Parcel
 from icestream.runtime.work.windows.prefold import Prefold
 from icestream.state.files import Files, LocalFiles
 from icestream.state.log.reader import SegmentReader
 from icestream.state.log.writer import SegmentWriter
-from icestream.state.versions.attempts import new_attempt
 
 _REPORT = pa.schema([("report", pa.binary())])
 _PARCEL = pa.schema(
@@ -62,7 +59,28 @@ _NO_SHARD = -1
 _PLACES = 1 << PLACE_BITS
 
 
-class FileExchangeExecutor:
+class _SparkExecutor(ParcellingExecutor):
+    """What runs tasks on Spark, whatever they exchange."""
+
+    def __init__(
+        self, spark: SparkSession, files: Files, root: str, codec: str | None, parcel_files: Files
+    ) -> None:
+        super().__init__(files, root, parcel_files, codec)
+        self._spark = spark
+        self._handles = CachedPartitions(spark)
+        self._prefold = Prefold()
+
+    @property
+    def parallel(self) -> int:
+        return self._spark.sparkContext.defaultParallelism
+
+    def each(self, work: Sequence[Callable[[], Any]]) -> list[Any]:
+        """Do pieces of work, one task each; an error is raised as it was in the task."""
+        done = self._spark.sparkContext.parallelize(work, len(work)).map(_tried).collect()
+        return [_value(outcome) for outcome in done]
+
+
+class FileExchangeExecutor(_SparkExecutor):
     """Runs tasks that exchange files: on a shared disk, or in the checkpoint's storage."""
 
     def __init__(
@@ -80,39 +98,21 @@ class FileExchangeExecutor:
 
         Their rows have the columns `kept` too, if refused rows are stored whole.
         """
-        self.parcel_files = files if in_storage else LocalFiles()
-        self.epoch = 0
-        self.refused: TableLayout | None = None
-        self.refused_columns: pa.Schema | None = None
+        super().__init__(spark, files, root, codec, files if in_storage else LocalFiles())
         self._kept = kept
         self._hosts_apart = in_storage
-        self._codec = codec
-        self._spark = spark
-        self._files = files
-        self._root = root
-        self._handles = CachedPartitions(spark)
-        self._prefold = Prefold()
         self._sources = sources
-
-    @property
-    def parallel(self) -> int:
-        """Return the number of cores for tasks."""
-        return self._spark.sparkContext.defaultParallelism
-
-    def each(self, work: Sequence[Callable[[], Any]]) -> list[Any]:
-        """Do pieces of work, one task each."""
-        return _each(self._spark, work)
 
     def ingest(self, ingest: IngestTask, batch: DataFrame, folder: str) -> list[Parcel]:
         """Fold the micro-batch into one parcel per split."""
-        parcels = self._parcelling(ingest.version, folder)
+        parcels = self.parcelling(ingest.version, folder)
         outcomes = self._from_files(ingest, batch, parcels)
         if outcomes is None:
             outcomes = self._from_rows(ingest, batch, parcels)
         return [parcel for _, parcel in sorted(outcomes, key=lambda each: each[0])]
 
     def _from_files(
-        self, ingest: IngestTask, batch: DataFrame, parcels: _Parcelling
+        self, ingest: IngestTask, batch: DataFrame, parcels: Parcelling
     ) -> list[tuple[int, Parcel]] | None:
         """Let the tasks read the files of the batch; None if only Spark can."""
         sources, schema = self._sources, ingest.plan.batch_schema
@@ -130,7 +130,7 @@ class FileExchangeExecutor:
         def one(split: int, numbers: Iterable[int]) -> Iterator[bytes]:
             _exhaust(numbers)
             events = read(shares[split], sources, schema)
-            yield pickle.dumps(parcels.fold(split, events, ingest))
+            yield pickle.dumps(_tried(lambda: parcels.fold(split, events, ingest)))
 
         splits = context.parallelize(range(len(shares)), len(shares))
         try:
@@ -140,7 +140,7 @@ class FileExchangeExecutor:
             return None
 
     def _from_rows(
-        self, ingest: IngestTask, batch: DataFrame, parcels: _Parcelling
+        self, ingest: IngestTask, batch: DataFrame, parcels: Parcelling
     ) -> list[tuple[int, Parcel]]:
         """Take the rows of the batch from the JVM, folded there if that pays."""
         source, task = self._prefold.choose(ingest, batch)
@@ -149,41 +149,28 @@ class FileExchangeExecutor:
         def one(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             split = TaskContext.get().partitionId()  # type: ignore[union-attr]
             for place, rows in _placed_rows(places, split, batches):
-                yield _packed(_REPORT, [pickle.dumps(parcels.fold(place, rows, task))])
+                done = _tried(partial(parcels.fold, place, rows, task))
+                yield _packed(_REPORT, [pickle.dumps(done)])
 
         rows = source.mapInArrow(one, "report binary").collect()
         outcomes: list[tuple[int, Parcel]] = [_unpacked(row["report"]) for row in rows]
         self._prefold.learn([parcel.report for _, parcel in outcomes])
         return outcomes
 
-    def _parcelling(self, version: int, folder: str) -> _Parcelling:
-        return _Parcelling(
-            self._files,
-            self._root,
-            version,
-            self.epoch,
-            folder,
-            self._codec,
-            self.parcel_files,
-            self.refused,
-            self.refused_columns,
-        )
-
     def reread(self, task: RereadTask, folder: str) -> list[Parcel]:
         """Read the log; each task reads a part of its segments."""
-        parcels = self._parcelling(task.version, folder)
+        parcels = self.parcelling(task.version, folder)
         context = self._spark.sparkContext
         parts = min(context.defaultParallelism, len(task.segments))
 
         def one(part: int, numbers: Iterable[int]) -> Iterator[bytes]:
             _exhaust(numbers)
-            yield pickle.dumps(parcels.reread(part, parts, task))
+            yield pickle.dumps(_tried(lambda: parcels.reread(part, parts, task)))
 
         done = context.parallelize(range(parts), parts).mapPartitionsWithIndex(one).collect()
         return [parcel for _, parcel in sorted(map(_unpacked, done), key=lambda each: each[0])]
 
     def run(self, tasks: Sequence[ShardTask]) -> list[ShardReport]:
-        """Run the shards of each task on its handle."""
         slots, apart = self._handles.get(_places(tasks)), self._hosts_apart
         groups = _task_groups(tasks, slots)
 
@@ -198,89 +185,17 @@ class FileExchangeExecutor:
         return _placed(self._handles, tasks, done)
 
 
-@dataclass(frozen=True)
-class _Parcelling:
-    """Fills one parcel file, in a task."""
-
-    files: Files
-    root: str
-    version: int
-    epoch: int
-    folder: str
-    codec: str | None
-    parcel_files: Files
-    refused: TableLayout | None
-    refused_columns: pa.Schema | None
-
-    def fold(self, split: int, batches: Iterator[pa.RecordBatch], task: IngestTask) -> _Outcome:
-        """Fold a split; return its number and parcel, or the error."""
-        return self._filled(split, lambda out: task.run(batches, out, split))
-
-    def reread(self, part: int, parts: int, task: RereadTask) -> _Outcome:
-        """Read one of `parts` parts of the log."""
-        return self._filled(part, lambda out: task.run(part, parts, out))
-
-    def _filled(self, number: int, fill: Callable[[ExchangeWriter], SplitReport]) -> _Outcome:
-        name = f"{self.version:012d}-{number:06d}-{new_attempt(self.epoch)}"
-        path = os.path.join(self.folder, f"{name}.parcel")
-        tables = refused_rows(self.refused, self.version, number, self.epoch)
-        out = ExchangeWriter(
-            self.parcel_files,
-            path,
-            self.files,
-            self.root,
-            name,
-            self.codec,
-            tables,
-            self.refused_columns,
-        )
-
-        def run() -> tuple[int, Parcel]:
-            try:
-                report = fill(out)
-                return number, Parcel(path, out.finish(), report)
-            except BaseException:
-                out.abandon()
-                raise
-
-        return _tried(run)
-
-
-class ShuffleExchangeExecutor:
+class ShuffleExchangeExecutor(_SparkExecutor):
     """Runs tasks on executors that share only the checkpoint's storage."""
 
-    parcel_files: Files = LocalFiles()
-
     def __init__(
-        self,
-        spark: SparkSession,
-        files: Files,
-        root: str,
-        codec: str | None = None,
+        self, spark: SparkSession, files: Files, root: str, codec: str | None = None
     ) -> None:
-        """Start without blobs."""
-        self.epoch = 0
-        self.refused: TableLayout | None = None
-        self.refused_columns: pa.Schema | None = None
-        self._spark = spark
-        self._files = files
-        self._root = root
-        self._codec = codec
-        self._handles = CachedPartitions(spark)
-        self._prefold = Prefold()
+        super().__init__(spark, files, root, codec, LocalFiles())
         #: blobs that executors store for the tasks that run next
         self._parcels: list[DataFrame] = []
         #: their checksums
         self._sent: _Digests = {}
-
-    @property
-    def parallel(self) -> int:
-        """Return the number of cores for tasks."""
-        return self._spark.sparkContext.defaultParallelism
-
-    def each(self, work: Sequence[Callable[[], Any]]) -> list[Any]:
-        """Do pieces of work, one task each."""
-        return _each(self._spark, work)
 
     def ingest(self, ingest: IngestTask, batch: DataFrame, folder: str) -> list[Parcel]:
         """Fold the micro-batch into one blob per split and shard, stored on the executors."""
@@ -289,10 +204,10 @@ class ShuffleExchangeExecutor:
         places = FilePlaces.of(source, self._spark, len(ingest.plan.sources))
 
         def fold(
-            parcels: _Parcelling, split: int, batches: Iterator[pa.RecordBatch]
+            parcels: Parcelling, split: int, batches: Iterator[pa.RecordBatch]
         ) -> Iterator[tuple[int, _Outcome]]:
             for place, rows in _placed_rows(places, split, batches):
-                yield place, parcels.fold(place, rows, task)
+                yield place, _tried(partial(parcels.fold, place, rows, task))
 
         done = self._blobs_of(source, ingest.version, fold)
         self._prefold.learn([parcel.report for parcel in done])
@@ -303,10 +218,10 @@ class ShuffleExchangeExecutor:
         parts = min(self._spark.sparkContext.defaultParallelism, len(task.segments))
 
         def fold(
-            parcels: _Parcelling, part: int, numbers: Iterator[pa.RecordBatch]
+            parcels: Parcelling, part: int, numbers: Iterator[pa.RecordBatch]
         ) -> Iterator[tuple[int, _Outcome]]:
             _exhaust(numbers)
-            yield part, parcels.reread(part, parts, task)
+            yield part, _tried(lambda: parcels.reread(part, parts, task))
 
         return self._blobs_of(self._spark.range(0, parts, 1, parts), task.version, fold)
 
@@ -314,20 +229,15 @@ class ShuffleExchangeExecutor:
         self,
         source: DataFrame,
         version: int,
-        fold: Callable[
-            [_Parcelling, int, Iterator[pa.RecordBatch]], Iterator[tuple[int, _Outcome]]
-        ],
+        fold: Callable[[Parcelling, int, Iterator[pa.RecordBatch]], Iterator[tuple[int, _Outcome]]],
     ) -> list[Parcel]:
         """Let tasks fold their part of a source and store blobs; return the parcels' reports."""
-        files, root, codec, wave = self._files, self._root, self._codec, len(self._parcels)
-        epoch, refused, columns = self.epoch, self.refused, self.refused_columns
+        wave, parcelling = len(self._parcels), self.parcelling(version, "")
 
         def one(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             number = TaskContext.get().partitionId()  # type: ignore[union-attr]
             with tempfile.TemporaryDirectory(prefix="icestream-") as local:
-                parcels = _Parcelling(
-                    files, root, version, epoch, local, codec, LocalFiles(), refused, columns
-                )
+                parcels = replace(parcelling, folder=local)
                 for local_place, outcome in fold(parcels, number, batches):
                     place = _PLACES * wave + local_place
                     sent: _Digests = {}
@@ -419,12 +329,6 @@ def _tried(run: Callable[[], Any]) -> _Outcome:
         return _Outcome(run(), None)
     except IcestreamError as error:
         return _Outcome(None, error)
-
-
-def _each(spark: SparkSession, work: Sequence[Callable[[], Any]]) -> list[Any]:
-    """Do pieces of work, one task each; an error is raised as it was in the task."""
-    done = spark.sparkContext.parallelize(work, len(work)).map(_tried).collect()
-    return [_value(outcome) for outcome in done]
 
 
 def _exhaust(values: Iterable[Any]) -> None:

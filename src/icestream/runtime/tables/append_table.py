@@ -12,16 +12,20 @@ Invariants:
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from icestream.core.errors import DefinitionError
+from icestream.core.errors import DefinitionError, StorageError
 from icestream.runtime.tables.layout import TableLayout, TableStorage
 from icestream.state.stores.files import StoreFiles
 from icestream.state.versions.table_files import TableFile
+
+#: times that a transaction is tried, each time after another writer's
+_TRIES = 1000
 
 Result = TypeVar("Result")
 
@@ -45,6 +49,50 @@ class AppendTable(Protocol):
     def holds(self, paths: Collection[str]) -> set[str]:
         """Return those of some paths inside the table that are part of it."""
         ...
+
+
+class TransactionTable(ABC):
+    """A table whose library adds files in a transaction, which another writer's may outrun."""
+
+    def __init__(self, table: Any, layout: TableLayout) -> None:
+        """Use a table of the library, which has been checked."""
+        self._table = table
+        self.layout = layout
+
+    @abstractmethod
+    def latest(self) -> int:
+        """Return the last version that was added, or -1."""
+
+    def add(self, version: int, files: Sequence[TableFile]) -> None:
+        """Add files in one transaction, unless this version was added before."""
+        if files:
+            self._persistently(lambda: self._add(version, files))
+
+    def _add(self, version: int, files: Sequence[TableFile]) -> None:
+        for _ in range(_TRIES):
+            try:
+                if version > self.latest():
+                    self._commit(version, files)
+            except self._outrun():
+                continue
+            return
+        msg = f"other writers of {self.layout.folder} commit faster than this query can follow"
+        raise StorageError(msg)
+
+    @abstractmethod
+    def _commit(self, version: int, files: Sequence[TableFile]) -> None:
+        """Try once to add files to the newest state of the table."""
+
+    @abstractmethod
+    def _outrun(self) -> type[Exception]:
+        """Return the error of the library if another writer was faster."""
+
+    def _persistently(self, act: Callable[[], Result]) -> Result:
+        return persistently(self.layout.files, self.layout.folder, act, self._failures())
+
+    def _failures(self) -> tuple[type[Exception], ...]:
+        """Return the errors of the library that may come from the network."""
+        return (OSError,)
 
 
 def check_columns(
@@ -107,13 +155,3 @@ def _plain(location: str) -> str:
 def columns_of(schema: pa.Schema) -> list[tuple[str, pa.DataType]]:
     """Return names and types of columns."""
     return [(each.name, each.type) for each in schema]
-
-
-__all__ = [
-    "AppendTable",
-    "check_columns",
-    "check_partitions",
-    "columns_of",
-    "persistently",
-    "relative",
-]

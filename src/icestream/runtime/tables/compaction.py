@@ -33,6 +33,7 @@ from icestream.runtime.tables.layout import (
 )
 from icestream.runtime.tables.sink_log import LISTS_ALL, LOG, Entry, SinkLog, entry_of, text_of
 from icestream.runtime.tables.writer import NewTableFile
+from icestream.state.files import replace_file
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,10 @@ def compact(folder: str, target: int = TARGET_FILE_SIZE) -> Compaction:
         raise
     if merged:
         kept = [each for each in entries if each["path"] not in merged or each["path"] in made]
-        _replace(name, [made.get(each["path"], each) for each in kept], log, files)
+        listed = [made.get(each["path"], each) for each in kept]
+        # Hadoop's checksum of the list that is replaced
+        files.unlink(f"{log.folder}/{LOG}/.{name}.crc")
+        replace_file(files, f"{log.folder}/{LOG}/{name}", text_of(listed))
     files.unlink(*(log.path(each) for each in entries if each["path"] in merged))
     after = len(entries) - len(merged) + len(made)
     return Compaction(folder, len(entries), after, sum(each["size"] for each in made.values()))
@@ -132,22 +136,3 @@ def _merged(group: Sequence[Entry], log: SinkLog, files: TableStorage) -> Entry:
         sink.close()
     files.sync_files([path])
     return {**group[0], **entry_of(path, sink.place, int(time.time() * 1000))}
-
-
-def _replace(name: str, entries: Sequence[Entry], log: SinkLog, files: TableStorage) -> None:
-    """Replace a list of files in one step."""
-    folder = f"{log.folder}/{LOG}"
-    hidden = f"{folder}/.{name}.{uuid.uuid4().hex}"
-    file = files.create(hidden)
-    try:
-        file.write(text_of(entries))
-        file.sync()
-    finally:
-        file.close()
-    # Hadoop's checksum of the list that is replaced
-    files.unlink(f"{folder}/.{name}.crc")
-    files.rename(hidden, f"{folder}/{name}")
-    files.sync_folder(folder)
-
-
-__all__ = ["Compaction", "compact"]

@@ -35,6 +35,7 @@ import base64
 import json
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -48,7 +49,7 @@ import pyarrow.parquet as pq
 from icestream.core.errors import StorageError
 from icestream.core.times import Micros
 from icestream.operators.dataflow.results import CHANGE
-from icestream.state.files import Files
+from icestream.state.files import Files, write_file
 from icestream.state.keys import KeyCodec
 
 #: folder of the tables in a checkpoint
@@ -94,22 +95,18 @@ class Manifest:
 
     @property
     def name(self) -> str:
-        """Return the name of its own file."""
         return _manifest_name(self.version)
 
     @property
     def names(self) -> set[str]:
-        """Return the names of all files."""
         return {*self.runs, *(name for _, name in self.parts)}
 
     def to_bytes(self) -> bytes:
-        """Return the manifest as JSON."""
         schema = base64.b64encode(self.schema.serialize().to_pybytes()).decode()
         return json.dumps({**self.__dict__, "schema": schema}, indent=1).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Manifest:
-        """Return the manifest that JSON describes."""
         found: dict[str, Any] = json.loads(data)
         schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(found["schema"])))
         parts = tuple((first, name) for first, name in found["parts"])
@@ -266,12 +263,7 @@ class CurrentTable:
         name = f"part-{uuid.uuid4()}.parquet"
         out = pa.BufferOutputStream()
         pq.write_table(rows, out, row_group_size=_ROWS_AT_ONCE)
-        file = self.files.create(f"{self.folder}/{name}")
-        try:
-            file.write(memoryview(out.getvalue()))
-            file.sync()
-        finally:
-            file.close()
+        write_file(self.files, f"{self.folder}/{name}", memoryview(out.getvalue()))
         self.files.sync_folder(self.folder)
         return name
 
@@ -339,9 +331,6 @@ class CurrentTable:
 
     def _open(self, name: str) -> pq.ParquetFile:
         path = f"{self.folder}/{name}"
-        file = self.files.open(path)
-        try:
+        with closing(self.files.open(path)) as file:
             data = file.mapped(0)
-        finally:
-            file.close()
         return pq.ParquetFile(pa.BufferReader(self.files.read(path) if data is None else data))

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import unquote
@@ -29,58 +29,33 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from icestream.core.errors import DefinitionError, StorageError
-from icestream.core.units import parse_bytes
 from icestream.runtime.tables.append_table import (
+    TransactionTable,
     check_columns,
     check_partitions,
     columns_of,
     persistently,
 )
-from icestream.runtime.tables.layout import (
-    TARGET_FILE_SIZE,
-    TableLayout,
-    TableStorage,
-    can_partition,
-    table_storage,
-)
+from icestream.runtime.tables.layout import TableLayout, TableTarget, can_partition
 from icestream.state.stores.bucket import plain_endpoint
 from icestream.state.stores.files import StoreFiles
 from icestream.state.versions.table_files import TableFile
 
-#: times that a commit is tried, each at the next place of Delta's log
-_TRIES = 1000
 #: files that are looked for at the same time
 _ASKED_AT_ONCE = 8
 
 
-class DeltaAppendTable:
+class DeltaAppendTable(TransactionTable):
     """A Delta table in a folder."""
 
-    def __init__(
-        self,
-        folder: str,
-        schema: pa.Schema,
-        *,
-        writer: str,
-        partition_by: Sequence[str] = (),
-        options: Mapping[str, str] | None = None,
-        view: int = 0,
-        files: TableStorage | None = None,
-    ) -> None:
-        """Open the table, or create it; refuse one with other columns.
+    def __init__(self, folder: str, schema: pa.Schema, target: TableTarget) -> None:
+        """Open the table of rows with such columns, or create it; refuse one with others.
 
-        Args:
-            folder: the local folder of the table, or its URI in a store.
-            schema: columns of the rows.
-            writer: the identity of the query and the number of the view.
-            partition_by: columns that the table is partitioned by.
-            options: `targetFileSize`, bytes after which a task starts another file.
-            view: the number of the view.
-            files: the storage of the table.
+        `folder` is local, or a URI in a store.
         """
         from deltalake import DeltaTable, Field  # noqa: PLC0415 - an extra
 
-        files = files or table_storage(folder)
+        files = target.files(folder)
         stored: dict[str, str] | None = None
         if isinstance(files, StoreFiles):
             http = str(plain_endpoint(files.options)).lower()
@@ -93,7 +68,7 @@ class DeltaAppendTable:
             lambda: DeltaTable.create(
                 folder,
                 schema=schema,
-                partition_by=[*partition_by],
+                partition_by=[*target.partition_by],
                 mode="ignore",
                 storage_options=stored,
             ),
@@ -103,7 +78,7 @@ class DeltaAppendTable:
         given = [Field.from_arrow(each) for each in schema]
         check_columns(folder, found, [(each.name, each.type) for each in given])
         partitions = tuple(table.metadata().partition_columns)
-        check_partitions(folder, partitions, partition_by)
+        check_partitions(folder, partitions, target.partition_by)
         kinds = dict(columns_of(schema))
         unfit = [name for name in partitions if not can_partition(kinds[name])]
         if unfit:
@@ -112,50 +87,40 @@ class DeltaAppendTable:
                 "and dates can be partition columns of a Delta table that a query writes"
             )
             raise DefinitionError(msg)
-        target = parse_bytes((options or {}).get("targetFileSize", TARGET_FILE_SIZE))
-        self.layout = TableLayout(
-            view,
-            writer,
+        layout = TableLayout(
+            target.view,
+            target.writer,
             folder,
             schema,
             partition_by=partitions,
             statistics=True,
-            target=target,
+            target=target.file_bytes,
             files=files,
         )
-        self._table: Any = table
+        super().__init__(table, layout)
 
     def latest(self) -> int:
-        """Return the last version that was added, or -1."""
         found = self._read(lambda: self._table.transaction_version(self.layout.writer))
         return -1 if found is None else int(found)
 
     def add(self, version: int, files: Sequence[TableFile]) -> None:
-        """Add files in one transaction, unless this version was added before."""
-        layout = self.layout
+        """Add files in one transaction; refuse a version that was not added and lacks files."""
         if files and version > self.latest():
             with ThreadPoolExecutor(min(len(files), _ASKED_AT_ONCE)) as pool:
-                there = [*pool.map(layout.files.exists, (each.location for each in files))]
+                there = [*pool.map(self.layout.files.exists, (each.location for each in files))]
             if not all(there):
                 gone = files[there.index(False)].location
                 msg = f"{gone} was written for version {version} and is missing"
                 raise StorageError(msg)
-            persistently(
-                layout.files, layout.folder, lambda: self._add(version, files), _failures()
-            )
+            super().add(version, files)
 
-    def _add(self, version: int, files: Sequence[TableFile]) -> None:
+    def _outrun(self) -> type[Exception]:
         from deltalake.exceptions import CommitFailedError  # noqa: PLC0415
 
-        for _ in range(_TRIES):
-            try:
-                if version > self.latest():
-                    self._commit(version, files)
-            except CommitFailedError:
-                continue
-            return
-        msg = f"other writers of {self.layout.folder} commit faster than this query can follow"
-        raise StorageError(msg)
+        return CommitFailedError
+
+    def _failures(self) -> tuple[type[Exception], ...]:
+        return _failures()
 
     def holds(self, paths: Collection[str]) -> set[str]:
         """Return those of some paths that are part of the table."""
@@ -169,7 +134,7 @@ class DeltaAppendTable:
             self._table.update_incremental()
             return read()
 
-        return persistently(self.layout.files, self.layout.folder, newest, _failures())
+        return self._persistently(newest)
 
     def _commit(self, version: int, files: Sequence[TableFile]) -> None:
         from deltalake import CommitProperties, Transaction  # noqa: PLC0415
@@ -260,6 +225,3 @@ def _failures() -> tuple[type[Exception], ...]:
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
     return OSError, DeltaError
-
-
-__all__ = ["DeltaAppendTable", "DeltaUpsertTable"]

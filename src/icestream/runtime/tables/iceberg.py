@@ -20,26 +20,20 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlparse
 
 import pyarrow as pa
 
-from icestream.core.errors import DefinitionError, StorageError
-from icestream.core.units import parse_bytes
+from icestream.core.errors import DefinitionError
 from icestream.runtime.tables.append_table import (
+    TransactionTable,
     check_columns,
     check_partitions,
-    persistently,
     relative,
 )
-from icestream.runtime.tables.layout import (
-    TARGET_FILE_SIZE,
-    TableLayout,
-    TableStorage,
-    table_storage,
-)
+from icestream.runtime.tables.layout import TableLayout, TableTarget
 from icestream.state.stores.bucket import SCHEMES
 from icestream.state.stores.files import store_scheme
 from icestream.state.versions.table_files import TableFile
@@ -47,25 +41,18 @@ from icestream.state.versions.table_files import TableFile
 #: options that start with it are properties of the catalogue
 CATALOG = "catalog"
 
-#: times that a transaction is tried
-_TRIES = 1000
 _VARIANTS = re.compile(r"large_| not null|\bint8\b|\bint16\b|\bitem: ")
 _NO_RETRIES = {"commit.retry.num-retries": "0"}
 
 
-class IcebergAppendTable:
+class IcebergAppendTable(TransactionTable):
     """A table of an Iceberg catalogue."""
 
     def __init__(
         self,
         name: str,
         schema: pa.Schema,
-        *,
-        writer: str,
-        options: Mapping[str, str],
-        partition_by: Sequence[str] = (),
-        view: int = 0,
-        files: Callable[[str], TableStorage] = table_storage,
+        target: TableTarget,
         storage: Mapping[str, str] | None = None,
     ) -> None:
         """Open the table, or create it with its namespace; refuse one with other columns.
@@ -73,37 +60,33 @@ class IcebergAppendTable:
         Args:
             name: namespace and name of the table.
             schema: columns of the rows.
-            writer: the identity of the query and the number of the view.
-            options: `catalog`, the name of the catalogue; `catalog.*`, its properties;
-                `targetFileSize`, bytes after which a task starts another file.
-            partition_by: columns that the table is partitioned by.
-            view: the number of the view.
-            files: returns the storage of a location.
+            target: its options are also `catalog`, the name of the catalogue, and `catalog.*`, its
+                properties.
             storage: options of an S3 store, which the catalogue gets by its own names.
         """
         from pyiceberg.catalog import load_catalog  # noqa: PLC0415 - an extra
         from pyiceberg.exceptions import NoSuchTableError  # noqa: PLC0415
         from pyiceberg.io.pyarrow import schema_to_pyarrow  # noqa: PLC0415
 
-        start = f"{CATALOG}."
+        start, options = f"{CATALOG}.", target.options
         properties = {k[len(start) :]: v for k, v in options.items() if k.startswith(start)}
         properties = {**_of_store(storage or {}), **properties}
         catalog: Any = load_catalog(options.get(CATALOG, "default"), **properties)
         try:
             table = catalog.load_table(name)
         except NoSuchTableError:
-            table = _create(catalog, name, schema, partition_by)
+            table = _create(catalog, name, schema, target.partition_by)
         # files are found by the names of their columns, so they must not have Iceberg's numbers
         stored = schema_to_pyarrow(table.schema(), include_field_ids=False)
         check_columns(name, _plain(stored), _plain(schema))
         partitions = _partitions(name, table)
-        check_partitions(name, partitions, partition_by)
+        check_partitions(name, partitions, target.partition_by)
         folder = table.location()
         if store_scheme(folder) is None:
             folder = _folder(name, folder)
-        self.layout = TableLayout(
-            view,
-            writer,
+        layout = TableLayout(
+            target.view,
+            target.writer,
             folder,
             stored,
             codec="zstd",
@@ -111,50 +94,30 @@ class IcebergAppendTable:
             partition_by=partitions,
             hive=False,
             data="data",
-            target=parse_bytes(options.get("targetFileSize", TARGET_FILE_SIZE)),
-            files=files(folder),
+            target=target.file_bytes,
+            files=target.files(folder),
         )
-        self._table: Any = table
-        self._property = f"icestream.{writer}"
+        super().__init__(table, layout)
+        self._property = f"icestream.{target.writer}"
 
     def latest(self) -> int:
-        """Return the last version that was added, or -1."""
-        self._refresh()
+        self._persistently(self._table.refresh)
         return int(self._table.properties.get(self._property, -1))
 
-    def add(self, version: int, files: Sequence[TableFile]) -> None:
-        """Add files as one snapshot, unless this version was added before."""
-        if files:
-            layout = self.layout
-            persistently(layout.files, layout.folder, lambda: self._add(version, files))
-
-    def _add(self, version: int, files: Sequence[TableFile]) -> None:
+    def _outrun(self) -> type[Exception]:
         from pyiceberg.exceptions import CommitFailedException  # noqa: PLC0415
 
-        for _ in range(_TRIES):
-            try:
-                if version > self.latest():
-                    self._commit(version, files)
-            except CommitFailedException:
-                continue
-            return
-        msg = f"other writers of {self.layout.folder} commit faster than this query can follow"
-        raise StorageError(msg)
+        return CommitFailedException
 
     def holds(self, paths: Collection[str]) -> set[str]:
         """Return those of some paths that are part of the table."""
-        self._refresh()
-        folder, layout = self.layout.folder, self.layout
+        self._persistently(self._table.refresh)
 
         def known() -> list[str]:
             return list(self._table.inspect.files().column("file_path").to_pylist())
 
-        found = persistently(layout.files, folder, known)
-        return {relative(folder, each) for each in found} & {*paths}
-
-    def _refresh(self) -> None:
-        layout = self.layout
-        persistently(layout.files, layout.folder, self._table.refresh)
+        found = self._persistently(known)
+        return {relative(self.layout.folder, each) for each in found} & {*paths}
 
     def _commit(self, version: int, files: Sequence[TableFile]) -> None:
         table = self._table
@@ -233,6 +196,3 @@ _S3 = {
         ("session_token", "session-token"),
     )
 }
-
-
-__all__ = ["CATALOG", "IcebergAppendTable"]

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import pyarrow as pa
 
+from icestream.core.units import parse_bytes
 from icestream.state.files import Files, LocalFiles
 from icestream.state.stores.files import StoreFiles, store_scheme
 from icestream.state.versions.table_files import TableFileName
@@ -45,7 +46,6 @@ class TableFiles(LocalFiles):
     folder_mode = 0o777
 
     def walk(self, folder: str) -> Iterator[str]:
-        """Yield the paths of all files below a folder, relative to it."""
         for inside, _, names in os.walk(folder):
             for name in names:
                 yield os.path.relpath(os.path.join(inside, name), folder)
@@ -56,20 +56,38 @@ def table_storage(place: str) -> TableStorage:
     return TableFiles() if store_scheme(place) is None else StoreFiles(limit=0)
 
 
+@dataclass(frozen=True)
+class TableTarget:
+    """Who writes a table, and how its user wants it."""
+
+    #: the identity of the checkpoint and the number of the view
+    writer: str = f"{'0' * 32}-0"
+    view: int = 0
+    #: columns that the table is partitioned by
+    partition_by: Sequence[str] = ()
+    #: of the writer; `targetFileSize` are the bytes after which a task starts another file
+    options: Mapping[str, str] = field(default_factory=dict)
+    #: returns the storage of a location
+    files: Callable[[str], TableStorage] = table_storage
+
+    @property
+    def file_bytes(self) -> int:
+        """Return the bytes after which a task starts another file."""
+        given = {key.lower(): value for key, value in self.options.items()}
+        return parse_bytes(given.get("targetfilesize", TARGET_FILE_SIZE))
+
+
 class OpenTableFile(io.RawIOBase):
     """A file of a table, as pyarrow reads it."""
 
     def __init__(self, files: Files, path: str) -> None:
-        """Open the file."""
         self._file = files.open(path)
         self._at = 0
 
     def readable(self) -> bool:
-        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """Return True."""
         return True
 
     def tell(self) -> int:
@@ -77,7 +95,6 @@ class OpenTableFile(io.RawIOBase):
         return self._at
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Go to a place."""
         begin = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._file.size}[whence]
         self._at = begin + offset
         return self._at
@@ -90,7 +107,6 @@ class OpenTableFile(io.RawIOBase):
         return len(data)
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
         super().close()
 
@@ -133,7 +149,6 @@ class TableLayout:
         return pa.schema([each for each in self.schema if each.name not in self.partition_by])
 
     def path(self, name: str, values: Mapping[str, str | None]) -> str:
-        """Return the path of a file inside the table."""
         folders = [f"{escaped(key)}={escaped(value)}" for key, value in values.items()]
         return "/".join([*filter(None, [self.data]), *folders, f"{name}{self.ending}"])
 
@@ -170,15 +185,3 @@ def escaped(value: str | None) -> str:
     if value is None:
         return NULL_FOLDER
     return "".join(f"%{ord(each):02X}" if each in _ESCAPED else each for each in value)
-
-
-__all__ = [
-    "TARGET_FILE_SIZE",
-    "OpenTableFile",
-    "TableFiles",
-    "TableLayout",
-    "TableStorage",
-    "can_partition",
-    "partition_value",
-    "table_storage",
-]

@@ -50,7 +50,6 @@ class SinkLog:
         self._interval = _interval_of(self._lists(self.names()), interval)
 
     def names(self) -> list[str]:
-        """Return the names of all entries."""
         names = self._files.list(f"{self.folder}/{LOG}")
         return [name for name in names if name.removesuffix(LISTS_ALL).isdigit()]
 
@@ -80,7 +79,6 @@ class SinkLog:
                 self.enter(missing, ())
 
     def enter(self, batch: int, files: Sequence[TableFile]) -> None:
-        """Make files part of the table."""
         entries = [
             entry_of(f"{self.folder}/{each.path}", each.bytes, each.written) for each in files
         ]
@@ -99,7 +97,6 @@ class SinkLog:
             self._forget(batch - _KEPT)
 
     def read(self, name: str) -> list[Entry]:
-        """Return the lines of an entry."""
         version, *lines = self._files.read(f"{self.folder}/{LOG}/{name}").decode().splitlines()
         if version != _VERSION:
             msg = f"the log of {self.folder} has version {version!r}; this Icestream reads v1"
@@ -162,6 +159,3 @@ def _interval_of(lists: Sequence[int], default: int) -> int:
     known = lists[0] + 1
     divisors = (each for each in range(default, known // 2 + 1) if known % each == 0)
     return next(divisors, known) if default < known // 2 else known
-
-
-__all__ = ["INTERVAL", "LISTS_ALL", "LOG", "Entry", "SinkLog", "entry_of", "text_of"]

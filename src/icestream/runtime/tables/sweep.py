@@ -44,6 +44,3 @@ def _named(commits: Iterable[Commit], table: str) -> Iterable[str]:
         for file in commit.tables:
             if file.table == table:
                 yield file.path
-
-
-__all__ = ["sweep_table"]

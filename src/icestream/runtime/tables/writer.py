@@ -53,7 +53,6 @@ class TableWriters:
     def __init__(
         self, layouts: Sequence[TableLayout], version: int, place: int, epoch: int
     ) -> None:
-        """Write nothing yet."""
         attempt = new_attempt(epoch)
         self._writers = {
             layout.view: TableWriter(
@@ -80,7 +79,6 @@ class TableWriters:
 
     @property
     def written(self) -> dict[str, list[str]]:
-        """Return the files of each folder."""
         return {each.folder: each.written for each in self._writers.values()}
 
     def abandon(self) -> None:
@@ -111,7 +109,6 @@ class TableWriter:
         self._waiting = 0
 
     def write(self, rows: pa.RecordBatch | pa.Table) -> None:
-        """Take rows with the columns of the table."""
         table = pa.table(rows) if isinstance(rows, pa.RecordBatch) else rows
         table = table.rename_columns(self._layout.schema.names).cast(self._layout.schema)
         for values, part in self._parts(table):
@@ -123,7 +120,6 @@ class TableWriter:
             self._encode()
 
     def finish(self) -> list[TableFile]:
-        """Close all files and return them."""
         for values in [*self._open]:
             self._close(values)
         return self._done
@@ -261,7 +257,6 @@ class NewTableFile(io.RawIOBase):
     """A new file as the file object that pyarrow writes to."""
 
     def __init__(self, file: NewFile) -> None:
-        """Write to a file."""
         self._file = file
         self._discarded = False
         self.place = 0
@@ -272,7 +267,6 @@ class NewTableFile(io.RawIOBase):
         self._file.close()
 
     def write(self, data: Any) -> int:
-        """Append bytes."""
         view = memoryview(data)
         if not self._discarded:
             self._file.write(view)
@@ -280,7 +274,6 @@ class NewTableFile(io.RawIOBase):
         return view.nbytes
 
     def writable(self) -> bool:
-        """Return True."""
         return True
 
     def tell(self) -> int:
@@ -288,7 +281,6 @@ class NewTableFile(io.RawIOBase):
         return self.place
 
     def close(self) -> None:
-        """Close the file."""
         super().close()
         self._file.close()
 
@@ -342,15 +334,3 @@ def _shown(value: Any) -> Any:
         plain = value if value.tzinfo is None else value.astimezone(UTC)
         return f"{plain:%Y-%m-%dT%H:%M:%S.%f}{zone}"
     return value.isoformat() if isinstance(value, date) else None
-
-
-__all__ = [
-    "GROUP_BYTES",
-    "MOST_OPEN",
-    "NewTableFile",
-    "TableWriter",
-    "TableWriters",
-    "read_back",
-    "refused_rows",
-    "statistics_of",
-]

@@ -86,6 +86,3 @@ class BulkFiles:
 def _counted(piece: Callable[[], Result]) -> tuple[Result, int]:
     before = REQUESTS.total()
     return piece(), REQUESTS.total() - before
-
-
-__all__ = ["BulkFiles"]

@@ -44,7 +44,6 @@ class DiskUse:
 
     @property
     def total(self) -> int:
-        """Return all bytes."""
         return self.log + self.local
 
     def check(self, budget: int | None) -> None:
@@ -79,6 +78,3 @@ def folder_bytes(folder: str) -> int:
             except OSError:  # removed meanwhile
                 continue
     return total
-
-
-__all__ = ["COPIES", "DiskUse", "folder_bytes"]

@@ -62,7 +62,6 @@ class QueryHistory:
         self._broken = False
 
     def start(self) -> None:
-        """Record that a run starts."""
         self._start = {
             "kind": START,
             "timestamp": _now(),
@@ -75,7 +74,6 @@ class QueryHistory:
             _link(self._checkpoint)
 
     def progress(self, progress: Mapping[str, Any]) -> None:
-        """Record a version."""
         self._append({"kind": PROGRESS, **progress})
 
     def end(self, error: BaseException | None) -> None:

@@ -22,7 +22,6 @@ class IdleSources:
     """When events of each source came last."""
 
     def __init__(self, sources: Sequence[Source], clock: Clock) -> None:
-        """Begin to count now."""
         self._sources = tuple(sources)
         self._clock = clock
         self._last = [clock.monotonic()] * len(self._sources)

@@ -37,7 +37,7 @@ from icestream.core.clock import Clock, SystemClock
 from icestream.core.errors import CheckpointError, DamageError, StorageError
 from icestream.core.process import lives
 from icestream.core.times import Micros
-from icestream.state.files import Files
+from icestream.state.files import Files, write_file
 from icestream.state.versions.commits import VersionStore
 from icestream.state.versions.ownership import Takeover
 
@@ -61,7 +61,6 @@ class Lease:
         clock: Clock | None = None,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        """Start without a lease."""
         self._files = files
         self._folder = f"{root}/{LEASE}"
         self._store = VersionStore(files, root)
@@ -106,16 +105,13 @@ class Lease:
             renewing.start()
 
     def renew(self) -> None:
-        """Renew the lease."""
         with self._writing:
             if self._epoch is None or self._ended.is_set():
                 return
             name = f"{self._epoch:08d}-{self._clock.now()}"
             if name == self._name:
                 return
-            file = self._files.create(f"{self._folder}/{name}")
-            file.sync()
-            file.close()
+            write_file(self._files, f"{self._folder}/{name}")
             before, self._name = self._name, name
             if before is not None:
                 self._files.unlink(f"{self._folder}/{before}")
@@ -155,6 +151,3 @@ class Lease:
             if renewed != seen:
                 return True
         return False
-
-
-__all__ = ["LEASE", "OVER_AFTER", "RENEWED_EVERY", "Lease"]

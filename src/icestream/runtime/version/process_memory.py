@@ -68,6 +68,3 @@ def processes_report(measurements: Sequence[dict[str, Any]]) -> dict[str, int]:
         "processConstantBytes": constant,
         "processAddedBytes": added,
     }
-
-
-__all__ = ["base", "measured", "processes_report", "resident"]

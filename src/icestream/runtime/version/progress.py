@@ -18,13 +18,11 @@ class Timer:
     """Measures the milliseconds of each phase of a version."""
 
     def __init__(self, clock: Clock) -> None:
-        """Start the first phase."""
         self._now = clock.monotonic
         self._started = self._last = clock.monotonic()
         self.milliseconds: dict[str, int] = {}
 
     def note(self, phase: str) -> None:
-        """Record that a phase has ended."""
         now = self._now()
         self.milliseconds[phase] = round(1000 * (now - self._last))
         self.milliseconds["triggerExecution"] = round(1000 * (now - self._started))
@@ -93,6 +91,3 @@ def progress_of(
             **key_group_facts((parcel.report.load for parcel in parcels), commit.routes),
         },
     }
-
-
-__all__ = ["Timer", "progress_of"]

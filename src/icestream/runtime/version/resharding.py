@@ -87,6 +87,3 @@ def _divided(
             ],
         }
     return {**decisions, **divided}
-
-
-__all__ = ["resharded"]

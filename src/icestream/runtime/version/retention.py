@@ -85,7 +85,6 @@ class VersionRetention:
         self._sweep(left)
 
     def add(self, commit: Commit, live: tuple[LiveSegment, ...]) -> None:
-        """Add a committed version."""
         self.last, self.live = commit, live
         self._kept[commit.version] = commit, live
 
@@ -178,6 +177,3 @@ class VersionRetention:
             self._unpacked |= {path for pack in chosen for path in packs[pack]}
             self._files.remove(chosen)
             self._named = self._names(last)
-
-
-__all__ = ["SWEEP_EVERY", "VersionRetention"]

@@ -71,6 +71,3 @@ class Settings:
                 "fewer shards"
             )
             raise DefinitionError(msg)
-
-
-__all__ = ["LEAST_QUOTA", "Settings"]

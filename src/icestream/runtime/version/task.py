@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -40,25 +40,18 @@ from icestream.runtime.tables.layout import TableLayout
 from icestream.runtime.tables.writer import TableWriters
 from icestream.runtime.version.process_memory import base as process_base
 from icestream.runtime.version.process_memory import measured as measured_process
+from icestream.runtime.version.shard_space import SegmentTarget, ShardSpace
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget, Refused, shortage
 from icestream.state.files import Files, LocalFiles
 from icestream.state.log.format import SegmentInfo
 from icestream.state.log.ipc import write_table
-from icestream.state.log.reader import Log, SegmentReader
-from icestream.state.log.segments import SegmentTable, segment_name
 from icestream.state.log.writer import SegmentWriter
 from icestream.state.snapshot_schedule import demand_all
 from icestream.state.stores.bucket import REQUESTS
 from icestream.state.validation import validated
 from icestream.state.versions.attempts import new_attempt
-from icestream.state.versions.commits import (
-    RESULTS,
-    SEGMENTS,
-    LiveSegment,
-    VersionStore,
-    is_base,
-)
+from icestream.state.versions.commits import RESULTS, SEGMENTS, VersionStore
 from icestream.state.versions.table_files import LATE_VIEW, TableFile
 
 
@@ -120,7 +113,7 @@ class ShardWork(Protocol):
 
     def emitted(self, rows: Iterator[Any]) -> Iterator[Emitted]:
         """Return the operator's output as rows of views and changes for other shards."""
-        ...
+        return rows
 
 
 @dataclass(frozen=True)
@@ -217,6 +210,14 @@ class ShardTask:
                 return claimed, False
         return Arena.create(self.arenas, account), self.arena is not None
 
+    def space(self, budget: Budget, arena: Arena, attempt: str) -> ShardSpace:
+        """Return what the operator of the shard works with; its segments are synced later."""
+        first, lifetimes = self.first_ordinal, self.work.lifetimes
+        target = SegmentTarget(
+            self.files, self.root, lambda name: first + lifetimes.index(name), attempt, self.codec
+        )
+        return ShardSpace(target, budget, arena)
+
     def restore(self, operator: Operator, space: ShardSpace, past: VersionStore) -> None:
         """Restore the state of the previous version into an empty arena."""
         last = past.load(self.version - 1)
@@ -286,7 +287,7 @@ class OpenShard:
         self._arena, self._rebuilt = task.open_arena(self._budget)
         self._released = False
         try:
-            self._space = ShardSpace(task, self._budget, self._arena, self._attempt)
+            self._space = task.space(self._budget, self._arena, self._attempt)
             self._operator = task.work.operator(self._space)
             if self._rebuilt:
                 task.restore(self._operator, self._space, past)
@@ -397,61 +398,3 @@ class OpenShard:
             yield from emitted
         except Refused as refused:
             raise shortage(self._budget, refused) from refused
-
-
-class ShardSpace:
-    """What operators work with: the shard's log, its open segments and its arena."""
-
-    def __init__(self, task: ShardTask, budget: Budget, arena: Arena, attempt: str) -> None:
-        """Open the log of a shard."""
-        self.arena = arena
-        self.account = budget.account("buffers")
-        self.table = SegmentTable(arena)
-        self.log = Log(task.files, f"{task.root}/{SEGMENTS}", self.table)
-        #: lifetime class and description of the segments that this attempt finished
-        self.sealed: list[tuple[str, SegmentInfo]] = []
-        self._task = task
-        self._attempt = attempt
-        self._open: dict[str, SegmentWriter] = {}
-
-    def segment(self, lifetime: str) -> SegmentWriter:
-        """Return the open segment of a lifetime class, created on first use."""
-        if lifetime not in self._open:
-            ordinal = self._task.first_ordinal + self._task.work.lifetimes.index(lifetime)
-            path = self._path(segment_name(ordinal, self._attempt))
-            self._open[lifetime] = SegmentWriter(
-                self._task.files, path, ordinal, codec=self._task.codec
-            )
-        return self._open[lifetime]
-
-    def seal(self, lifetime: str) -> SegmentInfo | None:
-        """Finish the open segment of a lifetime class and make it readable, not yet durable."""
-        if lifetime not in self._open:
-            return None
-        if not is_base(lifetime):
-            self.table.reserve()
-        info = self._open.pop(lifetime).finish(sync=False)
-        self.sealed.append((lifetime, info))
-        if not is_base(lifetime):
-            self.table.add(info)
-            self.log.add(info)
-        return info
-
-    def reader(self, info: SegmentInfo) -> SegmentReader:
-        """Open a segment."""
-        return SegmentReader(self._task.files, self._path(info.name), info=info)
-
-    def learn(self, live: Iterable[LiveSegment]) -> None:
-        """Fill the segment table of an empty arena with segments in the order of ordinals."""
-        for segment in live:
-            if not is_base(segment.lifetime):
-                self.table.add(segment.info)
-                self.log.add(segment.info)
-
-    def close(self) -> None:
-        """Close all open readers."""
-        self.log.close()
-        self.account.close()
-
-    def _path(self, name: str) -> str:
-        return f"{self._task.root}/{SEGMENTS}/{name}"

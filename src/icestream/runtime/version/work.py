@@ -88,6 +88,26 @@ class Executor(Protocol[Batch_contra]):
 
 
 @dataclass(frozen=True)
+class Arrivals:
+    """What ingest sends to the shards of a version."""
+
+    parcels: Sequence[Parcel]
+    #: latest event time of each source, None before its first event
+    seen: tuple[Micros | None, ...]
+    #: the watermark that the version reaches
+    reached: Micros
+
+    @property
+    def paths(self) -> list[str]:
+        """Return the parcels that have something for a shard."""
+        return [parcel.path for parcel in self.parcels if parcel.report.entries]
+
+    def total(self, name: str) -> int:
+        """Return the sum of a field over the reports of splits."""
+        return total(self.parcels, name)
+
+
+@dataclass(frozen=True)
 class VersionContext:
     """A version that is being made, as the driver passes it to the work."""
 
@@ -104,6 +124,7 @@ class VersionContext:
     shards: int
     #: folder of this version's parcels
     folder: str
+    executor: Executor[Any]
     #: measures the time of a phase
     note: Callable[[str], None]
     #: creates a task, given what depends on the work
@@ -147,22 +168,15 @@ class Work(Protocol):
         ...
 
     def quota(self, context: VersionContext, shard: int) -> int:
-        """Return the bytes that a shard may hold."""
-        ...
+        """Return the bytes that a shard may hold; all get the same unless a work decides."""
+        return context.budget // context.shards
 
     def ingest(self, context: VersionContext) -> IngestTask:
         """Return the task that every split runs."""
         ...
 
-    def run(
-        self,
-        context: VersionContext,
-        executor: Executor[Any],
-        parcels: Sequence[Parcel],
-        seen: tuple[Micros | None, ...],
-        reached: Micros,
-    ) -> VersionResult:
-        """Run the shards up to the watermark `reached`."""
+    def run(self, context: VersionContext, arrived: Arrivals) -> VersionResult:
+        """Run the shards up to the watermark that is reached."""
         ...
 
 

@@ -67,20 +67,17 @@ def _family(kind: pa.DataType) -> str:
     return {BOOLEAN: "boolean", DATE: "date", NTZ: "local", NULL: "null"}.get(kind, str(kind))
 
 
-def _plain(array: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
-    del zone
+def _plain(array: pa.Array, kind: pa.DataType, _zone: str) -> pa.Array:
     return array.cast(kind, safe=False)
 
 
-def _whole_to_whole(array: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
-    del zone
+def _whole_to_whole(array: pa.Array, kind: pa.DataType, _zone: str) -> pa.Array:
     if kind.bit_width >= array.type.bit_width:
         return array.cast(kind)
     return decimals.to_whole(decimals.unscaled(array), valid(array), kind)
 
 
-def _float_to_whole(array: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
-    del zone
+def _float_to_whole(array: pa.Array, kind: pa.DataType, _zone: str) -> pa.Array:
     values = array.cast(DOUBLE).fill_null(0.0).to_numpy()
     bound = 2.0 ** (kind.bit_width - 1)
     # the bounds are exact doubles: the largest BIGINT is not, and Spark uses 2**63 instead
@@ -94,23 +91,12 @@ def _float_to_whole(array: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
     return decimals.to_whole(whole, ok, kind)
 
 
-def _to_boolean(array: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
-    del kind, zone
+def _to_boolean(array: pa.Array, _kind: pa.DataType, _zone: str) -> pa.Array:
     zero = Decimal(0) if is_decimal(array.type) else 0
     return pc.not_equal(array, pa.scalar(zero, array.type))
 
 
-def _boolean_to_decimal(array: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
-    del zone
-    return decimals.cast(array.cast(pa.int8()), kind)
-
-
-def _float_to_decimal(array: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
-    return _text_to_decimal(array.cast(STRING), kind, zone)
-
-
-def _text_to_decimal(array: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
-    del zone
+def _text_to_decimal(array: pa.Array, kind: pa.DataType, _zone: str) -> pa.Array:
     parts = pc.extract_regex(pc.utf8_trim(array, characters=time_arrays.BLANKS), _NUMBER)
     whole, fraction, exponent = (
         pc.fill_null(pc.struct_field(parts, name), "") for name in ("whole", "fraction", "exponent")
@@ -132,8 +118,7 @@ def _text_to_decimal(array: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
     return decimals.from_digits(digits, shift, ok, kind)
 
 
-def _text_to_whole(array: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
-    del zone
+def _text_to_whole(array: pa.Array, kind: pa.DataType, _zone: str) -> pa.Array:
     if not pc.any(pc.match_substring(array, "x", ignore_case=True)).as_py():
         # Arrow reads 0x10 as sixteen, and rejects blanks, signs and numbers out of range
         with suppress(pa.ArrowInvalid):
@@ -145,8 +130,7 @@ def _text_to_whole(array: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
     return decimals.to_whole(values, fits.to_numpy(zero_copy_only=False), kind)
 
 
-def _text_to_float(array: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
-    del zone
+def _text_to_float(array: pa.Array, kind: pa.DataType, _zone: str) -> pa.Array:
     text = pc.utf8_trim(array, characters=time_arrays.BLANKS)
     fits = pc.fill_null(pc.match_substring_regex(text, _FLOAT), False)
     kept = pc.replace_substring_regex(
@@ -155,17 +139,15 @@ def _text_to_float(array: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
     return kept.cast(kind)
 
 
-def _text_to_boolean(array: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
-    del kind, zone
+def _text_to_boolean(array: pa.Array, _kind: pa.DataType, _zone: str) -> pa.Array:
     text = pc.utf8_lower(pc.utf8_trim(array, characters=time_arrays.BLANKS))
     true = pc.is_in(text, value_set=pa.array(_TRUE))
     false = pc.is_in(text, value_set=pa.array(_FALSE))
     return pc.if_else(true, True, pc.if_else(false, False, pa.scalar(None, BOOLEAN)))
 
 
-def _float_to_text(array: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
+def _float_to_text(array: pa.Array, kind: pa.DataType, _zone: str) -> pa.Array:
     """Write doubles as Java does: 1.0, 1.5E10, 1.0E-5, NaN, Infinity."""
-    del zone
     text = array.cast(STRING)
     values = array.cast(DOUBLE).fill_null(0.0).to_numpy()
     size = np.abs(values)
@@ -201,9 +183,8 @@ def _scientific(text: pa.Array) -> pa.Array:
     )
 
 
-def _decimal_to_text(array: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
+def _decimal_to_text(array: pa.Array, kind: pa.DataType, _zone: str) -> pa.Array:
     """Write decimals with all their places and without an exponent."""
-    del zone
     scale = array.type.scale
     whole = decimals.packed(decimals.unscaled(array), valid(array), pa.decimal128(38, 0))
     digits = whole.cast(STRING)
@@ -217,8 +198,7 @@ def _decimal_to_text(array: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
     return pc.binary_join_element_wise(sign, point, "").cast(kind)
 
 
-def _whole_to_zoned(array: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
-    del zone
+def _whole_to_zoned(array: pa.Array, kind: pa.DataType, _zone: str) -> pa.Array:
     seconds = decimals.unscaled(array)
     bound = (2**63 - 1) // _SECOND
     micros = np.where(seconds > bound, 2**63 - 1, np.clip(seconds, -bound, bound) * _SECOND)
@@ -226,31 +206,14 @@ def _whole_to_zoned(array: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
     return time_arrays.from_micros(micros, valid(array), kind)
 
 
-def _float_to_zoned(array: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
-    scaled = pc.multiply(array.cast(DOUBLE), 1e6)
-    return _float_to_whole(scaled, pa.int64(), zone).view(kind)
-
-
-def _decimal_to_zoned(array: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
-    del zone
+def _decimal_to_zoned(array: pa.Array, kind: pa.DataType, _zone: str) -> pa.Array:
     scale = array.type.scale
     values = decimals.unscaled(array, 38) * _SECOND
     cut = np.abs(values) // 10**scale
     return decimals.to_whole(np.where(values < 0, -cut, cut), valid(array), pa.int64()).view(kind)
 
 
-def _zoned_to_whole(array: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
-    del zone
-    return decimals.to_whole(time_arrays.micros_of(array) // _SECOND, valid(array), kind)
-
-
-def _zoned_to_float(array: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
-    del zone
-    return pa.array(time_arrays.micros_of(array) / 1e6, mask=~valid(array)).cast(kind, safe=False)
-
-
-def _zoned_to_decimal(array: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
-    del zone
+def _zoned_to_decimal(array: pa.Array, kind: pa.DataType, _zone: str) -> pa.Array:
     micros = decimals.packed(time_arrays.micros_of(array), valid(array), pa.decimal128(20, 6))
     return decimals.cast(micros, kind)
 
@@ -264,10 +227,14 @@ _CASTS: dict[tuple[str, str], Caster] = {
     ("whole", "zoned"): _whole_to_zoned,
     ("float", "whole"): _float_to_whole,
     ("float", "float"): _plain,
-    ("float", "decimal"): _float_to_decimal,
+    ("float", "decimal"): lambda array, kind, zone: _text_to_decimal(
+        array.cast(STRING), kind, zone
+    ),
     ("float", "boolean"): _to_boolean,
     ("float", "text"): _float_to_text,
-    ("float", "zoned"): _float_to_zoned,
+    ("float", "zoned"): lambda array, kind, zone: _float_to_whole(
+        pc.multiply(array.cast(DOUBLE), 1e6), pa.int64(), zone
+    ).view(kind),
     ("decimal", "whole"): lambda array, kind, zone: decimals.truncated(array, kind),
     ("decimal", "float"): lambda array, kind, zone: decimals.to_floats(array).cast(
         kind, safe=False
@@ -278,7 +245,7 @@ _CASTS: dict[tuple[str, str], Caster] = {
     ("decimal", "zoned"): _decimal_to_zoned,
     ("boolean", "whole"): _plain,
     ("boolean", "float"): lambda array, kind, zone: array.cast(pa.int8()).cast(kind),
-    ("boolean", "decimal"): _boolean_to_decimal,
+    ("boolean", "decimal"): lambda array, kind, zone: decimals.cast(array.cast(pa.int8()), kind),
     ("boolean", "text"): _plain,
     ("text", "whole"): _text_to_whole,
     ("text", "float"): _text_to_float,
@@ -300,8 +267,12 @@ _CASTS: dict[tuple[str, str], Caster] = {
     ("zoned", "date"): lambda array, kind, zone: time_arrays.to_date(array, zone),
     ("zoned", "local"): lambda array, kind, zone: time_arrays.to_local(array, zone),
     ("zoned", "zoned"): _plain,
-    ("zoned", "whole"): _zoned_to_whole,
-    ("zoned", "float"): _zoned_to_float,
+    ("zoned", "whole"): lambda array, kind, zone: decimals.to_whole(
+        time_arrays.micros_of(array) // _SECOND, valid(array), kind
+    ),
+    ("zoned", "float"): lambda array, kind, zone: pa.array(
+        time_arrays.micros_of(array) / 1e6, mask=~valid(array)
+    ).cast(kind, safe=False),
     ("zoned", "decimal"): _zoned_to_decimal,
     ("local", "text"): lambda array, kind, zone: time_arrays.to_text(array, zone).cast(kind),
     ("local", "date"): lambda array, kind, zone: time_arrays.to_date(array, zone),
@@ -321,9 +292,7 @@ _SAFE = {
 
 def caster(source: pa.DataType, target: pa.DataType) -> Caster | None:
     """Return the function that casts one type to another, if there is one."""
-    if source == target:
-        return _plain
-    if source == NULL:
+    if source in (target, NULL):
         return _plain
     return _CASTS.get((_family(source), _family(target)))
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icestream.sql.expressions.evaluation import Datum
+from icestream.sql.expressions.evaluation import Datum, Kernel
 from icestream.sql.expressions.types import BOOLEAN, is_float
 
 
@@ -30,36 +30,21 @@ def greater(a: Datum, b: Datum) -> pa.Array:
     return pc.and_(pc.invert(pc.less_equal(a, b)), pc.invert(pc.is_nan(b)))
 
 
-def less(a: Datum, b: Datum) -> pa.Array:
-    """Compare values: return a < b."""
-    return greater(b, a)
-
-
-def greater_equal(a: Datum, b: Datum) -> pa.Array:
-    """Compare values: return a >= b."""
-    return pc.invert(greater(b, a))
-
-
-def less_equal(a: Datum, b: Datum) -> pa.Array:
-    """Compare values: return a <= b."""
-    return pc.invert(greater(a, b))
-
-
-def not_equal(a: Datum, b: Datum) -> pa.Array:
-    """Compare values: return a <> b."""
-    return pc.invert(equal(a, b))
-
-
 def same(a: Datum, b: Datum) -> pa.Array:
     """Compare values: return a <=> b, in which NULL equals only NULL."""
     both = pc.and_(pc.is_null(a), pc.is_null(b))
     return pc.or_(both, pc.fill_null(equal(a, b), False))
 
 
-COMPARISONS = {
-    "=": equal, "<>": not_equal, ">": greater, "<": less, ">=": greater_equal, "<=": less_equal,
+COMPARISONS: dict[str, Kernel] = {
+    "=": equal,
+    "<>": lambda a, b: pc.invert(equal(a, b)),
+    ">": greater,
+    "<": lambda a, b: greater(b, a),
+    ">=": lambda a, b: pc.invert(greater(b, a)),
+    "<=": lambda a, b: pc.invert(greater(a, b)),
     "<=>": same,
-}  # fmt: skip
+}
 
 
 def extreme(*values: Datum, highest: bool) -> pa.Array:

@@ -18,8 +18,8 @@ Limits: kernels cannot be pickled; send the `Expression` and bind it at the rece
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -162,17 +162,6 @@ class Projection:
                 raise error_at(text, TextSpan(0, len(text)), message)
             items += found
         return cls(tuple(items), pa.schema([item.field for item in items]))
-
-    @classmethod
-    def extend(
-        cls, schema: pa.Schema, named: Mapping[str, str], *, zone: str = "UTC"
-    ) -> Projection:
-        """Bind results in addition to all columns; one with the name of a column replaces it."""
-        items = {field.name.lower(): Bound(_column(field), field.name) for field in schema}
-        for name, text in named.items():
-            bound = parse(text).bind(schema, zone=zone)
-            items[name.lower()] = replace(bound, name=name)
-        return cls(tuple(items.values()), pa.schema([item.field for item in items.values()]))
 
     @property
     def columns(self) -> set[str]:

@@ -100,10 +100,6 @@ def _round(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
     return ctx.call(node, result, rounding, [value], fails=fails)
 
 
-def _absolute(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
-    return signed(ctx, node, args, arithmetic.absolute, pc.abs, turn=False)
-
-
 def _positive_remainder(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
     kind, values = ctx.alike(node, node.args, args, text=True)
     if not types.is_whole(kind) and not types.is_float(kind):
@@ -113,31 +109,18 @@ def _positive_remainder(ctx: Context, node: tree.Call, args: list[Value]) -> Val
     return ctx.call(node, kind, arithmetic.positive_remainder, values, fails=fails)
 
 
-def _is_null(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
-    return ctx.call(node, BOOLEAN, pc.is_null, args, nullable=False)
+def _whether(kernel: Kernel, kind: pa.DataType | None = None) -> Builder:
+    """Return the builder of a condition on one value, of any type or of one, that is never NULL."""
 
-
-def _is_not_null(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
-    return ctx.call(node, BOOLEAN, pc.is_valid, args, nullable=False)
-
-
-def _is(truth: bool) -> Builder:
     def build(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
-        value = ctx.to(node.args[0], args[0], BOOLEAN)
+        value = args[0] if kind is None else ctx.to(node.args[0], args[0], kind)
 
-        def kernel(array: pa.Array) -> pa.Array:
-            return pc.fill_null(array if truth else pc.invert(array), False)
+        def holds(array: pa.Array) -> pa.Array:
+            return pc.fill_null(kernel(array), False)
 
-        return ctx.call(node, BOOLEAN, kernel, [value], nullable=False)
+        return ctx.call(node, BOOLEAN, holds, [value], nullable=False)
 
     return build
-
-
-def _is_nan(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
-    value = ctx.to(node.args[0], args[0], DOUBLE)
-    return ctx.call(
-        node, BOOLEAN, lambda array: pc.fill_null(pc.is_nan(array), False), [value], nullable=False
-    )
 
 
 def _not(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
@@ -157,7 +140,7 @@ def _null_if(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
 def _if_there(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
     """Bind nvl2: one value if the first is not NULL, another if it is."""
     kind, values = ctx.alike(node, node.args[1:], args[1:], text=True)
-    there = _is_not_null(ctx, node, args[:1])
+    there = _whether(pc.is_valid)(ctx, node, args[:1])
     return CaseValue(kind, (there,), (values[0],), values[1])
 
 
@@ -241,13 +224,13 @@ FUNCTIONS: dict[str, tuple[Builder, tuple[int, int]]] = {
     "or": (logic("or"), _TWO),
     "not": (_not, _ONE),
     "in": (membership, (2, 100_000)),
-    "is null": (_is_null, _ONE),
-    "isnull": (_is_null, _ONE),
-    "isnotnull": (_is_not_null, _ONE),
-    "is true": (_is(True), _ONE),
-    "is false": (_is(False), _ONE),
-    "isnan": (_is_nan, _ONE),
-    "abs": (_absolute, _ONE),
+    "is null": (_whether(pc.is_null), _ONE),
+    "isnull": (_whether(pc.is_null), _ONE),
+    "isnotnull": (_whether(pc.is_valid), _ONE),
+    "is true": (_whether(lambda array: array, BOOLEAN), _ONE),
+    "is false": (_whether(pc.invert, BOOLEAN), _ONE),
+    "isnan": (_whether(pc.is_nan, DOUBLE), _ONE),
+    "abs": (partial(signed, exact=arithmetic.absolute, floats=pc.abs, turn=False), _ONE),
     "pow": (_of_doubles(arithmetic.of_floats(arithmetic.power)), _TWO),
     "power": (_of_doubles(arithmetic.of_floats(arithmetic.power)), _TWO),
     "atan2": (_of_doubles(arithmetic.of_floats(np.arctan2)), _TWO),

@@ -100,11 +100,10 @@ def _instr(pattern: str) -> Kernel:
         found = pc.match_substring(array, pattern)
         return pc.if_else(found, pc.add(ahead, pa.scalar(1, INT)), pa.scalar(0, INT))
 
-    return kernel if pattern else partial(_first_place)
+    def first(array: pa.Array) -> pa.Array:
+        return pc.if_else(pc.is_valid(array), pa.scalar(1, INT), pa.scalar(None, INT))
 
-
-def _first_place(array: pa.Array) -> pa.Array:
-    return pc.if_else(pc.is_valid(array), pa.scalar(1, INT), pa.scalar(None, INT))
+    return kernel if pattern else first
 
 
 def _substring(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
@@ -128,24 +127,19 @@ def _substring(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
     return ctx.call(node, STRING, kernel, [_text(ctx, node.args[0], subject)])
 
 
-def _left(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
-    length = ctx.constant(node.args[1], ctx.to(node.args[1], args[1], INT), "a length")
-    if length is None:
-        return Constant(_NOTHING)
-    kernel = partial(pc.utf8_slice_codeunits, start=0, stop=max(length, 0))
-    return ctx.call(node, STRING, kernel, [_text(ctx, node.args[0], args[0])])
+def _end(*, left: bool) -> Builder:
+    """Return the builder of left or right: some characters of one end."""
 
+    def build(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
+        length = ctx.constant(node.args[1], ctx.to(node.args[1], args[1], INT), "a length")
+        if length is None:
+            return Constant(_NOTHING)
+        from_start = left or length <= 0
+        ends = {"start": 0, "stop": max(length, 0)} if from_start else {"start": -length}
+        kernel = partial(pc.utf8_slice_codeunits, **ends)
+        return ctx.call(node, STRING, kernel, [_text(ctx, node.args[0], args[0])])
 
-def _right(ctx: Context, node: tree.Call, args: list[Value]) -> Value:
-    length = ctx.constant(node.args[1], ctx.to(node.args[1], args[1], INT), "a length")
-    if length is None:
-        return Constant(_NOTHING)
-    kernel = (
-        partial(pc.utf8_slice_codeunits, start=-length)
-        if length > 0
-        else partial(pc.utf8_slice_codeunits, start=0, stop=0)
-    )
-    return ctx.call(node, STRING, kernel, [_text(ctx, node.args[0], args[0])])
+    return build
 
 
 def _trim(kernel: Kernel) -> Builder:
@@ -213,8 +207,8 @@ TEXT_FUNCTIONS: dict[str, tuple[Builder, tuple[int, int]]] = {
     "reverse": (_of_text(pc.utf8_reverse), _ONE),
     "substring": (_substring, (2, 3)),
     "substr": (_substring, (2, 3)),
-    "left": (_left, _TWO),
-    "right": (_right, _TWO),
+    "left": (_end(left=True), _TWO),
+    "right": (_end(left=False), _TWO),
     "trim": (_trim(pc.utf8_trim), (1, 2)),
     "btrim": (_trim(pc.utf8_trim), _ONE),
     "ltrim": (_trim(pc.utf8_ltrim), (1, 2)),

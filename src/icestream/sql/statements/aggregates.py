@@ -175,7 +175,7 @@ class CallReader:
     # -- kinds of calls --------------------------------------------------------------------
 
     def _plain(self, parts: _Parts, signature: _Signature) -> AggregateCall:
-        usage = signature.usage or _usage(parts.name, signature.columns)
+        usage = signature.usage or f"{parts.name}({'x' if signature.columns == 1 else 'x, y'})"
         given = parts.arguments
         most = signature.columns + signature.takes
         if not signature.columns + signature.needs <= len(given) <= most:
@@ -290,10 +290,6 @@ class CallReader:
 _SPECIAL = ("count", "percentile_cont")
 #: functions that do not skip nulls by default
 _ORDERED = ("first", "last")
-
-
-def _usage(name: str, columns: int) -> str:
-    return f"{name}(x)" if columns == 1 else f"{name}(x, y)"
 
 
 def _when(condition: exp.Expr, value: exp.Expr) -> exp.Expr:

@@ -95,7 +95,6 @@ class ColdIndex:
         self._runs = arena.array(f"{name}.runs", np.int64, 3, _MOST_RUNS + 1)
 
     def __len__(self) -> int:
-        """Return the number of entries, including outdated ones."""
         return int(self._table[:, 1].sum())
 
     @property
@@ -105,7 +104,6 @@ class ColdIndex:
 
     @property
     def runs(self) -> int:
-        """Return the number of runs."""
         return int(self._runs.view[0, 0])
 
     @property
@@ -238,7 +236,6 @@ class ColdIndex:
         self._replace(0, map(self._alone, blocks), most)
 
     def clear(self) -> None:
-        """Delete all entries."""
         self._replace(0, iter(()), 0)
 
     @property

@@ -47,15 +47,12 @@ class EntryFormat:
 
     @property
     def entries_at_once(self) -> int:
-        """Entries read or written at once."""
         return self.page * self.at_once
 
     def pages(self, count: int) -> int:
-        """Return the pages of some entries."""
         return -(-count // self.page)
 
     def guides(self, count: int) -> int:
-        """Return the guides of some entries."""
         return -(-self.pages(count) // kernels.GUIDED)
 
     def first_entry(self, most: int) -> int:
@@ -78,7 +75,6 @@ class SortedRun:
         self._guides = guides
 
     def mapped(self) -> SortedEntries:
-        """Return all entries, paged in on access."""
         width, before = self._shape.width, self._shape.first_entry(self._most)
         with self._open(os.O_RDONLY) as handle:
             data = mapped(handle, 8 * (before + width * self._count))
@@ -232,7 +228,6 @@ class SortedEntries:
         return self.words[: (len(self.words) - self.before) // self.width].view(np.uint64)
 
     def since(self, id_high: int) -> SortedEntries:
-        """Return the entries with at least this id_high."""
         return replace(self, place=int(np.searchsorted(self.high_words, np.uint64(id_high))))
 
     def descriptor(self, guides: int = 0) -> tuple[int, int, int, int, int, int]:

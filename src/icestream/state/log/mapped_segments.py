@@ -33,7 +33,6 @@ class MappedSegments:
     """Segments by ordinal that can be mapped."""
 
     def __init__(self, log: Log, most: int = MOST) -> None:
-        """Map nothing yet."""
         self._log = log
         self._most = most
         #: the words of each, None if it cannot be mapped

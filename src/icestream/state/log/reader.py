@@ -206,7 +206,6 @@ class SegmentReader:
         return self._table.nbytes + self._first_words.nbytes + directory
 
     def read(self, marker: int) -> Record:
-        """Return the record at a marker."""
         block = int(self._blocks_of(np.array([marker], dtype=np.uint64))[0])
         entries = self._entries(block)
         place = self._find(entries, marker)
@@ -250,7 +249,6 @@ class SegmentReader:
         self._file.close()
 
     def _blocks_of(self, markers: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-        """Return the block that each marker points into."""
         ordinals = markers >> np.uint64(32)
         foreign = np.flatnonzero(ordinals != self.ordinal)
         if len(foreign):
@@ -378,7 +376,6 @@ class Log:
         return given | self._added
 
     def add(self, info: SegmentInfo) -> None:
-        """Add a finished segment."""
         known = self._info(info.ordinal)
         if (known is not None and known != info) or self.is_expired(info.ordinal):
             msg = f"ordinal {info.ordinal} was given to another segment; use the next free one"

@@ -45,11 +45,9 @@ class SegmentTable(Mapping[int, SegmentInfo]):
         self._table.keep(self._table.rows[:, 4] > watermark)
 
     def forget(self, ordinals: Collection[int]) -> None:
-        """Drop the segments with some ordinals."""
         self._table.keep(~np.isin(self._table.rows[:, 0], list(ordinals)))
 
     def __getitem__(self, ordinal: int) -> SegmentInfo:
-        """Return the segment with an ordinal."""
         table = self._table.rows
         at = int(np.searchsorted(table[:, 0], ordinal))
         if at == len(table) or table[at, 0] != ordinal:
@@ -59,11 +57,9 @@ class SegmentTable(Mapping[int, SegmentInfo]):
         return SegmentInfo(ordinal, name, size, records, expiry, checksum % 2**64)
 
     def __iter__(self) -> Iterator[int]:
-        """Iterate over the ordinals."""
         return iter(self._table.rows[:, 0].tolist())
 
     def __len__(self) -> int:
-        """Return the number of segments."""
         return len(self._table)
 
 

@@ -137,7 +137,6 @@ class SegmentWriter:
 
     @property
     def next_marker(self) -> int:
-        """The marker that the next record will have."""
         return self.ordinal << 32 | (self._first + self._fill) >> 3
 
     def append(
@@ -233,7 +232,6 @@ class SegmentWriter:
         self._file.close()
 
     def __enter__(self) -> Self:
-        """Return this writer."""
         return self
 
     def __exit__(
@@ -242,7 +240,6 @@ class SegmentWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Abandon the segment if it is not finished."""
         if not self._finished:
             self.abandon()
 

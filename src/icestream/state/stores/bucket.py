@@ -230,11 +230,9 @@ class Bucket:
         return self.repeated("list", folder, walk)
 
     def exists(self, key: str) -> bool:
-        """Return whether there is an object."""
         return self.repeated("head", key, lambda: self._has(key))
 
     def copy(self, source: str, target: str) -> None:
-        """Copy an object over another."""
         obstore = self._obstore
         self.repeated("copy", source, lambda: obstore.copy(self._store, source, target))
 
@@ -379,6 +377,3 @@ def plain_endpoint(config: Mapping[str, str]) -> bool:
     names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT")
     given = (*config.items(), *((name, os.environ.get(name, "")) for name in names))
     return any("endpoint" in k.lower() and v.startswith("http://") for k, v in given)
-
-
-__all__ = ["CHUNK", "REQUESTS", "SCHEMES", "Bucket", "Found", "open_bucket", "plain_endpoint"]

@@ -80,7 +80,6 @@ class Copy:
         return bytes(view[offset - first : end - first])
 
     def close(self) -> None:
-        """Close the file."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -141,7 +140,6 @@ class LocalCopies:
             self._measure()
 
     def drop(self, path: str) -> None:
-        """Remove the copies of an object."""
         with contextlib.suppress(OSError):
             for chunk in count():
                 os.unlink(self._place(path, chunk))
@@ -204,11 +202,9 @@ class NewCopy:
         return bool(self._chunks) or not self.size
 
     def skip(self, chunk: int) -> None:
-        """Begin with a later chunk."""
         self._first = chunk
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Append bytes."""
         rest = memoryview(data).cast("B") if len(data) else memoryview(b"")
         while rest:
             inside = self.size % CHUNK
@@ -230,7 +226,6 @@ class NewCopy:
         self._end_page()
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return bytes that were written."""
         parts = []
         end = min(offset + length, self.size)
         while offset < end:
@@ -241,7 +236,6 @@ class NewCopy:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def chunks(self) -> list[Callable[[], bytes]]:
-        """Return functions that read each chunk."""
         return [partial(self.read, first, CHUNK) for first in range(0, self.size, CHUNK)]
 
     def sealed(self, size: int) -> list[tuple[int, str]]:
@@ -289,6 +283,3 @@ class NewCopy:
 def _seed(path: str, chunk: int) -> int:
     """Return what makes the checksums of every chunk of every object differ."""
     return xxhash.xxh3_64_intdigest(f"{path}.{chunk}".encode())
-
-
-__all__ = ["LIMIT", "PAGE", "Copy", "LocalCopies", "NewCopy"]

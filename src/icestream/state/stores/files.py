@@ -87,7 +87,6 @@ class StoreFiles:
         return {name: getattr(self, name) for name in _CARRIED}
 
     def __setstate__(self, state: Mapping[str, object]) -> None:
-        """Start in another process."""
         self.__dict__.update(state)
         self._set_up()
 
@@ -117,7 +116,6 @@ class StoreFiles:
         return _NewObject(self, path, new)
 
     def open(self, path: str) -> OpenFile:
-        """Open a file for reading; FileNotFoundError if there is none."""
         new = self._new.get(path)
         if new is not None:
             return _Unfinished(self, path, new)
@@ -219,11 +217,9 @@ class StoreFiles:
         return {path[len(start) :]: size for path, size in found.items()}
 
     def walk(self, folder: str) -> Iterator[str]:
-        """Yield the paths of all files below a folder, relative to it."""
         yield from self.sizes(folder)
 
     def exists(self, path: str) -> bool:
-        """Return whether a file or folder exists."""
         bucket, key = self._find(path)
         member = self._member(path)
         if member is not None:
@@ -265,7 +261,6 @@ class StoreFiles:
 
     @property
     def copies(self) -> LocalCopies:
-        """Return the copies on the local disk."""
         if self._copies is None:
             folder = self._folder
             if folder is None:
@@ -324,7 +319,7 @@ class _NewObject:
         """Do nothing: the local file is closed once there is an object."""
 
 
-class _Unfinished:
+class _Unfinished(OpenFile):
     """A file that is being written, open for reading."""
 
     def __init__(self, files: StoreFiles, path: str, new: NewCopy) -> None:
@@ -342,16 +337,12 @@ class _Unfinished:
             return self._stored.read_at(offset, length)
         return self._new.read(offset, min(length, max(0, self.size - offset)))
 
-    def mapped(self, offset: int) -> memoryview | None:
-        del offset
-        return None
-
     def close(self) -> None:
         if self._stored is not None:
             self._stored.close()
 
 
-class _StoredObject:
+class _StoredObject(OpenFile):
     """An object, open for reading."""
 
     def __init__(self, files: StoreFiles, path: str) -> None:
@@ -401,10 +392,6 @@ class _StoredObject:
         self._fetched = chunk, data
         return size
 
-    def mapped(self, offset: int) -> memoryview | None:
-        del offset
-        return None
-
     def close(self) -> None:
         for copy in self._open.values():
             copy.close()
@@ -427,6 +414,3 @@ def files_at(location: str) -> Files:
         msg = f"{location}: only folders and object stores ({', '.join(SCHEMES)}) can be read here"
         raise DefinitionError(msg)
     return LocalFiles()
-
-
-__all__ = ["StoreFiles", "files_at", "store_scheme"]

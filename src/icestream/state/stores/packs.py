@@ -88,7 +88,7 @@ def _checksum(listed: bytes) -> int:
     return xxhash.xxh3_64_intdigest(MAGIC + len(listed).to_bytes(8, "little") + listed)
 
 
-class OpenMember:
+class OpenMember(OpenFile):
     """A file in a pack, open for reading."""
 
     def __init__(
@@ -104,7 +104,6 @@ class OpenMember:
         self.size = member.size
 
     def read_at(self, offset: int, length: int) -> bytes:
-        """Return bytes of the file."""
         length = min(length, max(0, self.size - offset))
         try:
             return self._pack.read_at(self._first + offset, length)
@@ -114,19 +113,10 @@ class OpenMember:
         self._pack, self._first = alone, 0
         return alone.read_at(offset, length)
 
-    def mapped(self, offset: int) -> memoryview | None:
-        """Return None: it is read block by block."""
-        del offset
-        return None
-
     def close(self) -> None:
-        """Close the pack."""
         self._pack.close()
 
 
 def holder_of(files: Files, path: str) -> str:
     """Return what is listed and removed for a file: the file itself, or its pack."""
     return (pack_of(path) if getattr(files, "packs", False) else None) or path
-
-
-__all__ = ["OpenMember", "PackedFile", "directory", "holder_of", "members_of", "pack_of"]

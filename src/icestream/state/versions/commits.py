@@ -46,7 +46,7 @@ from icestream.state.versions.ownership import (
     Takeover,
     taken_over,
 )
-from icestream.state.versions.sealed import FORMAT, opened, sealed
+from icestream.state.versions.sealed import opened, sealed
 from icestream.state.versions.table_files import TableFile
 
 #: the lifetime class that a newer snapshot of the same shard replaces
@@ -91,7 +91,6 @@ class LiveSegment:
     shared: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON object."""
         return {
             "shard": self.shard,
             "version": self.version,
@@ -173,7 +172,6 @@ class Commit:
         return min([self.watermark, *map(int, self.decisions.get(BEHIND, {}).values())])
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON object."""
         names = (each.name for each in fields(self) if each.name not in _FILE_LISTS)
         plain = {name: getattr(self, name) for name in names}
         plain["routes"] = [[shard, len(list(run))] for shard, run in groupby(self.routes)]
@@ -516,27 +514,3 @@ class VersionStore:
         except FileNotFoundError:
             raise DamageError(path, missing) from None
         return opened(path, data)
-
-
-__all__ = [
-    "BASE",
-    "BEHIND",
-    "COMMITS",
-    "EVENTS",
-    "EXCHANGE",
-    "FORMAT",
-    "IDENTITY",
-    "MANIFEST_EVERY",
-    "NO_SHARD",
-    "PART",
-    "PLAN",
-    "RESULTS",
-    "REWRITTEN",
-    "SEGMENTS",
-    "Commit",
-    "LiveSegment",
-    "VersionStore",
-    "is_base",
-    "last_manifest",
-    "survivors",
-]

@@ -37,7 +37,6 @@ class IdleBatches:
         self._names: list[str] = []
 
     def resume(self) -> None:
-        """Look what is noted."""
         self._names = [name for name in self._files.list(self._folder) if _NOTE.fullmatch(name)]
 
     def reached(self, last: Commit | None) -> int:
@@ -55,6 +54,3 @@ class IdleBatches:
         self._files.put(f"{self._folder}/{name}", b"")
         self._files.unlink(*(f"{self._folder}/{older}" for older in self._names))
         self._names = [name]
-
-
-__all__ = ["IDLE", "IdleBatches"]

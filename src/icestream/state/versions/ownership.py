@@ -100,7 +100,6 @@ class Owner:
 
     @classmethod
     def here(cls, application: str, clock: Clock | None = None) -> Owner:
-        """Return this process."""
         now = (clock or SystemClock()).now()
         return cls(**this_process(), application=application, since=now, run=uuid.uuid4().hex)
 
@@ -126,7 +125,6 @@ class Takeover:
     owner: Owner
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON object."""
         return {"epoch": self.epoch, "after": self.after, TAKEN_BY: vars(self.owner)}
 
     @classmethod
@@ -163,7 +161,6 @@ class Standing:
 
     @property
     def last(self) -> Place | None:
-        """Return the last place that is taken."""
         return self.places[-1] if self.places else None
 
     @property
@@ -228,6 +225,3 @@ def taken_over(root: str, takeover: Takeover | None) -> TakenOver:
         "one program run on a checkpoint: stop the other, or give this one a location of its own"
     )
     return TakenOver(msg)
-
-
-__all__ = ["Owner", "Place", "Standing", "TakenOver", "Takeover", "taken_over"]

@@ -46,11 +46,9 @@ class TableFile:
 
     @property
     def location(self) -> str:
-        """Return the whole path."""
         return f"{self.table}/{self.path}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON object."""
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
     @classmethod
@@ -91,6 +89,3 @@ class TableFileName:
 def table_file_name(writer: str, version: int, place: int, attempt: str, number: int) -> str:
     """Return the name of the file that an attempt writes, without its ending."""
     return f"part-{place:05d}-{writer}-{version:012d}-{attempt}-{number}"
-
-
-__all__ = ["LATE_VIEW", "TableFile", "TableFileName", "table_file_name"]

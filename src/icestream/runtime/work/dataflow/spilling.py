@@ -88,7 +88,6 @@ class JoinDecisions:
     hurried: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Return it for the commit."""
         return {
             "spill": {str(join): list(each) for join, each in self.spill.items()},
             "owing": {str(join): list(each) for join, each in self.owing.items()},

@@ -21,7 +21,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -34,14 +34,14 @@ from icestream.operators.dataflow.sole_step import SoleStepComponent
 from icestream.operators.dataflow.stores import ShardStores
 from icestream.operators.grid.slice_log import SLICE_BYTES
 from icestream.operators.multi_join.spill_strategies import SpillRanking
-from icestream.operators.protocol import Emitted, Operator, Shard
+from icestream.operators.protocol import Operator, Shard
 from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.fuse.running_fusion import RunningFusion
 from icestream.runtime.exchange.change_sender import ChangeTargets
 from icestream.runtime.exchange.parcels import ParcelReader, Parcels
 from icestream.runtime.version.quotas import quotas
-from icestream.runtime.version.task import ShardReport, ShardTask
-from icestream.runtime.version.work import Executor, Parcel, VersionContext, VersionResult
+from icestream.runtime.version.task import ShardReport, ShardTask, ShardWork
+from icestream.runtime.version.work import Arrivals, VersionContext, VersionResult, Work
 from icestream.runtime.work.dataflow.ingest import DataflowIngest
 from icestream.runtime.work.dataflow.memory_use import MemoryUse
 from icestream.runtime.work.dataflow.spilling import JoinDecisions, by_join, decided, joins_report
@@ -53,12 +53,14 @@ LEAST_QUOTA = 16 * SLICE_BYTES
 LEAST_SHARE = 8 * SLICE_BYTES
 #: part of the threshold of joins up to which spilled partitions return to memory
 RETURN_BELOW = 0.75
+#: maximum fraction of a shard's rows that leaves at once because the shard is full
+FORCED = 0.1
 #: versions after which joins clean up a few partitions although rows arrive
 CLEAN_EVERY = 8
 
 
 @dataclass(frozen=True)
-class ComponentShard:
+class ComponentShard(ShardWork):
     """One component in one shard."""
 
     plan: Dataflow
@@ -71,12 +73,10 @@ class ComponentShard:
 
     @property
     def lifetimes(self) -> tuple[str, ...]:
-        """Return the lifetime classes of its segments."""
         return self.plan.specs[self.component].lifetimes
 
     @property
     def views(self) -> int:
-        """Return the number of views of the dataflow."""
         return len(self.plan.views)
 
     def operator(self, space: Shard) -> Operator:
@@ -93,10 +93,6 @@ class ComponentShard:
     def inputs(self, reader: ParcelReader, shard: int) -> Parcels:
         """Return the changes that arrived on edges."""
         return Parcels(reader, shard)
-
-    def emitted(self, rows: Iterator[Any]) -> Iterator[Emitted]:
-        """Return rows and changes unchanged."""
-        return rows
 
 
 def least_quota(plan: Dataflow) -> int:
@@ -119,7 +115,7 @@ def check_memory(plan: Dataflow, shards: int, budget: int) -> None:
         raise DefinitionError(msg)
 
 
-class DataflowWork:
+class DataflowWork(Work):
     """Versions of a dataflow."""
 
     def __init__(self, plan: Dataflow) -> None:
@@ -129,35 +125,25 @@ class DataflowWork:
         self._least = least_quota(plan)
 
     def quota(self, context: VersionContext, shard: int) -> int:
-        """Return the bytes that a shard may hold."""
         return self._quotas(context, self._instructions(context))[shard]
 
     def ordinals(self, shards: int) -> int:
-        """Return how many ordinals the shards of a version use."""
         return shards * sum(len(spec.lifetimes) for spec in self._plan.specs)
 
     def ingest(self, context: VersionContext) -> DataflowIngest:
-        """Return the task that every split runs."""
         return DataflowIngest(
             self._plan, context.version, context.watermark, self._sends(context, LocalFiles())
         )
 
-    def run(
-        self,
-        context: VersionContext,
-        executor: Executor[Any],
-        parcels: Sequence[Parcel],
-        seen: tuple[Micros | None, ...],
-        reached: Micros,
-    ) -> VersionResult:
+    def run(self, context: VersionContext, arrived: Arrivals) -> VersionResult:
         """Run the components; those of equal depth run together."""
-        paths = [parcel.path for parcel in parcels if parcel.report.entries]
+        paths, reached = arrived.paths, arrived.reached
         reports: list[ShardReport] = []
         instructions = self._instructions(context)
         clean_up = self._clean_up(context, instructions, idle=not paths)
         shares = self._quotas(context, instructions)
         fusion = self._fusion(context)
-        latest = latest_of(seen)
+        latest = latest_of(arrived.seen)
         now = reached if latest is None else latest
         #: instant up to which the input of each component is complete, and then its output
         complete: dict[int, Micros] = {}
@@ -173,13 +159,17 @@ class DataflowWork:
                     component, context, instructions, clean_up, complete[component]
                 )
                 tasks[component] = self._tasks(
-                    component, context, executor, paths, shares, orders, complete[component], now
+                    component, context, paths, shares, orders, complete[component], now
                 )
             together = [
                 self._together(group, [tasks[component][shard] for component in group])
                 for group, shard in wave
             ]
-            done = [each for report in executor.run(together) for each in (report, *report.others)]
+            done = [
+                each
+                for report in context.executor.run(together)
+                for each in (report, *report.others)
+            ]
             for report in done:
                 join = report.statistics.get("join")
                 if join is not None:
@@ -221,14 +211,12 @@ class DataflowWork:
         self,
         component: int,
         context: VersionContext,
-        executor: Executor[Any],
         paths: Sequence[str],
         shares: Sequence[int],
         orders: JoinInstructions,
         watermark: Micros,
         now: Micros,
     ) -> list[ShardTask]:
-        """Return the tasks of a component, one for each shard."""
         shards, specs = context.shards, self._plan.specs
         first, lifetimes = component * shards, len(specs[component].lifetimes)
         ordinal = context.first_ordinal + shards * sum(
@@ -242,8 +230,7 @@ class DataflowWork:
                 first_ordinal=ordinal + (shard - first) * lifetimes,
                 quota=shares[shard],
                 parcels=tuple(paths),
-                parcel_files=executor.parcel_files,
-                sends=self._sends(context, executor.parcel_files),
+                sends=self._sends(context, context.executor.parcel_files),
             )
             for shard in range(first, first + shards)
         ]
@@ -325,7 +312,6 @@ class DataflowWork:
     # -- joins that defer results ----------------------------------------------------------
 
     def _instructions(self, context: VersionContext) -> JoinDecisions:
-        """Return the decisions of the previous version."""
         before = context.before
         if before is None or self._plan.spilling is None:
             return JoinDecisions()
@@ -361,7 +347,7 @@ class DataflowWork:
             context.last,
             SpillRanking(
                 spilling.strategy,
-                spilling.amount,
+                min(FORCED, spilling.amount),
                 instructions.results.get(join.number),
                 instructions.kept.get(join.number),
                 context.version,

@@ -74,7 +74,6 @@ class _Sending:
         self._sent = 0
 
     def take(self, batch: pa.RecordBatch) -> None:
-        """Process one batch of events."""
         events, times = self._reception.admit(batch)
         if not events.num_rows:
             return

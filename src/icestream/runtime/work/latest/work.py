@@ -21,7 +21,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,11 +32,12 @@ from icestream.operators.latest.report import ServingReport, combined_report
 from icestream.operators.latest.serving import LIFETIMES, Serving, ServingOperator
 from icestream.operators.latest.update_operator import AppendOperator, NewestOperator, UpdateInputs
 from icestream.operators.latest.window_serving import WindowServing, WindowServingOperator
-from icestream.operators.protocol import Emitted, Operator, Shard
+from icestream.operators.protocol import Operator, Shard
 from icestream.plan.nodes.queries import watermark_of
 from icestream.plan.nodes.updates import Updates
 from icestream.runtime.exchange.parcels import ParcelReader, Parcels
-from icestream.runtime.version.work import Executor, Parcel, VersionContext, VersionResult, total
+from icestream.runtime.version.task import ShardWork
+from icestream.runtime.version.work import Arrivals, Parcel, VersionContext, VersionResult, Work
 from icestream.runtime.work.latest.ingest import EVERY, NEWEST, UpdatesIngest
 
 #: part of the interval reserved for other work before it has been measured
@@ -61,14 +62,12 @@ class Overhead:
     _spent: deque[float] = field(default_factory=lambda: deque(maxlen=BATCHES))
 
     def learn(self, seconds: float) -> None:
-        """Add the seconds of one batch."""
         if self._first is None:
             self._first = seconds
         else:
             self._spent.append(seconds)
 
     def expected(self, interval: float) -> float:
-        """Return the seconds to reserve."""
         if not self._spent:
             guess = FIRST_GUESS * interval
             return guess if self._first is None else min(guess, self._first)
@@ -77,7 +76,7 @@ class Overhead:
 
 
 @dataclass(frozen=True)
-class UpdatesShard:
+class UpdatesShard(ShardWork):
     """The waiting keys of one shard."""
 
     plan: Updates
@@ -92,16 +91,13 @@ class UpdatesShard:
 
     @property
     def lifetimes(self) -> tuple[str, ...]:
-        """Return the lifetime classes of its segments."""
         return LIFETIMES
 
     @property
     def views(self) -> int:
-        """Return the number of steps."""
         return len(self.plan.steps)
 
     def operator(self, space: Shard) -> Operator:
-        """Open the queue of the shard."""
         plan = self.plan
         every = AppendOperator(plan.every, plan.clock, self.time) if plan.every else None
         if plan.latest is None:
@@ -135,20 +131,14 @@ class UpdatesShard:
         return NewestOperator(ServingOperator(spec, space), every)
 
     def inputs(self, reader: ParcelReader, shard: int) -> UpdateInputs:
-        """Return the updates that arrived."""
         newest, every = (Parcels(reader, shard, part=kind) for kind in (NEWEST, EVERY))
         return UpdateInputs(newest, every)
 
-    def emitted(self, rows: Iterator[Any]) -> Iterator[Emitted]:
-        """Return the rows unchanged."""
-        return rows
 
-
-class UpdatesWork:
+class UpdatesWork(Work):
     """Versions of an update stream."""
 
     def __init__(self, plan: Updates) -> None:
-        """Start without measurements."""
         self._plan = plan
         self._overhead = Overhead()
         self._began = 0.0
@@ -159,17 +149,10 @@ class UpdatesWork:
         #: seconds that an event takes, if known
         self._each = 0.0
 
-    def quota(self, context: VersionContext, shard: int) -> int:
-        """Return the bytes that a shard may hold: all get the same."""
-        del shard
-        return context.budget // context.shards
-
     def ordinals(self, shards: int) -> int:
-        """Return how many ordinals the shards of a version use."""
         return shards * len(LIFETIMES)
 
     def ingest(self, context: VersionContext) -> UpdatesIngest:
-        """Return the task that every split runs."""
         before = context.before
         if (
             context.trigger is not None
@@ -184,22 +167,15 @@ class UpdatesWork:
         whole = self._plan.switches and self._switch.mode is QueueMode.APPEND
         return UpdatesIngest(self._plan, context.version, context.watermark, context.routes, whole)
 
-    def run(
-        self,
-        context: VersionContext,
-        executor: Executor[Any],
-        parcels: Sequence[Parcel],
-        seen: tuple[Micros | None, ...],
-        reached: Micros,
-    ) -> VersionResult:
+    def run(self, context: VersionContext, arrived: Arrivals) -> VersionResult:
         """Let the shards serve while there is time."""
         reading = 0.0 if context.flushing else self._plan.clock.monotonic() - self._began
-        waves = -(-len(set(context.placement)) // executor.parallel)
+        waves = -(-len(set(context.placement)) // context.executor.parallel)
         budget = self._budget(context, waves, reading)
         order = [(context.version + n) % context.shards for n in range(context.shards)]
-        watermark = watermark_of(self._plan.sources, MINUS_INFINITY, seen)
-        times = _serving_times(context, parcels, budget, order)
-        whole = self._decide(context, total(parcels, "rows"))
+        watermark = watermark_of(self._plan.sources, MINUS_INFINITY, arrived.seen)
+        times = _serving_times(context, arrived.parcels, budget, order)
+        whole = self._decide(context, arrived.total("rows"))
         tasks = [
             context.task(
                 work=UpdatesShard(
@@ -210,23 +186,23 @@ class UpdatesWork:
                     watermark,
                 ),
                 shard=shard,
-                watermark=reached,
+                watermark=arrived.reached,
                 first_ordinal=context.first_ordinal + shard * len(LIFETIMES),
                 quota=self.quota(context, shard),
-                parcels=tuple(each.path for each in parcels if each.report.entries),
-                parcel_files=executor.parcel_files,
+                parcels=tuple(arrived.paths),
             )
             for shard in order
         ]
-        reports = sorted(executor.run(tasks), key=lambda report: report.shard)
+        reports = sorted(context.executor.run(tasks), key=lambda report: report.shard)
         served = [ServingReport.from_json(each.statistics["updates"]) for each in reports]
         spent: Counter[int] = Counter()
         for place, each in zip(context.placement, served, strict=True):
             spent[place] += each.serving
         found = replace(combined_report(served), serving=max(spent.values()))
         self._known = reading + waves * found.serving / 1e6
-        sent = total(parcels, "entries") - (total(parcels, "rows") if self._plan.every else 0)
-        superseded = total(parcels, "rows") - sent if self._plan.newest else 0
+        rows = arrived.total("rows")
+        sent = arrived.total("entries") - (rows if self._plan.every else 0)
+        superseded = rows - sent if self._plan.newest else 0
         shown = self._shown(found, superseded, budget)
         decisions: dict[str, Any] = {
             "waiting": found.waiting,

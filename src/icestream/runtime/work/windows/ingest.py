@@ -78,12 +78,10 @@ class FoldedIngest:
 
     @property
     def plan(self) -> Plan:
-        """Return the plan that the events are for."""
         return self.ingest.plan
 
     @property
     def version(self) -> int:
-        """Return the version that is being made."""
         return self.ingest.version
 
     def run(
@@ -125,13 +123,11 @@ class _Sending(_Part):
         self._sender = TupleSender(part.plan, ingest.routes, out, number)
 
     def take(self, batch: pa.RecordBatch, times: Ints) -> None:
-        """Send one batch of events."""
         batch, times = self._open(batch, times)
         if batch.num_rows:
             self._sender.take(batch, times)
 
     def finish(self, report: SplitReport) -> None:
-        """Report what was sent."""
         report.sent += self._sender.entries
         report.lifted += self._sender.lifted
         count_entries(report, self._sender.entries, self._sender.load)
@@ -162,7 +158,6 @@ class _Folding(_Part):
         self._kept = None if ordinal is None else TupleWriter(out.keep(ordinal + split), plan)
 
     def take(self, batch: pa.RecordBatch, times: Ints) -> None:
-        """Fold one batch of events."""
         batch, times = self._open(batch, times)
         if batch.num_rows == 0:
             return

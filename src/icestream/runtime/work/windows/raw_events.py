@@ -59,7 +59,6 @@ class TupleWriter:
     """Stores the events of one split."""
 
     def __init__(self, writer: SegmentWriter, plan: Plan) -> None:
-        """Append to a segment."""
         self._writer = writer
         self._plan = plan
         self._names = [*(f"k{place}" for place in range(len(plan.keys))), *plan.inputs.names]

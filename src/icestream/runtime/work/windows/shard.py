@@ -16,10 +16,11 @@ from icestream.plan import lower
 from icestream.plan.grid.parts import PlanPart, parts_of
 from icestream.plan.nodes.queries import Plan
 from icestream.runtime.exchange.parcels import NO_FIELDS, ParcelReader, Parcels
+from icestream.runtime.version.task import ShardWork
 
 
 @dataclass(frozen=True)
-class WindowShard:
+class WindowShard(ShardWork):
     """The windows of one shard."""
 
     plan: Plan
@@ -36,16 +37,13 @@ class WindowShard:
 
     @property
     def lifetimes(self) -> tuple[str, ...]:
-        """Return the lifetime classes of its segments."""
         return lower.lifetimes(self.plan)
 
     @property
     def views(self) -> int:
-        """Return the number of views."""
         return len(self.plan.views)
 
     def operator(self, space: Shard) -> Operator:
-        """Open the operator of the plan."""
         return lower.operator(
             self.plan, space, self.store, self.tiled, self.events, self.flushed, self.switched
         )
@@ -59,7 +57,6 @@ class WindowShard:
         return found if len(found) > 1 else found[0]
 
     def emitted(self, rows: Iterator[Any]) -> Iterator[Emitted]:
-        """Return the rows of views."""
         return lower.emitted(self.plan, rows)
 
 

@@ -28,7 +28,14 @@ from icestream.plan.grid.space_formulas import SpaceEstimate
 from icestream.plan.lower import AUTO, TUPLES
 from icestream.plan.nodes.queries import Plan
 from icestream.runtime.version.task import ShardReport
-from icestream.runtime.version.work import Executor, Parcel, VersionContext, VersionResult, total
+from icestream.runtime.version.work import (
+    Arrivals,
+    Parcel,
+    VersionContext,
+    VersionResult,
+    Work,
+    total,
+)
 from icestream.runtime.work.windows.folding import LEAST_TABLE_BYTES, TABLE_BYTES
 from icestream.runtime.work.windows.ingest import Ingest
 from icestream.runtime.work.windows.raw_event_reader import RawEventReader
@@ -52,7 +59,7 @@ REVIEWED_EVERY = 64
 GROUP_OVERHEAD = 24
 
 
-class WindowWork:
+class WindowWork(Work):
     """Versions of a plan of windows."""
 
     def __init__(self, plan: Plan, files: Files, root: str) -> None:
@@ -63,17 +70,10 @@ class WindowWork:
         self._files = files
         self._root = root
 
-    def quota(self, context: VersionContext, shard: int) -> int:
-        """Return the bytes that a shard may hold: all get the same."""
-        del shard
-        return context.budget // context.shards
-
     def ordinals(self, shards: int) -> int:
-        """Return how many ordinals the shards of a version use."""
         return shards * len(lower.lifetimes(self._plan))
 
     def ingest(self, context: VersionContext) -> Ingest:
-        """Return the task that every split runs."""
         kept = None
         if self._store(context.before) != PANES or self._reviews(context):
             kept = context.first_ordinal + self.ordinals(context.shards)
@@ -82,32 +82,26 @@ class WindowWork:
             self._plan, context.version, context.watermark, context.routes, table_bytes, kept
         )
 
-    def run(
-        self,
-        context: VersionContext,
-        executor: Executor[Any],
-        parcels: Sequence[Parcel],
-        seen: tuple[Micros | None, ...],
-        reached: Micros,
-    ) -> VersionResult:
+    def run(self, context: VersionContext, arrived: Arrivals) -> VersionResult:
         """Decide what is still open, fold the events that leave, and run the shards."""
         before, present = context.before, self._store(context.before)
+        parcels, reached = arrived.parcels, arrived.reached
         compared = present == AUTO or self._reviews(context)
-        estimate = self._estimate(context, parcels, seen) if compared else None
+        estimate = self._estimate(context, arrived) if compared else None
         store, switched = present, self._switched(before)
         if estimate is not None:
             store = estimate.preferred("tuples" if present == TUPLES else "panes")
             if present not in (AUTO, store):
                 switched = (*switched, context.first_ordinal)
-        composition = self._composition(context, store, parcels, seen)
-        paths = [parcel.path for parcel in parcels if parcel.report.entries]
+        composition = self._composition(context, store, arrived)
+        paths = arrived.paths
         left: list[Parcel] = []
         if store == TUPLES or switched:
             stored = parcels if store == TUPLES else []
-            left = self._leave(context, executor, stored, reached)
+            left = self._leave(context, stored, reached)
             paths += [parcel.path for parcel in left if parcel.report.entries]
             context.note("leave")
-        flushed = latest_of(seen) if context.flushing else None
+        flushed = latest_of(arrived.seen) if context.flushing else None
         tiled = tuple(map(Tiled.from_json, composition or ()))
         work = WindowShard(self._plan, store, tiled, flushed=flushed, switched=switched)
         again = self._again(context, parcels) if store != PANES else None
@@ -122,11 +116,10 @@ class WindowWork:
                 first_ordinal=context.first_ordinal + shard * lifetimes,
                 quota=self.quota(context, shard),
                 parcels=tuple(paths),
-                parcel_files=executor.parcel_files,
             )
             for shard in range(context.shards)
         ]
-        reports = executor.run(tasks)
+        reports = context.executor.run(tasks)
         said: dict[str, Any] | None = before.decisions["estimate"] if before else None
         if estimate is not None and store != present:
             said = _said(estimate, min(parcel.report.begins for parcel in parcels))
@@ -186,11 +179,7 @@ class WindowWork:
         )
 
     def _leave(
-        self,
-        context: VersionContext,
-        executor: Executor[Any],
-        parcels: Sequence[Parcel],
-        reached: Micros,
+        self, context: VersionContext, parcels: Sequence[Parcel], reached: Micros
     ) -> list[Parcel]:
         """Fold the events that leave windows between two watermarks; return the parcels."""
         if reached == MINUS_INFINITY or not lower.takes_back(self._plan):
@@ -222,7 +211,7 @@ class WindowWork:
             segments,
             _table_bytes(context),
         )
-        return executor.reread(leaving, context.folder)
+        return context.executor.reread(leaving, context.folder)
 
     def _store(self, before: Commit | None) -> str:
         """Return what the log stores for windows on a grid, or that it is yet to be chosen."""
@@ -246,16 +235,14 @@ class WindowWork:
             and lower.takes_back(self._plan)
         )
 
-    def _estimate(
-        self, context: VersionContext, parcels: Sequence[Parcel], seen: tuple[Micros | None, ...]
-    ) -> PlanComparison | None:
+    def _estimate(self, context: VersionContext, arrived: Arrivals) -> PlanComparison | None:
         """Compare both storage plans by the first events; None without events."""
-        kept = [parcel for parcel in parcels if parcel.sent.raw_events is not None]
+        kept = [parcel for parcel in arrived.parcels if parcel.sent.raw_events is not None]
         if not kept:
             return None
         assert self._panes is not None
         spec = lower.window_spec(self._panes)
-        span, keys = self._measured(self._panes, parcels, seen)
+        span, keys = self._measured(self._panes, arrived)
         longest = max(view.windows.range for view in spec.views)
         events = sum(parcel.report.rows for parcel in kept)
         keys = keys.extended(longest, events * len(self._panes.groupings))
@@ -278,11 +265,7 @@ class WindowWork:
         )
 
     def _composition(
-        self,
-        context: VersionContext,
-        store: str,
-        parcels: Sequence[Parcel],
-        seen: tuple[Micros | None, ...],
+        self, context: VersionContext, store: str, arrived: Arrivals
     ) -> list[Any] | None:
         """Return which windows are composed of others, by the first events; None without events.
 
@@ -291,31 +274,29 @@ class WindowWork:
         before = context.before
         present: list[Any] | None = before.decisions["composition"] if before else None
         settled = store != PANES or self._switched(before)
-        if settled or self._panes is None or not _folded(parcels):
+        if settled or self._panes is None or not _folded(arrived):
             return present
         if present is None:
-            keys = self._measured(self._panes, parcels, seen)[1]
+            keys = self._measured(self._panes, arrived)[1]
             return [each.to_json() for each in lower.tiled(lower.composition(self._panes, keys))]
         if present or context.version % COMPOSED_EVERY:
             return present
-        keys = self._measured(self._panes, parcels, seen)[1]
+        keys = self._measured(self._panes, arrived)[1]
         return [each.to_json() for each in lower.tiled(lower.recomposition(self._panes, keys))]
 
-    def _measured(
-        self, panes: Plan, parcels: Sequence[Parcel], seen: tuple[Micros | None, ...]
-    ) -> tuple[Micros, cost.KeyCounts]:
+    def _measured(self, panes: Plan, arrived: Arrivals) -> tuple[Micros, cost.KeyCounts]:
         """Return the time span of a batch, and its groups per pane and in total."""
         pane = lower.window_spec(panes).grid.pane
-        begins = min(parcel.report.begins for parcel in parcels)
-        span = max(max(each for each in seen if each is not None) - begins + 1, pane)
-        entries = _folded(parcels) * pane / span
-        groups = max(float(total(parcels, "groups")), entries)
+        begins = min(parcel.report.begins for parcel in arrived.parcels)
+        span = max(max(each for each in arrived.seen if each is not None) - begins + 1, pane)
+        entries = _folded(arrived) * pane / span
+        groups = max(float(arrived.total("groups")), entries)
         return span, cost.KeyCounts(tuple(sorted({pane: entries, span: groups}.items())))
 
 
-def _folded(parcels: Sequence[Parcel]) -> int:
+def _folded(arrived: Arrivals) -> int:
     """Return the entries that were folded from events."""
-    return total(parcels, "entries") - total(parcels, "sent")
+    return arrived.total("entries") - arrived.total("sent")
 
 
 def _table_bytes(context: VersionContext) -> int:
