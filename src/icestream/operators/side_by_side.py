@@ -66,7 +66,6 @@ class ViewRows:
     numbered: bool
 
     def __call__(self, rows: Iterator[Any]) -> Iterator[Emitted]:
-        """Yield rows of views."""
         if not self.shown:
             yield from ((self.views[view][0], batch) for view, batch in rows)
             return
@@ -104,7 +103,6 @@ class SideBySide:
         self._inputs: Sequence[Inputs] | None = None
 
     def on_batch(self, inputs: Sequence[Inputs]) -> None:
-        """Remember the inputs of each operator."""
         self._inputs = inputs
 
     def on_watermark(self, watermark: Micros) -> Iterator[Emitted]:
@@ -117,23 +115,19 @@ class SideBySide:
         self._inputs = None
 
     def restore(self, history: Sequence[PastVersion]) -> None:
-        """Restore each operator to the end of `history`."""
         for number, operator in enumerate(self._operators):
             operator.restore([_own(past, _scope(number)) for past in history])
 
     @property
     def took_snapshot(self) -> bool:
-        """Return whether the version just written is a snapshot, independent of earlier ones."""
         return all(operator.took_snapshot for operator in self._operators)
 
     @property
     def released(self) -> tuple[int, ...]:
-        """Return the ordinals of segments that are no longer needed but have not expired yet."""
         return tuple(ordinal for operator in self._operators for ordinal in operator.released)
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Return the sums of the operators' statistics."""
         sums: Counter[str] = Counter()
         for operator in self._operators:
             sums.update(operator.statistics)
@@ -160,7 +154,6 @@ class _Space:
         return self._shard.seal(self._scope + lifetime)
 
     def reader(self, info: SegmentInfo) -> SegmentReader:
-        """Open a segment."""
         return self._shard.reader(info)
 
 

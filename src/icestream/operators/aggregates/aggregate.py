@@ -61,7 +61,6 @@ class Aggregate:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Return all input columns."""
         return () if self.column is None else (self.column, *self.others)
 
     @property
@@ -76,7 +75,6 @@ class Aggregate:
         return self.function in OBJECT_FUNCTIONS
 
     def check(self, types: Types) -> None:
-        """Reject input types that the function does not support."""
         self.result_type(types)
 
     def result_type(self, types: Types) -> pa.DataType:
@@ -99,7 +97,6 @@ class Aggregate:
         return self.answers(MergedFields(table, layout), types)
 
     def answers(self, merged: MergedFields, types: Types) -> pa.Array:
-        """Compute the answers from merged fields."""
         function, call = self._resolved(types)
         return function.lower(call, merged)
 

@@ -62,12 +62,10 @@ class ByTime(WordFunction):
         check_words(call)
 
     def lift(self, call: TypedCall) -> tuple[Field, ...]:
-        """Keep the first or last event."""
         passes_over_nulls = bool(call.parameters and call.parameters[0])
         return (Field(f"{self.kind}_valid" if passes_over_nulls else self.kind, call.columns[0]),)
 
     def lower(self, call: TypedCall, merged: MergedFields) -> pa.Array:
-        """Return the value of the chosen event."""
         words = merged.words(self.lift(call)[0])
         return decode_ordered(words[:, -1], call.types[0], (words[:, -2] & 1) == 1)
 
@@ -78,7 +76,6 @@ class ByOrdering(ByTime):
     arity = 2
 
     def lift(self, call: TypedCall) -> tuple[Field, ...]:
-        """Keep the event with the extreme ordering."""
         return (Field(self.kind, call.columns[0], call.columns[1:]),)
 
 

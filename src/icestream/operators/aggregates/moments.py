@@ -30,11 +30,9 @@ class _OfNumbers(WordFunction):
     sample: bool = False
 
     def check(self, call: TypedCall) -> None:
-        """Take numbers."""
         check_numbers(call)
 
     def result_type(self, _call: TypedCall) -> pa.DataType:
-        """Return double."""
         return pa.float64()
 
 

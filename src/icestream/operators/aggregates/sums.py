@@ -23,7 +23,6 @@ class Count(WordFunction):
     """`count(*)` and `count(x)`: events, or those in which x is not null."""
 
     def result_type(self, _call: TypedCall) -> pa.DataType:
-        """Return bigint."""
         return pa.int64()
 
     def lift(self, call: TypedCall) -> tuple[Field, ...]:
@@ -39,7 +38,6 @@ class CountIf(Count):
     """`count_if(x)`: events in which x is true."""
 
     def check(self, call: TypedCall) -> None:
-        """Take booleans."""
         check_booleans(call)
 
     def lift(self, call: TypedCall) -> tuple[Field, ...]:

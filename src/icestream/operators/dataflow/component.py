@@ -164,24 +164,20 @@ class ComponentOperator:
         self._stores.end_version(watermark)
 
     def restore(self, history: Sequence[PastVersion]) -> None:
-        """Restore the state at the end of `history`."""
         self._stores.restore(history)
         if history:
             self._header["watermark"] = history[-1].watermark
 
     @property
     def took_snapshot(self) -> bool:
-        """Return whether the version just written is a snapshot, independent of earlier ones."""
         return self._stores.took_snapshot
 
     @property
     def released(self) -> tuple[int, ...]:
-        """Return the ordinals of segments that are no longer needed."""
         return self._stores.released
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Return what the progress report shows for this shard."""
         return {
             **self._stores.statistics,
             **self._traces.statistics,

@@ -68,7 +68,6 @@ class EdgeRows:
         return pa.schema([pa.field(KIND, pa.int8(), nullable=False), *payload])
 
     def __call__(self, changes: pa.RecordBatch) -> pa.RecordBatch:
-        """Return rows as edges."""
         payload = payload_of(changes)
         starts, ends = (_holds(each, payload) for each in (self.start, self.end))
         if (starts & ends).any():

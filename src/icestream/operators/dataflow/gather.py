@@ -90,7 +90,6 @@ class GatherSpec:
 
     @property
     def result(self) -> pa.Schema:
-        """Return the columns that are emitted."""
         fields = {each.name: each for part in (self.payload, *self.features) for each in part}
         return pa.schema([fields[name] for name in self.names])
 
@@ -101,7 +100,6 @@ class GatherSpec:
 
     @property
     def lifetimes(self) -> tuple[str, ...]:
-        """Return the lifetime classes of its segments."""
         return (WAITING, BASE)
 
     @property
@@ -110,7 +108,6 @@ class GatherSpec:
         return 16 * BLOCK_BYTES
 
     def opened(self, shard: Shard) -> Gather:
-        """Open the operator on the state of a shard."""
         return Gather(self, shard)
 
 
@@ -262,7 +259,6 @@ class Gather(LoggedOperator):
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Return what the progress report shows for this shard."""
         needed = int(self._shard.arena.bytes / (1 - 4 * ROOM))
         return {"groups": 0, "partitions": 1, "loads": [], "needed_bytes": needed, "cold": {}}
 

@@ -82,17 +82,14 @@ class JoinStores(Stores):
         self._shard.seal(BASE)
 
     def restore(self, history: Sequence[PastVersion]) -> None:
-        """Restore the state at the end of a history."""
         self.join.restore(history)
 
     @property
     def took_snapshot(self) -> bool:
-        """Return whether the version just written is a snapshot, independent of earlier ones."""
         return self.join.took_snapshot
 
     @property
     def released(self) -> tuple[int, ...]:
-        """Return the ordinals of segments that are no longer needed."""
         return self.join.released
 
     @property

@@ -50,7 +50,6 @@ class LifetimeRows:
 
     @property
     def schema(self) -> pa.Schema:
-        """Return the columns of the rows."""
         if self._is_bare:
             return self.payload
         change = [pa.field(CHANGE, pa.int32(), nullable=False)] * (self.mode in CHANGING)

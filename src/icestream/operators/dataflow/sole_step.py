@@ -34,7 +34,6 @@ class SoleStepComponent(ComponentOperator):
         self._state = state
 
     def on_watermark(self, watermark: Micros) -> Iterator[Emitted]:
-        """Run the step, and pass on what it yields."""
         number = self._spec.sole_number
         for made in self._state.run(self._inputs, watermark):
             yield from self._pass_on(number, made, watermark)
@@ -42,5 +41,4 @@ class SoleStepComponent(ComponentOperator):
             yield from self._rows(view, buffer.rest())
 
     def restore(self, history: Sequence[PastVersion]) -> None:
-        """Restore the state at the end of `history`."""
         self._state.restore(history)

@@ -78,7 +78,6 @@ class ComponentSpec:
 
     @cached_property
     def groupings(self) -> tuple[tuple[Synopsis, ...], ...]:
-        """Return the synopses of each grouping."""
         count = 1 + max(step.grouping for step in self.steps)
         synopses: list[list[Synopsis]] = [[] for _ in range(count)]
         for step in self.steps:
@@ -99,7 +98,6 @@ class ComponentSpec:
 
     @cached_property
     def consumers(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """Return the steps that read the changes of each step."""
         return consumers(self.steps)
 
     @cached_property

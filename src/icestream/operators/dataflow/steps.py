@@ -153,7 +153,6 @@ class Filtering:
     predicate: Predicate
 
     def __call__(self, changes: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the changes that are kept."""
         return changes.filter(self.predicate.mask(payload_of(changes)))
 
 

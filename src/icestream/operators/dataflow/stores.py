@@ -131,11 +131,9 @@ class ShardStores(Stores):
         self._manager = Manager(list(self._stores.values()), options.policy, header.get("cold"))
 
     def groups(self, grouping: int, first: int, count: int) -> Groups:
-        """Return the synopses of one operator, numbered from 0."""
         return self._stores[grouping].view(first, count)
 
     def begin(self, grouping: int, watermark: Micros) -> None:
-        """Begin a chunk of a grouping."""
         if grouping in self._stores:
             self._balance()
             self._stores[grouping].begin(watermark)
@@ -184,12 +182,10 @@ class ShardStores(Stores):
         self._manager.turn(self._limit, self._held)
 
     def chunk_groups(self, grouping: int) -> int:
-        """Return how many groups a chunk of a grouping may have."""
         store = self._stores.get(grouping)
         return super().chunk_groups(grouping) if store is None else store.chunk_groups
 
     def knows(self, grouping: int, id_high: Ids, id_low: Ids) -> Mask:
-        """Return which groups of a grouping may have state."""
         store = self._stores.get(grouping)
         if store is None:
             return super().knows(grouping, id_high, id_low)
@@ -226,7 +222,6 @@ class ShardStores(Stores):
 
     @property
     def took_snapshot(self) -> bool:
-        """Return whether the version just written is a snapshot, independent of earlier ones."""
         return self._schedule.taken
 
     @property
@@ -245,7 +240,6 @@ class ShardStores(Stores):
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Return what the progress report shows for this shard."""
         parts = [store.statistics for store in self._stores.values()]
         names = dict.fromkeys(name for each in parts for name in each)
         sums = {name: sum(each.get(name, 0) for each in parts) for name in names}

@@ -53,7 +53,6 @@ class TransientGroups(Groups):
         return distinct(highs, lows)[2][len(self._id_high) :]
 
     def identities(self, slots: Slots) -> tuple[Ids, Ids]:
-        """Return id_high and id_low of groups."""
         return self._id_high[slots], self._id_low[slots]
 
     def portions(self, slots: Slots, synopses: Sequence[int] = ()) -> Iterator[Slots]:
@@ -63,7 +62,6 @@ class TransientGroups(Groups):
             yield slots
 
     def read(self, synopsis: int, slots: Slots) -> GroupRows:
-        """Return no rows."""
         del slots
         schema = self._synopses[synopsis].schema
         nothing = [pa.array([], field.type) for field in schema]
@@ -82,7 +80,6 @@ class TransientGroups(Groups):
         yield self.read(synopsis, slots)
 
     def read_best(self, synopsis: int, slots: Slots, counts: Ints) -> GroupRows:
-        """Return no rows."""
         del counts
         return self.read(synopsis, slots)
 
@@ -106,7 +103,6 @@ class TransientGroups(Groups):
         self.remind(slots, due)
 
     def due(self, watermark: Micros) -> Slots:
-        """Return no groups."""
         del watermark
         return _NONE
 

@@ -81,7 +81,6 @@ class Field:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Return all columns."""
         return () if self.column is None else (self.column, *self.others)
 
     @property
@@ -106,7 +105,6 @@ class SumExtent(NamedTuple):
     has_specials: bool = False
 
     def joined(self, other: SumExtent) -> SumExtent:
-        """Return the extent of both."""
         specials = self.has_specials or other.has_specials
         return SumExtent(min(self.low, other.low), max(self.high, other.high), specials)
 
@@ -339,12 +337,10 @@ class SlidingLayout(Layout):
 
     @property
     def group_width(self) -> int:
-        """Return the words of a group's row."""
         return self.suffixes_at + 3 * self.suffix_words
 
     @cached_property
     def group_identity(self) -> Ints:
-        """Return the row of a group that was just opened."""
         own = Layout(self.fields, self.extents).group_identity
         nexts = 2 * self._identities(self._suffixes)
         return np.concatenate([own, np.array(nexts, dtype=np.int64)])

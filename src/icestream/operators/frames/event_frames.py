@@ -66,7 +66,6 @@ class EventFramesSpec:
 
     @cached_property
     def specs(self) -> tuple[FrameSpec, ...]:
-        """Return the spec of each frame."""
         return tuple(
             FrameSpec(aggregates, _NO_KEYS, self.inputs, frame, pa.int64())
             for frame, aggregates in self.frames
@@ -94,7 +93,6 @@ class EventFramesSpec:
 
     @property
     def lifetimes(self) -> tuple[str, ...]:
-        """Return the lifetime classes of its segments."""
         return FrameOperator.lifetimes
 
     @property
@@ -103,7 +101,6 @@ class EventFramesSpec:
         return 2 * buffered_chunks(len(self.frames)) * BLOCK_BYTES
 
     def opened(self, shard: Shard) -> EventFrames:
-        """Open the frames on the state of a shard."""
         return EventFrames(self, shard)
 
 
@@ -286,7 +283,6 @@ class EventFrames(FrameOperator):
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Return what the progress report shows for this shard."""
         return {
             **super().statistics,
             "loads": [],

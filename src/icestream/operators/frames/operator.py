@@ -357,7 +357,6 @@ class FrameOperator(LoggedOperator):
 
     @property
     def released(self) -> tuple[int, ...]:
-        """Return the ordinals of segments that are no longer needed but have not expired yet."""
         return self._released
 
     def _load(self, past: PastVersion, snapshots: Sequence[SegmentReader]) -> None:
@@ -481,7 +480,6 @@ class FrameOperator(LoggedOperator):
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Return what the progress report shows for this shard."""
         return {
             "groups": self._partitions.groups,
             "partitions": len(self._partitions),

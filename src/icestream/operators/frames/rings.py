@@ -61,7 +61,6 @@ class Rings:
         self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._handle)
         self._handle = -1
 
@@ -151,7 +150,6 @@ class RingPass:
         return np.zeros(len(slots), dtype=np.bool_)
 
     def finish(self, place: int, watermark: Micros) -> Iterator[pa.RecordBatch]:
-        """Yield what is due by the watermark."""
         if self._slide:
             yield from self._show_due(watermark)
 

@@ -72,7 +72,6 @@ class Tiled:
 
     @property
     def sources(self) -> frozenset[Windows]:
-        """Return the windows that are tiles."""
         return frozenset(source for source, _ in self.tiles if source is not None)
 
     def to_json(self) -> list[Any]:
@@ -162,7 +161,6 @@ class WindowResults:
             self._put.append(self._log.write([rows], "", 0))
 
     def seal(self) -> None:
-        """Make the rows readable."""
         if self._writer is not None:
             self._writer.finish(sync=False)
             self._reader = SegmentReader(LocalFiles(), self._path)
@@ -174,7 +172,6 @@ class WindowResults:
         return self._log.read(slices, partition)
 
     def close(self) -> None:
-        """Remove the file."""
         if self._reader is not None:
             self._reader.close()
         if self._writer is not None:
@@ -183,14 +180,12 @@ class WindowResults:
     # -- storage of the slices --------------------------------------------------------------
 
     def segment(self, lifetime: str) -> SegmentWriter:
-        """Return the file to write to."""
         if self._writer is None:
             self._writer = SegmentWriter(LocalFiles(), self._path, 0)
         return self._writer
 
     @property
     def log(self) -> SegmentReader:
-        """Return the file to read from."""
         assert self._reader is not None
         return self._reader
 

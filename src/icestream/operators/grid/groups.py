@@ -255,7 +255,6 @@ class ResidentGroups:
         return table
 
     def keys(self, slots: Ints) -> pa.RecordBatch:
-        """Return the keys of the given rows."""
         return self._keys.take(slots)
 
     def release(self, slots: Ints) -> None:

@@ -153,7 +153,6 @@ class WindowOperator(LoggedOperator):
     # -- a version -------------------------------------------------------------------------
 
     def on_batch(self, inputs: Inputs) -> None:
-        """Remember a batch; it is read when its watermark is known."""
         self._inputs = inputs
 
     def on_watermark(self, watermark: Micros) -> Iterator[Emitted]:
@@ -319,7 +318,6 @@ class WindowOperator(LoggedOperator):
         return sum(each)
 
     def restore(self, history: Sequence[PastVersion]) -> None:
-        """Load the snapshot that starts `history`, if there is one, and replay later versions."""
         self._replaying = True
         super().restore(history)
         for family in self._families:
@@ -380,7 +378,6 @@ class WindowOperator(LoggedOperator):
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Return what the progress report shows for this shard."""
         families = [family.statistics for family in self._families]
         return {
             "groups": sum(each["groups"] for each in families),

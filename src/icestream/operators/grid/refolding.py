@@ -69,7 +69,6 @@ class OwedDirectory(SliceDirectory):
 
     @property
     def panes(self) -> Ints:
-        """Return the panes that have slices, in order."""
         return self._directory.panes
 
     def between(self, first: int, last: int) -> Slices:

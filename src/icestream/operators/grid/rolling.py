@@ -371,7 +371,6 @@ class Rolling:
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Return what the progress report shows for these windows."""
         return {
             "groups": self.partitions.groups,
             "partitions": len(self.partitions),

@@ -77,7 +77,6 @@ class SlicePortion:
 
     @property
     def arrays(self) -> tuple[Ints, Ints, Table]:
-        """Return panes, bounds and entries."""
         return self.panes, self.bounds, self.entries
 
     def slices(self) -> Iterator[tuple[int, Table]]:
@@ -209,7 +208,6 @@ class SliceLog:
         self._prepared.append((markers, bounds, entries))
 
     def release(self) -> None:
-        """Drop the prepared slices."""
         self._room += sum(entries.nbytes for _, _, entries in self._prepared)
         self._prepared.clear()
 

@@ -47,7 +47,6 @@ class SliceDirectory:
 
     @property
     def all(self) -> Slices:
-        """Return every slice, by (pane, arrival)."""
         return self._table.records
 
     def append(self, slices: Slices) -> None:
@@ -65,7 +64,6 @@ class SliceDirectory:
 
     @property
     def panes(self) -> npt.NDArray[np.int64]:
-        """Return the panes that have slices, in order."""
         if self._panes is None:
             self._panes = np.unique(self.all["pane"])
         return self._panes

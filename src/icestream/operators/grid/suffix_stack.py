@@ -41,7 +41,6 @@ class SuffixStack:
         self._close: Callable[[], object] = _nothing
 
     def clear(self) -> None:
-        """Drop everything."""
         self.size = 0
         self._shut()
         if os.path.exists(self._path):
@@ -73,7 +72,6 @@ class SuffixStack:
         return block
 
     def _shut(self) -> None:
-        """Close the file."""
         self._close()
         self._handle = None
 

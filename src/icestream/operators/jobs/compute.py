@@ -74,7 +74,6 @@ class _Run:
     starts: Ints
 
     def where(self, mine: Flags) -> _Run:
-        """Return some of the ranges."""
         if mine.all():
             return self
         sizes = np.diff(self.bounds)
@@ -158,7 +157,6 @@ class Compute(LifetimeOperator):
             yield from self._tried(some, groups)
 
     def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
-        """Emit the state of complete windows."""
         if self._spans is None:
             return
         for portion in woken(groups, watermark):

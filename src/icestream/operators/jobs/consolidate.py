@@ -156,7 +156,6 @@ class Consolidate(LifetimeOperator):
         yield from ()
 
     def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
-        """Compute the windows that are complete."""
         complete = max(watermark, MINUS_INFINITY + self._lag) - self._lag
         for portion in woken(groups, watermark):
             found, key = groups.read(_PARTIALS, portion), groups.read(_KEY, portion)

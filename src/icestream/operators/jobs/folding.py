@@ -112,7 +112,6 @@ class MergeFunction:
     vectorised: bool
 
     def __call__(self, partials: TupleBatch) -> pa.RecordBatch:
-        """Return a row for each group."""
         try:
             if self.vectorised:
                 made = self.function(partials)

@@ -57,7 +57,6 @@ class MapTuples:
         return pa.schema([*self.kept, *self.made])
 
     def __call__(self, changes: pa.RecordBatch) -> pa.RecordBatch:
-        """Apply the function to the tuples of a batch."""
         payload = payload_of(changes)
         ts1, ts2 = column_of(changes, LE), column_of(changes, RE)
         try:

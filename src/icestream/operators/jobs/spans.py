@@ -65,7 +65,6 @@ class WindowSpans:
 
     @property
     def longest(self) -> Micros:
-        """Return the length of the longest window."""
         return max(each.range for each in self.windows)
 
     @property

@@ -52,7 +52,6 @@ class AppendOutput(LifetimeOperator):
         return iter(())
 
     def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
-        """Yield events that have ended."""
         for portion in woken(groups, watermark):
             held = groups.read(0, portion)
             payload = payload_of(held.rows, self.result)

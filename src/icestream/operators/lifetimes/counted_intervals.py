@@ -43,27 +43,22 @@ class CountedIntervals:
         return len(self.owner)
 
     def where(self, chosen: Flags) -> CountedIntervals:
-        """Return the chosen intervals."""
         return self.at(np.flatnonzero(chosen))
 
     def at(self, places: Ints) -> CountedIntervals:
-        """Return the intervals at some positions."""
         return CountedIntervals(*(column[places] for column in self._columns()))
 
     def and_(self, other: CountedIntervals) -> CountedIntervals:
-        """Return both, concatenated."""
         pairs = zip(self._columns(), other._columns(), strict=True)
         return CountedIntervals(*(np.concatenate(pair) for pair in pairs))
 
     def before(self, instant: Micros) -> CountedIntervals:
-        """Return the parts before an instant."""
         past = self.where(self.le < instant)
         return CountedIntervals(
             past.owner, past.kind, past.le, np.minimum(past.re, instant), past.count
         )
 
     def since(self, instant: Micros) -> CountedIntervals:
-        """Return the parts from an instant on."""
         ahead = self.where(self.re > instant)
         le = np.maximum(ahead.le, instant)
         return CountedIntervals(ahead.owner, ahead.kind, le, ahead.re, ahead.count)

@@ -86,7 +86,6 @@ class Edges(LifetimeOperator):
     def on_changes(
         self, port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
     ) -> Iterator[pa.RecordBatch]:
-        """Process edges; yield the changes they cause."""
         del port
         if not changes.num_rows:
             return

@@ -55,7 +55,6 @@ class EventWords:
     row: Ints
 
     def where(self, chosen: Flags) -> EventWords:
-        """Return the chosen events."""
         owner, le, re, count, row = (column[chosen] for column in self._columns())
         return EventWords(owner, le, re, count, self.words[chosen], row)
 
@@ -238,7 +237,6 @@ class EventRows:
 
     @property
     def nothing(self) -> GroupRows:
-        """Return no rows."""
         return GroupRows(
             np.empty(0, dtype=np.int64), pa.RecordBatch.from_pylist([], schema=self._schema)
         )

@@ -61,12 +61,10 @@ class _Edges:
     words: ExactRows
 
     def and_(self, other: _Edges) -> _Edges:
-        """Return both."""
         time = np.concatenate([self.time, other.time])
         return _Edges(time, concatenated(self.words, other.words))
 
     def at(self, places: Ints) -> _Edges:
-        """Return some edges."""
         return _Edges(self.time[places], self.words[places])
 
     def between(self, begin: Micros, end: Micros) -> _Edges:
@@ -74,7 +72,6 @@ class _Edges:
         return self.at(np.flatnonzero((self.time >= begin) & (self.time <= end)))
 
     def before(self, instant: Micros) -> _Edges:
-        """Return the edges before an instant."""
         return self.at(np.flatnonzero(self.time < instant))
 
     def last_cuts(self, owners: Ints, count: int) -> Ints:
@@ -96,7 +93,6 @@ class _Parts:
     words: ExactRows
 
     def at(self, places: Ints) -> _Parts:
-        """Return some segments."""
         owners, le, re, diff = (each[places] for each in (self.owners, self.le, self.re, self.diff))
         return _Parts(owners, le, re, diff, self.words[places])
 
@@ -158,7 +154,6 @@ class InvertibleAggregate(LifetimeAggregate, PromptOperator):
         watermark: Micros,
         over: Micros,
     ) -> Iterator[pa.RecordBatch]:
-        """Sweep over the touched groups."""
         changes, le, re = clipped(changes, watermark)
         if changes.num_rows == 0:
             return

@@ -55,7 +55,6 @@ class ExactFold:
 
     @property
     def nothing(self) -> ExactRows:
-        """Return no rows."""
         return self.zeros(0)
 
     def zeros(self, rows: int) -> ExactRows:

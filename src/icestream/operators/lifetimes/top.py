@@ -100,7 +100,6 @@ class _Touched:
     payload: pa.RecordBatch
 
     def only(self, chosen: Flags) -> _Touched:
-        """Return the same for some of the groups."""
         inside = np.flatnonzero(chosen[self.changes.owner])
         changes = self.changes.at(inside)
         changes = replace(changes, owner=(np.cumsum(chosen) - 1)[changes.owner])
@@ -190,7 +189,6 @@ class TopK(PromptOperator):
         watermark: Micros,
         over: Micros,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield how the best events of the touched groups change."""
         changes, le, re = clipped(changes, watermark)
         if changes.num_rows == 0:
             return

@@ -50,11 +50,9 @@ class WindowCopies:
     delay: Micros = 0
 
     def columns(self, payload: pa.Schema) -> pa.Schema:
-        """Return the columns of the copies."""
         return window_columns(self.windows, self.time, payload)
 
     def __call__(self, changes: pa.RecordBatch) -> pa.RecordBatch:
-        """Return a change for each event and window."""
         times = column_of(changes, LE) - self.delay
         event, start, end = self._windows_of(times)
         payload = payload_of(changes).take(pa.array(event))
@@ -90,12 +88,10 @@ class GroupingCopies:
     sets: tuple[tuple[tuple[str, ...], int], ...]
 
     def columns(self, payload: pa.Schema) -> pa.Schema:
-        """Return the columns of the copies."""
         fields = [each.with_nullable(True) if each.name in self.keys else each for each in payload]
         return pa.schema([*fields, pa.field(GROUPING_ID, pa.int64(), nullable=False)])
 
     def __call__(self, changes: pa.RecordBatch) -> pa.RecordBatch:
-        """Return a change for each event and set."""
         payload, ids = payload_of(changes), identities_of(changes)
         columns, count = self.columns(payload.schema), changes.num_rows
         made = []
@@ -120,13 +116,11 @@ class OwnTimes:
     time: pa.DataType
 
     def columns(self, payload: pa.Schema) -> pa.Schema:
-        """Return the columns of the events."""
         return pa.schema(
             [pa.field(WINDOW, self.time), *payload, pa.field(BEGAN, pa.int64(), nullable=False)]
         )
 
     def __call__(self, changes: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the events with their times."""
         times, payload = changes.column(LE), payload_of(changes)
         columns = self.columns(payload.schema)
         timed = [times.cast(self.time), *payload.columns, times]

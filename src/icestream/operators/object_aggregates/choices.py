@@ -60,23 +60,19 @@ class FirstOrLast(ValueFunction):
 
     @property
     def state(self) -> pa.DataType:
-        """Return the type of a value with its time."""
         return pa.struct([("time", pa.int64()), ("value", self.input)])
 
     def lift(self, columns: Sequence[pa.Array], times: Ints, bounds: Ints) -> pa.Array:
-        """Choose from each run of events."""
         values = columns[0]
         places = _places(values.is_valid()) if self.skips_nulls else np.arange(len(values))
         return self._chosen(times, values, owners(bounds), places, len(bounds) - 1)
 
     def combine(self, states: pa.Array, bounds: Ints) -> pa.Array:
-        """Choose from each run of states."""
         times = np.asarray(states.field("time").fill_null(0))
         places = _places(states.is_valid())
         return self._chosen(times, states.field("value"), owners(bounds), places, len(bounds) - 1)
 
     def lower(self, states: pa.Array) -> pa.Array:
-        """Return the value."""
         return pc.struct_field(states, [1])
 
     def _chosen(
@@ -96,22 +92,18 @@ class ObjectExtreme(ValueFunction):
 
     @classmethod
     def of(cls, aggregate: Aggregate, types: Types) -> Self:
-        """Take a type with an order."""
         kind = types[aggregate.columns[0]]
         check_ranked(aggregate, kind)
         return cls(kind, aggregate.function == "max")
 
     @property
     def state(self) -> pa.DataType:
-        """Return the type of the input."""
         return self.input
 
     def lift(self, columns: Sequence[pa.Array], times: Ints, bounds: Ints) -> pa.Array:
-        """Choose from each run of events."""
         return self.combine(columns[0], bounds)
 
     def combine(self, states: pa.Array, bounds: Ints) -> pa.Array:
-        """Choose from each run of states."""
         places = _places(states.is_valid())
         ranks, distinct = rank(states.drop_null())
         keys = -ranks if self.greatest else ranks
@@ -119,7 +111,6 @@ class ObjectExtreme(ValueFunction):
         return distinct.take(pa.array(ranks).take(chosen))
 
     def lower(self, states: pa.Array) -> pa.Array:
-        """Return the value."""
         return states
 
 
@@ -155,13 +146,11 @@ class ExtremeBy(ValueFunction):
         return self._chosen([pa.array(times), by, value], owners(bounds), places, len(bounds) - 1)
 
     def combine(self, states: pa.Array, bounds: Ints) -> pa.Array:
-        """Choose from each run of states."""
         places = _places(states.is_valid())
         columns = [states.field(name) for name in ("time", "by", "value")]
         return self._chosen(columns, owners(bounds), places, len(bounds) - 1)
 
     def lower(self, states: pa.Array) -> pa.Array:
-        """Return the value."""
         return pc.struct_field(states, [2])
 
     def _chosen(

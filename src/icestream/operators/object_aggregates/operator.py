@@ -251,7 +251,6 @@ class ObjectOperator(LoggedOperator):
         )
 
     def _emit(self, steps: Sequence[WindowStep]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of windows."""
         starts, ends = (
             np.array([self._grid.instant(getattr(step, name)) for step in steps], dtype=np.int64)
             for name in ("start", "end")
@@ -337,7 +336,6 @@ class ObjectOperator(LoggedOperator):
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Return what the progress report shows for this shard."""
         return {
             "groups": int(self._header["groups"]),
             "partitions": self._assembly.ranges,

@@ -69,7 +69,6 @@ class ValueFunction(ObjectFunction):
 
     @property
     def result(self) -> pa.DataType:
-        """Return the type of the values."""
         return self.input
 
 

@@ -76,11 +76,9 @@ class _Sketch(ValueFunction):
 
     @property
     def state(self) -> pa.DataType:
-        """Return the type of a serialized sketch."""
         return pa.binary()
 
     def combine(self, states: pa.Array, bounds: Ints) -> pa.Array:
-        """Merge the sketches of each run."""
         payloads = states.to_pylist()
         return pa.array(
             [self._merged(payloads[first:last]) for first, last in pairwise(bounds.tolist())],
@@ -120,11 +118,9 @@ class ApproxCountDistinct(_Sketch):
 
     @property
     def result(self) -> pa.DataType:
-        """Return Spark's bigint."""
         return pa.int64()
 
     def lift(self, columns: Sequence[pa.Array], times: Ints, bounds: Ints) -> pa.Array:
-        """Build a sketch of the distinct values of each run."""
         groups, values = present(columns[0], owners(bounds))
         found = tally(values, groups, len(bounds) - 1)
         data = _hashable(found.values)
@@ -194,11 +190,9 @@ class ApproxPercentile(_Sketch):
 
     @property
     def result(self) -> pa.DataType:
-        """Return double, or a list of them."""
         return pa.list_(pa.float64()) if self.many else pa.float64()
 
     def lift(self, columns: Sequence[pa.Array], times: Ints, bounds: Ints) -> pa.Array:
-        """Build a sketch of the values of each run."""
         groups, values = present(columns[0], owners(bounds))
         floats = np.asarray(doubles(values))
         kept = ~np.isnan(floats)
@@ -212,7 +206,6 @@ class ApproxPercentile(_Sketch):
         return pa.array(states, pa.binary())
 
     def lower(self, states: pa.Array) -> pa.Array:
-        """Return the value at each fraction."""
         answers = np.zeros((len(states), len(self.fractions)))
         empty = np.zeros(len(states), dtype=np.bool_)
         for place, payload in enumerate(states.to_pylist()):
@@ -256,7 +249,6 @@ class ApproxTopK(_Sketch):
         return pa.list_(pa.struct([("item", self.input), ("count", pa.int64())]))
 
     def lift(self, columns: Sequence[pa.Array], times: Ints, bounds: Ints) -> pa.Array:
-        """Build a sketch of the counted values of each run."""
         groups, values = present(columns[0], owners(bounds))
         found = tally(plain_floats(values), groups, len(bounds) - 1)
         texts, counts = self._as_text(found.values).to_pylist(), found.counts.tolist()

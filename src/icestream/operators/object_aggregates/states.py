@@ -157,7 +157,6 @@ class States:
         return pa.RecordBatch.from_arrays(self.keys(rows), names=names)
 
     def keys(self, rows: pa.RecordBatch) -> list[pa.Array]:
-        """Return the key columns."""
         return [rows.column(self._words + i) for i in range(len(self._spec.keys))]
 
     @property
@@ -185,7 +184,6 @@ class States:
         return data[entry.offset * width : (entry.offset + len(entry)) * width].reshape(-1, width)
 
     def identities(self, rows: pa.RecordBatch) -> tuple[Ids, Ids]:
-        """Return the identities of the groups of rows."""
         words = self._entry_words(rows)
         return _ids(words, 0), _ids(words, 1)
 
@@ -216,7 +214,6 @@ class States:
         return self.read(rows.slice(first, last - first).serialize(), trusted=True)
 
     def write(self, rows: pa.RecordBatch) -> pa.Buffer:
-        """Encode rows as a payload."""
         return rows.serialize()
 
     def read(self, payload: bytes | pa.Buffer, *, trusted: bool = False) -> pa.RecordBatch:

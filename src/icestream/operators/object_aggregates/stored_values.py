@@ -86,17 +86,14 @@ class CollectList(ValueFunction):
 
     @classmethod
     def of(cls, aggregate: Aggregate, types: Types) -> Self:
-        """Take any type."""
         return cls(input_of(aggregate, types))
 
     @property
     def state(self) -> pa.DataType:
-        """Return the type of values with their times."""
         return pa.list_(pa.struct([("time", pa.int64()), ("value", self.input)]))
 
     @property
     def result(self) -> pa.DataType:
-        """Return the type of the list."""
         return pa.list_(self.input)
 
     def lift(self, columns: Sequence[pa.Array], times: Ints, bounds: Ints) -> pa.Array:
@@ -116,7 +113,6 @@ class CollectList(ValueFunction):
         return self._lists(times, values, groups, len(bounds) - 1)
 
     def lower(self, states: pa.Array) -> pa.Array:
-        """Return the values without their times."""
         bounds = np.concatenate([[0], np.cumsum(lengths(states))])
         return lists_of(bounds, states.flatten().field("value"), self.result)
 
@@ -135,7 +131,6 @@ class _Distinct(ValueFunction):
 
     @property
     def state(self) -> pa.DataType:
-        """Return the type of the sorted values."""
         return pa.list_(self.input)
 
     def lift(self, columns: Sequence[pa.Array], times: Ints, bounds: Ints) -> pa.Array:
@@ -144,7 +139,6 @@ class _Distinct(ValueFunction):
         return self._lists(tally(values, groups, len(bounds) - 1))
 
     def combine(self, states: pa.Array, bounds: Ints) -> pa.Array:
-        """Return the union of the sets of each run."""
         groups, values = spread(states, bounds)
         return self._lists(tally(values, groups, len(bounds) - 1))
 
@@ -157,11 +151,9 @@ class CountDistinct(_Distinct):
 
     @property
     def result(self) -> pa.DataType:
-        """Return Spark's bigint."""
         return pa.int64()
 
     def lower(self, states: pa.Array) -> pa.Array:
-        """Count the values."""
         return pa.array(lengths(states))
 
 
@@ -170,11 +162,9 @@ class CollectSet(_Distinct):
 
     @property
     def result(self) -> pa.DataType:
-        """Return the type of the list."""
         return self.state
 
     def lower(self, states: pa.Array) -> pa.Array:
-        """Return the values."""
         return states
 
 
@@ -193,11 +183,9 @@ class _Counted(ValueFunction):
 
     @property
     def state(self) -> pa.DataType:
-        """Return the type of sorted values with counts."""
         return pa.list_(pa.struct([("value", self.input), ("count", pa.int64())]))
 
     def combine(self, states: pa.Array, bounds: Ints) -> pa.Array:
-        """Add up the counts of equal values."""
         groups, flat = spread(states, bounds)
         counts = np.asarray(flat.field("count"))
         return self._lists(tally(flat.field("value"), groups, len(bounds) - 1, counts))
@@ -236,11 +224,9 @@ class Percentile(_Counted):
 
     @property
     def result(self) -> pa.DataType:
-        """Return double, or a list of them."""
         return pa.list_(pa.float64()) if self.many else pa.float64()
 
     def lift(self, columns: Sequence[pa.Array], times: Ints, bounds: Ints) -> pa.Array:
-        """Sort and count the values of each run."""
         places = np.arange(len(columns[0]))
         for column in columns:
             places = places[np.asarray(column.take(pa.array(places)).is_valid())]
@@ -295,12 +281,10 @@ class Mode(_Counted):
     """The most frequent value, the least of equally frequent ones."""
 
     def lift(self, columns: Sequence[pa.Array], times: Ints, bounds: Ints) -> pa.Array:
-        """Count the values of each run."""
         groups, values = present(columns[0], owners(bounds))
         return self._lists(tally(values, groups, len(bounds) - 1))
 
     def lower(self, states: pa.Array) -> pa.Array:
-        """Return the value with the greatest count."""
         flat = states.flatten()
         groups = np.repeat(np.arange(len(states)), lengths(states))
         rarity = -np.asarray(flat.field("count"))

@@ -108,12 +108,10 @@ class UserFunction(ObjectFunction):
 
     @property
     def state(self) -> pa.DataType:
-        """Return the type of a pickled state, null for none."""
         return pa.binary()
 
     @property
     def result(self) -> pa.DataType:
-        """Return the type that the user declared."""
         return self.aggregate.result
 
     def lift(self, columns: Sequence[pa.Array], times: Ints, bounds: Ints) -> pa.Array:
@@ -123,7 +121,6 @@ class UserFunction(ObjectFunction):
         return self._folded(states, bounds)
 
     def combine(self, states: pa.Array, bounds: Ints) -> pa.Array:
-        """Combine the states of each run."""
         if len(states) == len(bounds) - 1:
             return states
         return self._folded([_loaded(each) for each in states.to_pylist()], bounds)

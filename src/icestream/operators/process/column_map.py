@@ -89,7 +89,6 @@ class MapColumns(ColumnVariable):
         self._live = None
 
     def flush(self) -> None:
-        """Append what was written; rewrite groups that were cleared."""
         anew = self._cleared
         if not self._writes and not anew.any():
             return

@@ -80,7 +80,6 @@ class VectorisedRun:
     def on_rows(
         self, groups: Groups, portion: GroupPortion, keys: pa.RecordBatch, watermark: Micros
     ) -> Iterator[pa.RecordBatch]:
-        """Pass the events of many groups to the processor."""
         made: list[pa.RecordBatch] = []
         with self._at_work(groups, portion.slots, keys, watermark, watermark) as work:
             batch = work.batch(portion, keys)
@@ -94,7 +93,6 @@ class VectorisedRun:
     def on_initial(
         self, groups: Groups, portion: GroupPortion, keys: pa.RecordBatch, watermark: Micros
     ) -> None:
-        """Pass the initial state of groups to the processor."""
         with self._at_work(groups, portion.slots, keys, watermark, watermark) as work:
             self._processor.on_initial(work.batch(portion, keys), work.state)
 

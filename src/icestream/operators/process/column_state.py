@@ -49,7 +49,6 @@ class PortionContext:
         self.now: Ints = np.zeros(len(slots), dtype=np.int64)
 
     def store(self) -> Groups:
-        """Return the store of the groups' rows."""
         return self.groups
 
     def positions(self, chosen: Any) -> Ints:
@@ -191,7 +190,6 @@ class ValueColumns(ColumnVariable):
         self._which[self._stage.positions(mask)] = _NOTHING
 
     def flush(self) -> None:
-        """Write the rows that changed."""
         positions = np.flatnonzero(self._which != _STORED)
         if not positions.size:
             return
@@ -263,7 +261,6 @@ class RowColumns(ColumnVariable):
         ]
 
     def flush(self) -> None:
-        """Write what changed."""
         if self._added or self._cleared.any():
             self._write(np.flatnonzero(self._cleared), *self._together(self._added))
 

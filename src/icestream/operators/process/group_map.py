@@ -40,7 +40,6 @@ class GroupMap(GroupVariable):
         self._no_value: Row = (None,) * len(declared.values)
 
     def begin(self) -> None:
-        """Discard what was read and written."""
         self._stored: list[tuple[Row, Row, bool, Micros]] | None = None
         self._bounds: list[int] = []
         #: by position: existing keys, written keys, whether all others were removed
@@ -95,7 +94,6 @@ class GroupMap(GroupVariable):
         self._live[position] = {}
 
     def flush(self) -> None:
-        """Append what was written; rewrite groups that were cleared."""
         if self._writes:
             changed = {
                 position: (self._live.get(position) or {}) if position in self._cleared else writes

@@ -41,7 +41,6 @@ class GroupObject(GroupVariable):
         self._how = declared
 
     def begin(self) -> None:
-        """Discard what was read and written."""
         self._stored: list[tuple[bool, bytes]] | None = None
         self._bounds: list[int] = []
         #: by position: the object that user code holds, deltas it appended, whether it updated it

@@ -60,7 +60,6 @@ class PerGroupRun:
     def on_rows(
         self, groups: Groups, portion: GroupPortion, keys: pa.RecordBatch, watermark: Micros
     ) -> Iterator[pa.RecordBatch]:
-        """Pass rows to the processor, group by group."""
         made = Collected(self._result)
         rows = Decoded(portion.events, portion.times, portion.ends, portion.diffs)
         handle = self._processor.handleInputRows
@@ -73,7 +72,6 @@ class PerGroupRun:
     def on_initial(
         self, groups: Groups, portion: GroupPortion, keys: pa.RecordBatch, watermark: Micros
     ) -> None:
-        """Pass the initial state of groups to the processor."""
         rows = Decoded(portion.events, portion.times, portion.ends, portion.diffs)
         handle = self._processor.handleInitialState
         with self._at_work(groups, portion.slots, keys, watermark, watermark) as known:

@@ -55,11 +55,9 @@ class GroupContext:
         self.groups, self.slots, self.watermark = groups, slots, watermark
 
     def end(self) -> None:
-        """Leave the groups."""
         self.groups, self.slots = None, np.empty(0, dtype=np.int64)
 
     def store(self) -> Groups:
-        """Return the store of the groups' rows."""
         if self.groups is None:
             msg = "state can be used only while rows or timers of a group are handled, not in init"
             raise DefinitionError(msg)
@@ -108,7 +106,6 @@ class GroupValue(GroupVariable):
         self._coder = RowCoder(declared.columns)
 
     def begin(self) -> None:
-        """Discard what was read and written."""
         self._stored: list[Row | None] | None = None
         self._new: dict[int, Row | None] = {}
         self._expiries: dict[int, Micros] = {}
@@ -138,7 +135,6 @@ class GroupValue(GroupVariable):
         self._new[self._scene.position] = None
 
     def flush(self) -> None:
-        """Write the rows that changed."""
         if not self._new:
             return
         owners = [position for position, row in self._new.items() if row is not None]
@@ -166,7 +162,6 @@ class GroupList(GroupVariable):
         self._coder = RowCoder(declared.columns)
 
     def begin(self) -> None:
-        """Discard what was read and written."""
         self._stored: list[Row] | None = None
         self._bounds: list[int] = []
         self._replaced: dict[int, None] = {}
@@ -224,7 +219,6 @@ class GroupList(GroupVariable):
         self._replaced[position] = None
 
     def flush(self) -> None:
-        """Write what changed."""
         if not self._added and not self._replaced:
             return
         rows = self._coder.batch(self._added)
@@ -248,7 +242,6 @@ class GroupTable(GroupVariable):
         self._names: list[str] = declared.columns.names
 
     def begin(self) -> None:
-        """Discard what was read and written."""
         self._stored: pa.RecordBatch | None = None
         self._bounds: list[int] = []
         self._replaced: dict[int, None] = {}
@@ -305,7 +298,6 @@ class GroupTable(GroupVariable):
         self._replaced[self._scene.position] = None
 
     def flush(self) -> None:
-        """Write what changed."""
         parts = [(at, batch) for at, batches in self._added.items() for batch in batches]
         owners = np.repeat([at for at, _ in parts], [batch.num_rows for _, batch in parts])
         rows = pa.concat_batches([self._nothing(), *(batch for _, batch in parts)])

@@ -91,7 +91,6 @@ class RowCoder:
         return row
 
     def batch(self, rows: Sequence[Row]) -> pa.RecordBatch:
-        """Encode rows."""
         columns: Sequence[Sequence[Any]] = list(zip(*rows, strict=True)) or [()] * self._width
         arrays = [
             _encoded(column, field) for column, field in zip(columns, self.schema, strict=True)

@@ -59,7 +59,6 @@ class Fragments:
         self._size = cutter.place
 
     def clear(self) -> None:
-        """Drop all fragments."""
         if self._runs:
             os.unlink(self._path)
         self._runs, self._size = [], 0

@@ -177,7 +177,6 @@ class SessionOperator(LoggedOperator):
         self._save_position(self._position)
 
     def restore(self, history: Sequence[PastVersion]) -> None:
-        """Load the snapshot that starts `history`, if there is one, and replay later versions."""
         self._replaying = True
         super().restore(history)
         self._replaying = False
@@ -211,7 +210,6 @@ class SessionOperator(LoggedOperator):
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Return what the progress report shows for this shard."""
         pages = self._pages.directory
         return {
             "groups": int(pages["groups"].sum()),

@@ -71,7 +71,6 @@ class PageFile:
         os.close(self._handle)
 
     def read(self, page: np.void) -> Sessions:
-        """Return the sessions of a page."""
         return Sessions.from_bytes(self.bytes_of(page), int(page["rows"]), self._spec)
 
     def bytes_of(self, page: np.void) -> bytes:
@@ -86,7 +85,6 @@ class PageFile:
         return data
 
     def write(self, data: bytes, place: int) -> None:
-        """Write the bytes of a page."""
         write_at(self.path, self._handle, data, place)
 
 
@@ -134,7 +132,6 @@ class PageWriter:
         self._pages.append(pages)
 
     def finish(self) -> None:
-        """Write what is buffered."""
         if self._waiting:
             whole = Sessions.concatenated(self._waiting)
             first = self._cut(whole, -(-self._bytes // self._page_bytes))

@@ -60,7 +60,6 @@ class Pages:
 
     @property
     def size(self) -> int:
-        """Return the bytes of all pages."""
         return int(self.directory["length"].sum())
 
     def contents(self) -> Iterator[Sessions]:
@@ -143,7 +142,6 @@ class _Pass:
     moving: bool
 
     def keep(self, pages: Directory) -> None:
-        """Leave pages as they are."""
         self.cutter.keep(pages, self.old if self.moving else None)
 
     def visit(

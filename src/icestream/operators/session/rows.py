@@ -40,12 +40,10 @@ class Sessions:
 
     @property
     def rows(self) -> Table:
-        """Return the words of the rows."""
         return self.exact.table
 
     @classmethod
     def none(cls, spec: SessionSpec) -> Sessions:
-        """Return no sessions."""
         empty = [pa.array([], field.type) for field in spec.keys]
         keys = key_columns.batch_of(spec.keys, 0, empty)
         width = SESSION_FIELDS + spec.layout.field_words
@@ -53,7 +51,6 @@ class Sessions:
 
     @classmethod
     def concatenated(cls, parts: Sequence[Sessions]) -> Sessions:
-        """Concatenate sessions."""
         if len(parts) == 1:
             return parts[0]
         rows = concatenated(*(part.exact for part in parts))
@@ -72,7 +69,6 @@ class Sessions:
         return cls(table.copied(), keys)
 
     def to_bytes(self) -> bytes:
-        """Return rows and keys as bytes."""
         keys: bytes = write_table(self.keys).to_pybytes()
         rows = packed(self.exact)
         return b"".join((len(rows).to_bytes(8, "little"), rows, keys))
@@ -82,17 +78,14 @@ class Sessions:
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of rows and keys."""
         return int(self.rows.nbytes + self.keys.nbytes)
 
     @property
     def id_high(self) -> Ids:
-        """Return the high word of each group's identity."""
         return np.ascontiguousarray(self.rows[:, 0]).view(np.uint64)
 
     @property
     def ends(self) -> Ints:
-        """Return the end of each session."""
         ends: Ints = self.rows[:, END]
         return ends
 
@@ -113,7 +106,6 @@ class Sessions:
         return self.between(0, at), self.between(at, len(self))
 
     def where(self, chosen: npt.NDArray[np.bool_]) -> Sessions:
-        """Return the chosen sessions."""
         return self if chosen.all() else self._take(np.flatnonzero(chosen))
 
     def sorted(self) -> Sessions:
