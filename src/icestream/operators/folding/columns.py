@@ -20,6 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from icestream.core.arrays import Ints
 from icestream.core.errors import InputError
 from icestream.kernels.fold import ALL_VALID, order_floats
 
@@ -62,6 +63,12 @@ class ArrivalNumbers:
             BATCH: pa.array(np.full(rows, self._version, dtype=np.int64)),
             ARRIVAL: pa.array(np.arange(first, first + rows)),
         }
+
+
+def window_column(kind: pa.DataType, starts: Ints, ends: Ints) -> pa.Array:
+    """Return windows as a column of results: structs of start and end, given in microseconds."""
+    bounds = [pa.array(each).cast(kind[0].type) for each in (starts, ends)]
+    return pa.StructArray.from_arrays(bounds, fields=list(kind))
 
 
 class InputColumn:

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ints
 from icestream.core.times import Micros
+from icestream.operators.folding.columns import window_column
 from icestream.operators.lifetimes.changes import (
     BEGAN,
     DIFF,
@@ -141,7 +142,5 @@ def in_windows(
     payload: pa.RecordBatch, start: Ints, end: Ints, times: Ints, columns: pa.Schema
 ) -> pa.RecordBatch:
     """Return events with the window that each is in, and their own times."""
-    window = columns[0].type
-    bounds = [pa.array(each).cast(window[0].type) for each in (start, end)]
-    made = pa.StructArray.from_arrays(bounds, fields=list(window))
+    made = window_column(columns[0].type, start, end)
     return pa.RecordBatch.from_arrays([made, *payload.columns, pa.array(times)], schema=columns)

@@ -40,6 +40,7 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ints
 from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.operators.folding.columns import window_column
 from icestream.operators.folding.sorted_runs import slice_bounds
 from icestream.operators.logged_operator import LoggedOperator, once
 from icestream.operators.object_aggregates.assembly import WORK, Assembly
@@ -276,10 +277,7 @@ class ObjectOperator(LoggedOperator):
 
     def _lowered(self, starts: Ints, ends: Ints, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Convert the states of windows to result rows."""
-        kind = self._results.field(0).type
-        window = pa.StructArray.from_arrays(
-            [pa.array(at).cast(kind[0].type) for at in (starts, ends)], fields=list(kind)
-        )
+        window = window_column(self._results.field(0).type, starts, ends)
         answers = self._states.lower(rows)
         shown = len(self._results) - 1 - len(answers)
         columns = [window, *self._states.keys(rows)[:shown], *answers]

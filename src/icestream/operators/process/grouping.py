@@ -16,11 +16,13 @@ the order of time; a copy of the payload unless it is in order already.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints, Mask, Slots
@@ -31,6 +33,32 @@ from icestream.operators.lifetimes.changes import DIFF, LE, RE, column_of, paylo
 from icestream.state.groups.directory import slot_order
 from icestream.state.groups.spec import GroupRows, Groups
 from icestream.state.keys import KeyCodec
+
+
+class GroupRanges(ABC):
+    """Rows of many groups, sorted by group, as user code for many groups receives them."""
+
+    #: first row of each group, and the number of rows
+    starts: Ints
+
+    def __len__(self) -> int:
+        """Return how many groups there are."""
+        return len(self.starts) - 1
+
+    @property
+    def sizes(self) -> Ints:
+        """Return how many rows each group has."""
+        return np.diff(self.starts)
+
+    @abstractmethod
+    def column(self, name: str) -> npt.NDArray[Any]:
+        """Return a column of the rows as an array."""
+
+    def reduce(self, function: np.ufunc, values: Any) -> npt.NDArray[Any]:
+        """Fold a column, or one value per row, within each group: `np.add`, `np.maximum`."""
+        column = self.column(values) if isinstance(values, str) else np.asarray(values)
+        folded: npt.NDArray[Any] = function.reduceat(column, self.starts[:-1])
+        return folded
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.operators.process.column_state import ColumnVariable, PortionContext, chosen_groups
 from icestream.operators.process.declarations import Declared, undefined
+from icestream.operators.process.grouping import GroupRanges
 from icestream.operators.process.timers import DELETE, SET, TimerTable, too_early, unhandled
 
 #: output column with the group number of each row
@@ -115,7 +116,7 @@ class DueBatch:
 
 
 @dataclass(frozen=True)
-class GroupedBatch:
+class GroupedBatch(GroupRanges):
     """Events sorted by group, then by time."""
 
     events: pa.RecordBatch
@@ -133,14 +134,6 @@ class GroupedBatch:
     #: no event with an earlier time will arrive, in microseconds
     watermark: Micros
 
-    def __len__(self) -> int:
-        return len(self.starts) - 1
-
-    @property
-    def sizes(self) -> Ints:
-        """Return how many events each group has."""
-        return np.diff(self.starts)
-
     @property
     def last(self) -> Ints:
         """Return the position of the last event of each group."""
@@ -150,12 +143,6 @@ class GroupedBatch:
         """Return a column of the events as an array."""
         found: npt.NDArray[Any] = self.events.column(name).to_numpy(zero_copy_only=False)
         return found
-
-    def reduce(self, function: np.ufunc, values: Any) -> npt.NDArray[Any]:
-        """Fold a column, or one value per event, within each group: `np.add`, `np.maximum`."""
-        column = self.column(values) if isinstance(values, str) else np.asarray(values)
-        folded: npt.NDArray[Any] = function.reduceat(column, self.starts[:-1])
-        return folded
 
 
 class State:

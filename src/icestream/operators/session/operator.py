@@ -32,6 +32,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.operators.folding.columns import window_column
 from icestream.operators.logged_operator import LoggedOperator
 from icestream.operators.protocol import Inputs, PastVersion, Shard
 from icestream.operators.session.fragments import MOST_RUNS, Fragments
@@ -149,11 +150,8 @@ class SessionOperator(LoggedOperator):
     def _results_of(self, sessions: Sessions) -> Iterator[pa.RecordBatch]:
         for first in range(0, len(sessions), RESULT_ROWS):
             part = sessions.between(first, min(first + RESULT_ROWS, len(sessions)))
-            kind = self._results.field(0).type
-            window = pa.StructArray.from_arrays(
-                [pa.array(part.rows[:, place]).cast(kind[0].type) for place in (START, END)],
-                fields=list(kind),
-            )
+            starts, ends = part.rows[:, START], part.rows[:, END]
+            window = window_column(self._results.field(0).type, starts, ends)
             fields = part.rows[:, SESSION_FIELDS:]
             answers = [
                 aggregate.lower(fields, part.exact.layout, self._spec.types)
