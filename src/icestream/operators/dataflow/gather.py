@@ -283,10 +283,8 @@ def _read(
 def _by_identity(parts: Iterable[pa.RecordBatch], payload: pa.Schema) -> pa.RecordBatch:
     """Return changes sorted by identity."""
     found = [part for part in parts if part.num_rows]
-    schema = changes_schema(payload)
     if not found:
-        nothing = [pa.array([], field.type) for field in schema]
-        return pa.RecordBatch.from_arrays(nothing, schema=schema)
+        return pa.RecordBatch.from_pylist([], schema=changes_schema(payload))
     whole = pa.concat_batches(found)
     id_high, id_low = identities_of(whole)
     order = np.argsort(id_high, kind="stable")

@@ -76,7 +76,6 @@ class JoinStores(Stores):
 
     def end_version(self, watermark: Micros) -> None:
         """Drop rows that have ended and write what is new to the log."""
-        del watermark
         self.join.forget(self._orders.watermark)
         self.join.end_version(self._orders.watermark)
         self._shard.seal(BASE)

@@ -74,12 +74,10 @@ class Stores(Recoverable, Protocol):
 
     def chunk_groups(self, grouping: int) -> int:
         """Return how many groups a chunk of a grouping may have."""
-        del grouping
         return sys.maxsize
 
     def knows(self, grouping: int, id_high: Ids, id_low: Ids) -> Mask:
         """Return which groups of a grouping may have state."""
-        del grouping, id_low
         return np.zeros(len(id_high), dtype=np.bool_)
 
     def rest(self) -> None:

@@ -170,11 +170,7 @@ class FrameOperator(LoggedOperator):
         """Write the tuples of a batch to the log; their groups are opened with the watermark."""
         self._inputs = inputs
         # a tuple is written again when it settles
-        self._schedule.log(2 * self._tuples.arrive(self._lifted(inputs)))
-
-    def _lifted(self, inputs: Inputs) -> Iterator[Table]:
-        for batch in self._pieces(inputs):
-            yield self._tuples_in(batch)
+        self._schedule.log(2 * self._tuples.arrive(map(self._tuples_in, self._pieces(inputs))))
 
     def _tuples_in(self, batch: pa.RecordBatch) -> Table:
         """Return events as tuples, for whose sums the rows of groups have room."""

@@ -247,7 +247,10 @@ class Consolidate(LifetimeOperator):
         groups.rewrite(_KEY, portion, GroupRows(waits, self._emitted_until(keys, waits, complete)))
         gone = np.flatnonzero(due == INFINITY)
         if len(gone):
-            none = GroupRows(np.empty(0, dtype=np.int64), _no_rows(self.synopses[_PARTIALS].schema))
+            none = GroupRows(
+                np.empty(0, dtype=np.int64),
+                pa.RecordBatch.from_pylist([], schema=self.synopses[_PARTIALS].schema),
+            )
             groups.rewrite(_PARTIALS, portion[gone], none)
 
     def _last_use(self, begins: Ints, ends: Ints) -> Ints:
@@ -292,7 +295,3 @@ def _counted(tiles: tuple[tuple[Micros, Micros], ...]) -> list[str]:
     for length, _ in tiles:
         counts[length] = counts.get(length, 0) + 1
     return [f"{count} x {format_interval(length)}" for length, count in counts.items()]
-
-
-def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([], each.type) for each in schema], schema=schema)

@@ -136,12 +136,10 @@ class LifetimeOperator(ABC):
 
         A prompt operator need not store what ends by then.
         """
-        del over
         return self.on_changes(port, changes, groups, watermark)
 
     def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
         """Yield how a new watermark changes its answer; most operators yield nothing."""
-        del groups, watermark
         return iter(())
 
 

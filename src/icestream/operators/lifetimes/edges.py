@@ -86,7 +86,6 @@ class Edges(LifetimeOperator):
     def on_changes(
         self, port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
     ) -> Iterator[pa.RecordBatch]:
-        del port
         if not changes.num_rows:
             return
         for made in mapped("edges", changes, _checked):

@@ -74,7 +74,6 @@ class NowOutput(LifetimeOperator):
     def on_changes(
         self, _port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
     ) -> Iterator[pa.RecordBatch]:
-        del watermark
         for name, at in ((LE, 0), (RE, INFINITY)) if self._timeless else ():
             changes = with_column(changes, name, np.full(changes.num_rows, at))
         hold(changes, groups, self.synopses[0].schema, MINUS_INFINITY + 1)

@@ -57,7 +57,6 @@ class SessionCopies(LifetimeOperator):
         self, _port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
     ) -> Iterator[pa.RecordBatch]:
         """Store events; yield how sessions and their members change."""
-        del watermark
         if changes.num_rows == 0:
             return
         by_slot = RowsByGroup(located(changes, groups))

@@ -107,7 +107,7 @@ class CollectList(ValueFunction):
         groups, flat = spread(states, bounds)
         times = np.asarray(flat.field("time"))
         values = flat.field("value")
-        if len(times) and not _ascending(groups, times):
+        if not ((np.diff(times) >= 0) | (np.diff(groups) > 0)).all():
             order = np.lexsort((times, groups))
             times, values, groups = times[order], values.take(pa.array(order)), groups[order]
         return self._lists(times, values, groups, len(bounds) - 1)
@@ -120,10 +120,6 @@ class CollectList(ValueFunction):
         kind = self.state.value_type
         pairs = pa.StructArray.from_arrays([pa.array(times), values], fields=list(kind))
         return lists_of(bounds_of(groups, count), pairs, self.state)
-
-
-def _ascending(groups: Ints, times: Ints) -> bool:
-    return bool(((np.diff(times) >= 0) | (np.diff(groups) > 0)).all())
 
 
 class _Distinct(ValueFunction):
