@@ -17,10 +17,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Ids, Ints
 from icestream.core.times import Micros
 from icestream.operators.folding.exact_rows import ExactRows
 from icestream.state.arena import Arena
@@ -84,7 +83,7 @@ class StateInputs(Inputs, Protocol):
 class ChangeInputs(Protocol):
     """What the exchange delivered for one shard of a dataflow; iterators can be requested again."""
 
-    def ranges(self, edge: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+    def ranges(self, edge: int) -> tuple[Ids, Ints]:
         """Return the first identity and the size in bytes of each record of changes on an edge."""
 
     def changes(self, edge: int, first: int, last: int) -> Iterator[pa.RecordBatch]:

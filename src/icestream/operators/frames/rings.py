@@ -27,10 +27,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from icestream.core.arrays import Ints, Table
+from icestream.core.arrays import Ints, Mask, Table
 from icestream.core.errors import StorageError
 from icestream.core.times import Micros
 from icestream.kernels.frames import moving as kernels
@@ -145,7 +144,7 @@ class RingPass:
     def begin(self, place: int) -> None:
         """Do nothing: there is nothing to rebuild."""
 
-    def done_with(self, slots: Ints) -> npt.NDArray[np.bool_]:
+    def done_with(self, slots: Ints) -> Mask:
         """Return False for every group: each needs its ring again."""
         return np.zeros(len(slots), dtype=np.bool_)
 

@@ -44,9 +44,8 @@ from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 
-from icestream.core.arrays import Ints, Table
+from icestream.core.arrays import Ints, Mask, Table
 from icestream.operators.folding.exact_rows import ExactRows
 from icestream.operators.folding.fields import Layout
 from icestream.operators.folding.sorted_runs import slice_bounds
@@ -120,10 +119,10 @@ class PaneTiling:
         """Return the families that are tiles, `FROM_PANES` for panes."""
         return tuple(np.unique(self._sources).tolist())
 
-    def takes(self, source: int, panes: Ints) -> npt.NDArray[np.bool_]:
+    def takes(self, source: int, panes: Ints) -> Mask:
         """Return which windows of a source, given by their first panes, are tiles."""
         offsets, tiles = self._locate(panes)
-        mine: npt.NDArray[np.bool_] = self._sources[tiles] == source
+        mine: Mask = self._sources[tiles] == source
         if source != FROM_PANES:
             mine &= self._starts[tiles] == offsets
         return mine

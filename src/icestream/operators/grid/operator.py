@@ -35,9 +35,9 @@ from itertools import chain
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Mask
 from icestream.core.times import INFINITY, Micros
 from icestream.operators.folding.exact_rows import ExactRows
 from icestream.operators.folding.fields import EXTENTS, extents_of
@@ -239,7 +239,7 @@ class WindowOperator(LoggedOperator):
         entered = self._directory.between(start, following)
         return np.concatenate([self._leaving[number], entered[self._are_kept(entered)]])
 
-    def _are_kept(self, slices: Slices) -> npt.NDArray[np.bool_]:
+    def _are_kept(self, slices: Slices) -> Mask:
         """Return which slices stay until they leave: those of versions that stored panes."""
         before = self._switched.searchsorted(slices["marker"], side="right")
         since = len(self._switched) - before

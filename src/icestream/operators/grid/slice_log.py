@@ -23,9 +23,8 @@ from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from icestream.core.arrays import Ints, Table
+from icestream.core.arrays import Ids, Ints, Table
 from icestream.core.times import Micros
 from icestream.operators.folding.exact_rows import (
     ExactRows,
@@ -50,7 +49,7 @@ ENTRIES = 0
 class RecordSource(Protocol):
     """Records that can be looked up."""
 
-    def read_many(self, markers: npt.NDArray[np.uint64]) -> Iterator[Record]:
+    def read_many(self, markers: Ids) -> Iterator[Record]:
         """Return records in the order of their markers."""
 
 
@@ -107,7 +106,7 @@ class SliceLog:
         #: bytes of entries used, and those that had to be read
         self._taken = self._read = 0
         #: prepared slices: markers, where the entries of each begin, entries
-        self._prepared: list[tuple[npt.NDArray[np.uint64], Ints, Table]] = []
+        self._prepared: list[tuple[Ids, Ints, Table]] = []
 
     @property
     def statistics(self) -> dict[str, int]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from icestream.core.arrays import Ints
 from icestream.state.arena import Arena
 from icestream.state.table import CountedTable
 
@@ -40,7 +41,7 @@ class SliceDirectory:
     def __init__(self, arena: Arena) -> None:
         self._table = CountedTable(arena, "slices", SLICE)
         #: computed on first use
-        self._panes: npt.NDArray[np.int64] | None = None
+        self._panes: Ints | None = None
 
     def __len__(self) -> int:
         return len(self._table)
@@ -63,7 +64,7 @@ class SliceDirectory:
         return slices[bounds[0] : bounds[1]].copy()
 
     @property
-    def panes(self) -> npt.NDArray[np.int64]:
+    def panes(self) -> Ints:
         if self._panes is None:
             self._panes = np.unique(self.all["pane"])
         return self._panes

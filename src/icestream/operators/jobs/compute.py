@@ -26,10 +26,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from icestream.core.arrays import Ids, Ints, Slots
+from icestream.core.arrays import Ids, Ints, Mask, Slots
 from icestream.core.times import INFINITY, Micros
 from icestream.kernels.key_runs import window_runs
 from icestream.operators.bad_rows import ROW_ERRORS, BadRows, Made
@@ -53,8 +52,6 @@ from icestream.operators.process.grouping import take
 from icestream.plan.windows.grid import Windows
 from icestream.state.groups.spec import GroupRows, Groups, Synopsis
 
-Flags = npt.NDArray[np.bool_]
-
 START = "__start"
 END = "__end"
 EXPIRY = "__expiry"
@@ -73,7 +70,7 @@ class _Run:
     kinds: Ints
     starts: Ints
 
-    def where(self, mine: Flags) -> _Run:
+    def where(self, mine: Mask) -> _Run:
         if mine.all():
             return self
         sizes = np.diff(self.bounds)

@@ -20,13 +20,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from icestream.core.arrays import Ints
+from icestream.core.arrays import Ints, Mask
 from icestream.core.times import Micros
 from icestream.operators.folding.sorted_runs import slice_bounds
-
-Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +39,7 @@ class CountedIntervals:
     def __len__(self) -> int:
         return len(self.owner)
 
-    def where(self, chosen: Flags) -> CountedIntervals:
+    def where(self, chosen: Mask) -> CountedIntervals:
         return self.at(np.flatnonzero(chosen))
 
     def at(self, places: Ints) -> CountedIntervals:

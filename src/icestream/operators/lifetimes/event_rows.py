@@ -22,10 +22,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from icestream.core.arrays import Ints, Slots
+from icestream.core.arrays import Ints, Mask, Slots
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.kernels.lifetimes.sweep import scale_rows
 from icestream.operators.folding.exact_rows import ExactRows, concatenated, copies_of
@@ -39,7 +38,6 @@ from icestream.state.groups.spec import GroupRows, Synopsis
 
 _COUNT = "__count"
 _BEGAN = "__began"
-Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,7 @@ class EventWords:
     #: the row with the other columns of each: keys, and inputs of object aggregates
     row: Ints
 
-    def where(self, chosen: Flags) -> EventWords:
+    def where(self, chosen: Mask) -> EventWords:
         owner, le, re, count, row = (column[chosen] for column in self._columns())
         return EventWords(owner, le, re, count, self.words[chosen], row)
 
@@ -191,7 +189,7 @@ class EventRows:
         """Return whether events may be merged by `between`: objects and retracted minima not."""
         return not len(self.inputs) and (self._folds or not (events.count < 0).any())
 
-    def merged(self, found: StoredEvents, chosen: Flags, instant: Micros) -> EventWords:
+    def merged(self, found: StoredEvents, chosen: Mask, instant: Micros) -> EventWords:
         """Return fewer rows that give the same answers as the chosen ones from an instant on."""
         events = found.events.where(chosen)
         le = np.where(events.le < instant, instant - 1, events.le)

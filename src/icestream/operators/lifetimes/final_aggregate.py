@@ -32,12 +32,12 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from icestream.core.arrays import Ints, Slots
+from icestream.core.arrays import Ints, Mask, Slots
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.operators.lifetimes.answers import LifetimeAggregate, SpanAnswers
 from icestream.operators.lifetimes.changes import changes_of
 from icestream.operators.lifetimes.consolidate import identities, numbered
-from icestream.operators.lifetimes.event_rows import EventRows, EventWords, Flags, StoredEvents
+from icestream.operators.lifetimes.event_rows import EventRows, EventWords, StoredEvents
 from icestream.operators.lifetimes.object_spans import EventSpans
 from icestream.operators.lifetimes.pieces import EventsInPieces
 from icestream.operators.lifetimes.rows_by_group import (
@@ -66,7 +66,7 @@ class _Cuts:
     owner: Ints
     le: Ints
     re: Ints
-    is_open: Flags
+    is_open: Mask
     #: first and last segment of each event that has begun
     first: Ints
     last: Ints
@@ -79,7 +79,7 @@ class _Answers:
     owner: Ints
     le: Ints
     re: Ints
-    is_open: Flags
+    is_open: Mask
     answers: pa.RecordBatch
 
 
@@ -217,8 +217,8 @@ class FinalAggregate(LifetimeAggregate):
             rewrite_some(0, portion, worn, rows, groups)
 
     def _merged(
-        self, found: StoredEvents, lasts: Flags, begun: Flags, watermark: Micros
-    ) -> tuple[Flags, EventWords]:
+        self, found: StoredEvents, lasts: Mask, begun: Mask, watermark: Micros
+    ) -> tuple[Mask, EventWords]:
         """Return which groups can do with half of their rows, and those rows."""
         events, count = found.events, len(found.emitted_until)
         rows = np.bincount(events.owner[lasts], minlength=count) + found.marks

@@ -26,11 +26,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icestream.core.arrays import Ints, Slots
+from icestream.core.arrays import Ints, Mask, Slots
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.kernels.lifetimes.sweep import scale_rows, sweep_edges
 from icestream.operators.folding.exact_rows import ExactRows, alike, concatenated, copies_of
@@ -52,7 +51,6 @@ from icestream.state.groups.spec import GroupRows, Groups, Synopsis
 
 _TIME = "__t"
 _NO_ROWS: Ints = np.empty(0, dtype=np.int64)
-Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +94,7 @@ class _Parts:
         owners, le, re, diff = (each[places] for each in (self.owners, self.le, self.re, self.diff))
         return _Parts(owners, le, re, diff, self.words[places])
 
-    def unchanged(self, answers: Sequence[pa.Array]) -> Flags:
+    def unchanged(self, answers: Sequence[pa.Array]) -> Mask:
         """Return which segments are retracted and added again with the same answer."""
         out = np.flatnonzero((self.diff[:-1] == -1) & (self.diff[1:] == 1))
         for column in (self.owners, self.le, self.re):
@@ -119,7 +117,7 @@ class _New:
     edges: _Edges
     chosen: Ints
     owners: Ints
-    lasts: Flags
+    lasts: Mask
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,10 +35,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from icestream.core.arrays import Ints, Slots, Table
+from icestream.core.arrays import Ints, Mask, Slots, Table
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.kernels.lifetimes.top import fill_segments
@@ -78,8 +77,6 @@ _MOST = 16
 #: owed intervals of a group from which all its events are read, and cancelled ones dropped
 _PATIENCE = 256
 
-Flags = npt.NDArray[np.bool_]
-
 
 @dataclass
 class Reads:
@@ -99,7 +96,7 @@ class _Touched:
     changes: CountedIntervals
     payload: pa.RecordBatch
 
-    def only(self, chosen: Flags) -> _Touched:
+    def only(self, chosen: Mask) -> _Touched:
         inside = np.flatnonzero(chosen[self.changes.owner])
         changes = self.changes.at(inside)
         changes = replace(changes, owner=(np.cumsum(chosen) - 1)[changes.owner])
@@ -114,7 +111,7 @@ class _Read:
     #: rank above which all events of a group were read
     above: Ints
     #: whether all events of a group were read
-    whole: Flags
+    whole: Mask
     #: whether all were read because retracted events ranked above the best
     worn: bool
 
@@ -134,7 +131,7 @@ class _Scene:
     kinds: pa.RecordBatch
     ranks: Ints
     #: groups for which more events must be read
-    lacking: Flags
+    lacking: Mask
 
 
 class TopK(PromptOperator):
@@ -244,7 +241,7 @@ class TopK(PromptOperator):
         shown, owed = (everything.where(everything.count * sign > 0) for sign in (1, -1))
         events = stretches_of(read.rows.rows, read.rows.owners, numbers[first:second])
 
-        def is_known(stretches: CountedIntervals) -> Flags:
+        def is_known(stretches: CountedIntervals) -> Mask:
             owner = stretches.owner
             return read.whole[owner] | (ranks[stretches.kind] > read.above[owner])
 
@@ -277,8 +274,8 @@ class TopK(PromptOperator):
         shown: CountedIntervals,
         answer: CountedIntervals,
         places: Ints,
-        is_known: Callable[[CountedIntervals], Flags],
-    ) -> Flags:
+        is_known: Callable[[CountedIntervals], Mask],
+    ) -> Mask:
         """Return the segments in which events that were not read may be among the best.
 
         Where fewer than k were shown there are no others. Elsewhere the last one shown is better

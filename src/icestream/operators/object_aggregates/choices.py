@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -162,7 +161,7 @@ class ExtremeBy(ValueFunction):
         return _structs(columns, self.state, chosen)
 
 
-def _before(ranks: Ints, times: npt.NDArray[np.int64]) -> Ints:
+def _before(ranks: Ints, times: Ints) -> Ints:
     """Return one number that orders by rank, then by time."""
     order = np.lexsort((times, ranks))
     changed = (np.diff(ranks[order]) != 0) | (np.diff(times[order]) != 0)

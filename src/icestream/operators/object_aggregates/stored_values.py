@@ -20,10 +20,9 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from icestream.core.arrays import Ints
+from icestream.core.arrays import Floats, Ints, Mask
 from icestream.core.errors import DefinitionError, InputError
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.object_aggregates.protocol import (
@@ -66,9 +65,7 @@ def fractions_of(aggregate: Aggregate) -> tuple[tuple[float, ...], bool]:
     return tuple(float(each) for each in fractions), many
 
 
-def listed(
-    answers: npt.NDArray[np.float64], empty: npt.NDArray[np.bool_], *, many: bool
-) -> pa.Array:
+def listed(answers: Floats, empty: Mask, *, many: bool) -> pa.Array:
     """Return percentiles of each group's stored values, as a list or one; null without values."""
     if not many:
         return pa.array(answers[:, 0], mask=empty)
@@ -254,20 +251,18 @@ class Percentile(_Counted):
         return listed(answers, empty, many=self.many)
 
     @staticmethod
-    def _value_at(
-        values: npt.NDArray[np.float64], passed: Ints, ranks: Ints
-    ) -> npt.NDArray[np.float64]:
+    def _value_at(values: Floats, passed: Ints, ranks: Ints) -> Floats:
         places = np.searchsorted(passed, ranks, side="right") - 1
         padded = np.append(values, 0.0)
         return np.asarray(padded[np.minimum(places, len(values))])
 
 
 def _between(
-    low: npt.NDArray[np.float64],
-    high: npt.NDArray[np.float64],
-    above: npt.NDArray[np.float64],
-    below: npt.NDArray[np.float64],
-) -> npt.NDArray[np.float64]:
+    low: Floats,
+    high: Floats,
+    above: Floats,
+    below: Floats,
+) -> Floats:
     with np.errstate(invalid="ignore"):
         mixed = below * low + above * high
     return np.where((low == high) | (above == 0), low, mixed)

@@ -16,10 +16,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from icestream.core.arrays import Ids, Ints, Table
+from icestream.core.arrays import Ids, Ints, Mask, Table
 from icestream.kernels import session as kernels
 from icestream.operators.folding.columns import ARRIVAL, TIME, InputColumn
 from icestream.operators.folding.exact_rows import ExactRows, concatenated, packed, unpacked
@@ -105,7 +104,7 @@ class Sessions:
         at = int(np.searchsorted(self.id_high, id_high, side="right"))
         return self.between(0, at), self.between(at, len(self))
 
-    def where(self, chosen: npt.NDArray[np.bool_]) -> Sessions:
+    def where(self, chosen: Mask) -> Sessions:
         return self if chosen.all() else self._take(np.flatnonzero(chosen))
 
     def sorted(self) -> Sessions:
