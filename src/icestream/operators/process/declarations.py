@@ -60,12 +60,16 @@ class Declared(ABC):
         """Return how long a row lives, in microseconds of event time, or None for ever."""
         return None if self.ttl is None else parse_interval(self.ttl)
 
+    @property
+    def stored(self) -> pa.Schema:
+        """Return the columns of its rows, with the expiry if they have one."""
+        expiry = pa.field(EXPIRY, pa.int64(), nullable=False)
+        return self.columns if self.lifetime is None else self.columns.append(expiry)
+
     def synopsis(self, name: str) -> Synopsis:
         """Return the synopsis that stores it."""
-        if self.lifetime is None:
-            return Synopsis(name, self.columns, wear=self.wear)
-        expiry = pa.field(EXPIRY, pa.int64(), nullable=False)
-        return Synopsis(name, self.columns.append(expiry), expiry=EXPIRY, wear=self.wear)
+        expiry = None if self.lifetime is None else EXPIRY
+        return Synopsis(name, self.stored, expiry=expiry, wear=self.wear)
 
     @property
     def wear(self) -> Wear | None:

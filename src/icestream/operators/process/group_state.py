@@ -298,6 +298,8 @@ class GroupTable(GroupVariable):
         self._replaced[self._scene.position] = None
 
     def flush(self) -> None:
+        if not self._added and not self._replaced:
+            return
         parts = [(at, batch) for at, batches in self._added.items() for batch in batches]
         owners = np.repeat([at for at, _ in parts], [batch.num_rows for _, batch in parts])
         rows = pa.concat_batches([self._nothing(), *(batch for _, batch in parts)])

@@ -56,8 +56,7 @@ class StoredVariable(ABC):
 
     def _nothing(self) -> pa.RecordBatch:
         """Return no rows."""
-        schema = self._declared.synopsis(self.name).schema
-        return pa.RecordBatch.from_pylist([], schema=schema)
+        return pa.RecordBatch.from_pylist([], schema=self._declared.stored)
 
     def _write(
         self, replaced: Sequence[int] | Ints, owners: Sequence[int] | Ints, rows: pa.RecordBatch
