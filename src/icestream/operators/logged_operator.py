@@ -96,7 +96,6 @@ class LoggedOperator(ABC):
         self._schedule.take()
 
     def _position_in(self, snapshot: SegmentReader) -> Any:
-        """Return the position of the operator in a snapshot."""
         listed = snapshot.directory
         (marker,) = listed["marker"][listed["synopsis"] == self._position_kind].tolist()
         return json.loads(bytes(snapshot.read(marker).payload))

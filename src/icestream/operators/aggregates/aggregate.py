@@ -123,7 +123,6 @@ class AggregateSpec:
 
     @cached_property
     def types(self) -> dict[str, pa.DataType]:
-        """Return the type of each input column."""
         return {field.name: field.type for field in self.inputs}
 
     @cached_property

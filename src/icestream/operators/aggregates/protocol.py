@@ -53,22 +53,18 @@ class MergedFields:
     layout: Layout
 
     def words(self, field: Field) -> Table:
-        """Return the words of a field."""
         place = self.layout.place(field)
         return self.table[:, place : place + WORDS[field.op]]
 
     def word(self, field: Field) -> Ints:
-        """Return the first word of a field."""
         return self.table[:, self.layout.place(field)]
 
     def sums(self, field: Field) -> Floats:
-        """Return the doubles nearest to sums."""
         out = np.empty(len(self.table))
         fixed.nearest_sums(self.table, self._of(field), out)
         return self._with_specials(out, field)
 
     def zeros(self, field: Field) -> Mask:
-        """Return which sums of doubles are zero."""
         place, _, count, _ = self._of(field).tolist()
         empty: Mask = (self.table[:, place : place + count] == 0).all(axis=1)
         return empty & ~self._special(field)

@@ -61,7 +61,6 @@ class EdgeRows:
         return cls(starts, ends, began, text)
 
     def schema(self, payload: pa.Schema) -> pa.Schema:
-        """Return the columns of edges for rows with a payload."""
         return pa.schema([pa.field(KIND, pa.int8(), nullable=False), *payload])
 
     def __call__(self, changes: pa.RecordBatch) -> pa.RecordBatch:

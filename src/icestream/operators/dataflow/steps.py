@@ -178,7 +178,6 @@ class Padding:
     columns: pa.Schema
 
     def __call__(self, changes: pa.RecordBatch) -> pa.RecordBatch:
-        """Return changes with all columns, in their order."""
         there = set(changes.schema.names)
         columns = [
             changes.column(each.name) if each.name in there else pa.nulls(len(changes), each.type)

@@ -71,7 +71,6 @@ class TransientGroups(Groups):
     def read_pieces(
         self, synopsis: int, slots: Slots, wanted: Wanted | None = None
     ) -> Iterator[GroupRows]:
-        """Yield no rows."""
         yield self.read(synopsis, slots)
 
     def read_best(self, synopsis: int, slots: Slots, counts: Ints) -> GroupRows:

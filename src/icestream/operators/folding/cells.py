@@ -35,7 +35,6 @@ class Cells:
     sizes: Ints | None
 
     def one_each(self, keys: pa.RecordBatch, panes: Ints) -> tuple[pa.RecordBatch, Ints]:
-        """Return keys and pane of each cell."""
         if self.heads is None:
             return keys.slice(self.first), panes[self.first :]
         some = keys.slice(0, len(self.heads))

@@ -53,7 +53,6 @@ class ArrivalNumbers:
         self._rows = 0
 
     def next(self, rows: int) -> dict[str, pa.Array]:
-        """Return batch and arrival of the next rows."""
         first = self._base + self._rows
         self._rows += rows
         if self._rows > 1 << ROW_BITS:
@@ -99,7 +98,6 @@ class InputColumn:
 
     @cached_property
     def floats(self) -> Floats:
-        """Return numbers as float64."""
         return _filled(self._array.cast(pa.float64(), safe=False), 0.0)
 
     @cached_property

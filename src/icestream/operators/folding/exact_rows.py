@@ -63,7 +63,6 @@ class ExactRows:
 
     @property
     def counts(self) -> Ints:
-        """Return the number of events of each row."""
         return self.table[:, self.fields_at]
 
     def copied(self) -> ExactRows:

@@ -194,7 +194,6 @@ class Layout:
 
     @cached_property
     def sums(self) -> tuple[Field, ...]:
-        """Return the sums of doubles."""
         return tuple(field for field in self.fields if field.adds_doubles)
 
     @cached_property
@@ -240,12 +239,10 @@ class Layout:
 
     @property
     def field_words(self) -> int:
-        """Return the words of all fields together."""
         return self.at.width
 
     @cached_property
     def suffix_words(self) -> int:
-        """Return the words of the suffixes."""
         return sum(words.WORDS[field.op] for field in self._suffixes)
 
     @cached_property
@@ -255,7 +252,6 @@ class Layout:
 
     @property
     def entry_width(self) -> int:
-        """Return the words of an entry."""
         return ENTRY_FIELDS + self.field_words
 
     @property

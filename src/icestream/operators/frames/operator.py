@@ -231,7 +231,6 @@ class FrameOperator(LoggedOperator):
         return opened
 
     def _passes(self, partition: Partition) -> list[MovingPass | RingPass]:
-        """Return a pass of each frame over a partition."""
         suffixes = suffix_stacks_of(partition, self._shard.arena, self._layout.frames)
         passes: list[MovingPass | RingPass] = []
         for number, (frame, layout) in enumerate(
@@ -314,7 +313,6 @@ class FrameOperator(LoggedOperator):
             self._log_keys(keys.take(pa.array(fresh)))
 
     def _log_keys(self, keys: pa.Table) -> None:
-        """Log the keys of groups that are new."""
         log_keys(self._shard, keys)
 
     def standing(self) -> Iterator[Emitted]:
@@ -336,7 +334,6 @@ class FrameOperator(LoggedOperator):
 
     @property
     def _snapshot_bytes(self) -> int:
-        """Return the approximate size of a snapshot in bytes."""
         rings = sum(rings.disk_bytes for rings in self._rings if rings is not None)
         return self._groups.image_bytes * len(self._partitions) + rings
 

@@ -95,7 +95,6 @@ class Rings:
             place += len(piece)
 
     def load(self, place: int, piece: memoryview) -> None:
-        """Load a piece of an image."""
         write_at(self._path, self._handle, piece, place)
 
 

@@ -198,7 +198,6 @@ class TupleLog:
                 yield _between(table, time, time + 1)
 
     def _own(self, tables: Iterator[Table]) -> Iterator[Table]:
-        """Return the tuples of the shard."""
         keeps = kept_ids(self._header)
         if keeps is None:
             return tables

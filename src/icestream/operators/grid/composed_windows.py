@@ -74,13 +74,11 @@ class Tiled:
         return frozenset(source for source, _ in self.tiles if source is not None)
 
     def to_json(self) -> list[Any]:
-        """Return lengths and offsets as a list."""
         tiles = [_written(source, count) for source, count in self.tiles]
         return [self.window.range, self.window.offset, tiles]
 
     @classmethod
     def from_json(cls, value: Sequence[Any]) -> Self:
-        """Read what `to_json` wrote."""
         length, offset, tiles = value
         return cls(
             Windows(length, length, offset),

@@ -79,7 +79,6 @@ class ResidentGroups:
 
     @property
     def image_bytes(self) -> int:
-        """Return about how many bytes `image` has."""
         return len(self) * (self._rows.row_bytes + KEY_BYTES)
 
     def bytes_of(self, groups: int) -> int:
@@ -291,7 +290,6 @@ class ResidentGroups:
         self._rows.restart(layout.group_width)
 
     def packed(self, rows: Table) -> memoryview:
-        """Return rows as bytes."""
         return packed_at(rows, *self._layout.group_sums)
 
     def unpacked(self, payload: memoryview, rows: int) -> Table:

@@ -313,7 +313,6 @@ class WindowOperator(LoggedOperator):
 
     @property
     def _snapshot_bytes(self) -> int:
-        """Return the approximate size of a snapshot in bytes."""
         each = (len(family.partitions) * family.groups.image_bytes for family in self._families)
         return sum(each)
 

@@ -88,11 +88,9 @@ class Partition:
 
     @property
     def whole(self) -> bool:
-        """Return whether every group is in this partition."""
         return self.low == 0 and self.high == ID_HIGH_END
 
     def holds(self, id_high: Ids) -> Mask:
-        """Return which groups are in the range."""
         return IdRange(self.low, self.high).holds(id_high)
 
     def meets(self, slices: Slices) -> Mask:

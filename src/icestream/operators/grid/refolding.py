@@ -72,7 +72,6 @@ class OwedDirectory(SliceDirectory):
         return self._directory.panes
 
     def between(self, first: int, last: int) -> Slices:
-        """Return the owed slices with `first <= pane < last`."""
         slices = self._directory.between(first, last)
         found: list[tuple[int, ...]] = []
         for begin, end in pairwise(slice_bounds(slices["pane"]).tolist()):

@@ -186,7 +186,6 @@ class SliceLog:
         return slices
 
     def bytes_of(self, slices: Slices) -> int:
-        """Return the bytes of the entries of some slices."""
         return int(slices["rows"].sum()) * 8 * self.layout.entry_width
 
     def read(self, slices: Slices, partition: Partition) -> Iterator[tuple[int, Table]]:

@@ -53,7 +53,6 @@ class MapTuples:
 
     @property
     def result(self) -> pa.Schema:
-        """Return the columns of the output tuples."""
         return pa.schema([*self.kept, *self.made])
 
     def __call__(self, changes: pa.RecordBatch) -> pa.RecordBatch:

@@ -55,7 +55,6 @@ class SpanAnswers:
 
     @property
     def inverts(self) -> bool:
-        """Return whether all fields have an inverse."""
         return self.lifting.inverts and not self.objects.results
 
     def over(

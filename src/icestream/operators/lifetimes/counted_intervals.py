@@ -61,7 +61,6 @@ class CountedIntervals:
         return CountedIntervals(ahead.owner, ahead.kind, le, ahead.re, ahead.count)
 
     def negative(self) -> CountedIntervals:
-        """Return the intervals that retract these."""
         return CountedIntervals(self.owner, self.kind, self.le, self.re, -self.count)
 
     def levelled(self, *, cut: bool = False) -> CountedIntervals:

@@ -222,7 +222,6 @@ class EventRows:
         return GroupRows(both.owner, self._batch(both, found.beside))
 
     def keys_of(self, found: StoredEvents, owners: Ints) -> list[pa.Array]:
-        """Return the key columns of groups that have rows."""
         rows = pa.array(found.first[owners])
         return [found.beside.column(name).take(rows) for name in self.keys.names]
 

@@ -148,7 +148,6 @@ class FinalAggregate(LifetimeAggregate):
             groups.append(0, portion[rows.owners], rows.rows)
 
     def _swept(self, cuts: _Cuts, begun: EventWords, found: StoredEvents) -> _Answers:
-        """Return the answers of events over the cuts."""
         began, inputs = self._rows.inputs_of(found, begun)
         spans = EventSpans(cuts.first, cuts.last, begun.count, began, inputs)
         lasting = cuts.le < cuts.re

@@ -58,7 +58,6 @@ class FirstEvents(LifetimeOperator):
     def on_changes(
         self, _port: int, changes: pa.RecordBatch, groups: Groups, _watermark: Micros
     ) -> Iterator[pa.RecordBatch]:
-        """Let events wait for the watermark."""
         if changes.num_rows:
             slots = located(changes, groups)
             groups.append(

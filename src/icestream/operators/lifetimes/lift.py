@@ -58,7 +58,6 @@ class ExactFold:
         return self.zeros(0)
 
     def zeros(self, rows: int) -> ExactRows:
-        """Return rows of zeros."""
         return ExactRows(self.layout, np.zeros((rows, self.layout.field_words), dtype=np.int64))
 
     def folded(self, columns: Mapping[str, InputColumn], rows: int, copies: int) -> ExactRows:
@@ -69,7 +68,6 @@ class ExactFold:
         return ExactRows(layout, table)
 
     def stored(self, rows: ExactRows) -> list[pa.Array]:
-        """Return rows as columns to store."""
         words = rows.table[:, : self.layout.field_words]
         columns = [pa.array(np.ascontiguousarray(each)) for each in words.T]
         return [*columns, sums_column(rows)] if self.layout.sums else columns

@@ -266,7 +266,6 @@ class ObjectOperator(LoggedOperator):
             self._header["groups"] = groups
 
     def _windows(self, steps: Sequence[WindowStep]) -> Iterator[tuple[int, Slices]]:
-        """Yield number and slices of each window."""
         for number, step in enumerate(steps):
             nodes = [
                 self._directory.node(level, place)

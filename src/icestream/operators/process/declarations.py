@@ -99,7 +99,6 @@ class _Rows(Declared):
 
     @cached_property
     def columns(self) -> pa.Schema:
-        """Return the columns of its rows."""
         return schema_of(self.schema)
 
 

@@ -51,7 +51,6 @@ class GroupContext:
         self.now: Micros = 0
 
     def begin(self, groups: Groups, slots: Slots, watermark: Micros) -> None:
-        """Switch to other groups."""
         self.groups, self.slots, self.watermark = groups, slots, watermark
 
     def end(self) -> None:

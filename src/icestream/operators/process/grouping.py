@@ -89,7 +89,6 @@ class GroupPortion:
         return self._part(0, middle), self._part(middle, rows)
 
     def _part(self, first: int, last: int) -> GroupPortion:
-        """Return a range of the rows."""
         begins, ends = self.starts[:-1], self.starts[1:]
         mine = (begins < last) & (ends > first)
         starts = np.append(np.maximum(begins[mine], first), last) - first

@@ -218,7 +218,6 @@ class Decoded:
         self._lists: dict[str, list[Any]] = {}
 
     def column(self, name: str) -> list[Any]:
-        """Return the values of a column of all events."""
         found = self._lists.get(name)
         if found is None:
             place = self.events.schema.get_field_index(name)

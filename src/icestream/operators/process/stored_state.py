@@ -55,7 +55,6 @@ class StoredVariable(ABC):
         return living(found, groups.watermark)
 
     def _nothing(self) -> pa.RecordBatch:
-        """Return no rows."""
         return pa.RecordBatch.from_pylist([], schema=self._declared.stored)
 
     def _write(

@@ -140,7 +140,6 @@ class TimerTable:
             self._done.append((positions[first:last], at[first:last], int(what[first])))
 
     def _read(self) -> GroupRows:
-        """Return the stored timers of all groups, read once."""
         self._settle_singles()
         if self._stored is None:
             self._stored = self._groups.read(self._number, self._slots)

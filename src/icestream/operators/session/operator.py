@@ -131,7 +131,6 @@ class SessionOperator(LoggedOperator):
     # -- a watermark -----------------------------------------------------------------------
 
     def on_watermark(self, watermark: Micros) -> Iterator[pa.RecordBatch]:
-        """Yield the sessions that end at or before the watermark."""
         snapshot = self._schedule.version_ends(self._pages.size) and not self._replaying
         waiting: list[Sessions] = []
         for due in self._pages.advance(self._fragments, self._position["watermark"], watermark):

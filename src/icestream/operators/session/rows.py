@@ -90,7 +90,6 @@ class Sessions:
 
     @property
     def groups(self) -> int:
-        """Return the number of groups that have a session."""
         if len(self) == 0:
             return 0
         return 1 + int((np.diff(self.rows[:, :2], axis=0) != 0).any(axis=1).sum())
