@@ -120,9 +120,10 @@ class AppendQueue(QueueReader):
         """Let updates arrive, in this order; `UpdateQueue.enqueue` explains the rest."""
         if id_high is None or id_low is None:
             id_high = id_low = np.zeros(rows.num_rows, dtype=np.uint64)
-        slots, encoded = self.cells.place(id_high, id_low, arrived, rows, self._reserve)
+        updates = self.cells.updates(id_high, id_low, arrived, rows)
+        slots = self.cells.place(updates, self._reserve)
         store, reader = self.cells.kernel, self.order.kernel
-        k.append_batch(store, reader, self.line, slots, arrived, encoded.words, encoded.offsets)
+        k.append_batch(store, reader, self.line, slots, arrived, updates.words, updates.offsets)
 
     def dequeue(self, count: int, now: Micros) -> Dequeued:
         """Take up to `count` updates, in order of arrival."""

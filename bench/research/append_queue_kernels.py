@@ -87,7 +87,7 @@ def append_one(
 
     There must be room for an entry.
     """
-    if not accept_one(store, cell, arrived):
+    if not accept_one(store.facts, store.cells, store.reals, cell, arrived, 0, 0):
         return -1
     keys = reader.keys
     if keys[cell, LACKS] == NONE:

@@ -157,8 +157,8 @@ def simulate(
         schedule,
         report.queue,
         report.application,
-        in_queue.average,
-        in_application.average,
+        in_queue,
+        in_application,
         Services(
             key_of[log[:, SERVED]],
             log[:, FIRST_UPDATE],

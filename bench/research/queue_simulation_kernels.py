@@ -85,7 +85,7 @@ def run_updates(
         while arrivals < arrived.size and arrived[arrivals] <= now:
             if by_index:
                 note_update(index, store, cells[arrivals], arrived[arrivals])
-            enqueue_one(store, readers, cells[arrivals], arrived[arrivals])
+            enqueue_one(store, readers, cells[arrivals], arrived[arrivals], arrivals, 0, 0)
             arrivals += 1
         cell = best_key(index, store, reader, now) if by_index else reader.facts[HEAD] - 1
         if cell < 0:
@@ -105,7 +105,7 @@ def run_updates(
         while arrivals < arrived.size and arrived[arrivals] < done:
             if by_index:
                 note_update(index, store, cells[arrivals], arrived[arrivals])
-            enqueue_one(store, readers, cells[arrivals], arrived[arrivals])
+            enqueue_one(store, readers, cells[arrivals], arrived[arrivals], arrivals, 0, 0)
             arrivals += 1
         if done <= until:
             since, value = log[services, FIRST_UPDATE], log[services, VALUE]
@@ -114,7 +114,7 @@ def run_updates(
         services += 1
         now = done
     while arrivals < arrived.size and arrived[arrivals] < until:
-        enqueue_one(store, readers, cells[arrivals], arrived[arrivals])
+        enqueue_one(store, readers, cells[arrivals], arrived[arrivals], arrivals, 0, 0)
         arrivals += 1
     return services
 

@@ -29,6 +29,8 @@ TIMES = 8
 #: bytes into which all of them fit
 PLENTY = 512 << 20
 BATCH = 16_384
+#: updates of a version with more keys than fit
+VERSION = 131_072
 
 Identity = npt.NDArray[np.uint64]
 
@@ -94,20 +96,19 @@ def _operations(schedule: str, batches: int, budget: int, keys: int) -> tuple[fl
     spent, dequeued, clock = np.zeros(2), 0, 0
     with TemporaryDirectory() as folder:
         queue = _eviction(folder, schedule, budget)
-        first = [known[begin : begin + BATCH] for begin in range(0, keys, BATCH)]
-        drawn = [known[dice.integers(0, keys, BATCH)] for _ in range(batches)]
+        first = [known[begin : begin + VERSION] for begin in range(0, keys, VERSION)]
+        drawn = [known[dice.integers(0, keys, VERSION)] for _ in range(batches)]
         for number, id_high in enumerate((*first, *drawn)):
             arrived = clock + np.arange(len(id_high))
             clock += len(id_high)
             rows = rows_of(arrived)
             times = [time.process_time()]
-            for piece in queue.pieces(len(id_high)):
-                some = rows.slice(piece.start, piece.stop - piece.start)
-                queue.enqueue(id_high[piece], id_high[piece], arrived[piece], some)
+            queue.enqueue(id_high, id_high, arrived, rows)
             times.append(time.process_time())
             served = queue.dequeue(0, len(id_high) // 2, clock)
             times.append(time.process_time())
+            queue.delivered(clock)
             if number >= len(first):
                 spent += np.diff(times)
                 dequeued += len(served)
-    return BATCH * batches / float(spent[0]), dequeued / float(spent[1])
+    return VERSION * batches / float(spent[0]), dequeued / float(spent[1])

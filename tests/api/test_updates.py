@@ -223,6 +223,7 @@ def test_unions_joins_filters_and_windows_combine(
     a = stream("a", pa.concat_tables([minus.slice(n, 100) for n in range(0, 1000, 200)]))
     b, c = stream("b", every), stream("c", every.rename_columns(["ts", "symbol", "size"]))
     both = a.union(b, truth="a").join(c, on="symbol", within=0)
+    assert both.select("ts", "symbol", "price * 2 AS twice").columns == ["ts", "symbol", "twice"]
     some = both.where(sf.col("size") % 20 < 10).withColumn("sum", sf.col("price") + sf.col("size"))
     answers = (
         some.window("20 seconds")

@@ -98,7 +98,7 @@ def test_words_about_events_are_those_of_events(stream: ice.Stream) -> None:
     for rows in (stream, result, stream.events()):
         names = rows.columns
         assert rows.dropDuplicates("k").columns == names
-        assert rows.union(rows.where("x > 1").events()).columns == names
+        assert rows.union(rows.where("x > 1").events()).columns == names  # type: ignore[arg-type]
         assert rows.over(ice.lag("x").alias("y"), partitionBy="k").columns == [*names, "y"]
         assert rows.groupApply("k", lambda group: group.top(1, by="x")).columns == names
         assert rows.groupApply("k", lambda one, other: one.difference(other), stream).columns

@@ -77,6 +77,16 @@ def expressions(value: Any) -> list[str]:
     return []
 
 
+def test_alerts_ask_for_metrics_that_exist() -> None:
+    text = resources.files("icestream.dashboard").joinpath("alerts.yaml").read_text()
+    alerts, rules = re.findall(r"alert: (\w+)", text), re.findall(r"expr: (.*)", text)
+    assert len(alerts) == len(set(alerts)) == len(rules)
+    for rule in rules:
+        asked = set(re.findall(r"icestream_\w+", rule))
+        assert asked
+        assert asked <= metric_names(), rule
+
+
 def test_grafana_asks_for_metrics_that_exist() -> None:
     text = resources.files("icestream.dashboard").joinpath("grafana.json").read_text()
     board = json.loads(text)

@@ -21,9 +21,10 @@ from icestream.inspect import upgrade as upgrading
 from icestream.inspect.access.checkpoint import Checkpoint
 from icestream.inspect.upgrade import OLDER, upgrade_checkpoint
 from icestream.inspect.verify import verify
-from icestream.plan.nodes.queries import Computation, Plan
+from icestream.plan.computation import Computation
+from icestream.plan.nodes.queries import Plan
 from icestream.runtime.local import LocalQuery
-from icestream.state.files import LocalFiles
+from icestream.state.files import LocalFiles, replace_file
 from icestream.state.versions.sealed import FORMAT, opened, seal
 from icestream.testing.crash_runs import Script
 from tests.inspect.test_copying import digest
@@ -164,7 +165,7 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
 def test_crash_a_conversion_can_be_run_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: list[list[str]]
 ) -> None:
-    replaced = upgrading.replace_file
+    replaced = replace_file
     for step in range(7):
         folder = golden(2, tmp_path / str(step))
         taken: list[str] = []

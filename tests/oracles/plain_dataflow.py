@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -112,7 +113,8 @@ class PlainDataflow:
 
     def __init__(self, plan: Dataflow) -> None:
         """Start before the first event."""
-        self._plan = plan
+        # groups inside others are entered where they are, not where changes are sent from
+        self._plan = plan = replace(plan, inner_ids=False)
         self._components = [plain_component(spec) for spec in plan.specs]
         self._watermark = MINUS_INFINITY
         #: batches and events so far

@@ -17,9 +17,10 @@ from icestream.api.events import Events
 from icestream.core.errors import IcestreamError
 from icestream.core.times import FURTHEST
 from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.plan.computation import Computation
 from icestream.plan.events.queries import compiled
 from icestream.plan.nodes.events import FromSource
-from icestream.plan.nodes.queries import Computation, Source
+from icestream.plan.nodes.queries import Source
 from icestream.runtime.exchange.refused_rows import REASON, ROW, SOURCE_NAME, refused_columns
 from icestream.runtime.local import LocalQuery, read_rows
 from icestream.runtime.version.settings import Settings

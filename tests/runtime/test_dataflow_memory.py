@@ -11,6 +11,7 @@ import pytest
 
 from bench.cold.cold_zipf import COLUMNS, as_batch, flow_of
 from icestream.core.arrays import Ints
+from icestream.core.errors import BudgetError
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.process.operator import UserDefined
 from icestream.operators.process.per_group import StatefulProcessor
@@ -93,6 +94,56 @@ def test_bounded_groups_that_pass_are_neither_opened_nor_written(tmp_path: Path)
         assert cold["groups"] <= 2 * (10 + 3)
         assert cold["left"] == cold["demoted"] == 0
     assert rows == len(np.unique(times * 3 + users))
+
+
+def test_bounded_a_large_request_is_answered_without_a_trace(tmp_path: Path) -> None:
+    # a thousand events of a user, in chunks of 32: the groups of 40 items inside the user's are
+    # whole in a chunk, so that none of them is stored
+    total = Aggregate("sum", "rating", "total")
+
+    def best(group: PlanStream) -> PlanStream:
+        return group.apply(["item"], lambda item: item.agg(total)).top(1, "total")
+
+    flow = dataflow(PlanStream.of(RATINGS).apply(["user"], best), "update", slack=0)
+    users, dice = np.arange(3_001) // 1_000, np.random.default_rng(5)
+    columns = [
+        pa.array((1 + users) * SECOND).cast(flow.time),
+        pa.array(np.zeros(len(users), dtype=np.int32)),
+        *map(pa.array, (users, np.arange(3_001) % 40, dice.integers(1, 9, 3_001) / 2)),
+    ]
+    events = pa.RecordBatch.from_arrays(columns, schema=flow.batch_schema)
+    with small_sizes(quota=1 << 20, chunk=64):
+        query = open_dataflow(flow, tmp_path, budget=2 << 20, shards=1)
+        (delivery,) = query.driver.batch(query.next_batch, [[events]])
+    cold = delivery.progress["icestream"]["coldState"]
+    # the last instant is not over: the group of its one event stays, and what is shown of it
+    assert cold["groups"] <= 2
+    assert cold["extents"] <= 3
+    assert query.rows([delivery]).num_rows == 4
+
+
+def test_an_aggregate_that_needs_a_whole_group_is_named(tmp_path: Path) -> None:
+    most = Aggregate("max", "rating", "most")
+    made = PlanStream.of(RATINGS).window(10_000 * SECOND)
+    flow = dataflow(made.apply(["user"], lambda user: user.agg(most)), "update", slack=0)
+    count = 40_000
+    with small_sizes(quota=256 << 10, chunk=512):
+        query = open_dataflow(flow, tmp_path, budget=256 << 10, shards=1)
+        with pytest.raises(BudgetError, match=r"the step 'aggregate.* needs"):
+            query.feed([[_falling(flow, 0, count)]])
+
+
+def _falling(flow: Any, first: int, count: int) -> pa.RecordBatch:
+    """Return ratings of one user, each less than all before."""
+    place = np.arange(first, first + count)
+    columns = [
+        pa.array(place * 1_000).cast(flow.time),
+        pa.array(np.zeros(count, dtype=np.int32)),
+        pa.array(np.ones(count, dtype=np.int64)),
+        pa.array(place),
+        pa.array(1e9 - place),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=flow.batch_schema)
 
 
 @pytest.mark.parametrize("times", [12, pytest.param(100, marks=pytest.mark.slow)])

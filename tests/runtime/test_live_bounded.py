@@ -16,9 +16,10 @@ import pytest
 from icestream.api.events import Events
 from icestream.operators.process.declarations import ObjectState
 from icestream.operators.process.per_group import StatefulProcessor
+from icestream.plan.computation import Computation
 from icestream.plan.events.queries import compiled
 from icestream.plan.nodes.events import FromSource
-from icestream.plan.nodes.queries import Computation, Source
+from icestream.plan.nodes.queries import Source
 from icestream.runtime.local import LocalQuery
 from icestream.runtime.version.settings import Settings
 from icestream.state.files import NewFile

@@ -399,8 +399,9 @@ def test_results_come_at_once_again_after_everything_was_spilled(tmp_path: Path)
     assert early > 0.95 * missed.total()
 
 
+@pytest.mark.slow
 def test_clean_up_between_batches_lowers_no_early_output(tmp_path: Path) -> None:
-    """In little memory, and after every other batch; without clean-ups the rest comes at the end."""
+    """A clean-up after every other batch, in little memory."""
     inputs = JoinInputs((3, 2, 3), 2_000, seed=1)
     schemas = [pa.schema([(f"{n}1", pa.int64()), (f"{n}2", pa.int64())]) for n in NAMES]
     how = Spilling(order="written", partitions=300, sample=1.0)
@@ -410,7 +411,7 @@ def test_clean_up_between_batches_lowers_no_early_output(tmp_path: Path) -> None
     flow = dataflow(deferred(abcd, e, on=[("d2", "e1")], spilling=how), "append", schemas, SECOND)
     early = {}
     for every in (0, 2):
-        query = open_dataflow(flow, tmp_path / str(every), budget=4 << 20)
+        query = open_dataflow(flow, tmp_path / str(every), budget=4 << 20, shards=1)
         early[every] = late = 0
         for number, batch in enumerate(inputs.batches(20)):
             tables = [pa.Table.from_batches([batch[name]]) for name in NAMES]

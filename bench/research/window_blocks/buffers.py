@@ -24,7 +24,7 @@ from functools import partial
 
 from bench.research.window_blocks.layout import BlockLayout, Frames
 from bench.research.window_blocks.store import BlockStore, move_in, move_out
-from icestream.state.worker_thread import WorkerThread
+from bench.research.window_blocks.worker_thread import WorkerThread
 
 
 @dataclass(slots=True)

@@ -33,9 +33,9 @@ from typing import Protocol
 
 from bench.research.window_blocks.file_runs import Places, Vacancies
 from bench.research.window_blocks.layout import Frames
+from bench.research.window_blocks.worker_thread import WorkerThread
 from icestream.core.errors import DamageError
 from icestream.state.files import storage_error
-from icestream.state.worker_thread import WorkerThread
 
 #: bytes of a log file
 FILE_BYTES = 64 << 20

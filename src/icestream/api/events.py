@@ -22,10 +22,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from icestream.api.column_text import aggregates_over, sql_text
-from icestream.api.event_words import EventWords
 from icestream.api.event_writer import built
 from icestream.api.functions import AggregateExpression
 from icestream.api.shared_plan import BuiltQuery, StreamInput
+from icestream.api.stream_words import StreamWords
 from icestream.api.words import quoted
 from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError
@@ -72,7 +72,7 @@ _TAGS = count()
 
 
 @dataclass(frozen=True)
-class Events(EventWords):
+class Events(StreamWords):
     """Events with lifetimes, of a whole stream or of each group.
 
     Examples:
@@ -513,7 +513,7 @@ class Events(EventWords):
         """Return these and other events of the same group, with equal delays."""
         streams = [self]
         for given in others:
-            if not isinstance(given, EventWords):
+            if not isinstance(given, StreamWords):
                 msg = f"{method} takes other events (stream.events()); got {type(given).__name__}"
                 raise DefinitionError(msg)
             other = given.events()

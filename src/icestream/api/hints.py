@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from icestream.operators.lifetimes.alter_lifetimes import AlterLifetimes, ColumnLifetimes
+from icestream.plan.computation import Computation
 from icestream.plan.nodes.events import Entered, FromSource, Left, Mapped, Node, United
-from icestream.plan.nodes.queries import Computation
 from icestream.plan.windows.lifetimes import Shifted
 
 
@@ -72,12 +72,3 @@ def _are_instants(node: Node) -> bool:
         case United():
             return all(map(_are_instants, node.parts))
     return False
-
-
-__all__ = [
-    "QueryWarning",
-    "no_attribute",
-    "warn_of_instants",
-    "warn_of_late_events",
-    "warn_of_linecutting",
-]

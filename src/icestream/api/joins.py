@@ -16,9 +16,9 @@ from functools import reduce
 from typing import Unpack
 
 from icestream.api.event_joins import deferred, may_defer, near, paired
-from icestream.api.event_words import EventWords
 from icestream.api.events import Events
 from icestream.api.hints import warn_of_instants
+from icestream.api.stream_words import StreamWords
 from icestream.core.errors import DefinitionError
 from icestream.core.units import parse_interval
 from icestream.plan.joins.multi_join import Equal
@@ -26,7 +26,7 @@ from icestream.plan.nodes.spilling import Spilling, SpillingOptions, defers
 
 
 def join(
-    *streams: EventWords,
+    *streams: StreamWords,
     on: str | Sequence[Equal],
     where: str | None = None,
     within: str | int | None = None,
@@ -66,7 +66,7 @@ def join(
         >>> ice.join(bids, asks, news, on="symbol", onPressure="defer").columns
         ['symbol', 'bid', 'ask', 'news']
     """
-    if len(streams) < 2 or not all(isinstance(each, EventWords) for each in streams):
+    if len(streams) < 2 or not all(isinstance(each, StreamWords) for each in streams):
         msg = "join takes two or more streams of events (stream.events())"
         raise DefinitionError(msg)
     joined = streams[0].events()._together(streams[1:], "join")

@@ -20,7 +20,6 @@ from icestream.core.errors import DefinitionError
 from icestream.operators.latest.pre_queue import (
     PreQueueFilter,
     PreQueueInput,
-    PreQueueJoin,
     PreQueueMap,
     PreQueueNode,
     PreQueueUnion,
@@ -49,7 +48,6 @@ def moved(front: PreQueueNode, by: int) -> PreQueueNode:
         return replace(front, over=moved(front.over, by))
     if isinstance(front, PreQueueUnion):
         return replace(front, sources=tuple(moved(each, by) for each in front.sources))
-    assert isinstance(front, PreQueueJoin)
     return replace(front, left=moved(front.left, by), right=moved(front.right, by))
 
 

@@ -19,11 +19,11 @@ from typing import Any, Self
 
 from pyspark.sql import Column, DataFrame
 
-from icestream.api.event_words import EventWords, GroupedEvents
 from icestream.api.events import Events
 from icestream.api.functions import AggregateExpression, as_column, count
 from icestream.api.projection import ProjectedRows
 from icestream.api.shared_plan import BuiltQuery, Statement, StreamInput, build
+from icestream.api.stream_words import GroupedEvents, StreamWords
 from icestream.api.window_rows import rows_of_statement, rows_of_windows
 from icestream.api.writer import StreamWriter
 from icestream.core.errors import DefinitionError
@@ -55,7 +55,7 @@ def rows(count: int) -> RowsSlide:
     return RowsSlide(count)
 
 
-class WindowWords(EventWords):
+class WindowWords(StreamWords):
     """What has windows: a stream, and every result."""
 
     @property

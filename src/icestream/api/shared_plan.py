@@ -15,29 +15,22 @@ from functools import partial, reduce
 from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
-from pyspark.sql.types import DataType, StructField, StructType
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
+from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from icestream.api.functions import AggregateExpression
-from icestream.api.types import arrow_schema, arrow_type, result_schema
 from icestream.api.words import quoted
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.plan import lower
+from icestream.plan.computation import Computation
 from icestream.plan.grid.parts import needs_order
-from icestream.plan.nodes.queries import (
-    GROUPING_ID,
-    SOURCE,
-    TIME,
-    Computation,
-    Plan,
-    Source,
-    View,
-    WindowKind,
-)
+from icestream.plan.nodes.queries import SOURCE, TIME, Plan, Source, View, WindowKind
+from icestream.plan.windows.frame import GROUPING_ID
 from icestream.runtime.ingest.file_order import piece_columns
 from icestream.runtime.ingest.reception import KEPT
 from icestream.state.keys import KeyCodec
@@ -57,13 +50,13 @@ class StreamInput:
     @property
     def columns(self) -> pa.Schema:
         """Return the columns with the types in which Spark sends them."""
-        return arrow_schema(self.frame.columns, self.frame.schema.fields)
+        return _arrow_schema(self.frame.columns, self.frame.schema.fields)
 
     @property
     def time_type(self) -> pa.DataType:
         """Return the type of the time column."""
         kind = self.frame.select(sf.col(self.time)).schema[0].dataType
-        return arrow_type(kind, self.time)
+        return _arrow_type(kind, self.time)
 
 
 @dataclass(frozen=True)
@@ -167,8 +160,8 @@ def build(
     key_fields, input_fields = fields[: len(keys.columns)], fields[len(keys.columns) :]
     plan = Plan(
         sources=sources_of(parts),
-        keys=arrow_schema(keys.texts, key_fields),
-        inputs=arrow_schema([each.name for each in input_fields], input_fields),
+        keys=_arrow_schema(keys.texts, key_fields),
+        inputs=_arrow_schema([each.name for each in input_fields], input_fields),
         expressions=tuple(inputs.texts),
         views=tuple(views),
         time=parts[0].time_type,
@@ -178,7 +171,7 @@ def build(
         lower.check(plan)
     kinds: list[DataType] = [each.dataType for each in key_fields]
     time = events.schema[0].dataType
-    rows = tuple(result_schema(plan, view, time, kinds) for view in plan.views)
+    rows = tuple(_result_schema(plan, view, time, kinds) for view in plan.views)
     beside = () if kept is None else (kept.columns,)
     return BuiltQuery(
         read(*beside),
@@ -381,3 +374,44 @@ def _types(schema: StructType) -> list[str]:
 def refusal(error: AnalysisException, frame: DataFrame) -> DefinitionError:
     """Return Spark's refusal of a column of a plan in one line, with the available columns."""
     return DefinitionError(f"{str(error).splitlines()[0]} The columns are {frame.columns}")
+
+
+# -- types of Spark and of Arrow -------------------------------------------------------------
+
+
+def _arrow_schema(names: Sequence[str], fields: Sequence[StructField]) -> pa.Schema:
+    """Return fields of Spark's types as Arrow fields with the given names."""
+    return pa.schema(
+        [
+            pa.field(name, _arrow_type(field.dataType, name))
+            for name, field in zip(names, fields, strict=True)
+        ]
+    )
+
+
+def _arrow_type(kind: DataType, name: str) -> pa.DataType:
+    """Return the Arrow type in which Spark sends a column of its type."""
+    if isinstance(kind, StringType) and kind.simpleString() != "string":
+        msg = (
+            f"column {name!r} is {kind.simpleString()}: strings must have the binary collation; "
+            "cast it to string"
+        )
+        raise DefinitionError(msg)
+    try:
+        return to_arrow_type(kind, timezone="UTC")
+    except PySparkException as error:
+        msg = f"column {name!r} of type {kind.simpleString()} cannot be used here: {error}"
+        raise DefinitionError(msg) from None
+
+
+def _result_schema(plan: Plan, view: View, time: DataType, keys: Sequence[DataType]) -> StructType:
+    """Return Spark's types of a view's rows: keys as they arrived, aggregates as in Spark."""
+    columns = plan.results(view)
+    heading: DataType = time
+    if pa.types.is_struct(columns.field(0).type):
+        heading = StructType([StructField("start", time), StructField("end", time)])
+    given = [heading, *(keys[place] for place in view.keys)]
+    kinds = [*given, *(from_arrow_type(kind) for kind in columns.types[len(given) :])]
+    return StructType(
+        [StructField(name, kind) for name, kind in zip(columns.names, kinds, strict=True)]
+    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, overload
+from typing import Any, ClassVar, cast, overload
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
@@ -213,7 +213,7 @@ class Stream(WindowWords, StepWords):
         given: Any = other
         if isinstance(given, Stream):
             return Stream(self._parts + given._parts)
-        made: Any = super().union(given)
+        made: Stream = cast("Any", super().union(given))
         return made
 
     def events(self) -> Events:

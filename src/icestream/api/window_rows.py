@@ -35,8 +35,8 @@ from icestream.operators.lifetimes.window_copies import (
     WindowCopies,
 )
 from icestream.plan.events.features import FeatureCall, with_features
-from icestream.plan.nodes.queries import GROUPING_ID, SOURCE, TIME, WindowKind, grouping_id
-from icestream.plan.windows.frame import Frame
+from icestream.plan.nodes.queries import SOURCE, TIME, WindowKind, grouping_id
+from icestream.plan.windows.frame import GROUPING_ID, Frame
 from icestream.plan.windows.grid import Cumulative, Windows
 from icestream.plan.windows.session import Session
 

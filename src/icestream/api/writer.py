@@ -36,8 +36,9 @@ from icestream.operators.dataflow.stores import ColdOptions
 from icestream.operators.grid.operator import PANES
 from icestream.operators.latest.step import UPDATED
 from icestream.plan import lower
+from icestream.plan.computation import Computation
 from icestream.plan.events.dataflow import Dataflow
-from icestream.plan.nodes.queries import SOURCE, Computation, Plan
+from icestream.plan.nodes.queries import SOURCE, Plan
 from icestream.plan.nodes.updates import Updates
 from icestream.runtime.driver import Delivery, Driver, least_memory
 from icestream.runtime.exchange.refused_rows import REASON, ROW, SOURCE_NAME, refused_columns
@@ -88,7 +89,6 @@ DEFAULT_MEMORY = "512 MB"
 _OWN_OPTIONS = (
     "checkpointLocation",
     "cold.classifier",
-    "cold.targets",
     "compression.log",
     "durability",
     "exchange",
@@ -670,7 +670,6 @@ class StreamWriter:
         if isinstance(plan, Updates):
             every = self._trigger.get("processingTime")
             return replace(plan, interval=None if every is None else parse_interval(every) or None)
-        assert isinstance(plan, Plan)
         store = self._choice("plan", lower.AUTO, PANES, lower.TUPLES)
         views = tuple(
             replace(view, mode=mode) for view, mode in zip(plan.views, modes, strict=True)
@@ -682,14 +681,13 @@ class StreamWriter:
     def _cold_options(self) -> ColdOptions:
         """Return the options for cold state."""
         durability: Any = self._options.get("durability", "log")
-        rule: Any = self._options.get("cold.targets", "proportional")
         single = {
             name.removeprefix(_CLASSIFIER): choice
             for name, choice in self._options.items()
             if name.startswith(_CLASSIFIER)
         }
         usual = self._options.get("cold.classifier", "clock")
-        policy = Policy(classifier=usual, classifiers=single, targets=rule)
+        policy = Policy(classifier=usual, classifiers=single)
         return ColdOptions(StoreOptions(durability=durability), policy)
 
     def _executor(self, events: DataFrame, files: Files, settings: Settings) -> Executor[DataFrame]:

@@ -19,16 +19,7 @@ from icestream.api.writer import SHOWN
 
 
 def run_program(program: Path, arguments: Sequence[str], *, ui: bool) -> int:
-    """Run a program as `__main__`.
-
-    Args:
-        program: the file.
-        arguments: what the program finds in `sys.argv`, after its name.
-        ui: whether to show its queries on a page.
-
-    Returns:
-        The exit code of the program.
-    """
+    """Run a program as `__main__`; return its exit code."""
     argv = [str(program), *arguments]
     path = [str(program.resolve().parent), *sys.path]
     shown = {SHOWN: "true"} if ui else {}

@@ -130,17 +130,7 @@ def sql_command(
     follow: bool,
     as_json: bool,
 ) -> None:
-    """Run a statement; write rows to standard output or to files.
-
-    Args:
-        text: one CQL statement.
-        source: the files of its stream.
-        memory: the memory budget.
-        output: a folder for Parquet files; None to print rows.
-        checkpoint: where state is stored for the next call; None for a temporary folder.
-        follow: wait for more files, until Ctrl-C.
-        as_json: print a JSON object per row.
-    """
+    """Run a statement; write rows to standard output or to files, as `icestream sql` says."""
     with ExitStack() as ending:
         spark = ice.local_session(app_name="icestream sql")
         result = query_of(text, source.stream(spark))

@@ -34,8 +34,8 @@ from icestream.commands.sql import statement
 from icestream.core.errors import DefinitionError
 from icestream.core.units import format_bytes, parse_bytes
 from icestream.dashboard.history_reader import HistoryReader
+from icestream.plan.computation import Computation
 from icestream.plan.forecast import Forecast, StreamLoad, forecast
-from icestream.plan.nodes.queries import Computation
 from icestream.runtime.version.history import PROGRESS, START, history_folder
 
 

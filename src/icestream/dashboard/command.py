@@ -17,11 +17,7 @@ def ui_command(
 ) -> None:
     """Serve a page for some checkpoints, or for this user's last queries; print its address.
 
-    Args:
-        checkpoints: checkpoints or folders of them.
-        port: where to listen; 0 for any free port.
-        open_: whether to open a browser.
-        until: ends the page when set; by default Ctrl-C does.
+    Checkpoints may be folders of them. The page ends with Ctrl-C, or when `until` is set.
     """
     chosen = [each if "://" in each else os.path.abspath(each) for each in checkpoints]
     missing = [each for each in chosen if "://" not in each and not os.path.isdir(each)]

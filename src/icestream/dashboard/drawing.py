@@ -102,7 +102,6 @@ def _result(view: Mapping[str, Any]) -> list[str]:
 
 
 def _step(text: str) -> str:
-    """Return the text of a step without its number."""
     return str(text).partition(": ")[2]
 
 

@@ -6,8 +6,8 @@ numbers of its last version. Numbers that a query does not report are omitted.
 Invariants:
 1. Labels are quoted, whatever the name of a query is
    (`test_names_are_quoted`).
-2. The dashboard file for Grafana uses only metrics that exist
-   (`test_grafana_asks_for_metrics_that_exist`).
+2. The dashboard file for Grafana and the alert rules use only metrics that exist
+   (`test_grafana_asks_for_metrics_that_exist`, `test_alerts_ask_for_metrics_that_exist`).
 
 References: the exposition format 0.0.4 of Prometheus.
 """
@@ -30,7 +30,7 @@ class Metric:
 
     name: str
     help: str
-    #: its path in the progress report
+    #: its path in the progress report, to a number or to a list, which is counted
     path: tuple[str, ...]
     kind: str = "gauge"
     #: the label that tells the numbers below the path apart, with its value by their names there
@@ -44,6 +44,8 @@ class Metric:
         found: Any = report
         for name in self.path:
             found = found.get(name) if isinstance(found, Mapping) else None
+        if isinstance(found, list):
+            found = len(found)
         if not self.label:
             values: Mapping[str, Any] = {"": found}
         else:
@@ -58,10 +60,11 @@ class Metric:
 
 
 _OWN = ("icestream",)
-_PARTS = {name: name for name in ("ingest", "shards", "commit", "cleaning")}
+_PARTS = {name: name for name in ("ingest", "shards", "commit", "cleaning", "repeated")}
 _QUANTILES = {"averageMs": "average", "p50Ms": "0.5", "p99Ms": "0.99", "maxMs": "1"}
 METRICS = (
     Metric("version", "Last committed version.", ("version",)),
+    Metric("owner_epoch", "How often the checkpoint got an owner.", (*_OWN, "ownerEpoch")),
     Metric("input_rows", "Events of the last version.", ("numInputRows",)),
     Metric("input_rows_per_second", "Events per second of the last version.",
            ("processedRowsPerSecond",)),
@@ -80,6 +83,8 @@ METRICS = (
     Metric("log_bytes", "Bytes of live segments of the log.", (*_OWN, "logBytes")),
     Metric("disk_bytes", "Bytes of log, exchange and caches on disk.", (*_OWN, "diskBytes")),
     Metric("disk_budget_bytes", "Disk budget of the query.", (*_OWN, "diskBudgetBytes")),
+    Metric("log_to_estimate", "Bytes of the log by those that were expected.",
+           (*_OWN, "logToEstimate")),
     Metric("log_segments", "Live segments of the log.", (*_OWN, "segments")),
     Metric("groups", "Groups in the state of the query.", (*_OWN, "groups")),
     Metric("cold_groups_left_total", "Groups evicted from memory.",
@@ -93,6 +98,11 @@ METRICS = (
     Metric("waiting_keys", "Keys with a waiting update.", (*_OWN, "updates", "waiting")),
     Metric("served_keys", "Keys served in the last version.", (*_OWN, "updates", "served")),
     Metric("parallelism", "Tasks that run the shards.", (*_OWN, "parallelism")),
+    Metric("shards", "Shards of each component.", (*_OWN, "shardsOfComponent")),
+    Metric("moved_shards", "Shards that changed their task in the last version.",
+           (*_OWN, "movedShards")),
+    Metric("rebuilt_shards", "Shards rebuilt from the log in the last version.",
+           (*_OWN, "rebuiltShards")),
     Metric("storage_requests", "Requests to the object store in the last version.",
            (*_OWN, "storageRequests"), label="by", values=_PARTS),
     Metric("phase_seconds", "Seconds of each phase of the last version.", ("durationMs",),

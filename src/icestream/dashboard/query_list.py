@@ -59,13 +59,9 @@ class WatchedQuery:
 
     def look(self) -> None:
         for event in self._reader.look():
-            match event.get("kind"):
-                case "start" | "progress" | "end" as kind:
-                    self._take(kind, event)
-                case _:
-                    continue
+            self._take(event.get("kind"), event)
 
-    def _take(self, kind: str, event: dict[str, Any]) -> None:
+    def _take(self, kind: Any, event: dict[str, Any]) -> None:
         if kind == START:
             self._runs += event.get("process") != self._start.get("process")
             self._start, self._end = event, None

@@ -41,10 +41,7 @@ def write_files(
 ) -> Iterator[EventFile]:
     """Write each piece of events, given with the event time it reaches, to its own file.
 
-    Args:
-        folder: where files appear.
-        pieces: the events of one file after the other.
-        dictionary: columns with few values.
+    The columns in `dictionary` have few values.
     """
     hidden = folder / "_writing"
     hidden.mkdir(parents=True, exist_ok=True)

@@ -133,7 +133,6 @@ def _rewriter(reading: Reading, table: StateTable, rows: pa.Table, *, keep: bool
 def _window_rewriter(
     plan: Plan, commit: Commit, table: StateTable, rows: pa.Table, *, keep: bool
 ) -> Rewriter:
-    """Return the rewriter of the rows that windows consist of."""
     state = kept(plan, commit)
     if state is None or isinstance(state, PaneState):
         panes.check(plan, commit)

@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icestream.core.errors import DefinitionError
+from icestream.core.errors import CheckpointError, DefinitionError
 from icestream.core.text_errors import guess
 from icestream.inspect.access.adapter_protocol import (
     ReadRequest,
@@ -36,7 +36,11 @@ from icestream.inspect.access.adapter_protocol import (
 from icestream.inspect.access.checkpoint import Checkpoint
 from icestream.inspect.access.row_text import GROUP, SHARD, as_text, plain
 from icestream.inspect.access.scratch_shard import MEMORY, restorable
-from icestream.inspect.adapters.choice import readable
+from icestream.inspect.adapters.dataflow import DataflowState
+from icestream.inspect.adapters.latest import UpdateState
+from icestream.inspect.adapters.latest_windows import UpdateWindowState
+from icestream.inspect.adapters.windows import WindowState
+from icestream.plan.state_schema import DataflowSchema, NoSchema, UpdateSchema
 from icestream.state.files import Files
 from icestream.state.versions.commits import Commit
 
@@ -109,7 +113,17 @@ class Reading:
 
     @cached_property
     def _readable(self) -> StateAdapter:
-        return readable(self.checkpoint.state_schema, self.commit)
+        """Choose the adapter of the state; CheckpointError if there is none."""
+        schema, commit = self.checkpoint.state_schema, self.commit
+        if isinstance(schema, NoSchema):
+            msg = f"this checkpoint has no state that can be read: {schema.why}"
+            raise CheckpointError(msg)
+        if isinstance(schema, DataflowSchema):
+            return DataflowState(schema, commit)
+        if not isinstance(schema, UpdateSchema):
+            return WindowState(schema, commit)
+        adapter = UpdateState if schema.windowed is None else UpdateWindowState
+        return adapter(schema, commit)
 
     @property
     def notes(self) -> Sequence[str]:

@@ -90,11 +90,8 @@ def verify(
 ) -> VerifyReport:
     """Verify a checkpoint: check that it is intact.
 
-    Args:
-        checkpoint: the checkpoint to check.
-        state: whether to restore and read the newest state too.
-        memory: bytes that restoring a shard may use.
-        progress: called with the path of each file before it is read.
+    Restoring the newest state may use `memory` bytes for a shard. `progress` is called with the
+    path of each file before it is read.
     """
     checking = _Checking(checkpoint, progress)
     report = checking.run()
@@ -278,7 +275,6 @@ def _repaired_to(checkpoint: Checkpoint) -> int:
 
 
 def _read_state(checkpoint: Checkpoint, report: VerifyReport, memory: int) -> None:
-    """Restore and read the newest state."""
     try:
         if isinstance(checkpoint.state_schema, NoSchema):
             report.notes.append(f"the state was not read: {checkpoint.state_schema.why}")

@@ -28,12 +28,13 @@ from icestream.core.times import Micros
 from icestream.core.units import format_interval
 from icestream.operators.dataflow.steps import JoinMany, Stateful
 from icestream.plan import lower
+from icestream.plan.computation import Computation
 from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.grid import cost
 from icestream.plan.grid.parts import PlanPart, parts_of
 from icestream.plan.grid.space_formulas import BLOCK_BYTES, TrafficEstimate, traffic
 from icestream.plan.joins.cost import HEAD_BYTES, StreamStatistics, join_plans, row_bytes
-from icestream.plan.nodes.queries import Computation, Plan
+from icestream.plan.nodes.queries import Plan
 from icestream.plan.nodes.updates import Updates
 from icestream.plan.windows.frame import Frame
 from icestream.plan.windows.grid import Cumulative, Windows
@@ -99,10 +100,7 @@ def forecast(plan: Computation, load: StreamLoad) -> list[Forecast]:
         return [_of_part(part, load, plan.store) for part in parts_of(plan)]
     if isinstance(plan, Dataflow):
         return list(_of_dataflow(plan, load))
-    if isinstance(plan, Updates):
-        return [_of_updates(plan, load)]
-    msg = f"there are no formulas for a {type(plan).__name__}"
-    raise DefinitionError(msg)
+    return [_of_updates(plan, load)]
 
 
 def _of_part(part: PlanPart, load: StreamLoad, store: str) -> Forecast:

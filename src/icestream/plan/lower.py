@@ -122,17 +122,11 @@ def emitted(plan: Plan, rows: Iterator[Any]) -> Iterator[Emitted]:
     return rows if len(parts) > 1 else parts[0].rows(rows)
 
 
-def composition(plan: Plan, keys: KeyCounts) -> Composition | None:
-    """Choose which windows of a plan are lowered to compositions; None if panes are as cheap."""
-    return _composed(plan, keys, factors=True)
+def composition(plan: Plan, keys: KeyCounts, *, factors: bool = True) -> Composition | None:
+    """Choose which windows of a plan are lowered to compositions; None if panes are as cheap.
 
-
-def recomposition(plan: Plan, keys: KeyCounts) -> Composition | None:
-    """Choose which windows lowered to panes so far are composed of others of the plan."""
-    return _composed(plan, keys, factors=False)
-
-
-def _composed(plan: Plan, keys: KeyCounts, *, factors: bool) -> Composition | None:
+    Without `factors` windows are composed of others of the plan only.
+    """
     spec = window_spec(plan)
     able = {
         each

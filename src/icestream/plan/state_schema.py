@@ -37,8 +37,9 @@ from icestream.operators.latest.pre_queue import (
 )
 from icestream.operators.latest.update_stream import UpdateStream
 from icestream.operators.latest.window_serving import WindowedBy
+from icestream.plan.computation import Computation
 from icestream.plan.events.dataflow import Dataflow
-from icestream.plan.nodes.queries import Computation, Plan, Source, View
+from icestream.plan.nodes.queries import Plan, Source, View
 from icestream.plan.nodes.updates import Updates
 from icestream.plan.windows.frame import Frame, RowsSlide
 from icestream.plan.windows.grid import Cumulative, Windows
@@ -159,7 +160,6 @@ def state_schema_of(plan: Computation) -> StateSchema:
         return UpdateSchema(
             plan.waits, plan.latest.keys, text, len(steps), plan.front, plan.windowed
         )
-    assert isinstance(plan, Plan)
     for each in (aggregate for view in plan.views for aggregate in view.aggregates):
         if each.function == "user":
             return NoSchema(

@@ -28,10 +28,11 @@ from icestream.core.clock import Clock, SystemClock
 from icestream.core.errors import BudgetError, CheckpointError, DefinitionError
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.operators.lineage import ShardLineage, even_routes, shards_of
+from icestream.plan.computation import Computation
 from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.fuse.running_fusion import RunningFusion, Together
 from icestream.plan.grid.parts import parts_of
-from icestream.plan.nodes.queries import Computation, Plan, check_same_plan
+from icestream.plan.nodes.queries import Plan, check_same_plan
 from icestream.plan.nodes.updates import Updates
 from icestream.plan.state_schema import state_schema_of, written
 from icestream.runtime.tables.append_table import AppendTable
@@ -64,7 +65,7 @@ from icestream.runtime.work.latest.work import UpdatesWork
 from icestream.runtime.work.windows.work import WindowWork
 from icestream.state.arena import remove, sweep
 from icestream.state.files import Files
-from icestream.state.stores.bucket import REQUESTS
+from icestream.state.stores.bucket import REPEATED, REQUESTS
 from icestream.state.versions.commits import (
     EVENTS,
     EXCHANGE,
@@ -116,15 +117,8 @@ class Driver(Generic[Batch_contra]):
     ) -> None:
         """Take the checkpoint; nothing is computed yet.
 
-        Args:
-            plan: what to compute.
-            settings: the resources.
-            files: the file system of the checkpoint.
-            executor: runs the tasks.
-            clock: the clock; by default that of the plan or of the machine.
-            application: the name of this program, for an owner that loses the checkpoint to it.
-            lease: held while this driver is open, to keep other programs from starting.
-            tables: tables that tasks write the rows of some views to, and refused rows.
+        An owner that loses the checkpoint is told the name of the `application`. The lease is held
+        while this driver is open. Tasks write rows of some views, and refused rows, to `tables`.
         """
         self._plan = plan
         self._settings = settings
@@ -403,7 +397,7 @@ class Driver(Generic[Batch_contra]):
             ) from error
         finally:
             self._remove_parcels(context.folder)
-        requests = Counter(commit=-REQUESTS.total())
+        requests = Counter(commit=-REQUESTS.total(), repeated=-REPEATED.total())
         commit = self._commit(context, number, arrived, made)
         timer.note("commit")
         requests["commit"] += REQUESTS.total()
@@ -416,6 +410,7 @@ class Driver(Generic[Batch_contra]):
         self._settled = True
         timer.note("tidy")
         requests["cleaning"] += REQUESTS.total() + self._bulk_files.requests
+        requests["repeated"] += REPEATED.total()
         progress = progress_of(
             commit,
             parcels,

@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 
 from icestream.core.errors import IcestreamError
+from icestream.plan.computation import Computation
 from icestream.plan.fuse.running_fusion import Together
-from icestream.plan.nodes.queries import Computation
 from icestream.runtime.driver import Delivery, Driver
 from icestream.runtime.ingest.reception import IngestTask, RereadTask
 from icestream.runtime.tables.append_table import AppendTable

@@ -14,9 +14,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, TypeVar
-
-from icestream.state.worker_thread import WorkerThread
 
 T = TypeVar("T")
 
@@ -30,23 +29,18 @@ def read_ahead(blocks: Generator[T], pool: int) -> Generator[T]:
         blocks: reads a block on each request; it runs in the thread.
         pool: blocks in memory, including the one being processed; at least two.
     """
-    lane = WorkerThread("block-reader")
-    ready: deque[T | object] = deque()
-
-    def read() -> None:
-        ready.append(next(blocks, _END))
-
+    ready: deque[Future[T | object]] = deque()
     try:
-        for _ in range(max(1, pool - 1)):
-            lane.give(read)
-        while True:
-            lane.collect()
-            block = ready.popleft()
-            if block is _END:
-                return
-            lane.give(read)
-            yield block  # type: ignore[misc]
-            del block
+        with ThreadPoolExecutor(1, "block-reader") as lane:
+            try:
+                for _ in range(max(1, pool - 1)):
+                    ready.append(lane.submit(next, blocks, _END))
+                while (block := ready.popleft().result()) is not _END:
+                    ready.append(lane.submit(next, blocks, _END))
+                    yield block  # type: ignore[misc]
+                    del block
+            finally:
+                for each in ready:
+                    each.cancel()
     finally:
-        lane.close()
         blocks.close()

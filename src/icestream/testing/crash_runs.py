@@ -31,7 +31,8 @@ import pyarrow as pa
 from icestream.core.errors import IcestreamError, StorageError
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.grid import operator
-from icestream.plan.nodes.queries import Computation, Plan, Source
+from icestream.plan.computation import Computation
+from icestream.plan.nodes.queries import Plan, Source
 from icestream.plan.windows.grid import Windows
 from icestream.runtime.local import LocalQuery, Splits, read_rows
 from icestream.runtime.version import settings

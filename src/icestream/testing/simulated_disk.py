@@ -313,7 +313,6 @@ class SimulatedDisk:
 
 
 def _apply(change: dict[str, _Content | None], names: dict[str, _Content]) -> None:
-    """Apply one change of names completely."""
     for path, content in change.items():
         if content is None:
             names.pop(path, None)

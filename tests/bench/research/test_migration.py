@@ -410,7 +410,7 @@ def test_moves_that_must_wait_are_refused_with_a_reason() -> None:
 
 def test_ways_follow_from_the_kinds_of_operators() -> None:
     def one(kind: OperatorKind, longest: int = 0) -> GraphOperator:
-        return GraphOperator(kind, kind, ("a",), ("a",), frozenset("a"), {"a": "a"}, longest)
+        return GraphOperator(kind, kind, ("a",), ("a",), frozenset("a"), frozenset("a"), longest)
 
     job = Job(
         (one(OperatorKind.MAP), one(OperatorKind.COMPUTE, 60), one(OperatorKind.CONSOLIDATE)), ()

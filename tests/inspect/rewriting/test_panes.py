@@ -15,8 +15,8 @@ from icestream.inspect.access.checkpoint import Checkpoint
 from icestream.inspect.rewrite import rewrite
 from icestream.inspect.state_rows import Reading
 from icestream.inspect.verify import verify
-from icestream.plan.nodes.queries import Plan, View
-from icestream.plan.windows.grid import Cumulative
+from icestream.plan.nodes.queries import Plan
+from icestream.plan.windows.grid import Cumulative, Windows
 from icestream.testing.sources import SECOND
 from tests.fixtures.checkpoints import events
 from tests.fixtures.other_events import bag, fed, kept_rows, others, run, same
@@ -28,8 +28,8 @@ panes = partial(kept_rows, kept="panes")
 def two_views() -> Plan:
     plan = window_plan("20 seconds", "5 seconds")
     [view] = plan.views
-    longer = replace(view, windows=replace(view.windows, range=30 * SECOND))  # type: ignore[type-var]
-    assert isinstance(longer, View)
+    assert isinstance(view.windows, Windows)
+    longer = replace(view, windows=replace(view.windows, range=30 * SECOND))
     return replace(plan, views=(view, longer))
 
 

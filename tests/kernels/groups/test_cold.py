@@ -14,14 +14,12 @@ from icestream.kernels.groups.cold import (
     faded,
     list_coldest,
     partition,
-    sample_places,
 )
 from tests.oracles.kernels.groups.cold import (
     clock_sweep_reference,
     fade_hit_reference,
     list_coldest_reference,
     partition_reference,
-    sample_places_reference,
 )
 
 SLOTS = 24
@@ -120,20 +118,6 @@ def test_parity_the_coldest_are_those_a_sort_puts_first(
     count = fade_coldest(scores, last, ints(candidates), 4, 2, 0.5, k, keys, ages, slots)
     rows = [(drawn[s][0] * 0.5 ** (4 // 2 - drawn[s][1] // 2), drawn[s][1], s) for s in candidates]
     assert sorted(slots[:count].tolist()) == sorted(partition_reference(rows, k))
-
-
-@given(st.lists(st.integers(1, 30), max_size=12), st.integers(1, 9))
-def test_parity_one_hit_of_every_few_is_sampled(sizes: list[int], one_in: int) -> None:
-    first, kept = 0, []
-    for size in sizes:
-        out = np.empty(size // one_in + 2, dtype=np.int64)
-        count = sample_places(first, size, one_in, out)
-        assert out[:count].tolist() == sample_places_reference(first, size, one_in)
-        kept += [first + place for place in out[:count].tolist()]
-        first += size
-    assert kept == sample_places_reference(0, first, one_in)
-    whole = first // one_in
-    assert [place // one_in for place in kept][:whole] == list(range(whole))
 
 
 @pytest.mark.parametrize("seed", range(4))

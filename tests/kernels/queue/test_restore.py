@@ -58,7 +58,7 @@ def test_parity_keys_return_by_their_turns() -> None:
         stayed = leave_lists_reference(before, left.tolist())
         assert members(queue) == stayed
         assert len(queue) == 40
-        reader.keys[left, TURN] = dice.integers(-5, 50, 25)
+        reader.keys[left, TURN] = dice.integers(-5, 40, 25)
         back = left[np.argsort(reader.keys[left, TURN], kind="stable")]
         turns = reader.keys[:, TURN].tolist()
         put_by_turn(reader, back)

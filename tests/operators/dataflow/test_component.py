@@ -12,7 +12,7 @@ from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.dataflow import component
 from icestream.operators.dataflow.component import ComponentOperator
-from icestream.operators.dataflow.steps import Regroup, Stateful, regrouped
+from icestream.operators.dataflow.steps import Regroup, Stateful, sent
 from icestream.operators.lifetimes.changes import changes_of
 from icestream.operators.protocol import Shard
 from icestream.plan.events.dataflow import Dataflow
@@ -55,7 +55,8 @@ def changes(ratings: list[Rating], flow: Dataflow) -> ChangeLists:
             moved = changes_of(payload, times, times + 1, ones, nobody, nobody)
             for change in edge.maps:
                 moved = change(moved)
-            found.lists[number].append(regrouped(moved, edge.keys))
+            inside = flow.inside.get(number)
+            found.lists[number].append(sent(moved, edge.keys, edge.payload, inside))
     return found
 
 
@@ -149,8 +150,9 @@ def test_a_store_begins_only_where_its_grouping_is_entered() -> None:
     entered = [step.grouping for step in steps if isinstance(step, Regroup)]
     stateful = [step.grouping for step in steps if isinstance(step, Stateful)]
     run(operator, changes([(1, 1, 1, 2.0), (2, 2, 2, 3.0)], flow), 5)
-    # once for each chunk that enters a grouping, the component's own first; then for the watermark
-    assert stores.begun == [0, *entered, *stateful]
+    # once for each chunk that enters a grouping, the one that changes were sent for first; then for
+    # the watermark
+    assert stores.begun == [*entered, *stateful]
 
 
 def test_groupings_are_entered_from_the_outside_in() -> None:

@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 
 from icestream.core.arrays import Ids, Ints
 from icestream.operators.dataflow.sorted_changes import (
+    INNER,
     between,
     by_group,
     collected,
     first_and_last,
     gathered,
+    nested,
     order_in_runs,
     order_of,
     pieces,
@@ -144,6 +146,27 @@ def test_oracle_entire_pieces_have_all_changes_of_their_groups(
         assert 0 < len(mine) <= rows
         assert len(set(mine)) <= groups
         assert entire == all(mine.count(each) == identities.count(each) for each in mine)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=30), st.integers(1, 12))
+def test_pieces_say_where_the_groups_around_them_end(
+    pairs: list[tuple[int, int]], rows: int
+) -> None:
+    # outer group 2 with inner groups 0 and 1, then outer group 3, in pieces of at most three rows:
+    #
+    #     2.0 2.0 | 2.1 2.1 2.1 | 3.0 3.0      the second piece ends the group around it
+    found = changes(sorted((outer << INNER) + inner for outer, inner in pairs))
+    cut = list(nested(found, rows, lambda some: pieces(some, rows, len(pairs))))
+    assert rows_of([piece for piece, _, _ in cut]) == rows_of([found])
+    left = sorted(outer for outer, _ in pairs)
+    for number, (piece, entire, is_end) in enumerate(cut):
+        mine = [each >> INNER for each in piece.column(ID_HIGH_COLUMN).to_pylist()]
+        del left[: len(mine)]
+        ends = bool(left) and left[0] != mine[-1]
+        assert not is_end or ends
+        # groups that fit into a piece are not torn
+        assert is_end or number + 1 == len(cut) or len(set(mine)) == 1
+        assert entire or len(set(piece.column(ID_HIGH_COLUMN).to_pylist())) == 1
 
 
 @given(st.lists(st.integers(0, 6), max_size=30), st.integers(1, 12), st.integers(1, 3))

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from icestream.core.errors import BudgetError
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.grid import operator
-from icestream.plan.nodes.queries import Computation, Plan, View
+from icestream.plan.computation import Computation
+from icestream.plan.nodes.queries import Plan, View
 from icestream.plan.windows.grid import Cumulative, Windows
 from icestream.runtime.local import LocalQuery
 from icestream.runtime.version import settings as resources

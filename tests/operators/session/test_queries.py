@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icestream.operators.aggregates.aggregate import Aggregate
-from icestream.plan.nodes.queries import Computation, Plan
+from icestream.plan.computation import Computation
+from icestream.plan.nodes.queries import Plan
 from icestream.plan.windows.session import Session
 from icestream.runtime.local import LocalQuery
 from icestream.state import snapshot_schedule

@@ -128,7 +128,7 @@ def test_formats_say_what_they_miss(spark: SparkSession) -> None:
         sink_of(spark, "memory", {})
 
 
-class _Recorder:
+class _Recorder(Sink):
     every_version = True
     repeatable = False
 

@@ -19,7 +19,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from icestream.plan.nodes.queries import Computation
+from icestream.plan.computation import Computation
 from icestream.runtime.local import LocalQuery
 from icestream.runtime.spark.parquet_sink import ParquetTable
 from icestream.runtime.tables.append_table import AppendTable

@@ -22,7 +22,7 @@ from icestream.kernels.fold import routes_of
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.lineage import ShardLineage, even_routes, shards_of
 from icestream.operators.multi_join import merging
-from icestream.plan.nodes.queries import Computation
+from icestream.plan.computation import Computation
 from icestream.plan.nodes.updates import Updates
 from icestream.plan.windows.frame import Frame
 from icestream.runtime.local import LocalQuery

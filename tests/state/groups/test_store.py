@@ -611,7 +611,6 @@ def test_a_manager_decides_who_leaves(tmp_path: Path) -> None:
             add(store, np.repeat(some, 10), np.repeat(some, 10))
             content(store, hot)
             manager.opened(store.name, store.take_opened())
-            manager.returned(store.name, store.take_returned())
             manager.note(store.name, store.take_hits())
             manager.turn(store.heap.limit, store.bytes_held())
         assert manager.state["ledgers"][store.name]["groups"] > 0
@@ -632,6 +631,25 @@ def test_rows_that_expire_give_their_segments_back(tmp_path: Path) -> None:
     with space.version(100) as store:
         store.begin(100)
         assert store.directory.groups == 0
+
+
+def test_bounded_groups_that_expired_leave_the_cold_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot_schedule, "AFTER", 4)
+    space = GroupSpace(str(tmp_path), PASSING, quota=1 << 18, block_bytes=8192)
+    done, held = 0, []
+    for now in range(42):
+        with space.version(now) as store:
+            for _ in range(3):
+                store.begin(now)
+                add_passing(store, range(done, done + store.chunk_groups), now + 2)
+                done += store.chunk_groups
+            held.append(len(store.index))
+    # a group lives for two versions; the next snapshot shows which entries are of no use any more
+    assert max(held) > 10_000
+    assert min(held[20:30]) < 2_000
+    assert max(held[25:]) < 1.2 * max(held[:25]) < done
 
 
 def add_passing(store: GroupStore, groups: range | list[int], until: int) -> None:

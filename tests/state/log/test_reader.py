@@ -149,8 +149,7 @@ def test_a_log_reads_many_segments_in_order_of_ordinal_and_offset() -> None:
     mixed = [of_second[1], of_first[9], of_second[0], of_first[2]]
     assert [record.marker for record in log.read_many(mixed)] == sorted(mixed)
     assert list(log.read_many([])) == []
-    record = log.read(of_second[1])
-    assert record is not None
+    (record,) = log.read_many(of_second[1:2])
     assert bytes(record.payload[:7]) == b"008/001"
 
 
@@ -167,36 +166,11 @@ def test_a_chain_goes_back_from_the_newest_record() -> None:
     assert list(chain(log, NO_MARKER)) == []
 
 
-def test_a_chain_ends_silently_at_an_expired_segment() -> None:
-    #  1 <- 2 <- 5 <- 6     expired: 1, 2     horizon: 2
-    disk = SimulatedDisk()
-    infos, markers = chained(disk, [1, 2, 5, 6])
-    log = Log(disk, "log", infos)
-    assert [info.ordinal for info in log.expire(2)] == [1, 2]
-    for ordinal in (1, 2):
-        disk.unlink(f"log/{ordinal}")
-    assert [r.expiry for r in chain(log, markers[0])] == [6, 5]
-    live = {ordinal: infos[ordinal] for ordinal in (5, 6)}
-    for expired in ({1, 2}, range(3)):
-        reopened = Log(disk, "log", live, expired=expired, horizon=2)
-        assert [r.expiry for r in chain(reopened, markers[0])] == [6, 5]
-
-
-def test_a_chain_whose_newest_record_has_expired_is_empty() -> None:
-    disk = SimulatedDisk()
-    infos, markers = chained(disk, [1, 2])
-    log = Log(disk, "log", infos)
-    log.expire(2)
-    assert list(chain(log, markers[0])) == []
-    assert log.read(markers[0]) is None
-    assert list(log.read_many(markers)) == []
-
-
 def test_a_chain_into_an_unknown_segment_is_damage() -> None:
     disk = SimulatedDisk()
     infos, markers = chained(disk, [1, 2, 5])
     del infos[2]
-    log = Log(disk, "log", infos, expired={1}, horizon=1)
+    log = Log(disk, "log", infos)
     records = chain(log, markers[3])
     assert next(records).expiry == 5
     with pytest.raises(DamageError, match="log: segment 2 is missing") as damage:
@@ -226,37 +200,12 @@ def test_a_chain_through_a_damaged_block_is_damage_and_others_are_not_touched() 
             list(chain(log, markers[group]))
 
 
-def test_expiry_takes_whole_segments_and_never_goes_back() -> None:
-    disk = SimulatedDisk()
-    infos, _ = chained(disk, [1, 2, 5])
-    log = Log(disk, "log", infos)
-    assert log.expire(0) == []
-    assert log.expire(4) == [infos[1], infos[2]]
-    assert log.expire(1) == []
-    assert log.horizon == 4
-    assert list(log.segments) == [5]
-    assert log.is_expired(2)
-    assert not log.is_expired(3)
-
-
 def test_what_never_expires_stays() -> None:
     disk = SimulatedDisk()
     with SegmentWriter(disk, "log/1", 1) as writer:
         writer.append(b"for ever")
         info = writer.finish()
     assert info.expiry == INFINITY
-    assert Log(disk, "log", {1: info}).expire(INFINITY - 1) == []
-
-
-def test_a_forgotten_segment_is_missing_afterwards() -> None:
-    disk = SimulatedDisk()
-    infos, markers = chained(disk, [1, 2])
-    log = Log(disk, "log", infos)
-    list(chain(log, markers[0]))
-    log.forget([1])
-    assert disk.open_handles == 1
-    with pytest.raises(DamageError, match="segment 1 is missing"):
-        list(chain(log, markers[0]))
 
 
 class FreshInfos(Mapping[int, SegmentInfo]):
@@ -286,10 +235,8 @@ def test_a_log_over_a_mapping_of_others_neither_copies_nor_changes_it() -> None:
     assert disk.open_handles == 3
     opened = [read for read in disk.reads if read[1] == 0]
     assert len(opened) == 3
-    assert [info.ordinal for info in log.expire(1)] == [1]
-    log.forget([2])
-    assert list(given.infos) == [1, 2, 5]
-    assert list(log.segments) == [5]
+    del given.infos[2]
+    assert list(log.segments) == [1, 5]
     with pytest.raises(DamageError, match="segment 2 is missing"):
         list(chain(log, markers[0]))
 
@@ -300,14 +247,11 @@ def test_an_ordinal_is_given_once() -> None:
     log = Log(disk, "log", infos)
     with pytest.raises(ValueError, match="ordinal 2 was given"):
         log.add(replace(infos[2], bytes=1))
-    log.expire(1)
-    with pytest.raises(ValueError, match="ordinal 1 was given"):
-        log.add(infos[1])
 
 
 def test_no_marker_is_not_read() -> None:
     with pytest.raises(ValueError, match="NO_MARKER"):
-        Log(SimulatedDisk(), "log", {}).read(NO_MARKER)
+        list(Log(SimulatedDisk(), "log", {}).read_many([NO_MARKER]))
 
 
 def test_bounded_a_log_keeps_few_segments_open() -> None:
@@ -319,7 +263,7 @@ def test_bounded_a_log_keeps_few_segments_open() -> None:
             assert disk.open_handles <= 3
     log.close()
     assert disk.open_handles == 0
-    assert log.read(markers[0]) is not None
+    assert len(list(log.read_many(markers[:1]))) == 1
 
 
 def test_nested_reads_do_not_close_each_others_segments() -> None:
@@ -338,19 +282,8 @@ def test_nested_reads_of_one_segment_leave_one_file_open() -> None:
     infos, markers = chained(disk, [1])
     log = Log(disk, "log", infos)
     for record in log.read_many(markers):
-        assert log.read(record.marker) == record
+        assert list(log.read_many([record.marker])) == [record]
     assert disk.open_handles == 1
-
-
-def test_a_segment_forgotten_while_it_is_read_is_closed_at_the_end() -> None:
-    disk = SimulatedDisk()
-    infos, markers = chained(disk, [1])
-    log = Log(disk, "log", infos)
-    reading = log.read_many(markers)
-    next(reading)
-    log.forget([1])
-    assert len(list(reading)) == 9
-    assert disk.open_handles == 0
 
 
 @pytest.mark.parametrize("codec", [None, "lz4"])

@@ -15,7 +15,7 @@ from icestream.kernels.queue.order import FLYING, LACKS, READER_WORDS, SINCE, TU
 from icestream.kernels.queue.staleness import NONE
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget
-from icestream.state.queue import cold_keys, cold_values
+from icestream.state.queue import cold_values
 from icestream.state.queue.cold_keys import ColdKeys
 from icestream.state.queue.order import KeyOrder
 
@@ -34,7 +34,7 @@ def row(key: int, *, arrived: int = 0, turn: int | None = None, flying: int = NO
     words = np.zeros(k.CELL_WORDS + READER_WORDS, dtype=np.int64)
     words[[k.ID_HIGH, k.ID_LOW, k.ARRIVED, k.COUNT, k.SIZE]] = key, key * 7, arrived, 1, 1 + key % 3
     mine = words[k.CELL_WORDS :]
-    mine[[SINCE, LACKS, FLYING]] = NONE, NONE, flying
+    mine[[SINCE, LACKS, FLYING, TURN]] = NONE, NONE, flying, NONE
     if turn is not None:
         words[k.WAITED_FOR] = 1
         mine[[TURN, SINCE, LACKS]] = turn, arrived, arrived
@@ -66,7 +66,9 @@ def test_oracle_cold_keys_are_a_dictionary(arena: Arena) -> None:
             assert words[begin:end].tolist() == [key] * (1 + key % 3)
         for got in rows:
             mine = plain.pop(int(got[k.ID_HIGH]))
-            assert np.delete(got, k.ADDRESS).tolist() == np.delete(mine, k.ADDRESS).tolist()
+            idle = [k.SIZE] if not mine[k.WAITED_FOR] else []
+            ours, theirs = (np.delete(each, [k.ADDRESS, *idle]) for each in (mine, got))
+            assert ours.tolist() == theirs.tolist()
         back = [
             row(key, arrived=key, turn=key if dice.random() < 0.5 else None)
             for key in keys
@@ -95,19 +97,27 @@ def test_oracle_turns_come_in_order(arena: Arena) -> None:
             turns[key] += 2000 * int(dice.integers(-5, 50))
         put(cold, [row(key, arrived=turns[key], turn=turns[key]) for key in named])
         assert cold.next_turn(0) <= min(turns.values())
-        id_high, id_low = cold.next_keys(0, 30)
-        assert sorted(id_high.tolist()) == sorted(sorted(turns, key=lambda key: turns[key])[:30])
-        cold.pop(id_high, id_low)
-        for key in id_high.tolist():
+        for key in popped(cold, 30, turns):
             del turns[key]
         cold.clean()
     assert cold.waits(0) == len(turns)
     while turns:
-        id_high, id_low = cold.next_keys(0, 100)
-        cold.pop(id_high, id_low)
-        for key in id_high.tolist():
+        for key in popped(cold, 100, turns):
             del turns[key]
+    assert not popped(cold, 100, turns)
     assert cold.next_turn(0) == INFINITY
+
+
+def popped(cold: ColdKeys, count: int, turns: dict[int, int]) -> list[int]:
+    """Return keys that are next, in order; those left come after them, and after the next turn."""
+    keys = [
+        int(key) for rows, _, _ in cold.pop_next(0, count, 7) for key in rows[:, k.ID_HIGH].tolist()
+    ]
+    assert keys == sorted(turns, key=lambda key: turns[key])[: len(keys)]
+    assert len(keys) <= count
+    left = [turn for key, turn in turns.items() if key not in keys]
+    assert cold.next_turn(0) <= min(left, default=INFINITY)
+    return keys
 
 
 def test_delivered_keys_are_idle_and_may_be_forgotten(arena: Arena) -> None:
@@ -128,7 +138,7 @@ def test_delivered_keys_are_idle_and_may_be_forgotten(arena: Arena) -> None:
 
 
 def test_bounded_dead_values_are_cleaned_away(arena: Arena) -> None:
-    with mock.patch.object(cold_values, "_LITTLE", 64), mock.patch.object(cold_keys, "_LITTLE", 64):
+    with mock.patch.object(cold_values, "_LITTLE", 64):
         cold = cold_in(arena)
         put(cold, [row(key, turn=key) for key in range(1000)])
         for _ in range(20):

@@ -138,8 +138,7 @@ def test_oracle_staleness_is_the_integral_of_the_definition(
         expected = plain.staleness(now, application=application)
         mine, overall = found[application], (report.queue, report.application)[application]
         averages = [float(expected[key][0]) for key in keys]
-        assert mine.average.tolist() == pytest.approx(averages, rel=1e-12)
-        assert mine.most.tolist() == [expected[key][1] for key in keys]
+        assert mine.tolist() == pytest.approx(averages, rel=1e-12)
         assert overall.average == pytest.approx(sum(averages) / len(keys), rel=1e-12)
         assert overall.most == max(most for _, most in expected.values())
     assert report.keys == len(keys)

@@ -157,7 +157,7 @@ def test_a_missing_commit_is_damage_that_is_named() -> None:
     store.create(commit(1, live=()))
     store.create(commit(2))
     store.create(commit(3))
-    store.remove([2])
+    store.files.unlink(store.path(2))
     with pytest.raises(DamageError, match=path(2)):
         store.live(3)
 

@@ -60,20 +60,7 @@ def demo(
     ui: bool = False,
     console: Console | None = None,
 ) -> int:
-    """Run the demo of the call centres and show it.
-
-    Args:
-        events: how many events to generate and process.
-        memory: the memory budget of the query.
-        fast_forward: how many times faster than event time to replay; None for full speed.
-        window: the range of the window.
-        slide: the interval between results, in event time.
-        rate: events per second of event time; None spreads the events over 13/12 of the window.
-        by: the grouping key, one of `kpis.GROUPINGS`.
-        seed: another seed gives another stream.
-        keep: a new or empty folder for events, results and checkpoint; None for a temporary one.
-        ui: whether to show the queries on a local page, too.
-        console: the console to show it on.
+    """Run the demo of the call centres and show it; options are those of `icestream demo`.
 
     Returns:
         The exit code of the command: 0.

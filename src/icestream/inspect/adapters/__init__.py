@@ -1,1 +1,1 @@
-"""One adapter for each kind of operator, which reads its state; `choice` selects it."""
+"""One adapter for each kind of operator, which reads its state."""

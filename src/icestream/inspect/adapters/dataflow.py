@@ -27,7 +27,7 @@ from icestream.inspect.access.adapter_protocol import ReadRequest, StateRows, St
 from icestream.inspect.access.scratch_shard import ScratchShard
 from icestream.kernels.multi_join import resident as k
 from icestream.kernels.multi_join.rows import gather_payloads
-from icestream.operators.dataflow.steps import INNER_BITS
+from icestream.operators.dataflow.sorted_changes import INNER_BITS
 from icestream.operators.multi_join.generations import MARKER, Generations
 from icestream.operators.multi_join.logged_rows import LoggedRows
 from icestream.operators.multi_join.recovery import JoinRecovery
@@ -140,7 +140,6 @@ def _group_tables(
 def _grouped(
     tables: Sequence[StoredTable], source: ScratchShard, asked: ReadRequest
 ) -> Iterator[StateRows]:
-    """Yield the rows of tables of one grouping."""
     store = tables[0].store(source)
     watermark = source.history[-1].watermark
     for id_high, id_low in _identities(store, tables[0], asked):

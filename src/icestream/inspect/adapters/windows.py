@@ -26,7 +26,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icestream.core.arrays import Table
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.core.units import format_interval
 from icestream.inspect.access.adapter_protocol import ReadRequest, StateRows, StateTable
@@ -34,6 +33,7 @@ from icestream.inspect.access.scratch_shard import ScratchShard
 from icestream.inspect.adapters.object_aggregates import ObjectAggregateState
 from icestream.inspect.adapters.panes import PaneState, obstacle
 from icestream.inspect.adapters.sessions import SessionState
+from icestream.operators.folding.exact_rows import ExactRows
 from icestream.operators.frames.operator import FrameOperator
 from icestream.operators.grid.composed_windows import Tiled
 from icestream.operators.grid.operator import PANES
@@ -120,7 +120,7 @@ class WindowState:
         seen: dict[int, set[Any]] = {}
         parts = len(parts_of(plan))
         for watermark in self._stages(commit.watermark, plan.settled_by(latest)):
-            operator.on_batch([_NoInputs()] * parts if parts > 1 else _NoInputs())
+            operator.on_batch([NoInputs()] * parts if parts > 1 else NoInputs())
             for view, rows in lower.emitted(plan, operator.on_watermark(watermark)):
                 if not isinstance(plan.views[view].windows, Frame):
                     first = _first(rows, seen.setdefault(view, set()), self._windows)
@@ -149,11 +149,11 @@ class WindowState:
 
     def _stages(self, watermark: Micros, end: Micros) -> Iterator[Micros]:
         """Yield the watermarks at which windows are closed, until each view has shown some."""
-        kinds = [self._plan.views[view].windows for view in self._grids]
+        kinds: list[Any] = [self._plan.views[view].windows for view in self._grids]
         if len(kinds) < len(self._plan.views) or watermark == MINUS_INFINITY:
             yield end
             return
-        reach = max(self._windows * each.slide for each in kinds)  # type: ignore[attr-defined]
+        reach = max(self._windows * each.slide for each in kinds)
         at = watermark
         while at < end:
             at = min(at + reach, end)
@@ -189,13 +189,13 @@ def kept(plan: Plan, commit: Commit) -> PaneState | SessionState | ObjectAggrega
     return ObjectAggregateState(part, spec, commit)
 
 
-class _NoInputs:
+class NoInputs:
     """An empty batch."""
 
-    def entries(self) -> Iterator[Table]:
+    def entries(self) -> Iterator[ExactRows]:
         return iter(())
 
-    def leaving(self, family: int) -> Iterator[Table]:
+    def leaving(self, family: int) -> Iterator[ExactRows]:
         del family
         return iter(())
 
@@ -236,7 +236,6 @@ def _first(rows: pa.RecordBatch, seen: set[Any], most: int) -> pa.RecordBatch:
 
 
 def _kind(view: View) -> str:
-    """Return a name for the state of a view."""
     if isinstance(view.windows, Frame):
         return "windows as they stand"
     return "open sessions" if isinstance(view.windows, Session) else "open windows"

@@ -86,6 +86,5 @@ def _differing(codec: RowCodec, one: GroupRows, two: GroupRows, count: int) -> I
 
 
 def _words(codec: RowCodec, rows: GroupRows, count: int) -> tuple[Ints, Ints]:
-    """Return the words of the rows, and the start of each group."""
     encoded = codec.encode(rows.rows)
     return encoded.words, encoded.offsets[np.searchsorted(rows.owners, np.arange(count + 1))]

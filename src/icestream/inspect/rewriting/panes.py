@@ -26,6 +26,7 @@ from icestream.core.errors import CheckpointError, InputError
 from icestream.inspect.access.edited_rows import EditedRows
 from icestream.inspect.access.scratch_shard import ScratchShard
 from icestream.inspect.adapters.panes import LoggedKeys, PaneState, instants_of, obstacle
+from icestream.inspect.adapters.windows import NoInputs
 from icestream.inspect.rewriting.changes import Rewriter, ShardRewrite, alone, places_of
 from icestream.operators.folding.exact_rows import ExactRows, alike, concatenated
 from icestream.operators.folding.fold import identified
@@ -157,8 +158,8 @@ class _Panes:
 
 
 @dataclass(frozen=True)
-class _Batch:
-    """Panes in the form of a batch."""
+class _Batch(NoInputs):
+    """Panes in the form of a batch: what leaves is on the log, events are folded."""
 
     taken: _Panes
     keys: pa.Table
@@ -167,15 +168,6 @@ class _Batch:
         """Yield entries, each row starting with its pane."""
         panes, rows = self.taken.arrays
         yield ExactRows(rows.layout, np.column_stack([panes, rows.table]))
-
-    def leaving(self, family: int) -> Iterator[ExactRows]:
-        """Yield nothing: what leaves is on the log."""
-        del family
-        yield from ()
-
-    def tuples(self) -> Iterator[pa.RecordBatch]:
-        """Yield nothing: events are already folded."""
-        yield from ()
 
     def groups(self) -> Iterator[pa.Table]:
         if self.keys.num_rows:
@@ -203,5 +195,4 @@ def _keys(wanted: _Panes, parts: Sequence[tuple[Ids, Ids, pa.Table]]) -> pa.Tabl
 
 
 def _numbered(panes: Ints, entries: ExactRows) -> Table:
-    """Return pane and group of entries as one table."""
     return np.column_stack([panes, entries.table[:, :2]])

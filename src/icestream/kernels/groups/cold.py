@@ -12,9 +12,7 @@ Invariants:
 2. A score is the sum of its hits, each decayed by the time since (`test_parity_fading_scores`).
 3. The coldest are those that sorting by (score, last hit, slot) puts first
    (`test_parity_the_coldest_are_those_a_sort_puts_first`).
-4. One of every `one_in` hits is sampled, however they are cut into batches
-   (`test_parity_one_hit_of_every_few_is_sampled`).
-5. Groups of the directory are chosen by number of accesses, then by the last access
+4. Groups of the directory are chosen by number of accesses, then by the last access
    (`test_parity_groups_named_least_and_longest_ago`).
 
 Cost: O(hits), O(candidates); two turns of the hand at most.
@@ -30,7 +28,6 @@ import numpy.typing as npt
 from icestream.core.arrays import Floats, Ints, Slots, Table
 from icestream.kernels.compile import kernel
 from icestream.kernels.groups.heap import HEAT, STAMP
-from icestream.kernels.hashing import mix_low
 
 #: two words for each slot
 Stats = npt.NDArray[np.int64]
@@ -213,20 +210,3 @@ def list_coldest(table: Table, before: int, count: int, slots: Ints) -> int:
             slots[listed] = slot
             listed += 1
     return listed
-
-
-@kernel
-def sample_places(first: int, count: int, one_in: int, out: Ints) -> int:
-    """Choose which of `count` accesses of groups the cold statistics sample, one in `one_in`.
-
-    `first` is how many hits came before. Fills `out`, which has room for one more than
-    `count // one_in` rounded up; returns how many are kept.
-    """
-    kept = 0
-    for stretch in range(first // one_in, (first + count - 1) // one_in + 1):
-        drawn = mix_low(np.uint64(stretch)) % np.uint64(one_in)
-        place = stretch * one_in + np.int64(drawn) - first
-        if 0 <= place < count:
-            out[kept] = place
-            kept += 1
-    return kept

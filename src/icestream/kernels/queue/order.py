@@ -31,15 +31,15 @@ FLYING = 3
 LACKS = 4
 TURN = 5
 QUEUE_STALENESS = 6
-APPLICATION_STALENESS = 9
-INPUT = 12
-READER_WORDS = 13
+APPLICATION_STALENESS = 8
+INPUT = 10
+READER_WORDS = 11
 #: kinds of staleness, and for each the word of its totals and of its oldest pending update
 APPLICATION, QUEUE = range(2)
 STALENESS_WORDS = ((APPLICATION_STALENESS, LACKS), (QUEUE_STALENESS, SINCE))
 
 #: facts of a reader: schedule, its bit, waiting keys, first and last key of the list plus one,
-#: start of measuring, the lowest turn given in front and the next one at the tail
+#: start of measuring, the lowest turn given in front, the largest staleness of each kind
 SCHEDULE = 0
 BIT = 1
 WAITING = 2
@@ -47,8 +47,8 @@ HEAD = 3
 TAIL = 4
 BEGAN = 5
 FRONT = 6
-BACK = 7
-READER_FACTS = 8
+LARGEST = 7
+READER_FACTS = 9
 
 #: settings of a reader: microseconds that serving one key takes
 COST = 0
@@ -69,16 +69,15 @@ class ReaderArrays(NamedTuple):
 
 
 @lean_kernel
-def link(reader: ReaderArrays, cell: int, in_front: bool) -> None:
-    """Put a key at an end of the order of service; it must not be in it."""
+def link(reader: ReaderArrays, cell: int, in_front: bool, turn: int) -> None:
+    """Put a key at an end of the order of service, the tail for a turn; it must not be in it."""
     keys, facts = reader.keys, reader.facts
     if in_front:
         facts[FRONT] -= 1
         keys[cell, TURN] = facts[FRONT]
         link_between(reader, cell, 0, facts[HEAD])
     else:
-        keys[cell, TURN] = facts[BACK]
-        facts[BACK] += 1
+        keys[cell, TURN] = turn
         link_between(reader, cell, facts[TAIL], 0)
 
 
@@ -119,13 +118,6 @@ def is_first(reader: ReaderArrays, cell: int) -> bool:
     """Return whether no key is before this one in the order, in memory or not."""
     keys = reader.keys
     return bool(keys[cell, PREVIOUS] == 0 and keys[cell, TURN] == reader.facts[FRONT])
-
-
-@lean_kernel
-def is_last(reader: ReaderArrays, cell: int) -> bool:
-    """Return whether no key is after this one in the order, in memory or not."""
-    keys = reader.keys
-    return bool(keys[cell, NEXT] == 0 and keys[cell, TURN] == reader.facts[BACK] - 1)
 
 
 @kernel

@@ -28,6 +28,7 @@ from icestream.core.arrays import Ints, Table
 from icestream.kernels.compile import lean_kernel
 from icestream.kernels.fold import Index
 from icestream.kernels.queue.order import (
+    APPLICATION,
     APPLICATION_STALENESS,
     BEGAN,
     BIT,
@@ -35,19 +36,20 @@ from icestream.kernels.queue.order import (
     FIFO,
     FLYING,
     LACKS,
+    LARGEST,
     LINECUTTING,
+    QUEUE,
     QUEUE_STALENESS,
     SCHEDULE,
     SINCE,
     WAITING,
     ReaderArrays,
     is_first,
-    is_last,
     link,
     unlink,
 )
 from icestream.kernels.queue.pages import KEEPS, PoolArrays
-from icestream.kernels.queue.staleness import AREA, FROM, MOST, NONE, RealTable, settle
+from icestream.kernels.queue.staleness import AREA, FROM, NONE, RealTable, settle
 from icestream.kernels.queue.unit_chains import free_row, take_row, write_row
 
 #: words of a cell: id, address of its value (-1 for none), newest arrival, mean gap between
@@ -64,7 +66,7 @@ CELL_WORDS = 8
 
 #: facts of a store: cells ever used, first free cell plus one, free cells, first arrival of all,
 #: newest of all, updates accepted, replaced before a reader took them, dropped because they went
-#: back in time, gaps that are averaged, words of a value (0 if they differ)
+#: back in time, gaps that are averaged, words of a value (0 if they differ), the next turn
 CELLS_SEEN = 0
 FREE_CELL = 1
 FREE_CELLS = 2
@@ -75,6 +77,7 @@ SUPERSEDED = 6
 LATE = 7
 SMOOTHING = 8
 WIDTH = 9
+NEXT_TURN = 10
 STORE_FACTS = 12
 
 
@@ -94,33 +97,42 @@ Readers = tuple[ReaderArrays, ...]
 
 
 @lean_kernel
-def accept_one(store: CellArrays, cell: int, arrived: int) -> bool:
-    """Record one update of a queue in its cell; False if it goes back in time and is dropped."""
-    facts, cells = store.facts, store.cells
+def accept_one(
+    facts: Ints, cells: Table, reals: RealTable, cell: int, arrived: int, more: int, span: int
+) -> bool:
+    """Record one update of a queue in its cell; False if it goes back in time and is dropped.
+
+    If `more` is not 0, it stands for so many updates, evenly spread over the `span` microseconds
+    since the one before it.
+    """
     count = cells[cell, COUNT]
     if count == 0:
         if facts[ACCEPTED] == 0 or arrived < facts[FIRST]:
             facts[FIRST] = arrived
-        store.reals[cell, GAP] = arrived - facts[FIRST]
+        reals[cell, GAP] = arrived - facts[FIRST]
+        more = 1
     else:
         gap = arrived - cells[cell, ARRIVED]
         if gap < 0:
             facts[LATE] += 1
             return False
-        part = min(count + 1, facts[SMOOTHING])
-        store.reals[cell, GAP] += (gap - store.reals[cell, GAP]) / part
-    cells[cell, COUNT] = count + 1
+        if cells[cell, WAITED_FOR] and (more == 0 or gap != span):
+            facts[SUPERSEDED] += 1
+        more = more if gap == span and more > 0 else 1
+        smoothing = facts[SMOOTHING]
+        averaged = min(count + more, max(count, smoothing))
+        kept = count / averaged * (1 - 1 / smoothing) ** (count + more - averaged)
+        reals[cell, GAP] = gap / more + (reals[cell, GAP] - gap / more) * kept
+    cells[cell, COUNT] = count + more
     cells[cell, ARRIVED] = arrived
     if facts[ACCEPTED] == 0 or arrived > facts[NEWEST]:
         facts[NEWEST] = arrived
     facts[ACCEPTED] += 1
-    if cells[cell, WAITED_FOR]:
-        facts[SUPERSEDED] += 1
     return True
 
 
 @lean_kernel
-def admit_one(store: CellArrays, reader: ReaderArrays, cell: int, arrived: int) -> None:
+def admit_one(store: CellArrays, reader: ReaderArrays, cell: int, arrived: int, turn: int) -> None:
     """Insert a key of an update queue into a reader's order, or move it, by the schedule."""
     facts, keys = reader.facts, reader.keys
     schedule = facts[SCHEDULE]
@@ -133,27 +145,28 @@ def admit_one(store: CellArrays, reader: ReaderArrays, cell: int, arrived: int) 
         keys[cell, SINCE] = arrived
         if keys[cell, LACKS] == NONE:
             keys[cell, LACKS] = arrived
-    elif (schedule == FIFO and not is_last(reader, cell)) or (
-        is_slow and not is_first(reader, cell)
-    ):
+    elif schedule == FIFO or (is_slow and not is_first(reader, cell)):
         unlink(reader, cell)
     else:
         return
-    link(reader, cell, is_slow)
+    link(reader, cell, is_slow, turn)
 
 
 @lean_kernel
-def enqueue_one(store: CellArrays, readers: Readers, cell: int, arrived: int) -> bool:
+def enqueue_one(
+    store: CellArrays, readers: Readers, cell: int, arrived: int, turn: int, more: int, span: int
+) -> bool:
     """Add one update to an update queue; the caller then writes its value to the address.
 
-    False if it goes back in time and is dropped. There must be room for one more location.
+    False if it goes back in time and is dropped. There must be room for one more location. Turns
+    ascend; `accept_one` explains `more` and `span`.
     """
-    if not accept_one(store, cell, arrived):
+    if not accept_one(store.facts, store.cells, store.reals, cell, arrived, more, span):
         return False
     if store.cells[cell, ADDRESS] < 0:
         store.cells[cell, ADDRESS] = take_row(store.pool, store.space, is_linked(store))
     for reader in readers:
-        admit_one(store, reader, cell, arrived)
+        admit_one(store, reader, cell, arrived, turn)
     return True
 
 
@@ -163,7 +176,8 @@ def leave_order(reader: ReaderArrays, cell: int, now: int) -> None:
     keys = reader.keys
     unlink(reader, cell)
     since = keys[cell, SINCE]
-    settle(keys, reader.reals, reader.queue_profile, cell, QUEUE_STALENESS, since, now)
+    end = settle(keys, reader.reals, reader.queue_profile, cell, QUEUE_STALENESS, since, now)
+    reader.facts[LARGEST + QUEUE] = max(reader.facts[LARGEST + QUEUE], end)
     keys[cell, SINCE] = NONE
     reader.facts[WAITING] -= 1
 
@@ -201,7 +215,9 @@ def deliver_one(reader: ReaderArrays, cell: int, since: int, arrived: int, at: i
     if flying == NONE:
         return
     begun = keys[cell, LACKS] if since == NONE else since
-    settle(keys, reader.reals, reader.application_profile, cell, APPLICATION_STALENESS, begun, at)
+    profile, most = reader.application_profile, LARGEST + APPLICATION
+    end = settle(keys, reader.reals, profile, cell, APPLICATION_STALENESS, begun, at)
+    reader.facts[most] = max(reader.facts[most], end)
     if arrived >= flying:
         keys[cell, LACKS] = keys[cell, SINCE]
         keys[cell, FLYING] = NONE
@@ -235,10 +251,10 @@ def free_value(store: CellArrays, cell: int) -> None:
 def begin_measuring(reader: ReaderArrays, cells_seen: int, at: int) -> None:
     """Discard the staleness of all keys of an update queue before a time."""
     reader.facts[BEGAN] = at
+    reader.facts[LARGEST] = reader.facts[LARGEST + 1] = 0
     for cell in range(cells_seen):
         for totals in (QUEUE_STALENESS, APPLICATION_STALENESS):
             reader.reals[cell, totals + AREA] = 0.0
-            reader.keys[cell, totals + MOST] = 0
             reader.keys[cell, totals + FROM] = at
     reader.queue_profile[:] = 0.0
     reader.application_profile[:] = 0.0

@@ -19,7 +19,6 @@ from __future__ import annotations
 from icestream.core.arrays import Ints
 from icestream.kernels.compile import kernel
 from icestream.kernels.queue.order import (
-    BACK,
     FRONT,
     HEAD,
     NEXT,
@@ -77,7 +76,6 @@ def put_by_turn(reader: ReaderArrays, slots: Ints) -> None:
                 at = keys[at - 1, NEXT]
             link_between(reader, cell, keys[at - 1, PREVIOUS], at)
         facts[FRONT] = min(facts[FRONT], turn)
-        facts[BACK] = max(facts[BACK], turn + 1)
 
 
 @kernel

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from icestream.core.arrays import Ids, Ints
+from icestream.core.arrays import Ids, Ints, Table
 from icestream.kernels import hash_index
 from icestream.kernels.compile import kernel, lean_kernel
 from icestream.kernels.prefetch import prefetch, prefetch_word
@@ -183,9 +183,19 @@ def ask_for_neighbours(readers: Readers, slots: Ints, first: int, last: int) -> 
 
 @lean_kernel
 def enqueue_batch(
-    store: CellArrays, readers: Readers, slots: Ints, arrived: Ints, words: Ints, offsets: Ints
+    store: CellArrays,
+    readers: Readers,
+    slots: Ints,
+    arrived: Ints,
+    turns: Ints,
+    folded: Table,
+    words: Ints,
+    offsets: Ints,
 ) -> None:
-    """Add a batch of updates to a queue; there must be room for all their values."""
+    """Add a batch of updates to a queue; there must be room for all their values.
+
+    `folded` has `more` and `span` of each (`accept_one`).
+    """
     size = slots.size
     for first in range(-2 * AT_ONCE, size, AT_ONCE):
         second, third = first + AT_ONCE, first + 2 * AT_ONCE
@@ -194,7 +204,8 @@ def enqueue_batch(
         ask_for_rows(store, readers, slots, max(second, 0), min(third, size))
         ask_for_neighbours(readers, slots, max(first, 0), min(second, size))
         for k in range(max(first, 0), min(second, size)):
-            if enqueue_one(store, readers, slots[k], arrived[k]):
+            more, span = folded[k, 0], folded[k, 1]
+            if enqueue_one(store, readers, slots[k], arrived[k], turns[k], more, span):
                 put_value(store, slots[k], words, offsets[k], offsets[k + 1])
 
 

@@ -32,12 +32,21 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.arrays import Mask
+from icestream.core.errors import BudgetError
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.operators.bad_rows import BadRows, mapped
 from icestream.operators.dataflow.join_step import JoinStores
 from icestream.operators.dataflow.join_traces import Traces
 from icestream.operators.dataflow.results import ResultBuffer
-from icestream.operators.dataflow.sorted_changes import collected, gathered, pieces
+from icestream.operators.dataflow.sorted_changes import (
+    INNER,
+    apart,
+    collected,
+    first_and_last,
+    gathered,
+    nested,
+    pieces,
+)
 from icestream.operators.dataflow.spec import ComponentSpec
 from icestream.operators.dataflow.steps import (
     Emit,
@@ -51,6 +60,7 @@ from icestream.operators.dataflow.steps import (
     Stateful,
     Trace,
     regrouped,
+    sent,
 )
 from icestream.operators.dataflow.stores import Stores
 from icestream.operators.dataflow.transient_groups import TransientGroups, lasting
@@ -110,6 +120,8 @@ class ComponentOperator:
         #: steps with collected changes of groups some of whose changes were pushed before
         self._entire = False
         self._torn: set[int] = set()
+        #: the routed bits of the last groups that changes were sent for inside others
+        self._around = -1
         #: whether groups of the current chunk may bypass the store
         self._transient = False
         self._buffer = {
@@ -148,7 +160,8 @@ class ComponentOperator:
         for number, step in enumerate(self._spec.steps):
             if isinstance(step, Stateful):
                 self._stores.begin(step.grouping, before)
-                for made in self._woken(step.operator, self._groups[number], watermark):
+                woken = self._woken(step.operator, self._groups[number], watermark)
+                for made in _of_step(step.text, woken):
                     yield from self._pass_on(number, made, before)
                 yield from self._settle(before)
                 self._stores.rest()
@@ -262,7 +275,9 @@ class ComponentOperator:
         room -= len(self._buffer) * (room // HELD_BACK)
         if isinstance(self._stores, JoinStores):
             return collected(self._inputs, edge, room)
-        return gathered(self._inputs, edge, room, timed=number in self._spec.timed)
+        spec = self._spec
+        timed, inside = number in spec.timed, number in spec.entered
+        return gathered(self._inputs, edge, room, timed=timed, inside=inside)
 
     def _woken(
         self, operator: LifetimeOperator, groups: Groups, watermark: Micros
@@ -304,6 +319,11 @@ class ComponentOperator:
             yield from self._push_waiting(max(first, key=self._rows_waiting), watermark)
         self._torn.clear()
 
+    def _settle_enough(self, watermark: Micros) -> Iterator[Emitted]:
+        """Push the collected changes if they are worth a chunk."""
+        if any(self._rows_waiting(number) >= ENOUGH_ROWS for number in self._waiting):
+            yield from self._settle(watermark)
+
     def _rows_waiting(self, number: int) -> int:
         return sum(each.num_rows for each in self._waiting[number])
 
@@ -319,15 +339,24 @@ class ComponentOperator:
             # a join splits its input itself, in any order
             yield from self._pass_on(number, changes, watermark)
             return
+        received = isinstance(self._spec.steps[number], Receive)
+        inside = number in self._spec.entered
+        number = self._spec.entered.get(number, number)
         step = self._spec.steps[number]
-        received = isinstance(step, Receive)
         if received and self._spec.forgets_past:
             changes = since(changes, self._now)
+        if inside and changes.num_rows:
+            # no more changes come for the groups around those that were pushed before
+            first, last = first_and_last(changes)
+            if first >> INNER != self._around:
+                yield from self._settle_enough(watermark)
+            self._around = last >> INNER
         most = self._stores.chunk_groups(step.grouping)
         rows = max(1, CHUNK_ROWS // 2) if received and self._spec.begins else CHUNK_ROWS
         transient = self._may_pass(number, changes, watermark)
         counted = partial(self._staying, step.grouping, watermark=watermark) if transient else None
-        for chunk, entire in pieces(changes, rows, most, counted):
+        cut = partial(pieces, rows=rows, groups=most, counted=counted)
+        for chunk, entire, is_end in nested(changes, rows, cut) if inside else apart(changes, cut):
             self._entire = entire and number not in self._torn
             self._transient = transient
             if not self._entire:
@@ -335,8 +364,8 @@ class ComponentOperator:
             self._stores.begin(step.grouping, watermark)
             yield from self._pass_on(number, chunk, watermark)
             self._stores.rest()
-            if received and any(self._rows_waiting(n) >= ENOUGH_ROWS for n in self._waiting):
-                yield from self._settle(watermark)
+            if received and is_end:
+                yield from self._settle_enough(watermark)
 
     def _pass_on(self, number: int, made: pa.RecordBatch, watermark: Micros) -> Iterator[Emitted]:
         """Pass the output of a step to the next steps; rows that it refused leave at once."""
@@ -364,7 +393,8 @@ class ComponentOperator:
                     watermark,
                 )
             case Stateful():
-                for made in self._changed(number, step.operator, port, changes, watermark):
+                changed = self._changed(number, step.operator, port, changes, watermark)
+                for made in _of_step(step.text, changed):
                     yield from self._pass_on(number, made, watermark)
             case JoinMany():
                 assert isinstance(self._stores, JoinStores)
@@ -374,7 +404,8 @@ class ComponentOperator:
                 self._traces.note(number, changes)
                 yield from self._pass_on(number, changes, watermark)
             case Send():
-                yield -1 - step.edge, regrouped(changes, step.keys, step.payload)
+                inside = self._spec.inside.get(step.edge)
+                yield -1 - step.edge, sent(changes, step.keys, step.payload, inside)
             case Emit():
                 buffer = self._buffer.get(step.view)
                 emitted = [changes] if buffer is None else buffer.take(changes)
@@ -382,3 +413,13 @@ class ComponentOperator:
             case Receive() | Sole():
                 msg = "this step gets changes only from outside"
                 raise AssertionError(msg)
+
+
+def _of_step(text: str, made: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the output of a step; a BudgetError names the step that needs the memory."""
+    try:
+        yield from made
+    except BudgetError as error:
+        named = BudgetError(f"the step {text!r}: {error}")
+        named.needed = error.needed
+        raise named from error

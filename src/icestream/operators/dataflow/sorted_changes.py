@@ -12,7 +12,8 @@ Invariants:
    (`test_bounded_passes_take_about_what_there_is_room_for`); there are as few passes as possible,
    of about equal size (`test_passes_are_alike_and_no_more_than_needed`).
 3. Pieces have few rows and groups; entire pieces have all changes of their groups
-   (`test_oracle_entire_pieces_have_all_changes_of_their_groups`).
+   (`test_oracle_entire_pieces_have_all_changes_of_their_groups`). Those of groups inside others
+   say where the groups around them end (`test_pieces_say_where_the_groups_around_them_end`).
 
 Cost: each record is read by the passes whose range it overlaps, mostly one or two; one sort per
 pass.
@@ -37,15 +38,27 @@ from icestream.operators.protocol import ChangeInputs
 END = 1 << 64
 #: an excess below this share of a pass is added to the passes instead of to another one
 SPARED = 1 / 8
+#: lower bits of `id_high` that groups inside others have of their own; those above route them
+INNER = 32
+INNER_BITS = np.uint64((1 << INNER) - 1)
+#: splits changes into pieces, each with whether it is entire
+Cut = Callable[[pa.RecordBatch], Iterator[tuple[pa.RecordBatch, bool]]]
 #: runs are merged if they have at least this many rows on average
 MERGED_RUN = 64
 
 
 def gathered(
-    inputs: ChangeInputs, edge: int, room: int, *, timed: bool = False
+    inputs: ChangeInputs, edge: int, room: int, *, timed: bool = False, inside: bool = False
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the changes of an edge sorted by group and, if requested, by time within a group."""
-    for first, last in pairwise([0, *bounds_of(*inputs.ranges(edge), room), END]):
+    """Yield the changes of an edge sorted by group and, if requested, by time within a group.
+
+    Where groups are `inside` others, those around them are not torn if there is room for them.
+    """
+    bounds = [0]
+    for bound in bounds_of(*inputs.ranges(edge), room):
+        around = bound >> INNER << INNER
+        bounds.append(around if inside and around > bounds[-1] else bound)
+    for first, last in pairwise([*bounds, END]):
         parts = list(inputs.changes(edge, first, last))
         if parts:
             together = pa.concat_batches(parts)
@@ -151,6 +164,33 @@ def pieces(
         end = begin if begin > first else end
         yield changes.slice(first, end - first), bool(fresh[first] and fresh[end])
         first = end
+
+
+def apart(changes: pa.RecordBatch, cut: Cut) -> Iterator[tuple[pa.RecordBatch, bool, bool]]:
+    """Yield pieces of changes, whether each is entire, and that no group around it goes on."""
+    return ((piece, entire, True) for piece, entire in cut(changes))
+
+
+def nested(
+    changes: pa.RecordBatch, rows: int, cut: Cut
+) -> Iterator[tuple[pa.RecordBatch, bool, bool]]:
+    """Yield pieces of changes of groups inside others, and whether each is entire.
+
+    The second flag is whether there are no more changes of the groups around those of the piece.
+    If changes are sorted, pieces end with a group around others where its changes are at most
+    `rows`. The flag is never set for the last piece, as others may follow these changes.
+    """
+    identities, first, count = _identities(changes), 0, changes.num_rows
+    ends = np.array([count])
+    if not _falls(identities):
+        outer = identities & ~INNER_BITS
+        ends = np.append(np.flatnonzero(outer[1:] != outer[:-1]) + 1, count)
+    while first < count:
+        fitting = np.searchsorted(ends, [first, first + rows], side="right") - [0, 1]
+        last = int(ends[fitting.max()])
+        for piece, entire in cut(changes.slice(first, last - first)):
+            first += piece.num_rows
+            yield piece, entire, first == last < count
 
 
 def between(changes: pa.RecordBatch, first: int, last: int) -> pa.RecordBatch:

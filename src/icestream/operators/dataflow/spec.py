@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from icestream.operators.dataflow.gather import GatherSpec
@@ -51,6 +51,8 @@ class ComponentSpec:
     forgets_past: bool = False
     #: whether identities of groups inside groups begin with bits of the outer ones
     inner_ids: bool = True
+    #: keys of the groups inside others that changes are sent for, by edge
+    inside: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def lifetimes(self) -> tuple[str, ...]:
@@ -145,6 +147,17 @@ class ComponentSpec:
     def _orders_by_time(self, number: int) -> bool:
         step = self.steps[number]
         return isinstance(step, Stateful) and step.operator.takes_by_time
+
+    @cached_property
+    def entered(self) -> Mapping[int, int]:
+        """Return the steps that regroup what is received, where the sender has done so."""
+        return {
+            step.inputs[0]: number
+            for number, step in enumerate(self.steps)
+            if isinstance(step, Regroup)
+            for before in [self.steps[step.inputs[0]]]
+            if isinstance(before, Receive) and before.edge in self.inside
+        }
 
     @cached_property
     def begins(self) -> bool:

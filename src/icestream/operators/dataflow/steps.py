@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.operators.dataflow.gather import GatherSpec
+from icestream.operators.dataflow.sorted_changes import INNER_BITS
 from icestream.operators.frames.event_frames import EVENT_FIELDS, EventFramesSpec
 from icestream.operators.lifetimes.changes import (
     HEAD,
@@ -32,9 +33,6 @@ from icestream.operators.multi_join.spec import MultiJoinSpec
 from icestream.operators.multi_join.tracing import Lineage
 from icestream.operators.payload_identity import identified
 from icestream.sql.expressions.compile import Predicate, Projection
-
-#: the bits of `id_high` that groups inside others have of their own; those above route them
-INNER_BITS = np.uint64(0xFFFFFFFF)
 
 
 @dataclass(frozen=True)
@@ -210,6 +208,17 @@ def regrouped(
         return pa.RecordBatch.from_arrays(columns, schema=changes.schema)
     columns += [changes.column(name) for name in payload.names]
     return pa.RecordBatch.from_arrays(columns, schema=changes_schema(payload))
+
+
+def sent(
+    changes: pa.RecordBatch,
+    keys: tuple[str, ...],
+    payload: pa.Schema,
+    inside: tuple[str, ...] | None,
+) -> pa.RecordBatch:
+    """Return changes as they are sent by columns, for groups inside of those if there are any."""
+    changes = regrouped(changes, keys, payload)
+    return changes if inside is None else regrouped(changes, inside, inside=True)
 
 
 @dataclass(frozen=True)

@@ -259,13 +259,8 @@ class ShardStores(Stores):
 
     def _inform_manager(self) -> None:
         for store in self._stores.values():
-            opened, returned, hits = store.take_opened(), store.take_returned(), store.take_hits()
-            if len(opened):
-                self._manager.opened(store.name, opened)
-            if len(returned):
-                self._manager.returned(store.name, returned)
-            if len(hits):
-                self._manager.note(store.name, hits)
+            self._manager.opened(store.name, store.take_opened())
+            self._manager.note(store.name, store.take_hits())
 
 
 def least_quota(held: int, stores: int) -> int:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -40,53 +40,6 @@ from icestream.state.identities import IdRange
 
 #: how far a row may be behind the newest one of its side of a join, unless the query says
 LATENESS = 3_600_000_000
-
-
-class PreQueueNode(Protocol):
-    """One node of a tree, with its sources."""
-
-    @property
-    def sources(self) -> tuple[PreQueueNode, ...]:
-        """Return the nodes that it reads."""
-        ...
-
-    @property
-    def stream(self) -> UpdateStream:
-        """Return its output stream; DefinitionError if the definition is invalid."""
-        ...
-
-    def describe(self) -> dict[str, Any]:
-        """Return it as JSON, without its sources."""
-        ...
-
-    def runner(self) -> PreQueueStep:
-        """Return a new operator without state."""
-        ...
-
-
-class PreQueueStep(Protocol):
-    """A running node."""
-
-    @property
-    def late(self) -> int:
-        """Return how many rows arrived too late for it."""
-        ...
-
-    def on_batch(self, inputs: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-        """Process the output of its sources, each in time order; return its own, in time order."""
-        ...
-
-    def state(self) -> State:
-        """Return its state, for `recall`."""
-        ...
-
-    def taken_over(self, states: Sequence[State], keeps: IdRange) -> State:
-        """Return the states of parents, of the keys in a range, as one, for `recall`."""
-        ...
-
-    def recall(self, state: State) -> None:
-        """Restore what `state` returned."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -233,6 +186,10 @@ class PreQueueJoin:
             condition=self.condition,
             zone=self.zone,
         )
+
+
+#: one node of a tree, with its sources
+PreQueueNode = PreQueueInput | PreQueueFilter | PreQueueMap | PreQueueUnion | PreQueueJoin
 
 
 def inputs_of(front: PreQueueNode) -> Iterator[PreQueueInput]:
@@ -441,3 +398,7 @@ class _Join(_Keeping):
 
     def on_batch(self, inputs: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
         return self._join.on_both(inputs[LEFT], inputs[RIGHT])
+
+
+#: a running node
+PreQueueStep = _Sorted | _Rowwise | _Union | _Join

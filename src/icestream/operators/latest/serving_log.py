@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from icestream.core.arrays import Ids
+from icestream.core.arrays import Ids, Mask
 from icestream.core.errors import DefinitionError
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.operators.latest.coalescing import (
@@ -141,7 +141,7 @@ class ServingLog:
         return KEY_BYTES * waiting.keys + ORDER_BYTES * ordered + values
 
     def _write_changes(self, batch: NewestUpdates | None, served: Served) -> None:
-        wanted = None if batch is None else self._waiting.has(batch)
+        wanted = None if batch is None else _are_left(batch, served)
         for number, (id_high, id_low) in enumerate(served):
             # updates of keys whose values are not logged are recorded once
             newest = batch if number == 0 else None
@@ -249,6 +249,15 @@ class ServingLog:
                 else:
                     found[record.synopsis].append(record)
         return facts, found
+
+
+def _are_left(batch: NewestUpdates, served: Served) -> Mask:
+    """Return which updates some reader was not served."""
+    id_high, id_low = batch.identity
+    left = np.zeros(len(id_high), dtype=np.bool_)
+    for keys in served:
+        left |= places_among(id_high, id_low, *keys) < 0
+    return left
 
 
 def _check_schedule(schedule: str) -> None:

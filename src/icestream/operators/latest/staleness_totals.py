@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from icestream.core.arrays import Ints
 from icestream.core.times import Micros
-from icestream.kernels.queue.order import APPLICATION, QUEUE, STALENESS_WORDS
+from icestream.kernels.queue.order import APPLICATION, LARGEST, QUEUE, STALENESS_WORDS
 from icestream.kernels.queue.queue import COUNT
 from icestream.kernels.queue.staleness import BINS, PROFILE, bin_edges
 from icestream.operators.latest.report import StalenessIntegral
@@ -53,17 +53,16 @@ class _Sums:
     #: number of keys by the bin of their area
     spread: Ints
     area: float = 0.0
-    #: largest value of all ramps, and of open ones
+    #: largest value of settled ramps, and of open ones
     most: Micros = 0
     open_most: Micros = 0
 
     def add(self, keys: Ints, kind: int, now: Micros) -> None:
         """Add keys, with their open ramps."""
-        areas, most, begins, ends = ramps(keys, kind, now)
+        areas, begins, ends = ramps(keys, kind, now)
         add_ramps(self.profile, begins, ends)
         np.add.at(self.spread, bins_of_areas(areas), 1)
         self.area += float(areas.sum())
-        self.most = max(self.most, int(most.max(initial=0)))
         self.open_most = max(self.open_most, int(ends.max(initial=0.0)))
 
 
@@ -114,17 +113,18 @@ class StalenessTotals:
         reader, bit = self._queue.order.kernel, self._queue.order.bit
         profile = reader.application_profile if kind == APPLICATION else reader.queue_profile
         found = _Sums(profile.copy(), np.zeros(BINS, dtype=np.int64))
+        found.most = int(reader.facts[LARGEST + kind])
         if self._cold is not None:
-            found.area, found.most = self._cold.idle_staleness(bit, kind)
-            for place, keys in self._cold.idle_spread(bit, kind).items():
-                found.spread[place] = keys
+            found.area = self._cold.idle_area(bit, kind)
+            found.spread += self._cold.idle_spread(bit, kind)
         return found
 
     def _closed(self, kind: int, sums: _Sums, count: int, now: Micros) -> StalenessPeriods:
         began, before = self._queue.order.began, self._last["at"]
         extent = count * float(now - began) + self._last["forgotten"]
         averages = averages_of_bins(sums.spread, now - began)
-        whole = StalenessIntegral.of(sums.area, extent, sums.most, sums.profile, averages)
+        most = max(sums.most, sums.open_most)
+        whole = StalenessIntegral.of(sums.area, extent, most, sums.profile, averages)
         kept = self._profiles.view[kind * BINS : (kind + 1) * BINS]
         since = sums.profile - kept
         time = float(max(0, now - (began if before is None else before)))

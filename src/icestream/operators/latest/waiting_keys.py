@@ -2,8 +2,7 @@
 
 Idea: an update queue in the shard's arena, with a reader for each step behind it. Arriving updates
 are folded: of several updates of a key the queue gets the first, which determines since when the
-key waits, and the last, which has the value. The mean gap between updates is corrected to what all
-of them would have given.
+key waits, and the last, which has the value and stands for those after the first.
 
 Invariants:
 1. Rates are those of all updates, including folded ones
@@ -30,7 +29,6 @@ from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.kernels.queue import queue as k
 from icestream.kernels.queue.order import (
     APPLICATION_STALENESS,
-    BACK,
     FLYING,
     FRONT,
     INPUT,
@@ -94,7 +92,9 @@ class WaitingKeys:
             self._queue.reader(f"reader{number}", schedule=schedule, cost=cost)
             for number, cost in enumerate(costs)
         )
-        self._eviction = KeyEviction(self.cells, self.readers, arena, account)
+        # the input of a key's newest update is part of what it is in memory
+        loads = ORIGIN in schema.names
+        self._eviction = KeyEviction(self.cells, self.readers, arena, account, loads=loads)
         self._header = arena.header
         #: cost of each step, as learnt from its calls
         self.paces = [Pace(list(sums)) for sums in arena.header.get("pace", ())]
@@ -130,24 +130,18 @@ class WaitingKeys:
     def take_in(self, updates: NewestUpdates) -> int:
         """Add updates, one row for each key; return how many waiting values they replace."""
         eviction, (id_high, id_low) = self._eviction, updates.identity
-        known = eviction.look(id_high, id_low)
-        replaced, before = int((known[:, k.WAITED_FOR] != 0).sum()), known[:, k.COUNT]
+        before = self.cells.fact(k.SUPERSEDED)
         several = np.flatnonzero(updates.count > 1)
         rows = np.concatenate([several, np.arange(len(id_high))])
         times = np.concatenate([updates.first[several], updates.last])
+        folded = np.zeros((len(rows), 2), dtype=np.int64)
+        folded[len(several) + several, 0] = updates.count[several] - 1
+        folded[len(several) + several, 1] = (updates.last - updates.first)[several]
         # a restored queue takes the same updates in another order of rows
-        order = np.lexsort((id_low[rows], id_high[rows], times))
-        rows, times = rows[order], times[order]
-        payload = updates.payload
-        for piece in eviction.pieces(len(rows)):
-            some = rows[piece]
-            eviction.enqueue(
-                id_high[some], id_low[some], times[piece], payload.take(pa.array(some))
-            )
-        for piece in eviction.pieces(len(several)):
-            some = several[piece]
-            eviction.admit(id_high[some], id_low[some])
-            self._correct_rates(updates, some, before)
+        order = np.lexsort((folded[:, 0], id_low[rows], id_high[rows], times))
+        rows = rows[order]
+        payload = updates.payload.take(pa.array(rows))
+        eviction.enqueue(id_high[rows], id_low[rows], times[order], payload, folded[order])
         if ORIGIN in updates.rows.schema.names:
             inputs = np.asarray(updates.rows.column(ORIGIN).to_numpy())
             for piece in eviction.pieces(len(id_high)):
@@ -155,7 +149,7 @@ class WaitingKeys:
                 slots = self.cells.find(id_high[piece], id_low[piece])
                 newest = self.cells.column(k.ARRIVED)[slots] == updates.last[piece]
                 self._words(0)[slots[newest], INPUT] = inputs[piece][newest]
-        return replaced
+        return self.cells.fact(k.SUPERSEDED) - before
 
     def forget(self, before: Micros) -> None:
         """Drop keys without updates since `before` whose answers are delivered."""
@@ -166,13 +160,6 @@ class WaitingKeys:
             self.cold.keep_staleness(number, reader.order.kernel.keys[old])
         self.cells.drop(old)
         self.cold.forget(before)
-
-    def has(self, updates: NewestUpdates) -> npt.NDArray[np.bool_]:
-        """Return which of the added updates some reader waits for."""
-        known = self._eviction.look(*updates.identity)
-        newest = known[:, k.ARRIVED] == updates.last
-        wanted: npt.NDArray[np.bool_] = newest & (known[:, k.WAITED_FOR] != 0)
-        return wanted
 
     def is_fresh(self, updates: NewestUpdates) -> npt.NDArray[np.bool_]:
         """Return which updates, not added yet, are at least as new as all of their key."""
@@ -203,10 +190,7 @@ class WaitingKeys:
 
     def delivered(self, at: Micros) -> None:
         """Record that all keys taken so far have reached the application."""
-        for reader in self.readers:
-            flying = reader.order.kernel.keys[: self.cells.seen, FLYING] != NONE
-            reader.delivered(*self.cells.identities(np.flatnonzero(flying)), at)
-        self.cold.delivered(at)
+        self._eviction.delivered(at)
 
     def learn_costs(self) -> None:
         """Let the orders of the next version use the costs learnt in this one."""
@@ -230,7 +214,7 @@ class WaitingKeys:
                 {
                     "cost": reader.cost,
                     "pace": pace.sums,
-                    "turns": reader.order.kernel.facts[[FRONT, BACK]].tolist(),
+                    "turns": [int(reader.order.kernel.facts[FRONT]), int(facts[k.NEXT_TURN])],
                 }
                 for reader, pace in zip(self.readers, self.paces, strict=True)
             ],
@@ -261,7 +245,8 @@ class WaitingKeys:
         for reader, pace, learnt in zip(self.readers, self.paces, facts["readers"], strict=True):
             front, back = learnt["turns"]
             turns = reader.order.kernel.facts
-            turns[FRONT], turns[BACK] = min(front, turns[FRONT]), max(back, turns[BACK])
+            turns[FRONT] = min(front, turns[FRONT])
+            kept[k.NEXT_TURN] = max(back, kept[k.NEXT_TURN])
             reader.cost = learnt["cost"]
             pace.sums[:] = learnt["pace"]
 
@@ -363,26 +348,3 @@ class WaitingKeys:
     def clean(self) -> None:
         """Remove outdated data from files, at the end of a version."""
         self.cold.clean()
-
-    # -- rates -----------------------------------------------------------------------------
-
-    def _correct_rates(self, updates: NewestUpdates, several: Ints, before: Ints) -> None:
-        """Set the mean gap of keys to what single updates would have given."""
-        cells = self.cells
-        id_high, id_low = updates.identity
-        slots = cells.find(id_high[several], id_low[several])
-        counts = cells.column(k.COUNT)[slots]
-        both = counts == before[several] + 2
-        several, slots, counts = several[both], slots[both], counts[both]
-        if not len(slots):
-            return
-        span = (updates.last - updates.first)[several].astype(np.float64)
-        more = updates.count[several] - 1
-        last_part = 1 / np.minimum(counts, SMOOTHING)
-        after_first = (cells.gaps[slots] - span * last_part) / (1 - last_part)
-        arrived = counts - 1
-        averaged = np.minimum(arrived + more, np.maximum(arrived, SMOOTHING))
-        kept = (arrived / averaged) * (1 - 1 / SMOOTHING) ** (arrived + more - averaged)
-        mean = span / more
-        cells.gaps[slots] = mean + (after_first - mean) * kept
-        cells.column(k.COUNT)[slots] = counts + more - 1

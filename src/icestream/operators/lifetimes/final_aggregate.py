@@ -45,7 +45,6 @@ from icestream.operators.lifetimes.rows_by_group import (
     clipped,
     earliest,
     located,
-    read_whole,
     woken,
 )
 from icestream.operators.lifetimes.stored_rows import rewrite_some
@@ -93,7 +92,6 @@ class FinalAggregate(LifetimeAggregate):
             answers.lifting, answers.keys, grows=grows, inputs=answers.objects.inputs
         )
         self.synopses = (self._rows.synopsis,)
-        self._named = ", ".join(each.text for each in answers.aggregates)
         self._is_comparable = not any(map(_is_nested, answers.schema.types))
 
     def on_changes(
@@ -117,7 +115,7 @@ class FinalAggregate(LifetimeAggregate):
             if large is not None:
                 yield from self._of_large(groups, portion, large, watermark)
                 continue
-            rows = read_whole(groups, 0, portion, self._named)
+            rows = groups.read(0, portion)
             found = self._rows.found(rows, len(portion), watermark)
             cuts = _cuts(found, events := self._rows.alive(found), watermark)
             begun = events.where(events.le < watermark)

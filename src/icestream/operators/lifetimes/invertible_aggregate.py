@@ -44,7 +44,6 @@ from icestream.operators.lifetimes.rows_by_group import (
     first_rows,
     keep,
     located,
-    read_whole,
     woken,
 )
 from icestream.state.groups.spec import GroupRows, Groups, Synopsis
@@ -195,7 +194,7 @@ class InvertibleAggregate(LifetimeAggregate, PromptOperator):
 
     def _revised(self, groups: Groups, portion: Slots, new: _New, watermark: Micros) -> _Parts:
         """Sweep over stored and new edges of a few groups; store those of groups that last."""
-        kept = read_whole(groups, 0, portion, ", ".join(self._lifting.result.names))
+        kept = groups.read(0, portion)
         swept = self._swept(
             self._edges(kept.rows), kept.owners, new.edges, new.chosen, new.owners, watermark
         )

@@ -21,7 +21,6 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.arrays import Ints, Slots
-from icestream.core.errors import BudgetError
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.kernels.ranges import numbers_of
 from icestream.operators.lifetimes.changes import (
@@ -89,16 +88,6 @@ def woken(groups: Groups, watermark: Micros) -> Iterator[Slots]:
         yield from groups.portions(due)
         # groups returned so far may leave the directory; rows are not expired by this call
         groups.begin(MINUS_INFINITY)
-
-
-def read_whole(groups: Groups, synopsis: int, slots: Slots, what: str) -> GroupRows:
-    """Read rows by group; a BudgetError names what needs all rows of a group at once."""
-    try:
-        return groups.read(synopsis, slots)
-    except BudgetError as error:
-        named = BudgetError(f"{what} needs all rows of one group in memory: {error}")
-        named.needed = error.needed
-        raise named from error
 
 
 def clipped(changes: pa.RecordBatch, watermark: Micros) -> tuple[pa.RecordBatch, Ints, Ints]:

@@ -377,6 +377,8 @@ class MultiJoin:
         least = budget.total // CLEANING
         while budget.free < 2 * least and self._relieve(2 * least - budget.free):
             pass
+        # no rows arrive and none are sorted: two of the three uses of the work buffers are free
+        spare = (USES - 1) * self._work
         room = max(least, budget.free - least)
         try:
             self._shard.account.reserve(room)
@@ -392,7 +394,7 @@ class MultiJoin:
                 self._generations,
                 self._shard.log,
                 self._results,
-                room // 8,
+                (room + spare) // 8,
             )
             for heap, members in cleaning.owed():
                 for made in self._results.made(heap, members):

@@ -18,7 +18,6 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ints, Slots
 from icestream.core.times import Micros
-from icestream.operators.lifetimes.rows_by_group import read_whole
 from icestream.operators.process.declarations import EXPIRY, Declared
 from icestream.operators.process.grouping import take
 from icestream.state.groups.spec import GroupRows, Groups
@@ -50,9 +49,8 @@ class StoredVariable(ABC):
 
     def _read(self) -> GroupRows:
         """Return the stored rows of all groups, without those that have expired."""
-        groups, what = self._at_hand, f"state {self.name!r}"
-        found = read_whole(groups.store(), self._number, groups.slots, what)
-        return living(found, groups.watermark)
+        groups = self._at_hand
+        return living(groups.store().read(self._number, groups.slots), groups.watermark)
 
     def _nothing(self) -> pa.RecordBatch:
         return pa.RecordBatch.from_pylist([], schema=self._declared.stored)

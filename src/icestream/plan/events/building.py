@@ -19,7 +19,7 @@ Change = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 
 @dataclass(frozen=True)
-class Place:
+class EventPlace:
     """Where the events of a node come from: a step of a component, or a source with maps."""
 
     payload: pa.Schema
@@ -54,7 +54,9 @@ class DataflowBuilding:
         """Return the grouping of a step."""
         return self.components[component][step].grouping
 
-    def _step_or_map(self, place: Place, change: Change, payload: pa.Schema, text: str) -> Place:
+    def _step_or_map(
+        self, place: EventPlace, change: Change, payload: pa.Schema, text: str
+    ) -> EventPlace:
         """Map the events of a place where they are: in a component, or before they are sent."""
         if place.component is None:
             maps, texts = (*place.maps, change), (*place.texts, text)
@@ -65,7 +67,7 @@ class DataflowBuilding:
 
     def _received(
         self,
-        place: Place,
+        place: EventPlace,
         component: int,
         keys: tuple[str, ...],
         payload: pa.Schema | None = None,

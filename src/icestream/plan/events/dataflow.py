@@ -37,6 +37,7 @@ from icestream.operators.dataflow.steps import (
     Stateful,
     Step,
     Trace,
+    consumers,
 )
 from icestream.operators.dataflow.stores import ColdOptions
 from icestream.plan.fuse.operator_graph import Graph, Link
@@ -129,7 +130,7 @@ class Dataflow:
         """Return the number of components."""
         return len(self.components)
 
-    def results(self, view: Output) -> pa.Schema:
+    def results(self, view: Any) -> pa.Schema:
         """Return the columns of the rows of a view."""
         return self._rows(view).schema
 
@@ -143,9 +144,24 @@ class Dataflow:
         spilling = self.spilling
         traced = (1, 1.0) if spilling is None else (spilling.partitions, spilling.sample)
         return tuple(
-            ComponentSpec(steps, rows, *traced, self.forgets_past, self.inner_ids)
+            ComponentSpec(steps, rows, *traced, self.forgets_past, self.inner_ids, self.inside)
             for steps in self.components
         )
+
+    @cached_property
+    def inside(self) -> dict[int, tuple[str, ...]]:
+        """Return the keys of groups inside others, by the edge on which changes go to them alone.
+
+        Such changes are sent in the order of the inner groups.
+        """
+        found: dict[int, tuple[str, ...]] = {}
+        for steps in self.components if self.inner_ids else ():
+            after = consumers(steps)
+            for number, step in enumerate(steps):
+                match step, [steps[each] for each, _ in after[number]]:
+                    case Receive(), [Regroup() as entered]:
+                        found[step.edge] = entered.keys
+        return found
 
     @cached_property
     def depths(self) -> tuple[int, ...]:

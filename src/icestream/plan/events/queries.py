@@ -53,7 +53,7 @@ from icestream.operators.lifetimes.now_mode import NowOutput
 from icestream.operators.lifetimes.top import TopK
 from icestream.operators.multi_join.spec import MultiJoinSpec
 from icestream.operators.multi_join.tracing import Lineage
-from icestream.plan.events.building import DataflowBuilding, Place
+from icestream.plan.events.building import DataflowBuilding, EventPlace
 from icestream.plan.events.current_rows import (
     as_table,
     forgets_past,
@@ -142,7 +142,7 @@ class _Building(DataflowBuilding):
         self._tree = tree
         #: aggregates that emit only final results
         self._emitted_once = emitted_once
-        self._places: dict[int, tuple[Place, ...]] = {}
+        self._places: dict[int, tuple[EventPlace, ...]] = {}
         #: component of each outermost scope
         self._scopes: dict[int, int] = {}
         #: groupings of each component, and that of each scope inside another
@@ -204,7 +204,7 @@ class _Building(DataflowBuilding):
 
     # -- nodes -----------------------------------------------------------------------------
 
-    def _ungrouped(self, node: Node) -> tuple[Place, ...]:
+    def _ungrouped(self, node: Node) -> tuple[EventPlace, ...]:
         """Return where the events of a node outside all scopes come from."""
         known = self._places.get(id(node))
         if known is None:
@@ -212,12 +212,12 @@ class _Building(DataflowBuilding):
             known = self._places[id(node)] = self._place(node)
         return known
 
-    def _place(self, node: Node) -> tuple[Place, ...]:
+    def _place(self, node: Node) -> tuple[EventPlace, ...]:
         match node:
             case FromSource():
                 texts = ("late events",) if node.late else ()
                 number = self._numbers[node.source]
-                source = Place(node.payload, source=number, late=node.late, texts=texts)
+                source = EventPlace(node.payload, source=number, late=node.late, texts=texts)
                 return (replace(source, numbered=True),)
             case Mapped():
                 places = self._ungrouped(node.before)
@@ -229,7 +229,7 @@ class _Building(DataflowBuilding):
                 component = self._component_of(node.before)
                 step = self._grouped(node.before, component)
                 final = is_final(node, self._emitted_once)
-                return (Place(node.payload, component, step, final=final),)
+                return (EventPlace(node.payload, component, step, final=final),)
             case Joined():
                 return (self._joined(node),)
             case Framed():
@@ -240,7 +240,7 @@ class _Building(DataflowBuilding):
         msg = f"{type(node).__name__} is only allowed inside a group"
         raise AssertionError(msg)
 
-    def _final(self, place: Place, node: Node) -> Place:
+    def _final(self, place: EventPlace, node: Node) -> EventPlace:
         """Return the final events of a place, those that had to wait at their last instant."""
         if not place.final:
             assert place.component is not None
@@ -250,7 +250,7 @@ class _Building(DataflowBuilding):
             return place
         return self._step_or_map(place, at_their_end, place.payload, "instants of their end")
 
-    def _joined(self, node: Joined) -> Place:
+    def _joined(self, node: Joined) -> EventPlace:
         """Create the component of a join."""
         component = self._new_component()
         steps = []
@@ -267,9 +267,9 @@ class _Building(DataflowBuilding):
             join_text(node),
         )
         step = self._add(component, JoinMany(tuple(steps), node.payload, 0, spec))
-        return Place(node.payload, component, step)
+        return EventPlace(node.payload, component, step)
 
-    def _framed(self, node: Framed) -> Place:
+    def _framed(self, node: Framed) -> EventPlace:
         """Create the components of features, and the one in which events meet them."""
         places = [self._identified(each, node.before) for each in self._ungrouped(node.before)]
         sets: dict[tuple[tuple[str, ...], bool], list[Feature]] = {}
@@ -295,9 +295,9 @@ class _Building(DataflowBuilding):
         change = Projecting(feature_columns(spec.result, node.columns))
         text = ", ".join(f"{text} AS {name}" for name, text in node.columns)
         step = self._add(component, Map((step,), node.payload, 0, change, f"with {text}"))
-        return Place(node.payload, component, step, numbered=True)
+        return EventPlace(node.payload, component, step, numbered=True)
 
-    def _features(self, features: Sequence[Feature], places: Sequence[Place]) -> Place:
+    def _features(self, features: Sequence[Feature], places: Sequence[EventPlace]) -> EventPlace:
         """Create the component of frames by the same keys."""
         component, keys = self._new_component(), features[0].keys
         used = dict.fromkeys(text for each in features for text in each.aggregate.columns)
@@ -333,9 +333,9 @@ class _Building(DataflowBuilding):
             for frame, aggregates in spec.frames
         )
         step = self._add(component, Sole(tuple(received), spec.result, 0, spec, shown))
-        return Place(spec.result, component, step)
+        return EventPlace(spec.result, component, step)
 
-    def _identified(self, place: Place, node: Node) -> Place:
+    def _identified(self, place: EventPlace, node: Node) -> EventPlace:
         """Return the final events of a place with their identities."""
         place = self._final(place, node)
         identifying = Identifying(numbered=place.numbered)
@@ -349,7 +349,7 @@ class _Building(DataflowBuilding):
         if lineages:
             self._places[id(node)] = tuple(self._trace(each, lineages, stored) for each in places)
 
-    def _trace(self, place: Place, lineages: tuple[Lineage, ...], stored: bool) -> Place:
+    def _trace(self, place: EventPlace, lineages: tuple[Lineage, ...], stored: bool) -> EventPlace:
         if place.component is None:
             return place
         step = Trace((place.step,), place.payload, 0, lineages, stored)
@@ -361,7 +361,7 @@ class _Building(DataflowBuilding):
         if key not in self._places:
             self._seen.append(node)
             step = self._step(node, component)
-            self._places[key] = (Place(node.payload, component, step),)
+            self._places[key] = (EventPlace(node.payload, component, step),)
         return self._places[key][0].step
 
     def _step(self, node: Node, component: int) -> int:
@@ -417,7 +417,7 @@ class _Building(DataflowBuilding):
 
     def _all_received(
         self,
-        places: tuple[Place, ...],
+        places: tuple[EventPlace, ...],
         component: int,
         keys: tuple[str, ...],
         payload: pa.Schema,

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from icestream.core.errors import DefinitionError
 from icestream.plan.fuse.fusion import (
@@ -34,14 +34,8 @@ from icestream.plan.fuse.fusion import (
 )
 from icestream.plan.fuse.operator_graph import Graph
 
-
-@dataclass(frozen=True)
-class PartialFusion:
-    """Components, and the key groups for which the two ends of an edge run together."""
-
-    components: Components
-    #: key groups by the number of the edge
-    together: Mapping[int, frozenset[int]] = field(default_factory=dict)
+#: the key groups for which the two ends of an edge run together, by the number of the edge
+PartialFusion = Mapping[int, frozenset[int]]
 
 
 def adapted(
@@ -68,14 +62,12 @@ def adapted(
         at: {
             group: rate
             for group, rate in enumerate(by_group)
-            if rate > 0
-            and rate >= (part_below if group in before.together.get(at, ()) else join_from)
+            if rate > 0 and rate >= (part_below if group in before.get(at, ()) else join_from)
         }
         for at, by_group in enumerate(rates)
     }
     rows = [sum(wanted[at].values()) for at in range(len(graph.edges))]
-    components = _grown(graph, before.together.keys(), rows)
-    of = place_of(components)
+    of = place_of(_grown(graph, before.keys(), rows))
     inside = [at for at, edge in enumerate(graph.edges) if of[edge.origin] == of[edge.target]]
     known: dict[tuple[tuple[int, ...], frozenset[int]], list[int]] = {}
     together: dict[int, set[int]] = defaultdict(set)
@@ -83,13 +75,13 @@ def adapted(
         edges = sorted(
             (at for at in inside if group in wanted[at]), key=lambda at: (-wanted[at][group], at)
         )
-        ran = frozenset(at for at in edges if group in before.together.get(at, ()))
+        ran = frozenset(at for at in edges if group in before.get(at, ()))
         alike = (tuple(edges), ran)
         if alike not in known:
             known[alike] = _together(graph, edges, ran)
         for at in known[alike]:
             together[at].add(group)
-    return PartialFusion(components, {at: frozenset(together[at]) for at in sorted(together)})
+    return {at: frozenset(together[at]) for at in sorted(together)}
 
 
 def _together(graph: Graph, edges: Sequence[int], ran: Collection[int]) -> list[int]:

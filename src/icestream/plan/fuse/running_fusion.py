@@ -25,7 +25,7 @@ from typing import Any
 from icestream.core.errors import DefinitionError
 from icestream.plan.fuse.fusion import Components, fused_by_hand, place_of
 from icestream.plan.fuse.operator_graph import Graph
-from icestream.plan.fuse.refusion import PartialFusion, adapted
+from icestream.plan.fuse.refusion import adapted
 
 #: rows of a version on an edge, in a shard, from which its ends join, and below which they part
 JOIN_FROM = 2_048.0
@@ -109,9 +109,8 @@ class RunningFusion:
         if not self.measured:
             return replace(self, rows=smoothed)
         known = {at: shards for at, shards in enumerate(self.together) if shards}
-        before = PartialFusion(self.groups(graph), known)
-        found = adapted(graph, before, smoothed, join_from=JOIN_FROM, part_below=PART_BELOW)
-        together = (found.together.get(at, frozenset()) for at in range(len(graph.edges)))
+        found = adapted(graph, known, smoothed, join_from=JOIN_FROM, part_below=PART_BELOW)
+        together = (found.get(at, frozenset()) for at in range(len(graph.edges)))
         return RunningFusion(True, tuple(together), smoothed)
 
     def groups(self, graph: Graph, shard: int | None = None) -> Components:

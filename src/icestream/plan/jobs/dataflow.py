@@ -28,7 +28,7 @@ from icestream.operators.dataflow.steps import (
 from icestream.operators.jobs.compute import Compute
 from icestream.operators.jobs.consolidate import Consolidate
 from icestream.operators.lifetimes.changes import HEAD, LifetimeOperator
-from icestream.plan.events.building import DataflowBuilding, Place
+from icestream.plan.events.building import DataflowBuilding, EventPlace
 from icestream.plan.events.dataflow import Dataflow, Output, component_order, in_order
 from icestream.plan.jobs.fused import JobPlan
 from icestream.plan.nodes.jobs import ComputeNode, ConsolidateNode, JobNode, MapNode, TupleSource
@@ -96,8 +96,8 @@ class _Building(DataflowBuilding):
         self._number = {id(node): at for at, node in enumerate(plan.operators)}
         #: groupings of each component by the columns of their ids
         self._groupings: dict[int, dict[tuple[str, ...], int]] = {}
-        self._places: dict[int, Place] = {}
-        self._exchanged: dict[tuple[int, int, tuple[str, ...]], Place] = {}
+        self._places: dict[int, EventPlace] = {}
+        self._exchanged: dict[tuple[int, int, tuple[str, ...]], EventPlace] = {}
 
     def emit(self, node: JobNode, view: int) -> None:
         """Make the tuples of a node the rows of a view."""
@@ -111,15 +111,15 @@ class _Building(DataflowBuilding):
         grouping = self._of(place.component, place.step)
         self._add(place.component, Emit((place.step,), node.payload, grouping, view))
 
-    def _place(self, node: JobNode) -> Place:
+    def _place(self, node: JobNode) -> EventPlace:
         """Return where the tuples of a node are, computed once."""
         if id(node) not in self._places:
             self._places[id(node)] = self._placed(node)
         return self._places[id(node)]
 
-    def _placed(self, node: JobNode) -> Place:
+    def _placed(self, node: JobNode) -> EventPlace:
         if isinstance(node, TupleSource):
-            return Place(node.payload, source=self._sources[node.source])
+            return EventPlace(node.payload, source=self._sources[node.source])
         component = self._plan.place[self._number[id(node)]]
         if not self._plan.has_tasks(component):
             assert isinstance(node, MapNode)
@@ -128,19 +128,19 @@ class _Building(DataflowBuilding):
             return self._mapped(node, self._inside(node, node.inputs[0], component))
         return self._stateful(node, component)
 
-    def _on_the_way(self, node: MapNode) -> Place:
+    def _on_the_way(self, node: MapNode) -> EventPlace:
         """Map tuples at their source."""
         if len(node.inputs) > 1:
             msg = f"{node.name} maps a union: put union(...) after map(...)"
             raise DefinitionError(msg)
         return self._mapped(node, self._place(node.inputs[0]))
 
-    def _mapped(self, node: MapNode, place: Place) -> Place:
+    def _mapped(self, node: MapNode, place: EventPlace) -> EventPlace:
         mapped = self._step_or_map(place, node.change, node.payload, _text(node))
         stays = place.identity is not None and {*place.identity} <= {*node.unchanged}
         return mapped if stays else replace(mapped, identity=None)
 
-    def _stateful(self, node: JobNode, component: int) -> Place:
+    def _stateful(self, node: JobNode, component: int) -> EventPlace:
         """Group tuples by the key of an operator with state."""
         keys = node.key or (ALL,)
         places = [self._grouped(node, each, component, keys) for each in node.inputs]
@@ -153,11 +153,11 @@ class _Building(DataflowBuilding):
             dropped = Map((step,), node.payload, grouping, WithoutAll(), "of all")
             step = self._add(component, dropped)
         identity = keys if node.key and set(keys) <= set(node.payload.names) else None
-        return Place(node.payload, component, step, identity=identity)
+        return EventPlace(node.payload, component, step, identity=identity)
 
     def _grouped(
         self, node: JobNode, before: JobNode, component: int, keys: tuple[str, ...]
-    ) -> Place:
+    ) -> EventPlace:
         """Return the tuples of an input with the ids of some columns."""
         place = self._inside(node, before, component)
         grouping = self._groupings[component].setdefault(keys, len(self._groupings[component]))
@@ -166,7 +166,7 @@ class _Building(DataflowBuilding):
         step = self._add(component, Regroup((place.step,), place.payload, grouping, keys))
         return replace(place, step=step, identity=keys)
 
-    def _inside(self, node: JobNode, before: JobNode, component: int) -> Place:
+    def _inside(self, node: JobNode, before: JobNode, component: int) -> EventPlace:
         """Return the tuples of an input inside a component, over an exchange if necessary."""
         place = self._place(before)
         if place.component == component:
@@ -190,15 +190,15 @@ class _Building(DataflowBuilding):
         return tracks != 0 and tracks == plan.tracks(origin) == plan.tracks(target)
 
     def _over_exchange(
-        self, place: Place, component: int, keys: tuple[str, ...], *, aligned: bool
-    ) -> Place:
+        self, place: EventPlace, component: int, keys: tuple[str, ...], *, aligned: bool
+    ) -> EventPlace:
         if keys == (ALL,):
             payload = pa.schema([_ALL, *place.payload])
             place = self._step_or_map(place, WithAll(), payload, "all together")
         groupings = self._groupings.setdefault(component, {keys: 0})
         step = self._received(place, component, keys, aligned=aligned)
         identity = keys if groupings.get(keys) == 0 else None
-        return Place(place.payload, component, step, identity=identity)
+        return EventPlace(place.payload, component, step, identity=identity)
 
 
 def _operator(node: JobNode, payload: pa.Schema) -> tuple[LifetimeOperator, pa.Schema]:

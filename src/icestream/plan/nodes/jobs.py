@@ -42,11 +42,8 @@ class JobNode:
     settles: Micros = 0
     #: windows that the spans of tuples are; None if spans are arbitrary
     windows: tuple[Windows, ...] | None = None
-
-    @property
-    def unchanged(self) -> tuple[str, ...]:
-        """Return the columns that are copies of the input's."""
-        return ()
+    #: columns that are copies of the input's
+    unchanged: tuple[str, ...] = field(default=(), kw_only=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,11 +61,6 @@ class MapNode(JobNode):
     #: attributes by which its tuples may be partitioned; None for all
     partition: tuple[str, ...] | None = None
 
-    @property
-    def unchanged(self) -> tuple[str, ...]:
-        """Return the columns that are copied."""
-        return tuple(self.change.kept.names)
-
 
 @dataclass(frozen=True, eq=False)
 class ComputeNode(JobNode):
@@ -79,12 +71,6 @@ class ComputeNode(JobNode):
     spans: WindowSpans | None = field(kw_only=True)
     #: how far the watermark must be past a window's end
     waits: Micros = field(kw_only=True)
-
-    @property
-    def unchanged(self) -> tuple[str, ...]:
-        """Return the key, or all columns if tuples are passed on unchanged."""
-        as_they_are = self.fold.eager and self.fold.answers is None
-        return tuple(self.payload.names) if as_they_are else self.key
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,11 +84,6 @@ class ConsolidateNode(JobNode):
     waits: Micros = field(kw_only=True)
     #: why the windows are made this way
     because: str = ""
-
-    @property
-    def unchanged(self) -> tuple[str, ...]:
-        """Return the key."""
-        return self.key
 
 
 def source_node(payload: pa.Schema, tag: int = 0, name: str = "source") -> TupleSource:
@@ -133,6 +114,7 @@ def map_node(
         _windows_of(inputs),
         change=change,
         partition=partition,
+        unchanged=tuple(change.kept.names),
     )
 
 
@@ -154,6 +136,7 @@ def compute_node(
             )
             raise DefinitionError(msg)
         result = payload if fold.answers is None else pa.schema([*keys, *fold.answers])
+        unchanged = tuple(payload.names) if fold.answers is None else key
         windows = _windows_of(inputs)
     else:
         if spans is None:
@@ -162,14 +145,14 @@ def compute_node(
                 "consolidate(...), or let it answer each tuple with emit='tuple'"
             )
             raise DefinitionError(msg)
-        result = pa.schema([*keys, *fold.state])
+        result, unchanged = pa.schema([*keys, *fold.state]), key
         windows = spans.windows
         lag, reach = Lag(waits + longest, waits), reach + longest
     _refuse_names(result)
     _refuse_twice(result, fold.name)
     return ComputeNode(
         fold.name, result, key, inputs, lag, reach, settles, windows,
-        fold=fold, spans=spans, waits=waits,
+        fold=fold, spans=spans, waits=waits, unchanged=unchanged,
     )  # fmt: skip
 
 
@@ -195,6 +178,7 @@ def consolidate_node(
         max(*(each.settles for each in inputs), reach + longest + waits), wanted,
         merge=merge, values=values, tilings=tilings,
         given=frozenset(each.range for each in before), waits=waits, because=because,
+        unchanged=key,
     )  # fmt: skip
 
 

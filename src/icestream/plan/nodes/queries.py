@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
@@ -26,6 +26,9 @@ from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.core.units import format_interval
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.object_aggregates.functions import result_type
+from icestream.plan.windows.frame import GROUPING_ID, Frame
+from icestream.plan.windows.grid import Cumulative, Windows
+from icestream.plan.windows.session import Session
 
 #: default number of key groups of a checkpoint
 KEY_GROUPS = 4096
@@ -33,28 +36,10 @@ KEY_GROUPS = 4096
 #: names of the first columns of every batch
 TIME = "time"
 SOURCE = "source"
-#: name of the key column that identifies grouping sets
-GROUPING_ID = "grouping_id"
 
 
-class WindowKind(Protocol):
-    """How a view divides the stream into windows."""
-
-    def describe(self) -> dict[str, str]:
-        """Return the windows for people and for checkpoints."""
-        ...
-
-    def late_before(self, watermark: Micros) -> Micros:
-        """Return the instant before which no event is in an open window."""
-        ...
-
-    def settled_by(self, latest: Micros) -> Micros:
-        """Return the watermark that settles all windows of an event at `latest`."""
-        ...
-
-    def heading(self, time: pa.DataType) -> pa.Field:
-        """Return the first column of the result rows, given the type of the time column."""
-        ...
+#: how a view divides the stream into windows
+WindowKind = Windows | Cumulative | Frame | Session
 
 
 @dataclass(frozen=True)
@@ -68,74 +53,6 @@ class Source:
     nulls: str = "error"
     #: time without events after which it no longer holds back the watermark; None for never
     idle: Micros | None = None
-
-
-class Computation(Protocol):
-    """What a query computes, as the runtime sees it: a plan of windows or a dataflow."""
-
-    @property
-    def sources(self) -> tuple[Source, ...]:
-        """Return the input streams."""
-        ...
-
-    @property
-    def time(self) -> pa.DataType:
-        """Return the type of the time column."""
-        ...
-
-    @property
-    def key_groups(self) -> int:
-        """Return the number of key groups."""
-        ...
-
-    @property
-    def fixed_shards(self) -> str:
-        """Return why the number of shards of a checkpoint cannot change; nothing if it can."""
-        ...
-
-    def as_stored(self, stored: Mapping[str, Any]) -> Computation:
-        """Return the plan with what its description in a checkpoint fixes: the key groups."""
-        ...
-
-    @property
-    def jobs(self) -> int:
-        """Return how many components a version runs, one job after the other."""
-        ...
-
-    @property
-    def late(self) -> str:
-        """Return what happens to late events: `drop` or `keep`."""
-        ...
-
-    @property
-    def views(self) -> tuple[Any, ...]:
-        """Return the queries whose rows are delivered."""
-        ...
-
-    @property
-    def batch_schema(self) -> pa.Schema:
-        """Return the columns of the batches that ingest reads."""
-        ...
-
-    def results(self, view: Any) -> pa.Schema:
-        """Return the columns of the rows that a view emits."""
-        ...
-
-    def late_before(self, watermark: Micros) -> Micros:
-        """Return the instant before which events are late."""
-        ...
-
-    def settled_by(self, latest: Micros) -> Micros:
-        """Return the watermark that settles all effects of an event at `latest`."""
-        ...
-
-    def watermark(self, before: Micros, seen: tuple[Micros | None, ...]) -> Micros:
-        """Return the watermark once the sources have reached `seen`; it never goes back."""
-        ...
-
-    def describe(self) -> dict[str, Any]:
-        """Return it as JSON, for the checkpoint and for people."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -236,7 +153,7 @@ class Plan:
             [pa.field(TIME, self.time), pa.field(SOURCE, pa.int32()), *keys, *self.inputs]
         )
 
-    def results(self, view: View) -> pa.Schema:
+    def results(self, view: Any) -> pa.Schema:
         """Return the columns of the rows that a view emits."""
         keys = [self.keys.field(place) for place in view.keys]
         if view.tells_grouping:

@@ -133,9 +133,10 @@ class Updates:
         named = [pa.field(column(place), each.type) for place, each in enumerate(self.columns)]
         return pa.schema([pa.field(TIME, self.time), pa.field(SOURCE, pa.int32()), *named])
 
-    def results(self, view: UpdateStep) -> pa.Schema:
-        """Return the columns of the rows."""
-        return view.result
+    def results(self, view: Any) -> pa.Schema:
+        """Return the columns of the rows of a view, a step."""
+        columns: pa.Schema = view.result
+        return columns
 
     def late_before(self, watermark: Micros) -> Micros:
         """Return an instant before all events: none is late."""

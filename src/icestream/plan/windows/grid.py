@@ -25,7 +25,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -212,39 +211,6 @@ class WindowStep:
     leave: int
 
 
-class WindowSequence(Protocol):
-    """The windows of one kind over the panes of a grid, in the order they are emitted."""
-
-    @property
-    def grid(self) -> Grid:
-        """Return the panes."""
-        ...
-
-    @property
-    def tumbles(self) -> bool:
-        """Return whether all panes of a window leave together."""
-        ...
-
-    def next(self, start: int, done: int, first: int) -> WindowStep:
-        """Return the first window that contains pane `first` or a later one.
-
-        It starts at `start` at the earliest and ends after `done`.
-        """
-        ...
-
-    def last_end(self, pane: int) -> int:
-        """Return the pane at which the latest window that contains `pane` ends."""
-        ...
-
-    def first_end(self, pane: int) -> int:
-        """Return the pane at which the earliest window that contains `pane` ends."""
-        ...
-
-    def first_open(self, watermark: Micros) -> int:
-        """Return the first pane of the earliest window that ends after the watermark."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Sliding:
     """Windows of equal length, `slide` panes apart."""
@@ -319,3 +285,7 @@ class Cumulating:
 
     def _start(self, pane: int) -> int:
         return (pane - self.phase) // self.size * self.size + self.phase
+
+
+#: the windows of one kind over the panes of a grid, in the order they are emitted
+WindowSequence = Sliding | Cumulating

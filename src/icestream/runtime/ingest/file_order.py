@@ -74,7 +74,6 @@ def _piece_column(frame: DataFrame) -> Column | None:
 
 
 def _nodes(plan: Any) -> Iterator[bool]:
-    """Yield for each node whether it is narrow."""
     yield plan.getClass().getSimpleName() in _NARROW
     yield from chain.from_iterable(_nodes(each) for each in items(plan.children()))
 

@@ -11,7 +11,8 @@ import pyarrow as pa
 from icestream.core.arrays import Ints
 from icestream.core.errors import InputError
 from icestream.core.times import FURTHEST, YEAR, Micros
-from icestream.plan.nodes.queries import SOURCE, TIME, Computation
+from icestream.plan.computation import Computation
+from icestream.plan.nodes.queries import SOURCE, TIME
 from icestream.runtime.exchange.parcels import ExchangeWriter, SplitReport
 from icestream.runtime.exchange.refused_rows import ADVICE, REASON, SOURCE_NAME
 from icestream.state.log.format import SegmentInfo
@@ -195,7 +196,6 @@ class EventTimeCheck:
 
 
 def _read_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the columns that the plan reads."""
     return batch.select([name for name in batch.schema.names if not name.startswith(KEPT)])
 
 

@@ -212,7 +212,6 @@ def _hadoop(spark: SparkSession) -> Any:
 
 
 def _fields(kind: DataType) -> Iterable[StructField]:
-    """Yield the fields of all structs in a type."""
     if isinstance(kind, ArrayType):
         yield from _fields(kind.elementType)
     elif isinstance(kind, StructType):
@@ -222,7 +221,6 @@ def _fields(kind: DataType) -> Iterable[StructField]:
 
 
 def _leaves(kind: DataType) -> Iterable[DataType]:
-    """Yield the leaf types of a type."""
     if isinstance(kind, ArrayType):
         yield from _leaves(kind.elementType)
     elif isinstance(kind, StructType):

@@ -24,11 +24,12 @@ from __future__ import annotations
 import json
 import os
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib.util import find_spec
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -62,22 +63,17 @@ _TRIES = 3
 Callback = Callable[[DataFrame, int], None]
 
 
-class Sink(Protocol):
+class Sink(ABC):
     """Receives the rows of one version after the other."""
 
-    @property
-    def every_version(self) -> bool:
-        """Return whether versions without rows must be delivered too."""
-        ...
+    #: whether versions without rows must be delivered too
+    every_version = False
+    #: whether a version may be delivered again without harm
+    repeatable = True
 
-    @property
-    def repeatable(self) -> bool:
-        """Return whether a version may be delivered again without harm."""
-        ...
-
+    @abstractmethod
     def deliver(self, rows: DataFrame, version: int) -> None:
         """Take the rows of a version; versions count from 0."""
-        ...
 
 
 def no_rows(spark: SparkSession, schema: StructType) -> DataFrame:
@@ -211,18 +207,12 @@ def once(sink: Sink, files: Files, root: str, view: int = 0) -> Sink:
     return sink if sink.repeatable else DeliveryMarks(sink, files, f"{root}/delivered/{view}")
 
 
-@dataclass(frozen=True)
-class DeliveryMarks:
+class DeliveryMarks(Sink):
     """Records delivered versions and skips them when they come again."""
 
-    sink: Sink
-    files: Files
-    folder: str
-    repeatable: bool = True
-
-    @property
-    def every_version(self) -> bool:
-        return self.sink.every_version
+    def __init__(self, sink: Sink, files: Files, folder: str) -> None:
+        self.sink, self.files, self.folder = sink, files, folder
+        self.every_version = sink.every_version
 
     def deliver(self, rows: DataFrame, version: int) -> None:
         """Deliver and record a version, unless it is recorded."""
@@ -236,11 +226,10 @@ class DeliveryMarks:
             self.files.unlink(f"{self.folder}/{older}")
 
 
-class FileSink:
+class FileSink(Sink):
     """Spark's file sink: exactly once, through its log of completed batches, which has no gaps."""
 
     every_version = True
-    repeatable = True
 
     def __init__(
         self,
@@ -319,12 +308,10 @@ class FileSink:
 
 
 @dataclass(frozen=True)
-class LakeSink:
+class LakeSink(Sink):
     """A Delta or Iceberg table: exactly once, by the version in the table's own log."""
 
     direct: AppendTable
-    every_version: bool = False
-    repeatable: bool = True
 
     def deliver(self, rows: DataFrame, version: int) -> None:
         """Add rows that the user's expressions changed."""
@@ -346,12 +333,10 @@ def deliver_by_tasks(table: AppendTable, rows: DataFrame, version: int) -> None:
 
 
 @dataclass(frozen=True)
-class UpsertSink:
+class UpsertSink(Sink):
     """A Delta table that holds the newest row of each key: exactly once, by the version."""
 
     table: DeltaUpsertTable
-    every_version: bool = False
-    repeatable: bool = True
 
     def deliver(self, rows: DataFrame, version: int) -> None:
         """Merge the rows of keys that changed."""
@@ -359,12 +344,12 @@ class UpsertSink:
 
 
 @dataclass(frozen=True)
-class CallbackSink:
+class CallbackSink(Sink):
     """Passes every version to a function of the user."""
 
     callback: Callback
-    every_version: bool = True
-    repeatable: bool = False
+    every_version = True
+    repeatable = False
 
     def deliver(self, rows: DataFrame, version: int) -> None:
         """Call the user's function with rows and version."""
@@ -372,15 +357,14 @@ class CallbackSink:
 
 
 @dataclass(frozen=True)
-class TableSink:
+class TableSink(Sink):
     """Appends to a table of the catalog."""
 
     table: str
     kind: str | None
     partition_by: tuple[str, ...]
     options: Mapping[str, str]
-    every_version: bool = False
-    repeatable: bool = False
+    repeatable = False
 
     def create(self, spark: SparkSession, schema: StructType) -> None:
         if not spark.catalog.tableExists(self.table):
@@ -396,14 +380,13 @@ class TableSink:
 
 
 @dataclass(frozen=True)
-class WriterSink:
+class WriterSink(Sink):
     """Any other batch writer of Spark; Delta gets identity and version, to write it once."""
 
     kind: str
     identity: str
     options: Mapping[str, str]
-    every_version: bool = False
-    repeatable: bool = False
+    repeatable = False
 
     def deliver(self, rows: DataFrame, version: int) -> None:
         options = dict(self.options)
@@ -413,24 +396,19 @@ class WriterSink:
 
 
 @dataclass(frozen=True)
-class ConsoleSink:
+class ConsoleSink(Sink):
     """Prints the rows of every version that has any."""
 
     rows: int
     truncate: bool
-    every_version: bool = False
-    repeatable: bool = True
 
     def deliver(self, rows: DataFrame, version: int) -> None:
         print(f"---- version {version} ----")
         rows.show(self.rows, self.truncate)
 
 
-class MemorySink:
+class MemorySink(Sink):
     """Collects all rows in a temporary view, for viewing small results."""
-
-    every_version = False
-    repeatable = True
 
     def __init__(self, spark: SparkSession, name: str, schema: StructType) -> None:
         self._name = name
@@ -447,11 +425,8 @@ class MemorySink:
         self._rows.createOrReplaceTempView(self._name)
 
 
-class NoSink:
+class NoSink(Sink):
     """Discards the rows; for measuring."""
-
-    every_version = False
-    repeatable = True
 
     def deliver(self, rows: DataFrame, version: int) -> None:
         """Do nothing."""

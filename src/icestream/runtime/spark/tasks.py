@@ -366,7 +366,6 @@ _Done = tuple[list[int], str, bytes]
 
 
 def _places(tasks: Sequence[ShardTask]) -> int:
-    """Return the number of places at which tasks run."""
     return 1 + max(task.place for task in tasks)
 
 

@@ -45,9 +45,7 @@ class BulkFiles:
     def sizes(self, folder: str, known: Iterable[str] = ()) -> dict[str, int]:
         """Return the paths of the files in a folder with their bytes, which are 0 on disks.
 
-        Args:
-            folder: the folder.
-            known: paths that are probably there; they say where to cut the work.
+        Paths that are probably there, the `known` ones, say where to cut the work.
         """
         files = self._files
         if not isinstance(files, StoreFiles):

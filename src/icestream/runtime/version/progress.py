@@ -53,6 +53,7 @@ def progress_of(
         "numInputRows": rows,
         "durationMs": timer.milliseconds,
         "icestream": {
+            "ownerEpoch": commit.epoch,
             "watermark": commit.watermark,
             "lateEvents": commit.totals["late"],
             "idleSources": idle_sources,
@@ -77,6 +78,8 @@ def progress_of(
                 "ingest": sum(parcel.sent.requests for parcel in parcels),
                 "shards": sum(tasks),
                 "mostOfATask": max(tasks),
+                "repeated": requests["repeated"]
+                + sum(r.statistics.get("repeated", 0) for r in reports),
             },
             **made.facts,
             "logToEstimate": made.expected and round(log / made.expected.log, 3),

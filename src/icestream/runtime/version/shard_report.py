@@ -55,9 +55,7 @@ def shard_facts(
 def key_group_facts(loads: Iterable[Mapping[int, int]], routes: Sequence[int]) -> dict[str, Any]:
     """Report the entries that a batch sent to each key group, and the owning shards.
 
-    Args:
-        loads: entries by key group, for every split of the batch.
-        routes: the shard of each key group.
+    `loads` are the entries by key group of every split.
     """
     entries = [0] * len(routes)
     for load in loads:

@@ -48,7 +48,7 @@ from icestream.state.log.format import SegmentInfo
 from icestream.state.log.ipc import write_table
 from icestream.state.log.writer import SegmentWriter
 from icestream.state.snapshot_schedule import demand_all
-from icestream.state.stores.bucket import REQUESTS
+from icestream.state.stores.bucket import REPEATED, REQUESTS
 from icestream.state.validation import validated
 from icestream.state.versions.attempts import new_attempt
 from icestream.state.versions.commits import RESULTS, SEGMENTS, VersionStore
@@ -237,7 +237,7 @@ def run_all(tasks: Sequence[ShardTask]) -> list[ShardReport]:
         return []
     first, reports = tasks[0], list[ShardReport]()
     process_base()
-    requests = REQUESTS.total()
+    requests, repeated = REQUESTS.total(), REPEATED.total()
     past = VersionStore(first.files, first.root)
     attempt = new_attempt(first.epoch, packed=getattr(first.files, "packs", False))
     tables = TableWriters(first.tables, first.version, first.place, first.epoch)
@@ -252,6 +252,7 @@ def run_all(tasks: Sequence[ShardTask]) -> list[ShardReport]:
         tables.abandon()
         raise
     reports[0].statistics["requests"] = REQUESTS.total() - requests
+    reports[0].statistics["repeated"] = REPEATED.total() - repeated
     held = sum(each.statistics["memory_bytes"] for each in reports)
     reports[0].statistics["process"] = measured_process(held)
     return reports

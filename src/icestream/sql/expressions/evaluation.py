@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -63,25 +63,6 @@ def as_array(value: Datum, size: int) -> pa.Array:
     if isinstance(value, pa.Scalar):
         return pa.repeat(value, size)
     return value.combine_chunks() if isinstance(value, pa.ChunkedArray) else value
-
-
-class Value(Protocol):
-    """Part of a bound expression."""
-
-    @property
-    def type(self) -> pa.DataType:
-        """Return the type of all values."""
-
-    @property
-    def nullable(self) -> bool:
-        """Return whether values can be NULL."""
-
-    @property
-    def columns(self) -> frozenset[str]:
-        """Return the columns it reads."""
-
-    def evaluate(self, rows: BatchRows) -> Datum:
-        """Return the values of all rows."""
 
 
 def columns_of(values: Sequence[Value]) -> frozenset[str]:
@@ -276,3 +257,7 @@ class Coalesce:
             found.append(value.evaluate(rows))
             rows = rows.only(pc.is_null(found[-1]))
         return pc.coalesce(*found)
+
+
+#: part of a bound expression
+Value = ColumnValue | Constant | Function | Logic | CaseValue | Coalesce

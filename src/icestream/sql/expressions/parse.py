@@ -81,6 +81,29 @@ class _Dialect(Spark):
     Parser = _Parser
 
 
+def span_of(node: exp.Expr) -> TextSpan | None:
+    """Return where sqlglot parsed a node; for a call, where its name is."""
+    known = [node.meta] if "start" in node.meta else [each.meta for each in node.walk()]
+    spans = [TextSpan(each["start"], each["end"] + 1) for each in known if "start" in each]
+    return TextSpan(min(spans).start, max(each.end for each in spans)) if spans else None
+
+
+def misread(error: ParseError, text: str, before: int = 0) -> tuple[TextSpan, str, str]:
+    """Return where sqlglot could not parse a text, why, and the word there.
+
+    `before` characters were added in front of the text.
+    """
+    message = error.errors[0]
+    line = int(message.get("line") or 1)
+    ahead = sum(len(each) + 1 for each in text.split("\n")[: line - 1])
+    end = ahead + int(message.get("col") or 0) - (before if line == 1 else 0)
+    complaint = str(message.get("description") or "").split(" but got ")[0].rstrip(".")
+    if not complaint or "<class" in complaint or "Unexpected token" in complaint:
+        complaint = "something is missing or out of place"
+    word = str(message.get("highlight") or "")
+    return TextSpan(end - len(word), end), f"cannot read this: {complaint}", word
+
+
 @dataclass(frozen=True)
 class Parsed:
     """An item of a select list."""
@@ -135,26 +158,16 @@ class _Reader:
         return found
 
     def _misread(self, error: ParseError) -> DefinitionError:
-        message = error.errors[0]
-        line = int(message.get("line") or 1)
-        ahead = sum(len(each) + 1 for each in self._text.split("\n")[: line - 1])
-        end = ahead + int(message.get("col") or 0) - (len(_PREFIX) if line == 1 else 0)
-        complaint = str(message.get("description") or "").split(" but got ")[0].rstrip(".")
-        if not complaint or "<class" in complaint or "Unexpected token" in complaint:
-            complaint = "something is missing or out of place"
-        word = str(message.get("highlight") or "")
+        place, complaint, word = misread(error, self._text, len(_PREFIX))
         hint = f"; a column of this name is written `{word}`" if tree.is_keyword(word) else ""
-        place = TextSpan(end - len(word), end)
-        return error_at(self._text, place, f"cannot read this: {complaint} here{hint}")
+        return error_at(self._text, place, f"{complaint} here{hint}")
 
     def _place(self, found: exp.Expr) -> TextSpan:
         """Return the place of a node; for a call, that of its name."""
-        known = [found.meta] if "start" in found.meta else [each.meta for each in found.walk()]
-        spans = [(each["start"], each["end"] + 1) for each in known if "start" in each]
-        if not spans:
+        span, skip = span_of(found), len(_PREFIX)
+        if span is None:
             return TextSpan(0, len(self._text))
-        skip = len(_PREFIX)
-        return TextSpan(min(spans)[0] - skip, max(end for _, end in spans) - skip)
+        return TextSpan(span.start - skip, span.end - skip)
 
     def _error(self, found: exp.Expr, message: str) -> DefinitionError:
         return error_at(self._text, self._place(found), message)

@@ -21,11 +21,12 @@ from icestream.api import functions as aggregate_functions
 from icestream.api.functions import AggregateExpression
 from icestream.api.result import Result, Windowed
 from icestream.api.stream import Stream
+from icestream.api.words import quoted
 from icestream.core.errors import DefinitionError
 from icestream.core.units import format_interval
 from icestream.operators.object_aggregates.user_aggregates import UserAggregate
 from icestream.plan.windows.frame import Frame, RowsSlide
-from icestream.sql.lowering.staged import located, quoted
+from icestream.sql.lowering.staged import located
 from icestream.sql.relations.tree import TimeWindow
 from icestream.sql.relations.window_query import WindowQuery
 from icestream.sql.statements.aggregates import AggregateCall

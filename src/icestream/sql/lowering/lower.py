@@ -26,6 +26,7 @@ from icestream.api.event_joins import matched
 from icestream.api.events import Events
 from icestream.api.result import Result
 from icestream.api.stream import Stream
+from icestream.api.words import quoted
 from icestream.core.errors import DefinitionError
 from icestream.core.text_errors import TextSpan
 from icestream.operators.object_aggregates.user_aggregates import UserAggregate
@@ -92,10 +93,9 @@ def lowered(
     names = {column: name for name, column in query.names}
     if isinstance(rows, Static):
         raise text.error(text.place, "the statement reads no stream: run it with spark.sql(...)")
+    texts = [f"{column} AS {quoted(name)}" for column, name in names.items()]
     if isinstance(rows, Staged):
-        columns = [f"{column} AS {staged.quoted(name)}" for column, name in names.items()]
-        return rows.frame.selectExpr(*columns)
-    texts = [f"{column} AS {staged.quoted(name)}" for column, name in names.items()]
+        return rows.frame.selectExpr(*texts)
     events = rows.events.select(*texts)
     # what comes straight from a source takes the way of the rows beside it
     return events.groupApply(events.columns, _itself) if _is_straight(events._node) else events

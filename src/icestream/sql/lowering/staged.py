@@ -18,6 +18,7 @@ from pyspark.sql import functions as sf
 from sqlglot import exp
 
 from icestream.api.stream import Stream
+from icestream.api.words import quoted
 from icestream.core.errors import DefinitionError
 from icestream.core.text_errors import TextSpan
 from icestream.core.times import Micros
@@ -95,12 +96,6 @@ def scanned(scan: Scan, source: Stream | DataFrame) -> Staged | Static:
         for part in source._parts
     )
     return Staged(Stream(parts), scan.columns)
-
-
-def quoted(name: str) -> str:
-    """Return the name of a column as Spark reads it."""
-    escaped = name.replace("`", "``")
-    return f"`{escaped}`"
 
 
 def filtered(rows: Staged | Static, condition: exp.Expr) -> Staged | Static:

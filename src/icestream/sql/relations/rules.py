@@ -15,7 +15,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from sqlglot import exp
@@ -40,9 +40,9 @@ from icestream.sql.relations.tree import (
     UnionAll,
     WindowTable,
     columns_in,
+    is_static,
     substituted,
     substituted_call,
-    walk,
 )
 
 
@@ -185,7 +185,7 @@ def rank_limit(condition: exp.Expr, rank: str) -> int | None:
 
 def changing_frames_grouped(relation: Relation) -> Relation:
     """Turn functions over frames of rows that may change into groups, where that is possible."""
-    relation = with_inputs(relation, [changing_frames_grouped(each) for each in relation.inputs])
+    relation = relation.over([changing_frames_grouped(each) for each in relation.inputs])
     if isinstance(relation, Over) and (is_changing(relation.input) or needs_later_rows(relation)):
         try:
             return over_changing(relation)
@@ -197,14 +197,9 @@ def changing_frames_grouped(relation: Relation) -> Relation:
 # -- joins with static tables --------------------------------------------------------------
 
 
-def is_static(relation: Relation) -> bool:
-    """Return whether a relation reads no stream."""
-    return all(each.time is None for each in walk(relation) if isinstance(each, Scan))
-
-
 def tables_joined_first(relation: Relation) -> Relation:
     """Join static tables with the one side of a join that they are about."""
-    relation = with_inputs(relation, [tables_joined_first(each) for each in relation.inputs])
+    relation = relation.over([tables_joined_first(each) for each in relation.inputs])
     if not (isinstance(relation, Join) and is_static(relation.right)):
         return relation
     inner = relation.left
@@ -229,30 +224,12 @@ def tables_joined_first(relation: Relation) -> Relation:
     return relation
 
 
-def with_inputs(relation: Relation, inputs: Sequence[Relation]) -> Relation:
-    """Return the same relation over other inputs."""
-    match relation:
-        case Scan():
-            return relation
-        case Join():
-            return replace(relation, left=inputs[0], right=inputs[1])
-        case UnionAll():
-            return replace(relation, parts=tuple(inputs))
-        case (
-            Filter() | Project() | Grouped() | WindowTable() | Top() | Over() | Lasting()
-            | Streamed()
-        ):  # fmt: skip
-            return replace(relation, input=inputs[0])
-    msg = f"unknown relation {type(relation).__name__}"
-    raise AssertionError(msg)
-
-
 # -- projections ---------------------------------------------------------------------------
 
 
 def projections_merged(relation: Relation) -> Relation:
     """Remove projections under projections and aggregates."""
-    relation = with_inputs(relation, [projections_merged(each) for each in relation.inputs])
+    relation = relation.over([projections_merged(each) for each in relation.inputs])
     match relation:
         case Project(input=Project() as inner):
             items = {name: substituted(each, inner.items) for name, each in relation.items.items()}
@@ -287,7 +264,7 @@ def columns_pruned(  # noqa: PLR0911 - one for each kind of relation
         case Join():
             needed |= columns_in(*relation.on)
             sides = [columns_pruned(each, needed & set(each.columns)) for each in relation.inputs]
-            return with_inputs(relation, sides)
+            return relation.over(sides)
         case Grouped():
             calls = {name: each for name, each in relation.calls.items() if name in needed}
             below = columns_in(*relation.keys.values(), *calls.values())

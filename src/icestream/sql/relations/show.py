@@ -14,7 +14,6 @@ from sqlglot import exp
 from icestream.core.times import Micros
 from icestream.core.units import format_interval
 from icestream.plan.windows.frame import Frame, RowsSlide
-from icestream.sql.relations.rules import is_static
 from icestream.sql.relations.times import time_bounds, time_of
 from icestream.sql.relations.tree import (
     ALL_ROWS,
@@ -34,6 +33,7 @@ from icestream.sql.relations.tree import (
     UnionAll,
     WindowTable,
     bare,
+    is_static,
     walk,
 )
 from icestream.sql.relations.window_query import call_text

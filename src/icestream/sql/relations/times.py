@@ -40,6 +40,7 @@ from icestream.sql.relations.tree import (
     Top,
     UnionAll,
     WindowTable,
+    is_static,
     reads_only,
 )
 from icestream.sql.relations.window_calls import interval_of
@@ -73,7 +74,7 @@ def time_of(relation: Relation) -> str | None:
 def _time_of_join(join: Join) -> str | None:
     bounds = time_bounds(join)
     if bounds is None:
-        return None if _has_stream(join.right) else time_of(join.left)
+        return time_of(join.left) if is_static(join.right) else None
     return None if join.kind == "full" else time_of(join.inputs[bounds.point])
 
 
@@ -82,7 +83,7 @@ def is_changing(relation: Relation) -> bool:
     match relation:
         case Grouped() | Top():
             return time_of(relation) is None
-        case Join() if time_bounds(relation) is None and _has_stream(relation.right):
+        case Join() if time_bounds(relation) is None and not is_static(relation.right):
             return True
         case Lasting():
             return True
@@ -105,12 +106,6 @@ def origin(relation: Relation, column: str) -> exp.Expr | None:
             sides = (origin(each, column) for each in relation.inputs if column in each.columns)
             return next(sides, None)
     return None
-
-
-def _has_stream(relation: Relation) -> bool:
-    if isinstance(relation, Scan):
-        return relation.time is not None
-    return any(_has_stream(each) for each in relation.inputs)
 
 
 def _is_column(node: exp.Expr, name: str | None) -> bool:

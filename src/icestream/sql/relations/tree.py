@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from typing import Self
 
 from sqlglot import exp
 
@@ -46,6 +47,12 @@ class Relation(ABC):
         """Return the relations that this one is made of."""
         values = (getattr(self, each.name) for each in fields(self))
         return tuple(each for each in values if isinstance(each, Relation))
+
+    def over(self, inputs: Sequence[Relation]) -> Self:
+        """Return the same relation over other inputs."""
+        named = [each.name for each in fields(self)]
+        own = [name for name in named if isinstance(getattr(self, name), Relation)]
+        return replace(self, **dict(zip(own, inputs, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -271,6 +278,10 @@ class UnionAll(Relation):
         """Return the parts."""
         return self.parts
 
+    def over(self, inputs: Sequence[Relation]) -> Self:
+        """Return a union of other parts."""
+        return replace(self, parts=tuple(inputs))
+
 
 def columns_in(*values: exp.Expr | AggregateCall | str) -> frozenset[str]:
     """Return the columns that expressions read."""
@@ -321,6 +332,11 @@ def walk(relation: Relation) -> Iterator[Relation]:
     yield relation
     for each in relation.inputs:
         yield from walk(each)
+
+
+def is_static(relation: Relation) -> bool:
+    """Return whether a relation reads no stream."""
+    return all(each.time is None for each in walk(relation) if isinstance(each, Scan))
 
 
 def bare(name: str) -> str:

@@ -22,6 +22,7 @@ from sqlglot.errors import ParseError, TokenError
 
 from icestream.core.errors import DefinitionError
 from icestream.core.text_errors import TextSpan, error_at
+from icestream.sql.expressions.parse import misread, span_of
 from icestream.sql.statements.dialect import Cql
 
 _CLOSED_OR_OPEN = re.compile(
@@ -52,11 +53,7 @@ class Text:
             return where
         if isinstance(where, Token):
             return TextSpan(where.start, where.end + 1)
-        known = [where.meta] if "start" in where.meta else [node.meta for node in where.walk()]
-        spans = [TextSpan(each["start"], each["end"] + 1) for each in known if "start" in each]
-        if not spans:
-            return self.place
-        return TextSpan(min(spans).start, max(span.end for span in spans))
+        return span_of(where) or self.place
 
     def slice(self, place: TextSpan) -> str:
         """Return the text at a place, on one line."""
@@ -81,23 +78,11 @@ class Text:
         try:
             trees = [tree for tree in Cql().parse(visible) if tree is not None]
         except ParseError as error:
-            raise self._misread(error) from None
+            place, complaint, _ = misread(error, self.whole)
+            raise self.error(place, complaint) from None
         if not trees:
             raise self.error(self.place, "this is not a statement; start with SELECT")
         return trees[0]
-
-    def _misread(self, error: ParseError) -> DefinitionError:
-        """Return the parser's error, at its place."""
-        message = error.errors[0]
-        word = message.get("highlight") or ""
-        line_start = 0
-        for _ in range((message.get("line") or 1) - 1):
-            line_start = self.whole.find("\n", line_start) + 1
-        end = line_start + (message.get("col") or 0)
-        complaint = str(message.get("description") or "").split(" but got ")[0].rstrip(".")
-        if not complaint or "<class" in complaint or "Unexpected token" in complaint:
-            complaint = "something is missing or out of place"
-        return self.error(TextSpan(end - len(word), end), f"cannot read this: {complaint}")
 
 
 def with_depth(tokens: Iterable[Token]) -> Iterable[tuple[Token, int]]:

@@ -54,10 +54,14 @@ def slot_order(slots: Slots) -> Ints:
     return places[places >= 0]
 
 
-def is_empty_entry(entries: Ints) -> npt.NDArray[np.bool_]:
-    """Return which directory entries are of a group without rows and without a timer."""
-    cold, due = (entries[:, 2 + ENTRY.index(c) :: len(ENTRY)] for c in (heap.COLD, heap.DUE))
-    return np.asarray((cold == 0).all(axis=1) & (due == INFINITY).all(axis=1))
+def is_empty_entry(entries: Ints, watermark: int) -> npt.NDArray[np.bool_]:
+    """Return which directory entries are of a group without a timer whose rows are all expired."""
+    cold, expiry, due = (
+        entries[:, 2 + ENTRY.index(c) :: len(ENTRY)]
+        for c in (heap.COLD, heap.ROOT_EXPIRY, heap.DUE)
+    )
+    gone = (cold == 0) | (expiry <= min(watermark, INFINITY - 1))
+    return np.asarray(gone.all(axis=1) & (due == INFINITY).all(axis=1))
 
 
 class GroupDirectory:

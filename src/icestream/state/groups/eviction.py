@@ -83,10 +83,9 @@ class GroupEviction:
         #: frees memory on request
         self.pressure: Pressure | None = None
         self._pinned = 0
-        #: slots of groups whose rows were requested; that were opened; that were read from the log
+        #: slots of groups whose rows were requested; that were opened, or read from the log
         self.hits: list[Slots] = []
         self.opened: list[Slots] = []
-        self.returned: list[Slots] = []
 
     # -- the directory ---------------------------------------------------------------------
 
@@ -162,7 +161,8 @@ class GroupEviction:
         needed = places[: directory_passes.list_needed(directory.table, slots, places)]
         rows = rows[needed[in_order(*identities(rows[needed, :2]))]]
         outdated = int(np.count_nonzero(directory.table[slots, k.PAGED]))
-        gone = is_empty_entry(rows[:, : len(directory.entry_columns)])
+        entries = rows[:, : len(directory.entry_columns)]
+        gone = is_empty_entry(entries, self._facts[Fact.WATERMARK])
         self._index.merge(rows, outdated + int(np.count_nonzero(gone)))
         directory.close(slots)
         self._facts[Fact.DEMOTED] += len(slots)
@@ -292,13 +292,13 @@ class GroupEviction:
         for some in self.cut(slots, self.blocks_of(slots) * self._heap.block_words):
             self.evict(some)
 
-    def failure(self, needed: int) -> BudgetError:
+    def failure(self, needed: int, what: str = "") -> BudgetError:
         """Return the error for bytes of rows that must be in memory together and do not fit."""
-        return self._failed(needed, self._heap.most * self._heap.block_bytes)
+        return self._failed(needed, self._heap.most * self._heap.block_bytes, what)
 
-    def _failed(self, needed: int, limit: int) -> BudgetError:
+    def _failed(self, needed: int, limit: int, what: str = "") -> BudgetError:
         """Return the error for bytes beyond a limit that is a part of the budget."""
-        error = fail(self._budget, needed, self._name)
+        error = fail(self._budget, needed, what or self._name)
         total = -(-self._budget.total * needed // max(1, limit))
         error.needed = max(error.needed, self._budget.whole(total))
         return error

@@ -59,15 +59,13 @@ class StoreOptions:
     page_bytes: int = 8192
     #: groups of at most this many 64-bit words are stored inline when they leave the directory
     carried_words: int = 16
-    #: one in this many groups read is reported as a hit
-    hit_sample: int = 1
 
     def __post_init__(self) -> None:
         """Raise DefinitionError for invalid options."""
         if self.durability not in ("log", "evict"):
             msg = f"durability must be 'log' or 'evict'; got {self.durability!r}"
             raise DefinitionError(msg)
-        least = {"chain_limit": 1, "block_words": 1, "record_bytes": 64, "hit_sample": 1}
+        least = {"chain_limit": 1, "block_words": 1, "record_bytes": 64}
         least["carried_words"] = 0
         for name, value in least.items():
             if getattr(self, name) < value:

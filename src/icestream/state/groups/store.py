@@ -80,9 +80,6 @@ FEW_WORN = 64
 class GroupStore(Groups):
     """The groups of one grouped sub-query in one shard."""
 
-    #: how readily it gives up memory, relative to other stores
-    weight = 1.0
-
     def __init__(
         self,
         synopses: Sequence[Synopsis],
@@ -131,7 +128,7 @@ class GroupStore(Groups):
             tuple(range(2 + ENTRY.index(k.DUE), entry_width(count), len(ENTRY))),
             self.options.page_bytes,
             self._work // 4,
-            is_empty_entry,
+            lambda entries: is_empty_entry(entries, self.facts[Fact.WATERMARK]),
             inline_groups.BESIDE + self._keeps_inline,
         )
         self.log = ExtentLog(space, scope, self.name, self.options.record_bytes)
@@ -226,7 +223,7 @@ class GroupStore(Groups):
         if len(for_less):
             self._shrink(synopsis, slots[for_less], live.of(for_less))
         if len(cold):
-            self._eviction.returned.append(slots[cold])
+            self._eviction.opened.append(slots[cold])
             self._admit(synopsis, slots, cold, live)
         return self._rows(synopsis, live)
 
@@ -265,7 +262,7 @@ class GroupStore(Groups):
             for some in self.portions(np.unique(slots)):
                 with self._eviction.pins(some):
                     cold = self.mover.bring_in(synopsis, some)
-                self._eviction.returned.append(some[cold])
+                self._eviction.opened.append(some[cold])
         most = self._rows_at_once(rows)
         for first in range(0, rows.num_rows, most):
             self._append(synopsis, slots[first : first + most], rows.slice(first, most))
@@ -372,19 +369,15 @@ class GroupStore(Groups):
         return self._eviction.blocks_of(slots) * self.heap.block_bytes
 
     def take_hits(self) -> Slots:
-        """Return the groups whose rows were read since the last call, sampled.
+        """Return the groups whose rows were read since the last call.
 
         Appending to a group needs none of its rows in memory, and is not a hit.
         """
-        return taken(self._eviction.hits)[:: self.options.hit_sample]
+        return taken(self._eviction.hits)
 
     def take_opened(self) -> Slots:
-        """Return the groups opened in the directory since the last call."""
+        """Return the groups opened in the directory or read back since the last call."""
         return taken(self._eviction.opened)
-
-    def take_returned(self) -> Slots:
-        """Return the groups read back from the log since the last call."""
-        return taken(self._eviction.returned)
 
     # -- versions --------------------------------------------------------------------------
 
@@ -522,7 +515,8 @@ class GroupStore(Groups):
         if words > self.heap.most * self.heap.block_words and pressure is not None:
             pressure.take_back()
         if words > self.heap.most * self.heap.block_words:
-            raise self._eviction.failure(8 * words)
+            name = self._synopses[synopsis].name
+            raise self._eviction.failure(8 * words, f"all rows {name!r} of one group")
 
     def _words(self, synopsis: int, slots: Slots) -> Ints:
         """Return the words of groups in one synopsis, in memory and on the log."""

@@ -123,16 +123,21 @@ class ColdIndex:
         """Yield all groups' entries in order, a batch at a time; sorted `news` replace old ones.
 
         Empty ones are left out, and most of those whose id_high is less than `since`. Entries
-        merged meanwhile do not appear.
+        merged meanwhile do not appear. Reading all with `news` shows how many are outdated.
         """
         sources = [self._source(number, since) for number in range(self.runs)]
         if news is not None and not sources:
             yield news[~self._is_empty(news)]
             return
+        outdated = len(self)
         if news is not None:
             sources.append(SortedEntries(news.reshape(-1), self._entry))
         for entries in together(sources, self._entry, self._shape.entries_at_once):
-            yield entries[~self._is_empty(entries)]
+            left = entries[~self._is_empty(entries)]
+            outdated -= len(left)
+            yield left
+        if news is not None:
+            self._runs.view[0, 2] = max(outdated, int(self._runs.view[0, 2]))
 
     def rows(self) -> Iterator[Ints]:
         """Yield all groups' entries with their inline words, in order, a batch at a time.

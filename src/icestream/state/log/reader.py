@@ -11,9 +11,8 @@ Invariants:
        (`test_any_flipped_byte_is_detected_or_harmless`, `test_any_truncation_is_damage`).
     2. `read_many` visits offsets ascending and reads every block once
        (`test_bounded_read_many_reads_every_block_once_in_offset_order`).
-    3. A chain ends early only at an expired segment; any other missing segment is damage
-       (`test_a_chain_ends_silently_at_an_expired_segment`,
-       `test_a_chain_into_an_unknown_segment_is_damage`).
+    3. A marker into a segment that the version does not list is damage
+       (`test_a_chain_into_an_unknown_segment_is_damage`).
     4. A mapped segment is the record stream of a file of the right length; otherwise None or damage
        (`test_a_mapped_segment_is_its_record_stream`).
     5. A log keeps at most `open_limit` segments open while idle
@@ -44,7 +43,6 @@ import pyarrow as pa
 import xxhash
 
 from icestream.core.errors import CheckpointError, DamageError
-from icestream.core.times import MINUS_INFINITY
 from icestream.state.log.format import (
     ALIGNMENT,
     CODECS,
@@ -71,7 +69,7 @@ from icestream.state.log.format import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -206,10 +204,7 @@ class SegmentReader:
         return self._table.nbytes + self._first_words.nbytes + directory
 
     def read(self, marker: int) -> Record:
-        block = int(self._blocks_of(np.array([marker], dtype=np.uint64))[0])
-        entries = self._entries(block)
-        place = self._find(entries, marker)
-        return next(self._slice(block, entries, entries[place : place + 1]))
+        return next(self.read_many((marker,)))
 
     def read_many(self, markers: Markers) -> Iterator[Record]:
         """Return records in offset order, whatever the order of `markers`, repeated as given."""
@@ -223,7 +218,7 @@ class SegmentReader:
         for first, last in pairwise(cuts):
             block = int(blocks[first])
             entries = self._entries(block)
-            chosen = entries[self._find_all(entries, wanted[first:last])]
+            chosen = entries[self._find(entries, wanted[first:last])]
             yield from self._slice(block, entries, chosen)
 
     def stretches(self, markers: npt.NDArray[np.int64]) -> Iterator[RecordRange]:
@@ -260,11 +255,7 @@ class SegmentReader:
             raise DamageError(self.path, f"no record at marker {show_marker(int(markers[0]))}")
         return blocks.astype(np.int64)
 
-    def _find(self, entries: npt.NDArray[np.void], marker: int) -> int:
-        """Return the position of a marker among a block's entries."""
-        return int(self._find_all(entries, np.array([marker], dtype=np.uint64))[0])
-
-    def _find_all(
+    def _find(
         self, entries: npt.NDArray[np.void], markers: npt.NDArray[np.uint64]
     ) -> npt.NDArray[np.int64]:
         """Return the positions of markers among a block's entries."""
@@ -344,8 +335,6 @@ class Log:
         folder: str,
         segments: Mapping[int, SegmentInfo],
         *,
-        expired: Container[int] = frozenset(),
-        horizon: int = MINUS_INFINITY,
         open_limit: int = 64,
     ) -> None:
         """Use the committed segments by ordinal; nothing is opened yet.
@@ -354,75 +343,38 @@ class Log:
             files: access to the files.
             folder: their folder.
             segments: the segments of the version; neither copied nor changed.
-            expired: ordinals that were unlinked because their expiry had passed; a `range` will do.
-            horizon: the committed expiry horizon; segments that expire by then are not needed.
             open_limit: how many segments stay open while idle.
         """
         self.folder = folder
-        self.horizon = horizon
         self._given = segments
         self._added: dict[int, SegmentInfo] = {}
-        self._forgotten: set[int] = set()
         self._files = files
-        self._expired_before = expired
-        self._expired_here: set[int] = set()
         self._open_limit = open_limit
         self._idle: OrderedDict[int, SegmentReader] = OrderedDict()
 
     @property
     def segments(self) -> dict[int, SegmentInfo]:
         """All segments by ordinal, as a copy."""
-        given = {n: info for n, info in self._given.items() if n not in self._forgotten}
-        return given | self._added
+        return {**self._given, **self._added}
 
     def add(self, info: SegmentInfo) -> None:
         known = self._info(info.ordinal)
-        if (known is not None and known != info) or self.is_expired(info.ordinal):
+        if known is not None and known != info:
             msg = f"ordinal {info.ordinal} was given to another segment; use the next free one"
             raise ValueError(msg)
         self._added[info.ordinal] = info
 
-    def is_expired(self, ordinal: int) -> bool:
-        """Return whether markers into a segment are valid although it is gone."""
-        return ordinal in self._expired_here or ordinal in self._expired_before
-
-    def expire(self, horizon: int) -> list[SegmentInfo]:
-        """Move the horizon forward and drop the segments that it passed.
-
-        Returns:
-            The dropped segments. The caller unlinks them once the horizon is committed.
-        """
-        self.horizon = max(self.horizon, horizon)
-        passed = [info for info in self.segments.values() if info.expiry <= self.horizon]
-        self.forget(info.ordinal for info in passed)
-        self._expired_here.update(info.ordinal for info in passed)
-        return passed
-
-    def forget(self, ordinals: Iterable[int]) -> None:
-        """Drop segments that nothing points into any more, as after compaction."""
-        for ordinal in list(ordinals):
-            self._forgotten.add(ordinal)
-            self._added.pop(ordinal, None)
-            idle = self._idle.pop(ordinal, None)
-            if idle is not None:
-                idle.close()
-
-    def read(self, marker: int) -> Record | None:
-        """Return the record at a marker; None if its segment has expired."""
-        return next(self.read_many((marker,)), None)
-
     def read_many(self, markers: Markers) -> Iterator[Record]:
-        """Return records by ordinal and offset; without those of expired segments.
+        """Return records by ordinal and offset.
 
         Raises:
-            DamageError: a segment that has not expired is missing, or data is damaged.
+            DamageError: a segment is missing, or data is damaged.
         """
         wanted = np.sort(np.asarray(markers, dtype=np.uint64))
         ordinals = wanted >> np.uint64(32)
         for part in np.split(wanted, np.flatnonzero(np.diff(ordinals)) + 1):
-            info = self._segment_of(int(part[0])) if len(part) else None
-            if info is not None:
-                with self._lease(info) as reader:
+            if len(part):
+                with self._lease(self._segment_of(int(part[0]))) as reader:
                     yield from reader.read_many(part)
 
     def stretches(self, markers: npt.NDArray[np.int64]) -> Iterator[RecordRange]:
@@ -433,11 +385,7 @@ class Log:
         Raises:
             DamageError: the segment is missing, or data is damaged.
         """
-        info = self._segment_of(int(markers[0]) & NO_MARKER)
-        if info is None:
-            what = f"marker {show_marker(int(markers[0]))} is in a segment that has expired"
-            raise DamageError(self.folder, what)
-        with self._lease(info) as reader:
+        with self._lease(self._segment_of(int(markers[0]) & NO_MARKER)) as reader:
             yield from reader.stretches(markers)
 
     def mapped(self, ordinal: int) -> npt.NDArray[np.int64] | None:
@@ -448,11 +396,9 @@ class Log:
         mapped or does not store the stream as it is: the segment must be read block by block.
 
         Raises:
-            DamageError: the segment is missing and has not expired, or the file has another length.
+            DamageError: the version has no such segment, or the file has another length.
         """
         info = self._segment_of(ordinal << 32)
-        if info is None:
-            return None
         path = f"{self.folder}/{info.name}"
         try:
             file = self._files.open(path)
@@ -481,29 +427,22 @@ class Log:
         while self._idle:
             self._idle.popitem()[1].close()
 
-    def _segment_of(self, marker: int) -> SegmentInfo | None:
-        """Return a marker's segment, None if it has expired; DamageError if it is missing."""
-        ordinal = ordinal_of(marker)
-        info = self._info(ordinal)
-        if info is not None:
-            return info
+    def _segment_of(self, marker: int) -> SegmentInfo:
+        """Return a marker's segment; DamageError if it is missing."""
         if marker == NO_MARKER:
             msg = "NO_MARKER points to no record; do not pass it"
             raise ValueError(msg)
-        if not self.is_expired(ordinal):
+        info = self._info(ordinal_of(marker))
+        if info is None:
             what = (
-                f"segment {ordinal} is missing: marker {show_marker(marker)} points into it, it "
-                f"has not expired at horizon {self.horizon}, and the version does not list it"
+                f"segment {ordinal_of(marker)} is missing: marker {show_marker(marker)} points "
+                "into it, and the version does not list it"
             )
             raise DamageError(self.folder, what)
-        return None
+        return info
 
     def _info(self, ordinal: int) -> SegmentInfo | None:
-        """Return the segment with an ordinal; None if the version has none."""
-        added = self._added.get(ordinal)
-        if added is not None or ordinal in self._forgotten:
-            return added
-        return self._given.get(ordinal)
+        return self._added.get(ordinal) or self._given.get(ordinal)
 
     @contextlib.contextmanager
     def _lease(self, info: SegmentInfo) -> Iterator[SegmentReader]:

@@ -9,7 +9,7 @@ Invariants:
    (`test_oracle_any_sequence_follows_the_schedule`, `test_forgotten_keys_are_new_keys`).
 2. A refused `enqueue` changes nothing (`test_bounded_a_refused_enqueue_changes_nothing`).
 
-Cost: 64 bytes of cell, 8 to 24 of index and 104 per reader for every key; values are on pages.
+Cost: 64 bytes of cell, 8 to 24 of index and 88 per reader for every key; values are on pages.
 
 Limits: 2**31 - 1 keys.
 """
@@ -17,9 +17,9 @@ Limits: 2**31 - 1 keys.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from icestream.core.arrays import Ints
@@ -35,13 +35,43 @@ from icestream.state.keys import Identity
 from icestream.state.queue.arrays import Arrays, grow
 from icestream.state.queue.order import KeyOrder
 from icestream.state.queue.pages import PAGE_BYTES, NaivePages, OnDemandPages, PagePool
-from icestream.state.rows import Encoded, RowCodec
+from icestream.state.rows import RowCodec
 
 #: cells to make room for at first, and words of a chained location after a row's fixed part
 _LEAST = 64
 _SPARE_WORDS = 8
 #: treatment of an update that is older than the newest of its key
 LATE = ("drop", "refuse")
+
+
+@dataclass(frozen=True)
+class KeyUpdates:
+    """Updates in the order of their arrival."""
+
+    id_high: Identity
+    id_low: Identity
+    arrived: Ints
+    #: where the order of service gets those that come to its tail
+    turns: Ints
+    #: for each how many it stands for, 0 for one, and the time they are spread over
+    folded: Ints
+    #: the values, and where each begins
+    words: Ints
+    offsets: Ints
+
+    def __len__(self) -> int:
+        """Return the number of updates."""
+        return len(self.arrived)
+
+    def take(self, chosen: Ints) -> KeyUpdates:
+        """Return some of the updates, in another order."""
+        sizes = np.diff(self.offsets)[chosen]
+        offsets = np.zeros(len(chosen) + 1, dtype=np.int64)
+        np.cumsum(sizes, out=offsets[1:])
+        places = np.repeat(self.offsets[chosen] - offsets[:-1], sizes) + np.arange(offsets[-1])
+        columns = (self.id_high, self.id_low, self.arrived, self.turns, self.folded)
+        parts = (column[chosen] for column in columns)
+        return KeyUpdates(*parts, self.words[places], offsets)
 
 
 class KeyCells:
@@ -152,47 +182,68 @@ class KeyCells:
         self, id_high: Identity, id_low: Identity, arrived: Ints, rows: pa.RecordBatch
     ) -> None:
         """Add updates for all readers; a refusal changes nothing."""
-        slots, encoded = self.place(id_high, id_low, arrived, rows, self._reserve_values)
-        update_batches.enqueue_batch(
-            self.kernel, self.kernel_readers, slots, arrived, encoded.words, encoded.offsets
-        )
+        self.add(self.updates(id_high, id_low, arrived, rows))
 
-    def place(
+    def updates(
         self,
         id_high: Identity,
         id_low: Identity,
         arrived: Ints,
         rows: pa.RecordBatch,
-        reserve: Callable[[Ints, Ints], None],
-    ) -> tuple[Ints, Encoded]:
-        """Find or create the cells of a batch, and make room for its values; all or nothing.
-
-        Args:
-            id_high: high words of the keys' ids.
-            id_low: low words of the keys' ids.
-            arrived: when each update arrived.
-            rows: the values.
-            reserve: makes room for values of these slots and offsets of words.
-        """
+        folded: Ints | None = None,
+    ) -> KeyUpdates:
+        """Return updates with their turns, the next ones."""
         if not len(id_high) == len(id_low) == len(arrived) == rows.num_rows:
             msg = (
                 f"{len(id_high)} keys and {len(arrived)} arrivals do not match {rows.num_rows} rows"
             )
             raise ValueError(msg)
+        first = self.fact(k.NEXT_TURN)
+        self._facts.view[k.NEXT_TURN] += len(arrived)
+        turns = np.arange(first, first + len(arrived))
+        if folded is None:
+            folded = np.zeros((len(arrived), 2), dtype=np.int64)
         encoded = self.codec.encode(rows)
-        slots = self.find(id_high, id_low)
+        return KeyUpdates(id_high, id_low, arrived, turns, folded, encoded.words, encoded.offsets)
+
+    def add(self, updates: KeyUpdates) -> None:
+        """Add updates for all readers; a refusal changes nothing."""
+        slots = self.place(updates, self._reserve_values)
+        update_batches.enqueue_batch(
+            self.kernel,
+            self.kernel_readers,
+            slots,
+            updates.arrived,
+            updates.turns,
+            updates.folded,
+            updates.words,
+            updates.offsets,
+        )
+
+    def place(self, updates: KeyUpdates, reserve: Callable[[Ints, Ints], None]) -> Ints:
+        """Find or create the cells of updates, and make room for their values; all or nothing.
+
+        `reserve` makes room for values of slots and offsets of words.
+        """
+        slots = self.find(updates.id_high, updates.id_low)
         missing = np.flatnonzero(slots < 0)
-        self._add(id_high, id_low, slots, missing)
+        self._add(updates.id_high, updates.id_low, slots, missing)
+        arrived = updates.arrived
         try:
             self._check(slots, arrived)
-            reserve(slots, encoded.offsets)
+            reserve(slots, updates.offsets)
         except BaseException:
             self._drop(slots[missing])
             raise
+        if len(arrived):
+            self.begin(int(arrived[0]))
+        return slots
+
+    def begin(self, at: Micros) -> None:
+        """Let readers measure staleness from the first update on."""
         for reader in self._readers:
-            if len(arrived) and reader.began == MINUS_INFINITY:
-                k.begin_measuring(reader.kernel, self.seen, int(arrived[0]))
-        return slots, encoded
+            if reader.began == MINUS_INFINITY:
+                k.begin_measuring(reader.kernel, self.seen, at)
 
     def values(self, slots: Ints) -> pa.RecordBatch:
         """Return the values at the addresses of some cells."""
@@ -213,12 +264,6 @@ class KeyCells:
     def column(self, word: int) -> Ints:
         """Return one word of every cell ever used, `kernels.queue.queue` says which."""
         found: Ints = self._cells.view[: self.seen, word]
-        return found
-
-    @property
-    def gaps(self) -> npt.NDArray[np.float64]:
-        """The mean microseconds between updates of every cell ever used."""
-        found: npt.NDArray[np.float64] = self._cells.view.view(np.float64)[: self.seen, k.GAP]
         return found
 
     def idle_since(self, before: Micros) -> Ints:

@@ -1,19 +1,21 @@
-"""Keys of an update queue that are not in memory: sorted files next to the arena's arrays.
+"""Keys of an update queue that are not in memory: two tables and a file of values.
 
 Idea: an evicted key is a row: the words of its cell and of its row in every reader. Idle keys and
 *open* keys (they wait, or a result is being delivered) have a table each, so that the rows read in
-every version are together. For each reader, an index of turns orders the waiting keys; their
-values are in a file of words.
+every version are together, and idle ones are short. The updates of a batch change the rows of all
+their keys in one pass through each table, in the order of the files; no key is loaded for them.
+The tables' fences tell where the keys are whose turn is next.
 
 Invariants:
 1. Rows and values are those put last (`test_oracle_cold_keys_are_a_dictionary`).
 2. Turns come in order, each once (`test_oracle_turns_come_in_order`).
 3. Like all of the arena, this is a cache of the log (`test_oracle_a_small_budget_serves_the_same`).
 
-Cost: a page of a file for each key that is put or taken, in one pass for many; a version that
-reports staleness reads the open rows once.
+Cost: for an update of a key, its value is appended, and each table's region of the key is read, and
+written if it changed; for a batch of many keys that is the file, read and written once from its
+begin to its end. A version that reports staleness reads the open rows once.
 
-Limits: finding that a key is new costs a page of each table.
+Limits: finding that a key is new costs a region of each table.
 """
 
 from __future__ import annotations
@@ -25,23 +27,29 @@ import numpy as np
 import numpy.typing as npt
 
 from icestream.core.arrays import Ints, Mask
-from icestream.core.times import INFINITY, Micros
+from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.kernels.queue import queue as k
 from icestream.kernels.queue import update_batches
+from icestream.kernels.queue.cold_rows import update_rows
 from icestream.kernels.queue.order import (
+    APPLICATION_STALENESS,
     FLYING,
+    INPUT,
+    LACKS,
+    NEXT,
+    PREVIOUS,
+    QUEUE_STALENESS,
     READER_WORDS,
     SINCE,
     STALENESS_WORDS,
     TURN,
     ReaderArrays,
 )
-from icestream.kernels.queue.staleness import AREA, MOST, NONE
+from icestream.kernels.queue.staleness import AREA, BINS, FROM, NONE
 from icestream.state.arena import Arena
-from icestream.state.identities import identities
-from icestream.state.index.sorted_index import ColdIndex
 from icestream.state.keys import Identity
-from icestream.state.queue.cold_table import ColdTable
+from icestream.state.queue.cells import KeyUpdates
+from icestream.state.queue.cold_table import ColdTable, marks_of
 from icestream.state.queue.cold_values import ColdValues
 from icestream.state.queue.order import KeyOrder
 from icestream.state.queue.staleness import bins_of_areas
@@ -49,11 +57,15 @@ from icestream.state.queue.staleness import bins_of_areas
 #: rows, the values of those that wait as words, and where each begins
 Rows = tuple[Ints, Ints, Ints]
 
-_PAGE_BYTES = 4096
-#: turns that may be out of date, however few keys wait
-_LITTLE = 1 << 12
-#: flipping this bit makes unsigned turns sort like signed ones
-_SIGN = np.int64(-(2**63))
+#: words of an idle key, in its cell and for each reader
+_IDLE_CELL = (k.ID_HIGH, k.ID_LOW, k.ARRIVED, k.GAP, k.COUNT)
+_IDLE = tuple(
+    totals + word for totals in (QUEUE_STALENESS, APPLICATION_STALENESS) for word in (AREA, FROM)
+)
+#: rows in memory for each of the next keys
+SPARE = 5 / 4
+#: part of the keys that fit which is looked for, so that few are put back
+_NEARLY = 7 / 8
 #: areas are summed in two parts, so that whole numbers are exact
 _HALF = 2.0**40
 
@@ -67,38 +79,36 @@ class ColdKeys:
         readers = len(orders)
         #: words of a row
         self.width = k.CELL_WORDS + readers * READER_WORDS
-        self._idle = ColdTable(arena, f"{name}.idle", self.width, k.ARRIVED)
-        self._open = ColdTable(arena, f"{name}.open", self.width)
-        self._turns = [
-            ColdIndex(
-                arena, f"{name}.turns{reader}", 3, (), _PAGE_BYTES, work, self._passed(reader)
-            )
-            for reader in range(readers)
-        ]
+        blank = np.zeros(self.width, dtype=np.int64)
+        blank[k.ADDRESS] = -1
+        starts = [k.CELL_WORDS + number * READER_WORDS for number in range(readers)]
+        for start in starts:
+            blank[[start + word for word in (SINCE, FLYING, LACKS, TURN)]] = NONE
+            blank[[start + word + FROM for word, _ in STALENESS_WORDS]] = MINUS_INFINITY
+        idle = [*_IDLE_CELL, *(start + word for start in starts for word in (*_IDLE, INPUT))]
+        unused = {start + word for start in starts for word in (NEXT, PREVIOUS)}
+        opened = [word for word in range(self.width) if word not in unused]
+        dues = [start + word for word in (TURN, FLYING) for start in starts]
+        self._idle = ColdTable(arena, f"{name}.idle", blank, idle, [k.ARRIVED], work)
+        self._open = ColdTable(arena, f"{name}.open", blank, opened, dues, work)
         self.values = ColdValues(arena, name)
-        kinds = [[0] * len(STALENESS_WORDS) for _ in range(readers)]
-        #: keys of each kind, keys that wait for any reader, and for each reader; results being
-        #: delivered; by reader and kind of staleness twice the area and the largest value of idle
-        #: and
-        #: forgotten keys, and the number of idle keys per bin of areas; the first turn here
+        kinds = len(STALENESS_WORDS)
+        #: number of idle keys by reader, kind of staleness, and bin of their area
+        self._spread = arena.array(f"{name}.spread", np.int64, 1, readers * kinds * BINS)
+        #: keys that wait for any reader, and for each; by reader and kind of staleness twice the
+        #: area of idle and forgotten keys
         self._header: dict[str, Any] = arena.header.setdefault(
             f"{name}.cold",
             {
-                "idle": 0,
-                "open": 0,
                 "waiting": 0,
-                "flying": 0,
                 "waits": [0] * readers,
-                "areas": kinds,
-                "most": [list(each) for each in kinds],
-                "spread": [[{} for _ in STALENESS_WORDS] for _ in kinds],
-                "turns": [INFINITY] * readers,
+                "areas": [[0] * kinds for _ in range(readers)],
             },
         )
 
     def __len__(self) -> int:
         """Return how many keys are here."""
-        return int(self._header["idle"] + self._header["open"])
+        return len(self._idle) + len(self._open)
 
     @property
     def waiting(self) -> int:
@@ -111,16 +121,17 @@ class ColdKeys:
 
     def next_turn(self, reader: int) -> int:
         """Return a turn before which no cold key waits for a reader."""
-        return int(self._header["turns"][reader]) if self.waits(reader) else INFINITY
+        return int(self._open.fences(reader).min(initial=INFINITY))
 
-    def idle_staleness(self, reader: int, kind: int) -> tuple[float, int]:
-        """Return area and largest value of the staleness of idle and of forgotten keys."""
-        return self._header["areas"][reader][kind] / 2, self._header["most"][reader][kind]
+    def idle_area(self, reader: int, kind: int) -> float:
+        """Return the area of the staleness of idle and of forgotten keys."""
+        return float(self._header["areas"][reader][kind] / 2)
 
-    def idle_spread(self, reader: int, kind: int) -> dict[int, int]:
+    def idle_spread(self, reader: int, kind: int) -> Ints:
         """Return how many idle keys there are for each of `bins_of_areas`."""
-        spread: dict[str, int] = self._header["spread"][reader][kind]
-        return {int(place): count for place, count in spread.items()}
+        first = (reader * len(STALENESS_WORDS) + kind) * BINS
+        spread: Ints = self._spread.view[first : first + BINS]
+        return spread
 
     def of_reader(self, rows: Ints, reader: int) -> Ints:
         """Return the part of rows that belongs to a reader."""
@@ -137,12 +148,10 @@ class ColdKeys:
         waits = rows[:, k.WAITED_FOR] != 0
         if waits.any():
             rows[waits, k.ADDRESS] = self.values.add(words) + offsets[:-1]
-            for reader in range(len(self._orders)):
-                self._add_turns(rows[waits], reader)
-        is_open = self._is_open(rows)
-        self._idle.put(rows[~is_open])
-        self._open.put(rows[is_open])
-        self._count(rows[~is_open], rows[is_open], 1)
+        for reader in range(len(self._orders)):
+            first = k.CELL_WORDS + reader * READER_WORDS
+            rows[rows[:, first + SINCE] == NONE, first + TURN] = NONE
+        self._put(rows)
 
     def look(self, id_high: Identity, id_low: Identity) -> tuple[Mask, Ints]:
         """Return which of some distinct keys are here, and their rows."""
@@ -156,29 +165,100 @@ class ColdKeys:
         found, idle = self._idle.take(id_high, id_low)
         left = np.flatnonzero(~found)
         there, opened = self._open.take(id_high[left], id_low[left])
-        self._count(idle, opened, -1)
+        self._count_idle(idle, -1)
+        self._count_open(opened, -1)
         _, rows = _together(found, idle, left[there], opened)
         return (rows, *self._values_of(rows, drop=True))
 
-    def next_keys(self, reader: int, count: int) -> tuple[Identity, Identity]:
-        """Return up to `count` keys that wait for a reader, first turns first."""
-        found: list[Ints] = []
-        wanted, turn = count, INFINITY
-        since = self._header["turns"][reader] + 2**63
-        for block in self._turns[reader].scan(since=since):
-            for first in range(0, len(block), max(1, count)):
-                some = block[first : first + max(1, count)]
-                valid = some[self._is_due(some, reader)][:wanted]
-                found.append(valid)
-                wanted -= len(valid)
-                if not wanted:
-                    turn = int(valid[-1, 0] ^ _SIGN)
-                    break
-            if not wanted:
-                break
-        self._header["turns"][reader] = turn
-        keys = np.concatenate([np.empty((0, 3), dtype=np.int64), *found])
-        return keys[:, 1].copy().view(np.uint64), keys[:, 2].copy().view(np.uint64)
+    def pop_next(self, reader: int, count: int, most: int) -> Iterator[Rows]:
+        """Remove at most `count` keys, those served first, and yield them in order, `most` a time.
+
+        There may be fewer or none as long as the next turn is a later one. `count * SPARE` rows are
+        in memory.
+        """
+        turn = k.CELL_WORDS + reader * READER_WORDS + TURN
+        first, found = self._open.blank(int(SPARE * count) + 1), 0
+        spare = len(first) - count
+        for rows in self._open.take_due(reader, self._horizon(reader, count)):
+            self._count_open(rows, -1)
+            for some in np.split(rows, range(spare, len(rows), spare)):
+                if found + len(some) > len(first):
+                    found = self._put_back(first[:found], turn, count)
+                first[found : found + len(some)] = some
+                found += len(some)
+        found = self._put_back(first[:found], turn, count)
+        order = np.argsort(first[:found, turn])
+        for part in np.split(order, range(most, found, most)):
+            rows = first[part]
+            yield (rows, *self._values_of(rows, drop=True))
+
+    def _put_back(self, rows: Ints, turn: int, count: int) -> int:
+        """Move the rows of the first turns to the front, put the others back; return how many."""
+        if len(rows) <= count:
+            return len(rows)
+        rows[:] = rows[np.argpartition(rows[:, turn], count)]
+        self._put(rows[count:])
+        return count
+
+    def update(self, facts: Ints, updates: KeyUpdates, most: int) -> None:
+        """Let updates change keys that are here or new, `most` of them at a time.
+
+        `facts` are those of the cells in memory.
+        """
+        id_high, id_low = updates.id_high, updates.id_low
+        marks = marks_of(id_high, id_low)
+        order = np.argsort(marks, kind="stable")
+        if _are_mixed(marks[order], id_high[order], id_low[order]):
+            order = np.lexsort((id_low, id_high, marks))
+        updates, marks = updates.take(order), marks[order]
+        id_high, id_low = updates.id_high, updates.id_low
+        addresses = self.values.add(updates.words) + updates.offsets[:-1]
+        sizes = np.diff(updates.offsets)
+        is_next = (id_high[1:] != id_high[:-1]) | (id_low[1:] != id_low[:-1])
+        heads = np.flatnonzero(np.concatenate(([True], is_next)))
+        bounds = np.append(heads, len(marks))
+        readers = tuple(order.kernel for order in self._orders)
+        # a key was never stale before its reader began to measure
+        measured = [
+            (k.CELL_WORDS + reader * READER_WORDS + totals + FROM, order)
+            for reader, order in enumerate(self._orders)
+            for totals in (QUEUE_STALENESS, APPLICATION_STALENESS)
+        ]
+        for begin in range(0, len(heads), most):
+            part = heads[begin : begin + most]
+            found, idle = self._idle.take(id_high[part], id_low[part])
+            self._count_idle(idle, -1)
+            rows = self._open.blank(len(part))
+            rows[:, k.ID_HIGH], rows[:, k.ID_LOW] = (
+                each[part].view(np.int64) for each in (id_high, id_low)
+            )
+            rows[found] = idle
+            starts = bounds[begin : begin + len(part) + 1]
+
+            def change(some: slice, there: Mask, rows: Ints = rows, starts: Ints = starts) -> Mask:
+                mine = rows[some]
+                self._count_open(mine[there], -1)
+                for word, order in measured:
+                    np.maximum(mine[:, word], order.began, out=mine[:, word])
+                dead = update_rows(
+                    facts,
+                    readers,
+                    mine,
+                    mine.view(np.float64),
+                    starts[some.start : some.stop + 1],
+                    updates.arrived,
+                    updates.folded,
+                    updates.turns,
+                    addresses,
+                    sizes,
+                )
+                self.values.drop(dead)
+                is_open = self._is_open(mine)
+                self._count_open(mine[is_open], 1)
+                return is_open
+
+            self._open.change(marks[part], rows, change)
+            self._put(rows[~self._is_open(rows)])
 
     def idle_rows(self) -> Iterator[Ints]:
         """Yield the rows of idle keys, a batch at a time."""
@@ -196,42 +276,28 @@ class ColdKeys:
 
     def delivered(self, at: Micros) -> None:
         """Record that all results being delivered have reached the application."""
-        if not self._header["flying"]:
-            return
-        for block in self._open.scan():
-            rows = block[self._flies(block)]
-            if not len(rows):
-                continue
-            self._count(rows[:0], rows, -1)
-            for reader in range(len(self._orders)):
-                first = k.CELL_WORDS + reader * READER_WORDS
-                rows[:, first : first + READER_WORDS] = self._settled(rows, reader, at)
-            is_open = self._is_open(rows)
-            self._open.over(rows[is_open])
-            self._open.take(*identities(rows[~is_open]))
-            self._idle.put(rows[~is_open])
-            self._count(rows[~is_open], rows[is_open], 1)
+        readers = range(len(self._orders))
+        for reader in readers:
+            for rows in self._open.take_due(len(self._orders) + reader, INFINITY):
+                self._count_open(rows, -1)
+                for each in readers:
+                    first = k.CELL_WORDS + each * READER_WORDS
+                    rows[:, first : first + READER_WORDS] = self._settled(rows, each, at)
+                self._put(rows)
 
     def forget(self, before: Micros) -> None:
         """Forget idle keys without an update since `before`, but keep their staleness."""
         areas = [list(each) for each in self._header["areas"]]
-        while len(rows := self._some_due(before)):
-            self._idle.take(*identities(rows))
-            self._count(rows, rows[:0], -1)
+        for rows in self._idle.take_due(0, before):
+            self._count_idle(rows, -1)
         self._header["areas"] = areas
 
     def keep_staleness(self, reader: int, keys: Ints) -> None:
         """Keep the staleness of keys in memory that are forgotten, given as rows of a reader."""
-        self._add_staleness(reader, keys, 1)
+        self._add_areas(reader, keys, 1)
 
     def clean(self) -> None:
-        """Rewrite values and turns if most of them are out of date."""
-        for reader, turns in enumerate(self._turns):
-            if len(turns) > 2 * self.waits(reader) + _LITTLE:
-                turns.clear()
-                self._header["turns"][reader] = INFINITY
-                for rows in self._open.scan():
-                    self._add_turns(rows[rows[:, k.WAITED_FOR] != 0], reader)
+        """Rewrite values if most of them are out of date."""
         if self.values.is_half_dead:
             words = self.values.words
             self.values.begin_anew()
@@ -241,45 +307,34 @@ class ColdKeys:
 
     # -- internals -------------------------------------------------------------------------
 
-    def _passed(self, reader: int) -> Any:
-        return lambda entries: (entries[:, 0] ^ _SIGN) < self._header["turns"][reader]
+    def _horizon(self, reader: int, count: int) -> int:
+        """Return a turn before which nearly `count` cold keys wait, by the first turns of regions.
 
-    def _some_due(self, before: Micros) -> Ints:
-        """Return some idle rows whose last update is before a time; none if there are no more."""
-        found = [np.empty((0, self.width), dtype=np.int64)]
-        for rows in self._idle.due(before):
-            found.append(rows)
-            if sum(map(len, found)) >= _LITTLE:
-                break
-        return np.concatenate(found)
+        A region has n waiting keys. If a part q of all keys waits before a turn, that is before the
+        first turn of a region with probability (1 - q) ** n; turns go on as they begin.
+        """
+        waiting = self.waits(reader)
+        if waiting <= count:
+            return INFINITY
+        fences = self._open.fences(reader)
+        wanted, each = _NEARLY * count / waiting, max(1.0, waiting / len(fences))
+        part = min(wanted, 1 / each)
+        place = int((1 - (1 - part) ** each) * (len(fences) - 1))
+        first, turn = (int(np.partition(fences, at)[at]) for at in (0, place))
+        return int(first + (turn - first) * wanted / part) + 1 if turn < INFINITY else INFINITY
 
-    def _add_turns(self, rows: Ints, reader: int) -> None:
-        first = k.CELL_WORDS + reader * READER_WORDS
-        mine = rows[rows[:, first + SINCE] != NONE]
-        if not len(mine):
-            return
-        turns = mine[:, first + TURN]
-        entries = np.column_stack((turns ^ _SIGN, mine[:, k.ID_HIGH], mine[:, k.ID_LOW]))
-        header = self._header["turns"]
-        header[reader] = min(header[reader], int(turns.min()))
-        # turns may be equal: then by id, as unsigned numbers
-        order = np.lexsort((entries[:, 1] ^ _SIGN, turns))
-        self._turns[reader].merge(entries[order])
-
-    def _is_due(self, entries: Ints, reader: int) -> Mask:
-        """Return which turns belong to keys that wait here."""
-        there, rows = self._open.fetch(*identities(entries[:, 1:]))
-        turns = entries[there, 0] ^ _SIGN
-        first = k.CELL_WORDS + reader * READER_WORDS
-        there[there] = (rows[:, first + SINCE] != NONE) & (rows[:, first + TURN] == turns)
-        return there
-
-    def _flies(self, rows: Ints) -> Mask:
-        flying = [self.of_reader(rows, r)[:, FLYING] != NONE for r in range(len(self._orders))]
-        return np.asarray(np.logical_or.reduce(flying))
+    def _put(self, rows: Ints) -> None:
+        is_open = self._is_open(rows)
+        self._idle.put(rows[~is_open])
+        self._open.put(rows[is_open])
+        self._count_idle(rows[~is_open], 1)
+        self._count_open(rows[is_open], 1)
 
     def _is_open(self, rows: Ints) -> Mask:
-        return np.asarray((rows[:, k.WAITED_FOR] != 0) | self._flies(rows))
+        is_open = rows[:, k.WAITED_FOR] != 0
+        for reader in range(len(self._orders)):
+            is_open |= rows[:, k.CELL_WORDS + reader * READER_WORDS + FLYING] != NONE
+        return is_open
 
     def _settled(self, rows: Ints, reader: int, at: Micros) -> Ints:
         """Return a reader's part of rows after all its results were delivered."""
@@ -292,35 +347,25 @@ class ColdKeys:
         update_batches.deliver_batch(kernel, np.arange(len(keys)), nothing, nothing, times)
         return keys
 
-    def _count(self, idle: Ints, opened: Ints, sign: int) -> None:
-        header = self._header
-        header["idle"] += sign * len(idle)
-        header["open"] += sign * len(opened)
-        header["waiting"] += sign * int((opened[:, k.WAITED_FOR] != 0).sum())
-        header["flying"] += sign * int(self._flies(opened).sum())
+    def _count_open(self, rows: Ints, sign: int) -> None:
+        self._header["waiting"] += sign * int(np.count_nonzero(rows[:, k.WAITED_FOR]))
         for reader in range(len(self._orders)):
-            waits = self.of_reader(opened, reader)[:, SINCE] != NONE
-            header["waits"][reader] += sign * int(waits.sum())
-            keys = self.of_reader(idle, reader)
-            self._add_staleness(reader, keys, sign)
-            self._add_spread(reader, keys, sign)
+            waits = rows[:, k.CELL_WORDS + reader * READER_WORDS + SINCE] != NONE
+            self._header["waits"][reader] += sign * int(np.count_nonzero(waits))
 
-    def _add_staleness(self, reader: int, keys: Ints, sign: int) -> None:
-        areas, most = self._header["areas"][reader], self._header["most"][reader]
-        for kind, (totals, _) in enumerate(STALENESS_WORDS):
-            areas[kind] += sign * _doubled(keys.view(np.float64)[:, totals + AREA])
-            most[kind] = max(most[kind], int(keys[:, totals + MOST].max(initial=0)))
+    def _count_idle(self, rows: Ints, sign: int) -> None:
+        for reader in range(len(self._orders)):
+            areas = self._add_areas(reader, self.of_reader(rows, reader), sign)
+            for kind, area in enumerate(areas):
+                counts = np.bincount(bins_of_areas(area), minlength=BINS)
+                self.idle_spread(reader, kind)[:] += sign * counts
 
-    def _add_spread(self, reader: int, keys: Ints, sign: int) -> None:
-        for kind, (totals, _) in enumerate(STALENESS_WORDS):
-            spread: dict[str, int] = self._header["spread"][reader][kind]
-            bins = bins_of_areas(keys.view(np.float64)[:, totals + AREA])
-            places, counts = np.unique(bins, return_counts=True)
-            for place, count in zip(places.tolist(), counts.tolist(), strict=True):
-                left = spread.get(str(place), 0) + sign * count
-                spread[str(place)] = left
-                if not left:
-                    del spread[str(place)]
+    def _add_areas(self, reader: int, keys: Ints, sign: int) -> list[npt.NDArray[np.float64]]:
+        found = [keys.view(np.float64)[:, totals + AREA] for totals, _ in STALENESS_WORDS]
+        areas = self._header["areas"][reader]
+        for kind, area in enumerate(found):
+            areas[kind] += sign * _doubled(area)
+        return found
 
     def _values_of(self, rows: Ints, *, drop: bool) -> tuple[Ints, Ints]:
         waits = rows[rows[:, k.WAITED_FOR] != 0]
@@ -336,7 +381,7 @@ class ColdKeys:
         if len(sizes):
             first = self.values.add(self.values.read_before(words, begins, sizes))
             waits[:, k.ADDRESS] = first + np.cumsum(sizes) - sizes
-            self._open.over(waits)
+            self._open.put(waits)
 
 
 def _together(found: Mask, rows: Ints, others: Ints, more: Ints) -> tuple[Mask, Ints]:
@@ -344,6 +389,12 @@ def _together(found: Mask, rows: Ints, others: Ints, more: Ints) -> tuple[Mask, 
     places = np.concatenate((np.flatnonzero(found), others))
     found[others] = True
     return found, np.concatenate((rows, more))[np.argsort(places)]
+
+
+def _are_mixed(marks: Ints, id_high: Identity, id_low: Identity) -> bool:
+    """Return whether different keys with equal marks are next to each other."""
+    differ = (id_high[1:] != id_high[:-1]) | (id_low[1:] != id_low[:-1])
+    return bool((differ & (marks[1:] == marks[:-1])).any())
 
 
 def _doubled(areas: npt.NDArray[np.float64]) -> int:

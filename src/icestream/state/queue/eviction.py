@@ -1,10 +1,10 @@
 """Which keys of an update queue are in memory if not all of them fit.
 
-Idea: keys that a batch accesses are loaded first, all cold ones in one sorted pass; so are waiting
-keys whose turn is near. The keys needed last make room: idle keys, those updated longest ago first;
-then keys whose result is being delivered; then waiting keys that are served last. An evicted key
-goes to `ColdKeys` with everything known about it, so the queue behaves as if all keys were in
-memory.
+Idea: updates of keys outside memory change them there, in one pass for a whole batch. A key is
+loaded when its turn is near, or by a small batch while none waits outside; then it is served at
+once. The keys needed last make room: idle keys, those updated longest ago first; then keys whose
+result is being delivered; then waiting keys that are served last. An evicted key goes to `ColdKeys`
+with everything known about it, so the queue behaves as if all keys were in memory.
 
 Invariants:
 1. The same keys are served in the same order as without a limit, with the same staleness
@@ -13,7 +13,10 @@ Invariants:
    (`test_bounded_ten_times_the_keys_that_fit`).
 
 Cost: nothing while all keys fit. Otherwise an eighth of the keys are evicted at once, after a scan
-of all in memory; each is written once when it is evicted and read once when it returns.
+of all in memory, and up to half are loaded at once; each is written once when it is evicted and
+read once when it returns. `ColdKeys` has the cost of updates.
+
+Limits: LINECUTTING goes by the rate of a key, so its keys are loaded before they are updated.
 """
 
 from __future__ import annotations
@@ -44,8 +47,9 @@ from icestream.state.arena import Arena
 from icestream.state.budget import Account, Refused
 from icestream.state.identities import distinct, identities
 from icestream.state.keys import Identity
-from icestream.state.queue.cells import KeyCells
-from icestream.state.queue.cold_keys import ColdKeys
+from icestream.state.queue.cells import KeyCells, KeyUpdates
+from icestream.state.queue.cold_keys import SPARE, ColdKeys
+from icestream.state.queue.cold_table import marks_of
 from icestream.state.queue.reader import Dequeued, QueueReader
 
 #: fraction of a budget for keys and values; the rest is for batches
@@ -69,11 +73,15 @@ class KeyEviction:
         arena: Arena,
         account: Account,
         name: str = "queue",
+        *,
+        loads: bool = False,
     ) -> None:
         """Attach to the arena's files, or start with all keys in memory.
 
-        `account` holds the work buffers; its budget is the limit.
+        `account` holds the work buffers; its budget is the limit. If it `loads`, keys are loaded
+        before they are updated.
         """
+        self._loads = loads or any(reader.schedule == "linecutting" for reader in readers)
         self._cells = cells
         self._readers = readers
         self._account = account
@@ -83,7 +91,7 @@ class KeyEviction:
         cells.pages.pool.limit = -(-self.most // cells.pages.per_page) + 1
         orders = tuple(reader.order for reader in readers)
         #: the keys that are not in memory
-        self.cold = ColdKeys(arena, orders, limit // 64, name)
+        self.cold = ColdKeys(arena, orders, limit // 16, name)
 
     @property
     def part(self) -> int:
@@ -123,25 +131,51 @@ class KeyEviction:
             self.install(*self.cold.pop(id_high, id_low), held)
 
     def enqueue(
-        self, id_high: Identity, id_low: Identity, arrived: Ints, rows: pa.RecordBatch
+        self,
+        id_high: Identity,
+        id_low: Identity,
+        arrived: Ints,
+        rows: pa.RecordBatch,
+        folded: Ints | None = None,
     ) -> None:
-        """Add a piece of updates for all readers."""
-        self.admit(id_high, id_low)
+        """Add updates for all readers; `KeyUpdates` explains `folded`."""
+        if len(arrived):
+            self._cells.begin(int(arrived[0]))
+            self._enqueue(self._cells.updates(id_high, id_low, arrived, rows, folded))
+
+    def _enqueue(self, updates: KeyUpdates) -> None:
+        missing = self._cells.find(updates.id_high, updates.id_low) < 0
+        count = int(np.count_nonzero(missing))
+        fits = not len(self.cold) and self._cells.keys + count <= self.most
+        if fits or not count:
+            self._add(updates)
+        elif not self._loads and (self.cold.waiting or count > self.part):
+            cold = updates.take(np.flatnonzero(missing))
+            self.cold.update(self._cells.kernel.facts, cold, self.part)
+            if count < len(updates):
+                self._add(updates.take(np.flatnonzero(~missing)))
+        else:
+            for piece in self.pieces(len(updates)):
+                some = updates.take(np.arange(piece.start, piece.stop))
+                self.admit(some.id_high, some.id_low)
+                self._add(some)
+
+    def _add(self, updates: KeyUpdates) -> None:
+        """Add updates of keys in memory, or new ones; make room for their values."""
         while True:
             try:
-                self._cells.enqueue(id_high, id_low, arrived, rows)
+                self._cells.add(updates)
             except Refused:
-                if not self._relieve(id_high, id_low):
+                if not self._relieve(updates.id_high, updates.id_low):
                     break
             else:
                 return
-        half = len(id_high) // 2
+        half = len(updates) // 2
         if not half:
-            self._cells.enqueue(id_high, id_low, arrived, rows)
+            self._cells.add(updates)
             return
-        for some in (slice(0, half), slice(half, len(id_high))):
-            taken = rows.slice(some.start, some.stop - some.start)
-            self.enqueue(id_high[some], id_low[some], arrived[some], taken)
+        for some in (np.arange(half), np.arange(half, len(updates))):
+            self._enqueue(updates.take(some))
 
     def dequeue(self, reader: int, count: int, now: Micros) -> Dequeued:
         """Take up to `count` keys in the order of a reader's schedule."""
@@ -151,13 +185,18 @@ class KeyEviction:
         taken = []
         left = min(count, len(queue))
         while left:
-            ready = self._ready(reader, left)
-            if not ready:
+            while not (ready := self._ready(reader, left)):
                 self._bring_next(reader)
-                ready = self._ready(reader, left)
             taken.append(queue.dequeue(ready, now))
             left -= ready
         return taken[0] if len(taken) == 1 else _together(taken)
+
+    def delivered(self, at: Micros) -> None:
+        """Record that all keys taken so far have reached the application."""
+        for reader in self._readers:
+            flying = reader.order.kernel.keys[: self._cells.seen, FLYING] != NONE
+            reader.delivered(*self._cells.identities(np.flatnonzero(flying)), at)
+        self.cold.delivered(at)
 
     def install(self, rows: Ints, words: Ints, offsets: Ints, held: Mask | None = None) -> None:
         """Put rows of keys, as `ColdKeys.pop` returns them, into memory.
@@ -236,14 +275,22 @@ class KeyEviction:
         """Return how many of the next keys are in memory and come before all cold ones."""
         order = self._readers[reader].order
         most = min(count, order.waiting - self.cold.waits(reader))
-        return int(count_ready(order.kernel, self.cold.next_turn(reader), most))
+        before = self.cold.next_turn(reader) if self.cold.waits(reader) else NONE
+        return int(count_ready(order.kernel, before, most))
 
     def _bring_next(self, reader: int) -> None:
-        """Load waiting keys whose turn is near."""
-        count = self.part
-        self.make_room(count)
-        id_high, id_low = self.cold.next_keys(reader, count)
-        self.install(*self.cold.pop(id_high, id_low))
+        """Load waiting keys whose turn is near, as many as the free memory has room to load."""
+        row = int(SPARE * _WORD * self.cold.width)
+        count = min(self.most // 2, self.cold.waits(reader))
+        # a quarter is left for the pages of values
+        self.make_room(min(count, max(_LEAST, self._account.budget.free * 3 // 4 // row)))
+        count = min(count, max(_LEAST, self._account.budget.free * 3 // 4 // row))
+        self._account.reserve(count * row)
+        try:
+            for rows in self.cold.pop_next(reader, count, self.part):
+                self.install(*rows)
+        finally:
+            self._account.release(count * row)
 
     def _make_room(self, keys: int, pinned: Mask) -> None:
         """Make room for keys; if others hold memory that should be free, lower the limit."""
@@ -308,7 +355,8 @@ class KeyEviction:
         return self._evict(slots[np.argsort(rank[slots])])
 
     def _evict(self, slots: Ints) -> int:
-        """Evict keys, a part at a time; return how many."""
+        """Evict keys, a part at a time in the order of the files; return how many."""
+        slots = slots[np.argsort(marks_of(*self._cells.identities(slots)))]
         for first in range(0, len(slots), self.part):
             self._leave(slots[first : first + self.part])
         return len(slots)

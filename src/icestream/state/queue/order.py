@@ -7,7 +7,7 @@ key can be served between two of them, so other keys may wait for ever.
 Invariant: the order is a function of arrivals, services, rates and cost, whatever the sizes of the
 batches (`test_oracle_any_sequence_follows_the_schedule`).
 
-Cost: 104 bytes for each key of each reader; O(1) per call.
+Cost: 88 bytes for each key of each reader; O(1) per call.
 
 References: decision 53 says why these three.
 """

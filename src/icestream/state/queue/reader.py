@@ -27,7 +27,7 @@ from icestream.state.keys import Identity
 from icestream.state.queue import staleness
 from icestream.state.queue.cells import KeyCells
 from icestream.state.queue.order import KeyOrder
-from icestream.state.queue.staleness import KeyStaleness, StalenessReport
+from icestream.state.queue.staleness import Reals, StalenessReport
 
 
 @dataclass(frozen=True)
@@ -175,10 +175,8 @@ class QueueReader:
         cells = np.flatnonzero(self.cells.column(k.COUNT) > 0)
         return staleness.report(self.order.kernel, cells, self._began(now), now)
 
-    def staleness_of(
-        self, id_high: Identity, id_low: Identity, now: Micros
-    ) -> tuple[KeyStaleness, KeyStaleness]:
-        """Measure the queue's and the application's staleness of each of some known keys.
+    def staleness_of(self, id_high: Identity, id_low: Identity, now: Micros) -> tuple[Reals, Reals]:
+        """Measure the average staleness of some known keys, of the queue and of the application.
 
         Examples:
             >>> waiting = updates.read(10)

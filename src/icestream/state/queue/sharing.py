@@ -9,7 +9,7 @@ Invariants:
    (`test_oracle_every_reader_has_its_own_queue`).
 2. A value is in memory exactly while some reader waits for it (same test).
 
-Cost: 104 bytes more per key and reader, and O(readers) per update of a key nobody waits for.
+Cost: 88 bytes more per key and reader, and O(readers) per update of a key nobody waits for.
 
 Limits: 63 readers; a new reader receives what arrives from then on.
 """

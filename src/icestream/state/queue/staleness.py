@@ -27,7 +27,7 @@ import numpy.typing as npt
 from icestream.core.arrays import Ints
 from icestream.core.times import Micros
 from icestream.kernels.queue import staleness as k
-from icestream.kernels.queue.order import APPLICATION, QUEUE, STALENESS_WORDS
+from icestream.kernels.queue.order import APPLICATION, LARGEST, QUEUE, STALENESS_WORDS
 from icestream.kernels.queue.order import ReaderArrays as Arrays
 
 Reals = npt.NDArray[np.float64]
@@ -41,14 +41,6 @@ class Staleness:
     p50: float
     p99: float
     most: float
-
-
-@dataclass(frozen=True)
-class KeyStaleness:
-    """Microseconds that the result of each of some keys was behind."""
-
-    average: Reals
-    most: Ints
 
 
 @dataclass(frozen=True)
@@ -73,20 +65,17 @@ def report(reader: Arrays, cells: Ints, began: Micros, now: Micros) -> Staleness
     )
 
 
-def by_key(
-    reader: Arrays, cells: Ints, began: Micros, now: Micros
-) -> tuple[KeyStaleness, KeyStaleness]:
-    """Measure the queue's and the application's staleness of each of some keys."""
+def by_key(reader: Arrays, cells: Ints, began: Micros, now: Micros) -> tuple[Reals, Reals]:
+    """Measure the average staleness of each of some keys, of the queue and of the application."""
     span = max(now - began, 1)
-    found = []
-    for kind in (QUEUE, APPLICATION):
-        areas, most, _, _ = ramps(reader.keys[cells], kind, now)
-        found.append(KeyStaleness(areas / span, most))
-    return found[0], found[1]
+    queue, application = (
+        ramps(reader.keys[cells], kind, now)[0] / span for kind in (QUEUE, APPLICATION)
+    )
+    return queue, application
 
 
-def ramps(keys: Ints, kind: int, now: Micros) -> tuple[Reals, Ints, Reals, Reals]:
-    """Return area and largest staleness of each key, and the ends of the ramps that are open.
+def ramps(keys: Ints, kind: int, now: Micros) -> tuple[Reals, Reals, Reals]:
+    """Return the area of each key's staleness, and the ends of the ramps that are open.
 
     Args:
         keys: words of the keys for a reader.
@@ -101,7 +90,7 @@ def ramps(keys: Ints, kind: int, now: Micros) -> tuple[Reals, Ints, Reals, Reals
     first = np.where(is_open, begin - np.where(is_open, opened, 0), 0)
     ends, begins = last.astype(np.float64), first.astype(np.float64)
     areas = keys.view(np.float64)[:, totals + k.AREA] + 0.5 * (ends - begins) * (ends + begins)
-    return areas, np.maximum(keys[:, totals + k.MOST], last), begins[is_open], ends[is_open]
+    return areas, begins[is_open], ends[is_open]
 
 
 def add_ramps(profile: Reals, begins: Reals, ends: Reals) -> None:
@@ -119,7 +108,7 @@ def _overall(
     span = now - began
     if not len(cells) or span <= 0:
         return Staleness(0.0, 0.0, 0.0, 0.0)
-    areas, most, begins, ends = ramps(reader.keys[cells], kind, now)
+    areas, begins, ends = ramps(reader.keys[cells], kind, now)
     whole = profile.copy()
     add_ramps(whole, begins, ends)
     total = float(len(cells)) * span
@@ -127,7 +116,7 @@ def _overall(
         average=float(areas.sum()) / total,
         p50=quantile(whole, total, 0.5),
         p99=quantile(whole, total, 0.99),
-        most=float(most.max()),
+        most=max(float(reader.facts[LARGEST + kind]), ends.max(initial=0.0)),
     )
 
 

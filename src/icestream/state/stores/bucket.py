@@ -15,7 +15,7 @@ Invariants:
    (`test_no_secret_is_in_errors_logs_or_texts`).
 
 Cost: one request for each call, for each `CHUNK` of a large object, and for each 1000 names listed
-or deleted; `REQUESTS` counts them.
+or deleted; `REQUESTS` counts them, `REPEATED` those that are made again.
 
 Limits: creating an object over one that exists is decided by the store. A conditional request whose
 answer is lost may fail when it is repeated: `create` then returns False although the object is its
@@ -56,6 +56,8 @@ _QUIETLY = 3
 
 #: requests made by this process, by kind
 REQUESTS: Counter[str] = Counter()
+#: those of them that the store had refused or not answered before
+REPEATED: Counter[str] = Counter()
 
 #: schemes of object stores, and the name that the library has for each
 SCHEMES = {
@@ -272,6 +274,7 @@ class Bucket:
                 raise StorageError(msg) from None
             if tries >= _QUIETLY:
                 _LOG.warning("%s: a %s request is repeated (%s)", place, kind, reason)
+            REPEATED[kind] += 1
             self._sleep(self._dice.uniform(pause / 2, pause))
             pause = min(2 * pause, LONGEST_PAUSE)
 

@@ -203,13 +203,7 @@ class StoreFiles:
         return sorted(name for name in bucket.names(key) if not name.startswith("."))
 
     def sizes(self, folder: str, first: str = "", end: str | None = None) -> dict[str, int]:
-        """Return the objects below a folder by their paths inside it, with their bytes.
-
-        Args:
-            folder: its URI.
-            first: the path to begin with.
-            end: the path to end before.
-        """
+        """Return the bytes of objects by their paths in a folder, from `first` to before `end`."""
         bucket, key = self._find(folder)
         start = f"{key}/" if key else ""
         last = None if end is None else f"{start}{end}"

@@ -477,10 +477,6 @@ class VersionStore:
             raise DamageError(path, "it contains no identity")
         return found
 
-    def remove(self, versions: Iterable[int]) -> None:
-        """Unlink commit files that no kept version needs."""
-        self.files.unlink(*map(self.path, versions))
-
     def forget_before(self, needed: int) -> None:
         """Unlink what only versions before one need, as far as the last look saw it."""
         gone = list(self._standing.done_with(needed))

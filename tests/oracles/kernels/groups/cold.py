@@ -52,16 +52,6 @@ def list_coldest_reference(table: Table, before: int, count: int) -> list[int]:
     return sorted(there[np.lexsort((there, -age, heat))][:count].tolist())
 
 
-def sample_places_reference(first: int, count: int, one_in: int) -> list[int]:
-    """Check for every hit whether it is the one drawn in its interval?"""
-    kept = []
-    for place in range(count):
-        stretch, within = divmod(first + place, one_in)
-        if within == _mix_reference(stretch) % one_in:
-            kept.append(place)
-    return kept
-
-
 def _mix_reference(x: int) -> int:
     for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
         x = ((x ^ (x >> 33)) * factor) % 2**64

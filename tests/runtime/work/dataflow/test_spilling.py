@@ -21,7 +21,7 @@ from icestream.runtime.work.dataflow.spilling import (
 PARTITIONS = 256
 DEPTHS = {0: 0, 1: 1}
 COUNTED = (
-    *("spilled_bytes", "logged_bytes", "early", "late", "index_bytes"),
+    *("rows", "spilled_bytes", "logged_bytes", "early", "late", "index_bytes"),
     *("forced_spills", "forced_bytes", "unranked_bytes"),
 )
 TOLD = dict.fromkeys(COUNTED, 1)
@@ -45,6 +45,7 @@ def report(
     owing: tuple[int, ...] = (),
     results: dict[int, dict[int, float]] | None = None,
     kept: dict[int, dict[int, float]] | None = None,
+    rows: int = 1,
 ) -> ShardReport:
     reported = {
         "number": join,
@@ -58,7 +59,7 @@ def report(
         "held": held,
         "room": room,
         "watermark": 0,
-        "facts": TOLD,
+        "facts": {**TOLD, "rows": rows},
     }
     statistics = {
         "join": reported,
@@ -119,11 +120,17 @@ def test_counts_begin_anew_when_a_partition_is_spilled() -> None:
     assert (second.results[0][1], second.results[0][2]) == (2.0, 9.0)
 
 
-def test_results_age_with_each_spill() -> None:
+def test_results_count_since_the_last_spill() -> None:
     reports = [report(0, 0, {1: 60, 2: 40}, results={0: {1: 4, 2: 6}})]
     news = decided(Spilling(threshold=0.5), DEPTHS, reports, JoinDecisions(), 1)
     assert news.spill == {0: (1,)}
-    assert (news.results[0][1], news.results[0][2]) == (2.0, 3.0)
+    idle = [report(0, 0, {1: 60, 2: 40}, rows=0)]
+    news = decided(Spilling(threshold=1.0), DEPTHS, idle, news, 2)
+    # until events arrive, what is known is what was before the spill
+    assert (news.results[0][1], news.results[0][2]) == (4.0, 6.0)
+    for times in (1, 2):
+        news = decided(Spilling(threshold=1.0), DEPTHS, reports, news, 3)
+        assert (news.results[0][1], news.results[0][2]) == (4.0 * times, 6.0 * times)
 
 
 def test_a_large_index_hurries_the_turns() -> None:

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from icestream.core.errors import DefinitionError, StorageError
 from icestream.state.groups.cold.classifiers import Smoothing
 from icestream.state.groups.cold.manager import Manager, Policy
-from icestream.state.groups.cold.targets import Rule, SubQueryLoad
 from tests.fixtures.cold_groups import PlainSubQuery
 
 CLASSIFIERS = ("clock", "lfu", "plain-lfu", "smoothing")
@@ -67,13 +66,13 @@ def test_proportional_targets_are_fair_whatever_the_sizes() -> None:
 
 
 def test_batches_come_between_chunks_of_data_and_never_two_at_once() -> None:
-    manager, (a,) = filled(with_policy(Policy(k=10, every=3)), [10] * 200)
+    manager, (a,) = filled(with_policy(Policy(k=10)), [10] * 200)
     left, done = [], False
-    for _ in range(13):
+    for _ in range(6):
         done = manager.turn(limit=2000, held=2000 if not done else 0)
         left.append(len(a.candidates()))
-    assert left == [200, 200, 190, 190, 190, 180, 180, 180, 170, 170, 170, 160, 160]
-    assert manager.tick == 13
+    assert left == [190, 180, 170, 160, 160, 160]
+    assert manager.tick == 6
 
 
 def test_a_plan_that_is_open_is_not_made_anew() -> None:
@@ -93,29 +92,6 @@ def test_hits_keep_groups_in_memory() -> None:
         manager.note("a", hot)
         manager.free(35)
         assert a.hot[hot].all(), kind
-
-
-def test_one_of_so_many_hits_is_counted() -> None:
-    policy = Policy(sample=7, classifier="plain-lfu")
-    manager, (a,) = filled(with_policy(policy), [1] * 3)
-    for size in (5, 1, 40, 0, 3, 651):
-        manager.note("a", np.full(size, 1, dtype=np.int64))
-    counts = a.stats.view(np.float64)[:, 0]
-    assert counts.tolist() == [1.0, 101.0, 1.0]
-    assert manager.ledgers["a"].hits == 700
-
-
-def test_sampled_hits_find_the_same_cold_groups() -> None:
-    chosen = []
-    for sample in (1, 16):
-        policy = Policy(sample=sample, classifier="plain-lfu", urgent=0.0)
-        manager, (a,) = filled(with_policy(policy), [1] * 100)
-        random = np.random.default_rng(3)
-        for _ in range(50):
-            manager.note("a", random.integers(0, 40, 400))
-        manager.free(60)
-        chosen.append(sorted(slot for batch in a.batches for slot in batch))
-    assert chosen[0] == chosen[1] == list(range(40, 100))
 
 
 def test_a_batch_is_no_larger_than_what_is_missing() -> None:
@@ -224,22 +200,6 @@ def test_a_batch_that_leaves_makes_no_other_leave() -> None:
     assert len(query.batches) == 1
 
 
-def test_groups_that_come_back_soon_are_misses_and_those_long_gone_are_not() -> None:
-    policy = Policy(k=10, free=0.1, urgent=0.0, classifier="lfu")
-    manager, (a,) = filled(with_policy(policy), [10] * 100)
-    while len(a.batches) < 3:
-        manager.free(100)
-    first, last = slots(*a.batches[0]), slots(*a.batches[-1])
-    a.open(manager, first)
-    assert manager.ledgers["a"].misses == 0
-    a.open(manager, last)
-    assert (manager.ledgers["a"].misses, manager.ledgers["a"].cost) == (len(last), len(last))
-    manager.advance()
-    assert manager.loads() == [
-        SubQueryLoad("a", a.bytes_held(), 1.0, len(last), len(last), manager.ledgers["a"].window)
-    ]
-
-
 def scenario(manager: Manager, query: PlainSubQuery, seed: int) -> Manager:
     random = np.random.default_rng(seed)
     for _ in range(41):
@@ -251,9 +211,8 @@ def scenario(manager: Manager, query: PlainSubQuery, seed: int) -> Manager:
 
 
 @pytest.mark.parametrize("kind", CLASSIFIERS)
-@pytest.mark.parametrize("rule", ["proportional", "benefit"])
-def test_a_manager_made_from_the_state_goes_on_alike(kind: str, rule: Rule) -> None:
-    policy = Policy(k=3, classifier=kind, sample=3, every=3, targets=rule)
+def test_a_manager_made_from_the_state_goes_on_alike(kind: str) -> None:
+    policy = Policy(k=3, classifier=kind)
     one, other = (PlainSubQuery("a", [10] * 100) for _ in range(2))
     kept = scenario(scenario(Manager([one], policy), one, 1), one, 2)
     halfway = scenario(Manager([other], policy), other, 1)
@@ -291,9 +250,6 @@ def test_sub_queries_have_classifiers_of_their_own() -> None:
         ({"free": 1.5}, "free must be above 0, at most 1"),
         ({"urgent": -0.1}, "urgent must be between 0 and 1"),
         ({"k": 0}, "k must be at least 1"),
-        ({"sample": 0}, "sample must be at least 1"),
-        ({"every": 0}, "every must be at least 1"),
-        ({"targets": "fair"}, "must be one of proportional, benefit"),
         ({"classifier": "lru"}, "no classifier is called 'lru'"),
     ],
 )
@@ -302,11 +258,9 @@ def test_a_policy_says_what_is_wrong_with_it(wrong: dict[str, object], said: str
         Policy(**wrong)  # type: ignore[arg-type]
 
 
-def test_sub_queries_need_names_and_weights() -> None:
+def test_sub_queries_need_names() -> None:
     with pytest.raises(DefinitionError, match="share a name"):
         Manager([PlainSubQuery("a", [1]), PlainSubQuery("a", [1])])
-    with pytest.raises(DefinitionError, match="weight of a must be above 0"):
-        Manager([PlainSubQuery("a", [1], weight=0.0)])
 
 
 moves = st.one_of(
@@ -327,9 +281,6 @@ moves = st.one_of(
         free=st.sampled_from((0.01, 0.2, 1.0)),
         urgent=st.sampled_from((0.0, 0.02, 1.0)),
         k=st.integers(1, 12),
-        every=st.integers(1, 3),
-        sample=st.integers(1, 3),
-        targets=st.sampled_from(("proportional", "benefit")),
     ),
     st.lists(st.tuples(st.sampled_from("ab"), moves), max_size=40),
 )

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ints
 from icestream.operators.bad_rows import BadRows, mapped
-from icestream.operators.dataflow.steps import regrouped
+from icestream.operators.dataflow.steps import sent
 from icestream.operators.folding.columns import ARRIVAL, BATCH, ArrivalNumbers
 from icestream.operators.lifetimes.changes import changes_of
 from icestream.plan.events.dataflow import Dataflow, Edge, source_column
@@ -35,26 +35,26 @@ class DataflowIngest:
     ) -> SplitReport:
         """Read the events of one split and send them as changes."""
         routing = Routing(self.sends)
-        sent = 0
+        count = 0
 
         arrivals = ArrivalNumbers(self.version, split)
 
         def send(events: pa.RecordBatch, times: Ints, *, late: bool = False) -> None:
-            nonlocal sent
+            nonlocal count
             numbers = arrivals.next(events.num_rows)
             for source, part, instants, chosen in self._by_source(events, times):
                 places = [np.asarray(numbers[each])[chosen] for each in (BATCH, ARRIVAL)]
                 changes = _points(self._payload(part, source), instants, *places)
                 for number, edge in enumerate(self.plan.edges):
                     if edge.source == source and edge.late == late:
-                        sent += self._send_on(number, edge, changes, routing, out)
+                        count += self._send_on(number, edge, changes, routing, out)
 
         reception = EventTimeCheck(self.plan, self.watermark, out, partial(send, late=True))
         for batch in batches:
             events, times = reception.admit(batch)
             if events.num_rows:
                 send(events, times)
-        return reception.finish(sent, routing.load)
+        return reception.finish(count, routing.load)
 
     def _by_source(
         self, events: pa.RecordBatch, times: Ints
@@ -88,7 +88,8 @@ class DataflowIngest:
                 return 0
         if changes.num_rows == 0:
             return 0
-        for shard, cut in routing.cut(number, regrouped(changes, edge.keys, edge.payload)):
+        changes = sent(changes, edge.keys, edge.payload, self.plan.inside.get(number))
+        for shard, cut in routing.cut(number, changes):
             out.changes(shard, number, cut)
         return int(changes.num_rows)
 

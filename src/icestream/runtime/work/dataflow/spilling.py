@@ -6,8 +6,8 @@ memory, the strategy chooses partitions of all of them at once. The commit recor
 its inputs, so that a version that is made again decides the same.
 
 Invariants:
-1. The counts of a partition describe its resident generation, recent results more than old ones
-   (`test_counts_begin_anew_when_a_partition_is_spilled`, `test_results_age_with_each_spill`).
+1. The results of partitions are those since the last spill, of their resident generation
+   (`test_counts_begin_anew_when_a_partition_is_spilled`, `test_results_count_since_the_last_spill`).
 2. Partitions that owe results are cleaned up in turn, those of all joins
    (`test_partitions_of_all_joins_are_cleaned_up_in_turn`).
 3. Below the threshold nothing is chosen; above it, at least the amount, and at least the excess
@@ -39,8 +39,6 @@ Partition = tuple[int, int]
 #: partitions that a version cleans up in turn, and turns after which all were cleaned up
 TURN_PARTITIONS = 32
 TURNS = 16
-#: what results count once partitions were spilled after them: keys that were productive move on
-AGING = 0.5
 #: part of a join's memory that the index of its rows on the log may take before turns are hurried
 INDEX_SHARE = 4
 
@@ -86,6 +84,8 @@ class JoinDecisions:
     turn_ended: Partition = (-1, -1)
     #: whether an index of rows on the log is so large that every version cleans up
     hurried: bool = False
+    #: whether partitions were spilled since the results were counted, which begin anew with events
+    stale: bool = False
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -98,6 +98,7 @@ class JoinDecisions:
             "over": self.over,
             "turnEnded": list(self.turn_ended),
             "hurried": self.hurried,
+            "stale": self.stale,
         }
 
     @classmethod
@@ -114,6 +115,7 @@ class JoinDecisions:
             value["over"],
             (turn_ended[0], turn_ended[1]),
             value.get("hurried", False),
+            value.get("stale", False),
         )
 
     def turn(self) -> list[Partition]:
@@ -155,7 +157,11 @@ def decided(
 ) -> JoinDecisions:
     """Return the instructions for spilling to the joins of a dataflow in the next version."""
     facts = facts_of(reports)
-    results = _counted("results", before.results, reports, facts)
+    lowest = min((depths[join] for join in facts), default=0)
+    arrived = any(each.counts["rows"] for join, each in facts.items() if depths[join] == lowest)
+    # all partitions are compared over the same time, those that begin anew among them
+    known = {} if before.stale and arrived else before.results
+    results = _counted("results", known, reports, facts)
     kept = _counted("kept", before.kept, reports, facts)
     spill: dict[int, tuple[int, ...]] = {}
     held = sum(each.held for each in facts.values())
@@ -171,8 +177,6 @@ def decided(
             mine = statistics.partition[leaving & (statistics.join == join)]
             spill[join] = tuple(np.sort(mine).tolist())
     owing = {join: tuple(np.flatnonzero(each.owing).tolist()) for join, each in facts.items()}
-    if any(spill.values()):
-        results = {join: AGING * each for join, each in results.items()}
     return JoinDecisions(
         spill,
         owing,
@@ -184,6 +188,7 @@ def decided(
         hurried=any(
             INDEX_SHARE * each.counts["index_bytes"] > each.room for each in facts.values()
         ),
+        stale=any(spill.values()) or (before.stale and not arrived),
     )
 
 

@@ -282,7 +282,8 @@ class WindowWork(Work):
         if present or context.version % COMPOSED_EVERY:
             return present
         keys = self._measured(self._panes, arrived)[1]
-        return [each.to_json() for each in lower.tiled(lower.recomposition(self._panes, keys))]
+        chosen = lower.composition(self._panes, keys, factors=False)
+        return [each.to_json() for each in lower.tiled(chosen)]
 
     def _measured(self, panes: Plan, arrived: Arrivals) -> tuple[Micros, cost.KeyCounts]:
         """Return the time span of a batch, and its groups per pane and in total."""

@@ -1,9 +1,10 @@
 """The cold state manager: it observes which groups are used and chooses which ones are evicted.
 
 Idea: sub-queries report hits; the statistics are stored by the sub-query. When memory nears its
-limit, a *plan* gives each sub-query a target in bytes, and every *step* evicts a batch of the
-coldest groups of one sub-query until all targets are met. Steps run between chunks of data, so no
-chunk waits for more than one of them. A refused reservation frees what it needs at once.
+limit, a *plan* gives each sub-query a target in proportion to its bytes, and every *step* evicts a
+batch of the coldest groups of one sub-query until all targets are met. Steps run between chunks of
+data, so no chunk waits for more than one of them. A refused reservation frees what it needs at
+once.
 
 Invariants:
 1. Only candidates are evicted, never a pinned slot, and at most k in a batch
@@ -21,27 +22,26 @@ Invariants:
 
 Failure: if `evict` raises, the batch is not counted as evicted; nothing else changes.
 
-Cost: O(hits / sample) to record hits, O(candidates) for a batch.
+Cost: O(hits) to record hits, O(candidates) for a batch.
 
 Limits: the last group of a batch may be much larger than the bytes missing.
 
-References: the cold state manager of ICE; low priority of migrations, sampled hits (its section 7);
-clock algorithms of operating systems, which skip dirty pages.
+References: the cold state manager of ICE; low priority of migrations (its section 7); clock
+algorithms of operating systems, which skip dirty pages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Protocol
 
 import numpy as np
 
 from icestream.core.arrays import Ints, Mask, Slots
 from icestream.core.errors import DefinitionError
-from icestream.kernels.groups.cold import Stats, sample_places
+from icestream.kernels.groups.cold import Stats
 from icestream.state.groups.cold.classifiers import Classifier, Memory, classifier
-from icestream.state.groups.cold.targets import Rule, SubQueryLoad, check_rule, excess, spread
 
 #: of this many groups that would have to be written, one may stay if a clean one leaves instead
 SPARED = 8
@@ -53,11 +53,6 @@ class SubQuery(Protocol):
     @property
     def name(self) -> str:
         """Its name, unique among the sub-queries."""
-        ...
-
-    @property
-    def weight(self) -> float:
-        """How readily it gives up memory, relative to others; 1 is usual."""
         ...
 
     @property
@@ -101,11 +96,6 @@ class Policy:
     urgent: float = 0.02
     #: maximum groups in a batch
     k: int = 8192
-    #: chunks of data between two batches
-    every: int = 1
-    #: one of this many hits is counted
-    sample: int = 1
-    targets: Rule = "proportional"
     #: classifier of sub-queries that have none of their own
     classifier: str | Classifier = "clock"
     #: classifiers by sub-query
@@ -116,9 +106,7 @@ class Policy:
         for name in ("threshold", "free"):
             _check(name, getattr(self, name), 0 < getattr(self, name) <= 1, "above 0, at most 1")
         _check("urgent", self.urgent, 0 <= self.urgent <= 1, "between 0 and 1")
-        for name in ("k", "every", "sample"):
-            _check(name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
-        check_rule(self.targets)
+        _check("k", self.k, self.k >= 1, "at least 1")
         for choice in (self.classifier, *self.classifiers.values()):
             classifier(choice)
 
@@ -134,8 +122,6 @@ class Ledger:
     #: classifier that wrote the statistics, with its parameters
     classifier: str
     memory: Memory = field(default_factory=dict)
-    #: hits reported so far
-    hits: int = 0
     #: bytes, groups and batches evicted so far
     evicted: int = 0
     groups: int = 0
@@ -144,13 +130,6 @@ class Ledger:
     target: int = 0
     #: bytes freed per group by the last batch
     size: float = 0.0
-    #: a group counts as recently evicted until this many bytes were evicted after it
-    window: int = 0
-    #: recently evicted groups that were read back, and the cost; older ones count less
-    misses: float = 0.0
-    cost: float = 0.0
-    #: recently evicted bytes, summed over ticks; older ones count less
-    exposure: float = 0.0
 
 
 class Manager:
@@ -168,12 +147,9 @@ class Manager:
         if len(self._subqueries) < len(subqueries):
             msg = f"two sub-queries share a name: {[subquery.name for subquery in subqueries]}"
             raise DefinitionError(msg)
-        for subquery in subqueries:
-            _check(f"weight of {subquery.name}", subquery.weight, subquery.weight > 0, "above 0")
         known = state or {}
         #: logical time: chunks of data so far
         self.tick: int = known.get("tick", 0)
-        self._waited: int = known.get("waited", 0)
         #: a batch is being evicted
         self._busy = False
         self._classifiers = {name: self.policy.classifier_of(name) for name in self._subqueries}
@@ -183,7 +159,7 @@ class Manager:
     def state(self) -> dict[str, Any]:
         """Everything the manager remembers apart from the statistics, as a JSON object."""
         ledgers = {name: asdict(ledger) for name, ledger in self.ledgers.items()}
-        return {"tick": self.tick, "waited": self._waited, "ledgers": ledgers}
+        return {"tick": self.tick, "ledgers": ledgers}
 
     @property
     def targets(self) -> dict[str, int]:
@@ -191,54 +167,16 @@ class Manager:
         return {name: ledger.target for name, ledger in self.ledgers.items() if ledger.target > 0}
 
     def opened(self, subquery: str, slots: Slots) -> None:
-        """Record groups whose slots are new; call it before any other report of them."""
+        """Record groups whose slots are new or were read back, before their hits."""
         self._classifiers[subquery].opened(self._subqueries[subquery].stats, slots, self.tick)
 
     def note(self, subquery: str, slots: Slots) -> None:
-        """Record hits, one for each time a slot is listed; a sample of them is counted."""
-        ledger, one_in = self.ledgers[subquery], self.policy.sample
-        if one_in > 1 and len(slots):
-            places = np.empty(len(slots) // one_in + 2, dtype=np.int64)
-            kept = sample_places(ledger.hits, len(slots), one_in, places)
-            ledger.hits += len(slots)
-            slots = slots[places[:kept]]
-        else:
-            ledger.hits += len(slots)
+        """Record hits, one for each time a slot is listed."""
         self._classifiers[subquery].hit(self._subqueries[subquery].stats, slots, self.tick)
-
-    def returned(self, subquery: str, slots: Slots, cost: float = 1.0) -> None:
-        """Record groups that were read back, before their hits; `cost` is that of all reads.
-
-        Costs are in any unit, the same for all sub-queries. A group that comes back in another slot
-        than before has zeros there.
-        """
-        ledger, first = self.ledgers[subquery], self._subqueries[subquery].stats[slots, 0]
-        recent = (first < 0) & (ledger.evicted + first + 1 <= ledger.window)
-        lately = int(np.count_nonzero(recent))
-        if lately:
-            ledger.misses += lately
-            ledger.cost += cost * lately / len(slots)
-        self.opened(subquery, slots)
 
     def advance(self) -> None:
         """Advance the logical time by one tick."""
         self.tick += 1
-        for ledger in self.ledgers.values():
-            ledger.exposure += min(ledger.evicted, ledger.window)
-
-    def loads(self) -> list[SubQueryLoad]:
-        """Return the loads from which targets are computed."""
-        return [
-            SubQueryLoad(
-                subquery=name,
-                bytes=self._subqueries[name].bytes_held(),
-                weight=self._subqueries[name].weight,
-                misses=ledger.misses,
-                cost=ledger.cost,
-                exposure=ledger.exposure,
-            )
-            for name, ledger in self.ledgers.items()
-        ]
 
     def plan(self, limit: int, held: int) -> dict[str, int]:
         """Set targets if memory nears its limit and none are open; return the open ones.
@@ -246,34 +184,23 @@ class Manager:
         `held` and `limit` are the bytes of everything under the limit, not only of groups.
         """
         if not self.targets:
-            need = excess(held, limit, self.policy.threshold, self.policy.free)
-            if need:
-                shares = spread(self.loads(), need, self.policy.targets)
-                self.assign(dict(zip(self.ledgers, shares, strict=True)))
+            enough = int(self.policy.threshold * limit)
+            if held >= enough:
+                self.assign(self._shares(max(int(self.policy.free * held), held - enough)))
         return self.targets
 
     def assign(self, targets: Mapping[str, int]) -> None:
         """Accept targets; they replace those still open."""
         for name, ledger in self.ledgers.items():
             ledger.target = targets.get(name, 0)
-            ledger.misses /= 2
-            ledger.cost /= 2
-            ledger.exposure /= 2
 
     def turn(self, limit: int, held: int) -> bool:
-        """Run after a chunk of data: plan if needed, evict a batch if it is time.
+        """Run after a chunk of data: plan if needed, evict a batch.
 
         Returns whether all targets are met.
         """
         self.advance()
-        if not self.plan(limit, held):
-            self._waited = 0
-            return True
-        self._waited += 1
-        if self._waited < self.policy.every:
-            return False
-        self._waited = 0
-        return self.step()
+        return not self.plan(limit, held) or self.step()
 
     def step(self) -> bool:
         """Evict one batch of the first sub-query with an open target; return whether none is open.
@@ -292,16 +219,20 @@ class Manager:
         wanted, freed = max(size, int(self.policy.urgent * held)), 0
         able = set(self._subqueries)
         while freed < wanted and able:
-            loads = [load for load in self.loads() if load.subquery in able and load.bytes > 0]
-            shares = spread(loads, wanted - freed, self.policy.targets)
-            if not any(shares):
-                break
-            for load, share in zip(loads, shares, strict=True):
-                got = self._drain(load.subquery, share)
+            for name, share in self._shares(wanted - freed, able).items():
+                got = self._drain(name, share)
                 freed += got
-                if got < share:
-                    able.discard(load.subquery)
+                if got < share or not share:
+                    able.discard(name)
         return freed
+
+    def _shares(self, need: int, able: Collection[str] | None = None) -> dict[str, int]:
+        """Divide bytes to evict among sub-queries, in proportion to what they hold."""
+        names = self._subqueries if able is None else [n for n in self._subqueries if n in able]
+        held = {name: self._subqueries[name].bytes_held() for name in names}
+        total = sum(held.values())
+        need = min(need, total)
+        return {name: -(-need * size // total) if total else 0 for name, size in held.items()}
 
     def _drain(self, name: str, size: int) -> int:
         freed, trials = 0, 0
@@ -334,13 +265,12 @@ class Manager:
             freed = subquery.evict(chosen)
         finally:
             self._busy = False
-        ledger.window = int(self.policy.free * held)
         ledger.evicted += freed
         ledger.groups += len(chosen)
         ledger.batches += 1
         ledger.size = freed / len(chosen)
         ledger.target = max(0, ledger.target - freed)
-        subquery.stats[chosen, 0] = -1 - ledger.evicted
+        subquery.stats[chosen, 0] = 0
         if not freed and len(subquery.candidates()) >= len(candidates):
             return None
         return freed
@@ -368,6 +298,7 @@ class Manager:
         kind, ledger = repr(self._classifiers[name]), known.get("ledgers", {}).get(name)
         if ledger is None:
             return Ledger(kind)
+        ledger = {each.name: ledger[each.name] for each in fields(Ledger)}
         if ledger["classifier"] != kind:
             self._subqueries[name].stats[:] = 0
             return Ledger(**{**ledger, "classifier": kind, "memory": {}})

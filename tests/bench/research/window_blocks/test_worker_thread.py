@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from icestream.state.worker_thread import WorkerThread
+from bench.research.window_blocks.worker_thread import WorkerThread
 
 
 def fail() -> None:

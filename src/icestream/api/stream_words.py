@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from icestream.api.events import Events
 
 
-class EventWords(ColumnWords):
+class StreamWords(ColumnWords):
     """What has events: a stream, a result, and events themselves."""
 
     @abstractmethod
@@ -77,7 +77,7 @@ class EventWords(ColumnWords):
             lambda group: group._applied(operator, text, grows=True),
         )
 
-    def union(self, other: EventWords) -> Events:
+    def union(self, other: StreamWords) -> Events:
         """Return the events of both streams; their columns must agree.
 
         Examples:
@@ -150,7 +150,7 @@ class EventWords(ColumnWords):
         return replace(events, _node=with_features(events._node, calls))
 
     def groupApply(
-        self, keys: str | Sequence[str], apply: Callable[..., Events], *others: EventWords
+        self, keys: str | Sequence[str], apply: Callable[..., Events], *others: StreamWords
     ) -> Events:
         """Compute a sub-query for each group.
 
@@ -217,12 +217,9 @@ class EventWords(ColumnWords):
                 most `high`, both included: `within=("-5 minutes", "1 hour")`. An event without a
                 partner is one row, as in Spark. Without `within`, it is there at the instants at
                 which it has none.
-            onPressure: what happens to state that does not fit into memory. `fetch`: it is read
-                when it is needed, and every pair is emitted at once. `defer`: it waits on disk, and
-                its pairs are emitted when the join is cleaned up. `auto`: `defer` where that is
-                possible. See `ice.join`.
-            **spilling: with `defer` or `auto`, the strategy, threshold, amount and partitions of
-                `ice.join`.
+            onPressure: what happens to state that does not fit into memory: `fetch`, `defer` or
+                `auto`, as in `ice.join`.
+            **spilling: with `defer` or `auto`, the options of `ice.join`.
 
         Examples:
             >>> prices = events.select("symbol", "price")
@@ -231,7 +228,7 @@ class EventWords(ColumnWords):
             ... ).columns
             ['symbol', 'volume', 'price']
         """
-        mine, theirs = self.events(), other.events() if isinstance(other, EventWords) else other
+        mine, theirs = self.events(), other.events() if isinstance(other, StreamWords) else other
         streams = mine._together([theirs], "join")
         kind, bounds = kind_of_join(how), None if within is None else bounds_of(within)
         defer = defers(onPressure, spilling, possible=may_defer(streams, on))
@@ -280,7 +277,7 @@ class GroupedEvents:
         """
         return self.agg(count().alias("count"))
 
-    def apply(self, apply: Callable[..., Events], *others: EventWords) -> Events:
+    def apply(self, apply: Callable[..., Events], *others: StreamWords) -> Events:
         """Compute a sub-query for each group; see `Events.groupApply`.
 
         Examples:
