@@ -31,7 +31,7 @@ import pyarrow as pa
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.core.units import parse_interval
-from icestream.operators.dataflow.padding import Padding
+from icestream.operators.dataflow.steps import Padding
 from icestream.operators.lifetimes.difference import StreamDifference
 from icestream.operators.lifetimes.join import StreamJoin
 from icestream.plan.joins.multi_join import Equal, check_comparable, joined

@@ -32,7 +32,7 @@ from icestream.core.errors import DefinitionError
 from icestream.core.units import format_interval, parse_interval
 from icestream.operators.dataflow.edge_rows import EdgeRows
 from icestream.operators.dataflow.steps import Filtering, Projecting
-from icestream.operators.lifetimes.aggregate import LifetimeAggregate
+from icestream.operators.lifetimes.aggregate import lifetime_aggregate
 from icestream.operators.lifetimes.alter_lifetimes import AlterLifetimes
 from icestream.operators.lifetimes.changes import LifetimeOperator
 from icestream.operators.lifetimes.difference import StreamDifference
@@ -241,7 +241,7 @@ class Events(StreamWords):
         inputs, found = aggregates_over(aggregates, self._node.payload, "*")
         before = self.select(*map(quoted, scope.keys), *inputs)
         chosen = tuple(aggregate for aggregate, _ in found)
-        operator = LifetimeAggregate(before._node.payload, chosen, scope.keys)
+        operator = lifetime_aggregate(before._node.payload, chosen, scope.keys)
         shown = ", ".join(
             f"{each.function}({', '.join(texts) or '*'}) as {each.alias}" for each, texts in found
         )

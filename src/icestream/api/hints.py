@@ -6,8 +6,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from icestream.operators.lifetimes.alter_lifetimes import AlterLifetimes
-from icestream.operators.lifetimes.column_lifetimes import ColumnLifetimes
+from icestream.operators.lifetimes.alter_lifetimes import AlterLifetimes, ColumnLifetimes
 from icestream.plan.computation import Computation
 from icestream.plan.nodes.events import Entered, FromSource, Left, Mapped, Node, United
 from icestream.plan.windows.lifetimes import Shifted

@@ -25,7 +25,7 @@ from icestream.api.shared_plan import Statement, StreamInput, build, check_aggre
 from icestream.api.words import quoted
 from icestream.core.errors import DefinitionError
 from icestream.operators.aggregates.aggregate import Aggregate
-from icestream.operators.lifetimes.aggregate import LifetimeAggregate
+from icestream.operators.lifetimes.aggregate import lifetime_aggregate
 from icestream.operators.lifetimes.session_copies import SessionCopies
 from icestream.operators.lifetimes.until_next import UntilNext
 from icestream.operators.lifetimes.window_copies import (
@@ -194,7 +194,7 @@ def _of_frames(
 def _aggregated(group: Events, aggregates: Sequence[Aggregate]) -> Events:
     scope = group._node.scope
     assert scope is not None
-    operator = LifetimeAggregate(group._node.payload, aggregates, scope.keys)
+    operator = lifetime_aggregate(group._node.payload, aggregates, scope.keys)
     text = ", ".join(f"{each.text} as {each.alias}" for each in aggregates)
     return group._applied(operator, f"aggregate {text}", grows=False)
 

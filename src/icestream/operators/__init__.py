@@ -1,8 +1,9 @@
 """Operators: what each part of a query computes, over Arrow batches and flat arrays.
 
 There is one folder for each kind of operator. `protocol` defines what an operator receives and what
-it must do; `folding`, `aggregates` and `object_aggregates` are shared by all operators that
-aggregate. No operator knows about Spark, files or plans.
+it must do; `logged_operator` is what operators share that restore themselves from a log of their
+own; `folding`, `aggregates` and `object_aggregates` are shared by all operators that aggregate. No
+operator knows about Spark, files or plans.
 
 - `grid`: windows on a grid of panes (tumbling, hopping, sliding)
 - `frames`: windows that move with the events

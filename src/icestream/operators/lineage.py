@@ -17,14 +17,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import lru_cache
 
-from icestream.operators.protocol import PastVersion, Shard
+from icestream.operators.protocol import PastVersion
 from icestream.state.identities import IdRange
-from icestream.state.log.reader import SegmentReader
-from icestream.state.versions.commits import BASE, Commit, LiveSegment
+from icestream.state.versions.commits import Commit, LiveSegment
 
 
 @dataclass(frozen=True)
@@ -78,21 +76,6 @@ class ShardLineage:
         return PastVersion(
             commit.version, watermark, segments, commit.flushed, keeps, tuple(parents)
         )
-
-
-def opened_snapshots(
-    stack: ExitStack, shard: Shard, past: PastVersion, position: int
-) -> list[SegmentReader]:
-    """Open the snapshot of a version, if it has one, or those of several parents.
-
-    A snapshot is a base segment with records of the kind `position`.
-    """
-    opened = [
-        stack.enter_context(closing(shard.reader(info)))
-        for lifetime, info in past.segments
-        if lifetime == BASE
-    ]
-    return [each for each in opened if (each.directory["synopsis"] == position).any()]
 
 
 def shards_of(routes: Sequence[int]) -> int:

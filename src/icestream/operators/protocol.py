@@ -17,11 +17,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from icestream.core.arrays import Ints
+from icestream.core.arrays import Ids, Ints
 from icestream.core.times import Micros
 from icestream.operators.folding.exact_rows import ExactRows
 from icestream.state.arena import Arena
@@ -42,18 +40,15 @@ class Shard(Protocol):
 
     def segment(self, lifetime: str) -> SegmentWriter:
         """Return the open segment of a lifetime class in this version, created on first use."""
-        ...
 
     def seal(self, lifetime: str) -> SegmentInfo | None:
         """Finish the open segment of a lifetime class and make it readable; None if none is open.
 
         Raises `Refused`, with nothing changed, if the budget has no room to record it.
         """
-        ...
 
     def reader(self, info: SegmentInfo) -> SegmentReader:
         """Open a segment of the log from its description in the commit."""
-        ...
 
 
 class Inputs(Protocol):
@@ -64,19 +59,15 @@ class Inputs(Protocol):
 
     def entries(self) -> Iterator[ExactRows]:
         """Yield tables of entries, with the pane as the first word of each row."""
-        ...
 
     def leaving(self, family: int) -> Iterator[ExactRows]:
         """Yield entries, pane first, folded from tuples that leave a family's windows."""
-        ...
 
     def groups(self) -> Iterator[pa.Table]:
         """Yield the keys of the entries' groups, with their identities and latest panes."""
-        ...
 
     def tuples(self) -> Iterator[pa.RecordBatch]:
         """Yield raw events in source order: time, group identity, keys, inputs."""
-        ...
 
 
 class TupleInputs(Inputs, Protocol):
@@ -95,22 +86,19 @@ class StateInputs(Inputs, Protocol):
 
         The first column is the pane; rows are sorted by pane and identity.
         """
-        ...
 
 
 class ChangeInputs(Protocol):
     """What the exchange delivered for one shard of a dataflow; iterators can be requested again."""
 
-    def ranges(self, edge: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+    def ranges(self, edge: int) -> tuple[Ids, Ints]:
         """Return the first identity and the size in bytes of each record of changes on an edge."""
-        ...
 
     def changes(self, edge: int, first: int, last: int) -> Iterator[pa.RecordBatch]:
         """Yield the changes on an edge with `first` <= `id_high` < `last`.
 
         Each batch is sorted by identity.
         """
-        ...
 
     def as_sent(self, edge: int) -> Iterator[pa.RecordBatch]:
         """Yield the changes on an edge whose changes are sent as they arrive."""
@@ -142,35 +130,33 @@ class PastVersion:
 Emitted = tuple[int, pa.RecordBatch]
 
 
-class Operator(Protocol):
-    """A stateful operator of one shard."""
-
-    def on_batch(self, inputs: Any) -> None:
-        """Process the inputs of a batch: `Inputs`, or `ChangeInputs` for a dataflow."""
-        ...
-
-    def on_watermark(self, watermark: Micros) -> Iterator[Any]:
-        """Yield the results that a new watermark makes final."""
-        ...
+class Recoverable(Protocol):
+    """State of one shard that is restored from the log."""
 
     def restore(self, history: Sequence[PastVersion]) -> None:
         """Restore the state at the end of `history`, which begins with a snapshot or empty.
 
         It may begin with snapshots of several shards, of whose ids this one `keeps` a range.
         """
-        ...
 
     @property
     def took_snapshot(self) -> bool:
         """Return whether the version just written is a snapshot, independent of earlier ones."""
-        ...
 
     @property
     def released(self) -> tuple[int, ...]:
         """Return the ordinals of segments that are no longer needed but have not expired yet."""
-        ...
 
     @property
     def statistics(self) -> dict[str, Any]:
         """Return what the progress report shows for this shard."""
-        ...
+
+
+class Operator(Recoverable, Protocol):
+    """A stateful operator of one shard."""
+
+    def on_batch(self, inputs: Any) -> None:
+        """Process the inputs of a batch: `Inputs`, or `ChangeInputs` for a dataflow."""
+
+    def on_watermark(self, watermark: Micros) -> Iterator[Any]:
+        """Yield the results that a new watermark makes final."""

@@ -25,7 +25,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pyarrow as pa
+
 from icestream.core.times import Micros
+from icestream.operators.bad_rows import BadRows
 from icestream.operators.protocol import Emitted, Inputs, Operator, PastVersion, Shard
 from icestream.state.log.format import SegmentInfo
 from icestream.state.log.reader import SegmentReader
@@ -50,6 +53,33 @@ class Side:
     windows: int = 1
 
 
+@dataclass(frozen=True)
+class ViewRows:
+    """Assigns emitted rows to views and selects the columns of each view."""
+
+    #: number and columns of each view
+    views: tuple[tuple[int, pa.Schema], ...]
+    #: for each view, which rows it shows and which of their columns; empty if the operator emits
+    #: rows in the shape of its views
+    shown: tuple[tuple[int, tuple[int, ...]], ...]
+    #: whether the operator emits pairs of (number, rows)
+    numbered: bool
+
+    def __call__(self, rows: Iterator[Any]) -> Iterator[Emitted]:
+        if not self.shown:
+            yield from ((self.views[view][0], batch) for view, batch in rows)
+            return
+        for emitted in rows:
+            own, batch = emitted if self.numbered else (0, emitted)
+            if isinstance(batch, BadRows):
+                yield 0, batch
+                continue
+            for (number, schema), (whose, shown) in zip(self.views, self.shown, strict=True):
+                if whose == own:
+                    columns = [batch.column(place) for place in shown]
+                    yield number, pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
 def lifetimes_of(lifetimes: Sequence[Sequence[str]]) -> tuple[str, ...]:
     """Return the lifetime classes of operators side by side, given those of each."""
     return tuple(
@@ -61,7 +91,6 @@ class SideBySide:
     """Operators that share a shard."""
 
     def __init__(self, sides: Sequence[Side], shard: Shard) -> None:
-        """Open every operator on its part of the shard."""
         total = shard.account.budget.total
         quota = (total - total // SPARE) // sum(side.windows for side in sides)
         self._sides = sides
@@ -74,7 +103,6 @@ class SideBySide:
         self._inputs: Sequence[Inputs] | None = None
 
     def on_batch(self, inputs: Sequence[Inputs]) -> None:
-        """Remember the inputs of each operator."""
         self._inputs = inputs
 
     def on_watermark(self, watermark: Micros) -> Iterator[Emitted]:
@@ -87,23 +115,19 @@ class SideBySide:
         self._inputs = None
 
     def restore(self, history: Sequence[PastVersion]) -> None:
-        """Restore each operator to the end of `history`."""
         for number, operator in enumerate(self._operators):
             operator.restore([_own(past, _scope(number)) for past in history])
 
     @property
     def took_snapshot(self) -> bool:
-        """Return whether the version just written is a snapshot, independent of earlier ones."""
         return all(operator.took_snapshot for operator in self._operators)
 
     @property
     def released(self) -> tuple[int, ...]:
-        """Return the ordinals of segments that are no longer needed but have not expired yet."""
         return tuple(ordinal for operator in self._operators for ordinal in operator.released)
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Return the sums of the operators' statistics."""
         sums: Counter[str] = Counter()
         for operator in self._operators:
             sums.update(operator.statistics)
@@ -130,7 +154,6 @@ class _Space:
         return self._shard.seal(self._scope + lifetime)
 
     def reader(self, info: SegmentInfo) -> SegmentReader:
-        """Open a segment."""
         return self._shard.reader(info)
 
 

@@ -28,7 +28,7 @@ from icestream.operators.grid.refolding import RawEvents
 from icestream.operators.grid.spec import WindowSpec
 from icestream.operators.object_aggregates.functions import ORDERED_FUNCTIONS
 from icestream.operators.object_aggregates.operator import ObjectOperator
-from icestream.operators.object_aggregates.spec import ObjectSpec
+from icestream.operators.object_aggregates.states import ObjectSpec
 from icestream.operators.protocol import Emitted, Operator, Shard
 from icestream.operators.session.operator import SessionOperator
 from icestream.operators.session.spec import SessionSpec
@@ -267,8 +267,8 @@ def _specs(plan: Plan) -> list[FrameSpec | SessionSpec | ObjectSpec]:
 def _spec(plan: Plan, view: View) -> FrameSpec | SessionSpec | ObjectSpec:
     keys = tuple_keys(plan)
     if isinstance(view.windows, Frame):
-        return FrameSpec(view.windows, view.aggregates, keys, plan.inputs, plan.time)
+        return FrameSpec(view.aggregates, keys, plan.inputs, view.windows, plan.time)
     if isinstance(view.windows, Session):
-        return SessionSpec(view.windows, view.aggregates, keys, plan.inputs)
+        return SessionSpec(view.aggregates, keys, plan.inputs, view.windows)
     assert isinstance(view.windows, Windows | Cumulative)
-    return ObjectSpec(view.windows, view.aggregates, keys, plan.inputs)
+    return ObjectSpec(view.aggregates, keys, plan.inputs, view.windows)

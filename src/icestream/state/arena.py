@@ -382,6 +382,18 @@ class _Part(Arena):
         return [array for name, array in arrays if name.startswith(self._scope)]
 
 
+def write_at(path: str, handle: int, data: bytes | memoryview, place: int) -> None:
+    """Write to an open file in the folder of an arena, whole or not at all."""
+    try:
+        written = os.pwrite(handle, data, place)
+    except OSError as error:
+        msg = f"cannot write {path}: {error.strerror}; free disk space and restart"
+        raise StorageError(msg) from error
+    if written != memoryview(data).nbytes:
+        msg = f"cannot write {path}: the disk is full; free disk space and restart"
+        raise StorageError(msg)
+
+
 def is_working(name: str) -> bool:
     """Return whether this is the private name of an arena in use by a task."""
     return name.startswith(_WORKING)

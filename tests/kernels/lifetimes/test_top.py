@@ -3,9 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from icestream.kernels import field_words
-from icestream.kernels.lifetimes.top import cover_segments, fill_segments
-from tests.oracles.kernels.lifetimes.top import cover_segments_reference, fill_segments_reference
+from icestream.kernels.lifetimes.top import fill_segments
+from tests.oracles.kernels.lifetimes.top import fill_segments_reference
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -37,23 +36,3 @@ def test_neighbouring_segments_of_a_row_are_one_run() -> None:
         np.arange(2), first, last, counts, 1, np.arange(5), np.ones(4, np.int64), runs
     )
     assert runs[:made].tolist() == [[0, 0, 2, 1], [1, 2, 4, 1]]
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_parity_covering_segments(seed: int) -> None:
-    dice = np.random.default_rng(seed)
-    rows, segments = int(dice.integers(1, 15)), int(dice.integers(1, 12))
-    ends = np.sort(dice.integers(0, segments + 1, (rows, 2)), axis=1)
-    first, last = np.ascontiguousarray(ends[:, 0]), np.ascontiguousarray(ends[:, 1])
-    ops, places = np.array([field_words.ADD_I64, field_words.ADD_I128]), np.array([0, 1])
-    table = dice.integers(-5, 5, (rows, 3))
-    table[:, 2] = table[:, 1] >> 63
-    expected = cover_segments_reference(
-        first.tolist(), last.tolist(), table.tolist(), ops.tolist(), places.tolist(), segments
-    )
-    out = np.zeros((segments + 1, 3), dtype=np.int64)
-    before = table.copy()
-    cover_segments(first, last, table, ops, places, out)
-    assert out[:-1].tolist() == expected
-    assert not out[-1].any()
-    assert (table == before).all()

@@ -38,7 +38,8 @@ def test_functions_look_only_at_fields_they_lifted(aggregate: Aggregate) -> None
     layout = Layout.of(f for each in APPLICABLE for f in each.fields(TYPES)).typical
     table = np.tile(layout.entry_identity[2:], (2, 1))
     dirty = table.copy()
-    for field, place in zip(layout.fields, (layout.places - 2).tolist(), strict=True):
+    in_order = (*layout.fixed, *layout.sums)
+    for field, place in zip(in_order, (layout.places - 2).tolist(), strict=True):
         if field not in own:
             dirty[:, place] = 77
     clean = aggregate.lower(table, layout, TYPES)

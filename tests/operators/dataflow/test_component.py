@@ -180,11 +180,11 @@ def test_what_a_watermark_settles_meets_rows_that_it_expires() -> None:
 
 
 def _final_means_with_ratings() -> Dataflow:
-    from icestream.operators.lifetimes.aggregate import LifetimeAggregate
+    from icestream.operators.lifetimes.aggregate import lifetime_aggregate
 
     def both(group: PlanStream) -> PlanStream:
         short = group.window(10)
-        mean = LifetimeAggregate(
+        mean = lifetime_aggregate(
             RATINGS, (Aggregate("avg", "rating", "mean"),), ("user",), mode="final"
         )
         final = short.through(mean, "final means", grows=True)

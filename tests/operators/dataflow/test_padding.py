@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from icestream.operators.dataflow.padding import Padding
+from icestream.operators.dataflow.steps import Padding
 from icestream.operators.lifetimes.changes import changes_schema
 from tests.oracles.lifetimes import Event, changes_from, events_of
 

@@ -4,6 +4,7 @@ import pytest
 
 from icestream.operators.dataflow.steps import Receive, Regroup, Stateful
 from icestream.operators.lifetimes.difference import StreamDifference
+from icestream.operators.lifetimes.invertible_aggregate import InvertibleAggregate
 from icestream.plan.events.dataflow import Dataflow
 from tests.fixtures import dataflow_plans as plans
 from tests.fixtures.dataflow_plans import CLICKS, RATINGS, PlanStream, dataflow
@@ -41,7 +42,7 @@ def test_where_each_covers_the_other_the_order_is_that_of_the_steps() -> None:
     ("flow", "grouping", "names"),
     [
         (plans.difference(), 0, [StreamDifference.__name__]),
-        (plans.recommender(), 1, ["LifetimeAggregate"]),
+        (plans.recommender(), 1, [InvertibleAggregate.__name__]),
         (plans.united(), 0, None),
         (plans.user_defined(), 0, None),
     ],

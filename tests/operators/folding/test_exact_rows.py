@@ -14,7 +14,6 @@ from icestream.kernels.field_words import merge_field, unmerge_field
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.aggregates.protocol import MergedFields
 from icestream.operators.folding.columns import InputColumn
-from icestream.operators.folding.exact_fold import ExactFold
 from icestream.operators.folding.exact_rows import (
     ExactRows,
     alike,
@@ -23,6 +22,7 @@ from icestream.operators.folding.exact_rows import (
     unpacked,
 )
 from icestream.operators.folding.fields import Layout
+from icestream.operators.lifetimes.lift import ExactFold
 from tests.oracles.kernels.fixed_point import nearest_reference
 
 TYPES = {"x": pa.float64(), "y": pa.float64(), "n": pa.int64()}

@@ -16,9 +16,8 @@ from icestream.core.arrays import Table
 from icestream.core.times import INFINITY, MINUS_INFINITY
 from icestream.operators.folding.fields import Layout
 from icestream.operators.frames import tuples as module
-from icestream.operators.frames.blocks import Blocks
 from icestream.operators.frames.layout import TupleLayout
-from icestream.operators.frames.tuples import ARRIVALS, SETTLED, TupleLog
+from icestream.operators.frames.tuples import ARRIVALS, SETTLED, Blocks, TupleLog
 from icestream.operators.grid.groups import ID_HIGH_END
 from icestream.operators.grid.partitions import Partition
 from icestream.operators.protocol import PastVersion

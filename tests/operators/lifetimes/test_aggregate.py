@@ -19,9 +19,12 @@ from icestream.core.arrays import Slots
 from icestream.core.errors import DefinitionError
 from icestream.core.times import INFINITY, MINUS_INFINITY
 from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.bad_rows import BadRows
 from icestream.operators.lifetimes import invertible_aggregate
-from icestream.operators.lifetimes.aggregate import LifetimeAggregate, Mode
+from icestream.operators.lifetimes.aggregate import Mode, lifetime_aggregate, of_growing
+from icestream.operators.lifetimes.answers import LifetimeAggregate
 from icestream.operators.lifetimes.changes import DIFF, LE, RE
+from icestream.operators.object_aggregates.user_aggregates import UserAggregate
 from icestream.state.groups.spec import GroupRows, Groups
 from tests.fixtures import lifetime_events as scenarios
 from tests.fixtures.lifetime_kinds import KINDS
@@ -58,10 +61,8 @@ CHOICES = (
 CHOICES_OF = (oracle.most(2), oracle.least(1), oracle.count(1), oracle.total(2))
 
 
-def aggregate(
-    functions: Sequence[Aggregate], mode: Mode = "changes", *, empty: bool = False
-) -> LifetimeAggregate:
-    return LifetimeAggregate(PORT.schema, functions, mode=mode, empty=empty)
+def aggregate(functions: Sequence[Aggregate], mode: Mode = "changes") -> LifetimeAggregate:
+    return lifetime_aggregate(PORT.schema, functions, mode=mode)
 
 
 def check(
@@ -107,11 +108,11 @@ def test_oracle_aggregates_that_keep_events(dice: Random, kind: scenarios.Scenar
 @settings(max_examples=40)
 def test_oracle_choices_of_events_that_stay(dice: Random, kind: scenarios.ScenarioKind) -> None:
     batches = scenarios.scenario(dice, [PORT], replace(kind, retractions=False, holes=False))
-    check(aggregate(CHOICES).growing(), batches, lambda bag: oracle.aggregate(bag, *CHOICES_OF))
+    check(of_growing(aggregate(CHOICES)), batches, lambda bag: oracle.aggregate(bag, *CHOICES_OF))
 
 
 def test_bounded_choices_of_events_that_stay_are_one_row() -> None:
-    operator = LifetimeAggregate(NUMBERS, [Aggregate("max", "x", "answer")]).growing()
+    operator = of_growing(lifetime_aggregate(NUMBERS, [Aggregate("max", "x", "answer")]))
     groups = PlainGroups(operator.synopses)
     for at in range(100):
         change = changes_from([(Event(G, at, INFINITY, (at * 37 % 100, 0.0)), 1)], NUMBERS)
@@ -166,7 +167,7 @@ def test_oracle_choices_by_time_and_by_another_column(
         Aggregate("min_by", "size", "of_least", ("score",)),
         Aggregate("max_by", "size", "of_most", ("score",)),
     )
-    operator = LifetimeAggregate(PORT.schema.append(pa.field("at", pa.int64())), functions)
+    operator = lifetime_aggregate(PORT.schema.append(pa.field("at", pa.int64())), functions)
     answers = (
         chosen(1, by=lambda row: row[3]),
         chosen(1, by=lambda row: -row[3]),
@@ -177,40 +178,6 @@ def test_oracle_choices_by_time_and_by_another_column(
     # a cut lifetime begins anew: not even the past would stay as it is
     batches = timed(scenarios.scenario(dice, [PORT], replace(kind, cuts=False, holes=False)))
     check(operator, batches, lambda bag: oracle.aggregate(bag, *answers))
-
-
-def with_nothing(bag: Bag, nothing: Payload, *functions: Callable[[list[Payload]], Any]) -> Bag:
-    """Aggregate, and show `nothing` where a group that has begun has no events."""
-    answer = oracle.aggregate(bag, *functions)
-    begun: dict[oracle.Group, int] = {}
-    for event in bag:
-        if event.le < event.re:
-            begun[event.group] = min(event.le, begun.get(event.group, INFINITY))
-    for group, first in begun.items():
-        filled: Bag = Counter({e._replace(payload=()): 1 for e in answer if e.group == group})
-        filled.subtract({Event(group, first, INFINITY, ()): 1})
-        for event, count in oracle.coalesced(filled).items():
-            answer[event._replace(payload=nothing)] -= count
-    return answer
-
-
-@given(dice=DICE, kind=KINDS)
-@settings(max_examples=25)
-def test_oracle_groups_without_events_may_be_shown(
-    dice: Random, kind: scenarios.ScenarioKind
-) -> None:
-    batches = scenarios.scenario(
-        dice, [PORT], replace(kind, shuffled=False, cuts=False, holes=False)
-    )
-    operator = aggregate(SUMS, empty=True)
-    for step in scenarios.play(operator, batches):
-        if step.complete:
-            step.check(with_nothing(step.inputs[0], (0, 0, None, None, None), *SUMS_OF))
-
-
-def test_choices_over_no_events_are_refused() -> None:
-    with pytest.raises(DefinitionError, match="invertible aggregates"):
-        aggregate(CHOICES, empty=True)
 
 
 class Watched(PlainGroups):
@@ -232,6 +199,27 @@ def numbers(*events: tuple[int, int, int | None, float | None, int]) -> pa.Recor
     )
 
 
+def _lifted(x: int) -> int:
+    if x == 13:
+        msg = "an unlucky number"
+        raise ValueError(msg)
+    return x
+
+
+def test_events_on_which_a_users_function_fails_are_refused_where_answers_are_revised() -> None:
+    total = UserAggregate(_lifted, lambda a, b: a + b, lambda state: state, pa.int64())
+    functions = [Aggregate("user", "x", "total", parameters=(total,))]
+    operator = lifetime_aggregate(NUMBERS, functions)
+    groups = PlainGroups(operator.synopses)
+    groups.begin(MINUS_INFINITY)
+    changes = numbers((0, 4, 1, None, 1), (0, 4, 13, None, 1), (0, 4, 2, None, 1))
+    refused, answer = operator.on_changes(0, changes, groups, MINUS_INFINITY)
+    assert isinstance(refused, BadRows)
+    assert refused.rows is not None
+    assert refused.rows.column("x").to_pylist() == [13]
+    assert answer.column("total").to_pylist() == [3]
+
+
 def emitted(operator: LifetimeAggregate, *chunks: pa.RecordBatch) -> list[pa.RecordBatch]:
     groups = PlainGroups(operator.synopses)
     found = []
@@ -242,7 +230,7 @@ def emitted(operator: LifetimeAggregate, *chunks: pa.RecordBatch) -> list[pa.Rec
 
 
 def test_bounded_running_aggregates_read_few_edges() -> None:
-    operator = LifetimeAggregate(NUMBERS, [Aggregate("sum", "x", "total")])
+    operator = lifetime_aggregate(NUMBERS, [Aggregate("sum", "x", "total")])
     groups = Watched(operator)
     for instant in range(200):
         groups.begin(instant)
@@ -254,7 +242,7 @@ def test_bounded_running_aggregates_read_few_edges() -> None:
 @pytest.mark.parametrize("mode", ["changes", "final"])
 @pytest.mark.parametrize("function", ["sum", "max"])
 def test_bounded_groups_that_are_over_are_gone(function: str, mode: Mode) -> None:
-    operator = LifetimeAggregate(NUMBERS, [Aggregate(function, "x", "answer")], mode=mode)
+    operator = lifetime_aggregate(NUMBERS, [Aggregate(function, "x", "answer")], mode=mode)
     groups = PlainGroups(operator.synopses)
     for number in range(20):
         events = [(Event((number, 0), 5 * number + i, 5 * number + 7, (i, 0.5)), 1) for i in (0, 3)]
@@ -273,7 +261,7 @@ def test_only_what_differs_is_reported() -> None:
     # a     |=========|                     sum   1    6    5         the third event touches
     # b          |=========|                    |====|====|====|      one segment only
     # c          |====|                             13
-    operator = LifetimeAggregate(NUMBERS, [Aggregate("sum", "x", "total")])
+    operator = lifetime_aggregate(NUMBERS, [Aggregate("sum", "x", "total")])
     first = numbers((0, 4, 1, None, 1), (2, 6, 5, None, 1))
     _, second = emitted(operator, first, numbers((2, 4, 7, None, 1)))
     assert heads(second) == [(2, 4, -1), (2, 4, 1)]
@@ -281,10 +269,10 @@ def test_only_what_differs_is_reported() -> None:
 
 
 def test_answers_that_stay_are_not_told() -> None:
-    operator = LifetimeAggregate(NUMBERS, [Aggregate("avg", "x", "mean")])
+    operator = lifetime_aggregate(NUMBERS, [Aggregate("avg", "x", "mean")])
     same = numbers((0, 4, 3, None, 1))
     assert len(emitted(operator, same, same)) == 1
-    largest = LifetimeAggregate(NUMBERS, [Aggregate("max", "x", "most")])
+    largest = lifetime_aggregate(NUMBERS, [Aggregate("max", "x", "most")])
     assert len(emitted(largest, same, numbers((1, 3, 2, None, 1)))) == 1
 
 
@@ -301,7 +289,7 @@ def test_infinities_and_nan_show_while_they_are_alive() -> None:
         (4, 5, math.nan),
     ]
     functions = [Aggregate("sum", "y", "sum"), Aggregate("var_pop", "y", "variance")]
-    operator = LifetimeAggregate(NUMBERS, functions)
+    operator = lifetime_aggregate(NUMBERS, functions)
     (found,) = emitted(operator, numbers(*((le, re, None, y, 1) for le, re, y in events)))
     shown = dict(zip(found.column(LE).to_pylist(), found.column("sum").to_pylist(), strict=True))
     assert {at: str(total) for at, total in shown.items()} == {
@@ -319,13 +307,13 @@ def test_infinities_and_nan_show_while_they_are_alive() -> None:
 def test_keys_are_shown_beside_the_aggregates() -> None:
     functions = [Aggregate("count", None, "n")]
     changes = numbers((0, 4, 3, None, 1), (0, 4, 3, 2.0, 1))
-    (found,) = emitted(LifetimeAggregate(NUMBERS, functions, ["x"]), changes)
+    (found,) = emitted(lifetime_aggregate(NUMBERS, functions, ["x"]), changes)
     assert found.select(["x", "n"]).to_pylist() == [{"x": 3, "n": 2}]
 
 
 def test_a_column_called_time_is_no_trouble() -> None:
     schema = pa.schema([("time", pa.int64())])
-    operator = LifetimeAggregate(schema, [Aggregate("first", "time", "first")])
+    operator = lifetime_aggregate(schema, [Aggregate("first", "time", "first")])
     events = [(Event(G, 0, 9, (5,)), 1), (Event(G, 1, 9, (4,)), 1)]
     (found,) = emitted(operator, changes_from(events, schema))
     assert found.column("first").to_pylist() == [5]
@@ -334,7 +322,7 @@ def test_a_column_called_time_is_no_trouble() -> None:
 @pytest.mark.parametrize("count", [2, 5, -3])
 def test_a_change_of_many_is_as_many_changes(count: int) -> None:
     functions = [Aggregate("sum", "x", "total"), Aggregate("sum", "y", "sum")]
-    operator = LifetimeAggregate(NUMBERS, functions)
+    operator = lifetime_aggregate(NUMBERS, functions)
     base = numbers((0, 9, 1, 0.1, 7))
     one = emitted(operator, base, numbers((2, 5, 2**60 // 9, 0.25, count)))
     sign = count // abs(count)
@@ -345,9 +333,9 @@ def test_a_change_of_many_is_as_many_changes(count: int) -> None:
 def test_definitions_that_make_no_sense_are_refused() -> None:
     count = Aggregate("count", None, "n")
     with pytest.raises(DefinitionError, match="distinct names"):
-        LifetimeAggregate(NUMBERS, [count, count])
+        lifetime_aggregate(NUMBERS, [count, count])
     with pytest.raises(DefinitionError, match="choose 'changes' or 'final'"):
-        LifetimeAggregate(NUMBERS, [count], mode="complete")  # type: ignore[arg-type]
+        lifetime_aggregate(NUMBERS, [count], mode="complete")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("mode", ["changes", "final"])
@@ -367,7 +355,7 @@ def test_oracle_float_aggregates_are_those_of_fractions(seed: int, also: str, mo
         Aggregate("var_samp", "y", "var"),
         Aggregate(also, "x", "also"),
     ]
-    operator = LifetimeAggregate(NUMBERS, functions, mode=mode)
+    operator = lifetime_aggregate(NUMBERS, functions, mode=mode)
     groups = PlainGroups(operator.synopses)
     events = [
         (le, re, None, value, 1)
@@ -408,7 +396,7 @@ def _exact_answers(values: list[float]) -> tuple[float, float, float | None]:
 
 
 def test_words_of_float_sums_do_not_grow_old() -> None:
-    operator = LifetimeAggregate(NUMBERS, [Aggregate("sum", "y", "sum")])
+    operator = lifetime_aggregate(NUMBERS, [Aggregate("sum", "y", "sum")])
     dice = np.random.default_rng(5)
     values = (dice.normal(size=50) * 10.0 ** dice.integers(-6, 6, 50)).tolist()
     changes = [(le, le + 5, None, value, 1) for le, value in enumerate(values)]

@@ -11,7 +11,7 @@ import pytest
 
 from icestream.core.times import Micros
 from icestream.operators.aggregates.aggregate import Aggregate
-from icestream.operators.lifetimes.aggregate import LifetimeAggregate
+from icestream.operators.lifetimes.aggregate import lifetime_aggregate
 from icestream.operators.lifetimes.append_mode import AppendOutput
 from icestream.operators.lifetimes.changes import LifetimeOperator
 from icestream.operators.lifetimes.ordering import Order
@@ -24,16 +24,16 @@ from tests.fixtures.group_space import GroupSpace
 
 PORT = scenarios.port()
 OPERATORS: dict[str, Callable[[], LifetimeOperator]] = {
-    "edges": lambda: LifetimeAggregate(
+    "edges": lambda: lifetime_aggregate(
         PORT.schema, [Aggregate("avg", "score", "mean"), Aggregate("sum", "size", "total")]
     ),
-    "final": lambda: LifetimeAggregate(
+    "final": lambda: lifetime_aggregate(
         PORT.schema, [Aggregate("count", "name", "names")], ["size"], mode="final"
     ),
-    "alive": lambda: LifetimeAggregate(
+    "alive": lambda: lifetime_aggregate(
         PORT.schema, [Aggregate("max", "score", "most"), Aggregate("first", "size", "first")]
     ),
-    "settled": lambda: LifetimeAggregate(
+    "settled": lambda: lifetime_aggregate(
         PORT.schema, [Aggregate("min", "size", "least")], mode="final"
     ),
     "top": lambda: TopK(PORT.schema, 2, [Order("size"), Order("name", descending=False)]),

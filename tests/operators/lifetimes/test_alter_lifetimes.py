@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from icestream.core.errors import DefinitionError
 from icestream.core.times import INFINITY, MINUS_INFINITY
-from icestream.operators.lifetimes.alter_lifetimes import AlterLifetimes
-from icestream.operators.lifetimes.column_lifetimes import ColumnLifetimes
+from icestream.operators.lifetimes.alter_lifetimes import AlterLifetimes, ColumnLifetimes
 from icestream.plan.windows.lifetimes import (
     Forever,
     Hopping,

@@ -7,9 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from icestream.core.arrays import Mask
 from icestream.core.times import MINUS_INFINITY
 from icestream.operators.aggregates.aggregate import Aggregate
-from icestream.operators.lifetimes.event_rows import EventRows, EventWords, Flags, StoredEvents
+from icestream.operators.lifetimes.event_rows import EventRows, EventWords, StoredEvents
 from icestream.operators.lifetimes.lift import Lifting
 
 PAYLOAD = pa.schema([("x", pa.int64()), ("y", pa.float64())])
@@ -20,7 +21,7 @@ FUNCTIONS = {
 
 
 def kept(name: str, *, grows: bool) -> EventRows:
-    return EventRows(PAYLOAD, Lifting(PAYLOAD, FUNCTIONS[name]), (), grows=grows)
+    return EventRows(Lifting(PAYLOAD, FUNCTIONS[name]), pa.schema([]), grows=grows)
 
 
 def events(name: str, rows: list[tuple[int, int, int, int, float, int]]) -> EventWords:
@@ -41,7 +42,7 @@ def found(rows: EventWords) -> StoredEvents:
     )
 
 
-def every(rows: EventWords) -> Flags:
+def every(rows: EventWords) -> Mask:
     return np.ones(len(rows.owner), dtype=np.bool_)
 
 

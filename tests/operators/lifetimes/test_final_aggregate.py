@@ -18,7 +18,8 @@ from icestream.core.arrays import Slots
 from icestream.core.errors import DefinitionError
 from icestream.core.times import INFINITY, MINUS_INFINITY
 from icestream.operators.aggregates.aggregate import Aggregate
-from icestream.operators.lifetimes.aggregate import LifetimeAggregate
+from icestream.operators.lifetimes.aggregate import lifetime_aggregate, only_final
+from icestream.operators.lifetimes.answers import LifetimeAggregate
 from icestream.operators.lifetimes.changes import DIFF, LE
 from icestream.operators.lifetimes.rows_by_group import END
 from icestream.state.groups.spec import GroupRows, Groups
@@ -66,7 +67,7 @@ CASES: dict[str, tuple[Functions, Answers]] = {
 
 
 def final(functions: Functions, *, grows: bool = False) -> LifetimeAggregate:
-    return LifetimeAggregate(PORT.schema, functions).emitted_once(grows=grows)
+    return only_final(lifetime_aggregate(PORT.schema, functions), grows=grows)
 
 
 def only_added(batches: Sequence[scenarios.Batch]) -> list[scenarios.Batch]:
@@ -183,7 +184,7 @@ def numbers(*events: tuple[int, int, int | None, float | None, int]) -> pa.Recor
 
 def of_numbers(function: str, column: str = "x", *, grows: bool = True) -> LifetimeAggregate:
     functions = [Aggregate(function, column, "answer")]
-    return LifetimeAggregate(NUMBERS, functions).emitted_once(grows=grows)
+    return only_final(lifetime_aggregate(NUMBERS, functions), grows=grows)
 
 
 def played(
@@ -276,8 +277,8 @@ def test_bounded_events_that_end_together_become_one_row(function: str, grows: b
 
 
 def test_keys_are_shown_beside_final_answers() -> None:
-    operator = LifetimeAggregate(NUMBERS, [Aggregate("count", None, "n")], ["x"])
-    operator = operator.emitted_once(grows=True)
+    operator = lifetime_aggregate(NUMBERS, [Aggregate("count", None, "n")], ["x"])
+    operator = only_final(operator, grows=True)
     groups = PlainGroups(operator.synopses)
     groups.begin(MINUS_INFINITY)
     changes = numbers((0, 4, 3, None, 1), (0, 4, 3, 2.0, 1))
@@ -286,9 +287,3 @@ def test_keys_are_shown_beside_final_answers() -> None:
     (emitted,) = operator.on_watermark(groups, 5)
     assert emitted.select(["x", "n"]).to_pylist() == [{"x": 3, "n": 2}]
     assert list(operator.on_watermark(groups, INFINITY)) == []
-
-
-def test_answers_over_no_events_are_never_final() -> None:
-    functions = [Aggregate("count", None, "n")]
-    with pytest.raises(DefinitionError, match="a mode that revises them"):
-        LifetimeAggregate(NUMBERS, functions, mode="final", empty=True)

@@ -15,8 +15,7 @@ import pytest
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN
 from icestream.operators.object_aggregates.assembly import WORK
-from icestream.operators.object_aggregates.spec import ObjectSpec
-from icestream.operators.object_aggregates.states import States
+from icestream.operators.object_aggregates.states import ObjectSpec, States
 from icestream.operators.object_aggregates.user_aggregates import UserAggregate
 from icestream.plan.windows.grid import Windows
 from icestream.state.keys import KeyCodec
@@ -84,7 +83,7 @@ def tuples(rows: int, groups: int, seed: int) -> pa.RecordBatch:
 @pytest.mark.parametrize("groups", [pytest.param(20, marks=pytest.mark.slow), 2000])
 @pytest.mark.parametrize("call", CALLS, ids=lambda each: each.text)
 def test_bounded_work_takes_no_more_than_is_reserved(call: Aggregate, groups: int) -> None:
-    states = States(ObjectSpec(Windows(10, 1), (call,), KEYS, INPUTS))
+    states = States(ObjectSpec((call,), KEYS, INPUTS, Windows(10, 1)))
     batches = [tuples(20_000, groups, seed) for seed in range(3)]
     panes = np.zeros(20_000, dtype=np.int64)
     parts = []

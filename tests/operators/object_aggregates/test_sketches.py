@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 
 from icestream.operators.aggregates.aggregate import Aggregate
-from icestream.operators.object_aggregates.functions import ObjectFunction, function_of
+from icestream.operators.object_aggregates.functions import function_of
+from icestream.operators.object_aggregates.protocol import ObjectFunction
 
 TYPES = {"whole": pa.int64(), "double": pa.float64(), "text": pa.string()}
 

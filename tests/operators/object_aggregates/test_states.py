@@ -9,14 +9,12 @@ from hypothesis import strategies as st
 
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN
-from icestream.operators.object_aggregates.spec import ObjectSpec
-from icestream.operators.object_aggregates.states import States
+from icestream.operators.object_aggregates.states import ObjectSpec, States
 from icestream.plan.windows.grid import Windows
 from icestream.state.keys import KeyCodec
 
 KEYS = pa.schema([("k0", pa.string())])
 SPEC = ObjectSpec(
-    Windows(10, 1),
     (
         Aggregate("sum", "x0", "sum"),
         Aggregate("collect_list", "x0", "all"),
@@ -24,6 +22,7 @@ SPEC = ObjectSpec(
     ),
     KEYS,
     pa.schema([("x0", pa.int64())]),
+    Windows(10, 1),
 )
 
 Event = tuple[int, str, int]

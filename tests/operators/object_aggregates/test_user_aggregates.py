@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from icestream.core.errors import InputError
 from icestream.operators.aggregates.aggregate import Aggregate
-from icestream.operators.object_aggregates.functions import ObjectFunction, function_of
+from icestream.operators.object_aggregates.functions import function_of
+from icestream.operators.object_aggregates.protocol import ObjectFunction
 from icestream.operators.object_aggregates.user_aggregates import UserAggregate, UserFunction
 
 TYPES = {"x": pa.int64(), "y": pa.int64()}

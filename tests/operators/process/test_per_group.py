@@ -16,9 +16,9 @@ from icestream.core.arrays import Slots
 from icestream.core.errors import DefinitionError, InputError
 from icestream.operators.lifetimes.changes import DIFF
 from icestream.operators.process.declarations import ObjectState, pickled
-from icestream.operators.process.group_state import living, with_expiry
 from icestream.operators.process.operator import UserDefined
 from icestream.operators.process.per_group import StatefulProcessor
+from icestream.operators.process.stored_state import living, with_expiry
 from icestream.state.groups.spec import GroupRows
 from tests.oracles.plain_groups import PlainGroups
 from tests.oracles.process import (

@@ -14,7 +14,7 @@ from icestream.core.errors import DefinitionError
 from icestream.core.times import INFINITY
 from icestream.operators.process.operator import UserDefined
 from icestream.operators.process.per_group import StatefulProcessor
-from icestream.operators.process.timers import TimerTable, timer_synopses
+from icestream.operators.process.timers import DELETE, SET, TimerTable, timer_synopses
 from icestream.operators.process.vectorised import VectorisedProcessor
 from tests.oracles.plain_groups import PlainGroups
 from tests.oracles.process import PAYLOAD, Batch, InputRow, counted, run
@@ -59,12 +59,13 @@ def test_oracle_a_table_of_timers_is_a_set_for_each_group(chunks: list[list[Any]
             for owner, at in [] if method == "pending" else pairs:
                 change = plain[owner].discard if "delete" in method else plain[owner].add
                 change(max(at, 2))
+            what = DELETE if "delete" in method else SET
             if method.endswith("one"):
                 for owner, at in pairs:
-                    getattr(timers, method)(owner, at)
+                    timers.note_one(owner, at, what)
             elif method != "pending":
                 owners, at = (np.array(part, dtype=np.int64) for part in zip(*pairs, strict=True))
-                getattr(timers, method)(owners, at)
+                timers.note(owners, at, what)
             else:
                 owners, at = timers.pending()
                 expected = [(owner, t) for owner in plain for t in sorted(plain[owner])]

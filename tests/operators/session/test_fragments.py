@@ -15,10 +15,10 @@ from icestream.operators.session.spec import SessionSpec
 from icestream.plan.windows.session import Session
 
 SPEC = SessionSpec(
-    Session(10),
     (Aggregate("count", None, "n"),),
     pa.schema([("name", pa.string())]),
     pa.schema([]),
+    Session(10),
 )
 
 

@@ -50,7 +50,7 @@ GAP = 10
 
 
 def spec_of(aggregates: Sequence[Aggregate] = AGGREGATES) -> SessionSpec:
-    return SessionSpec(Session(GAP), tuple(aggregates), KEYS, INPUTS)
+    return SessionSpec(tuple(aggregates), KEYS, INPUTS, Session(GAP))
 
 
 def results_of(spec: SessionSpec) -> pa.Schema:

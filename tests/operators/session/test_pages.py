@@ -25,10 +25,10 @@ from icestream.state.arena import Arena
 from icestream.state.budget import Budget
 
 SPEC = SessionSpec(
-    Session(10),
     (Aggregate("count", None, "n"),),
     pa.schema([("name", pa.string())]),
     pa.schema([]),
+    Session(10),
 )
 SPREAD = 2**64 // 1000
 

@@ -18,7 +18,7 @@ AGGREGATES = (Aggregate("count", None, "n"), Aggregate("sum", "x0", "s"))
 
 
 def spec_of(keys: pa.Schema = KEYS) -> SessionSpec:
-    return SessionSpec(Session(10), AGGREGATES, keys, pa.schema([("x0", pa.int64())]))
+    return SessionSpec(AGGREGATES, keys, pa.schema([("x0", pa.int64())]), Session(10))
 
 
 def tuples(

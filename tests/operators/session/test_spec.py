@@ -13,10 +13,10 @@ from icestream.plan.windows.session import Session
 def test_an_aggregate_with_an_object_is_refused() -> None:
     with pytest.raises(DefinitionError, match=r"collect_list .*'all'.* use it over window"):
         SessionSpec(
-            Session(1),
             (Aggregate("collect_list", "x0", "all"),),
             pa.schema([]),
             pa.schema([("x0", pa.int64())]),
+            Session(1),
         )
 
 

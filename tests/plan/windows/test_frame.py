@@ -71,11 +71,11 @@ def test_aggregates_that_keep_objects_are_refused_with_advice() -> None:
     keys, inputs = pa.schema([("k0", pa.int64())]), pa.schema([("x0", pa.int64())])
     chosen = (Aggregate("collect_list", "x0", "all"),)
     with pytest.raises(DefinitionError, match="time slide"):
-        FrameSpec(Frame(rows=3), chosen, keys, inputs, pa.timestamp("us"))
+        FrameSpec(chosen, keys, inputs, Frame(rows=3), pa.timestamp("us"))
 
 
 def test_grouping_sets_over_rows_of_the_whole_stream_are_refused() -> None:
     keys = pa.schema([("k0", pa.int64()), ("grouping_id", pa.int64())])
     frame = Frame(rows=3, partition="stream")
     with pytest.raises(DefinitionError, match="a query for each grouping"):
-        FrameSpec(frame, COUNT, keys, pa.schema([]), pa.timestamp("us"))
+        FrameSpec(COUNT, keys, pa.schema([]), frame, pa.timestamp("us"))

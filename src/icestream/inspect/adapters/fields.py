@@ -21,9 +21,9 @@ from icestream.core.errors import InputError
 from icestream.kernels import field_words
 from icestream.kernels import fixed_point as fixed
 from icestream.kernels.fold import ALL_VALID
+from icestream.operators.aggregates.choices import decode_ordered
 from icestream.operators.aggregates.decimals import decimals_of_words
 from icestream.operators.aggregates.protocol import MergedFields
-from icestream.operators.aggregates.word_values import decode_ordered
 from icestream.operators.folding.columns import InputColumn
 from icestream.operators.folding.exact_rows import ExactRows
 from icestream.operators.folding.fields import (

@@ -23,8 +23,7 @@ from icestream.inspect.adapters.fields import FieldColumns
 from icestream.inspect.adapters.panes import PANE
 from icestream.operators.grid.operator import PANES
 from icestream.operators.object_aggregates.operator import ObjectOperator
-from icestream.operators.object_aggregates.spec import ObjectSpec
-from icestream.operators.object_aggregates.states import States
+from icestream.operators.object_aggregates.states import ObjectSpec, States
 from icestream.plan.nodes.queries import Plan
 from icestream.plan.windows.grid import Grid
 from icestream.state.versions.commits import Commit

@@ -30,7 +30,8 @@ from icestream.inspect.adapters.fields import FieldColumns
 from icestream.operators.folding.exact_rows import ExactRows, concatenated, unpacked
 from icestream.operators.folding.fields import ENTRY_FIELDS
 from icestream.operators.folding.sorted_runs import sorted_run
-from icestream.operators.grid.operator import GROUP_KEYS, GROUP_ROWS, NEW_KEYS, PANES
+from icestream.operators.grid.operator import PANES
+from icestream.operators.grid.records import GROUP_KEYS, GROUP_ROWS, NEW_KEYS
 from icestream.operators.grid.spec import WindowSpec
 from icestream.operators.latest.identities import places_among
 from icestream.plan import lower

@@ -1,24 +1,19 @@
-"""Fills segments of time with the best rows, and sums over the rows that span them.
+"""Fills segments of time with the best rows.
 
 Idea: rows span ranges of numbered segments. Best first, each row enters the segments of its range
 that still have room; full ones are skipped by a forest of pointers to the next one with room, so a
 row costs only the segments that it enters.
 
-Invariants:
-1. Each segment holds the first k rows, by order, that span it (`test_parity_filling_segments`).
-2. Sums equal those over the rows that span a segment (`test_parity_covering_segments`).
+Invariant: each segment holds the first k rows, by order, that span it
+(`test_parity_filling_segments`).
 
-Cost: O(rows + entries) nearly; O(rows x fields).
+Cost: O(rows + entries) nearly.
 """
 
 from __future__ import annotations
 
-import numpy as np
-
 from icestream.core.arrays import Ints, Table
 from icestream.kernels.compile import kernel
-from icestream.kernels.field_words import merge_field
-from icestream.kernels.lifetimes.sweep import add_row, negate_field
 
 
 @kernel
@@ -64,21 +59,3 @@ def fill_segments(
                 made += 1
             segment = _next_free(ahead, segment + 1)
     return made
-
-
-@kernel
-def cover_segments(
-    first: Ints, last: Ints, rows: Table, ops: Ints, places: Ints, out: Table
-) -> None:
-    """Add every row of a top-k to all segments it spans; `out` is zero, one longer than them."""
-    for i in range(first.size):
-        for f in range(ops.size):
-            merge_field(out, first[i], places[f], rows, i, places[f], ops[f])
-            negate_field(rows, i, places[f], ops[f])
-            merge_field(out, last[i], places[f], rows, i, places[f], ops[f])
-            negate_field(rows, i, places[f], ops[f])
-    total = np.zeros((1, out.shape[1]), dtype=np.int64)
-    for segment in range(out.shape[0]):
-        add_row(total, 0, out, segment, ops, places)
-        for f in range(out.shape[1]):
-            out[segment, f] = total[0, f]

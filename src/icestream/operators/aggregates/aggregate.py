@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import import_module
 from itertools import pairwise
 from typing import Any
@@ -60,7 +61,6 @@ class Aggregate:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Return all input columns."""
         return () if self.column is None else (self.column, *self.others)
 
     @property
@@ -75,7 +75,6 @@ class Aggregate:
         return self.function in OBJECT_FUNCTIONS
 
     def check(self, types: Types) -> None:
-        """Reject input types that the function does not support."""
         self.result_type(types)
 
     def result_type(self, types: Types) -> pa.DataType:
@@ -98,7 +97,6 @@ class Aggregate:
         return self.answers(MergedFields(table, layout), types)
 
     def answers(self, merged: MergedFields, types: Types) -> pa.Array:
-        """Compute the answers from merged fields."""
         function, call = self._resolved(types)
         return function.lower(call, merged)
 
@@ -113,6 +111,31 @@ class Aggregate:
             raise DefinitionError(msg)
         kinds = tuple(types[column] for column in self.columns)
         return function, TypedCall(self.function, self.columns, kinds, self.parameters, self.alias)
+
+
+@dataclass(frozen=True)
+class AggregateSpec:
+    """Aggregates over inputs of known types, by keys."""
+
+    aggregates: tuple[Aggregate, ...]
+    keys: pa.Schema
+    inputs: pa.Schema
+
+    @cached_property
+    def types(self) -> dict[str, pa.DataType]:
+        return {field.name: field.type for field in self.inputs}
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Return the fields that all aggregates need together."""
+        return Layout.of(field for each in self.aggregates for field in each.fields(self.types))
+
+    def refuse_objects(self, where: str) -> None:
+        """Reject aggregates whose state has no fixed size; `where` names the place and a remedy."""
+        for each in self.aggregates:
+            if each.is_object:
+                msg = f"{each.function} (as {each.alias!r}) is not available over {where}"
+                raise DefinitionError(msg)
 
 
 def applicable(inputs: pa.Schema) -> Iterator[Aggregate]:

@@ -5,12 +5,10 @@ Names are those of `pyspark.sql.functions`, where it has the function.
 
 from __future__ import annotations
 
-from icestream.operators.aggregates.choices import ByOrdering, ByTime
-from icestream.operators.aggregates.counts import Count, CountIf
-from icestream.operators.aggregates.extremes import Extreme
+from icestream.operators.aggregates.choices import ByOrdering, ByTime, Extreme
 from icestream.operators.aggregates.moments import Comoment, Moment
 from icestream.operators.aggregates.protocol import WordFunction
-from icestream.operators.aggregates.sums import Average, Sum
+from icestream.operators.aggregates.sums import Average, Count, CountIf, Sum
 from icestream.operators.aggregates.weighted import WeightedAverage
 
 WORD_FUNCTIONS: dict[str, WordFunction] = {

@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from icestream.core.arrays import Table
+from icestream.core.arrays import Floats, Mask, Table
 
 
 def integers_of_words(words: Table) -> list[int]:
@@ -22,14 +21,14 @@ def integers_of_words(words: Table) -> list[int]:
     return [(high << 64) + low % 2**64 for low, high in words.tolist()]
 
 
-def floats_of_words(words: Table) -> npt.NDArray[np.float64]:
+def floats_of_words(words: Table) -> Floats:
     """Return an aggregate's decimals, 128-bit integers as words, as floats."""
     low, high = words[:, 0], words[:, 1]
     long = high * 2.0**64 + low.astype(np.uint64)
     return np.where(high == low >> 63, low.astype(np.float64), long)
 
 
-def decimals_of_words(words: Table, there: npt.NDArray[np.bool_], kind: pa.DataType) -> pa.Array:
+def decimals_of_words(words: Table, there: Mask, kind: pa.DataType) -> pa.Array:
     """Return an aggregate's decimals whose digits are words, null where not `there`."""
     bits = pa.array(there, pa.bool_()).buffers()[1]
     packed = np.ascontiguousarray(words)

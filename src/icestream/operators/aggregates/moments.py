@@ -19,25 +19,28 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ints
 from icestream.operators.aggregates.checks import check_numbers
-from icestream.operators.aggregates.protocol import MergedFields, TypedCall
+from icestream.operators.aggregates.protocol import MergedFields, TypedCall, WordFunction
 from icestream.operators.folding.fields import Field
 
 
 @dataclass(frozen=True)
-class Moment:
-    """Variances and standard deviations, of a population or a sample."""
+class _OfNumbers(WordFunction):
+    """A moment of a population or a sample."""
 
     sample: bool = False
-    root: bool = False
-    arity: int = 1
 
     def check(self, call: TypedCall) -> None:
-        """Take numbers."""
         check_numbers(call)
 
     def result_type(self, _call: TypedCall) -> pa.DataType:
-        """Return double."""
         return pa.float64()
+
+
+@dataclass(frozen=True)
+class Moment(_OfNumbers):
+    """Variances and standard deviations."""
+
+    root: bool = False
 
     def lift(self, call: TypedCall) -> tuple[Field, ...]:
         """Keep count, sum and sum of squares."""
@@ -58,21 +61,13 @@ class Moment:
 
 
 @dataclass(frozen=True)
-class Comoment:
-    """Covariances of a population or a sample, and correlation; pairs with a null are ignored."""
+class Comoment(_OfNumbers):
+    """Covariances and correlation; pairs with a null are ignored."""
 
-    sample: bool = False
+    arity = 2
+
     #: whether the result is divided by the standard deviations of both columns
     relative: bool = False
-    arity: int = 2
-
-    def check(self, call: TypedCall) -> None:
-        """Take numbers."""
-        check_numbers(call)
-
-    def result_type(self, _call: TypedCall) -> pa.DataType:
-        """Return double."""
-        return pa.float64()
 
     def lift(self, call: TypedCall) -> tuple[Field, ...]:
         """Keep the count of pairs, both sums and the sum of products; of squares if needed."""

@@ -15,8 +15,9 @@ Invariants:
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -52,22 +53,18 @@ class MergedFields:
     layout: Layout
 
     def words(self, field: Field) -> Table:
-        """Return the words of a field."""
         place = self.layout.place(field)
         return self.table[:, place : place + WORDS[field.op]]
 
     def word(self, field: Field) -> Ints:
-        """Return the first word of a field."""
         return self.table[:, self.layout.place(field)]
 
     def sums(self, field: Field) -> Floats:
-        """Return the doubles nearest to sums."""
         out = np.empty(len(self.table))
         fixed.nearest_sums(self.table, self._of(field), out)
         return self._with_specials(out, field)
 
     def zeros(self, field: Field) -> Mask:
-        """Return which sums of doubles are zero."""
         place, _, count, _ = self._of(field).tolist()
         empty: Mask = (self.table[:, place : place + count] == 0).all(axis=1)
         return empty & ~self._special(field)
@@ -120,26 +117,24 @@ class MergedFields:
         return np.where(undefined | (above & below), np.nan, out)
 
 
-class WordFunction(Protocol):
+class WordFunction(ABC):
     """An aggregate function whose state has a fixed number of words."""
 
-    @property
-    def arity(self) -> int:
-        """Return the number of columns it takes."""
-        ...
+    #: the number of columns it takes
+    arity: ClassVar[int] = 1
 
     def check(self, call: TypedCall) -> None:
-        """Reject types that the function does not support."""
-        ...
+        """Reject types that the function does not support; by default it takes any."""
+        del call
 
     def result_type(self, call: TypedCall) -> pa.DataType:
-        """Return the type of the answers."""
-        ...
+        """Return the type of the answers: by default that of the first column."""
+        return call.types[0]
 
+    @abstractmethod
     def lift(self, call: TypedCall) -> tuple[Field, ...]:
         """Return the fields that the function needs."""
-        ...
 
+    @abstractmethod
     def lower(self, call: TypedCall, merged: MergedFields) -> pa.Array:
         """Return the answers."""
-        ...

@@ -1,4 +1,4 @@
-"""Sums and averages of integers, decimals and floats."""
+"""Counts, sums and averages: of events, integers, decimals and floats."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.errors import InputError
-from icestream.operators.aggregates.checks import check_numbers
+from icestream.operators.aggregates.checks import check_booleans, check_numbers
 from icestream.operators.aggregates.decimals import (
     average_type,
     decimals_of_integers,
@@ -15,32 +15,46 @@ from icestream.operators.aggregates.decimals import (
     integers_of_words,
     quotient,
 )
-from icestream.operators.aggregates.protocol import MergedFields, TypedCall
-from icestream.operators.aggregates.word_values import sum_kind
-from icestream.operators.folding.fields import Field
+from icestream.operators.aggregates.protocol import MergedFields, TypedCall, WordFunction
+from icestream.operators.folding.fields import ROWS, Field
 
 
-def _check(call: TypedCall) -> None:
-    check_numbers(call)
-    kind = call.types[0]
-    if pa.types.is_decimal(kind) and kind.precision > 28:
-        complaint = f"{call.function} of {kind} could exceed 38 digits"
-        raise call.refusal(complaint, "cast the column to at most 28 digits first")
+class Count(WordFunction):
+    """`count(*)` and `count(x)`: events, or those in which x is not null."""
+
+    def result_type(self, _call: TypedCall) -> pa.DataType:
+        return pa.int64()
+
+    def lift(self, call: TypedCall) -> tuple[Field, ...]:
+        """Keep one count; that of all events is in every layout."""
+        return (Field("valid", call.columns[0]),) if call.columns else (ROWS,)
+
+    def lower(self, call: TypedCall, merged: MergedFields) -> pa.Array:
+        """Return the count, 0 if there is nothing to count."""
+        return pa.array(merged.word(self.lift(call)[0]))
 
 
-def _lift(call: TypedCall) -> tuple[Field, Field]:
-    column = call.columns[0]
-    return Field("valid", column), Field(sum_kind(call.types[0]), column)
+class CountIf(Count):
+    """`count_if(x)`: events in which x is true."""
+
+    def check(self, call: TypedCall) -> None:
+        check_booleans(call)
+
+    def lift(self, call: TypedCall) -> tuple[Field, ...]:
+        """Add trues up as ones."""
+        return (Field("sum_i64", call.columns[0]),)
 
 
-class Sum:
+class Sum(WordFunction):
     """`sum(x)`."""
-
-    arity = 1
 
     def check(self, call: TypedCall) -> None:
         """Take numbers whose sums fit 38 digits."""
-        _check(call)
+        check_numbers(call)
+        kind = call.types[0]
+        if pa.types.is_decimal(kind) and kind.precision > 28:
+            complaint = f"{call.function} of {kind} could exceed 38 digits"
+            raise call.refusal(complaint, "cast the column to at most 28 digits first")
 
     def result_type(self, call: TypedCall) -> pa.DataType:
         """Return bigint, double, or a decimal with ten more digits."""
@@ -50,12 +64,18 @@ class Sum:
         return pa.int64() if pa.types.is_integer(kind) else pa.float64()
 
     def lift(self, call: TypedCall) -> tuple[Field, ...]:
-        """Keep the sum and whether there is any value."""
-        return _lift(call)
+        """Keep the number of values and their sum, without loss."""
+        kind, column = call.types[0], call.columns[0]
+        added = "sum_i64"
+        if pa.types.is_floating(kind):
+            added = "sum_f64"
+        elif pa.types.is_decimal(kind) or kind in (pa.int64(), pa.uint64()):
+            added = "sum_i128"
+        return Field("valid", column), Field(added, column)
 
     def lower(self, call: TypedCall, merged: MergedFields) -> pa.Array:
         """Return the sum, null if every value is."""
-        count, total = _lift(call)
+        count, total = self.lift(call)
         there = merged.word(count) > 0
         if total.kind == "sum_f64":
             return pa.array(merged.sums(total), mask=~there)
@@ -71,27 +91,17 @@ class Sum:
         return pa.array(words[:, 0], mask=~there)
 
 
-class Average:
+class Average(Sum):
     """`avg(x)`."""
-
-    arity = 1
-
-    def check(self, call: TypedCall) -> None:
-        """Take numbers whose sums fit 38 digits."""
-        _check(call)
 
     def result_type(self, call: TypedCall) -> pa.DataType:
         """Return double, or a decimal with four more digits."""
         kind = call.types[0]
         return average_type(kind) if pa.types.is_decimal(kind) else pa.float64()
 
-    def lift(self, call: TypedCall) -> tuple[Field, ...]:
-        """Keep the sum and the number of values."""
-        return _lift(call)
-
     def lower(self, call: TypedCall, merged: MergedFields) -> pa.Array:
         """Return the average, null if every value is."""
-        count, total = _lift(call)
+        count, total = self.lift(call)
         valid = merged.word(count)
         if pa.types.is_decimal(call.types[0]):
             result = self.result_type(call)

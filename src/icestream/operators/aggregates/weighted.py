@@ -20,14 +20,14 @@ from icestream.operators.aggregates.decimals import (
     integers_of_words,
     quotient,
 )
-from icestream.operators.aggregates.protocol import MergedFields, TypedCall
+from icestream.operators.aggregates.protocol import MergedFields, TypedCall, WordFunction
 from icestream.operators.folding.fields import Field
 
 #: bits of a product of which 2**33 can be added up in 128 bits
 _PRODUCT_BITS = 94
 
 
-class WeightedAverage:
+class WeightedAverage(WordFunction):
     """`weighted_avg(value, weight)`."""
 
     arity = 2

@@ -31,7 +31,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import pyarrow as pa
 
-from icestream.core.arrays import Ids, Mask
+from icestream.core.arrays import Mask
 from icestream.core.errors import BudgetError
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.operators.bad_rows import BadRows, mapped
@@ -62,8 +62,9 @@ from icestream.operators.dataflow.steps import (
     regrouped,
     sent,
 )
+from icestream.operators.dataflow.stores import Stores
 from icestream.operators.dataflow.transient_groups import TransientGroups, lasting
-from icestream.operators.lifetimes.changes import LifetimeOperator, PromptOperator, identities_of
+from icestream.operators.lifetimes.changes import LifetimeOperator, identities_of
 from icestream.operators.lifetimes.edges import Edges
 from icestream.operators.lifetimes.now_mode import NowOutput
 from icestream.operators.lifetimes.rows_by_group import since
@@ -80,65 +81,12 @@ SAMPLE = 64
 HELD_BACK = 4
 
 
-class Stores(Protocol):
-    """The state of all groupings of a component in one shard."""
-
-    def groups(self, grouping: int, first: int, count: int) -> Groups:
-        """Return the synopses of one operator, numbered from 0."""
-        ...
-
-    @property
-    def gathered_bytes(self) -> int:
-        """Return the bytes of changes that may be sorted by group at once."""
-        ...
-
-    def begin(self, grouping: int, watermark: Micros) -> None:
-        """Begin a chunk of a grouping."""
-        ...
-
-    def chunk_groups(self, grouping: int) -> int:
-        """Return how many groups a chunk of a grouping may have."""
-        ...
-
-    def knows(self, grouping: int, id_high: Ids, id_low: Ids) -> Mask:
-        """Return which groups of a grouping may have state."""
-        ...
-
-    def rest(self) -> None:
-        """Evict cold groups, between two chunks of the batch."""
-        ...
-
-    def end_version(self, watermark: Micros) -> None:
-        """Write what is new to the log."""
-        ...
-
-    def restore(self, history: Sequence[PastVersion]) -> None:
-        """Restore the state at the end of a history."""
-        ...
-
-    @property
-    def took_snapshot(self) -> bool:
-        """Return whether the version just written is a snapshot, independent of earlier ones."""
-        ...
-
-    @property
-    def released(self) -> tuple[int, ...]:
-        """Return the ordinals of segments that are no longer needed."""
-        ...
-
-    @property
-    def statistics(self) -> dict[str, Any]:
-        """Return what the progress report shows."""
-        ...
-
-
 @runtime_checkable
 class Fusible(Protocol):
     """An operator that receives changes from others in the same task."""
 
     def take(self, edge: int, changes: pa.RecordBatch) -> Iterator[Emitted]:
         """Process changes before the watermark moves; more of the same groups may follow."""
-        ...
 
 
 class ComponentOperator:
@@ -229,24 +177,20 @@ class ComponentOperator:
         self._stores.end_version(watermark)
 
     def restore(self, history: Sequence[PastVersion]) -> None:
-        """Restore the state at the end of `history`."""
         self._stores.restore(history)
         if history:
             self._header["watermark"] = history[-1].watermark
 
     @property
     def took_snapshot(self) -> bool:
-        """Return whether the version just written is a snapshot, independent of earlier ones."""
         return self._stores.took_snapshot
 
     @property
     def released(self) -> tuple[int, ...]:
-        """Return the ordinals of segments that are no longer needed."""
         return self._stores.released
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Return what the progress report shows for this shard."""
         return {
             **self._stores.statistics,
             **self._traces.statistics,
@@ -282,7 +226,7 @@ class ComponentOperator:
     def _last_changes(
         self,
         number: int,
-        operator: PromptOperator,
+        operator: LifetimeOperator,
         port: int,
         changes: pa.RecordBatch,
         watermark: Micros,

@@ -18,10 +18,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from icestream.core.arrays import Ints
+from icestream.core.arrays import Ints, Mask
 from icestream.core.errors import DefinitionError, InputError
 from icestream.core.times import INFINITY
 from icestream.operators.lifetimes.changes import (
@@ -34,8 +33,6 @@ from icestream.operators.lifetimes.changes import (
 )
 from icestream.operators.lifetimes.edges import END, KIND, POINT, START
 from icestream.sql.expressions.compile import Bound, Predicate, parse
-
-Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -64,11 +61,9 @@ class EdgeRows:
         return cls(starts, ends, began, text)
 
     def schema(self, payload: pa.Schema) -> pa.Schema:
-        """Return the columns of edges for rows with a payload."""
         return pa.schema([pa.field(KIND, pa.int8(), nullable=False), *payload])
 
     def __call__(self, changes: pa.RecordBatch) -> pa.RecordBatch:
-        """Return rows as edges."""
         payload = payload_of(changes)
         starts, ends = (_holds(each, payload) for each in (self.start, self.end))
         if (starts & ends).any():
@@ -87,7 +82,7 @@ class EdgeRows:
         id_high, id_low = identities_of(changes)
         return changes_of(edges, le, re, column_of(changes, DIFF), id_high, id_low)
 
-    def _began(self, payload: pa.RecordBatch, ends: Flags) -> Ints:
+    def _began(self, payload: pa.RecordBatch, ends: Mask) -> Ints:
         """Return when the events that some rows end began; arbitrary for other rows."""
         since = self.since.evaluate(payload)
         if since.filter(pa.array(ends)).null_count:
@@ -100,5 +95,5 @@ class EdgeRows:
         return np.asarray(micros.fill_null(0).to_numpy(zero_copy_only=False))
 
 
-def _holds(condition: Predicate, payload: pa.RecordBatch) -> Flags:
+def _holds(condition: Predicate, payload: pa.RecordBatch) -> Mask:
     return np.asarray(condition.mask(payload).to_numpy(zero_copy_only=False))

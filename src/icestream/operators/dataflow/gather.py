@@ -18,9 +18,7 @@ the times of its block; 56 bytes of memory for a block.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -34,19 +32,20 @@ from icestream.core.errors import CheckpointError
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.operators.dataflow.sorted_changes import between, bounds_of, taken
 from icestream.operators.folding.columns import ARRIVAL, BATCH
-from icestream.operators.frames.event_frames import EVENT_FIELDS, single_events
+from icestream.operators.frames.event_frames import EVENT_FIELDS
 from icestream.operators.lifetimes.changes import (
     LE,
     changes_of,
     changes_schema,
     column_of,
     identities_of,
+    one_each,
 )
-from icestream.operators.lineage import opened_snapshots
+from icestream.operators.logged_operator import LoggedOperator, once, records_of
 from icestream.operators.protocol import ChangeInputs, PastVersion, Shard
 from icestream.state.identities import EVERY_ID, keep_ids, kept_ids
 from icestream.state.log.ipc import read_batch, write_table
-from icestream.state.snapshot_schedule import SnapshotSchedule
+from icestream.state.log.reader import SegmentReader
 from icestream.state.table import CountedTable
 from icestream.state.versions.commits import BASE
 
@@ -89,7 +88,6 @@ class GatherSpec:
 
     @property
     def result(self) -> pa.Schema:
-        """Return the columns that are emitted."""
         fields = {each.name: each for part in (self.payload, *self.features) for each in part}
         return pa.schema([fields[name] for name in self.names])
 
@@ -100,7 +98,6 @@ class GatherSpec:
 
     @property
     def lifetimes(self) -> tuple[str, ...]:
-        """Return the lifetime classes of its segments."""
         return (WAITING, BASE)
 
     @property
@@ -109,20 +106,18 @@ class GatherSpec:
         return 16 * BLOCK_BYTES
 
     def opened(self, shard: Shard) -> Gather:
-        """Open the operator on the state of a shard."""
         return Gather(self, shard)
 
 
-class Gather:
+class Gather(LoggedOperator):
     """The events of one shard that wait for their features."""
 
+    _position_kind = _POSITION
+
     def __init__(self, spec: GatherSpec, shard: Shard) -> None:
-        """Attach to the shard's arena."""
+        super().__init__(shard)
         self._spec = spec
-        self._shard = shard
-        self._header: dict[str, Any] = shard.arena.header
         self._header.setdefault("gathered", MINUS_INFINITY)
-        self._schedule = SnapshotSchedule(self._header)
         quota = shard.account.budget.total
         #: bytes of events and features that are brought together at once
         self.gathered_bytes = max(1, int(ROOM * quota))
@@ -148,7 +143,8 @@ class Gather:
         self._shard.seal(WAITING)
         self._take(np.array(written, dtype=_BLOCK), watermark)
         if self._schedule.version_ends(32 * len(self._blocks)):
-            self._save()
+            self._save_directory(self._blocks.records, _BLOCKS)
+            self._save_position({"gathered": self._header["gathered"]})
         self._shard.seal(BASE)
 
     def _together(
@@ -194,9 +190,8 @@ class Gather:
         rows = pa.RecordBatch.from_arrays(
             [columns[name] for name in self._spec.names], schema=self._spec.result
         )
-        ones = np.ones(len(order), dtype=np.int64)
         times, high, low = times[order], batch[order].view(np.uint64), arrival[order]
-        return changes_of(rows, times, times + 1, ones, high, low.view(np.uint64))
+        return changes_of(rows, times, times + 1, 1, high, low.view(np.uint64))
 
     # -- events that wait ------------------------------------------------------------------
 
@@ -209,21 +204,12 @@ class Gather:
         for first in range(0, changes.num_rows, rows):
             block = changes.slice(first, rows)
             payload = write_table(block)
-            times, (identity, _) = column_of(block, LE), identities_of(block)
-            last = int(times.max())
+            expiry = int(column_of(block, LE).max()) + 1
             marker = self._shard.segment(WAITING).append(
-                payload, rows=block.num_rows, expiry=last + 1
+                payload, rows=block.num_rows, expiry=expiry
             )
             self._schedule.log(payload.size)
-            yield (
-                marker,
-                block.num_rows,
-                payload.size,
-                int(times.min()),
-                last,
-                int(identity[0]),
-                int(identity[-1]),
-            )
+            yield _entry(marker, block, payload.size)
 
     def _waited(self, blocks: _Blocks, low: int, high: int) -> Iterator[pa.RecordBatch]:
         """Yield the events of blocks in a range of identities."""
@@ -250,69 +236,38 @@ class Gather:
 
     # -- snapshot and restore --------------------------------------------------------------
 
-    def _save(self) -> None:
-        writer, blocks = self._shard.segment(BASE), self._blocks.records
-        for at in range(0, len(blocks), 1024):
-            writer.append(blocks[at : at + 1024].tobytes(), synopsis=_BLOCKS)
-        facts = {"gathered": self._header["gathered"]}
-        writer.append(json.dumps(facts).encode(), synopsis=_POSITION)
-        self._schedule.take()
-
-    @property
-    def took_snapshot(self) -> bool:
-        """Return whether the version just written is a snapshot, independent of earlier ones."""
-        return self._schedule.taken
-
-    @property
-    def released(self) -> tuple[int, ...]:
-        """Return nothing: segments expire with the last of their events."""
-        return ()
-
-    def restore(self, history: Sequence[PastVersion]) -> None:
-        """Load the snapshot that starts `history`, if there is one, and replay later versions."""
-        for past in history:
-            if not self._load(past):
-                self._replay(past)
-            keep_ids(self._header, past.keeps)
-
-    def _load(self, past: PastVersion) -> bool:
-        """Load the snapshot of a version, if it has one, or those of several parents."""
-        found = [np.empty(0, dtype=_BLOCK)]
-        with ExitStack() as stack:
-            snapshots = opened_snapshots(stack, self._shard, past, _POSITION)
-            for record in (each for reader in snapshots for each in reader.scan()):
-                if record.synopsis == _BLOCKS:
-                    found.append(np.frombuffer(record.payload, dtype=_BLOCK))
-                else:
-                    self._header.update(json.loads(bytes(record.payload)))
-            if not snapshots:
-                return False
-            blocks = np.concatenate(found)
-        # parents may share blocks
-        _, first = np.unique(blocks["marker"], return_index=True)
-        self._blocks.append(blocks[np.sort(first)])
-        self._schedule.resume(0, 0)
-        return True
+    def _load(self, past: PastVersion, snapshots: Sequence[SegmentReader]) -> None:
+        found = []
+        for reader in snapshots:
+            self._header.update(self._position_in(reader))
+            found += [
+                np.frombuffer(record.payload, dtype=_BLOCK)
+                for record in reader.scan()
+                if record.synopsis == _BLOCKS
+            ]
+        self._blocks.append(once(found, _BLOCK))
+        keep_ids(self._header, past.keeps)
 
     def _replay(self, past: PastVersion) -> None:
-        found: list[tuple[int, ...]] = []
-        for lifetime, info in past.segments:
-            if lifetime == WAITING:
-                with closing(self._shard.reader(info)) as reader:
-                    for record in reader.scan():
-                        block, size = read_batch(record.payload), len(record.payload)
-                        times, (identity, _) = column_of(block, LE), identities_of(block)
-                        ends = int(times.min()), int(times.max())
-                        ids = int(identity[0]), int(identity[-1])
-                        found.append((record.marker, block.num_rows, size, *ends, *ids))
+        found = [
+            _entry(record.marker, read_batch(record.payload), len(record.payload))
+            for record in records_of(self._shard, past, WAITING)
+        ]
         self._take(np.array(found, dtype=_BLOCK), past.watermark)
         self._schedule.version_ends(32 * len(self._blocks))
+        keep_ids(self._header, past.keeps)
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Return what the progress report shows for this shard."""
         needed = int(self._shard.arena.bytes / (1 - 4 * ROOM))
         return {"groups": 0, "partitions": 1, "loads": [], "needed_bytes": needed, "cold": {}}
+
+
+def _entry(marker: int, block: pa.RecordBatch, size: int) -> tuple[int, ...]:
+    """Return the entry of a block in the directory."""
+    times, (identity, _) = column_of(block, LE), identities_of(block)
+    ends = int(times.min()), int(times.max())
+    return marker, block.num_rows, size, *ends, int(identity[0]), int(identity[-1])
 
 
 def _read(
@@ -322,7 +277,7 @@ def _read(
     if inputs is not None:
         for edge in edges:
             for changes in inputs.changes(edge, low, high):
-                yield single_events(changes)
+                yield one_each(changes)
 
 
 @dataclass(frozen=True)
@@ -339,9 +294,7 @@ class _ByIdentity:
         """Sort the identities of changes with a payload."""
         found = [part for part in parts if part.num_rows]
         if not found:
-            schema = changes_schema(payload)
-            nothing = [pa.array([], field.type) for field in schema]
-            found = [pa.RecordBatch.from_arrays(nothing, schema=schema)]
+            found = [pa.RecordBatch.from_pylist([], schema=changes_schema(payload))]
         whole = pa.concat_batches(found)
         id_high, id_low = identities_of(whole)
         order = np.argsort(id_high, kind="stable")

@@ -13,7 +13,6 @@ Invariants:
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,14 +20,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from icestream.core.arrays import Ids, Mask
 from icestream.core.times import MINUS_INFINITY, Micros
-from icestream.operators.dataflow.stores import SMALL
+from icestream.operators.dataflow.stores import SMALL, Stores
 from icestream.operators.multi_join.operator import FILL, MultiJoin
 from icestream.operators.multi_join.spec import MultiJoinSpec
 from icestream.operators.multi_join.spill_strategies import SpillRanking
 from icestream.operators.protocol import PastVersion, Shard
-from icestream.state.groups.spec import Groups
 from icestream.state.versions.commits import BASE
 
 
@@ -50,11 +47,10 @@ class JoinInstructions:
     watermark: Micros = MINUS_INFINITY
 
 
-class JoinStores:
-    """A join that takes the place of a component's stores."""
+class JoinStores(Stores):
+    """A join that takes the place of a component's stores: it has keys, but no groups."""
 
     def __init__(self, spec: MultiJoinSpec, shard: Shard, orders: JoinInstructions) -> None:
-        """Attach to the shard's arena."""
         quota = shard.account.budget.total
         #: maximum bytes of changes that are read at once
         self.gathered_bytes = max(quota // 32, quota // 12 - SMALL)
@@ -78,46 +74,21 @@ class JoinStores:
             some = None if chosen is None else np.array(chosen, dtype=np.int64)
             yield from self.join.clean_up(some, last=last, fill=fill)
 
-    def groups(self, grouping: int, first: int, count: int) -> Groups:
-        """Raise: a component with a join has no groups."""
-        msg = f"grouping {grouping} has {count} synopses from {first} on, next to a join"
-        raise AssertionError(msg)
-
-    def begin(self, grouping: int, watermark: Micros) -> None:
-        """Do nothing: a join takes chunks of any size."""
-
-    def chunk_groups(self, grouping: int) -> int:
-        """Return how many keys a chunk may have: any number."""
-        del grouping
-        return sys.maxsize
-
-    def knows(self, grouping: int, id_high: Ids, id_low: Ids) -> Mask:
-        """Return False for all: a component with a join has no groups."""
-        del grouping, id_low
-        return np.zeros(len(id_high), dtype=np.bool_)
-
-    def rest(self) -> None:
-        """Do nothing: the driver chooses what to spill."""
-
     def end_version(self, watermark: Micros) -> None:
         """Drop rows that have ended and write what is new to the log."""
-        del watermark
         self.join.forget(self._orders.watermark)
         self.join.end_version(self._orders.watermark)
         self._shard.seal(BASE)
 
     def restore(self, history: Sequence[PastVersion]) -> None:
-        """Restore the state at the end of a history."""
         self.join.restore(history)
 
     @property
     def took_snapshot(self) -> bool:
-        """Return whether the version just written is a snapshot, independent of earlier ones."""
         return self.join.took_snapshot
 
     @property
     def released(self) -> tuple[int, ...]:
-        """Return the ordinals of segments that are no longer needed."""
         return self.join.released
 
     @property

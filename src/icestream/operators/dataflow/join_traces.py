@@ -28,7 +28,6 @@ class Traces:
     """The tracers of a component, and what they found in a version."""
 
     def __init__(self, steps: tuple[Step, ...], partitions: int, rate: float) -> None:
-        """Create a tracer for each step that traces."""
         self._stored = {n: step.stored for n, step in enumerate(steps) if isinstance(step, Trace)}
         self._tracers = {
             number: Tracer(step.lineages, partitions, rate, number, head_bytes=ROW_HEAD)

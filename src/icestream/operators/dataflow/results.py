@@ -50,7 +50,6 @@ class LifetimeRows:
 
     @property
     def schema(self) -> pa.Schema:
-        """Return the columns of the rows."""
         if self._is_bare:
             return self.payload
         change = [pa.field(CHANGE, pa.int32(), nullable=False)] * (self.mode in CHANGING)
@@ -103,7 +102,6 @@ class ResultBuffer:
     """Buffers the changes of a version, as many as there is memory for, and adds them up."""
 
     def __init__(self, room: int) -> None:
-        """Buffer up to `room` bytes."""
         self._room = room
         self._held: list[pa.RecordBatch] = []
 

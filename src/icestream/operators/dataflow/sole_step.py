@@ -8,53 +8,32 @@ the watermark, and passes on what it yields.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 import pyarrow as pa
 
 from icestream.core.times import Micros
-from icestream.operators.dataflow.component import ComponentOperator, Stores
+from icestream.operators.dataflow.component import ComponentOperator
 from icestream.operators.dataflow.spec import ComponentSpec
-from icestream.operators.protocol import ChangeInputs, Emitted, PastVersion, Shard
+from icestream.operators.dataflow.stores import Stores
+from icestream.operators.protocol import ChangeInputs, Emitted, PastVersion, Recoverable, Shard
 
 
-class StepWithState(Protocol):
+class StepWithState(Recoverable, Protocol):
     """What such a step does."""
 
     def run(self, inputs: ChangeInputs | None, watermark: Micros) -> Iterator[pa.RecordBatch]:
         """Process the inputs of a batch, and a watermark; yield what is final."""
-        ...
-
-    def restore(self, history: Sequence[PastVersion]) -> None:
-        """Restore the state at the end of a history."""
-        ...
-
-    @property
-    def took_snapshot(self) -> bool:
-        """Return whether the version just written is a snapshot, independent of earlier ones."""
-        ...
-
-    @property
-    def released(self) -> tuple[int, ...]:
-        """Return the ordinals of segments that are no longer needed."""
-        ...
-
-    @property
-    def statistics(self) -> dict[str, Any]:
-        """Return what the progress report shows."""
-        ...
 
 
 class SoleStepComponent(ComponentOperator):
     """Runs a step with its own state, and the steps after it."""
 
     def __init__(self, spec: ComponentSpec, shard: Shard, state: StepWithState) -> None:
-        """Attach to the shard's state, for a version."""
         super().__init__(spec, shard, cast("Stores", state))
         self._state = state
 
     def on_watermark(self, watermark: Micros) -> Iterator[Emitted]:
-        """Run the step, and pass on what it yields."""
         number = self._spec.sole_number
         for made in self._state.run(self._inputs, watermark):
             yield from self._pass_on(number, made, watermark)
@@ -62,5 +41,4 @@ class SoleStepComponent(ComponentOperator):
             yield from self._rows(view, buffer.rest())
 
     def restore(self, history: Sequence[PastVersion]) -> None:
-        """Restore the state at the end of `history`."""
         self._state.restore(history)

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from icestream.operators.dataflow.gather import GatherSpec
-from icestream.operators.dataflow.padding import Padding
 from icestream.operators.dataflow.results import LifetimeRows
 from icestream.operators.dataflow.steps import (
     Emit,
@@ -20,6 +19,7 @@ from icestream.operators.dataflow.steps import (
     JoinMany,
     Map,
     Merge,
+    Padding,
     Projecting,
     Receive,
     Regroup,
@@ -27,11 +27,10 @@ from icestream.operators.dataflow.steps import (
     Sole,
     Stateful,
     Step,
-    TimedOperator,
     consumers,
 )
 from icestream.operators.frames.event_frames import EventFramesSpec
-from icestream.operators.lifetimes.changes import OrderedPortOperator, PromptOperator
+from icestream.operators.lifetimes.changes import LifetimeOperator
 from icestream.operators.multi_join.spec import JOINED, MERGED, MultiJoinSpec
 from icestream.state.groups.options import lifetimes
 from icestream.state.groups.spec import Synopsis
@@ -81,7 +80,6 @@ class ComponentSpec:
 
     @cached_property
     def groupings(self) -> tuple[tuple[Synopsis, ...], ...]:
-        """Return the synopses of each grouping."""
         count = 1 + max(step.grouping for step in self.steps)
         synopses: list[list[Synopsis]] = [[] for _ in range(count)]
         for step in self.steps:
@@ -102,7 +100,6 @@ class ComponentSpec:
 
     @cached_property
     def consumers(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """Return the steps that read the changes of each step."""
         return consumers(self.steps)
 
     @cached_property
@@ -115,7 +112,7 @@ class ComponentSpec:
         left = [number for number, step in enumerate(self.steps) if isinstance(step, Receive)]
         before: dict[int, set[int]] = {number: set() for number in left}
         for step in self.steps:
-            if isinstance(step, Stateful) and isinstance(step.operator, OrderedPortOperator):
+            if isinstance(step, Stateful) and step.operator.first_port is not None:
                 ways = [self._received_by(each) for each in step.inputs]
                 first = ways.pop(step.operator.first_port)
                 for number in frozenset().union(*ways) - first:
@@ -149,7 +146,7 @@ class ComponentSpec:
 
     def _orders_by_time(self, number: int) -> bool:
         step = self.steps[number]
-        return isinstance(step, Stateful) and isinstance(step.operator, TimedOperator)
+        return isinstance(step, Stateful) and step.operator.takes_by_time
 
     @cached_property
     def entered(self) -> Mapping[int, int]:
@@ -200,14 +197,12 @@ class ComponentSpec:
         return came
 
     @cached_property
-    def prompt(self) -> Mapping[int, PromptOperator]:
+    def prompt(self) -> Mapping[int, LifetimeOperator]:
         """Return the operators that emit nothing at a watermark, by step."""
         return {
             number: step.operator
             for number, step in enumerate(self.steps)
-            if isinstance(step, Stateful)
-            and isinstance(step.operator, PromptOperator)
-            and step.operator.is_prompt
+            if isinstance(step, Stateful) and step.operator.is_prompt
         }
 
     @cached_property

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -145,13 +144,6 @@ class Trace:
 Step = Receive | Map | Merge | Regroup | Stateful | JoinMany | Sole | Trace | Send | Emit
 
 
-@runtime_checkable
-class TimedOperator(Protocol):
-    """An operator that sorts the changes of a group by time, unless they are sorted already."""
-
-    takes_by_time: bool
-
-
 @dataclass(frozen=True)
 class Filtering:
     """Keep the changes whose payload meets a condition."""
@@ -159,7 +151,6 @@ class Filtering:
     predicate: Predicate
 
     def __call__(self, changes: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the changes that are kept."""
         return changes.filter(self.predicate.mask(payload_of(changes)))
 
 
@@ -176,6 +167,22 @@ class Projecting:
         return pa.RecordBatch.from_arrays(
             [*head, *payload.columns], schema=pa.schema([*HEAD, *payload.schema])
         )
+
+
+@dataclass(frozen=True)
+class Padding:
+    """Adds columns of nulls: rows of an outer join without a partner must look like pairs."""
+
+    columns: pa.Schema
+
+    def __call__(self, changes: pa.RecordBatch) -> pa.RecordBatch:
+        there = set(changes.schema.names)
+        columns = [
+            changes.column(each.name) if each.name in there else pa.nulls(len(changes), each.type)
+            for each in self.columns
+        ]
+        head = [changes.column(each.name) for each in HEAD]
+        return pa.RecordBatch.from_arrays([*head, *columns], schema=changes_schema(self.columns))
 
 
 def regrouped(

@@ -21,13 +21,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from icestream.core.arrays import Ids, Mask
 from icestream.core.times import Micros
-from icestream.operators.protocol import PastVersion, Shard
+from icestream.operators.protocol import PastVersion, Recoverable, Shard
 from icestream.state.groups.cold.manager import Manager, Policy
 from icestream.state.groups.options import StoreOptions, lifetimes
 from icestream.state.groups.spec import Groups, Synopsis
@@ -57,7 +57,38 @@ class ColdOptions:
     policy: Policy = field(default_factory=Policy)
 
 
-class ShardStores:
+class Stores(Recoverable, Protocol):
+    """The state of a component in one shard; by default it has no groupings."""
+
+    #: bytes of changes that may be read and sorted by group at once
+    gathered_bytes: int
+
+    def groups(self, grouping: int, first: int, count: int) -> Groups:
+        """Return the synopses of one operator, numbered from 0."""
+        msg = f"grouping {grouping} has {count} synopses from {first} on, but there is no store"
+        raise AssertionError(msg)
+
+    def begin(self, grouping: int, watermark: Micros) -> None:
+        """Begin a chunk of a grouping."""
+        del grouping, watermark
+
+    def chunk_groups(self, grouping: int) -> int:
+        """Return how many groups a chunk of a grouping may have."""
+        return sys.maxsize
+
+    def knows(self, grouping: int, id_high: Ids, id_low: Ids) -> Mask:
+        """Return which groups of a grouping may have state."""
+        return np.zeros(len(id_high), dtype=np.bool_)
+
+    def rest(self) -> None:
+        """Evict cold groups, between two chunks of the batch."""
+        return
+
+    def end_version(self, watermark: Micros) -> None:
+        """Write what is new to the log."""
+
+
+class ShardStores(Stores):
     """The stores of all groupings."""
 
     def __init__(
@@ -66,7 +97,6 @@ class ShardStores:
         shard: Shard,
         options: ColdOptions,
     ) -> None:
-        """Attach to the shard's arena."""
         self._shard = shard
         self._lifetimes = lifetimes(len(groupings))
         kept = [number for number, synopses in enumerate(groupings) if synopses]
@@ -99,11 +129,9 @@ class ShardStores:
         self._manager = Manager(list(self._stores.values()), options.policy, header.get("cold"))
 
     def groups(self, grouping: int, first: int, count: int) -> Groups:
-        """Return the synopses of one operator, numbered from 0."""
         return self._stores[grouping].view(first, count)
 
     def begin(self, grouping: int, watermark: Micros) -> None:
-        """Begin a chunk of a grouping."""
         if grouping in self._stores:
             self._balance()
             self._stores[grouping].begin(watermark)
@@ -152,18 +180,14 @@ class ShardStores:
         self._manager.turn(self._limit, self._held)
 
     def chunk_groups(self, grouping: int) -> int:
-        """Return how many groups a chunk of a grouping may have."""
         store = self._stores.get(grouping)
-        return sys.maxsize if store is None else store.chunk_groups
+        return super().chunk_groups(grouping) if store is None else store.chunk_groups
 
     def knows(self, grouping: int, id_high: Ids, id_low: Ids) -> Mask:
-        """Return which groups of a grouping may have state."""
         store = self._stores.get(grouping)
-        return (
-            np.zeros(len(id_high), dtype=np.bool_)
-            if store is None
-            else store.knows(id_high, id_low)
-        )
+        if store is None:
+            return super().knows(grouping, id_high, id_low)
+        return store.knows(id_high, id_low)
 
     def free(self, size: int) -> int:
         """Evict groups until about `size` bytes are free; return how many were freed."""
@@ -196,7 +220,6 @@ class ShardStores:
 
     @property
     def took_snapshot(self) -> bool:
-        """Return whether the version just written is a snapshot, independent of earlier ones."""
         return self._schedule.taken
 
     @property
@@ -215,7 +238,6 @@ class ShardStores:
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Return what the progress report shows for this shard."""
         parts = [store.statistics for store in self._stores.values()]
         names = dict.fromkeys(name for each in parts for name in each)
         sums = {name: sum(each.get(name, 0) for each in parts) for name in names}

@@ -35,7 +35,6 @@ class TransientGroups(Groups):
     """The groups of some changes; they have no state."""
 
     def __init__(self, changes: pa.RecordBatch, synopses: Sequence[Synopsis]) -> None:
-        """Number the groups."""
         self._given = identities_of(changes)
         self._id_high, self._id_low, self._numbers = distinct(*self._given)
         self._synopses = synopses
@@ -54,52 +53,39 @@ class TransientGroups(Groups):
         return distinct(highs, lows)[2][len(self._id_high) :]
 
     def identities(self, slots: Slots) -> tuple[Ids, Ids]:
-        """Return id_high and id_low of groups."""
         return self._id_high[slots], self._id_low[slots]
 
     def portions(self, slots: Slots, synopses: Sequence[int] = ()) -> Iterator[Slots]:
         """Yield all groups at once: they have no rows."""
-        del synopses
         if len(slots):
             yield slots
 
     def read(self, synopsis: int, slots: Slots) -> GroupRows:
-        """Return no rows."""
-        del slots
         schema = self._synopses[synopsis].schema
-        nothing = [pa.array([], field.type) for field in schema]
-        return GroupRows(_NONE, pa.RecordBatch.from_arrays(nothing, schema=schema))
+        return GroupRows(_NONE, pa.RecordBatch.from_pylist([], schema=schema))
 
     def fits(self, synopsis: int, slots: Slots) -> bool:
         """Return True: there are no rows."""
-        del synopsis, slots
         return True
 
     def read_pieces(
         self, synopsis: int, slots: Slots, wanted: Wanted | None = None
     ) -> Iterator[GroupRows]:
-        """Yield no rows."""
-        del wanted
         yield self.read(synopsis, slots)
 
     def read_best(self, synopsis: int, slots: Slots, counts: Ints) -> GroupRows:
-        """Return no rows."""
-        del counts
         return self.read(synopsis, slots)
 
     def append(self, synopsis: int, slots: Slots, rows: pa.RecordBatch) -> None:
         """Raise if there are rows."""
-        del synopsis, slots
         _refuse(rows.num_rows)
 
     def rewrite(self, synopsis: int, slots: Slots, rows: GroupRows) -> None:
         """Raise if there are rows."""
-        del synopsis, slots
         _refuse(rows.rows.num_rows)
 
     def remind(self, slots: Slots, due: Ints) -> None:
         """Raise if a group is to be woken."""
-        del slots
         _refuse(int(np.count_nonzero(due < INFINITY)))
 
     def hasten(self, slots: Slots, due: Ints) -> None:
@@ -107,8 +93,6 @@ class TransientGroups(Groups):
         self.remind(slots, due)
 
     def due(self, watermark: Micros) -> Slots:
-        """Return no groups."""
-        del watermark
         return _NONE
 
 

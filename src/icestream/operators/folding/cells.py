@@ -35,10 +35,12 @@ class Cells:
     sizes: Ints | None
 
     def one_each(self, keys: pa.RecordBatch, panes: Ints) -> tuple[pa.RecordBatch, Ints]:
-        """Return keys and pane of each cell."""
         if self.heads is None:
             return keys.slice(self.first), panes[self.first :]
-        return _rows_at(keys, self.heads), panes[self.heads]
+        some = keys.slice(0, len(self.heads))
+        if keys.num_columns:
+            some = keys.take(pa.array(self.heads))
+        return some, panes[self.heads]
 
     def reached(self, done: int) -> int:
         """Return the event up to which all events are in the first `done` cells."""
@@ -60,7 +62,6 @@ class CellFinder:
     """Finds the cells of one batch."""
 
     def __init__(self, keys: pa.RecordBatch, panes: Ints) -> None:
-        """Check whether keys and panes are narrow enough for a grid."""
         self._panes = panes
         self._earliest = int(panes.min())
         self._span = int(panes.max()) - self._earliest + 1
@@ -114,8 +115,3 @@ def _codes(keys: pa.RecordBatch, most: int) -> _Codes | None:
             both = (found.numbers - found.least) * extent + (numbers - least)
             found = _Codes(both, 0, found.width * extent)
     return found if found.width <= most else None
-
-
-def _rows_at(keys: pa.RecordBatch, places: Ints) -> pa.RecordBatch:
-    """Take rows of keys, which may have no columns."""
-    return keys.take(pa.array(places)) if keys.num_columns else keys.slice(0, len(places))

@@ -20,6 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from icestream.core.arrays import Floats, Ints, Mask
 from icestream.core.errors import InputError
 from icestream.kernels.fold import ALL_VALID, order_floats
 
@@ -52,7 +53,6 @@ class ArrivalNumbers:
         self._rows = 0
 
     def next(self, rows: int) -> dict[str, pa.Array]:
-        """Return batch and arrival of the next rows."""
         first = self._base + self._rows
         self._rows += rows
         if self._rows > 1 << ROW_BITS:
@@ -64,6 +64,12 @@ class ArrivalNumbers:
         }
 
 
+def window_column(kind: pa.DataType, starts: Ints, ends: Ints) -> pa.Array:
+    """Return windows as a column of results: structs of start and end, given in microseconds."""
+    bounds = [pa.array(each).cast(kind[0].type) for each in (starts, ends)]
+    return pa.StructArray.from_arrays(bounds, fields=list(kind))
+
+
 class InputColumn:
     """One input column of a batch, in the forms that fields fold."""
 
@@ -72,14 +78,14 @@ class InputColumn:
         self._array = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
 
     @cached_property
-    def valid(self) -> npt.NDArray[np.bool_]:
+    def valid(self) -> Mask:
         """Return the mask of values that are not null, or `ALL_VALID`."""
         if self._array.null_count == 0:
             return ALL_VALID
         return np.asarray(self._array.is_valid().to_numpy(zero_copy_only=False))
 
     @cached_property
-    def integers(self) -> npt.NDArray[np.int64]:
+    def integers(self) -> Ints:
         """Return integers, dates, times, booleans or short decimals as int64."""
         array = self._array
         if pa.types.is_decimal(array.type):
@@ -91,12 +97,11 @@ class InputColumn:
         return _filled(array.cast(pa.int64()), 0)
 
     @cached_property
-    def floats(self) -> npt.NDArray[np.float64]:
-        """Return numbers as float64."""
+    def floats(self) -> Floats:
         return _filled(self._array.cast(pa.float64(), safe=False), 0.0)
 
     @cached_property
-    def pair(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def pair(self) -> tuple[Ints, Ints]:
         """Return integers or decimals as low and high words of 128 bits."""
         array = self._array
         if not pa.types.is_decimal(array.type):
@@ -107,12 +112,12 @@ class InputColumn:
         return np.ascontiguousarray(words[:, 0]), np.ascontiguousarray(words[:, 1])
 
     @cached_property
-    def ordered(self) -> npt.NDArray[np.int64]:
+    def ordered(self) -> Ints:
         """Return int64 of the same order as the values (floats: NaN greatest)."""
         return self._ordered(self.floats) if self._is_floating else self.integers
 
     @cached_property
-    def ranked(self) -> npt.NDArray[np.int64]:
+    def ranked(self) -> Ints:
         """Return int64 of the same order as the values, -0.0 and 0.0 alike."""
         return self._ordered(self.floats + 0.0) if self._is_floating else self.integers
 
@@ -121,7 +126,7 @@ class InputColumn:
         return bool(pa.types.is_floating(self._array.type))
 
     @staticmethod
-    def _ordered(floats: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    def _ordered(floats: Floats) -> Ints:
         out = np.empty(len(floats), dtype=np.int64)
         order_floats(floats.view(np.int64), out)
         return out

@@ -50,7 +50,6 @@ class ExactRows:
     table: Table
 
     def __len__(self) -> int:
-        """Return the number of rows."""
         return len(self.table)
 
     def __getitem__(self, rows: Rows) -> ExactRows:
@@ -64,7 +63,6 @@ class ExactRows:
 
     @property
     def counts(self) -> Ints:
-        """Return the number of events of each row."""
         return self.table[:, self.fields_at]
 
     def copied(self) -> ExactRows:

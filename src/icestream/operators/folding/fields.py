@@ -81,7 +81,6 @@ class Field:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Return all columns."""
         return () if self.column is None else (self.column, *self.others)
 
     @property
@@ -106,7 +105,6 @@ class SumExtent(NamedTuple):
     has_specials: bool = False
 
     def joined(self, other: SumExtent) -> SumExtent:
-        """Return the extent of both."""
         specials = self.has_specials or other.has_specials
         return SumExtent(min(self.low, other.low), max(self.high, other.high), specials)
 
@@ -196,7 +194,6 @@ class Layout:
 
     @cached_property
     def sums(self) -> tuple[Field, ...]:
-        """Return the sums of doubles."""
         return tuple(field for field in self.fields if field.adds_doubles)
 
     @cached_property
@@ -242,12 +239,10 @@ class Layout:
 
     @property
     def field_words(self) -> int:
-        """Return the words of all fields together."""
         return self.at.width
 
     @cached_property
     def suffix_words(self) -> int:
-        """Return the words of the suffixes."""
         return sum(words.WORDS[field.op] for field in self._suffixes)
 
     @cached_property
@@ -257,7 +252,6 @@ class Layout:
 
     @property
     def entry_width(self) -> int:
-        """Return the words of an entry."""
         return ENTRY_FIELDS + self.field_words
 
     @property
@@ -339,12 +333,10 @@ class SlidingLayout(Layout):
 
     @property
     def group_width(self) -> int:
-        """Return the words of a group's row."""
         return self.suffixes_at + 3 * self.suffix_words
 
     @cached_property
     def group_identity(self) -> Ints:
-        """Return the row of a group that was just opened."""
         own = Layout(self.fields, self.extents).group_identity
         nexts = 2 * self._identities(self._suffixes)
         return np.concatenate([own, np.array(nexts, dtype=np.int64)])

@@ -11,7 +11,10 @@ Cost: O(n log n) comparisons of 64-bit keys.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 
 from icestream.core.arrays import Ints, Table
 from icestream.kernels.field_words import combine_sorted
@@ -42,9 +45,11 @@ def _order(ranks: Ints, rows: Table) -> Ints:
     return np.argsort(key, kind="stable")
 
 
-def slice_bounds(ranks: Ints) -> Ints:
-    """Return where each slice of equal ranks begins in a run of folded entries, and the end."""
-    if len(ranks) == 0:
-        return np.zeros(1, dtype=np.int64)
-    changes = np.flatnonzero(np.diff(ranks)) + 1
-    return np.concatenate([[0], changes, [len(ranks)]]).astype(np.int64)
+def slice_bounds(*columns: npt.NDArray[Any]) -> Ints:
+    """Return where each slice of rows that agree begins in a run of folded entries, and the end."""
+    rows = len(columns[0])
+    fresh = np.zeros(rows + 1, dtype=np.bool_)
+    fresh[0] = fresh[rows] = True
+    for column in columns:
+        fresh[1:-1] |= column[1:] != column[:-1]
+    return np.flatnonzero(fresh)

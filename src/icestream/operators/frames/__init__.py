@@ -2,5 +2,5 @@
 
 `operator` runs all frames of a shard; `moving` and `rings` are the two ways in which tuples leave a
 frame; `tuples` keeps the events on the log, `lift` and `layout` define their form; `suffix_stack`
-serves fields without an inverse; `output` and `records` write results and snapshots.
+serves fields without an inverse; `output` collects results.
 """

@@ -31,20 +31,20 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ints, Table
 from icestream.core.times import MINUS_INFINITY, Micros
-from icestream.kernels.fold import new_keys
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.folding.columns import ARRIVAL, BATCH, TIME
 from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN, LAST
-from icestream.operators.frames.lift import bounded_slices, within
+from icestream.operators.frames.lift import bounded_slices, distinct_groups
 from icestream.operators.frames.moving import MovingPass
 from icestream.operators.frames.operator import FrameOperator, buffered_chunks
 from icestream.operators.frames.rings import RingPass, Rings
 from icestream.operators.frames.spec import FrameSpec
 from icestream.operators.frames.tuples import BLOCK_BYTES, EVENT_WORDS, TupleLog, TupleRun
 from icestream.operators.grid.partitions import Partition
-from icestream.operators.lifetimes.changes import DIFF, LE, changes_of, column_of
+from icestream.operators.lifetimes.changes import LE, changes_of, one_each
 from icestream.operators.protocol import ChangeInputs, Shard
 from icestream.plan.windows.frame import Frame
+from icestream.state.identities import identities
 
 #: columns with the identity of an event: the order in which events of equal time arrived
 EVENT_FIELDS = (
@@ -66,9 +66,8 @@ class EventFramesSpec:
 
     @cached_property
     def specs(self) -> tuple[FrameSpec, ...]:
-        """Return the spec of each frame."""
         return tuple(
-            FrameSpec(frame, aggregates, _NO_KEYS, self.inputs, pa.int64())
+            FrameSpec(aggregates, _NO_KEYS, self.inputs, frame, pa.int64())
             for frame, aggregates in self.frames
         )
 
@@ -94,7 +93,6 @@ class EventFramesSpec:
 
     @property
     def lifetimes(self) -> tuple[str, ...]:
-        """Return the lifetime classes of its segments."""
         return FrameOperator.lifetimes
 
     @property
@@ -103,7 +101,6 @@ class EventFramesSpec:
         return 2 * buffered_chunks(len(self.frames)) * BLOCK_BYTES
 
     def opened(self, shard: Shard) -> EventFrames:
-        """Open the frames on the state of a shard."""
         return EventFrames(self, shard)
 
 
@@ -113,7 +110,6 @@ class EventFrames(FrameOperator):
     _chunks = 20
 
     def __init__(self, spec: EventFramesSpec, shard: Shard) -> None:
-        """Attach to the shard's arena."""
         self._spec = spec
         results = [pa.schema([pa.field(TIME, pa.int64()), *each]) for each in spec.answers]
         super().__init__(spec.specs, shard, results)
@@ -139,7 +135,7 @@ class EventFrames(FrameOperator):
         if inputs is None:
             return
         sent = chain.from_iterable(map(inputs.as_sent, edges))
-        batches = map(single_events, sent)
+        batches = map(one_each, sent)
         earliest = np.concatenate(list(map(inputs.earliest_sent, edges)))
         for events, bound in bounded_slices(batches, earliest, LE, self._tuples.chunk_rows):
             yield self._identified(events), bound
@@ -280,8 +276,7 @@ class EventFrames(FrameOperator):
         times = np.ascontiguousarray(run.tuples[:, -1])
         payload = pa.RecordBatch.from_arrays(columns, schema=self._spec.result)
         nobody = np.zeros(count, dtype=np.uint64)
-        ones = np.ones(count, dtype=np.int64)
-        yield 0, changes_of(payload, times, times + 1, ones, nobody, nobody)
+        yield 0, changes_of(payload, times, times + 1, 1, nobody, nobody)
 
     @property
     def _needed_bytes(self) -> int:
@@ -294,7 +289,6 @@ class EventFrames(FrameOperator):
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Return what the progress report shows for this shard."""
         return {
             **super().statistics,
             "loads": [],
@@ -303,29 +297,12 @@ class EventFrames(FrameOperator):
         }
 
 
-def single_events(changes: pa.RecordBatch) -> pa.RecordBatch:
-    """Return changes as single events; one that was added twice is two."""
-    counts = column_of(changes, DIFF)
-    if (counts == 1).all():
-        return changes
-    if (counts < 0).any():
-        msg = "an event that frames have seen was retracted; only final events may reach over(...)"
-        raise AssertionError(msg)
-    return changes.take(pa.array(np.repeat(np.arange(len(counts)), counts)))
-
-
 def _groups_of(run: TupleRun, partition: Partition) -> pa.Table:
     """Return the groups of a run's tuples inside a partition, with their latest times."""
-    high = np.ascontiguousarray(run.tuples[:, 0]).view(np.uint64)
-    tuples = run.tuples[within(high, partition)]
-    id_high, id_low = (np.ascontiguousarray(tuples[:, at]).view(np.uint64) for at in (0, 1))
-    times, count = np.ascontiguousarray(tuples[:, -1]), len(tuples)
-    index = np.zeros(1 << max(4, (2 * count).bit_length()), dtype=np.int32)
-    seen = np.empty((count, 2), dtype=np.uint64)
-    last, fresh = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
-    rows = np.arange(count)
-    used, _ = new_keys(id_high, id_low, times, rows, count, index, seen, last, 0, fresh)
-    columns = [pa.array(seen[:used, 0]), pa.array(seen[:used, 1]), pa.array(last[:used])]
+    id_high, id_low = identities(run.tuples)
+    times, inside = np.ascontiguousarray(run.tuples[:, -1]), partition.holds(id_high)
+    ids, last, _ = distinct_groups(id_high, id_low, times, np.flatnonzero(inside))
+    columns = [pa.array(each) for each in (ids[:, 0], ids[:, 1], last)]
     return pa.Table.from_arrays(columns, names=[ID_HIGH_COLUMN, ID_LOW_COLUMN, LAST])
 
 

@@ -58,12 +58,10 @@ class TupleLayout(Layout):
 
     @cached_property
     def tuple_width(self) -> int:
-        """Return the words of a tuple."""
         return ENTRY_FIELDS + sum(map(_tuple_words, self.fields)) + 1
 
     @property
     def tuple_bytes(self) -> int:
-        """Return the bytes of a tuple."""
         return 8 * self.tuple_width
 
     def extents_in(self, tuples: Table) -> list[SumExtent]:
@@ -114,7 +112,6 @@ class FrameLayout(Layout):
 
     @property
     def ring_width(self) -> int:
-        """Return the words of a ring's row."""
         return sum(map(_tuple_words, self.fields)) + self.suffix_words
 
     @cached_property
@@ -126,7 +123,6 @@ class FrameLayout(Layout):
 
     @property
     def suffixes_at(self) -> int:
-        """Return the first word of the suffixes in a group's row."""
         return self.row_at + self.field_words
 
     @property
@@ -160,7 +156,6 @@ class SharedLayout(TupleLayout):
         return cls(stored)._placed([frame.fields for frame in frames])
 
     def widened(self, extents: Iterable[SumExtent]) -> Self:
-        """Return a layout that also has room for sums of the given extents."""
         return super().widened(extents)._placed([frame.fields for frame in self.frames])
 
     def _placed(self, frames: Sequence[tuple[Field, ...]]) -> Self:
@@ -176,18 +171,15 @@ class SharedLayout(TupleLayout):
 
     @property
     def group_sums(self) -> tuple[Table, tuple[SumExtent, ...]]:
-        """Return where the sums of doubles lie in a group's row, and their extents."""
         sums = [moved_sums(frame.at.sums_at, frame.row_at) for frame in self.frames]
         return np.concatenate(sums), tuple(each for frame in self.frames for each in frame.bounds)
 
     @property
     def group_width(self) -> int:
-        """Return the words of a group's row."""
         return self.frames[-1].group_width
 
     @cached_property
     def group_identity(self) -> Ints:
-        """Return the row of a group that was just opened."""
         own = [frame.group_identity[frame.row_at :] for frame in self.frames]
         return np.concatenate([np.zeros(GROUP_FIELDS, dtype=np.int64), *own])
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints, Table
@@ -70,7 +69,6 @@ class Lifter:
     """Converts events to tuples."""
 
     def __init__(self, layout: TupleLayout, codec: KeyCodec) -> None:
-        """Lift into tuples of the given layout."""
         self._layout = layout
         self._codec = codec
 
@@ -100,23 +98,20 @@ class Lifter:
         """Return the keys of the groups inside a partition, with identity and latest time."""
         id_high, id_low = _ids(batch, ID_HIGH_COLUMN), _ids(batch, ID_LOW_COLUMN)
         times = np.asarray(batch.column(TIME).to_numpy())
-        inside = np.flatnonzero(within(id_high, partition))
-        count = len(inside)
-        index = np.zeros(1 << max(4, (2 * count).bit_length()), dtype=np.int32)
-        seen = np.empty((count, 2), dtype=np.uint64)
-        last, fresh = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
-        used, _ = new_keys(id_high, id_low, times, inside, count, index, seen, last, 0, fresh)
-        keys = self._codec.canonical(batch.take(pa.array(fresh[:used])))
-        return identified(pa.Table.from_batches([keys]), seen[:used], last[:used])
+        inside = np.flatnonzero(partition.holds(id_high))
+        ids, last, fresh = distinct_groups(id_high, id_low, times, inside)
+        keys = self._codec.canonical(batch.take(pa.array(fresh)))
+        return identified(pa.Table.from_batches([keys]), ids, last)
 
 
-def within(id_high: Ids, partition: Partition) -> npt.NDArray[np.bool_]:
-    """Return which groups, of events lifted into frames, are in a partition's range."""
-    if partition.whole:
-        return np.ones(len(id_high), dtype=np.bool_)
-    low, high = np.uint64(partition.low), np.uint64(partition.high - 1)
-    chosen: npt.NDArray[np.bool_] = (id_high >= low) & (id_high <= high)
-    return chosen
+def distinct_groups(id_high: Ids, id_low: Ids, times: Ints, chosen: Ints) -> tuple[Ids, Ints, Ints]:
+    """Return ids, latest times and first events of the groups of some events of frames."""
+    count = len(chosen)
+    index = np.zeros(1 << max(4, (2 * count).bit_length()), dtype=np.int32)
+    seen = np.empty((count, 2), dtype=np.uint64)
+    last, fresh = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
+    used, _ = new_keys(id_high, id_low, times, chosen, count, index, seen, last, 0, fresh)
+    return seen[:used], last[:used], fresh[:used]
 
 
 def _ids(batch: pa.RecordBatch, name: str) -> Ids:

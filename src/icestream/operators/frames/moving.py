@@ -27,10 +27,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from icestream.core.arrays import Ints, Table
+from icestream.core.arrays import Ints, Mask, Table
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.kernels.frames import moving as kernels
 from icestream.operators.frames.layout import FrameLayout
@@ -77,7 +76,6 @@ class MovingPass:
         position: dict[str, Any],
         output: FrameOutput,
     ) -> None:
-        """Begin where the previous version ended."""
         self._frame = frame
         self._layout = layout
         self._groups = groups
@@ -166,10 +164,10 @@ class MovingPass:
         """Return rows of groups whose last tuple left in this pass."""
         return self._emptied[0] if self._emptied else _EMPTY
 
-    def done_with(self, slots: Ints) -> npt.NDArray[np.bool_]:
+    def done_with(self, slots: Ints) -> Mask:
         """Return for which rows the frame needs no state of the group any more."""
         rows = self._groups.rows
-        done: npt.NDArray[np.bool_] = rows[slots, self._layout.row_at] == 0
+        done: Mask = rows[slots, self._layout.row_at] == 0
         if self._every > 1:
             done &= rows[slots, self._layout.extras_at + kernels.COUNT] % self._every == 0
         return done

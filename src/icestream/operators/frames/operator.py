@@ -31,7 +31,6 @@ References: tuples that are read again to leave (Mendes et al., 2013, section 2)
 from __future__ import annotations
 
 import copy
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
@@ -49,39 +48,40 @@ from icestream.kernels.grid.groups import LAST as LAST_EVENT
 from icestream.kernels.grid.groups import touch
 from icestream.operators.folding.columns import TIME
 from icestream.operators.folding.fields import EXTENTS, SumExtent, extents_of
-from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN, LAST
-from icestream.operators.frames.blocks import BLOCK, Blocks
+from icestream.operators.folding.fold import ID_HIGH_COLUMN
 from icestream.operators.frames.layout import SharedLayout
 from icestream.operators.frames.lift import Lifter, bounded_slices, in_time, pieces
 from icestream.operators.frames.moving import MovingPass, distinct
 from icestream.operators.frames.output import FrameOutput
-from icestream.operators.frames.records import (
-    BLOCKS,
-    GROUP_KEYS,
-    GROUP_ROWS,
-    NEW_KEYS,
-    POSITION,
-    RING_PIECE,
-    group_records,
-    inside,
-    logged_keys,
-)
 from icestream.operators.frames.rings import RingPass, Rings
 from icestream.operators.frames.spec import FrameSpec
 from icestream.operators.frames.suffix_stack import suffix_stacks_of
-from icestream.operators.frames.tuples import ARRIVALS, BLOCK_BYTES, MERGED, SETTLED, TupleLog
+from icestream.operators.frames.tuples import (
+    ARRIVALS,
+    BLOCK,
+    BLOCK_BYTES,
+    MERGED,
+    SETTLED,
+    Blocks,
+    TupleLog,
+)
 from icestream.operators.grid.groups import ResidentGroups
-from icestream.operators.grid.partitions import Partition, Partitions
-from icestream.operators.lineage import opened_snapshots
+from icestream.operators.grid.partitions import Partition, Partitions, with_room
+from icestream.operators.grid.records import group_records, log_keys, logged_keys, save_groups
+from icestream.operators.logged_operator import LoggedOperator
 from icestream.operators.protocol import Emitted, PastVersion, Shard, TupleInputs
 from icestream.plan.windows.frame import UNBOUNDED
-from icestream.state.budget import Refused, shortage
 from icestream.state.identities import IdRange
 from icestream.state.keys import KeyCodec
 from icestream.state.log.ipc import read_batch, write_table
 from icestream.state.log.reader import SegmentReader
-from icestream.state.snapshot_schedule import SnapshotSchedule
 from icestream.state.versions.commits import BASE
+
+#: kinds of records of the class BASE besides those of groups; pieces of rings store their frame as
+#: `operator`
+BLOCKS = {ARRIVALS: 4, SETTLED: 5}
+RING_PIECE = 6
+POSITION = 7
 
 
 def buffered_chunks(frames: int) -> int:
@@ -89,10 +89,11 @@ def buffered_chunks(frames: int) -> int:
     return 2 + 4 * frames
 
 
-class FrameOperator:
+class FrameOperator(LoggedOperator):
     """The frames of one shard."""
 
     lifetimes: ClassVar[tuple[str, ...]] = (MERGED, ARRIVALS, SETTLED, BASE)
+    _position_kind = POSITION
     #: chunks of tuples of each frame in a quota
     _chunks: ClassVar[int] = 32
 
@@ -106,15 +107,14 @@ class FrameOperator:
             shard: where the log and the arena are.
             results: the schemas of the rows to emit, of each frame.
         """
+        super().__init__(shard)
         self._specs = specs
         self._frames = [spec.frame for spec in specs]
-        self._shard = shard
         self._results = results
         shared = SharedLayout.of_frames([spec.layout for spec in specs])
         self._codec = KeyCodec(specs[0].keys)
         self._lifter = Lifter(shared, self._codec)
-        header = shard.arena.header
-        self._position: dict[str, Any] = header.setdefault(
+        self._position: dict[str, Any] = self._header.setdefault(
             "position",
             {
                 "watermark": MINUS_INFINITY,
@@ -128,7 +128,6 @@ class FrameOperator:
         )
         #: fields and rows, with room for the sums of all values seen so far
         self._layout = shared.widened(extents_of(self._position, shared))
-        self._schedule = SnapshotSchedule(header)
         quota = shard.account.budget.total
         #: bytes of tuples held at once, and of result fields buffered before they are emitted
         self._chunk_bytes = max(BLOCK_BYTES, quota // (self._chunks * len(specs)))
@@ -200,13 +199,7 @@ class FrameOperator:
             self._groups.widen(self._layout)
 
     def _with_room(self, action: Callable[[], object]) -> None:
-        """Run an action that needs memory for the directories; evict groups if necessary."""
-        try:
-            action()
-        except Refused:
-            if not self._partitions.evict():
-                raise
-            action()
+        with_room(action, [self._partitions])
 
     # -- a watermark -----------------------------------------------------------------------
 
@@ -228,7 +221,7 @@ class FrameOperator:
                 yield from self._pass(partition, passes, watermark)
                 dues = [each.due for each in passes]
                 if snapshot:
-                    self._save_groups(partition)
+                    save_groups(self._shard, self._groups, partition)
             self._inputs = None
             self._settle(watermark, dues)
             self._released = ()
@@ -245,7 +238,6 @@ class FrameOperator:
         return opened
 
     def _passes(self, partition: Partition) -> list[MovingPass | RingPass]:
-        """Return a pass of each frame over a partition."""
         suffixes = suffix_stacks_of(partition, self._shard.arena, self._layout.frames)
         passes: list[MovingPass | RingPass] = []
         for number, (frame, layout) in enumerate(
@@ -315,32 +307,21 @@ class FrameOperator:
     def _open_logged(self, past: PastVersion, partition: Partition) -> None:
         """Open the groups that a past version logged, and record the times of its tuples."""
         for keys in logged_keys(self._shard, past):
-            self._admit(partition, partial(inside, keys, partition))
+            mine = partition.holds(keys.column(ID_HIGH_COLUMN).to_numpy())
+            self._admit(partition, partial(keys.filter, pa.array(mine)))
         for tuples in self._tuples.arrived(partition):
             if len(tuples):
                 times = np.ascontiguousarray(tuples[:, -1])
                 touch(self._groups.rows, self._groups.locate(tuples), times)
 
     def _admit(self, partition: Partition, chosen: Callable[[], pa.Table]) -> None:
-        """Open groups; choose them again whenever the partition is split to make room."""
-        while (keys := chosen()).num_rows:
-            id_high, id_low, last = (
-                keys.column(name).to_numpy() for name in (ID_HIGH_COLUMN, ID_LOW_COLUMN, LAST)
-            )
-            try:
-                fresh = self._groups.admit(id_high, id_low, last, keys)
-            except Refused as refused:
-                if not self._partitions.split(partition):
-                    raise shortage(self._shard.account.budget, refused) from refused
-                continue
-            if len(fresh) and self._past is None:
-                self._log_keys(keys.take(pa.array(fresh)))
-            return
+        """Open groups, which are chosen again whenever the partition is split to make room."""
+        keys, fresh = self._partitions.admit(partition, chosen) or (None, ())
+        if keys is not None and len(fresh) and self._past is None:
+            self._log_keys(keys.take(pa.array(fresh)))
 
     def _log_keys(self, keys: pa.Table) -> None:
-        """Log the keys of groups that are new."""
-        writer = self._shard.segment(BASE)
-        writer.append(write_table(keys), synopsis=NEW_KEYS, rows=keys.num_rows)
+        log_keys(self._shard, keys)
 
     def standing(self) -> Iterator[Emitted]:
         """Yield the current window of every group, with the time of the group's last event.
@@ -361,52 +342,26 @@ class FrameOperator:
 
     @property
     def _snapshot_bytes(self) -> int:
-        """Return the approximate size of a snapshot in bytes."""
         rings = sum(rings.disk_bytes for rings in self._rings if rings is not None)
         return self._groups.image_bytes * len(self._partitions) + rings
 
-    def _save_groups(self, partition: Partition) -> None:
-        writer = self._shard.segment(BASE)
-        for rows, keys in self._groups.image(partition.low, partition.high):
-            writer.append(self._groups.packed(rows), synopsis=GROUP_ROWS, rows=len(rows))
-            writer.append(write_table(keys), synopsis=GROUP_KEYS, rows=len(rows))
-
     def _save_rest(self) -> None:
         writer = self._shard.segment(BASE)
-        for name, blocks in self._tuples.image():
-            writer.append(blocks, synopsis=BLOCKS[name])
+        for name, kind in BLOCKS.items():
+            self._save_directory(self._tuples.directory(name).records, kind)
         for number, rings in enumerate(self._rings):
             if rings is not None:
                 for place, piece in rings.image():
                     writer.append(piece, synopsis=RING_PIECE, group=place, operator=number)
         self._released = self._tuples.release()
-        facts = {"position": self._position, "sequence": self._tuples.books}
-        writer.append(json.dumps(facts).encode(), synopsis=POSITION)
-        self._schedule.take()
-
-    @property
-    def took_snapshot(self) -> bool:
-        """Return whether the version just written is a snapshot, independent of earlier ones."""
-        return self._schedule.taken
+        self._save_position({"position": self._position, "sequence": self._tuples.books})
 
     @property
     def released(self) -> tuple[int, ...]:
-        """Return the ordinals of segments that are no longer needed but have not expired yet."""
         return self._released
 
-    def restore(self, history: Sequence[PastVersion]) -> None:
-        """Load the snapshot that starts `history`, if there is one, and replay later versions."""
-        for past in history:
-            if not self._load(past):
-                self._replay(past)
-
-    def _load(self, past: PastVersion) -> bool:
-        """Load the snapshot of a version, if it has one, or those of several parents."""
-        with ExitStack() as stack:
-            snapshots = opened_snapshots(stack, self._shard, past, POSITION)
-            if not snapshots:
-                return False
-            stack.enter_context(self._open_rings())
+    def _load(self, past: PastVersion, snapshots: Sequence[SegmentReader]) -> None:
+        with self._open_rings():
             keeps = past.keeps
             if any(frame.partition == "stream" for frame in self._frames):
                 # all events are in the first shard, whatever their ids are
@@ -421,12 +376,10 @@ class FrameOperator:
                     self._load_rest(reader)
                     self._partitions.import_image(group_records(reader), keeps)
         self._position["watermark"] = max(self._position["watermark"], past.watermark)
-        self._schedule.resume(0, 0)
-        return True
 
     def _load_rest(self, reader: SegmentReader) -> None:
         for name, blocks in self._load_facts(reader):
-            self._tuples.load(name, blocks)
+            self._tuples.directory(name).append(blocks)
         for record in reader.scan():
             if record.synopsis == RING_PIECE:
                 rings = self._rings[record.operator]
@@ -435,16 +388,15 @@ class FrameOperator:
 
     def _load_facts(self, reader: SegmentReader) -> Iterator[tuple[str, Blocks]]:
         """Yield the directories of blocks of a snapshot; move to its position."""
+        facts = self._position_in(reader)
+        self._position.clear()
+        self._position.update(facts["position"])
+        self._widen(extents_of(self._position, self._layout))
+        self._tuples.books.update(facts["sequence"])
         names = {synopsis: name for name, synopsis in BLOCKS.items()}
         for record in reader.scan():
             if record.synopsis in names:
                 yield names[record.synopsis], np.frombuffer(record.payload, dtype=BLOCK)
-            elif record.synopsis == POSITION:
-                facts = json.loads(bytes(record.payload))
-                self._position.clear()
-                self._position.update(facts["position"])
-                self._widen(extents_of(self._position, self._layout))
-                self._tuples.books.update(facts["sequence"])
 
     def _take_over(self, snapshots: Sequence[SegmentReader], keeps: IdRange) -> None:
         """Take over the groups of parents in a range of ids; rings get new numbers."""
@@ -465,11 +417,10 @@ class FrameOperator:
         if len(snapshots) == 1:
             for name, parts in blocks.items():
                 for each in parts:
-                    self._tuples.load(name, each)
+                    self._tuples.directory(name).append(each)
         else:
             self._tuples.books.update(dropped=0, passed=passed)
-            none = np.empty(0, dtype=BLOCK)
-            self._tuples.take_over([none, *blocks[ARRIVALS]], [none, *blocks[SETTLED]])
+            self._tuples.take_over(blocks[ARRIVALS], blocks[SETTLED])
             self._settle(self._position["watermark"], [each["due"] for each in frames])
             # what was written again is known to no later version but by a snapshot
             self._schedule.demand()
@@ -531,7 +482,6 @@ class FrameOperator:
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Return what the progress report shows for this shard."""
         return {
             "groups": self._partitions.groups,
             "partitions": len(self._partitions),

@@ -27,10 +27,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from icestream.core.arrays import Ints, Table
+from icestream.core.arrays import Ints, Mask, Table
 from icestream.core.errors import StorageError
 from icestream.core.times import Micros
 from icestream.kernels.frames import moving as kernels
@@ -40,7 +39,7 @@ from icestream.operators.frames.output import FrameOutput
 from icestream.operators.frames.tuples import TupleRun
 from icestream.operators.grid.groups import ResidentGroups
 from icestream.plan.windows.frame import Frame, RowsSlide
-from icestream.state.arena import Arena
+from icestream.state.arena import Arena, write_at
 
 #: bytes of one piece of a snapshot
 PIECE_BYTES = 65536
@@ -61,7 +60,6 @@ class Rings:
         self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._handle)
         self._handle = -1
 
@@ -79,7 +77,7 @@ class Rings:
 
     def write(self, ring: int, first: int, rows: Table) -> None:
         """Replace rows of a ring from slot `first` on."""
-        self._write_at((ring * self.length + first) * self.width * 8, rows.data.cast("B"))
+        self.load((ring * self.length + first) * self.width * 8, rows.data.cast("B"))
 
     def image(self) -> Iterator[tuple[int, bytes]]:
         """Yield (offset, bytes) of the whole file, in pieces."""
@@ -97,18 +95,7 @@ class Rings:
             place += len(piece)
 
     def load(self, place: int, piece: memoryview) -> None:
-        """Load a piece of an image."""
-        self._write_at(place, piece)
-
-    def _write_at(self, place: int, data: memoryview) -> None:
-        try:
-            written = os.pwrite(self._handle, data, place)
-        except OSError as error:
-            msg = f"cannot write {self._path}: {error.strerror}; free disk space and restart"
-            raise StorageError(msg) from error
-        if written != data.nbytes:
-            msg = f"cannot write {self._path}: the disk is full; free disk space and restart"
-            raise StorageError(msg)
+        write_at(self._path, self._handle, piece, place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,12 +143,11 @@ class RingPass:
     def begin(self, place: int) -> None:
         """Do nothing: there is nothing to rebuild."""
 
-    def done_with(self, slots: Ints) -> npt.NDArray[np.bool_]:
+    def done_with(self, slots: Ints) -> Mask:
         """Return False for every group: each needs its ring again."""
         return np.zeros(len(slots), dtype=np.bool_)
 
     def finish(self, place: int, watermark: Micros) -> Iterator[pa.RecordBatch]:
-        """Yield what is due by the watermark."""
         if self._slide:
             yield from self._show_due(watermark)
 

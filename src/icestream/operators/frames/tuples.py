@@ -23,23 +23,21 @@ with the next watermark, and blocks that overlap in time once for every two chun
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain, pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from icestream.core.arrays import Ints, Table
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.kernels.packing import packed, unpack, unpacked
 from icestream.operators.folding.sorted_runs import slice_bounds
-from icestream.operators.frames.blocks import BLOCK, Blocks
 from icestream.operators.frames.layout import TupleLayout
-from icestream.operators.frames.lift import within
 from icestream.operators.grid.partitions import Partition
+from icestream.operators.logged_operator import once, records_of
 from icestream.operators.protocol import PastVersion, Shard
 from icestream.state.identities import IdRange, keep_ids, kept_ids
-from icestream.state.log.reader import SegmentReader
 from icestream.state.table import CountedTable
 
 #: lifetime classes of blocks; settled tuples of several parents are written again as one sequence
@@ -49,6 +47,13 @@ SETTLED = "settled"
 
 #: words of an event's identity, in tuples that have one until they settle
 EVENT_WORDS = 2
+
+#: an entry of a directory of blocks: records of tuples sorted by (time, arrival), in the order in
+#: which they were written
+BLOCK = np.dtype(
+    [("marker", np.uint64), ("rows", np.int64), ("first", np.int64), ("last", np.int64)]
+)
+Blocks = npt.NDArray[np.void]
 
 #: bytes of tuples in one record: the least, and the most where chunks are large
 BLOCK_BYTES = 65536
@@ -131,10 +136,10 @@ class TupleLog:
         """Take the blocks of several parents, whose sequences become one."""
         form, width = self._settled_form, self._arriving_width
         self._settled_form, self._arriving_width = None, self._width
-        self._with_room(lambda: self._arrivals.replace(_once(settled)))
+        self._with_room(lambda: self._arrivals.replace(once(settled, BLOCK)))
         self.settle(MINUS_INFINITY, INFINITY, lifetime=MERGED)
         self._settled_form, self._arriving_width = form, width
-        self._with_room(lambda: self._arrivals.replace(_once(arrivals)))
+        self._with_room(lambda: self._arrivals.replace(once(arrivals, BLOCK)))
 
     def settle(
         self,
@@ -206,7 +211,6 @@ class TupleLog:
                 yield _between(table, time, time + 1)
 
     def _own(self, tables: Iterator[Table]) -> Iterator[Table]:
-        """Return the tuples of the shard."""
         keeps = kept_ids(self._header)
         if keeps is None:
             return tables
@@ -288,7 +292,7 @@ class TupleLog:
                 yield table
                 continue
             id_high = np.ascontiguousarray(table[:, 0]).view(np.uint64)
-            yield np.ascontiguousarray(table[within(id_high, partition)])
+            yield np.ascontiguousarray(table[partition.holds(id_high)])
 
     def nothing(self, place: int) -> TupleRun:
         """Return an empty run at a place of the sequence."""
@@ -328,7 +332,7 @@ class TupleLog:
         places = np.arange(first, last)
         if not partition.whole:
             id_high = np.ascontiguousarray(whole[:, 0]).view(np.uint64)
-            inside = within(id_high, partition)
+            inside = partition.holds(id_high)
             whole, places = np.ascontiguousarray(whole[inside]), places[inside]
         return TupleRun(first, last, times, whole, places)
 
@@ -366,30 +370,27 @@ class TupleLog:
 
     # -- snapshot and restore --------------------------------------------------------------
 
-    def image(self) -> Iterator[tuple[str, bytes]]:
-        """Yield the directories in pieces."""
-        for name, table in ((ARRIVALS, self._arrivals), (SETTLED, self._settled)):
-            blocks = table.records
-            for at in range(0, len(blocks), 1024):
-                yield name, blocks[at : at + 1024].tobytes()
-
-    def load(self, name: str, blocks: Blocks) -> None:
-        """Load a piece of a directory."""
-        table = self._arrivals if name == ARRIVALS else self._settled
-        table.append(blocks)
+    def directory(self, name: str) -> CountedTable:
+        """Return the blocks of a lifetime class."""
+        return self._arrivals if name == ARRIVALS else self._settled
 
     def replay(self, past: PastVersion) -> int:
         """Add the blocks that a past version wrote; return the rows in them."""
-        found: dict[str, list[tuple[int, ...]]] = {ARRIVALS: [], SETTLED: []}
-        widths = {ARRIVALS: self._arriving_width, SETTLED: self._width}
-        for lifetime, info in past.segments:
-            if lifetime in found:
-                with closing(self._shard.reader(info)) as reader:
-                    found[lifetime] += _described(reader, widths[lifetime])
-        self._new = {name: np.array(blocks, dtype=BLOCK) for name, blocks in found.items()}
+        self._new = {
+            ARRIVALS: self._described(past, ARRIVALS, self._arriving_width),
+            SETTLED: self._described(past, SETTLED, self._width),
+        }
         self._with_room(lambda: self._arrivals.append(self._new[ARRIVALS]))
         self._take_settled(self._new[SETTLED], past.watermark)
         return sum(int(blocks["rows"].sum()) for blocks in self._new.values())
+
+    def _described(self, past: PastVersion, lifetime: str, width: int) -> Blocks:
+        """Return the directory entries of the blocks that a past version wrote."""
+        found = []
+        for record in records_of(self._shard, past, lifetime):
+            times = unpacked(record.payload, record.rows, width)[:, -1]
+            found.append((record.marker, record.rows, int(times[0]), int(times[-1])))
+        return np.array(found, dtype=BLOCK)
 
 
 class _Settling:
@@ -475,26 +476,11 @@ class _Settling:
             self._late = []
 
 
-def _described(reader: SegmentReader, width: int) -> Iterator[tuple[int, ...]]:
-    """Return the directory entries of the blocks of a segment."""
-    for record in reader.scan():
-        times = unpacked(record.payload, record.rows, width)[:, -1]
-        yield record.marker, record.rows, int(times[0]), int(times[-1])
-
-
 def _are_ordered(table: Table) -> bool:
     """Return whether tuples with an identity, sorted by time, are in its order where times tie."""
     ties = np.flatnonzero(table[1:, -1] == table[:-1, -1])
     (high, low), (next_high, next_low) = (table[at, -3:-1].T for at in (ties, ties + 1))
     return bool(((high < next_high) | ((high == next_high) & (low <= next_low))).all())
-
-
-def _once(parts: Sequence[Blocks]) -> Blocks:
-    """Return the blocks of parents in the order of markers; those that they share, once."""
-    blocks = np.concatenate(parts)
-    _, first = np.unique(blocks["marker"], return_index=True)
-    chosen: Blocks = blocks[first]
-    return chosen
 
 
 def _between(table: Table, first: Micros, last: Micros) -> Table:

@@ -44,9 +44,8 @@ from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 
-from icestream.core.arrays import Ints, Table
+from icestream.core.arrays import Ints, Mask, Table
 from icestream.operators.folding.exact_rows import ExactRows
 from icestream.operators.folding.fields import Layout
 from icestream.operators.folding.sorted_runs import slice_bounds
@@ -72,17 +71,14 @@ class Tiled:
 
     @property
     def sources(self) -> frozenset[Windows]:
-        """Return the windows that are tiles."""
         return frozenset(source for source, _ in self.tiles if source is not None)
 
     def to_json(self) -> list[Any]:
-        """Return lengths and offsets as a list."""
         tiles = [_written(source, count) for source, count in self.tiles]
         return [self.window.range, self.window.offset, tiles]
 
     @classmethod
     def from_json(cls, value: Sequence[Any]) -> Self:
-        """Read what `to_json` wrote."""
         length, offset, tiles = value
         return cls(
             Windows(length, length, offset),
@@ -121,10 +117,10 @@ class PaneTiling:
         """Return the families that are tiles, `FROM_PANES` for panes."""
         return tuple(np.unique(self._sources).tolist())
 
-    def takes(self, source: int, panes: Ints) -> npt.NDArray[np.bool_]:
+    def takes(self, source: int, panes: Ints) -> Mask:
         """Return which windows of a source, given by their first panes, are tiles."""
         offsets, tiles = self._locate(panes)
-        mine: npt.NDArray[np.bool_] = self._sources[tiles] == source
+        mine: Mask = self._sources[tiles] == source
         if source != FROM_PANES:
             mine &= self._starts[tiles] == offsets
         return mine
@@ -162,7 +158,6 @@ class WindowResults:
             self._put.append(self._log.write([rows], "", 0))
 
     def seal(self) -> None:
-        """Make the rows readable."""
         if self._writer is not None:
             self._writer.finish(sync=False)
             self._reader = SegmentReader(LocalFiles(), self._path)
@@ -174,7 +169,6 @@ class WindowResults:
         return self._log.read(slices, partition)
 
     def close(self) -> None:
-        """Remove the file."""
         if self._reader is not None:
             self._reader.close()
         if self._writer is not None:
@@ -183,37 +177,30 @@ class WindowResults:
     # -- storage of the slices --------------------------------------------------------------
 
     def segment(self, lifetime: str) -> SegmentWriter:
-        """Return the file to write to."""
         if self._writer is None:
             self._writer = SegmentWriter(LocalFiles(), self._path, 0)
         return self._writer
 
     @property
     def log(self) -> SegmentReader:
-        """Return the file to read from."""
         assert self._reader is not None
         return self._reader
 
 
+@dataclass(frozen=True)
 class Tiles:
     """What enters the windows of one family: rows of other windows, and panes between them."""
 
-    def __init__(
-        self,
-        tiling: PaneTiling,
-        levels: Mapping[int, WindowResults],
-        directory: SliceDirectory,
-        slices: SliceLog,
-    ) -> None:
-        """Read tiles from windows closed in this version, by family, and from panes on the log."""
-        self._tiling = tiling
-        self._levels = levels
-        self._directory = directory
-        self._slices = slices
+    tiling: PaneTiling
+    #: windows that were closed in this version, by family
+    levels: Mapping[int, WindowResults]
+    #: panes on the log
+    directory: SliceDirectory
+    slices: SliceLog
 
     def reached(self, passed: int) -> int:
         """Return the pane before which all tiles have closed once panes before `passed` have."""
-        return self._tiling.reached(passed)
+        return self.tiling.reached(passed)
 
     def closing(
         self, reached: int, passed: int, partition: Partition
@@ -222,19 +209,19 @@ class Tiles:
         slices, sources = self._wanted(reached, passed)
         for first, last in pairwise(slice_bounds(sources).tolist()):
             source = int(sources[first])
-            log = self._slices if source == FROM_PANES else self._levels[source]
+            log = self.slices if source == FROM_PANES else self.levels[source]
             yield from log.read(slices[first:last], partition)
 
     def _wanted(self, reached: int, passed: int) -> tuple[Slices, Ints]:
         """Return the slices of closing tiles, in the order of panes, and their sources."""
         found = []
-        for source in self._tiling.sources:
+        for source in self.tiling.sources:
             if source == FROM_PANES:
-                slices = self._directory.between(reached, passed)
+                slices = self.directory.between(reached, passed)
             else:
-                slices = self._levels[source].slices
-            found.append(slices[self._tiling.takes(source, slices["pane"])])
-        sources = np.repeat(self._tiling.sources, [len(each) for each in found])
+                slices = self.levels[source].slices
+            found.append(slices[self.tiling.takes(source, slices["pane"])])
+        sources = np.repeat(self.tiling.sources, [len(each) for each in found])
         together = np.concatenate(found)
         order = np.argsort(together["pane"], kind="stable")
         return together[order], sources[order]

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ints, Table
 from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.folding.columns import window_column
 from icestream.operators.folding.fields import Layout
 from icestream.operators.grid.groups import ResidentGroups
 from icestream.operators.protocol import Emitted
@@ -52,7 +53,6 @@ class Emission:
         grid: Grid,
         size: int,
     ) -> None:
-        """Collect up to `size` bytes of fields."""
         rows = max(1, size // (8 * (layout.field_words + 3)))
         self._views = views
         self._layout = layout
@@ -118,14 +118,8 @@ class Emission:
         if chosen is not None:
             fields, starts, ends = fields[chosen], starts[chosen], ends[chosen]
             keys = [key.take(pa.array(chosen)) for key in keys]
-        kind = view.results.field(0).type
-        window = pa.StructArray.from_arrays(
-            [
-                pa.array(at * self._grid.pane + self._grid.origin).view(kind[0].type)
-                for at in (starts, ends)
-            ],
-            fields=list(kind),
-        )
+        instants = (at * self._grid.pane + self._grid.origin for at in (starts, ends))
+        window = window_column(view.results.field(0).type, *instants)
         shown = [keys[place] for place in view.keys]
         if view.tells_grouping:
             ids = dict(view.groupings)

@@ -64,18 +64,21 @@ class ResidentGroups:
         return counts
 
     @property
+    def _fields(self) -> tuple[Ints, Ints]:
+        """Return how fields are merged, and where they lie in an entry."""
+        return self._layout.ops, self._layout.places
+
+    @property
     def rows(self) -> Table:
         """Return the rows in use, including holes of released groups."""
         table: Table = self._rows.view[: self._counts["used"]]
         return table
 
     def __len__(self) -> int:
-        """Return the number of groups in memory."""
         return self._counts["used"] - self._counts["free"]
 
     @property
     def image_bytes(self) -> int:
-        """Return about how many bytes `image` has."""
         return len(self) * (self._rows.row_bytes + KEY_BYTES)
 
     def bytes_of(self, groups: int) -> int:
@@ -103,7 +106,7 @@ class ResidentGroups:
         slots, missing = self._find(id_high, id_low)
         fresh = np.flatnonzero(slots < 0)
         if missing:
-            batch = _one_batch(keys.take(pa.array(fresh)))
+            (batch,) = keys.take(pa.array(fresh)).combine_chunks().to_batches()
             self._open(id_high[fresh], id_low[fresh], batch)
             slots, _ = self._find(id_high, id_low)
         kernels.touch(self._rows.view, slots, last)
@@ -122,10 +125,8 @@ class ResidentGroups:
 
     def add(self, entries: Table, *, behind: bool) -> None:
         """Merge a pane slice into the window; and into the next back if it is `behind`."""
-        layout = self._layout
-        also = layout.next_back_at if behind else 0
-        slots = self.locate(entries)
-        kernels.add_slice(self._rows.view, slots, entries, layout.ops, layout.places, also)
+        also = self._layout.next_back_at if behind else 0
+        kernels.add_slice(self._rows.view, self.locate(entries), entries, *self._fields, also)
 
     def expire(self, entries: Table, pane: int, suffixes: Table) -> Ints:
         """Remove a slice of `pane` from the window; return groups whose last pane it was."""
@@ -135,8 +136,7 @@ class ResidentGroups:
             self._rows.view,
             self.locate(entries),
             entries,
-            layout.ops,
-            layout.places,
+            *self._fields,
             layout.group_identity,
             suffixes,
             layout.suffixes_at,
@@ -194,20 +194,12 @@ class ResidentGroups:
 
     def start_flip(self) -> None:
         """Empty suffixes and backs, also the next ones, before `push_back` and `push_suffix`."""
-        layout = self._layout
-        kernels.start_flip(
-            self._rows.view,
-            self._counts["used"],
-            layout.ops,
-            layout.places,
-            layout.group_identity,
-        )
+        rows, identity = self._rows.view, self._layout.group_identity
+        kernels.start_flip(rows, self._counts["used"], *self._fields, identity)
 
     def push_back(self, entries: Table) -> None:
         """Merge a slice into the backs, after a flip has emptied them."""
-        layout = self._layout
-        slots = self.locate(entries)
-        kernels.push_back(self._rows.view, slots, entries, layout.ops, layout.places)
+        kernels.push_back(self._rows.view, self.locate(entries), entries, *self._fields)
 
     def push_suffix(self, entries: Table) -> Table:
         """Put an older slice before the front; return the suffixes valid once it expires."""
@@ -218,12 +210,9 @@ class ResidentGroups:
         return self._push_suffix(entries, self._layout.next_suffix_at)
 
     def _push_suffix(self, entries: Table, at: int) -> Table:
-        layout = self._layout
+        suffixes = np.empty((len(entries), self._layout.suffix_words), dtype=np.int64)
         slots = self.locate(entries)
-        suffixes = np.empty((len(entries), layout.suffix_words), dtype=np.int64)
-        kernels.push_suffix(
-            self._rows.view, slots, entries, layout.ops, layout.places, at, suffixes
-        )
+        kernels.push_suffix(self._rows.view, slots, entries, *self._fields, at, suffixes)
         return suffixes
 
     def take_next(self) -> None:
@@ -232,8 +221,7 @@ class ResidentGroups:
         kernels.take_next(
             self._rows.view,
             self._counts["used"],
-            layout.ops,
-            layout.places,
+            *self._fields,
             layout.group_identity,
             layout.suffixes_at,
             layout.suffix_words,
@@ -248,14 +236,12 @@ class ResidentGroups:
         self, first: int, out: Table, slots: Ints, start: int, *, updates: bool = False
     ) -> tuple[int, int]:
         """Write the fields of groups from row `first` on; see `kernels.grid.groups.emit`."""
-        layout = self._layout
         done: tuple[int, int] = kernels.emit(
             self._rows.view,
             first,
             self._counts["used"],
-            layout.ops,
-            layout.places,
-            layout.suffixes_at,
+            *self._fields,
+            self._layout.suffixes_at,
             out,
             slots,
             start,
@@ -269,7 +255,6 @@ class ResidentGroups:
         return table
 
     def keys(self, slots: Ints) -> pa.RecordBatch:
-        """Return the keys of the given rows."""
         return self._keys.take(slots)
 
     def release(self, slots: Ints) -> None:
@@ -305,7 +290,6 @@ class ResidentGroups:
         self._rows.restart(layout.group_width)
 
     def packed(self, rows: Table) -> memoryview:
-        """Return rows as bytes."""
         return packed_at(rows, *self._layout.group_sums)
 
     def unpacked(self, payload: memoryview, rows: int) -> Table:
@@ -398,10 +382,6 @@ class ResidentGroups:
         mask = np.ones(counts["used"], dtype=np.bool_)
         mask[self._free.view[: counts["free"]]] = False
         return np.flatnonzero(mask)
-
-
-def _one_batch(table: pa.Table) -> pa.RecordBatch:
-    return table.combine_chunks().to_batches()[0]
 
 
 def _ids(table: Table, column: int) -> Ids:

@@ -28,56 +28,50 @@ overlapping windows (Mendes et al., 2013, sections 2 to 4).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from icestream.core.arrays import Mask
 from icestream.core.times import INFINITY, Micros
 from icestream.operators.folding.exact_rows import ExactRows
 from icestream.operators.folding.fields import EXTENTS, extents_of
 from icestream.operators.grid.composed_windows import Tiles, WindowResults
 from icestream.operators.grid.emission import Emission
 from icestream.operators.grid.groups import ResidentGroups
-from icestream.operators.grid.partitions import Partitions
+from icestream.operators.grid.partitions import Partitions, with_room
+from icestream.operators.grid.records import group_records, log_keys, logged_keys, save_groups
 from icestream.operators.grid.refolding import OwedDirectory, OwedRolling, OwedSlices, RawEvents
 from icestream.operators.grid.rolling import Rolling
 from icestream.operators.grid.slice_log import SLICE_BYTES, SliceLog
 from icestream.operators.grid.slices import SLICE, SliceDirectory, Slices
 from icestream.operators.grid.spec import WindowSpec
-from icestream.operators.lineage import opened_snapshots
+from icestream.operators.logged_operator import LoggedOperator, once, records_of
 from icestream.operators.protocol import Emitted, Inputs, PastVersion, Shard
 from icestream.plan.windows.grid import WindowSequence
-from icestream.state.budget import Refused
-from icestream.state.identities import IdRange
 from icestream.state.keys import KeyCodec
-from icestream.state.log.ipc import read_table, write_table
 from icestream.state.log.reader import SegmentReader
-from icestream.state.snapshot_schedule import SnapshotSchedule
 from icestream.state.versions.commits import BASE
 
 #: lifetime classes: slices, and what left in a version; keys and snapshots have the class `BASE`
 PANES = "panes"
 CHANGES = "changes"
 
-#: kinds of records of the class `BASE`
-NEW_KEYS = 1
-GROUP_ROWS = 2
-GROUP_KEYS = 3
+#: kinds of records of the class `BASE` besides those of groups
 SLICES = 4
 POSITION = 5
 
 
-class WindowOperator:
+class WindowOperator(LoggedOperator):
     """Window aggregates of one shard."""
 
     lifetimes: ClassVar[tuple[str, ...]] = (PANES, CHANGES, BASE)
+    _position_kind = POSITION
 
     def __init__(
         self,
@@ -94,14 +88,12 @@ class WindowOperator:
         `flushed` is the latest event, if the version closes every window that has one. `switched`
         are the first ordinals of versions that changed the store, if all fields have an inverse.
         """
+        super().__init__(shard)
         #: the first marker of each of these versions
         self._switched = np.array([each << 32 for each in switched], dtype=np.uint64)
         self._flushed = flushed
         self._spec = spec
-        self._shard = shard
         self._refolds = store != PANES
-        self._header = shard.arena.header
-        self._schedule = SnapshotSchedule(self._header)
         quota = shard.account.budget.total
         #: bytes of entries sorted at once, and of result fields buffered before they are emitted
         self._chunk_bytes = max(SLICE_BYTES, quota // 32)
@@ -149,7 +141,6 @@ class WindowOperator:
             self._directory,
             self._slices,
             positions.setdefault(str(number), {}),
-            budget,
             updates=any(view.updates for view in self._spec.families[number]),
             tiles=tiles,
             alone=len(self._spec.families) == 1,
@@ -162,7 +153,6 @@ class WindowOperator:
     # -- a version -------------------------------------------------------------------------
 
     def on_batch(self, inputs: Inputs) -> None:
-        """Remember a batch; it is read when its watermark is known."""
         self._inputs = inputs
 
     def on_watermark(self, watermark: Micros) -> Iterator[Emitted]:
@@ -186,7 +176,9 @@ class WindowOperator:
         self._inputs = self._few_keys = None
         self._new = np.empty(0, dtype=SLICE)
         if snapshot:
-            self._save_directory()
+            self._save_directory(self._directory.all, SLICES)
+            extents = {EXTENTS: self._layout.bounds} if self._layout.sums else {}
+            self._save_position({**self._header["positions"], **extents})
         self._shard.seal(BASE)
 
     def _reached(self, number: int, watermark: Micros) -> Micros:
@@ -231,7 +223,8 @@ class WindowOperator:
             leaving = self._leaves(number, watermark)
             yield from family.advance(partition, watermark, leaving, output, level)
             if snapshot:
-                self._save_groups(number, partition)
+                width = self._layout.group_width
+                save_groups(self._shard, family.groups, partition, width, number)
         if level is not None:
             level.seal()
 
@@ -246,7 +239,7 @@ class WindowOperator:
         entered = self._directory.between(start, following)
         return np.concatenate([self._leaving[number], entered[self._are_kept(entered)]])
 
-    def _are_kept(self, slices: Slices) -> npt.NDArray[np.bool_]:
+    def _are_kept(self, slices: Slices) -> Mask:
         """Return which slices stay until they leave: those of versions that stored panes."""
         before = self._switched.searchsorted(slices["marker"], side="right")
         since = len(self._switched) - before
@@ -254,10 +247,8 @@ class WindowOperator:
 
     def _write(self, inputs: Inputs, watermark: Micros) -> None:
         courses = self._spec.courses
-        needed = _Entering if self._refolds else _Kept
-        self._new = self._slices.write(
-            inputs.entries(), PANES, needed(self._spec.on_panes, watermark)
-        )
+        needed = _Needed(self._spec.on_panes, watermark, enters=self._refolds)
+        self._new = self._slices.write(inputs.entries(), PANES, needed)
         self._with_room(lambda: self._shard.seal(PANES))
         if (self._refolds or len(self._switched)) and self._owed is None:
             self._leaving = [
@@ -289,11 +280,9 @@ class WindowOperator:
         family = self._families[number]
         if self._inputs is not None:
             for keys in self._keys(self._inputs):
-                fresh = family.admit(partition, keys, lambda: self._relieve(number))
+                fresh = family.admit(partition, keys)
                 if fresh is not None and not self._replaying:
-                    self._shard.segment(BASE).append(
-                        write_table(fresh), operator=number, synopsis=NEW_KEYS, rows=fresh.num_rows
-                    )
+                    log_keys(self._shard, fresh, number)
         if self._replaying:
             family.touch(self._new, partition)
 
@@ -318,61 +307,57 @@ class WindowOperator:
         return sum(each.partitions.evict() for each in others) > 0
 
     def _with_room(self, action: Callable[[], object]) -> None:
-        """Run an action that needs memory for the directories; evict groups if necessary."""
-        try:
-            action()
-        except Refused:
-            if sum(family.partitions.evict() for family in self._families) == 0:
-                raise
-            action()
+        with_room(action, (family.partitions for family in self._families))
 
     # -- snapshot and restore --------------------------------------------------------------
 
     @property
     def _snapshot_bytes(self) -> int:
-        """Return the approximate size of a snapshot in bytes."""
         each = (len(family.partitions) * family.groups.image_bytes for family in self._families)
         return sum(each)
 
-    def _save_groups(self, number: int, partition: Any) -> None:
-        writer = self._shard.segment(BASE)
-        groups, width = self._families[number].groups, self._layout.group_width
-        for whole, keys in groups.image(partition.low, partition.high):
-            rows = whole[:, :width]
-            writer.append(groups.packed(rows), operator=number, synopsis=GROUP_ROWS, rows=len(rows))
-            writer.append(write_table(keys), operator=number, synopsis=GROUP_KEYS, rows=len(rows))
-
-    def _save_directory(self) -> None:
-        writer = self._shard.segment(BASE)
-        slices = self._directory.all
-        for at in range(0, len(slices), 1024):
-            part = slices[at : at + 1024]
-            writer.append(part.tobytes(), synopsis=SLICES, rows=len(part))
-        extents = {EXTENTS: self._layout.bounds} if self._layout.sums else {}
-        facts = json.dumps({**self._header["positions"], **extents})
-        writer.append(facts.encode(), synopsis=POSITION)
-        self._schedule.take()
-
-    @property
-    def took_snapshot(self) -> bool:
-        """Return whether the version just written is a snapshot, independent of earlier ones."""
-        return self._schedule.taken
-
-    @property
-    def released(self) -> tuple[int, ...]:
-        """Return nothing: segments are removed when they expire."""
-        return ()
-
     def restore(self, history: Sequence[PastVersion]) -> None:
-        """Load the snapshot that starts `history`, if there is one, and replay later versions."""
         self._replaying = True
-        for past in history:
-            with self._as_known_by(past.version):
-                if not self._load(past):
-                    self._replay(past)
+        super().restore(history)
         for family in self._families:
             family.consolidated = family.panes_read = 0
         self._replaying = False
+
+    def _load(self, past: PastVersion, snapshots: Sequence[SegmentReader]) -> None:
+        listed = []
+        for reader in snapshots:
+            facts = self._position_in(reader)
+            extents = extents_of(facts, self._layout)
+            facts.pop(EXTENTS, None)
+            for number, position in facts.items():
+                self._families[int(number)].move_to(position)
+            self._slices.widen(self._layout.widened(extents))
+            self._widen()
+            listed += [
+                np.frombuffer(record.payload, dtype=SLICE)
+                for record in reader.scan()
+                if record.synopsis == SLICES
+            ]
+        slices = once(listed, SLICE)
+        if past.keeps is not None:
+            slices = slices[past.keeps.clip(slices["first_id_high"], slices["last_id_high"])[2]]
+        self._directory.append(self._slices.known(slices))
+        for number, family in enumerate(self._families):
+            records = (group_records(each, number) for each in snapshots)
+            family.partitions.import_image(chain.from_iterable(records), past.keeps)
+
+    def _replay(self, past: PastVersion) -> None:
+        self._new = self._described(past, PANES, 0)
+        self._leaving = [
+            self._described(past, CHANGES, number) for number in range(len(self._families))
+        ]
+        self._take_in(self._new)
+        self._inputs = _Replayed(self._shard, past)
+        flushed, self._flushed = self._flushed, past.flushed
+        with self._as_known_by(past.version):
+            for _ in self.on_watermark(past.watermark):
+                pass
+        self._flushed = flushed
 
     @contextmanager
     def _as_known_by(self, version: int) -> Iterator[None]:
@@ -385,61 +370,13 @@ class WindowOperator:
         yield
         slices.version = current
 
-    def _load(self, past: PastVersion) -> bool:
-        """Load the snapshot of a version, if it has one, or those of several parents."""
-        with ExitStack() as stack:
-            snapshots = opened_snapshots(stack, self._shard, past, POSITION)
-            if not snapshots:
-                return False
-            listed = [slices for each in snapshots for slices in self._load_facts(each)]
-            self._directory.append(self._slices.known(_once(listed, past.keeps)))
-            for number, family in enumerate(self._families):
-                records = (_group_records(each, number) for each in snapshots)
-                family.partitions.import_image(chain.from_iterable(records), past.keeps)
-        self._schedule.resume(0, 0)
-        return True
-
-    def _load_facts(self, reader: SegmentReader) -> Iterator[Slices]:
-        """Yield the slices of a snapshot; move the windows to its position."""
-        for record in reader.scan():
-            if record.synopsis == SLICES:
-                yield np.frombuffer(record.payload, dtype=SLICE)
-            elif record.synopsis == POSITION:
-                facts = json.loads(bytes(record.payload))
-                extents = extents_of(facts, self._layout)
-                facts.pop(EXTENTS, None)
-                for number, position in facts.items():
-                    self._families[int(number)].move_to(position)
-                self._slices.widen(self._layout.widened(extents))
-                self._widen()
-
-    def _replay(self, past: PastVersion) -> None:
-        self._new = self._described(past, PANES, 0)
-        self._leaving = [
-            self._described(past, CHANGES, number) for number in range(len(self._families))
-        ]
-        self._take_in(self._new)
-        self._inputs = _Replayed(self._shard, past)
-        flushed, self._flushed = self._flushed, past.flushed
-        for _ in self.on_watermark(past.watermark):
-            pass
-        self._flushed = flushed
-
     def _described(self, past: PastVersion, lifetime: str, number: int) -> Slices:
-        found: list[tuple[int, ...]] = []
-        for each, info in past.segments:
-            if each == lifetime:
-                with closing(self._shard.reader(info)) as reader:
-                    found += [
-                        self._slices.described(record)
-                        for record in reader.scan()
-                        if record.operator == number
-                    ]
+        records = records_of(self._shard, past, lifetime)
+        found = [self._slices.described(each) for each in records if each.operator == number]
         return np.array(found, dtype=SLICE)
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Return what the progress report shows for this shard."""
         families = [family.statistics for family in self._families]
         return {
             "groups": sum(each["groups"] for each in families),
@@ -452,25 +389,19 @@ class WindowOperator:
 
 
 @dataclass(frozen=True)
-class _Kept:
-    """Expiry of slices that stay until their pane has left every window."""
+class _Needed:
+    """Expiry of slices: when their pane has left every window or, if enough, entered each."""
 
     courses: tuple[WindowSequence, ...]
     watermark: Micros
+    enters: bool
 
     def __call__(self, pane: int) -> Micros:
-        needed = max([each.grid.instant(self.end(each, pane)) for each in self.courses])
-        return min(max(needed, self.watermark + 1), INFINITY)
-
-    def end(self, course: WindowSequence, pane: int) -> int:
-        return course.last_end(pane)
-
-
-class _Entering(_Kept):
-    """Expiry of slices that stay until their pane has entered every window."""
-
-    def end(self, course: WindowSequence, pane: int) -> int:
-        return course.first_end(pane)
+        ends = (
+            course.grid.instant(course.first_end(pane) if self.enters else course.last_end(pane))
+            for course in self.courses
+        )
+        return min(max(*ends, self.watermark + 1), INFINITY)
 
 
 @dataclass(frozen=True)
@@ -490,31 +421,4 @@ class _Replayed:
         yield from ()
 
     def groups(self) -> Iterator[pa.Table]:
-        for lifetime, info in self.past.segments:
-            if lifetime == BASE:
-                with closing(self.shard.reader(info)) as reader:
-                    for record in reader.scan():
-                        if record.synopsis == NEW_KEYS:
-                            yield read_table(record.payload)
-
-
-def _once(listed: Sequence[Slices], keeps: IdRange | None) -> Slices:
-    """Return slices that several parents may share, once, if they may have entries to keep."""
-    slices = np.concatenate([np.empty(0, dtype=SLICE), *listed])
-    if keeps is None:
-        return slices
-    _, first = np.unique(slices["marker"], return_index=True)
-    slices = slices[first]
-    return slices[keeps.clip(slices["first_id_high"], slices["last_id_high"])[2]]
-
-
-def _group_records(reader: SegmentReader, number: int) -> Iterator[tuple[memoryview, memoryview]]:
-    """Yield rows and keys of a snapshot's groups of one family, chunk by chunk."""
-    rows = memoryview(b"")
-    for record in reader.scan():
-        if record.operator != number:
-            continue
-        if record.synopsis == GROUP_ROWS:
-            rows = record.payload
-        elif record.synopsis == GROUP_KEYS:
-            yield rows, record.payload
+        return logged_keys(self.shard, self.past)

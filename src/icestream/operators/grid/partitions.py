@@ -29,9 +29,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from icestream.core.arrays import Table
+from icestream.core.arrays import Ids, Ints, Mask, Table
 from icestream.core.times import MINUS_INFINITY
+from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN, LAST
 from icestream.operators.grid.groups import ID_HIGH_END, ResidentGroups
+from icestream.operators.grid.slices import Slices
 from icestream.operators.grid.suffix_stack import SuffixStack
 from icestream.state.arena import Arena
 from icestream.state.budget import Budget, Refused, shortage
@@ -53,15 +55,12 @@ class _Fact:
     """A number stored among the facts of a partition."""
 
     def __set_name__(self, owner: type[Partition], name: str) -> None:
-        """Use the attribute's name as the key."""
         self._name = name
 
     def __get__(self, partition: Partition, owner: type[Partition]) -> int:
-        """Return the fact."""
         return int(partition.facts[self._name])
 
     def __set__(self, partition: Partition, value: int) -> None:
-        """Store the fact."""
         partition.facts[self._name] = value
 
 
@@ -82,7 +81,6 @@ class Partition:
     def __init__(
         self, facts: dict[str, Any], folder: Arena, suffix_words: int, scope: str = ""
     ) -> None:
-        """Wrap the facts of one partition."""
         self.facts = facts
         path = folder.path(f"{scope}fronts-{facts['low']:x}")
         self.suffixes = SuffixStack(path, suffix_words, facts["fronts"])
@@ -90,8 +88,15 @@ class Partition:
 
     @property
     def whole(self) -> bool:
-        """Return whether every group is in this partition."""
         return self.low == 0 and self.high == ID_HIGH_END
+
+    def holds(self, id_high: Ids) -> Mask:
+        return IdRange(self.low, self.high).holds(id_high)
+
+    def meets(self, slices: Slices) -> Mask:
+        """Return which slices may have entries of its groups."""
+        own = IdRange(self.low, self.high)
+        return own.clip(slices["first_id_high"], slices["last_id_high"])[2]
 
     @property
     def stale(self) -> bool:
@@ -142,7 +147,6 @@ class Partitions:
         return facts
 
     def __len__(self) -> int:
-        """Return the number of partitions."""
         return len(self._all)
 
     @property
@@ -164,6 +168,24 @@ class Partitions:
             yield partition
             partition.note()
             partition.facts["groups"] = len(self._groups)
+
+    def admit(
+        self, partition: Partition, chosen: Callable[[], pa.Table]
+    ) -> tuple[pa.Table, Ints] | None:
+        """Open groups of the partition in memory; return their keys, and which of them are new.
+
+        They are chosen again whenever the partition is split to make room; None if there are none.
+        """
+        while (keys := chosen()).num_rows:
+            id_high, id_low, last = (
+                keys.column(name).to_numpy() for name in (ID_HIGH_COLUMN, ID_LOW_COLUMN, LAST)
+            )
+            try:
+                return keys, self._groups.admit(id_high, id_low, last, keys)
+            except Refused as refused:
+                if not self._relieve() and not self.split(partition):
+                    raise shortage(self._budget, refused) from refused
+        return None
 
     def split(self, partition: Partition) -> bool:
         """Halve the partition in memory; the upper half waits for its visit.
@@ -292,8 +314,7 @@ class Partitions:
     ) -> Generator[tuple[Table, pa.RecordBatch], None, None]:
         if facts["image"] is None:
             return
-        low, high = np.uint64(facts["low"]), np.uint64(facts["high"] - 1)
-        rows = memoryview(b"")
+        own, rows = IdRange(facts["low"], facts["high"]), memoryview(b"")
         path = self._arena.path(facts["image"])
         self._arena.header[_READ] = self.bytes_read + os.path.getsize(path)
         with closing(SegmentReader(self._files, path)) as reader:
@@ -304,7 +325,7 @@ class Partitions:
                 keys = read_batch(record.payload)
                 table = self._groups.unpacked(rows, keys.num_rows)
                 id_high = np.ascontiguousarray(table[:, 0]).view(np.uint64)
-                inside = np.flatnonzero((id_high >= low) & (id_high <= high))
+                inside = np.flatnonzero(own.holds(id_high))
                 if len(inside):
                     yield table[inside], keys.take(pa.array(inside))
 
@@ -313,6 +334,16 @@ class Partitions:
         name, facts["image"] = facts["image"], None
         if name is not None and all(each["image"] != name for each in self._all):
             os.unlink(self._arena.path(name))
+
+
+def with_room(action: Callable[[], object], partitions: Iterable[Partitions]) -> None:
+    """Run an action that needs memory beside partitions; evict their groups if necessary."""
+    try:
+        action()
+    except Refused:
+        if sum(each.evict() for each in partitions) == 0:
+            raise
+        action()
 
 
 #: facts of a partition without suffixes

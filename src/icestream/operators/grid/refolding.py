@@ -44,7 +44,6 @@ class RawEvents(Protocol):
     @property
     def read(self) -> Mapping[str, int]:
         """Return counters of what was read so far: `blocks`, `block_bytes` and `block_uses`."""
-        ...
 
     def fold(
         self,
@@ -58,7 +57,6 @@ class RawEvents(Protocol):
 
         Returns pane and entry of each group, in any order; None if there are more than `capacity`.
         """
-        ...
 
 
 class OwedDirectory(SliceDirectory):
@@ -71,11 +69,9 @@ class OwedDirectory(SliceDirectory):
 
     @property
     def panes(self) -> Ints:
-        """Return the panes that have slices, in order."""
         return self._directory.panes
 
     def between(self, first: int, last: int) -> Slices:
-        """Return the owed slices with `first <= pane < last`."""
         slices = self._directory.between(first, last)
         found: list[tuple[int, ...]] = []
         for begin, end in pairwise(slice_bounds(slices["pane"]).tolist()):

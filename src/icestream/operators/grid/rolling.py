@@ -31,7 +31,7 @@ References: panes (Li et al., No Pane, No Gain).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -52,7 +52,6 @@ from icestream.operators.grid.strides import Stride, starts_of
 from icestream.operators.grid.two_stacks import TwoStacks
 from icestream.operators.protocol import Emitted
 from icestream.plan.windows.grid import Sliding, WindowSequence, WindowStep
-from icestream.state.budget import Budget, Refused, shortage
 
 
 class Rolling:
@@ -67,7 +66,6 @@ class Rolling:
         directory: SliceDirectory,
         slices: SliceLog,
         position: dict[str, int],
-        budget: Budget,
         *,
         updates: bool,
         tiles: Tiles | None = None,
@@ -89,7 +87,6 @@ class Rolling:
         self._layout = layout
         self._directory = directory
         self._slices = slices
-        self._budget = budget
         self._updates = updates
         self._tiles = tiles
         #: whether many windows are processed at a time
@@ -107,30 +104,20 @@ class Rolling:
 
     # -- groups ----------------------------------------------------------------------------
 
-    def admit(
-        self, partition: Partition, keys: pa.Table, relieve: Callable[[], bool]
-    ) -> pa.Table | None:
+    def admit(self, partition: Partition, keys: pa.Table) -> pa.Table | None:
         """Open the groups of a partition; return the keys that are new to it, if any.
 
         For updates, a group whose last row is still to be emitted counts as new when it returns,
         because it would be new without updates: so a version can be replayed for either.
         """
-        while True:
-            inside = self._inside(keys, partition)
-            if inside.num_rows == 0:
-                return None
-            id_high, id_low, last = (
-                inside.column(name).to_numpy() for name in (ID_HIGH_COLUMN, ID_LOW_COLUMN, LAST)
-            )
-            try:
-                fresh = self.groups.admit(id_high, id_low, last, inside)
-            except Refused as refused:
-                if not relieve() and not self.partitions.split(partition):
-                    raise shortage(self._budget, refused) from refused
-                continue
-            if self._updates:
-                fresh = self.groups.without_events(id_high, id_low)
-            return inside.take(pa.array(fresh)) if len(fresh) else None
+        found = self.partitions.admit(partition, lambda: self._inside(keys, partition))
+        if found is None:
+            return None
+        inside, fresh = found
+        if self._updates:
+            names = (ID_HIGH_COLUMN, ID_LOW_COLUMN)
+            fresh = self.groups.without_events(*(inside.column(n).to_numpy() for n in names))
+        return inside.take(pa.array(fresh)) if len(fresh) else None
 
     def touch(self, slices: Slices, partition: Partition) -> None:
         """Record the latest pane of the groups of new slices."""
@@ -141,10 +128,7 @@ class Rolling:
         """Return the keys of a partition that have an entry in an open window."""
         inside = keys.column(LAST).to_numpy() >= self.position["start"]
         if not partition.whole:
-            id_high = keys.column(ID_HIGH_COLUMN).to_numpy()
-            inside &= (id_high >= np.uint64(partition.low)) & (
-                id_high <= np.uint64(partition.high - 1)
-            )
+            inside &= partition.holds(keys.column(ID_HIGH_COLUMN).to_numpy())
         return keys if inside.all() else keys.filter(pa.array(inside))
 
     def _open(self, slices: Slices) -> Slices:
@@ -387,7 +371,6 @@ class Rolling:
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Return what the progress report shows for these windows."""
         return {
             "groups": self.partitions.groups,
             "partitions": len(self.partitions),

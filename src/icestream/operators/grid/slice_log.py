@@ -23,9 +23,8 @@ from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from icestream.core.arrays import Ints, Table
+from icestream.core.arrays import Ids, Ints, Table
 from icestream.core.times import Micros
 from icestream.operators.folding.exact_rows import (
     ExactRows,
@@ -50,9 +49,8 @@ ENTRIES = 0
 class RecordSource(Protocol):
     """Records that can be looked up."""
 
-    def read_many(self, markers: npt.NDArray[np.uint64]) -> Iterator[Record]:
+    def read_many(self, markers: Ids) -> Iterator[Record]:
         """Return records in the order of their markers."""
-        ...
 
 
 class SliceStorage(Protocol):
@@ -61,11 +59,9 @@ class SliceStorage(Protocol):
     @property
     def log(self) -> RecordSource:
         """Return the log to read from."""
-        ...
 
     def segment(self, lifetime: str) -> SegmentWriter:
         """Return the segment to write to."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +76,6 @@ class SlicePortion:
 
     @property
     def arrays(self) -> tuple[Ints, Ints, Table]:
-        """Return panes, bounds and entries."""
         return self.panes, self.bounds, self.entries
 
     def slices(self) -> Iterator[tuple[int, Table]]:
@@ -111,7 +106,7 @@ class SliceLog:
         #: bytes of entries used, and those that had to be read
         self._taken = self._read = 0
         #: prepared slices: markers, where the entries of each begin, entries
-        self._prepared: list[tuple[npt.NDArray[np.uint64], Ints, Table]] = []
+        self._prepared: list[tuple[Ids, Ints, Table]] = []
 
     @property
     def statistics(self) -> dict[str, int]:
@@ -191,7 +186,6 @@ class SliceLog:
         return slices
 
     def bytes_of(self, slices: Slices) -> int:
-        """Return the bytes of the entries of some slices."""
         return int(slices["rows"].sum()) * 8 * self.layout.entry_width
 
     def read(self, slices: Slices, partition: Partition) -> Iterator[tuple[int, Table]]:
@@ -212,7 +206,6 @@ class SliceLog:
         self._prepared.append((markers, bounds, entries))
 
     def release(self) -> None:
-        """Drop the prepared slices."""
         self._room += sum(entries.nbytes for _, _, entries in self._prepared)
         self._prepared.clear()
 
@@ -231,18 +224,17 @@ class SliceLog:
 
     def portions(self, slices: Slices, partition: Partition) -> Iterator[SlicePortion]:
         """Yield the entries inside the partition of slices, in their order, many at a time."""
-        low, high = np.uint64(partition.low), np.uint64(partition.high - 1)
         whole = partition.whole
         if whole and len(slices) and (ready := self._ready(slices)) is not None:
             yield ready
             return
-        wanted = slices if whole else slices[_meets(slices, low, high)]
+        wanted = slices if whole else slices[partition.meets(slices)]
         for part in _portions(wanted, self._chunk_bytes // (32 * self.layout.entry_width)):
             bounds = np.concatenate([[0], np.cumsum(part["rows"])])
             entries = self._gathered(part["marker"].tolist(), bounds.tolist())
             if not whole:
                 id_high = np.ascontiguousarray(entries[:, 0]).view(np.uint64)
-                inside = (id_high >= low) & (id_high <= high)
+                inside = partition.holds(id_high)
                 bounds = np.concatenate([[0], np.cumsum(inside)])[bounds]
                 entries = entries[inside]
             yield SlicePortion(np.ascontiguousarray(part["pane"]), bounds, entries)
@@ -298,7 +290,6 @@ class SliceCursor:
     """Slices in the order of panes, taken up to a pane at a time."""
 
     def __init__(self, slices: Iterator[tuple[int, Table]]) -> None:
-        """Take slices from an iterator on demand."""
         self._slices = slices
         self._next: tuple[int, Table] | None = None
 
@@ -317,14 +308,6 @@ def _places(markers: list[int], bounds: list[int], entries: Table) -> dict[int, 
     """Return where the entries of each slice go, given where each begins."""
     pairs = zip(markers, pairwise(bounds), strict=True)
     return {marker: entries[first:last] for marker, (first, last) in pairs}
-
-
-def _meets(slices: Slices, low: np.uint64, high: np.uint64) -> npt.NDArray[np.bool_]:
-    """Return which slices may have entries in a range of id_high."""
-    meets: npt.NDArray[np.bool_] = (slices["first_id_high"] <= high) & (
-        slices["last_id_high"] >= low
-    )
-    return meets
 
 
 def _portions(slices: Slices, rows: int) -> Iterator[Slices]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from icestream.core.arrays import Ints
 from icestream.state.arena import Arena
 from icestream.state.table import CountedTable
 
@@ -38,18 +39,15 @@ class SliceDirectory:
     """Slices of one shard, in an arena."""
 
     def __init__(self, arena: Arena) -> None:
-        """Attach to the arena's table, or create it."""
         self._table = CountedTable(arena, "slices", SLICE)
         #: computed on first use
-        self._panes: npt.NDArray[np.int64] | None = None
+        self._panes: Ints | None = None
 
     def __len__(self) -> int:
-        """Return the number of slices."""
         return len(self._table)
 
     @property
     def all(self) -> Slices:
-        """Return every slice, by (pane, arrival)."""
         return self._table.records
 
     def append(self, slices: Slices) -> None:
@@ -66,8 +64,7 @@ class SliceDirectory:
         return slices[bounds[0] : bounds[1]].copy()
 
     @property
-    def panes(self) -> npt.NDArray[np.int64]:
-        """Return the panes that have slices, in order."""
+    def panes(self) -> Ints:
         if self._panes is None:
             self._panes = np.unique(self.all["pane"])
         return self._panes

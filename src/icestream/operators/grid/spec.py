@@ -36,7 +36,6 @@ class WindowSpec:
 
     @property
     def types(self) -> dict[str, pa.DataType]:
-        """Return the type of each input column."""
         return {field.name: field.type for field in self.inputs}
 
     @cached_property
@@ -67,12 +66,10 @@ class WindowSpec:
 
     @cached_property
     def windows(self) -> tuple[Windows | Cumulative, ...]:
-        """Return the windows of each family."""
         return (*(views[0].windows for views in self.families if views), *self._factors)
 
     @cached_property
     def courses(self) -> tuple[WindowSequence, ...]:
-        """Return the sequence of each family's windows."""
         return tuple(windows.on(self.grid) for windows in self.windows)
 
     @cached_property

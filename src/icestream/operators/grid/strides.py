@@ -166,7 +166,6 @@ class _Supply:
 
     @property
     def used(self) -> int:
-        """Return how many entries were used."""
         return self._before + int(self.portion.bounds[self.at])
 
     def advance(self) -> None:

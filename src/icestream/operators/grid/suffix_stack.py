@@ -25,6 +25,7 @@ import numpy as np
 
 from icestream.core.arrays import Table
 from icestream.core.errors import StorageError
+from icestream.state.arena import write_at
 
 
 class SuffixStack:
@@ -40,7 +41,6 @@ class SuffixStack:
         self._close: Callable[[], object] = _nothing
 
     def clear(self) -> None:
-        """Drop everything."""
         self.size = 0
         self._shut()
         if os.path.exists(self._path):
@@ -57,14 +57,7 @@ class SuffixStack:
     def push(self, suffixes: Table) -> None:
         """Write one block on top."""
         data = np.ascontiguousarray(suffixes)
-        try:
-            written = os.pwrite(self._file, data.data, self.size)
-        except OSError as error:
-            msg = f"cannot write {self._path}: {error.strerror}; free disk space and restart"
-            raise StorageError(msg) from error
-        if written != data.nbytes:
-            msg = f"cannot write {self._path}: the disk is full; free disk space and restart"
-            raise StorageError(msg)
+        write_at(self._path, self._file, data.data, self.size)
         self.size += data.nbytes
 
     def pop(self, rows: int) -> Table:
@@ -79,7 +72,6 @@ class SuffixStack:
         return block
 
     def _shut(self) -> None:
-        """Close the file."""
         self._close()
         self._handle = None
 

@@ -7,7 +7,8 @@ fails, the error shows both.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,6 +19,7 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError, IcestreamError
+from icestream.operators.process.grouping import GroupRanges
 
 #: names under which functions read and set the time span of a tuple, in microseconds
 TS1 = "ts1"
@@ -25,7 +27,7 @@ TS2 = "ts2"
 
 
 @dataclass(frozen=True)
-class TupleBatch:
+class TupleBatch(GroupRanges):
     """Tuples of many groups, sorted by group, then by ts1."""
 
     #: the tuples, without their time spans
@@ -41,29 +43,14 @@ class TupleBatch:
     begins: Ints
     ends: Ints
 
-    def __len__(self) -> int:
-        """Return how many groups there are."""
-        return len(self.starts) - 1
-
     @cached_property
     def group(self) -> Ints:
         """Return the number of the group of each tuple."""
         return np.repeat(np.arange(len(self)), self.sizes)
 
-    @property
-    def sizes(self) -> Ints:
-        """Return how many tuples each group has."""
-        return np.diff(self.starts)
-
     def column(self, name: str) -> npt.NDArray[Any]:
         """Return a column of the tuples as an array."""
         return as_array(self.rows.column(name))
-
-    def reduce(self, function: np.ufunc, values: Any) -> npt.NDArray[Any]:
-        """Fold a column, or one value per tuple, within each group: `np.add`, `np.maximum`."""
-        column = self.column(values) if isinstance(values, str) else np.asarray(values)
-        folded: npt.NDArray[Any] = function.reduceat(column, self.starts[:-1])
-        return folded
 
 
 def as_array(column: pa.Array) -> npt.NDArray[Any]:
@@ -126,6 +113,13 @@ def unfit(name: str, schema: pa.Schema, found: Any) -> DefinitionError:
     )
 
 
-def failed(name: str, error: Exception) -> DefinitionError:
-    """Return the error for a job's function that failed on a batch."""
-    return DefinitionError(f"{name}: the function failed with {type(error).__name__}: {error}")
+@contextmanager
+def named_failures(name: str) -> Iterator[None]:
+    """Let the errors of a job's function, called for a batch, name the function."""
+    try:
+        yield
+    except IcestreamError:
+        raise
+    except Exception as error:
+        msg = f"{name}: the function failed with {type(error).__name__}: {error}"
+        raise DefinitionError(msg) from error

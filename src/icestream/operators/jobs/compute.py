@@ -26,32 +26,31 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from icestream.core.arrays import Ids, Ints, Slots
+from icestream.core.arrays import Ids, Ints, Mask, Slots
 from icestream.core.times import INFINITY, Micros
 from icestream.kernels.key_runs import window_runs
 from icestream.operators.bad_rows import ROW_ERRORS, BadRows, Made
 from icestream.operators.dataflow.sorted_changes import order_in_runs, taken
+from icestream.operators.folding.sorted_runs import slice_bounds
 from icestream.operators.jobs.batches import TupleBatch
 from icestream.operators.jobs.folding import FoldFunction
 from icestream.operators.jobs.spans import WindowSpans
 from icestream.operators.lifetimes.changes import (
-    DIFF,
     LE,
     RE,
+    LifetimeOperator,
     changes_of,
     column_of,
     identities_of,
+    one_each,
     payload_of,
 )
 from icestream.operators.lifetimes.rows_by_group import woken
 from icestream.operators.process.grouping import take
 from icestream.plan.windows.grid import Windows
 from icestream.state.groups.spec import GroupRows, Groups, Synopsis
-
-Flags = npt.NDArray[np.bool_]
 
 START = "__start"
 END = "__end"
@@ -71,8 +70,7 @@ class _Run:
     kinds: Ints
     starts: Ints
 
-    def where(self, mine: Flags) -> _Run:
-        """Return some of the ranges."""
+    def where(self, mine: Mask) -> _Run:
         if mine.all():
             return self
         sizes = np.diff(self.bounds)
@@ -82,7 +80,7 @@ class _Run:
         return _Run(rows, bounds, self.slots[mine], self.kinds[mine], self.starts[mine])
 
 
-class Compute:
+class Compute(LifetimeOperator):
     """State by key and window."""
 
     takes_by_time = True
@@ -109,7 +107,7 @@ class Compute:
         span = [pa.field(name, pa.int64(), nullable=False) for name in (START, END, EXPIRY)]
         expiry = EXPIRY if spans is not None else None
         state = Synopsis("state", pa.schema([*span, *keys, *fold.state]), expiry=expiry)
-        self.synopses: tuple[Synopsis, ...] = (state,)
+        self.synopses = (state,)
         if not fold.eager:
             self.result = pa.schema([*keys, *fold.state])
         elif fold.answers is None:
@@ -122,7 +120,7 @@ class Compute:
     ) -> Iterator[pa.RecordBatch]:
         """Fold tuples into the state of their keys and windows."""
         if changes.num_rows:
-            yield from self._tried(one_by_one(changes), groups)
+            yield from self._tried(one_each(changes), groups)
 
     def _tried(self, changes: pa.RecordBatch, groups: Groups) -> Made:
         try:
@@ -156,12 +154,11 @@ class Compute:
             yield from self._tried(some, groups)
 
     def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
-        """Emit the state of complete windows."""
         if self._spans is None:
             return
         for portion in woken(groups, watermark):
             held = groups.read(0, portion)
-            expiry = integers(held.rows, EXPIRY)
+            expiry = column_of(held.rows, EXPIRY)
             done = expiry <= watermark
             left = np.flatnonzero(~done)
             self._write(groups, portion, held.owners[left], take(held.rows, left))
@@ -189,8 +186,8 @@ class Compute:
         if not _in_order(slots, (kinds, starts, times)):
             order = self._order(slots, kinds, starts, times)
             rows, slots, kinds, starts = rows[order], slots[order], kinds[order], starts[order]
-        heads = heads_of(slots, kinds, starts)
-        bounds = np.append(heads, len(rows))
+        bounds = slice_bounds(slots, kinds, starts)
+        heads = bounds[:-1]
         return _Run(rows, bounds, slots[heads], kinds[heads], starts[heads])
 
     def _as_it_lies(self, id_high: Ids, id_low: Ids, times: Ints, groups: Groups) -> _Run | None:
@@ -209,10 +206,10 @@ class Compute:
 
     def _order(self, slots: Slots, kinds: Ints, starts: Ints, times: Ints) -> Ints:
         """Return the order by key, window and time; adjacent keys keep their order."""
-        heads = heads_of(slots)
         keys = slots
         if _are_together(slots):
-            keys = np.repeat(np.arange(len(heads)), np.diff(np.append(heads, len(slots))))
+            sizes = np.diff(slice_bounds(slots))
+            keys = np.repeat(np.arange(len(sizes)), sizes)
         first, count = int(starts.min()), len(self._lengths)
         places = (int(starts.max()) - first) // self._unit + 1
         if (int(keys.max()) + 1) * count * places >= 1 << 62:
@@ -258,7 +255,7 @@ class Compute:
         """Return the stored row of each range, or -1 if there is none."""
         if not len(held.owners):
             return np.full(len(owners), -1, dtype=np.int64)
-        theirs, ends = integers(held.rows, START), integers(held.rows, END)
+        theirs, ends = column_of(held.rows, START), column_of(held.rows, END)
         their_kinds = np.searchsorted(self._lengths[self._by_length], ends - theirs)
         low = int(min(theirs.min(), starts.min()))
         wide = int(max(theirs.max(), starts.max())) - low + 1
@@ -284,7 +281,7 @@ class Compute:
         groups.rewrite(0, portion, GroupRows(owners, rows))
         if self._spans is not None:
             due = np.full(len(portion), INFINITY)
-            np.minimum.at(due, owners, integers(rows, EXPIRY))
+            np.minimum.at(due, owners, column_of(rows, EXPIRY))
             groups.remind(portion, due)
 
     def _answered(
@@ -300,49 +297,27 @@ class Compute:
         keys = take(tuples.keys, tuples.group[origins])
         values = pa.RecordBatch.from_arrays([*keys.columns, *answers.columns], schema=self.result)
         id_high, id_low = (each[origins] for each in identities_of(ordered))
-        ones = np.ones(len(origins), dtype=np.int64)
-        return changes_of(values, tuples.ts1[origins], tuples.ts2[origins], ones, id_high, id_low)
-
-
-def one_by_one(changes: pa.RecordBatch) -> pa.RecordBatch:
-    """Repeat tuples with a count above one, for `compute`."""
-    diffs = column_of(changes, DIFF)
-    if (diffs == 1).all():
-        return changes
-    return changes.take(pa.array(np.repeat(np.arange(len(diffs)), diffs)))
+        return changes_of(values, tuples.ts1[origins], tuples.ts2[origins], 1, id_high, id_low)
 
 
 def _tuples(rows: pa.RecordBatch, result: pa.Schema, id_high: Ids, id_low: Ids) -> pa.RecordBatch:
     """Return the state of complete windows as tuples."""
     values = pa.RecordBatch.from_arrays(rows.select(result.names).columns, schema=result)
-    ones = np.ones(rows.num_rows, dtype=np.int64)
-    return changes_of(values, integers(rows, START), integers(rows, END), ones, id_high, id_low)
+    return changes_of(values, column_of(rows, START), column_of(rows, END), 1, id_high, id_low)
 
 
 def _located(groups: Groups, id_high: Ids, id_low: Ids) -> Slots:
     """Return the slot of each row; neighbours of one group are looked up once."""
-    fresh = np.ones(len(id_high), dtype=np.bool_)
-    fresh[1:] = (id_high[1:] != id_high[:-1]) | (id_low[1:] != id_low[:-1])
-    heads = np.flatnonzero(fresh)
-    return np.repeat(
-        groups.locate(id_high[heads], id_low[heads]), np.diff(np.append(heads, len(id_high)))
-    )
-
-
-def heads_of(*columns: npt.NDArray[np.int64]) -> Ints:
-    """Return the first tuple of each range with equal key and window, for `compute`."""
-    fresh = np.zeros(len(columns[0]), dtype=np.bool_)
-    fresh[:1] = True
-    for column in columns:
-        fresh[1:] |= column[1:] != column[:-1]
-    return np.flatnonzero(fresh)
+    bounds = slice_bounds(id_high, id_low)
+    heads = bounds[:-1]
+    return np.repeat(groups.locate(id_high[heads], id_low[heads]), np.diff(bounds))
 
 
 def _in_order(slots: Slots, columns: tuple[Ints, ...]) -> bool:
     """Return whether the rows of each slot are adjacent and sorted by `columns`."""
     if not _are_together(slots):
         return False
-    heads = heads_of(slots)
+    heads = slice_bounds(slots)[:-1]
     undecided = np.ones(max(0, len(slots) - 1), dtype=np.bool_)
     undecided[heads[1:] - 1] = False
     for column in columns:
@@ -355,7 +330,7 @@ def _in_order(slots: Slots, columns: tuple[Ints, ...]) -> bool:
 
 def _are_together(slots: Slots) -> bool:
     """Return whether all rows of each slot are adjacent."""
-    heads = heads_of(slots)
+    heads = slice_bounds(slots)[:-1]
     return len(np.unique(slots[heads])) == len(heads)
 
 
@@ -383,8 +358,3 @@ def _unit_of(windows: Sequence[Windows]) -> int:
 
 def _zeros(count: int) -> Ints:
     return np.zeros(count, dtype=np.int64)
-
-
-def integers(rows: pa.RecordBatch, name: str) -> Ints:
-    """Return a column of whole numbers of `compute` as an array."""
-    return np.asarray(rows.column(name).to_numpy())

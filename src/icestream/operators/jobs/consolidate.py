@@ -35,11 +35,20 @@ from icestream.core.arrays import Ints, Slots
 from icestream.core.errors import InputError
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.core.units import format_interval
+from icestream.operators.folding.sorted_runs import slice_bounds
 from icestream.operators.jobs.batches import TupleBatch
-from icestream.operators.jobs.compute import END, EXPIRY, START, heads_of, integers, one_by_one
+from icestream.operators.jobs.compute import END, EXPIRY, START
 from icestream.operators.jobs.folding import MergeFunction
 from icestream.operators.jobs.spans import assign, named
-from icestream.operators.lifetimes.changes import LE, RE, changes_of, column_of, payload_of
+from icestream.operators.lifetimes.changes import (
+    LE,
+    RE,
+    LifetimeOperator,
+    changes_of,
+    column_of,
+    one_each,
+    payload_of,
+)
 from icestream.operators.lifetimes.rows_by_group import RowsByGroup, first_rows, located, woken
 from icestream.operators.process.grouping import take
 from icestream.plan.windows.grid import Windows
@@ -75,7 +84,6 @@ class SpanTiling:
         return rows[fits], starts[fits]
 
     def __str__(self) -> str:
-        """Return the tiling as readable text."""
         ways = dict.fromkeys(" + ".join(_counted(tiles)) for tiles in self.tiles)
         return f"{named(self.window)} = {', in turn '.join(ways)}"
 
@@ -89,7 +97,7 @@ class _Held(NamedTuple):
     values: pa.RecordBatch
 
 
-class Consolidate:
+class Consolidate(LifetimeOperator):
     """Windows by key, composed of partial results."""
 
     def __init__(
@@ -115,7 +123,7 @@ class Consolidate:
         #: lengths of windows that are tiles of others
         self._reused = used - given
         self.result = pa.schema([*keys, *merge.result])
-        self.synopses: tuple[Synopsis, ...] = (
+        self.synopses = (
             Synopsis("partials", pa.schema([*_SPAN, *values]), expiry=EXPIRY),
             Synopsis(
                 "key", pa.schema([pa.field(EMITTED_UNTIL, pa.int64(), nullable=False), *keys])
@@ -128,7 +136,7 @@ class Consolidate:
         """Store partials; nothing is read."""
         if changes.num_rows == 0:
             return
-        changes = one_by_one(changes)
+        changes = one_each(changes)
         begins, ends = column_of(changes, LE), column_of(changes, RE)
         self._refuse_unknown(begins, ends)
         slots = located(changes, groups)
@@ -148,16 +156,15 @@ class Consolidate:
         yield from ()
 
     def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
-        """Compute the windows that are complete."""
         complete = max(watermark, MINUS_INFINITY + self._lag) - self._lag
         for portion in woken(groups, watermark):
             found, key = groups.read(_PARTIALS, portion), groups.read(_KEY, portion)
             emitted_until = np.full(len(portion), MINUS_INFINITY)
-            np.maximum.at(emitted_until, key.owners, integers(key.rows, EMITTED_UNTIL))
+            np.maximum.at(emitted_until, key.owners, column_of(key.rows, EMITTED_UNTIL))
             held = _Held(
                 found.owners,
-                integers(found.rows, START),
-                integers(found.rows, END),
+                column_of(found.rows, START),
+                column_of(found.rows, END),
                 pa.RecordBatch.from_arrays(
                     found.rows.select(self._values.names).columns, schema=self._values
                 ),
@@ -172,8 +179,7 @@ class Consolidate:
                     id_high, id_low = groups.identities(portion[made.owners])
                     columns = [*take(keys, made.owners).columns, *made.values.columns]
                     rows = pa.RecordBatch.from_arrays(columns, schema=self.result)
-                    ones = np.ones(len(made.owners), dtype=np.int64)
-                    yield changes_of(rows, made.begins, made.ends, ones, id_high, id_low)
+                    yield changes_of(rows, made.begins, made.ends, 1, id_high, id_low)
                 if tiling.window.range in self._reused:
                     held = self._kept(groups, portion, held, made)
             self._wait(groups, portion, held, keys, complete)
@@ -198,8 +204,8 @@ class Consolidate:
         order = np.lexsort((held.begins[rows], starts, held.owners[rows]))
         rows, starts = rows[order], starts[order]
         owners = held.owners[rows]
-        heads = heads_of(owners, starts)
-        bounds = np.append(heads, len(rows))
+        bounds = slice_bounds(owners, starts)
+        heads = bounds[:-1]
         partials = TupleBatch(
             take(held.values, rows),
             bounds,
@@ -241,7 +247,10 @@ class Consolidate:
         groups.rewrite(_KEY, portion, GroupRows(waits, self._emitted_until(keys, waits, complete)))
         gone = np.flatnonzero(due == INFINITY)
         if len(gone):
-            none = GroupRows(np.empty(0, dtype=np.int64), _no_rows(self.synopses[_PARTIALS].schema))
+            none = GroupRows(
+                np.empty(0, dtype=np.int64),
+                pa.RecordBatch.from_pylist([], schema=self.synopses[_PARTIALS].schema),
+            )
             groups.rewrite(_PARTIALS, portion[gone], none)
 
     def _last_use(self, begins: Ints, ends: Ints) -> Ints:
@@ -286,7 +295,3 @@ def _counted(tiles: tuple[tuple[Micros, Micros], ...]) -> list[str]:
     for length, _ in tiles:
         counts[length] = counts.get(length, 0) + 1
     return [f"{count} x {format_interval(length)}" for length, count in counts.items()]
-
-
-def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([], each.type) for each in schema], schema=schema)

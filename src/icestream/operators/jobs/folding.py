@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from icestream.core.errors import DefinitionError, IcestreamError
+from icestream.core.errors import DefinitionError
 from icestream.operators.jobs.batches import (
     TupleBatch,
     arrays_of,
     columns_of,
-    failed,
+    named_failures,
     rows_of,
 )
 from icestream.operators.jobs.mapping import several
@@ -51,12 +51,8 @@ class FoldFunction:
         self, old: pa.RecordBatch, tuples: TupleBatch
     ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Any]:
         """Return the state of each group, the answers, and the tuple of each answer."""
-        try:
+        with named_failures(self.name):
             return (self._many if self.vectorised else self._each)(old, tuples)
-        except IcestreamError:
-            raise
-        except Exception as error:
-            raise failed(self.name, error) from error
 
     def _many(
         self, old: pa.RecordBatch, tuples: TupleBatch
@@ -112,8 +108,7 @@ class MergeFunction:
     vectorised: bool
 
     def __call__(self, partials: TupleBatch) -> pa.RecordBatch:
-        """Return a row for each group."""
-        try:
+        with named_failures(self.name):
             if self.vectorised:
                 made = self.function(partials)
             else:
@@ -123,10 +118,6 @@ class MergeFunction:
                     for first, last in pairwise(partials.starts.tolist())
                 ]
                 made = _columns(merged, self.result, self.name)
-        except IcestreamError:
-            raise
-        except Exception as error:
-            raise failed(self.name, error) from error
         batch: pa.RecordBatch = columns_of(made, self.result, self.name, len(partials))
         return batch
 

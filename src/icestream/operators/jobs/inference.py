@@ -54,11 +54,7 @@ def initial_of(state: pa.Schema, given: Mapping[str, Any] | None) -> dict[str, A
 
 def _of_none(function: Callable[..., Any], payload: pa.Schema) -> pa.Schema:
     span = [pa.field(TS1, pa.int64()), pa.field(TS2, pa.int64())]
-    schema = pa.schema([*payload, *span])
-    none = pa.RecordBatch.from_arrays(
-        [pa.array([], type=each.type) for each in schema], schema=schema
-    )
-    made = function(none)
+    made = function(pa.RecordBatch.from_pylist([], schema=pa.schema([*payload, *span])))
     if isinstance(made, pa.RecordBatch):
         return made.schema
     return pa.schema([(name, pa.array(column).type) for name, column in made.items()])

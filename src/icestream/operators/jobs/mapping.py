@@ -22,8 +22,8 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.arrays import Ints
-from icestream.core.errors import DefinitionError, IcestreamError, InputError
-from icestream.operators.jobs.batches import TS1, TS2, columns_of, failed, rows_of
+from icestream.core.errors import DefinitionError, InputError
+from icestream.operators.jobs.batches import TS1, TS2, columns_of, named_failures, rows_of
 from icestream.operators.lifetimes.changes import (
     DIFF,
     LE,
@@ -53,21 +53,14 @@ class MapTuples:
 
     @property
     def result(self) -> pa.Schema:
-        """Return the columns of the output tuples."""
         return pa.schema([*self.kept, *self.made])
 
     def __call__(self, changes: pa.RecordBatch) -> pa.RecordBatch:
-        """Apply the function to the tuples of a batch."""
         payload = payload_of(changes)
         ts1, ts2 = column_of(changes, LE), column_of(changes, RE)
-        try:
-            made, rows, begins, ends = (self._many if self.vectorised else self._each)(
-                payload, ts1, ts2
-            )
-        except IcestreamError:
-            raise
-        except Exception as error:
-            raise failed(self.name, error) from error
+        with named_failures(self.name):
+            call = self._many if self.vectorised else self._each
+            made, rows, begins, ends = call(payload, ts1, ts2)
         self._refuse_earlier(begins, ends, ts1[rows], ts2[rows])
         kept = payload.select(self.kept.names).take(pa.array(rows)).columns
         values = pa.RecordBatch.from_arrays([*kept, *made.columns], schema=self.result)

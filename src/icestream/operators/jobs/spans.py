@@ -65,7 +65,6 @@ class WindowSpans:
 
     @property
     def longest(self) -> Micros:
-        """Return the length of the longest window."""
         return max(each.range for each in self.windows)
 
     @property
@@ -88,7 +87,6 @@ class WindowSpans:
         return rows, np.concatenate(kinds), starts
 
     def __str__(self) -> str:
-        """Return the windows as readable text."""
         names = ", ".join(named(each) for each in self.windows)
         return names if self.spanning == "begin" else f"{names} by {self.spanning}"
 

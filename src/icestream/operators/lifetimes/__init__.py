@@ -2,6 +2,6 @@
 
 `changes` defines what operators exchange; `join`, `difference`, `aggregate` and `top` are the
 operators of queries; `edges` builds events from start and end records; `append_mode` and
-`now_mode` shape the output. `counted_intervals`, `pairs`, `rows_by_group`, `stored_rows` and
-`lift` are shared by them.
+`now_mode` shape the output. `answers`, `counted_intervals`, `pairs`, `rows_by_group`, `stored_rows`
+and `lift` are shared by them.
 """

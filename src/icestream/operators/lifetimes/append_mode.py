@@ -23,46 +23,35 @@ import pyarrow as pa
 
 from icestream.core.arrays import Slots
 from icestream.core.times import INFINITY, Micros
-from icestream.operators.lifetimes.changes import changes_of
-from icestream.operators.lifetimes.changes import payload_of as payload_of_changes
+from icestream.operators.lifetimes.changes import LifetimeOperator, changes_of
 from icestream.operators.lifetimes.consolidate import identities, numbered
 from icestream.operators.lifetimes.counted_intervals import CountedIntervals
 from icestream.operators.lifetimes.revisable_output import (
     LIFETIME,
+    hold,
     payload_of,
     rows_of,
     stretches_of,
 )
-from icestream.operators.lifetimes.rows_by_group import END, RowsByGroup, located, woken
+from icestream.operators.lifetimes.rows_by_group import earliest, woken
 from icestream.state.groups.spec import Groups, Synopsis
 
 
-class AppendOutput:
+class AppendOutput(LifetimeOperator):
     """Holds events until they are final."""
 
     def __init__(self, payload: pa.Schema) -> None:
-        """Hold events of a payload."""
         self.result = payload
-        held = Synopsis("held", pa.schema([*LIFETIME, *payload]))
-        self.synopses: tuple[Synopsis, ...] = (held,)
+        self.synopses = (Synopsis("held", pa.schema([*LIFETIME, *payload])),)
 
     def on_changes(
         self, _port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
     ) -> Iterator[pa.RecordBatch]:
         """Hold changes, also to ended events: a change may just have shortened one."""
-        if changes.num_rows == 0:
-            return
-        slots = located(changes, groups)
-        payload = payload_of_changes(changes).columns
-        head = [changes.column(field.name) for field in LIFETIME]
-        rows = pa.RecordBatch.from_arrays([*head, *payload], schema=self.synopses[0].schema)
-        groups.append(0, slots, rows)
-        touched = RowsByGroup(slots).distinct
-        groups.remind(touched, np.full(len(touched), watermark))
-        yield from ()
+        hold(changes, groups, self.synopses[0].schema, watermark)
+        return iter(())
 
     def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
-        """Yield events that have ended."""
         for portion in woken(groups, watermark):
             held = groups.read(0, portion)
             payload = payload_of(held.rows, self.result)
@@ -88,8 +77,7 @@ class AppendOutput:
     ) -> None:
         payload = kinds.take(pa.array(left.kind))
         groups.rewrite(0, portion, rows_of(left, payload, schema=self.synopses[0].schema))
-        due = np.full(len(portion), INFINITY)
-        np.minimum.at(due, left.owner, np.minimum(left.re, END))
+        due = earliest(left.owner, left.re, len(portion))
         groups.remind(portion, np.where(due > watermark, due, INFINITY))
 
 

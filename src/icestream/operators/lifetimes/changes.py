@@ -15,8 +15,8 @@ References: temporal algebra of lifetimes; multisets with signed counts.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -48,10 +48,11 @@ def changes_schema(payload: pa.Schema) -> pa.Schema:
 
 
 def changes_of(
-    payload: pa.RecordBatch, le: Ints, re: Ints, diff: Ints, id_high: Ids, id_low: Ids
+    payload: pa.RecordBatch, le: Ints, re: Ints, diff: Ints | int, id_high: Ids, id_low: Ids
 ) -> pa.RecordBatch:
-    """Build a batch of changes to events with lifetimes."""
-    head = [pa.array(part) for part in (le, re, diff, id_high, id_low)]
+    """Build a batch of changes to events with lifetimes; `diff` may be one for all."""
+    diffs = np.full(len(le), diff) if isinstance(diff, int) else diff
+    head = [pa.array(part) for part in (le, re, diffs, id_high, id_low)]
     return pa.RecordBatch.from_arrays(
         [*head, *payload.columns], schema=changes_schema(payload.schema)
     )
@@ -67,6 +68,12 @@ def column_of(changes: pa.RecordBatch, name: str) -> Ints:
     return np.asarray(changes.column(name).to_numpy())
 
 
+def with_column(changes: pa.RecordBatch, name: str, values: Ints) -> pa.RecordBatch:
+    """Return changes with other values in one of the columns before the payload."""
+    place = changes.schema.get_field_index(name)
+    return changes.set_column(place, changes.schema.field(place), pa.array(values))
+
+
 def began_of(changes: pa.RecordBatch) -> pa.Array:
     """Return when the events of changes began."""
     return changes.column(BEGAN if BEGAN in changes.schema.names else LE)
@@ -80,7 +87,18 @@ def identities_of(changes: pa.RecordBatch) -> tuple[Ids, Ids]:
     return id_high, id_low
 
 
-class LifetimeOperator(Protocol):
+def one_each(changes: pa.RecordBatch) -> pa.RecordBatch:
+    """Repeat the events of changes that count more than once; none may be retracted."""
+    diffs = column_of(changes, DIFF)
+    if (diffs == 1).all():
+        return changes
+    if (diffs < 0).any():
+        msg = "an event was retracted where only final events may arrive, as before over(...)"
+        raise AssertionError(msg)
+    return changes.take(pa.array(np.repeat(np.arange(len(diffs)), diffs)))
+
+
+class LifetimeOperator(ABC):
     """A stateful operator over changes, for all groups at once.
 
     It has no state of its own: all state is in the `Groups` it receives, which have the synopses it
@@ -91,7 +109,18 @@ class LifetimeOperator(Protocol):
     synopses: tuple[Synopsis, ...]
     #: columns of the events it emits
     result: pa.Schema
+    #: the port whose changes should arrive before those of all others, so that less is stored
+    first_port: int | None = None
+    #: whether it sorts the changes of a group by time, unless they are sorted already
+    takes_by_time = False
+    #: whether it emits all consequences of changes at once, and nothing at a watermark
+    is_prompt = False
+    #: of a prompt operator: whether it emits all output of a group in one batch, and whether it
+    #: stores nothing for a group whose events have all ended
+    emits_at_once = False
+    forgets = False
 
+    @abstractmethod
     def on_changes(
         self, port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
     ) -> Iterator[pa.RecordBatch]:
@@ -99,44 +128,28 @@ class LifetimeOperator(Protocol):
 
         `watermark` is the one before the batch. `groups.begin` was called for this chunk.
         """
-        ...
+
+    def on_last_changes(
+        self, port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros, over: Micros
+    ) -> Iterator[pa.RecordBatch]:
+        """Process the last changes to these groups that concern instants before `over`.
+
+        A prompt operator need not store what ends by then.
+        """
+        return self.on_changes(port, changes, groups, watermark)
 
     def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
         """Yield how a new watermark changes its answer; most operators yield nothing."""
-        ...
+        return iter(())
 
 
-@runtime_checkable
-class OrderedPortOperator(Protocol):
-    """An operator that stores less if the changes on one of its ports arrive before all others."""
+class PromptOperator(LifetimeOperator):
+    """An operator that emits all consequences of changes at once."""
 
-    first_port: int
+    is_prompt = True
 
-
-@runtime_checkable
-class PromptOperator(Protocol):
-    """An operator that emits all consequences of changes at once.
-
-    If no later change of a group can concern instants before `over`, it need not store what ends
-    before `over`.
-    """
-
-    #: what it stores for each group
-    synopses: tuple[Synopsis, ...]
-    #: whether it emits nothing at a watermark
-    is_prompt: bool
-    #: whether it emits all output of a group in one batch
-    emits_at_once: bool
-    #: whether it stores nothing for a group whose events all end before that instant
-    forgets: bool
-
-    def on_last_changes(
-        self,
-        port: int,
-        changes: pa.RecordBatch,
-        groups: Groups,
-        watermark: Micros,
-        over: Micros,
+    def on_changes(
+        self, port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
     ) -> Iterator[pa.RecordBatch]:
-        """Process the last changes to these groups that concern instants before `over`."""
-        ...
+        """Store what ends after the watermark."""
+        return self.on_last_changes(port, changes, groups, watermark, watermark)

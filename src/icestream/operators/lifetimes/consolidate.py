@@ -25,7 +25,7 @@ import pyarrow.types as pt
 
 from icestream.core.arrays import Ids, Ints
 from icestream.kernels.lifetimes.pairs import number_pairs
-from icestream.operators.lifetimes.changes import DIFF, column_of
+from icestream.operators.lifetimes.changes import DIFF, column_of, with_column
 from icestream.state.keys import KeyCodec
 
 
@@ -57,9 +57,7 @@ def consolidated(changes: pa.RecordBatch) -> pa.RecordBatch:
     totals = np.zeros(len(heads), dtype=np.int64)
     np.add.at(totals, numbers, diffs)
     left = totals != 0
-    place = changes.schema.get_field_index(DIFF)
-    one_each = changes.take(pa.array(heads[left]))
-    return one_each.set_column(place, changes.schema.field(place), pa.array(totals[left]))
+    return with_column(changes.take(pa.array(heads[left])), DIFF, totals[left])
 
 
 @lru_cache(maxsize=256)

@@ -20,12 +20,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from icestream.core.arrays import Ints
+from icestream.core.arrays import Ints, Mask
 from icestream.core.times import Micros
-
-Flags = npt.NDArray[np.bool_]
+from icestream.operators.folding.sorted_runs import slice_bounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,37 +37,30 @@ class CountedIntervals:
     count: Ints
 
     def __len__(self) -> int:
-        """Return the number of intervals."""
         return len(self.owner)
 
-    def where(self, chosen: Flags) -> CountedIntervals:
-        """Return the chosen intervals."""
+    def where(self, chosen: Mask) -> CountedIntervals:
         return self.at(np.flatnonzero(chosen))
 
     def at(self, places: Ints) -> CountedIntervals:
-        """Return the intervals at some positions."""
         return CountedIntervals(*(column[places] for column in self._columns()))
 
     def and_(self, other: CountedIntervals) -> CountedIntervals:
-        """Return both, concatenated."""
         pairs = zip(self._columns(), other._columns(), strict=True)
         return CountedIntervals(*(np.concatenate(pair) for pair in pairs))
 
     def before(self, instant: Micros) -> CountedIntervals:
-        """Return the parts before an instant."""
         past = self.where(self.le < instant)
         return CountedIntervals(
             past.owner, past.kind, past.le, np.minimum(past.re, instant), past.count
         )
 
     def since(self, instant: Micros) -> CountedIntervals:
-        """Return the parts from an instant on."""
         ahead = self.where(self.re > instant)
         le = np.maximum(ahead.le, instant)
         return CountedIntervals(ahead.owner, ahead.kind, le, ahead.re, ahead.count)
 
     def negative(self) -> CountedIntervals:
-        """Return the intervals that retract these."""
         return CountedIntervals(self.owner, self.kind, self.le, self.re, -self.count)
 
     def levelled(self, *, cut: bool = False) -> CountedIntervals:
@@ -143,11 +134,7 @@ def _added_up(keys: tuple[Ints, ...], counts: Ints, *, zeros: bool = False) -> t
     """Sort by some columns and add up counts where they agree; drop zero sums unless `zeros`."""
     order = np.lexsort(keys[::-1])
     columns = [key[order] for key in keys]
-    fresh = np.zeros(len(order), dtype=np.bool_)
-    fresh[:1] = True
-    for column in columns:
-        fresh[1:] |= column[1:] != column[:-1]
-    first = np.flatnonzero(fresh)
+    first = slice_bounds(*columns)[:-1]
     totals = np.add.reduceat(counts[order], first) if len(first) else counts[:0]
     left = np.full(len(first), fill_value=True) if zeros else totals != 0
     return (*(column[first[left]] for column in columns), totals[left])

@@ -44,7 +44,7 @@ from icestream.operators.lifetimes.changes import (
     HEAD,
     LE,
     RE,
-    LifetimeOperator,
+    PromptOperator,
     changes_of,
     column_of,
     payload_of,
@@ -52,18 +52,18 @@ from icestream.operators.lifetimes.changes import (
 from icestream.operators.lifetimes.counted_intervals import CountedIntervals
 from icestream.operators.lifetimes.pairs import (
     Lifetimes,
-    Touched,
     bounds_of,
     lifetimes_of,
     pairs_of,
 )
+from icestream.operators.lifetimes.rows_by_group import RowsByGroup, located
 from icestream.operators.lifetimes.stored_rows import (
     ids_of,
     live_events_synopsis,
     store_alive,
     stored_payload,
 )
-from icestream.state.groups.spec import Groups, Synopsis
+from icestream.state.groups.spec import Groups
 
 #: sides of a difference: its ports and its synopses
 LEFT, RIGHT = 0, 1
@@ -88,12 +88,9 @@ class CoverDifference(NamedTuple):
     signs: Ints
 
 
-class StreamDifference(LifetimeOperator):
+class StreamDifference(PromptOperator):
     """Left events at the instants when no right event of their group is alive, or some is."""
 
-    synopses: tuple[Synopsis, ...]
-    is_prompt = True
-    emits_at_once = False
     forgets = True
     #: left events need not be stored for later changes if the right side arrives first
     first_port = RIGHT
@@ -110,12 +107,6 @@ class StreamDifference(LifetimeOperator):
             live_events_synopsis("right", _NOTHING),
         )
 
-    def on_changes(
-        self, port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
-    ) -> Iterator[pa.RecordBatch]:
-        """Clip left changes to the gaps; or apply what right changes cover and uncover."""
-        return self.on_last_changes(port, changes, groups, watermark, watermark)
-
     def on_last_changes(
         self,
         port: int,
@@ -124,11 +115,11 @@ class StreamDifference(LifetimeOperator):
         watermark: Micros,
         over: Micros,
     ) -> Iterator[pa.RecordBatch]:
-        """Do the same, but store nothing that ends by the instant `over`."""
+        """Clip left changes to the gaps; or apply what right changes cover and uncover."""
         changes = changes.filter(pa.array(column_of(changes, RE) > watermark))
         if not changes.num_rows:
             return
-        touched = Touched(changes, groups)
+        touched = RowsByGroup(located(changes, groups))
         if port == LEFT:
             store_alive(LEFT, changes, touched.slots, groups, max(watermark, over))
         for portion in groups.portions(touched.distinct):
@@ -141,11 +132,6 @@ class StreamDifference(LifetimeOperator):
         if port == RIGHT:
             bare = changes.select([field.name for field in HEAD])
             store_alive(RIGHT, bare, touched.slots, groups, max(watermark, over))
-
-    def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
-        """Yield nothing: rows past their end expire, and the past does not change."""
-        del groups, watermark
-        return iter(())
 
     def _limited(
         self,

@@ -45,9 +45,10 @@ from icestream.operators.lifetimes.changes import (
     LifetimeOperator,
     changes_schema,
     column_of,
+    one_each,
 )
 from icestream.operators.lifetimes.consolidate import consolidated, identities, numbered
-from icestream.operators.lifetimes.pairs import Touched
+from icestream.operators.lifetimes.rows_by_group import RowsByGroup, earliest, located
 from icestream.operators.lifetimes.stored_rows import rewrite_some
 from icestream.state.groups.spec import GroupRows, Groups, Synopsis
 
@@ -70,7 +71,6 @@ class Edges(LifetimeOperator):
     """Converts edges to changes; within a group and instant, `keys` match an end to its start."""
 
     def __init__(self, payload: pa.Schema, keys: Sequence[str]) -> None:
-        """Take edges for events with a payload."""
         unknown = sorted(set(keys) - set(payload.names))
         if unknown:
             msg = f"edges have no key columns {', '.join(unknown)}: have {', '.join(payload.names)}"
@@ -86,8 +86,6 @@ class Edges(LifetimeOperator):
     def on_changes(
         self, port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
     ) -> Iterator[pa.RecordBatch]:
-        """Process edges; yield the changes they cause."""
-        del port
         if not changes.num_rows:
             return
         for made in mapped("edges", changes, _checked):
@@ -96,7 +94,7 @@ class Edges(LifetimeOperator):
                 changes = changes.slice(0, 0)
             else:
                 changes = made
-        edges = _one_each(changes)
+        edges = one_each(changes)
         kinds = np.asarray(edges.column(KIND).to_numpy())
         passing = self._passing(edges, kinds)
         if passing.num_rows:
@@ -104,10 +102,9 @@ class Edges(LifetimeOperator):
         edged = edges.filter(pa.array((kinds == START) | (kinds == END)))
         if not edged.num_rows:
             return
-        touched = Touched(edged, groups)
+        touched = RowsByGroup(located(edged, groups))
         for portion in groups.portions(touched.distinct):
-            mine, bounds = touched.of(portion)
-            owners = np.repeat(np.arange(len(portion)), np.diff(bounds))
+            mine, owners = touched.within(portion)
             rows = edged.take(pa.array(mine))
             yield from self._edged(rows, owners, portion, groups, watermark)
 
@@ -192,8 +189,7 @@ class Edges(LifetimeOperator):
             return
         staying = _without(ends, np.flatnonzero(hopeless))
         waiting = rewrite_some(_WAITING, portion, changed, staying, groups)
-        due = np.full(int(changed.sum()), INFINITY)
-        np.minimum.at(due, waiting.owners, column_of(waiting.rows, LE) + 1)
+        due = earliest(waiting.owners, column_of(waiting.rows, LE) + 1, int(changed.sum()))
         groups.remind(portion[changed], due)
 
     def _made(self, rows: pa.RecordBatch, re: Ints, sign: int) -> pa.RecordBatch:
@@ -222,14 +218,6 @@ def _checked(edges: pa.RecordBatch) -> pa.RecordBatch:
     return edges
 
 
-def _one_each(edges: pa.RecordBatch) -> pa.RecordBatch:
-    """Repeat edges that count more than once."""
-    diffs = column_of(edges, DIFF)
-    if (diffs == 1).all():
-        return edges
-    return edges.take(pa.array(np.repeat(np.arange(len(diffs)), diffs)))
-
-
 def _occurrence(numbers: Ints) -> Ints:
     """Return how many earlier rows have the same number, for each row."""
     order = np.argsort(numbers, kind="stable")
@@ -250,4 +238,4 @@ def _together(first: GroupRows, second: GroupRows) -> GroupRows:
 def _without(rows: GroupRows, gone: Ints) -> GroupRows:
     stays = np.ones(len(rows.owners), dtype=np.bool_)
     stays[gone] = False
-    return GroupRows(rows.owners[stays], rows.rows.filter(pa.array(stays)))
+    return rows.where(stays)

@@ -22,24 +22,22 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from icestream.core.arrays import Ints, Slots
+from icestream.core.arrays import Ints, Mask, Slots
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
-from icestream.kernels.lifetimes.sweep import fold_equal, scale_rows
+from icestream.kernels.lifetimes.sweep import scale_rows
 from icestream.operators.folding.exact_rows import ExactRows, concatenated, copies_of
 from icestream.operators.lifetimes.changes import DIFF, LE, began_of, column_of
 from icestream.operators.lifetimes.consolidate import identities, numbered
 from icestream.operators.lifetimes.counted_intervals import CountedIntervals
-from icestream.operators.lifetimes.lift import Lifting
+from icestream.operators.lifetimes.lift import Lifting, added_up
 from icestream.operators.lifetimes.rows_by_group import END, first_rows
 from icestream.operators.lifetimes.stored_rows import UNTIL
 from icestream.state.groups.spec import GroupRows, Synopsis
 
 _COUNT = "__count"
 _BEGAN = "__began"
-Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +52,7 @@ class EventWords:
     #: the row with the other columns of each: keys, and inputs of object aggregates
     row: Ints
 
-    def where(self, chosen: Flags) -> EventWords:
-        """Return the chosen events."""
+    def where(self, chosen: Mask) -> EventWords:
         owner, le, re, count, row = (column[chosen] for column in self._columns())
         return EventWords(owner, le, re, count, self.words[chosen], row)
 
@@ -91,9 +88,8 @@ class EventRows:
 
     def __init__(
         self,
-        payload: pa.Schema,
         lifting: Lifting,
-        keys: tuple[str, ...],
+        keys: pa.Schema,
         *,
         grows: bool,
         inputs: pa.Schema | None = None,
@@ -104,7 +100,7 @@ class EventRows:
         functions that need more than words.
         """
         self._lifting = lifting
-        self.keys = pa.schema([payload.field(name) for name in keys])
+        self.keys = keys
         #: columns that are stored as they are
         self.inputs = pa.schema([]) if inputs is None else inputs
         kept = [each.with_name(_input(each.name)) for each in self.inputs]
@@ -193,7 +189,7 @@ class EventRows:
         """Return whether events may be merged by `between`: objects and retracted minima not."""
         return not len(self.inputs) and (self._folds or not (events.count < 0).any())
 
-    def merged(self, found: StoredEvents, chosen: Flags, instant: Micros) -> EventWords:
+    def merged(self, found: StoredEvents, chosen: Mask, instant: Micros) -> EventWords:
         """Return fewer rows that give the same answers as the chosen ones from an instant on."""
         events = found.events.where(chosen)
         le = np.where(events.le < instant, instant - 1, events.le)
@@ -226,7 +222,6 @@ class EventRows:
         return GroupRows(both.owner, self._batch(both, found.beside))
 
     def keys_of(self, found: StoredEvents, owners: Ints) -> list[pa.Array]:
-        """Return the key columns of groups that have rows."""
         rows = pa.array(found.first[owners])
         return [found.beside.column(name).take(rows) for name in self.keys.names]
 
@@ -239,7 +234,6 @@ class EventRows:
 
     @property
     def nothing(self) -> GroupRows:
-        """Return no rows."""
         return GroupRows(
             np.empty(0, dtype=np.int64), pa.RecordBatch.from_pylist([], schema=self._schema)
         )
@@ -260,12 +254,7 @@ class EventRows:
 
     def _folded(self, slots: Slots, le: Ints, re: Ints, words: ExactRows) -> tuple[Ints, ExactRows]:
         """Merge rows with the same group and lifetime; return the first row and words of each."""
-        words = words.copied()
-        heads = np.empty(len(slots), dtype=np.int64)
-        index = np.zeros(1 << max(4, (2 * len(slots)).bit_length()), dtype=np.int64)
-        ops, places = words.layout.at.ops, words.layout.at.places
-        count = fold_equal(slots, le, re, words.table, ops, places, index, heads)
-        return heads[:count], words[:count]
+        return added_up(slots, le, re, words.copied())
 
     @staticmethod
     def _scaled(words: ExactRows, count: Ints) -> ExactRows:

@@ -26,28 +26,30 @@ References: add-only access without a read (ICE).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
-from icestream.core.arrays import Ints, Slots
+from icestream.core.arrays import Ints, Mask, Slots
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
-from icestream.kernels.lifetimes.spans import merge_spans
-from icestream.operators.aggregates.aggregate import Aggregate
-from icestream.operators.folding.exact_rows import ExactRows
+from icestream.operators.lifetimes.answers import LifetimeAggregate, SpanAnswers
 from icestream.operators.lifetimes.changes import changes_of
 from icestream.operators.lifetimes.consolidate import identities, numbered
-from icestream.operators.lifetimes.event_rows import EventRows, EventWords, Flags, StoredEvents
-from icestream.operators.lifetimes.lift import Lifting
-from icestream.operators.lifetimes.object_spans import EventSpans, ObjectSpans
+from icestream.operators.lifetimes.event_rows import EventRows, EventWords, StoredEvents
+from icestream.operators.lifetimes.object_spans import EventSpans
 from icestream.operators.lifetimes.pieces import EventsInPieces
-from icestream.operators.lifetimes.rows_by_group import END, clipped, located, woken
-from icestream.state.groups.spec import GroupRows, Groups, Synopsis
+from icestream.operators.lifetimes.rows_by_group import (
+    END,
+    clipped,
+    earliest,
+    located,
+    woken,
+)
+from icestream.operators.lifetimes.stored_rows import rewrite_some
+from icestream.state.groups.spec import Groups
 
-#: the word aggregate to use when all aggregates are object aggregates
-COUNTED = Aggregate("count", None, "")
 #: groups with at most this many rows are not worth merging
 _FEW = 4
 #: odd multipliers that spread groups and instants over all bits, so that pairs stay distinct
@@ -63,7 +65,7 @@ class _Cuts:
     owner: Ints
     le: Ints
     re: Ints
-    is_open: Flags
+    is_open: Mask
     #: first and last segment of each event that has begun
     first: Ints
     last: Ints
@@ -76,32 +78,21 @@ class _Answers:
     owner: Ints
     le: Ints
     re: Ints
-    is_open: Flags
+    is_open: Mask
     answers: pa.RecordBatch
 
 
-class FinalAggregate:
-    """An aggregate that never retracts an answer; see `LifetimeAggregate`."""
+class FinalAggregate(LifetimeAggregate):
+    """An aggregate that never retracts an answer."""
 
-    def __init__(
-        self,
-        payload: pa.Schema,
-        aggregates: Sequence[Aggregate],
-        keys: tuple[str, ...],
-        *,
-        grows: bool,
-    ) -> None:
+    def __init__(self, answers: SpanAnswers, *, grows: bool) -> None:
         """Store events as rows; with `grows`, none is ever retracted."""
-        self._objects = objects = ObjectSpans(payload, aggregates, grows=grows)
-        words = [each for each in aggregates if each.alias not in objects.results]
-        self._lifting = lifting = Lifting(payload, words or [COUNTED])
-        self._rows = EventRows(payload, lifting, keys, grows=grows, inputs=objects.inputs)
-        self.synopses: tuple[Synopsis, ...] = (self._rows.synopsis,)
-        fields = {field.name: field for field in lifting.result}
-        fields |= {alias: pa.field(alias, kind) for alias, kind in objects.results.items()}
-        self._answered = pa.schema([fields[each.alias] for each in aggregates])
-        self._is_comparable = not any(map(_is_nested, self._answered.types))
-        self.result = pa.schema([*self._rows.keys, *self._answered])
+        super().__init__(answers)
+        self._rows = EventRows(
+            answers.lifting, answers.keys, grows=grows, inputs=answers.objects.inputs
+        )
+        self.synopses = (self._rows.synopsis,)
+        self._is_comparable = not any(map(_is_nested, answers.schema.types))
 
     def on_changes(
         self, _port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
@@ -112,9 +103,7 @@ class FinalAggregate:
             slots, le, rows = self._rows.taken(changes, located(changes, groups), le, re)
             groups.append(0, slots, rows)
             distinct, place = np.unique(slots, return_inverse=True)
-            due = np.full(len(distinct), INFINITY)
-            np.minimum.at(due, place, np.minimum(le, END - 1) + 1)
-            groups.hasten(distinct, due)
+            groups.hasten(distinct, earliest(place, np.minimum(le, END - 1) + 1, len(distinct)))
         return iter(())
 
     def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
@@ -131,8 +120,7 @@ class FinalAggregate:
             cuts = _cuts(found, events := self._rows.alive(found), watermark)
             begun = events.where(events.le < watermark)
             swept = self._swept(cuts, begun, found)
-            yield from self._objects.bad
-            self._objects.bad.clear()
+            yield from self.answers.take_bad()
             self._keep(groups, portion, found, swept, watermark)
             yield from self._finished(groups, portion, swept, found)
 
@@ -158,8 +146,10 @@ class FinalAggregate:
             groups.append(0, portion[rows.owners], rows.rows)
 
     def _swept(self, cuts: _Cuts, begun: EventWords, found: StoredEvents) -> _Answers:
-        """Return the answers of events over the cuts."""
-        there, answers = self._answers(cuts, begun, found)
+        began, inputs = self._rows.inputs_of(found, begun)
+        spans = EventSpans(cuts.first, cuts.last, begun.count, began, inputs)
+        lasting = cuts.le < cuts.re
+        there, _, answers = self.answers.over(begun.words, spans, len(lasting), lasting)
         return self._stretches(cuts, there, answers)
 
     def _finished(
@@ -174,26 +164,7 @@ class FinalAggregate:
                 [*self._rows.keys_of(found, owner), *columns], schema=self.result
             )
             id_high, id_low = groups.identities(portion[owner])
-            ones = np.ones(len(done), dtype=np.int64)
-            yield changes_of(told, swept.le[done], swept.re[done], ones, id_high, id_low)
-
-    def _answers(
-        self, cuts: _Cuts, begun: EventWords, found: StoredEvents
-    ) -> tuple[Ints, pa.RecordBatch]:
-        """Return the segments that have events, and their answers."""
-        segments = len(cuts.owner)
-        layout = begun.words.layout
-        tree = np.tile(layout.at.identity, (2 * segments, 1))
-        merge_spans(cuts.first, cuts.last, begun.words.table, layout.at.ops, layout.at.places, tree)
-        table = ExactRows(layout, tree[segments:])
-        there = np.flatnonzero((table.counts > 0) & (cuts.le < cuts.re))
-        names, lowered = self._lifting.result.names, self._lifting.lower(table[there])
-        columns = dict(zip(names, lowered, strict=True))
-        began, inputs = self._rows.inputs_of(found, begun)
-        spans = EventSpans(cuts.first, cuts.last, begun.count, began, inputs)
-        columns |= self._objects.answers(spans, there, segments)
-        shown = [columns[name] for name in self._answered.names]
-        return there, pa.RecordBatch.from_arrays(shown, schema=self._answered)
+            yield changes_of(told, swept.le[done], swept.re[done], 1, id_high, id_low)
 
     def _stretches(self, cuts: _Cuts, there: Ints, answers: pa.RecordBatch) -> _Answers:
         """Return the answers of segments, with equal adjacent ones merged."""
@@ -237,16 +208,14 @@ class FinalAggregate:
         worn, merged = self._merged(found, lasts, begun, watermark)
         marked = (marked | worn) & (np.bincount(events.owner[begun], minlength=count) > 0)
         rows = self._rows.rows(merged, np.flatnonzero(marked), start, due, watermark, found)
-        again = worn[rows.owners]
-        groups.append(0, portion[rows.owners[~again]], rows.rows.filter(pa.array(~again)))
+        added = rows.where(~worn[rows.owners])
+        groups.append(0, portion[added.owners], added.rows)
         if worn.any():
-            owners = (np.cumsum(worn) - 1)[rows.owners[again]]
-            rewritten = GroupRows(owners, rows.rows.filter(pa.array(again)))
-            groups.rewrite(0, portion[worn], rewritten)
+            rewrite_some(0, portion, worn, rows, groups)
 
     def _merged(
-        self, found: StoredEvents, lasts: Flags, begun: Flags, watermark: Micros
-    ) -> tuple[Flags, EventWords]:
+        self, found: StoredEvents, lasts: Mask, begun: Mask, watermark: Micros
+    ) -> tuple[Mask, EventWords]:
         """Return which groups can do with half of their rows, and those rows."""
         events, count = found.events, len(found.emitted_until)
         rows = np.bincount(events.owner[lasts], minlength=count) + found.marks
@@ -262,11 +231,9 @@ class FinalAggregate:
 
 def _next_edges(events: EventWords, groups: int, watermark: Micros) -> Ints:
     """Return when the watermark has passed the next begin or end of an event of each group."""
-    due = np.full(groups, INFINITY)
-    for edge in (events.le, events.re):
-        ahead = edge >= watermark
-        np.minimum.at(due, events.owner[ahead], np.minimum(edge[ahead], END - 1) + 1)
-    return due
+    owners, edges = np.append(events.owner, events.owner), np.append(events.le, events.re)
+    ahead = edges >= watermark
+    return earliest(owners[ahead], np.minimum(edges[ahead], END - 1) + 1, groups)
 
 
 def _cuts(found: StoredEvents, events: EventWords, watermark: Micros) -> _Cuts:

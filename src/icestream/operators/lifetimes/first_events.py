@@ -34,7 +34,7 @@ from icestream.operators.lifetimes.changes import (
     column_of,
 )
 from icestream.operators.lifetimes.consolidate import identities
-from icestream.operators.lifetimes.rows_by_group import END, located, woken
+from icestream.operators.lifetimes.rows_by_group import earliest, located, woken
 from icestream.state.groups.spec import GroupRows, Groups, Synopsis
 
 _WAITING, _KEPT = 0, 1
@@ -58,14 +58,13 @@ class FirstEvents(LifetimeOperator):
     def on_changes(
         self, _port: int, changes: pa.RecordBatch, groups: Groups, _watermark: Micros
     ) -> Iterator[pa.RecordBatch]:
-        """Let events wait for the watermark."""
         if changes.num_rows:
             slots = located(changes, groups)
             groups.append(
                 _WAITING, slots, changes.drop_columns([DIFF, ID_HIGH_COLUMN, ID_LOW_COLUMN])
             )
             distinct, inverse = np.unique(slots, return_inverse=True)
-            groups.hasten(distinct, _earliest(inverse, column_of(changes, LE) + 1, len(distinct)))
+            groups.hasten(distinct, earliest(inverse, column_of(changes, LE) + 1, len(distinct)))
         return iter(())
 
     def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
@@ -76,12 +75,12 @@ class FirstEvents(LifetimeOperator):
             until[kept.owners] = column_of(kept.rows, _UNTIL.name)
             starts = column_of(waiting.rows, LE)
             due = starts < watermark
-            rest = GroupRows(waiting.owners[~due], waiting.rows.filter(pa.array(~due)))
+            rest = waiting.where(~due)
             groups.rewrite(_WAITING, portion, rest)
-            next_due = _earliest(rest.owners, starts[~due] + 1, len(portion))
+            next_due = earliest(rest.owners, starts[~due] + 1, len(portion))
             groups.remind(portion, np.where(next_due > watermark, next_due, INFINITY))
-            rows = waiting.rows.filter(pa.array(due))
-            owners = waiting.owners[due]
+            waited = waiting.where(due)
+            rows, owners = waited.rows, waited.owners
             order = np.lexsort((*identities(rows), starts[due], owners))
             first = np.zeros(len(order), dtype=np.bool_)
             within = INFINITY if self._within is None else self._within
@@ -105,13 +104,6 @@ class FirstEvents(LifetimeOperator):
                 found.select(self.result.names),
                 column_of(found, LE),
                 column_of(found, RE),
-                np.ones(len(chosen), dtype=np.int64),
+                1,
                 *groups.identities(portion[owners[chosen]]),
             )
-
-
-def _earliest(owners: Ints, times: Ints, count: int) -> Ints:
-    """Return the earliest time of each owner, INFINITY if it has none."""
-    earliest = np.full(count, INFINITY)
-    np.minimum.at(earliest, owners, np.minimum(times, END))
-    return earliest

@@ -26,16 +26,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icestream.core.arrays import Ints, Slots
+from icestream.core.arrays import Ints, Mask, Slots
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
-from icestream.kernels.lifetimes.sweep import fold_equal, scale_rows, sweep_edges
+from icestream.kernels.lifetimes.sweep import scale_rows, sweep_edges
 from icestream.operators.folding.exact_rows import ExactRows, alike, concatenated, copies_of
-from icestream.operators.lifetimes.changes import DIFF, changes_of, column_of
-from icestream.operators.lifetimes.lift import Lifting
+from icestream.operators.lifetimes.answers import LifetimeAggregate, SpanAnswers
+from icestream.operators.lifetimes.changes import DIFF, PromptOperator, changes_of, column_of
+from icestream.operators.lifetimes.lift import added_up
 from icestream.operators.lifetimes.pieces import AT_ONCE
 from icestream.operators.lifetimes.rows_by_group import (
     LazyRows,
@@ -50,7 +50,6 @@ from icestream.state.groups.spec import GroupRows, Groups, Synopsis
 
 _TIME = "__t"
 _NO_ROWS: Ints = np.empty(0, dtype=np.int64)
-Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +58,10 @@ class _Edges:
     words: ExactRows
 
     def and_(self, other: _Edges) -> _Edges:
-        """Return both."""
         time = np.concatenate([self.time, other.time])
         return _Edges(time, concatenated(self.words, other.words))
 
     def at(self, places: Ints) -> _Edges:
-        """Return some edges."""
         return _Edges(self.time[places], self.words[places])
 
     def between(self, begin: Micros, end: Micros) -> _Edges:
@@ -72,7 +69,6 @@ class _Edges:
         return self.at(np.flatnonzero((self.time >= begin) & (self.time <= end)))
 
     def before(self, instant: Micros) -> _Edges:
-        """Return the edges before an instant."""
         return self.at(np.flatnonzero(self.time < instant))
 
     def last_cuts(self, owners: Ints, count: int) -> Ints:
@@ -94,11 +90,10 @@ class _Parts:
     words: ExactRows
 
     def at(self, places: Ints) -> _Parts:
-        """Return some segments."""
         owners, le, re, diff = (each[places] for each in (self.owners, self.le, self.re, self.diff))
         return _Parts(owners, le, re, diff, self.words[places])
 
-    def unchanged(self, answers: Sequence[pa.Array]) -> Flags:
+    def unchanged(self, answers: Sequence[pa.Array]) -> Mask:
         """Return which segments are retracted and added again with the same answer."""
         out = np.flatnonzero((self.diff[:-1] == -1) & (self.diff[1:] == 1))
         for column in (self.owners, self.le, self.re):
@@ -121,7 +116,7 @@ class _New:
     edges: _Edges
     chosen: Ints
     owners: Ints
-    lasts: Flags
+    lasts: Mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,36 +129,19 @@ class _Swept:
     parts: _Parts
 
 
-class InvertibleAggregate:
-    """An aggregate whose fields all have an inverse; see `LifetimeAggregate`."""
+class InvertibleAggregate(LifetimeAggregate, PromptOperator):
+    """An aggregate whose fields all have an inverse."""
 
-    is_prompt = True
     emits_at_once = True
+    forgets = True
 
-    def __init__(
-        self,
-        payload: pa.Schema,
-        lifting: Lifting,
-        keys: tuple[str, ...],
-        *,
-        empty: bool,
-    ) -> None:
-        """Store edges."""
-        self._lifting = lifting
-        self._empty = empty
-        self.forgets = not empty
-        self._keys = pa.schema([payload.field(name) for name in keys])
+    def __init__(self, answers: SpanAnswers) -> None:
+        super().__init__(answers)
+        self._lifting = lifting = answers.lifting
         time = pa.field(_TIME, pa.int64(), nullable=False)
         self._schema = pa.schema([time, *lifting.fold.schema])
-        self.synopses: tuple[Synopsis, ...] = (Synopsis("edges", self._schema),)
+        self.synopses = (Synopsis("edges", self._schema),)
         self._nothing = _Edges(_NO_ROWS, lifting.fold.nothing)
-        self.result = pa.schema([*self._keys, *lifting.result])
-
-    def on_changes(
-        self, port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
-    ) -> Iterator[pa.RecordBatch]:
-        """Sweep over the touched groups."""
-        return self.on_last_changes(port, changes, groups, watermark, watermark)
 
     def on_last_changes(
         self,
@@ -173,7 +151,6 @@ class InvertibleAggregate:
         watermark: Micros,
         over: Micros,
     ) -> Iterator[pa.RecordBatch]:
-        """Do the same, but store nothing for groups that end by the instant `over`."""
         changes, le, re = clipped(changes, watermark)
         if changes.num_rows == 0:
             return
@@ -185,14 +162,13 @@ class InvertibleAggregate:
         scale_rows(taken.table, np.full(len(ends), -1), at.ops, at.places)
         each = np.concatenate([np.arange(len(le)), ends])
         edges = _Edges(np.concatenate([le, re[ends]]), concatenated(words, taken))
-        keys, key_of = changes.select(self._keys.names), heads[each]
+        keys, key_of = changes.select(self.answers.keys.names), heads[each]
         by_slot = RowsByGroup(slots[each])
         for portion in groups.portions(by_slot.distinct):
             chosen, owners = by_slot.within(portion)
-            lasts = self._empty | (re[each[chosen]] > over)
-            new = _New(edges, chosen, owners, lasts)
+            new = _New(edges, chosen, owners, re[each[chosen]] > over)
             first = key_of[chosen[first_rows(owners, len(portion))]]
-            if self._empty or groups.fits(0, portion):
+            if groups.fits(0, portion):
                 parts = iter((self._revised(groups, portion, new, watermark),))
             else:
                 parts = self._of_large(groups, portion, new, watermark)
@@ -213,28 +189,8 @@ class InvertibleAggregate:
         """Add up words of changes with the same group and lifetime; return first rows and sums."""
         diff = column_of(changes, DIFF)
         words = self._lifting.lifted(changes, copies_of(diff))
-        ops, places = words.layout.at.ops, words.layout.at.places
-        scale_rows(words.table, diff, ops, places)
-        heads = np.empty(len(slots), dtype=np.int64)
-        index = np.zeros(1 << max(4, (2 * len(slots)).bit_length()), dtype=np.int64)
-        count = fold_equal(slots, le, re, words.table, ops, places, index, heads)
-        return heads[:count], words[:count]
-
-    def _remind(
-        self,
-        groups: Groups,
-        portion: Slots,
-        edges: _Edges,
-        owners: Ints,
-        watermark: Micros,
-        lasts: Flags,
-    ) -> None:
-        """Wake each group when all its events have ended."""
-        if self._empty:
-            return
-        due = edges.last_cuts(owners, len(portion))
-        due = np.where(due > watermark, due, INFINITY)
-        groups.remind(portion[lasts], due[lasts])
+        scale_rows(words.table, diff, words.layout.at.ops, words.layout.at.places)
+        return added_up(slots, le, re, words)
 
     def _revised(self, groups: Groups, portion: Slots, new: _New, watermark: Micros) -> _Parts:
         """Sweep over stored and new edges of a few groups; store those of groups that last."""
@@ -256,7 +212,9 @@ class InvertibleAggregate:
             LazyRows(new.owners[added], lambda places: self._batch(new.edges, chosen[places])),
             LazyRows(swept.owners, lambda places: self._batch(left, places)),
         )
-        self._remind(groups, portion, left, swept.owners, watermark, lasts)
+        due = left.last_cuts(swept.owners, len(portion))
+        due = np.where(due > watermark, due, INFINITY)
+        groups.remind(portion[lasts], due[lasts])
         return swept.parts
 
     def _of_large(
@@ -309,13 +267,9 @@ class InvertibleAggregate:
         order = np.argsort(edges.time, kind="stable")
         time, words = edges.time[order], edges.words[order]
         words = words.reshaped(words.layout.with_room(len(words)))
-        heads = np.empty(len(time), dtype=np.int64)
-        index = np.zeros(1 << max(4, (2 * len(time)).bit_length()), dtype=np.int64)
-        ops, places, zeros = words.layout.at.ops, words.layout.at.places, np.zeros_like(time)
-        count = fold_equal(zeros, time, zeros, words.table, ops, places, index, heads)
-        fold = self._lifting.fold
-        tight = fold.loaded(fold.stored(words[:count]))
-        return _Edges(time[heads[:count]], tight)
+        zeros, fold = np.zeros_like(time), self._lifting.fold
+        heads, words = added_up(zeros, time, zeros, words)
+        return _Edges(time[heads], fold.loaded(fold.stored(words)))
 
     def _total(self, edges: _Edges, at: Micros) -> _Edges:
         """Add up all edges of one group into one at an instant; none if that is zero."""
@@ -350,7 +304,7 @@ class InvertibleAggregate:
             watermark,
             layout.at.ops,
             layout.at.places,
-            self._empty,
+            False,  # no answers without events
             group,
             instant,
             words,
@@ -392,7 +346,6 @@ class _StoredEdges:
     def __init__(
         self, owner: InvertibleAggregate, groups: Groups, slots: Slots, watermark: Micros
     ) -> None:
-        """Read the group once."""
         self._owner, self._groups, self._slots = owner, groups, slots
         #: rows, those before the watermark, and rows of the largest piece
         self.rows, self.passed, self._most = 0, 0, 1

@@ -38,12 +38,13 @@ from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.operators.lifetimes.changes import (
     DIFF,
-    LifetimeOperator,
+    PromptOperator,
     changes_of,
     column_of,
     payload_of,
 )
-from icestream.operators.lifetimes.pairs import Pairs, Touched, bounds_of, lifetimes_of, pairs_of
+from icestream.operators.lifetimes.pairs import Pairs, bounds_of, lifetimes_of, pairs_of
+from icestream.operators.lifetimes.rows_by_group import RowsByGroup, located
 from icestream.operators.lifetimes.stored_rows import (
     ids_of,
     late_events_synopsis,
@@ -60,11 +61,9 @@ LEFT, RIGHT, LATE = 0, 1, 2
 Predicate = Callable[[pa.RecordBatch], pa.Array]
 
 
-class StreamJoin(LifetimeOperator):
+class StreamJoin(PromptOperator):
     """All pairs of events of two streams that share a group and an instant."""
 
-    is_prompt = True
-    emits_at_once = False
     forgets = True
 
     def __init__(
@@ -93,12 +92,6 @@ class StreamJoin(LifetimeOperator):
             late_events_synopsis("late right", right),
         )
 
-    def on_changes(
-        self, port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
-    ) -> Iterator[pa.RecordBatch]:
-        """Store changes of one side; yield their pairs with the other."""
-        return self.on_last_changes(port, changes, groups, watermark, watermark)
-
     def on_last_changes(
         self,
         port: int,
@@ -107,10 +100,10 @@ class StreamJoin(LifetimeOperator):
         watermark: Micros,
         over: Micros,
     ) -> Iterator[pa.RecordBatch]:
-        """Do the same, but store nothing that ends by the instant `over`."""
+        """Store changes of one side; yield their pairs with the other."""
         if not changes.num_rows:
             return
-        touched = Touched(changes, groups)
+        touched = RowsByGroup(located(changes, groups))
         store_alive(port, changes, touched.slots, groups, max(watermark, over))
         if over <= watermark:
             store_late(LATE + port, changes, touched.slots, groups, watermark)
@@ -125,11 +118,6 @@ class StreamJoin(LifetimeOperator):
                     stored = lifetimes_of(other.rows, bounds_of(other.owners, len(portion)))
                     for pairs in pairs_of(lifetimes_of(probes, bounds), stored):
                         yield from self._answer(port, probes, other.rows, pairs)
-
-    def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
-        """Yield nothing: rows past their end expire, and the past does not change."""
-        del groups, watermark
-        return iter(())
 
     def _answer(
         self, port: int, probes: pa.RecordBatch, stored: pa.RecordBatch, pairs: Pairs

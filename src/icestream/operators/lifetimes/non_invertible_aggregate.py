@@ -1,14 +1,11 @@
 """Aggregates without an inverse: the events that are alive are stored, as rows of words.
 
 Idea: when a minimum leaves, only the remaining events determine the next one. Events of a group are
-merged into intervals of equal words; sums run over the segments between their ends, and each field
-that selects a value (`min`, `max`, `first`, `last`, ...) is filled in from the best event down.
+merged into intervals of equal words, and the segments between their ends are computed again
+(`answers`). Object aggregates store the columns that they read beside the words.
 
 Of an input that grows no event leaves, so all that is alive between two instants is merged into one
 row of words.
-
-Object aggregates (percentiles, collections, distinct counts) store the columns that they read
-beside the words and are computed from the events of each segment (`object_spans`).
 
 Invariants:
 1. After every chunk the emitted changes add up to the aggregate at each instant
@@ -22,25 +19,21 @@ Cost: O(n log n) for the n events of a group that are alive, for each chunk that
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
 
 from icestream.core.arrays import Ints, Slots
 from icestream.core.times import Micros
-from icestream.kernels import field_words
 from icestream.kernels.lifetimes.sweep import scale_rows
-from icestream.kernels.lifetimes.top import cover_segments, fill_segments
-from icestream.kernels.ranges import numbers_of
-from icestream.operators.aggregates.aggregate import Aggregate
-from icestream.operators.folding.exact_rows import ExactRows, copies_of
-from icestream.operators.folding.fields import ENTRY_FIELDS
+from icestream.operators.bad_rows import Made
+from icestream.operators.folding.exact_rows import copies_of
+from icestream.operators.lifetimes.answers import LifetimeAggregate, SpanAnswers
 from icestream.operators.lifetimes.changes import BEGAN, DIFF, began_of, column_of
 from icestream.operators.lifetimes.consolidate import identities, numbered
 from icestream.operators.lifetimes.counted_intervals import CountedIntervals, TimeSegments
-from icestream.operators.lifetimes.lift import Lifting
-from icestream.operators.lifetimes.object_spans import EventSpans, ObjectSpans
+from icestream.operators.lifetimes.object_spans import EventSpans
 from icestream.operators.lifetimes.revisable_output import (
     RevisableOutput,
     events_synopsis,
@@ -56,45 +49,23 @@ from icestream.operators.lifetimes.rows_by_group import (
     keep,
     located,
 )
-from icestream.state.groups.spec import Groups, Synopsis
+from icestream.state.groups.spec import Groups
 
 
-class NonInvertibleAggregate:
-    """An aggregate with fields that have no inverse; see `LifetimeAggregate`."""
+class NonInvertibleAggregate(LifetimeAggregate):
+    """An aggregate with fields that have no inverse."""
 
-    def __init__(
-        self,
-        payload: pa.Schema,
-        aggregates: Sequence[Aggregate],
-        lifting: Lifting,
-        objects: ObjectSpans,
-        keys: tuple[str, ...],
-        *,
-        grows: bool,
-    ) -> None:
+    def __init__(self, answers: SpanAnswers, *, grows: bool) -> None:
         """Store events as words and columns, and the answers shown; `grows` as for the others."""
-        #: whether events are stored as words only
-        self.in_words = not objects.results
-        self._merges = grows and self.in_words
-        self._lifting = lifting
-        self._objects = objects
-        self._keys = pa.schema([payload.field(name) for name in keys])
+        super().__init__(answers)
+        self._lifting, self._objects = lifting, objects = answers.lifting, answers.objects
+        self._merges = grows and not objects.results
         inputs = [each.with_name(f"__input.{each.name}") for each in objects.inputs]
         began = [pa.field(BEGAN, pa.int64(), nullable=False)] * objects.depends_on_order
         self._words = pa.schema([*lifting.fold.schema, *inputs, *began])
-        answers = {field.name: field for field in lifting.result}
-        answers |= {alias: pa.field(alias, kind) for alias, kind in objects.results.items()}
-        self._answers = pa.schema([answers[each.alias] for each in aggregates])
-        self.result = pa.schema([*self._keys, *self._answers])
         self._shown = RevisableOutput(1, events_synopsis("shown", self.result))
         alive = events_synopsis("alive", self._words)
-        self.synopses: tuple[Synopsis, ...] = (alive, self._shown.synopsis)
-        layout = lifting.fold.layout
-        self._choices = [
-            (op, place - ENTRY_FIELDS)
-            for op, place in zip(layout.ops.tolist(), layout.places.tolist(), strict=True)
-            if not field_words.is_invertible(op)
-        ]
+        self.synopses = (alive, self._shown.synopsis)
 
     def on_changes(
         self, _port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
@@ -109,7 +80,7 @@ class NonInvertibleAggregate:
         columns += [changes.column(name) for name in self._objects.inputs.names]
         columns += [began_of(changes)] * self._objects.depends_on_order
         rows = pa.RecordBatch.from_arrays(columns, schema=self._words)
-        keys = changes.select(self._keys.names)
+        keys = changes.select(self.answers.keys.names)
         by_slot = RowsByGroup(located(changes, groups))
         for portion in groups.portions(by_slot.distinct):
             chosen, owners = by_slot.within(portion)
@@ -124,10 +95,6 @@ class NonInvertibleAggregate:
                 watermark,
             )
 
-    def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
-        """Yield nothing: future answers were emitted already."""
-        return iter(())
-
     def _revised(
         self,
         groups: Groups,
@@ -136,7 +103,7 @@ class NonInvertibleAggregate:
         new_words: pa.RecordBatch,
         keys: pa.RecordBatch,
         watermark: Micros,
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Made:
         kept, shown = (groups.read(number, portion) for number in (0, 1))
         everything = pa.concat_batches([payload_of(kept.rows, self._words), new_words])
         kinds, heads = numbered(*identities(everything))
@@ -147,12 +114,13 @@ class NonInvertibleAggregate:
         schema = self.synopses[0].schema
         emitted = payload_of(shown.rows, self.result)
         words = words_of_kinds.columns[: len(self._lifting.fold.schema)]
-        kinds_of = self._lifting.fold.loaded(words, copies_of(events.count))
         there = events.where(events.count > 0)
+        copies = self._lifting.fold.loaded(words, copies_of(events.count))[there.kind]
+        scale_rows(copies.table, there.count, *copies.layout.at.sums)
         segments = TimeSegments.of(there)
-        spans = segments.spans(there)
-        table = self._swept(there, spans, len(segments.owner), kinds_of)
-        chosen = np.flatnonzero(table.counts > 0)
+        spans = self._spans(there, segments, words_of_kinds)
+        chosen, table, found = self.answers.over(copies, spans, len(segments.owner))
+        yield from self.answers.take_bad()
         owners = segments.owner[chosen]
 
         def added(places: Ints) -> pa.RecordBatch:
@@ -166,23 +134,13 @@ class NonInvertibleAggregate:
             at = chosen[places]
             one = np.ones(len(at), dtype=np.int64)
             head = [pa.array(each) for each in (segments.le[at], segments.re[at], one)]
-            columns = [*head, *self._lifting.fold.stored(table[at])]
+            columns = [*head, *self._lifting.fold.stored(table[places])]
             return pa.RecordBatch.from_arrays(columns, schema=schema)
 
         after = LazyRows(owners, merged) if self._merges else LazyRows(events.owner, needed)
         keep(groups, 0, portion, kept.owners, LazyRows(new.owner, added), after)
-        names, lowered = self._lifting.result.names, self._lifting.lower(table[chosen])
-        columns = dict(zip(names, lowered, strict=True))
-        columns |= self._objects.answers(
-            self._spans(there, spans, words_of_kinds), chosen, len(segments.owner)
-        )
-        answers = pa.RecordBatch.from_arrays(
-            [
-                *keys.take(pa.array(owners)).columns,
-                *(columns[name] for name in self._answers.names),
-            ],
-            schema=self.result,
-        )
+        columns = [*keys.take(pa.array(owners)).columns, *found.columns]
+        answers = pa.RecordBatch.from_arrays(columns, schema=self.result)
         payloads = pa.concat_batches([emitted, answers])
         answer_kinds, answer_heads = numbered(*identities(payloads))
         count = emitted.num_rows
@@ -205,7 +163,7 @@ class NonInvertibleAggregate:
         )
 
     def _spans(
-        self, there: CountedIntervals, spans: tuple[Ints, Ints], kinds: pa.RecordBatch
+        self, there: CountedIntervals, segments: TimeSegments, kinds: pa.RecordBatch
     ) -> EventSpans:
         """Return the columns that object aggregates read of the events alive."""
         first, inputs = len(self._lifting.fold.schema), self._objects.inputs
@@ -213,30 +171,4 @@ class NonInvertibleAggregate:
         columns = rows.columns[first : first + len(inputs)]
         began = column_of(rows, BEGAN) if self._objects.depends_on_order else there.le
         read = pa.RecordBatch.from_arrays(columns, schema=inputs)
-        return EventSpans(*spans, there.count, began, read)
-
-    def _swept(
-        self, there: CountedIntervals, spans: tuple[Ints, Ints], size: int, kinds: ExactRows
-    ) -> ExactRows:
-        """Return the merged words of segments."""
-        first, last = spans
-        rows = kinds.table[there.kind]
-        table = np.zeros((size + 1, kinds.layout.at.width), dtype=np.int64)
-        scaled = rows.copy()
-        ops, places = kinds.layout.at.sums
-        scale_rows(scaled, there.count, ops, places)
-        cover_segments(first, last, scaled, ops, places, table)
-        for op, place in self._choices:
-            end = place + field_words.WORDS[op]
-            table[:, place:end] = field_words.IDENTITY[op]
-            choice = rows[:, place:end]
-            order = np.lexsort((~choice if op == field_words.MAX else choice).T[::-1])
-            runs = np.empty((size, 4), dtype=np.int64)
-            once = np.ones(len(there), dtype=np.int64)
-            made = fill_segments(
-                order, first, last, once, 1, np.arange(size + 1), np.ones(size, np.int64), runs
-            )
-            row, start, stop, _ = runs[:made].T
-            chosen = np.repeat(choice[row], stop - start, axis=0)
-            table[numbers_of(start, stop), place:end] = chosen
-        return ExactRows(kinds.layout, table[:-1])
+        return EventSpans(*segments.spans(there), there.count, began, read)

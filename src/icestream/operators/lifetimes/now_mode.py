@@ -26,24 +26,32 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ints
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
-from icestream.operators.lifetimes.changes import changes_of
-from icestream.operators.lifetimes.changes import payload_of as payload_of_changes
+from icestream.operators.lifetimes.changes import (
+    LE,
+    RE,
+    LifetimeOperator,
+    changes_of,
+    with_column,
+)
 from icestream.operators.lifetimes.consolidate import identities, numbered
 from icestream.operators.lifetimes.counted_intervals import CountedIntervals
 from icestream.operators.lifetimes.revisable_output import (
-    LIFETIME,
     events_synopsis,
+    hold,
     payload_of,
     rows_of,
     stretches_of,
 )
-from icestream.operators.lifetimes.rows_by_group import END, RowsByGroup, located, woken
+from icestream.operators.lifetimes.rows_by_group import END, earliest, woken
 from icestream.operators.lifetimes.stored_rows import rewrite_some
-from icestream.state.groups.spec import Groups, Synopsis
+from icestream.state.groups.spec import Groups
 
 
-class NowOutput:
-    """Holds events by key and emits those of keys that changed."""
+class NowOutput(LifetimeOperator):
+    """Holds events by key and emits those of keys that changed.
+
+    The caller, which knows what time it is, calls `on_instant` at the end of a version.
+    """
 
     def __init__(
         self,
@@ -61,29 +69,14 @@ class NowOutput:
         self._timeless = stays and not windows
         self._delay = delay
         self._stays = stays
-        self.synopses: tuple[Synopsis, ...] = (events_synopsis("now", payload),)
+        self.synopses = (events_synopsis("now", payload),)
 
     def on_changes(
         self, _port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
     ) -> Iterator[pa.RecordBatch]:
-        """Hold changes."""
-        del watermark
-        if changes.num_rows:
-            slots = located(changes, groups)
-            head = [changes.column(field.name) for field in LIFETIME]
-            payload = payload_of_changes(changes).columns
-            if self._timeless:
-                count = changes.num_rows
-                head[:2] = [pa.array(np.full(count, at)) for at in (0, INFINITY)]
-            rows = pa.RecordBatch.from_arrays([*head, *payload], schema=self.synopses[0].schema)
-            groups.append(0, slots, rows)
-            touched = RowsByGroup(slots).distinct
-            groups.remind(touched, np.full(len(touched), MINUS_INFINITY + 1))
-        yield from ()
-
-    def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
-        """Yield nothing: the caller, which knows what time it is, calls `on_instant` instead."""
-        del groups, watermark
+        for name, at in ((LE, 0), (RE, INFINITY)) if self._timeless else ():
+            changes = with_column(changes, name, np.full(changes.num_rows, at))
+        hold(changes, groups, self.synopses[0].schema, MINUS_INFINITY + 1)
         return iter(())
 
     def on_instant(self, groups: Groups, now: Micros) -> Iterator[pa.RecordBatch]:
@@ -96,12 +89,11 @@ class NowOutput:
             events = stretches_of(held.rows, held.owners, kinds).levelled()
             ended = events.re <= now if not self._stays else np.zeros(len(events), dtype=np.bool_)
             left = events.where(~ended)
-            due = np.full(len(portion), INFINITY)
+            owners, edges = np.append(left.owner, left.owner), np.append(left.le, left.re)
+            ahead = (edges > now) & (not self._stays)
+            due = earliest(owners[ahead], edges[ahead], len(portion))
             alive = left.where(left.count > 0)
             if not self._stays:
-                for edge in (left.le, left.re):
-                    ahead = edge > now
-                    np.minimum.at(due, left.owner[ahead], np.minimum(edge[ahead], END))
                 alive = alive.where(alive.le <= now)
             kind_rows = payload.take(pa.array(heads))
             rows = rows_of(

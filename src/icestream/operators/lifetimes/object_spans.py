@@ -35,11 +35,11 @@ from icestream.operators.lifetimes.changes import BEGAN
 from icestream.operators.lifetimes.consolidate import identities
 from icestream.operators.object_aggregates.functions import (
     ORDERED_FUNCTIONS,
-    ObjectFunction,
     failed_rows,
     function_of,
     needs_objects,
 )
+from icestream.operators.object_aggregates.protocol import ObjectFunction
 
 #: maximum number of events in segments that are lifted together
 _AT_ONCE = 1 << 17

@@ -1,7 +1,7 @@
 """Pairs of changes and stored rows, group by group, whose lifetimes share an instant.
 
-Idea: changes are sorted by group once (`Touched`); state is read in portions of groups; a kernel
-returns pairs of positions, a bounded number at a time, whatever the fan-out.
+Idea: changes are sorted by group once (`rows_by_group`); state is read in portions of groups; a
+kernel returns pairs of positions, a bounded number at a time, whatever the fan-out.
 
 Invariants:
 1. Each pair of a group with a common instant is returned once (`test_oracle_join_in_any_chunks`).
@@ -19,11 +19,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from icestream.core.arrays import Ints, Slots
+from icestream.core.arrays import Ints
 from icestream.kernels.lifetimes.pairs import is_in_order, narrow, pair_up
-from icestream.kernels.ranges import numbers_of
-from icestream.operators.lifetimes.changes import LE, RE, column_of, identities_of
-from icestream.state.groups.spec import Groups
+from icestream.operators.lifetimes.changes import LE, RE, column_of
 
 #: maximum number of pairs returned together
 PAIRS_AT_ONCE = 1 << 16
@@ -49,27 +47,6 @@ class Pairs:
     stored: Ints
     le: Ints
     re: Ints
-
-
-class Touched:
-    """The groups that changes touch, and the changes of each."""
-
-    def __init__(self, changes: pa.RecordBatch, groups: Groups) -> None:
-        """Locate the groups."""
-        id_high, id_low = identities_of(changes)
-        #: the slot of each change
-        self.slots = groups.locate(id_high, id_low)
-        #: the distinct slots, in order
-        self.distinct, members = np.unique(self.slots, return_inverse=True)
-        self._order = np.argsort(members, kind="stable")
-        self._bounds = bounds_of(members[self._order], len(self.distinct))
-
-    def of(self, portion: Slots) -> tuple[Ints, Ints]:
-        """Return the changes of some of the groups, in their order, and where each begins."""
-        places = np.searchsorted(self.distinct, portion)
-        starts, ends = self._bounds[places], self._bounds[places + 1]
-        rows, bounds = _ranges(starts, ends)
-        return self._order[rows], bounds
 
 
 def bounds_of(owners: Ints, count: int) -> Ints:
@@ -107,9 +84,3 @@ def pairs_of(probes: Lifetimes, stored: Lifetimes) -> Iterator[Pairs]:
                 np.maximum(probes.le[left], le[right]),
                 np.minimum(probes.re[left], re[right]),
             )
-
-
-def _ranges(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
-    """Return the numbers from each start up to its end, in one array, and where each begins."""
-    bounds = np.concatenate([[0], np.cumsum(ends - starts)])
-    return numbers_of(starts, ends), bounds

@@ -19,6 +19,7 @@ from icestream.core.arrays import Ints, Slots
 from icestream.core.times import Micros
 from icestream.operators.lifetimes.changes import DIFF, HEAD, LE, RE, changes_of, column_of
 from icestream.operators.lifetimes.counted_intervals import CountedIntervals, revised
+from icestream.operators.lifetimes.rows_by_group import RowsByGroup, located
 from icestream.state.groups.spec import GroupRows, Groups, Synopsis
 
 #: columns of stored events before their payload
@@ -52,6 +53,16 @@ def rows_of(
     head = [pa.array(each) for each in (stretches.le, stretches.re, stretches.count)]
     rows = pa.RecordBatch.from_arrays([*head, *payload.columns, *more], schema=schema)
     return GroupRows(stretches.owner, rows)
+
+
+def hold(changes: pa.RecordBatch, groups: Groups, schema: pa.Schema, due: Micros) -> None:
+    """Append changes to what is held for output, without a read, and wake their groups."""
+    if changes.num_rows:
+        slots = located(changes, groups)
+        columns = [changes.column(name) for name in schema.names]
+        groups.append(0, slots, pa.RecordBatch.from_arrays(columns, schema=schema))
+        touched = RowsByGroup(slots).distinct
+        groups.remind(touched, np.full(len(touched), due))
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,14 @@ import pyarrow as pa
 from icestream.core.arrays import Ints, Slots
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.kernels.ranges import numbers_of
-from icestream.operators.lifetimes.changes import DIFF, LE, RE, column_of, identities_of
+from icestream.operators.lifetimes.changes import (
+    DIFF,
+    LE,
+    RE,
+    column_of,
+    identities_of,
+    with_column,
+)
 from icestream.state.groups.spec import GroupRows, Groups
 
 
@@ -31,7 +38,7 @@ class RowsByGroup:
     """Which rows of a chunk belong to which slot."""
 
     def __init__(self, slots: Slots) -> None:
-        """Take the slot of each row."""
+        self.slots = slots
         self._order = np.argsort(slots, kind="stable")
         ordered = slots[self._order]
         fresh = np.flatnonzero(np.diff(ordered, prepend=-1))
@@ -39,12 +46,17 @@ class RowsByGroup:
         self.distinct: Slots = ordered[fresh]
         self._bounds = np.append(fresh, len(slots))
 
-    def within(self, portion: Slots) -> tuple[Ints, Ints]:
-        """Return the rows of some of the slots, and each one's position in `portion`."""
+    def of(self, portion: Slots) -> tuple[Ints, Ints]:
+        """Return the rows of some of the slots, in their order, and where those of each begin."""
         at = np.searchsorted(self.distinct, portion)
         begins, ends = self._bounds[at], self._bounds[at + 1]
-        owners = np.repeat(np.arange(len(portion)), ends - begins)
-        return self._order[numbers_of(begins, ends)], owners
+        bounds = np.concatenate([[0], np.cumsum(ends - begins)])
+        return self._order[numbers_of(begins, ends)], bounds
+
+    def within(self, portion: Slots) -> tuple[Ints, Ints]:
+        """Return the rows of some of the slots, and each one's position in `portion`."""
+        rows, bounds = self.of(portion)
+        return rows, np.repeat(np.arange(len(portion)), np.diff(bounds))
 
 
 def located(changes: pa.RecordBatch, groups: Groups) -> Slots:
@@ -61,6 +73,13 @@ def first_rows(owners: Ints, count: int) -> Ints:
 
 #: when to wake a group that waits for the end of time; INFINITY itself means never
 END = INFINITY - 1
+
+
+def earliest(owners: Ints, times: Ints, count: int) -> Ints:
+    """Return when to wake each of `count` groups of rows: at its first time, or never."""
+    due = np.full(count, INFINITY)
+    np.minimum.at(due, owners, np.minimum(times, END))
+    return due
 
 
 def woken(groups: Groups, watermark: Micros) -> Iterator[Slots]:
@@ -85,8 +104,7 @@ def since(changes: pa.RecordBatch, instant: Micros) -> pa.RecordBatch:
     if changes.num_rows == 0 or int(column_of(changes, LE).min()) >= instant:
         return changes
     changes, le, _ = clipped(changes, instant)
-    place = changes.schema.get_field_index(LE)
-    return changes.set_column(place, changes.schema.field(place), pa.array(le))
+    return with_column(changes, LE, le)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints
-from icestream.core.times import INFINITY, Micros
+from icestream.core.times import Micros
 from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN
 from icestream.operators.lifetimes.changes import (
     DIFF,
@@ -33,7 +33,7 @@ from icestream.operators.lifetimes.changes import (
 )
 from icestream.operators.lifetimes.consolidate import consolidated
 from icestream.operators.lifetimes.revisable_output import LIFETIME, payload_of
-from icestream.operators.lifetimes.rows_by_group import END, RowsByGroup, located, woken
+from icestream.operators.lifetimes.rows_by_group import RowsByGroup, earliest, located, woken
 from icestream.operators.lifetimes.stored_rows import summed
 from icestream.operators.lifetimes.window_copies import in_windows, window_columns
 from icestream.plan.windows.session import Session
@@ -57,7 +57,6 @@ class SessionCopies(LifetimeOperator):
         self, _port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
     ) -> Iterator[pa.RecordBatch]:
         """Store events; yield how sessions and their members change."""
-        del watermark
         if changes.num_rows == 0:
             return
         by_slot = RowsByGroup(located(changes, groups))
@@ -80,7 +79,7 @@ class SessionCopies(LifetimeOperator):
         for portion in woken(groups, watermark):
             found = self._in_order(groups.read(0, portion))
             open_ = self._bounds(found)[1] > watermark
-            left = GroupRows(found.owners[open_], found.rows.filter(pa.array(open_)))
+            left = found.where(open_)
             groups.rewrite(0, portion, left)
             self._remind(groups, portion, left)
         return iter(())
@@ -103,9 +102,7 @@ class SessionCopies(LifetimeOperator):
 
     def _remind(self, groups: Groups, portion: Ints, found: GroupRows) -> None:
         """Wake groups when the first of their sessions ends."""
-        due = np.full(len(portion), INFINITY)
-        np.minimum.at(due, found.owners, np.minimum(self._bounds(found)[1], END))
-        groups.remind(portion, due)
+        groups.remind(portion, earliest(found.owners, self._bounds(found)[1], len(portion)))
 
     def _copies(self, found: GroupRows, ids: tuple[Ids, Ids], sign: int) -> pa.RecordBatch:
         start, end = self._bounds(found)

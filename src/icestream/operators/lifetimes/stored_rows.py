@@ -72,9 +72,8 @@ def rewrite_some(
     synopsis: int, slots: Slots, which: Mask, rows: GroupRows, groups: Groups
 ) -> GroupRows:
     """Replace the stored rows of the groups in `which` with theirs from `rows`."""
-    mine = which[rows.owners]
-    places = np.cumsum(which) - 1
-    theirs = GroupRows(places[rows.owners[mine]], rows.rows.filter(pa.array(mine)))
+    mine = rows.where(which[rows.owners])
+    theirs = GroupRows((np.cumsum(which) - 1)[mine.owners], mine.rows)
     groups.rewrite(synopsis, slots[which], theirs)
     return theirs
 

@@ -35,15 +35,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from icestream.core.arrays import Ints, Slots, Table
+from icestream.core.arrays import Ints, Mask, Slots, Table
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.kernels.lifetimes.top import fill_segments
 from icestream.kernels.ranges import numbers_of
-from icestream.operators.lifetimes.changes import DIFF, changes_of, column_of
+from icestream.operators.lifetimes.changes import DIFF, PromptOperator, changes_of, column_of
 from icestream.operators.lifetimes.changes import payload_of as payload_of_changes
 from icestream.operators.lifetimes.consolidate import identities, numbered
 from icestream.operators.lifetimes.counted_intervals import (
@@ -66,7 +65,7 @@ from icestream.operators.lifetimes.rows_by_group import (
     keep,
     located,
 )
-from icestream.state.groups.spec import GroupRows, Groups, Synopsis
+from icestream.state.groups.spec import GroupRows, Groups
 
 _RANK = "__rank"
 _BEST = np.int64(2**63 - 1)
@@ -77,8 +76,6 @@ _STEP = 4
 _MOST = 16
 #: owed intervals of a group from which all its events are read, and cancelled ones dropped
 _PATIENCE = 256
-
-Flags = npt.NDArray[np.bool_]
 
 
 @dataclass
@@ -99,8 +96,7 @@ class _Touched:
     changes: CountedIntervals
     payload: pa.RecordBatch
 
-    def only(self, chosen: Flags) -> _Touched:
-        """Return the same for some of the groups."""
+    def only(self, chosen: Mask) -> _Touched:
         inside = np.flatnonzero(chosen[self.changes.owner])
         changes = self.changes.at(inside)
         changes = replace(changes, owner=(np.cumsum(chosen) - 1)[changes.owner])
@@ -115,7 +111,7 @@ class _Read:
     #: rank above which all events of a group were read
     above: Ints
     #: whether all events of a group were read
-    whole: Flags
+    whole: Mask
     #: whether all were read because retracted events ranked above the best
     worn: bool
 
@@ -135,13 +131,12 @@ class _Scene:
     kinds: pa.RecordBatch
     ranks: Ints
     #: groups for which more events must be read
-    lacking: Flags
+    lacking: Mask
 
 
-class TopK:
+class TopK(PromptOperator):
     """The k best events of each group."""
 
-    is_prompt = True
     emits_at_once = True
     forgets = True
 
@@ -175,19 +170,13 @@ class TopK:
         word = pa.field(_RANK, pa.int64(), nullable=False)
         events = () if grows else (events_synopsis("events", payload, word, rank=_RANK),)
         self._shown = RevisableOutput(len(events), events_synopsis("shown", payload))
-        self.synopses: tuple[Synopsis, ...] = (*events, self._shown.synopsis)
+        self.synopses = (*events, self._shown.synopsis)
         #: what was read since the operator was created
         self.reads = Reads()
 
     def growing(self) -> TopK:
         """Return the same of an input that never retracts an event."""
         return TopK(*self._made_of, rank=self._rank, grows=True)
-
-    def on_changes(
-        self, port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield how the best events of the touched groups change."""
-        return self.on_last_changes(port, changes, groups, watermark, watermark)
 
     def on_last_changes(
         self,
@@ -197,7 +186,6 @@ class TopK:
         watermark: Micros,
         over: Micros,
     ) -> Iterator[pa.RecordBatch]:
-        """Do the same, but store nothing that ends by the instant `over`."""
         changes, le, re = clipped(changes, watermark)
         if changes.num_rows == 0:
             return
@@ -215,10 +203,6 @@ class TopK:
                 yield from self._settled(groups, touched, read, scene, watermark, over)
                 touched = touched.only(scene.lacking)
                 scale = _ALL if scale >= _MOST else max(1, _STEP * scale)
-
-    def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
-        """Yield nothing: future answers were emitted already."""
-        return iter(())
 
     def _read(self, groups: Groups, touched: _Touched, scale: int) -> _Read:
         """Read `scale` times as many of the best events as may be missing."""
@@ -257,7 +241,7 @@ class TopK:
         shown, owed = (everything.where(everything.count * sign > 0) for sign in (1, -1))
         events = stretches_of(read.rows.rows, read.rows.owners, numbers[first:second])
 
-        def is_known(stretches: CountedIntervals) -> Flags:
+        def is_known(stretches: CountedIntervals) -> Mask:
             owner = stretches.owner
             return read.whole[owner] | (ranks[stretches.kind] > read.above[owner])
 
@@ -290,8 +274,8 @@ class TopK:
         shown: CountedIntervals,
         answer: CountedIntervals,
         places: Ints,
-        is_known: Callable[[CountedIntervals], Flags],
-    ) -> Flags:
+        is_known: Callable[[CountedIntervals], Mask],
+    ) -> Mask:
         """Return the segments in which events that were not read may be among the best.
 
         Where fewer than k were shown there are no others. Elsewhere the last one shown is better

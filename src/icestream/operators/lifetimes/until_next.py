@@ -29,7 +29,7 @@ from icestream.core.times import INFINITY, Micros
 from icestream.operators.lifetimes.changes import (
     DIFF,
     LE,
-    LifetimeOperator,
+    PromptOperator,
     column_of,
     payload_of,
 )
@@ -48,12 +48,10 @@ from icestream.state.groups.spec import Groups
 _ALONE = Frame(rows=1)
 
 
-class UntilNext(LifetimeOperator):
+class UntilNext(PromptOperator):
     """Lets each event live until the next ones of its group push it out of a frame."""
 
-    is_prompt = True
     emits_at_once = True
-    forgets = False
 
     def __init__(self, payload: pa.Schema, frame: Frame = _ALONE) -> None:
         """Take events that are never retracted; only their starts count."""
@@ -62,16 +60,10 @@ class UntilNext(LifetimeOperator):
         self._shown = RevisableOutput(0, events_synopsis("versions", payload))
         self.synopses = (self._shown.synopsis,)
 
-    def on_changes(
-        self, port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros
-    ) -> Iterator[pa.RecordBatch]:
-        """Put events between those that are there; yield what is shown otherwise."""
-        return self.on_last_changes(port, changes, groups, watermark, watermark)
-
     def on_last_changes(
         self, _port: int, changes: pa.RecordBatch, groups: Groups, watermark: Micros, over: Micros
     ) -> Iterator[pa.RecordBatch]:
-        """Do the same, but store nothing that ends by the instant `over`."""
+        """Put events between those that are there; yield what is shown otherwise."""
         if changes.num_rows == 0:
             return
         by_slot = RowsByGroup(located(changes, groups))
@@ -103,11 +95,6 @@ class UntilNext(LifetimeOperator):
                 watermark,
                 max(watermark, over),
             )
-
-    def on_watermark(self, groups: Groups, watermark: Micros) -> Iterator[pa.RecordBatch]:
-        """Yield nothing: the past does not change."""
-        del groups, watermark
-        return iter(())
 
 
 def _ends(owner: Ints, start: Ints, frame: Frame) -> Ints:

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ints
 from icestream.core.times import Micros
+from icestream.operators.folding.columns import window_column
 from icestream.operators.lifetimes.changes import (
     BEGAN,
     DIFF,
@@ -50,11 +51,9 @@ class WindowCopies:
     delay: Micros = 0
 
     def columns(self, payload: pa.Schema) -> pa.Schema:
-        """Return the columns of the copies."""
         return window_columns(self.windows, self.time, payload)
 
     def __call__(self, changes: pa.RecordBatch) -> pa.RecordBatch:
-        """Return a change for each event and window."""
         times = column_of(changes, LE) - self.delay
         event, start, end = self._windows_of(times)
         payload = payload_of(changes).take(pa.array(event))
@@ -90,12 +89,10 @@ class GroupingCopies:
     sets: tuple[tuple[tuple[str, ...], int], ...]
 
     def columns(self, payload: pa.Schema) -> pa.Schema:
-        """Return the columns of the copies."""
         fields = [each.with_nullable(True) if each.name in self.keys else each for each in payload]
         return pa.schema([*fields, pa.field(GROUPING_ID, pa.int64(), nullable=False)])
 
     def __call__(self, changes: pa.RecordBatch) -> pa.RecordBatch:
-        """Return a change for each event and set."""
         payload, ids = payload_of(changes), identities_of(changes)
         columns, count = self.columns(payload.schema), changes.num_rows
         made = []
@@ -120,13 +117,11 @@ class OwnTimes:
     time: pa.DataType
 
     def columns(self, payload: pa.Schema) -> pa.Schema:
-        """Return the columns of the events."""
         return pa.schema(
             [pa.field(WINDOW, self.time), *payload, pa.field(BEGAN, pa.int64(), nullable=False)]
         )
 
     def __call__(self, changes: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the events with their times."""
         times, payload = changes.column(LE), payload_of(changes)
         columns = self.columns(payload.schema)
         timed = [times.cast(self.time), *payload.columns, times]
@@ -147,7 +142,5 @@ def in_windows(
     payload: pa.RecordBatch, start: Ints, end: Ints, times: Ints, columns: pa.Schema
 ) -> pa.RecordBatch:
     """Return events with the window that each is in, and their own times."""
-    window = columns[0].type
-    bounds = [pa.array(each).cast(window[0].type) for each in (start, end)]
-    made = pa.StructArray.from_arrays(bounds, fields=list(window))
+    made = window_column(columns[0].type, start, end)
     return pa.RecordBatch.from_arrays([made, *payload.columns, pa.array(times)], schema=columns)

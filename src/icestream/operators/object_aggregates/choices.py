@@ -12,21 +12,19 @@ Cost: one value per group and state, whatever the window holds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError
 from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.object_aggregates.protocol import Types, ValueFunction, check_ranked
 from icestream.operators.object_aggregates.ragged import chosen_of, owners, rank
-from icestream.operators.object_aggregates.stored_values import check_ranked
-
-Types = Mapping[str, pa.DataType]
 
 
 def _places(valid: pa.Array) -> Ints:
@@ -47,43 +45,33 @@ def _latest(groups: Ints, keys: Ints, count: int) -> pa.Array:
 
 
 @dataclass(frozen=True)
-class FirstOrLast:
+class FirstOrLast(ValueFunction):
     """The first or last value in the order of the stream."""
 
-    input: pa.DataType
     last: bool
     skips_nulls: bool
 
     @classmethod
-    def of(cls, aggregate: Aggregate, types: Types) -> FirstOrLast:
+    def of(cls, aggregate: Aggregate, types: Types) -> Self:
         """Take any type; the parameter defines whether nulls are skipped."""
         skips = bool(aggregate.parameters and aggregate.parameters[0])
         return cls(types[aggregate.columns[0]], aggregate.function == "last", skips)
 
     @property
     def state(self) -> pa.DataType:
-        """Return the type of a value with its time."""
         return pa.struct([("time", pa.int64()), ("value", self.input)])
 
-    @property
-    def result(self) -> pa.DataType:
-        """Return the type of the input."""
-        return self.input
-
     def lift(self, columns: Sequence[pa.Array], times: Ints, bounds: Ints) -> pa.Array:
-        """Choose from each run of events."""
         values = columns[0]
         places = _places(values.is_valid()) if self.skips_nulls else np.arange(len(values))
         return self._chosen(times, values, owners(bounds), places, len(bounds) - 1)
 
     def combine(self, states: pa.Array, bounds: Ints) -> pa.Array:
-        """Choose from each run of states."""
         times = np.asarray(states.field("time").fill_null(0))
         places = _places(states.is_valid())
         return self._chosen(times, states.field("value"), owners(bounds), places, len(bounds) - 1)
 
     def lower(self, states: pa.Array) -> pa.Array:
-        """Return the value."""
         return pc.struct_field(states, [1])
 
     def _chosen(
@@ -96,35 +84,25 @@ class FirstOrLast:
 
 
 @dataclass(frozen=True)
-class ObjectExtreme:
+class ObjectExtreme(ValueFunction):
     """The least or greatest value, for types that do not fit into words."""
 
-    input: pa.DataType
     greatest: bool
 
     @classmethod
-    def of(cls, aggregate: Aggregate, types: Types) -> ObjectExtreme:
-        """Take a type with an order."""
+    def of(cls, aggregate: Aggregate, types: Types) -> Self:
         kind = types[aggregate.columns[0]]
         check_ranked(aggregate, kind)
         return cls(kind, aggregate.function == "max")
 
     @property
     def state(self) -> pa.DataType:
-        """Return the type of the input."""
-        return self.input
-
-    @property
-    def result(self) -> pa.DataType:
-        """Return the type of the input."""
         return self.input
 
     def lift(self, columns: Sequence[pa.Array], times: Ints, bounds: Ints) -> pa.Array:
-        """Choose from each run of events."""
         return self.combine(columns[0], bounds)
 
     def combine(self, states: pa.Array, bounds: Ints) -> pa.Array:
-        """Choose from each run of states."""
         places = _places(states.is_valid())
         ranks, distinct = rank(states.drop_null())
         keys = -ranks if self.greatest else ranks
@@ -132,20 +110,18 @@ class ObjectExtreme:
         return distinct.take(pa.array(ranks).take(chosen))
 
     def lower(self, states: pa.Array) -> pa.Array:
-        """Return the value."""
         return states
 
 
 @dataclass(frozen=True)
-class ExtremeBy:
+class ExtremeBy(ValueFunction):
     """The value of the event in which another one is least or greatest."""
 
-    input: pa.DataType
     by: pa.DataType
     greatest: bool
 
     @classmethod
-    def of(cls, aggregate: Aggregate, types: Types) -> ExtremeBy:
+    def of(cls, aggregate: Aggregate, types: Types) -> Self:
         """Take any type, chosen by a type with an order."""
         if len(aggregate.columns) != 2:
             msg = (
@@ -162,11 +138,6 @@ class ExtremeBy:
         """Return the type of a value with its time and the key of the choice."""
         return pa.struct([("time", pa.int64()), ("by", self.by), ("value", self.input)])
 
-    @property
-    def result(self) -> pa.DataType:
-        """Return the type of the value."""
-        return self.input
-
     def lift(self, columns: Sequence[pa.Array], times: Ints, bounds: Ints) -> pa.Array:
         """Choose from each run of events; events with a null key are skipped."""
         value, by = columns
@@ -174,13 +145,11 @@ class ExtremeBy:
         return self._chosen([pa.array(times), by, value], owners(bounds), places, len(bounds) - 1)
 
     def combine(self, states: pa.Array, bounds: Ints) -> pa.Array:
-        """Choose from each run of states."""
         places = _places(states.is_valid())
         columns = [states.field(name) for name in ("time", "by", "value")]
         return self._chosen(columns, owners(bounds), places, len(bounds) - 1)
 
     def lower(self, states: pa.Array) -> pa.Array:
-        """Return the value."""
         return pc.struct_field(states, [2])
 
     def _chosen(
@@ -192,7 +161,7 @@ class ExtremeBy:
         return _structs(columns, self.state, chosen)
 
 
-def _before(ranks: Ints, times: npt.NDArray[np.int64]) -> Ints:
+def _before(ranks: Ints, times: Ints) -> Ints:
     """Return one number that orders by rank, then by time."""
     order = np.lexsort((times, ranks))
     changed = (np.diff(ranks[order]) != 0) | (np.diff(times[order]) != 0)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from icestream.core.arrays import Ints, Mask
 from icestream.state.arena import Arena
 from icestream.state.table import CountedTable
 
@@ -35,13 +36,11 @@ class NodeDirectory:
     """Slices of one shard, in an arena."""
 
     def __init__(self, arena: Arena) -> None:
-        """Attach to the arena's table, or create it."""
         self._table = CountedTable(arena, "slices", SLICE)
         #: slices and places of each level, copied on first use
-        self._levels: dict[int, tuple[Slices, npt.NDArray[np.int64]]] = {}
+        self._levels: dict[int, tuple[Slices, Ints]] = {}
 
     def __len__(self) -> int:
-        """Return the number of slices."""
         return len(self._table)
 
     @property
@@ -57,7 +56,7 @@ class NodeDirectory:
         self._table.replace(merged[np.lexsort((merged["place"], merged["level"]))])
         self._levels.clear()
 
-    def keep(self, chosen: npt.NDArray[np.bool_]) -> None:
+    def keep(self, chosen: Mask) -> None:
         """Drop all slices but the chosen ones."""
         self._table.keep(chosen)
         self._levels.clear()
@@ -80,7 +79,7 @@ class NodeDirectory:
         ends = np.searchsorted(places, places + panes)
         return int((sums[ends] - sums[:-1]).max(initial=0))
 
-    def _of(self, level: int) -> tuple[Slices, npt.NDArray[np.int64]]:
+    def _of(self, level: int) -> tuple[Slices, Ints]:
         if level not in self._levels:
             slices = self.all
             chosen = slices[slices["level"] == level]

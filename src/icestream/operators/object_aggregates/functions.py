@@ -1,58 +1,16 @@
-"""Object functions: the protocol of every function, and which function computes which aggregate.
-
-Idea: a function has a type of state and three steps, each for many groups at once. `lift` computes
-a state for each run of events, `combine` merges each run of states into one, `lower` computes the
-answer of a state. States are Arrow values, with the same form on the log as in memory.
-
-Invariants (of every function, by `tests/operators/object_aggregates/test_functions.py`):
-1. Lowering the combined states of any cut of the events equals lowering all of them lifted at once,
-   within the function's own error (`test_parity_combining_any_cut_of_the_events`).
-2. A group without values has Spark's answer for it: null, zero or an empty list
-   (`test_a_group_of_nulls_has_sparks_answer`).
-3. States come back from the log as they were (`test_states_survive_the_log`).
-"""
+"""Which object function computes which aggregate."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
-from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.bad_rows import BadRows
 from icestream.operators.object_aggregates import choices, sketches, stored_values, user_aggregates
-
-Types = Mapping[str, pa.DataType]
-
-
-class ObjectFunction(Protocol):
-    """An aggregate function whose state is an Arrow value."""
-
-    @property
-    def state(self) -> pa.DataType:
-        """Return the type of its states."""
-        ...
-
-    @property
-    def result(self) -> pa.DataType:
-        """Return the type of its answers."""
-        ...
-
-    def lift(self, columns: Sequence[pa.Array], times: Ints, bounds: Ints) -> pa.Array:
-        """Return the state of each run of events, which are ordered by time and arrival."""
-        ...
-
-    def combine(self, states: pa.Array, bounds: Ints) -> pa.Array:
-        """Return the state of each run of states; among equal times, earlier states come first."""
-        ...
-
-    def lower(self, states: pa.Array) -> pa.Array:
-        """Return the answer of each state."""
-        ...
-
+from icestream.operators.object_aggregates.protocol import ObjectFunction, Types
 
 _MAKERS: dict[str, Callable[[Aggregate, Types], ObjectFunction]] = {
     "collect_list": stored_values.CollectList.of,

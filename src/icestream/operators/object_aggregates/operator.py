@@ -40,12 +40,13 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ints
 from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.operators.folding.columns import window_column
 from icestream.operators.folding.sorted_runs import slice_bounds
+from icestream.operators.logged_operator import LoggedOperator, once
 from icestream.operators.object_aggregates.assembly import WORK, Assembly
 from icestream.operators.object_aggregates.directory import SLICE, NodeDirectory, Slices
 from icestream.operators.object_aggregates.ranges import EventPortions
-from icestream.operators.object_aggregates.spec import ObjectSpec
-from icestream.operators.object_aggregates.states import TIME, States
+from icestream.operators.object_aggregates.states import TIME, ObjectSpec, States
 from icestream.operators.object_aggregates.tree import (
     FAN,
     LEVELS,
@@ -55,8 +56,8 @@ from icestream.operators.object_aggregates.tree import (
 )
 from icestream.operators.protocol import PastVersion, Shard, StateInputs
 from icestream.plan.windows.grid import Grid, WindowStep
-from icestream.state.identities import IdRange, keep_ids, kept_ids
-from icestream.state.snapshot_schedule import SnapshotSchedule
+from icestream.state.identities import keep_ids, kept_ids
+from icestream.state.log.reader import SegmentReader
 from icestream.state.versions.commits import BASE
 
 #: kinds of records
@@ -70,24 +71,23 @@ SLICE_BYTES = 65536
 RESULT_ROWS = 4096
 
 
-class ObjectOperator:
+class ObjectOperator(LoggedOperator):
     """Object aggregates of one shard."""
 
     lifetimes: ClassVar[tuple[str, ...]] = (*(f"level{k}" for k in range(LEVELS + 1)), BASE)
+    _position_kind = SNAPSHOT
 
     def __init__(self, spec: ObjectSpec, shard: Shard, results: pa.Schema) -> None:
         """Attach to the shard's arena; `results` is the schema of the rows to emit."""
+        super().__init__(shard)
         self._spec = spec
-        self._shard = shard
         self._results = results
         self._grid = Grid.of([spec.windows])
         self._course = spec.windows.on(self._grid)
         pane = self._grid.pane
         self._highest = highest_level(spec.windows.range // pane, spec.windows.slide // pane)
         self._states = States(spec)
-        self._header = shard.arena.header
         self._header.setdefault("position", {"start": MINUS_INFINITY, "done": MINUS_INFINITY})
-        self._schedule = SnapshotSchedule(self._header)
         self._header.setdefault("groups", 0)
         self._directory = NodeDirectory(shard.arena)
         self._portion = max(1, shard.account.budget.total // (2 * WORK))
@@ -252,7 +252,6 @@ class ObjectOperator:
         )
 
     def _emit(self, steps: Sequence[WindowStep]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of windows."""
         starts, ends = (
             np.array([self._grid.instant(getattr(step, name)) for step in steps], dtype=np.int64)
             for name in ("start", "end")
@@ -267,7 +266,6 @@ class ObjectOperator:
             self._header["groups"] = groups
 
     def _windows(self, steps: Sequence[WindowStep]) -> Iterator[tuple[int, Slices]]:
-        """Yield number and slices of each window."""
         for number, step in enumerate(steps):
             nodes = [
                 self._directory.node(level, place)
@@ -278,10 +276,7 @@ class ObjectOperator:
 
     def _lowered(self, starts: Ints, ends: Ints, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Convert the states of windows to result rows."""
-        kind = self._results.field(0).type
-        window = pa.StructArray.from_arrays(
-            [pa.array(at).cast(kind[0].type) for at in (starts, ends)], fields=list(kind)
-        )
+        window = window_column(self._results.field(0).type, starts, ends)
         answers = self._states.lower(rows)
         shown = len(self._results) - 1 - len(answers)
         columns = [window, *self._states.keys(rows)[:shown], *answers]
@@ -311,49 +306,33 @@ class ObjectOperator:
         )
         self._schedule.take()
 
-    @property
-    def took_snapshot(self) -> bool:
-        """Return whether the version just written is a snapshot, independent of earlier ones."""
-        return self._schedule.taken
+    def _load(self, past: PastVersion, snapshots: Sequence[SegmentReader]) -> None:
+        listed = [slices for each in snapshots for slices in _listed(each, SNAPSHOT)]
+        slices = np.concatenate(listed)
+        if past.parents:
+            # nodes are combined again: not all parents have the same ones
+            slices = once([each[each["level"] == 0] for each in listed], SLICE)
+        self._directory.append(slices)
+        self._settle_past(past)
 
-    def restore(self, history: Sequence[PastVersion]) -> None:
-        """Load the snapshot that starts `history`, if there is one, and later slices."""
-        versions = logged = 0
-        for past in history:
-            snapshot = list(self._recorded(past, SNAPSHOT))
-            for slices in _panes(snapshot) if past.parents else snapshot:
-                self._directory.append(slices)
-            for slices in () if snapshot else self._recorded(past, INDEX):
-                self._directory.append(slices)
-            self._keep(past.keeps)
-            versions = 0 if snapshot else versions + 1
-            logged = 0 if snapshot else logged + sum(info.bytes for _, info in past.segments)
-            self._settle(past.watermark)
-        self._schedule.resume(versions, logged)
-
-    def _keep(self, keeps: IdRange | None) -> None:
-        """Skip the groups of other shards in slices."""
-        keep_ids(self._header, keeps)
-        self._assembly.keeps = keeps
-
-    def _recorded(self, past: PastVersion, kind: int) -> Iterator[Slices]:
-        """Yield the slices that a past version lists, level by level."""
+    def _replay(self, past: PastVersion) -> None:
         for lifetime, info in sorted(past.segments, key=lambda each: each[1].ordinal):
-            if (lifetime == BASE) != (kind == SNAPSHOT):
-                continue
-            with closing(self._shard.reader(info)) as reader:
-                listed = reader.directory[reader.directory["synopsis"] == kind]
-                for record in reader.read_many(listed["marker"]):
-                    yield np.frombuffer(record.payload, dtype=SLICE)
+            if lifetime != BASE:
+                with closing(self._shard.reader(info)) as reader:
+                    for slices in _listed(reader, INDEX):
+                        self._directory.append(slices)
+            self._schedule.log(info.bytes)
+        self._schedule.version_ends(size=0)
+        self._settle_past(past)
 
-    @property
-    def released(self) -> tuple[int, ...]:
-        """Return nothing: slices are needed until they expire."""
-        return ()
+    def _settle_past(self, past: PastVersion) -> None:
+        """Skip the groups of other shards in slices, and settle at a past watermark."""
+        keep_ids(self._header, past.keeps)
+        self._assembly.keeps = past.keeps
+        self._settle(past.watermark)
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Return what the progress report shows for this shard."""
         return {
             "groups": int(self._header["groups"]),
             "partitions": self._assembly.ranges,
@@ -362,12 +341,8 @@ class ObjectOperator:
         }
 
 
-def _panes(snapshots: Sequence[Slices]) -> Iterator[Slices]:
-    """Yield the slices of panes in the snapshots of parents, each once.
-
-    Nodes above them are combined again: not all parents have the same ones.
-    """
-    slices = np.concatenate(snapshots)
-    slices = slices[slices["level"] == 0]
-    _, first = np.unique(slices["marker"], return_index=True)
-    yield slices[first]
+def _listed(reader: SegmentReader, kind: int) -> Iterator[Slices]:
+    """Yield the slices that records of a segment list."""
+    listed = reader.directory[reader.directory["synopsis"] == kind]
+    for record in reader.read_many(listed["marker"]):
+        yield np.frombuffer(record.payload, dtype=SLICE)

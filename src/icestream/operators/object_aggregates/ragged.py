@@ -151,7 +151,7 @@ def _keys(values: pa.Array) -> Ints | None:
         floats = np.asarray(plain_floats(values))
         bits = floats.view(f"i{floats.itemsize}").astype(np.int64)
         return np.where(bits < 0, bits ^ _magnitude(floats.dtype), bits)
-    whole = kind if pa.types.is_integer(kind) else _whole(kind)
+    whole = kind if pa.types.is_integer(kind) else whole_type(kind)
     return None if whole is None else np.asarray(values.view(whole)).astype(np.int64)
 
 
@@ -161,7 +161,7 @@ def _from_keys(keys: Ints, kind: pa.DataType) -> pa.Array:
         floats = np.dtype(kind.to_pandas_dtype())
         bits = np.where(keys < 0, keys ^ _magnitude(floats), keys)
         return pa.array(bits.astype(f"i{floats.itemsize}").view(floats), kind)
-    whole = _whole(kind)
+    whole = whole_type(kind)
     return pa.array(keys, kind) if whole is None else pa.array(keys, whole).view(kind)
 
 
@@ -170,8 +170,8 @@ def _magnitude(floats: np.dtype[Any]) -> int:
     return (1 << (8 * floats.itemsize - 1)) - 1
 
 
-def _whole(kind: pa.DataType) -> pa.DataType | None:
-    """Return the integer type of the same width as a type of dates or times."""
+def whole_type(kind: pa.DataType) -> pa.DataType | None:
+    """Return the integer type of the width of ragged values that are dates or times, else None."""
     if not pa.types.is_temporal(kind) or pa.types.is_interval(kind):
         return None
     return pa.int32() if kind.bit_width == 32 else pa.int64()

@@ -74,7 +74,6 @@ class EventPortions:
             yield self._of(together[0], together[-1])
 
     def _of(self, first: int, last: int) -> Iterator[pa.RecordBatch]:
-        """Yield the events of some panes."""
         for batch, (begin, end) in zip(self._batches(), self._spans, strict=True):
             if begin > last or end < first:
                 continue

@@ -21,11 +21,11 @@ References: Apache DataSketches (HLL, KLL, frequent items).
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Self
 
 import datasketches as ds
 import numpy as np
@@ -34,16 +34,20 @@ import pyarrow as pa
 from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError
 from icestream.operators.aggregates.aggregate import Aggregate
-from icestream.operators.object_aggregates.ragged import owners, plain_floats, present, tally
-from icestream.operators.object_aggregates.stored_values import (
+from icestream.operators.object_aggregates.protocol import (
+    Types,
+    ValueFunction,
     check_number,
     check_ranked,
-    doubles,
-    fractions_of,
-    listed,
 )
-
-Types = Mapping[str, pa.DataType]
+from icestream.operators.object_aggregates.ragged import (
+    owners,
+    plain_floats,
+    present,
+    tally,
+    whole_type,
+)
+from icestream.operators.object_aggregates.stored_values import doubles, fractions_of, listed
 
 #: sizes that the library accepts for a sketch of distinct values
 LEAST_LG_K, MOST_LG_K, LG_K = 7, 21, 12
@@ -67,19 +71,14 @@ def _parameter(aggregate: Aggregate, place: int, default: int, least: int, most:
     return given
 
 
-@dataclass(frozen=True)
-class _Sketch(ABC):
+class _Sketch(ValueFunction):
     """Common base of sketches: states are bytes, runs of one state pass through."""
-
-    input: pa.DataType
 
     @property
     def state(self) -> pa.DataType:
-        """Return the type of a serialized sketch."""
         return pa.binary()
 
     def combine(self, states: pa.Array, bounds: Ints) -> pa.Array:
-        """Merge the sketches of each run."""
         payloads = states.to_pylist()
         return pa.array(
             [self._merged(payloads[first:last]) for first, last in pairwise(bounds.tolist())],
@@ -93,7 +92,15 @@ class _Sketch(ABC):
         return self._merge(some)
 
     @abstractmethod
-    def _merge(self, payloads: list[bytes]) -> bytes: ...
+    def _merge(self, payloads: list[bytes]) -> bytes:
+        """Merge serialized sketches, of which there are at least two."""
+
+
+def _merged_into_first(kind: Any, payloads: list[bytes]) -> bytes:
+    sketch, *others = map(kind.deserialize, payloads)
+    for each in others:
+        sketch.merge(each)
+    return bytes(sketch.serialize())
 
 
 @dataclass(frozen=True)
@@ -103,7 +110,7 @@ class ApproxCountDistinct(_Sketch):
     lg_k: int
 
     @classmethod
-    def of(cls, aggregate: Aggregate, types: Types) -> ApproxCountDistinct:
+    def of(cls, aggregate: Aggregate, types: Types) -> Self:
         """Take a type with an order; the parameter is lg_k."""
         kind = types[aggregate.columns[0]]
         check_ranked(aggregate, kind)
@@ -111,11 +118,9 @@ class ApproxCountDistinct(_Sketch):
 
     @property
     def result(self) -> pa.DataType:
-        """Return Spark's bigint."""
         return pa.int64()
 
     def lift(self, columns: Sequence[pa.Array], times: Ints, bounds: Ints) -> pa.Array:
-        """Build a sketch of the distinct values of each run."""
         groups, values = present(columns[0], owners(bounds))
         found = tally(values, groups, len(bounds) - 1)
         data = _hashable(found.values)
@@ -154,10 +159,8 @@ class ApproxCountDistinct(_Sketch):
 def _hashable(values: pa.Array) -> list[Any]:
     """Return values in a form that the library hashes: whole numbers, floats or text."""
     kind = values.type
-    if pa.types.is_date32(kind) or pa.types.is_time32(kind):
-        values = values.view(pa.int32())
-    elif pa.types.is_timestamp(kind) or pa.types.is_duration(kind) or pa.types.is_time64(kind):
-        values = values.view(pa.int64())
+    if (whole := whole_type(kind)) is not None:
+        values = values.view(whole)
     elif pa.types.is_boolean(kind):
         values = values.cast(pa.int8())
     elif pa.types.is_decimal(kind):
@@ -178,7 +181,7 @@ class ApproxPercentile(_Sketch):
     k: int
 
     @classmethod
-    def of(cls, aggregate: Aggregate, types: Types) -> ApproxPercentile:
+    def of(cls, aggregate: Aggregate, types: Types) -> Self:
         """Take a number; the parameters are fractions and k."""
         kind = types[aggregate.columns[0]]
         check_number(aggregate, kind)
@@ -187,11 +190,9 @@ class ApproxPercentile(_Sketch):
 
     @property
     def result(self) -> pa.DataType:
-        """Return double, or a list of them."""
         return pa.list_(pa.float64()) if self.many else pa.float64()
 
     def lift(self, columns: Sequence[pa.Array], times: Ints, bounds: Ints) -> pa.Array:
-        """Build a sketch of the values of each run."""
         groups, values = present(columns[0], owners(bounds))
         floats = np.asarray(doubles(values))
         kept = ~np.isnan(floats)
@@ -205,7 +206,6 @@ class ApproxPercentile(_Sketch):
         return pa.array(states, pa.binary())
 
     def lower(self, states: pa.Array) -> pa.Array:
-        """Return the value at each fraction."""
         answers = np.zeros((len(states), len(self.fractions)))
         empty = np.zeros(len(states), dtype=np.bool_)
         for place, payload in enumerate(states.to_pylist()):
@@ -217,10 +217,7 @@ class ApproxPercentile(_Sketch):
         return listed(answers, empty, many=self.many)
 
     def _merge(self, payloads: list[bytes]) -> bytes:
-        sketch = ds.kll_doubles_sketch.deserialize(payloads[0])
-        for payload in payloads[1:]:
-            sketch.merge(ds.kll_doubles_sketch.deserialize(payload))
-        return bytes(sketch.serialize())
+        return _merged_into_first(ds.kll_doubles_sketch, payloads)
 
 
 @dataclass(frozen=True)
@@ -232,7 +229,7 @@ class ApproxTopK(_Sketch):
     lg_size: int
 
     @classmethod
-    def of(cls, aggregate: Aggregate, types: Types) -> ApproxTopK:
+    def of(cls, aggregate: Aggregate, types: Types) -> Self:
         """Take a type that can be written as text; the parameters are k and the items tracked."""
         kind = types[aggregate.columns[0]]
         check_ranked(aggregate, kind)
@@ -252,7 +249,6 @@ class ApproxTopK(_Sketch):
         return pa.list_(pa.struct([("item", self.input), ("count", pa.int64())]))
 
     def lift(self, columns: Sequence[pa.Array], times: Ints, bounds: Ints) -> pa.Array:
-        """Build a sketch of the counted values of each run."""
         groups, values = present(columns[0], owners(bounds))
         found = tally(plain_floats(values), groups, len(bounds) - 1)
         texts, counts = self._as_text(found.values).to_pylist(), found.counts.tolist()
@@ -283,23 +279,12 @@ class ApproxTopK(_Sketch):
         return pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), pairs, type=self.result)
 
     def _merge(self, payloads: list[bytes]) -> bytes:
-        sketch = ds.frequent_strings_sketch.deserialize(payloads[0])
-        for payload in payloads[1:]:
-            sketch.merge(ds.frequent_strings_sketch.deserialize(payload))
-        return bytes(sketch.serialize())
-
-    @property
-    def _whole(self) -> pa.DataType | None:
-        """Return the integer type of the same width as a type of instants or durations."""
-        kind = self.input
-        if pa.types.is_date32(kind) or pa.types.is_time32(kind):
-            return pa.int32()
-        return pa.int64() if pa.types.is_temporal(kind) else None
+        return _merged_into_first(ds.frequent_strings_sketch, payloads)
 
     def _as_text(self, values: pa.Array) -> pa.Array:
-        return (values if self._whole is None else values.view(self._whole)).cast(pa.string())
+        whole = whole_type(self.input)
+        return (values if whole is None else values.view(whole)).cast(pa.string())
 
     def _from_text(self, texts: pa.Array) -> pa.Array:
-        if self._whole is None:
-            return texts.cast(self.input)
-        return texts.cast(self._whole).view(self.input)
+        whole = whole_type(self.input)
+        return texts.cast(self.input) if whole is None else texts.cast(whole).view(self.input)

@@ -15,37 +15,41 @@ Cost: one sort of the rows, plus the cost of each function.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints, Table
 from icestream.kernels.field_words import combine_sorted
-from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.aggregates.aggregate import Aggregate, AggregateSpec
 from icestream.operators.bad_rows import BadRows
 from icestream.operators.folding.columns import InputColumn
 from icestream.operators.folding.exact_rows import ExactRows, rows_with_sums, sums_column
 from icestream.operators.folding.fields import ENTRY_FIELDS, Layout
 from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN, fold_fields, measured
-from icestream.operators.object_aggregates.functions import (
-    ObjectFunction,
-    failed_rows,
-    function_of,
-    is_object,
-)
+from icestream.operators.folding.sorted_runs import slice_bounds
+from icestream.operators.object_aggregates.functions import failed_rows, function_of, is_object
+from icestream.operators.object_aggregates.protocol import ObjectFunction
 from icestream.operators.object_aggregates.ragged import owners
-from icestream.operators.object_aggregates.spec import ObjectSpec
+from icestream.plan.windows.grid import Cumulative, Windows
 from icestream.state.keys import KeyCodec
 
 #: name of the time column of tuples
 TIME = "time"
 
 
+@dataclass(frozen=True)
+class ObjectSpec(AggregateSpec):
+    """What an object aggregate computes, with the types of keys and inputs."""
+
+    windows: Windows | Cumulative
+
+
 class States:
     """The states of one query."""
 
     def __init__(self, spec: ObjectSpec) -> None:
-        """Choose functions and fields."""
         types = spec.types
         self._spec = spec
         self._codec = KeyCodec(spec.keys)
@@ -77,7 +81,7 @@ class States:
         )
         times = np.asarray(tuples.column(TIME))
         order = np.lexsort((times, id_low, id_high, panes))
-        bounds = _bounds(panes[order], id_high[order], id_low[order])
+        bounds = slice_bounds(panes[order], id_high[order], id_low[order])
         places = pa.array(order)
         ordered = {
             name: tuples.column(name).take(places)
@@ -101,7 +105,7 @@ class States:
         layout, entries = exact.layout, exact.table
         id_high, id_low = _ids(entries, 0), _ids(entries, 1)
         order = np.lexsort((id_low, id_high, targets))
-        bounds = _bounds(targets[order], id_high[order], id_low[order])
+        bounds = slice_bounds(targets[order], id_high[order], id_low[order])
         firsts = order[bounds[:-1]]
         if len(firsts) == len(order):
             return targets[order], rows.take(pa.array(order))
@@ -153,7 +157,6 @@ class States:
         return pa.RecordBatch.from_arrays(self.keys(rows), names=names)
 
     def keys(self, rows: pa.RecordBatch) -> list[pa.Array]:
-        """Return the key columns."""
         return [rows.column(self._words + i) for i in range(len(self._spec.keys))]
 
     @property
@@ -181,7 +184,6 @@ class States:
         return data[entry.offset * width : (entry.offset + len(entry)) * width].reshape(-1, width)
 
     def identities(self, rows: pa.RecordBatch) -> tuple[Ids, Ids]:
-        """Return the identities of the groups of rows."""
         words = self._entry_words(rows)
         return _ids(words, 0), _ids(words, 1)
 
@@ -212,7 +214,6 @@ class States:
         return self.read(rows.slice(first, last - first).serialize(), trusted=True)
 
     def write(self, rows: pa.RecordBatch) -> pa.Buffer:
-        """Encode rows as a payload."""
         return rows.serialize()
 
     def read(self, payload: bytes | pa.Buffer, *, trusted: bool = False) -> pa.RecordBatch:
@@ -243,13 +244,3 @@ class States:
 
 def _ids(entries: Table, column: int) -> Ids:
     return np.ascontiguousarray(entries[:, column]).view(np.uint64)
-
-
-def _bounds(targets: Ints, id_high: Ids, id_low: Ids) -> Ints:
-    """Return where each (target, id_high, id_low) begins in sorted columns, and the last end."""
-    if len(targets) == 0:
-        return np.zeros(1, dtype=np.int64)
-    changed = (
-        (targets[1:] != targets[:-1]) | (id_high[1:] != id_high[:-1]) | (id_low[1:] != id_low[:-1])
-    )
-    return np.concatenate([[0], np.flatnonzero(changed) + 1, [len(targets)]]).astype(np.int64)

@@ -15,16 +15,22 @@ frequent values (Spark promises no order). Percentiles are computed with doubles
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from icestream.core.arrays import Ints
+from icestream.core.arrays import Floats, Ints, Mask
 from icestream.core.errors import DefinitionError, InputError
 from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.object_aggregates.protocol import (
+    Types,
+    ValueFunction,
+    check_number,
+    input_of,
+)
 from icestream.operators.object_aggregates.ragged import (
     Tally,
     bounds_of,
@@ -37,38 +43,6 @@ from icestream.operators.object_aggregates.ragged import (
     spread,
     tally,
 )
-
-Types = Mapping[str, pa.DataType]
-
-
-def input_of(aggregate: Aggregate, types: Types) -> pa.DataType:
-    """Return the type of the values that an aggregate stores: its input, or a struct of several."""
-    if len(aggregate.columns) == 1:
-        return types[aggregate.columns[0]]
-    return pa.struct([pa.field(name, types[name]) for name in aggregate.columns])
-
-
-def check_ranked(aggregate: Aggregate, kind: pa.DataType) -> None:
-    """Reject types of stored values that have no order here."""
-    inner = [field.type for field in kind] if pa.types.is_struct(kind) else [kind]
-    for each in inner:
-        if pa.types.is_nested(each) and not pa.types.is_struct(each):
-            msg = (
-                f"{aggregate.function} of a {each} is not supported (as {aggregate.alias!r}): use "
-                "a number, text, date, timestamp or boolean"
-            )
-            raise DefinitionError(msg)
-
-
-def check_number(aggregate: Aggregate, kind: pa.DataType) -> None:
-    """Reject types of stored values other than numbers."""
-    number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
-    if not number:
-        msg = (
-            f"{aggregate.function} needs a number, got {kind} (as {aggregate.alias!r}): cast the "
-            "column to a numeric type first"
-        )
-        raise DefinitionError(msg)
 
 
 def doubles(values: pa.Array) -> pa.Array:
@@ -91,9 +65,7 @@ def fractions_of(aggregate: Aggregate) -> tuple[tuple[float, ...], bool]:
     return tuple(float(each) for each in fractions), many
 
 
-def listed(
-    answers: npt.NDArray[np.float64], empty: npt.NDArray[np.bool_], *, many: bool
-) -> pa.Array:
+def listed(answers: Floats, empty: Mask, *, many: bool) -> pa.Array:
     """Return percentiles of each group's stored values, as a list or one; null without values."""
     if not many:
         return pa.array(answers[:, 0], mask=empty)
@@ -106,25 +78,19 @@ def listed(
     )
 
 
-@dataclass(frozen=True)
-class CollectList:
+class CollectList(ValueFunction):
     """All values that are not null, in the order of the stream."""
 
-    input: pa.DataType
-
     @classmethod
-    def of(cls, aggregate: Aggregate, types: Types) -> CollectList:
-        """Take any type."""
+    def of(cls, aggregate: Aggregate, types: Types) -> Self:
         return cls(input_of(aggregate, types))
 
     @property
     def state(self) -> pa.DataType:
-        """Return the type of values with their times."""
         return pa.list_(pa.struct([("time", pa.int64()), ("value", self.input)]))
 
     @property
     def result(self) -> pa.DataType:
-        """Return the type of the list."""
         return pa.list_(self.input)
 
     def lift(self, columns: Sequence[pa.Array], times: Ints, bounds: Ints) -> pa.Array:
@@ -138,13 +104,12 @@ class CollectList:
         groups, flat = spread(states, bounds)
         times = np.asarray(flat.field("time"))
         values = flat.field("value")
-        if len(times) and not _ascending(groups, times):
+        if not ((np.diff(times) >= 0) | (np.diff(groups) > 0)).all():
             order = np.lexsort((times, groups))
             times, values, groups = times[order], values.take(pa.array(order)), groups[order]
         return self._lists(times, values, groups, len(bounds) - 1)
 
     def lower(self, states: pa.Array) -> pa.Array:
-        """Return the values without their times."""
         bounds = np.concatenate([[0], np.cumsum(lengths(states))])
         return lists_of(bounds, states.flatten().field("value"), self.result)
 
@@ -154,19 +119,11 @@ class CollectList:
         return lists_of(bounds_of(groups, count), pairs, self.state)
 
 
-def _ascending(groups: Ints, times: Ints) -> bool:
-    return bool(((np.diff(times) >= 0) | (np.diff(groups) > 0)).all())
-
-
-@dataclass(frozen=True)
-class _Distinct:
+class _Distinct(ValueFunction):
     """The distinct values that are not null, in ascending order."""
-
-    input: pa.DataType
 
     @property
     def state(self) -> pa.DataType:
-        """Return the type of the sorted values."""
         return pa.list_(self.input)
 
     def lift(self, columns: Sequence[pa.Array], times: Ints, bounds: Ints) -> pa.Array:
@@ -175,7 +132,6 @@ class _Distinct:
         return self._lists(tally(values, groups, len(bounds) - 1))
 
     def combine(self, states: pa.Array, bounds: Ints) -> pa.Array:
-        """Return the union of the sets of each run."""
         groups, values = spread(states, bounds)
         return self._lists(tally(values, groups, len(bounds) - 1))
 
@@ -186,40 +142,22 @@ class _Distinct:
 class CountDistinct(_Distinct):
     """The number of distinct values."""
 
-    @classmethod
-    def of(cls, aggregate: Aggregate, types: Types) -> CountDistinct:
-        """Take one column or several, of types with an order."""
-        kind = input_of(aggregate, types)
-        check_ranked(aggregate, kind)
-        return cls(kind)
-
     @property
     def result(self) -> pa.DataType:
-        """Return Spark's bigint."""
         return pa.int64()
 
     def lower(self, states: pa.Array) -> pa.Array:
-        """Count the values."""
         return pa.array(lengths(states))
 
 
 class CollectSet(_Distinct):
     """The distinct values themselves."""
 
-    @classmethod
-    def of(cls, aggregate: Aggregate, types: Types) -> CollectSet:
-        """Take a type with an order."""
-        kind = input_of(aggregate, types)
-        check_ranked(aggregate, kind)
-        return cls(kind)
-
     @property
     def result(self) -> pa.DataType:
-        """Return the type of the list."""
         return self.state
 
     def lower(self, states: pa.Array) -> pa.Array:
-        """Return the values."""
         return states
 
 
@@ -233,19 +171,14 @@ def _joined(columns: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
     return pa.StructArray.from_arrays(list(columns), fields=list(kind), mask=pa.array(missing))
 
 
-@dataclass(frozen=True)
-class _Counted:
+class _Counted(ValueFunction):
     """Distinct values with their counts."""
-
-    input: pa.DataType
 
     @property
     def state(self) -> pa.DataType:
-        """Return the type of sorted values with counts."""
         return pa.list_(pa.struct([("value", self.input), ("count", pa.int64())]))
 
     def combine(self, states: pa.Array, bounds: Ints) -> pa.Array:
-        """Add up the counts of equal values."""
         groups, flat = spread(states, bounds)
         counts = np.asarray(flat.field("count"))
         return self._lists(tally(flat.field("value"), groups, len(bounds) - 1, counts))
@@ -267,7 +200,7 @@ class Percentile(_Counted):
     many: bool
 
     @classmethod
-    def of(cls, aggregate: Aggregate, types: Types) -> Percentile:
+    def of(cls, aggregate: Aggregate, types: Types) -> Self:
         """Take a number, fractions and optionally a column with frequencies."""
         check_number(aggregate, types[aggregate.columns[0]])
         if aggregate.function == "median":
@@ -284,11 +217,9 @@ class Percentile(_Counted):
 
     @property
     def result(self) -> pa.DataType:
-        """Return double, or a list of them."""
         return pa.list_(pa.float64()) if self.many else pa.float64()
 
     def lift(self, columns: Sequence[pa.Array], times: Ints, bounds: Ints) -> pa.Array:
-        """Sort and count the values of each run."""
         places = np.arange(len(columns[0]))
         for column in columns:
             places = places[np.asarray(column.take(pa.array(places)).is_valid())]
@@ -320,20 +251,18 @@ class Percentile(_Counted):
         return listed(answers, empty, many=self.many)
 
     @staticmethod
-    def _value_at(
-        values: npt.NDArray[np.float64], passed: Ints, ranks: Ints
-    ) -> npt.NDArray[np.float64]:
+    def _value_at(values: Floats, passed: Ints, ranks: Ints) -> Floats:
         places = np.searchsorted(passed, ranks, side="right") - 1
         padded = np.append(values, 0.0)
         return np.asarray(padded[np.minimum(places, len(values))])
 
 
 def _between(
-    low: npt.NDArray[np.float64],
-    high: npt.NDArray[np.float64],
-    above: npt.NDArray[np.float64],
-    below: npt.NDArray[np.float64],
-) -> npt.NDArray[np.float64]:
+    low: Floats,
+    high: Floats,
+    above: Floats,
+    below: Floats,
+) -> Floats:
     with np.errstate(invalid="ignore"):
         mixed = below * low + above * high
     return np.where((low == high) | (above == 0), low, mixed)
@@ -342,25 +271,11 @@ def _between(
 class Mode(_Counted):
     """The most frequent value, the least of equally frequent ones."""
 
-    @classmethod
-    def of(cls, aggregate: Aggregate, types: Types) -> Mode:
-        """Take a type with an order."""
-        kind = input_of(aggregate, types)
-        check_ranked(aggregate, kind)
-        return cls(kind)
-
-    @property
-    def result(self) -> pa.DataType:
-        """Return the type of the input."""
-        return self.input
-
     def lift(self, columns: Sequence[pa.Array], times: Ints, bounds: Ints) -> pa.Array:
-        """Count the values of each run."""
         groups, values = present(columns[0], owners(bounds))
         return self._lists(tally(values, groups, len(bounds) - 1))
 
     def lower(self, states: pa.Array) -> pa.Array:
-        """Return the value with the greatest count."""
         flat = states.flatten()
         groups = np.repeat(np.arange(len(states)), lengths(states))
         rarity = -np.asarray(flat.field("count"))

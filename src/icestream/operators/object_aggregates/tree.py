@@ -79,7 +79,6 @@ class SliceRange:
 
     @property
     def whole(self) -> bool:
-        """Return whether the range has every group."""
         return self.low == 0 and self.high == _ID_HIGH_END
 
     @property

@@ -30,7 +30,7 @@ function, change its version.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -40,6 +40,7 @@ import pyarrow as pa
 from icestream.core.arrays import Ints
 from icestream.core.errors import DefinitionError, InputError
 from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.operators.object_aggregates.protocol import ObjectFunction, Types
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class UserAggregate:
 
 
 @dataclass(frozen=True)
-class UserFunction:
+class UserFunction(ObjectFunction):
     """A user's aggregate as an object function."""
 
     aggregate: UserAggregate
@@ -94,7 +95,7 @@ class UserFunction:
     failures: list[tuple[int, Exception]] = field(default_factory=list, compare=False, repr=False)
 
     @classmethod
-    def of(cls, aggregate: Aggregate, types: Mapping[str, pa.DataType]) -> UserFunction:
+    def of(cls, aggregate: Aggregate, types: Types) -> UserFunction:
         """Take any inputs; the parameter is the user's aggregate."""
         given = aggregate.parameters[0] if aggregate.parameters else None
         if not isinstance(given, UserAggregate):
@@ -107,12 +108,10 @@ class UserFunction:
 
     @property
     def state(self) -> pa.DataType:
-        """Return the type of a pickled state, null for none."""
         return pa.binary()
 
     @property
     def result(self) -> pa.DataType:
-        """Return the type that the user declared."""
         return self.aggregate.result
 
     def lift(self, columns: Sequence[pa.Array], times: Ints, bounds: Ints) -> pa.Array:
@@ -122,7 +121,6 @@ class UserFunction:
         return self._folded(states, bounds)
 
     def combine(self, states: pa.Array, bounds: Ints) -> pa.Array:
-        """Combine the states of each run."""
         if len(states) == len(bounds) - 1:
             return states
         return self._folded([_loaded(each) for each in states.to_pylist()], bounds)

@@ -31,20 +31,16 @@ from icestream.operators.process.column_state import (
     until,
 )
 from icestream.operators.process.declarations import EXPIRY, GONE, MapState
-from icestream.operators.process.group_state import with_expiry
-from icestream.operators.process.grouping import take
-from icestream.operators.process.last_puts import ends_of_runs, last_puts
+from icestream.operators.process.grouping import ends_of_runs, last_puts, take
+from icestream.operators.process.stored_state import with_expiry
 from icestream.state.groups.spec import GroupRows
 from icestream.state.keys import KeyCodec
-
-_NO_ONE = np.empty(0, dtype=np.int64)
 
 
 class MapColumns(ColumnVariable):
     """Rows found by a key."""
 
     def __init__(self, stage: PortionContext, number: int, name: str, declared: MapState) -> None:
-        """Start with nothing read or written."""
         super().__init__(stage, number, name, declared)
         self._keys, self._values = declared.keys, declared.values
         self._codec = KeyCodec(declared.keys)
@@ -55,14 +51,14 @@ class MapColumns(ColumnVariable):
     def put(self, group: Any, keys: Any, values: Any) -> None:
         """Put one row under each key; `group` has the group number of each."""
         rows = as_rows(values, self._values, self.name)
-        self._write(group, as_rows(keys, self._keys, self.name), rows, gone=False)
+        self._put(group, as_rows(keys, self._keys, self.name), rows, gone=False)
 
     def remove(self, group: Any, keys: Any) -> None:
         """Remove keys if they exist; `group` has the group number of each."""
         entries = as_rows(keys, self._keys, self.name)
         none = [pa.nulls(entries.num_rows, kind) for kind in self._values.types]
         rows = pa.RecordBatch.from_arrays(none, schema=self._values)
-        self._write(group, entries, rows, gone=True)
+        self._put(group, entries, rows, gone=True)
 
     def items(self) -> tuple[Ints, pa.RecordBatch, pa.RecordBatch]:
         """Return group number, key and value of all rows, sorted by group."""
@@ -93,23 +89,18 @@ class MapColumns(ColumnVariable):
         self._live = None
 
     def flush(self) -> None:
-        """Append what was written; rewrite groups that were cleared."""
         anew = self._cleared
         if not self._writes and not anew.any():
             return
-        owners = np.concatenate([_NO_ONE, *(owners for owners, _ in self._writes)])
+        owners, rows = self._together(self._writes)
         if anew.any():
-            live_owners, rows = self._resolved(self._writes)
-            mine = anew[live_owners]
-            self._rewrite(np.flatnonzero(anew), live_owners[mine], rows.filter(pa.array(mine)))
-        rest = ~anew[owners]
-        if rest.any():
-            rows = pa.concat_batches([rows for _, rows in self._writes])
-            self._append(owners[rest], rows.filter(pa.array(rest)))
+            live_owners, live = self._resolved(self._writes)
+            mine, rest = anew[live_owners], ~anew[owners]
+            owners = np.concatenate([live_owners[mine], owners[rest]])
+            rows = pa.concat_batches([live.filter(pa.array(mine)), rows.filter(pa.array(rest))])
+        self._write(np.flatnonzero(anew), owners, rows)
 
-    def _write(
-        self, group: Any, keys: pa.RecordBatch, values: pa.RecordBatch, *, gone: bool
-    ) -> None:
+    def _put(self, group: Any, keys: pa.RecordBatch, values: pa.RecordBatch, *, gone: bool) -> None:
         numbers = chosen_groups(group, len(self._stage.focus))
         if not len(numbers) == keys.num_rows == values.num_rows:
             sizes = f"{len(numbers)} group numbers, {keys.num_rows} keys, {values.num_rows} rows"
@@ -133,23 +124,16 @@ class MapColumns(ColumnVariable):
     def _current(self) -> tuple[Ints, pa.RecordBatch]:
         """Return position and row of all existing keys, sorted by group."""
         if self._live is None:
-            found = self._read()
-            kept = ~self._cleared[found.owners]
-            stored = (found.owners[kept], found.rows.filter(pa.array(kept)))
-            self._live = self._resolved([stored, *self._writes])
+            found = self._stored()
+            left = found.where(~self._cleared[found.owners])
+            self._live = self._resolved([(left.owners, left.rows), *self._writes])
         return self._live
 
     def _resolved(
         self, parts: Sequence[tuple[Ints, pa.RecordBatch]]
     ) -> tuple[Ints, pa.RecordBatch]:
         """Return the last row of each key, unless it removes the key."""
-        if not parts:
-            return _NO_ONE, self._expiring(
-                pa.RecordBatch.from_pylist([], schema=self.schema), _NO_ONE
-            )
-        owners = np.concatenate([owners for owners, _ in parts])
-        rows = pa.concat_batches([rows for _, rows in parts])
-        found = last_puts(GroupRows(owners, rows), self._codec, GONE)
+        found = last_puts(GroupRows(*self._together(parts)), self._codec, GONE)
         return found.owners, found.rows
 
     def _find(self, owners: Ints, keys: pa.RecordBatch) -> Ints:

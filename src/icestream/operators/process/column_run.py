@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.arrays import Ints, Slots
-from icestream.core.errors import DefinitionError, IcestreamError, InputError
+from icestream.core.errors import DefinitionError
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.operators.lifetimes.changes import changes_of
 from icestream.operators.process.column_map import MapColumns
@@ -36,8 +36,14 @@ from icestream.operators.process.declarations import (
     ValueState,
 )
 from icestream.operators.process.grouping import GroupPortion, take
-from icestream.operators.process.output import TIMES, fitted, time_columns, wrong_output
-from icestream.operators.process.timers import TimerTable
+from icestream.operators.process.output import (
+    TIMES,
+    fitted,
+    time_columns,
+    user_errors,
+    wrong_output,
+)
+from icestream.operators.process.timers import DELETE, TimerTable
 from icestream.operators.process.vectorised import (
     GROUP,
     ColumnTimers,
@@ -74,7 +80,6 @@ class VectorisedRun:
     def on_rows(
         self, groups: Groups, portion: GroupPortion, keys: pa.RecordBatch, watermark: Micros
     ) -> Iterator[pa.RecordBatch]:
-        """Pass the events of many groups to the processor."""
         made: list[pa.RecordBatch] = []
         with self._at_work(groups, portion.slots, keys, watermark, watermark) as work:
             batch = work.batch(portion, keys)
@@ -88,7 +93,6 @@ class VectorisedRun:
     def on_initial(
         self, groups: Groups, portion: GroupPortion, keys: pa.RecordBatch, watermark: Micros
     ) -> None:
-        """Pass the initial state of groups to the processor."""
         with self._at_work(groups, portion.slots, keys, watermark, watermark) as work:
             self._processor.on_initial(work.batch(portion, keys), work.state)
 
@@ -154,24 +158,17 @@ class VectorisedRun:
         """Load groups and write what changed; errors name the operator and the first key."""
         timers = TimerTable(groups, len(self.declared), slots, floor) if self.has_timers else None
         work = _Work(PortionContext(groups, slots, watermark), timers, self.declared)
-        try:
+
+        def first_key() -> str:
+            first = tuple(column[0].as_py() for column in keys.columns)
+            return f" (in a batch of {len(slots)} groups, the first of key {first!r})"
+
+        with user_errors(lambda: self._name, first_key):
             yield work
             for variable in work.variables.values():
                 variable.flush()
             if timers is not None:
                 timers.flush(keys)
-        except (DefinitionError, InputError) as error:
-            msg = f"{self._name}: {error}"
-            raise type(error)(msg) from error
-        except IcestreamError:
-            raise
-        except Exception as error:
-            first = tuple(column[0].as_py() for column in keys.columns)
-            msg = (
-                f"{self._name}: user code failed with {type(error).__name__}: {error} "
-                f"(in a batch of {len(slots)} groups, the first of key {first!r})"
-            )
-            raise DefinitionError(msg) from error
 
 
 class _Work:
@@ -215,7 +212,7 @@ class _Work:
             return None
         focus, first = np.unique(owners, return_index=True)
         self.stage.focus, self.stage.now = focus, at[first]
-        self.timers.delete(focus, at[first])
+        self.timers.note(focus, at[first], DELETE)
         timers = ColumnTimers(self.timers, self.stage, at[first])
         return DueBatch(take(keys, focus), at[first], timers, self.stage.watermark)
 

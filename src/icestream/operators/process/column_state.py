@@ -16,7 +16,6 @@ Cost: a few Arrow calls for each variable and portion, whatever the number of gr
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -29,9 +28,9 @@ from icestream.core.arrays import Ints, Mask, Slots
 from icestream.core.errors import DefinitionError
 from icestream.core.times import INFINITY, Micros
 from icestream.operators.process.declarations import Declared
-from icestream.operators.process.group_state import living, with_expiry
 from icestream.operators.process.grouping import take
-from icestream.operators.process.output import shown
+from icestream.operators.process.stored_state import StoredVariable, with_expiry
+from icestream.operators.process.values import shown
 from icestream.state.groups.spec import GroupRows, Groups
 
 _STORED, _NOTHING = -2, -1
@@ -41,7 +40,6 @@ class PortionContext:
     """The groups of a portion, and those for which user code is called."""
 
     def __init__(self, groups: Groups, slots: Slots, watermark: Micros) -> None:
-        """Take all groups of the portion."""
         self.groups = groups
         self.slots = slots
         self.watermark = watermark
@@ -49,6 +47,9 @@ class PortionContext:
         self.focus: Ints = np.arange(len(slots))
         #: the time of each of these groups
         self.now: Ints = np.zeros(len(slots), dtype=np.int64)
+
+    def store(self) -> Groups:
+        return self.groups
 
     def positions(self, chosen: Any) -> Ints:
         """Return the positions of groups given by a mask or by numbers, or of all for None."""
@@ -103,45 +104,34 @@ def _unfit(name: str, schema: pa.Schema, found: Any, why: str = "") -> Definitio
     )
 
 
-class ColumnVariable(ABC):
+class ColumnVariable(StoredVariable):
     """A state variable of all groups of a portion."""
 
     def __init__(self, stage: PortionContext, number: int, name: str, declared: Declared) -> None:
-        """Take the number of its synopsis."""
+        super().__init__(stage, number, name, declared)
         self._stage = stage
-        self._number = number
-        self.name = name
         self.schema: pa.Schema = declared.columns
-        self._lifetime = declared.lifetime
         self._found: GroupRows | None = None
 
-    @abstractmethod
-    def flush(self) -> None:
-        """Write what changed."""
-
-    def _read(self) -> GroupRows:
+    def _stored(self) -> GroupRows:
         """Return the stored rows, read once."""
         if self._found is None:
-            stage = self._stage
-            found = stage.groups.read(self._number, stage.slots)
-            self._found = living(found, stage.watermark)
+            self._found = self._read()
         return self._found
+
+    def _together(
+        self, parts: Sequence[tuple[Ints, pa.RecordBatch]]
+    ) -> tuple[Ints, pa.RecordBatch]:
+        """Return positions and rows of several writes as one."""
+        none = np.empty(0, dtype=np.int64)
+        owners = np.concatenate([none, *(owners for owners, _ in parts)])
+        return owners, pa.concat_batches([self._nothing(), *(rows for _, rows in parts)])
 
     def _expiring(self, rows: pa.RecordBatch, times: Ints) -> pa.RecordBatch:
         """Add the expiry column to rows written at some times, if the variable has a ttl."""
         if self._lifetime is None:
             return rows
         return with_expiry(rows, until(times, self._lifetime))
-
-    def _rewrite(self, positions: Ints, owners: Ints, rows: pa.RecordBatch) -> None:
-        """Replace the rows of groups; both are positions, ascending."""
-        if positions.size:
-            found = GroupRows(np.searchsorted(positions, owners), rows)
-            self._stage.groups.rewrite(self._number, self._stage.slots[positions], found)
-
-    def _append(self, positions: Ints, rows: pa.RecordBatch) -> None:
-        if positions.size:
-            self._stage.groups.append(self._number, self._stage.slots[positions], rows)
 
 
 def until(times: Ints, lifetime: Micros) -> Ints:
@@ -153,7 +143,6 @@ class ValueColumns(ColumnVariable):
     """At most one row for each group."""
 
     def __init__(self, stage: PortionContext, number: int, name: str, declared: Declared) -> None:
-        """Start with nothing read or written."""
         super().__init__(stage, number, name, declared)
         self._written: list[pa.RecordBatch] = []
         self._rows = 0
@@ -201,17 +190,16 @@ class ValueColumns(ColumnVariable):
         self._which[self._stage.positions(mask)] = _NOTHING
 
     def flush(self) -> None:
-        """Write the rows that changed."""
         positions = np.flatnonzero(self._which != _STORED)
         if not positions.size:
             return
         which = self._which[positions]
-        rows = pa.concat_batches(self._written) if self._written else self._read().rows.slice(0, 0)
-        self._rewrite(positions, positions[which >= 0], take(rows, which[which >= 0]))
+        rows = pa.concat_batches([self._nothing(), *self._written])
+        self._write(positions, positions[which >= 0], take(rows, which[which >= 0]))
 
     def _all(self) -> tuple[pa.RecordBatch, Ints]:
         """Return stored and written rows, and where the valid one of each group in focus is."""
-        found = self._read()
+        found = self._stored()
         stored = np.full(len(self._stage.slots), _NOTHING, dtype=np.int64)
         stored[found.owners] = np.arange(len(found.owners))
         if not self._written and (self._which == _STORED).all():
@@ -225,7 +213,6 @@ class RowColumns(ColumnVariable):
     """Any number of rows for each group, in the order in which they were appended."""
 
     def __init__(self, stage: PortionContext, number: int, name: str, declared: Declared) -> None:
-        """Start with nothing read or written."""
         super().__init__(stage, number, name, declared)
         self._cleared: Mask = np.zeros(len(stage.slots), dtype=np.bool_)
         self._added: list[tuple[Ints, pa.RecordBatch]] = []
@@ -274,38 +261,12 @@ class RowColumns(ColumnVariable):
         ]
 
     def flush(self) -> None:
-        """Write what changed."""
-        positions = np.flatnonzero(self._cleared)
-        if not self._added:
-            none = np.empty(0, dtype=np.int64)
-            if positions.size:
-                self._rewrite(positions, none, self._nothing())
-            return
-        owners, rows = self._together(self._added)
-        again = self._cleared[owners]
-        if not again.any():
-            self._rewrite(positions, owners[:0], rows.slice(0, 0))
-            self._append(owners, rows)
-            return
-        order = np.argsort(owners[again], kind="stable")
-        picked = np.flatnonzero(again)[order]
-        self._rewrite(positions, owners[picked], take(rows, picked))
-        self._append(owners[~again], rows.filter(pa.array(~again)))
-
-    def _nothing(self) -> pa.RecordBatch:
-        return self._expiring(
-            pa.RecordBatch.from_pylist([], schema=self.schema), np.empty(0, dtype=np.int64)
-        )
-
-    def _together(
-        self, parts: Sequence[tuple[Ints, pa.RecordBatch]]
-    ) -> tuple[Ints, pa.RecordBatch]:
-        owners = np.concatenate([owners for owners, _ in parts])
-        return owners, pa.concat_batches([rows for _, rows in parts])
+        if self._added or self._cleared.any():
+            self._write(np.flatnonzero(self._cleared), *self._together(self._added))
 
     def _whole(self) -> tuple[Ints, pa.RecordBatch]:
         """Return all rows of the groups in focus with their expiries."""
-        found = self._read()
+        found = self._stored()
         owners, rows = self._together([(found.owners, found.rows), *self._added])
         counts = np.ones(len(owners), dtype=np.bool_)
         counts[: len(found.owners)] = ~self._cleared[found.owners]

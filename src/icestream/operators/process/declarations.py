@@ -28,7 +28,7 @@ import pyarrow as pa
 from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.core.units import parse_interval
-from icestream.operators.process.last_puts import last_puts
+from icestream.operators.process.grouping import last_puts
 from icestream.sql.ddl import schema_of
 from icestream.state.groups.spec import GroupRows, Synopsis, Wear
 from icestream.state.keys import KeyCodec
@@ -42,12 +42,13 @@ IS_DELTA = "__is_delta"
 DATA = "data"
 
 
-@dataclass(frozen=True)
 class Declared(ABC):
     """A state variable: its columns and its time to live."""
 
     #: the user's word for this kind
     kind: ClassVar[str]
+    #: microseconds of event time, or text such as "1 hour"
+    ttl: Micros | str | None
 
     @property
     @abstractmethod
@@ -55,16 +56,20 @@ class Declared(ABC):
         """Return the columns of its rows, without the expiry."""
 
     @property
-    @abstractmethod
     def lifetime(self) -> Micros | None:
         """Return how long a row lives, in microseconds of event time, or None for ever."""
+        return None if self.ttl is None else parse_interval(self.ttl)
+
+    @property
+    def stored(self) -> pa.Schema:
+        """Return the columns of its rows, with the expiry if they have one."""
+        expiry = pa.field(EXPIRY, pa.int64(), nullable=False)
+        return self.columns if self.lifetime is None else self.columns.append(expiry)
 
     def synopsis(self, name: str) -> Synopsis:
         """Return the synopsis that stores it."""
-        if self.lifetime is None:
-            return Synopsis(name, self.columns, wear=self.wear)
-        expiry = pa.field(EXPIRY, pa.int64(), nullable=False)
-        return Synopsis(name, self.columns.append(expiry), expiry=EXPIRY, wear=self.wear)
+        expiry = None if self.lifetime is None else EXPIRY
+        return Synopsis(name, self.stored, expiry=expiry, wear=self.wear)
 
     @property
     def wear(self) -> Wear | None:
@@ -90,18 +95,11 @@ class _Rows(Declared):
     """A variable with one schema."""
 
     schema: pa.Schema | str
-    #: microseconds of event time, or text such as "1 hour"
     ttl: Micros | str | None = None
 
     @cached_property
     def columns(self) -> pa.Schema:
-        """Return the columns of its rows."""
         return schema_of(self.schema)
-
-    @property
-    def lifetime(self) -> Micros | None:
-        """Return how long a row lives."""
-        return None if self.ttl is None else parse_interval(self.ttl)
 
 
 @dataclass(frozen=True)
@@ -150,7 +148,7 @@ class MapState(Declared):
 
     key: pa.Schema | str
     value: pa.Schema | str
-    #: microseconds of event time, or text such as "1 hour"; a write never shortens a key's life
+    #: a write never shortens a key's life
     ttl: Micros | str | None = None
 
     kind = "map"
@@ -169,11 +167,6 @@ class MapState(Declared):
     def columns(self) -> pa.Schema:
         """Return the columns of key, value and whether the row removes its key."""
         return pa.schema([*self.keys, *self.values, pa.field(GONE, pa.bool_(), nullable=False)])
-
-    @property
-    def lifetime(self) -> Micros | None:
-        """Return how long a row lives."""
-        return None if self.ttl is None else parse_interval(self.ttl)
 
     @property
     def wear(self) -> Wear:
@@ -227,11 +220,6 @@ class ObjectState(Declared):
                 pa.field(DATA, pa.binary(), nullable=False),
             ]
         )
-
-    @property
-    def lifetime(self) -> Micros | None:
-        """Return how long the object lives after it was last written."""
-        return None if self.ttl is None else parse_interval(self.ttl)
 
     @property
     def wear(self) -> Wear | None:

@@ -23,7 +23,8 @@ import pyarrow as pa
 
 from icestream.core.times import INFINITY, Micros
 from icestream.operators.process.declarations import GONE, MapState
-from icestream.operators.process.group_state import GroupContext, GroupVariable, with_expiry
+from icestream.operators.process.group_state import GroupContext, GroupVariable
+from icestream.operators.process.stored_state import with_expiry
 from icestream.operators.process.values import Row, RowCoder, decoded
 
 #: the row put under a key, or None if the key was removed, and its expiry
@@ -34,14 +35,11 @@ class GroupMap(GroupVariable):
     """Rows found by a key."""
 
     def __init__(self, scene: GroupContext, number: int, name: str, declared: MapState) -> None:
-        """Start empty."""
         super().__init__(scene, number, name, declared)
         self._keys, self._values = RowCoder(declared.keys), RowCoder(declared.values)
         self._no_value: Row = (None,) * len(declared.values)
-        self.begin()
 
     def begin(self) -> None:
-        """Discard what was read and written."""
         self._stored: list[tuple[Row, Row, bool, Micros]] | None = None
         self._bounds: list[int] = []
         #: by position: existing keys, written keys, whether all others were removed
@@ -61,7 +59,7 @@ class GroupMap(GroupVariable):
     def updateValue(self, key: Any, value: Any) -> None:
         """Put a row under a key; without a ttl, this does not read the map."""
         self._scene.store()
-        self._write(self._keys.key(key), self._values.row(value))
+        self._put(self._keys.key(key), self._values.row(value))
 
     def removeKey(self, key: Any) -> None:
         """Remove a key, if it exists."""
@@ -69,7 +67,7 @@ class GroupMap(GroupVariable):
         known = self._keys.key(key)
         live = self._current() if self._lifetime is not None else self._known()
         if live is None or known in live:
-            self._write(known, None)
+            self._put(known, None)
 
     def iterator(self) -> Iterator[tuple[Row, Row]]:
         """Return all keys and rows, in the order in which they were last put."""
@@ -96,21 +94,14 @@ class GroupMap(GroupVariable):
         self._live[position] = {}
 
     def flush(self) -> None:
-        """Append what was written; rewrite groups that were cleared."""
-        anew: dict[int, dict[Row, _Entry]] = {}
-        more: dict[int, dict[Row, _Entry]] = {}
-        for position, writes in self._writes.items():
-            if position in self._cleared:
-                anew[position] = self._live.get(position) or {}
-            elif writes:
-                more[position] = writes
-        if anew:
-            owners, rows = self._encoded(anew)
-            self._rewrite(list(anew), owners, rows)
-        if more:
-            self._append(*self._encoded(more))
+        if self._writes:
+            changed = {
+                position: (self._live.get(position) or {}) if position in self._cleared else writes
+                for position, writes in self._writes.items()
+            }
+            self._write(sorted(self._cleared), *self._encoded(changed))
 
-    def _write(self, key: Row, value: Row | None) -> None:
+    def _put(self, key: Row, value: Row | None) -> None:
         until = INFINITY
         if self._lifetime is not None:
             before = self._current().get(key)

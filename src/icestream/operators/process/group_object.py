@@ -26,7 +26,8 @@ import pyarrow as pa
 
 from icestream.core.errors import DefinitionError
 from icestream.operators.process.declarations import ObjectState
-from icestream.operators.process.group_state import GroupContext, GroupVariable, with_expiry
+from icestream.operators.process.group_state import GroupContext, GroupVariable
+from icestream.operators.process.stored_state import with_expiry
 from icestream.operators.process.values import decoded
 
 _NONE = object()
@@ -36,13 +37,10 @@ class GroupObject(GroupVariable):
     """A Python object."""
 
     def __init__(self, scene: GroupContext, number: int, name: str, declared: ObjectState) -> None:
-        """Start empty."""
         super().__init__(scene, number, name, declared)
         self._how = declared
-        self.begin()
 
     def begin(self) -> None:
-        """Discard what was read and written."""
         self._stored: list[tuple[bool, bytes]] | None = None
         self._bounds: list[int] = []
         #: by position: the object that user code holds, deltas it appended, whether it updated it
@@ -107,9 +105,10 @@ class GroupObject(GroupVariable):
         if self._lifetime is not None:
             times = np.array([self._updated[position] for position in owners], dtype=np.int64)
             rows = with_expiry(rows, times + self._lifetime)
-        self._rewrite(list(whole), owners, rows)
+        if whole:
+            self._write(list(whole), owners, rows)
         owners = [position for position, changes in parts.items() for _ in changes]
-        self._append(owners, _rows(True, [change for part in parts.values() for change in part]))
+        self._write([], owners, _rows(True, [each for part in parts.values() for each in part]))
 
     def _changes(self, position: int) -> list[bytes] | None:
         """Return the deltas to append for a group, or None if the whole object must be written."""

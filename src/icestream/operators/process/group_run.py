@@ -16,12 +16,11 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from icestream.core.arrays import Slots
-from icestream.core.errors import DefinitionError, IcestreamError, InputError
 from icestream.core.times import MINUS_INFINITY, Micros
 from icestream.operators.process.declarations import Declared
 from icestream.operators.process.group_state import GroupContext
 from icestream.operators.process.grouping import GroupPortion
-from icestream.operators.process.output import Collected
+from icestream.operators.process.output import Collected, user_errors
 from icestream.operators.process.per_group import (
     Decoded,
     ExpiredTimerInfo,
@@ -61,7 +60,6 @@ class PerGroupRun:
     def on_rows(
         self, groups: Groups, portion: GroupPortion, keys: pa.RecordBatch, watermark: Micros
     ) -> Iterator[pa.RecordBatch]:
-        """Pass rows to the processor, group by group."""
         made = Collected(self._result)
         rows = Decoded(portion.events, portion.times, portion.ends, portion.diffs)
         handle = self._processor.handleInputRows
@@ -74,7 +72,6 @@ class PerGroupRun:
     def on_initial(
         self, groups: Groups, portion: GroupPortion, keys: pa.RecordBatch, watermark: Micros
     ) -> None:
-        """Pass the initial state of groups to the processor."""
         rows = Decoded(portion.events, portion.times, portion.ends, portion.diffs)
         handle = self._processor.handleInitialState
         with self._at_work(groups, portion.slots, keys, watermark, watermark) as known:
@@ -130,20 +127,13 @@ class PerGroupRun:
         self._timers.open(timers, watermark, allowed=self.has_timers)
         known = self._key_coder.rows(keys)
         try:
-            yield known
-            self._scene.position = _NO_GROUP
-            for variable in variables:
-                variable.flush()
-            if timers is not None:
-                timers.flush(keys)
-        except (DefinitionError, InputError) as error:
-            msg = f"{self._place(known)}: {error}"
-            raise type(error)(msg) from error
-        except IcestreamError:
-            raise
-        except Exception as error:
-            msg = f"{self._place(known)}: user code failed with {type(error).__name__}: {error}"
-            raise DefinitionError(msg) from error
+            with user_errors(lambda: self._place(known)):
+                yield known
+                self._scene.position = _NO_GROUP
+                for variable in variables:
+                    variable.flush()
+                if timers is not None:
+                    timers.flush(keys)
         finally:
             if collects:
                 gc.enable()

@@ -20,7 +20,7 @@ Cost: one call of the store for each variable and portion; about 1 us for each a
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
@@ -29,11 +29,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icestream.core.arrays import Ints, Slots
+from icestream.core.arrays import Slots
 from icestream.core.errors import DefinitionError
 from icestream.core.times import INFINITY, Micros
-from icestream.operators.process.declarations import EXPIRY, Declared
-from icestream.operators.process.values import Row, RowCoder
+from icestream.operators.process.declarations import Declared
+from icestream.operators.process.stored_state import StoredVariable, living, with_expiry
+from icestream.operators.process.values import Row, RowCoder, shown
 from icestream.state.groups.spec import GroupRows, Groups
 
 
@@ -41,7 +42,6 @@ class GroupContext:
     """The groups at hand, the one that user code is called for, and its time."""
 
     def __init__(self) -> None:
-        """Start without groups."""
         self.groups: Groups | None = None
         self.slots: Slots = np.empty(0, dtype=np.int64)
         self.watermark: Micros = 0
@@ -51,61 +51,29 @@ class GroupContext:
         self.now: Micros = 0
 
     def begin(self, groups: Groups, slots: Slots, watermark: Micros) -> None:
-        """Switch to other groups."""
         self.groups, self.slots, self.watermark = groups, slots, watermark
 
     def end(self) -> None:
-        """Leave the groups."""
         self.groups, self.slots = None, np.empty(0, dtype=np.int64)
 
     def store(self) -> Groups:
-        """Return the store of the groups' rows."""
         if self.groups is None:
             msg = "state can be used only while rows or timers of a group are handled, not in init"
             raise DefinitionError(msg)
         return self.groups
 
 
-def living(found: GroupRows, watermark: Micros) -> GroupRows:
-    """Drop rows of a group's state whose expiry the watermark has reached."""
-    place = found.rows.schema.get_field_index(EXPIRY)
-    if place < 0:
-        return found
-    alive = np.asarray(found.rows.column(place)) > watermark
-    if alive.all():
-        return found
-    return GroupRows(found.owners[alive], found.rows.filter(pa.array(alive)))
-
-
-def with_expiry(rows: pa.RecordBatch, expiry: Sequence[Micros] | Ints) -> pa.RecordBatch:
-    """Append the column of expiries to rows of a group's state."""
-    return rows.append_column(
-        pa.field(EXPIRY, pa.int64(), nullable=False), pa.array(expiry, type=pa.int64())
-    )
-
-
-class GroupVariable(ABC):
+class GroupVariable(StoredVariable):
     """A state variable as user code sees it: its value for the current group."""
 
     def __init__(self, scene: GroupContext, number: int, name: str, declared: Declared) -> None:
-        """Take the number of its synopsis."""
+        super().__init__(scene, number, name, declared)
         self._scene = scene
-        self._number = number
-        self.name = name
-        self._declared = declared
-        self._lifetime = declared.lifetime
+        self.begin()
 
     @abstractmethod
     def begin(self) -> None:
         """Discard what was read and written, because the groups change."""
-
-    @abstractmethod
-    def flush(self) -> None:
-        """Write what changed."""
-
-    def _read(self) -> GroupRows:
-        scene = self._scene
-        return living(scene.store().read(self._number, scene.slots), scene.watermark)
 
     def _fits(self) -> bool:
         """Return whether the rows of the groups at hand can be in memory together."""
@@ -128,33 +96,15 @@ class GroupVariable(ABC):
         assert self._lifetime is not None
         return min(self._scene.now + self._lifetime, INFINITY)
 
-    def _append(self, positions: Sequence[int] | Ints, rows: pa.RecordBatch) -> None:
-        if len(positions):
-            at = np.asarray(positions, dtype=np.int64)
-            self._scene.store().append(self._number, self._scene.slots[at], rows)
-
-    def _rewrite(
-        self, positions: Sequence[int], owners: Sequence[int] | Ints, rows: pa.RecordBatch
-    ) -> None:
-        """Replace the rows of groups; `owners` are positions too, both ascending."""
-        if positions:
-            at = np.asarray(positions, dtype=np.int64)
-            mine = np.searchsorted(at, np.asarray(owners, dtype=np.int64))
-            slots = self._scene.slots[at]
-            self._scene.store().rewrite(self._number, slots, GroupRows(mine, rows))
-
 
 class GroupValue(GroupVariable):
     """At most one row."""
 
     def __init__(self, scene: GroupContext, number: int, name: str, declared: Declared) -> None:
-        """Start empty."""
         super().__init__(scene, number, name, declared)
         self._coder = RowCoder(declared.columns)
-        self.begin()
 
     def begin(self) -> None:
-        """Discard what was read and written."""
         self._stored: list[Row | None] | None = None
         self._new: dict[int, Row | None] = {}
         self._expiries: dict[int, Micros] = {}
@@ -184,14 +134,13 @@ class GroupValue(GroupVariable):
         self._new[self._scene.position] = None
 
     def flush(self) -> None:
-        """Write the rows that changed."""
         if not self._new:
             return
         owners = [position for position, row in self._new.items() if row is not None]
         rows = self._coder.batch([row for row in self._new.values() if row is not None])
         if self._lifetime is not None:
             rows = with_expiry(rows, [self._expiries[position] for position in owners])
-        self._rewrite(list(self._new), owners, rows)
+        self._write(list(self._new), owners, rows)
 
     def _load(self) -> list[Row | None]:
         found = self._read()
@@ -208,13 +157,10 @@ class GroupList(GroupVariable):
     """Rows in the order in which they were appended."""
 
     def __init__(self, scene: GroupContext, number: int, name: str, declared: Declared) -> None:
-        """Start empty."""
         super().__init__(scene, number, name, declared)
         self._coder = RowCoder(declared.columns)
-        self.begin()
 
     def begin(self) -> None:
-        """Discard what was read and written."""
         self._stored: list[Row] | None = None
         self._bounds: list[int] = []
         self._replaced: dict[int, None] = {}
@@ -272,19 +218,12 @@ class GroupList(GroupVariable):
         self._replaced[position] = None
 
     def flush(self) -> None:
-        """Write what changed."""
         if not self._added and not self._replaced:
             return
         rows = self._coder.batch(self._added)
         if self._lifetime is not None:
             rows = with_expiry(rows, self._expiries)
-        if not self._replaced:
-            self._append(self._owners, rows)
-            return
-        owners = np.array(self._owners, dtype=np.int64)
-        again = np.isin(owners, list(self._replaced))
-        self._rewrite(list(self._replaced), owners[again], rows.filter(pa.array(again)))
-        self._append(owners[~again], rows.filter(pa.array(~again)))
+        self._write(list(self._replaced), self._owners, rows)
 
     def _load(self) -> list[Row]:
         found = self._read()
@@ -297,14 +236,11 @@ class GroupTable(GroupVariable):
     """Rows as Arrow batches."""
 
     def __init__(self, scene: GroupContext, number: int, name: str, declared: Declared) -> None:
-        """Start empty."""
         super().__init__(scene, number, name, declared)
         self._coder = RowCoder(declared.columns)
         self._names: list[str] = declared.columns.names
-        self.begin()
 
     def begin(self) -> None:
-        """Discard what was read and written."""
         self._stored: pa.RecordBatch | None = None
         self._bounds: list[int] = []
         self._replaced: dict[int, None] = {}
@@ -361,28 +297,12 @@ class GroupTable(GroupVariable):
         self._replaced[self._scene.position] = None
 
     def flush(self) -> None:
-        """Write what changed."""
-        for again in (True, False):
-            parts = [
-                (position, batch)
-                for position, batches in self._added.items()
-                for batch in batches
-                if (position in self._replaced) == again
-            ]
-            if parts:
-                sizes = [batch.num_rows for _, batch in parts]
-                owners = np.repeat(np.array([position for position, _ in parts]), sizes)
-                rows = pa.concat_batches([batch for _, batch in parts])
-            else:
-                owners, rows = np.empty(0, dtype=np.int64), self._empty()
-            if again:
-                self._rewrite(list(self._replaced), owners, rows)
-            elif parts:
-                self._append(owners, rows)
-
-    def _empty(self) -> pa.RecordBatch:
-        schema = self._declared.synopsis(self.name).schema
-        return pa.RecordBatch.from_pylist([], schema=schema)
+        if not self._added and not self._replaced:
+            return
+        parts = [(at, batch) for at, batches in self._added.items() for batch in batches]
+        owners = np.repeat([at for at, _ in parts], [batch.num_rows for _, batch in parts])
+        rows = pa.concat_batches([self._nothing(), *(batch for _, batch in parts)])
+        self._write(list(self._replaced), owners, rows)
 
     def _whole(self) -> pa.RecordBatch:
         """Return all rows with their expiries."""
@@ -395,7 +315,7 @@ class GroupTable(GroupVariable):
             first, last = self._bounds[position], self._bounds[position + 1]
             parts.insert(0, self._stored.slice(first, last - first))
         if not parts:
-            return self._empty()
+            return self._nothing()
         return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
 
     def _as_batch(self, rows: Any) -> pa.RecordBatch:
@@ -409,9 +329,5 @@ class GroupTable(GroupVariable):
         try:
             return rows.select(self._names).cast(schema)
         except (KeyError, pa.ArrowException) as error:
-            msg = f"table {self.name!r} stores ({_shown(schema)}), not ({_shown(rows.schema)})"
+            msg = f"table {self.name!r} stores ({shown(schema)}), not ({shown(rows.schema)})"
             raise DefinitionError(msg) from error
-
-
-def _shown(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in schema)

@@ -4,8 +4,11 @@ Idea: changes mostly arrive in runs, one for each group, so groups are looked up
 run. Each group's rows then form one range, in time order; rows with equal times keep the order in
 which they arrived. All later steps work on ranges.
 
-Invariant: a group's rows are in time order, and every row of the chunk is in exactly one portion
-(`test_portions_cover_a_chunk_in_time_order`).
+Invariants:
+1. A group's rows are in time order, and every row of the chunk is in exactly one portion
+   (`test_portions_cover_a_chunk_in_time_order`).
+2. The last puts of a map are what a dictionary has, in their order
+   (`test_parity_both_forms_give_equal_results`).
 
 Cost: O(rows + runs log runs), or O(rows log rows) if a group has several runs or they are not in
 the order of time; a copy of the payload unless it is in order already.
@@ -13,6 +16,7 @@ the order of time; a copy of the payload unless it is in order already.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -21,12 +25,40 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from icestream.core.arrays import Ints, Slots
+from icestream.core.arrays import Ids, Ints, Mask, Slots
 from icestream.kernels.ranges import numbers_of
 from icestream.operators.folding.fold import ID_HIGH_COLUMN, ID_LOW_COLUMN
+from icestream.operators.folding.sorted_runs import slice_bounds
 from icestream.operators.lifetimes.changes import DIFF, LE, RE, column_of, payload_of
 from icestream.state.groups.directory import slot_order
-from icestream.state.groups.spec import Groups
+from icestream.state.groups.spec import GroupRows, Groups
+from icestream.state.keys import KeyCodec
+
+
+class GroupRanges(ABC):
+    """Rows of many groups, sorted by group, as user code for many groups receives them."""
+
+    #: first row of each group, and the number of rows
+    starts: Ints
+
+    def __len__(self) -> int:
+        """Return how many groups there are."""
+        return len(self.starts) - 1
+
+    @property
+    def sizes(self) -> Ints:
+        """Return how many rows each group has."""
+        return np.diff(self.starts)
+
+    @abstractmethod
+    def column(self, name: str) -> npt.NDArray[Any]:
+        """Return a column of the rows as an array."""
+
+    def reduce(self, function: np.ufunc, values: Any) -> npt.NDArray[Any]:
+        """Fold a column, or one value per row, within each group: `np.add`, `np.maximum`."""
+        column = self.column(values) if isinstance(values, str) else np.asarray(values)
+        folded: npt.NDArray[Any] = function.reduceat(column, self.starts[:-1])
+        return folded
 
 
 @dataclass(frozen=True)
@@ -57,7 +89,6 @@ class GroupPortion:
         return self._part(0, middle), self._part(middle, rows)
 
     def _part(self, first: int, last: int) -> GroupPortion:
-        """Return a range of the rows."""
         begins, ends = self.starts[:-1], self.starts[1:]
         mine = (begins < last) & (ends > first)
         starts = np.append(np.maximum(begins[mine], first), last) - first
@@ -74,7 +105,7 @@ def portions_of(groups: Groups, changes: pa.RecordBatch, *, expand: bool) -> Ite
     times, diffs = column_of(changes, LE), column_of(changes, DIFF)
     if not len(times):
         return
-    begins = _begins((id_high[1:] != id_high[:-1]) | (id_low[1:] != id_low[:-1]))
+    begins = slice_bounds(id_high, id_low)[:-1]
     rows, slots, bounds = _by_slot(groups.locate(id_high[begins], id_low[begins]), begins, times)
     if expand and (diffs != 1).any():
         counts = diffs[rows]
@@ -107,13 +138,8 @@ def _by_slot(located: Slots, begins: Ints, times: Ints) -> tuple[Ints, Slots, In
     every = np.repeat(located, ends - begins)
     rows = np.lexsort((times, every))
     ordered = every[rows]
-    first = _begins(ordered[1:] != ordered[:-1])
-    return rows, ordered[first], np.append(first, len(rows))
-
-
-def _begins(differ: npt.NDArray[np.bool_]) -> Ints:
-    """Return the first of each run of rows, given which differ from the one before."""
-    return np.flatnonzero(np.concatenate(([True], differ)))
+    bounds = slice_bounds(ordered)
+    return rows, ordered[bounds[:-1]], bounds
 
 
 def take(batch: pa.RecordBatch, rows: Ints) -> pa.RecordBatch:
@@ -134,3 +160,27 @@ def _ranges(bounds: Ints, every: Slots, some: Slots) -> tuple[Ints, Any]:
     if len(positions) == positions[-1] - positions[0] + 1 and (np.diff(positions) == 1).all():
         return starts, slice(first, first + int(starts[-1]))
     return starts, numbers_of(bounds[positions], bounds[positions + 1])
+
+
+def last_puts(found: GroupRows, keys: KeyCodec, gone: str) -> GroupRows:
+    """Return the last row of each key of each group of a map, unless it is `gone`.
+
+    Keys are compared by their 128-bit identities, sorted, whatever the types.
+    """
+    owners, rows = found.owners, found.rows
+    id_high, id_low = keys.identify(rows.select(keys.schema.names))
+    order = np.lexsort((id_low, id_high, owners))
+    _, last = ends_of_runs(owners[order], id_high[order], id_low[order])
+    chosen = order[last]
+    chosen = chosen[~np.asarray(rows.column(gone).to_numpy(zero_copy_only=False))[chosen]]
+    chosen = chosen[np.lexsort((chosen, owners[chosen]))]
+    return GroupRows(owners[chosen], take(rows, chosen))
+
+
+def ends_of_runs(owners: Ints, id_high: Ids, id_low: Ids) -> tuple[Mask, Mask]:
+    """Return which of the sorted (group, key) pairs are the first and the last of equal ones."""
+    differs = np.ones(len(owners) + 1, dtype=np.bool_)
+    differs[1:-1] = (
+        (owners[1:] != owners[:-1]) | (id_high[1:] != id_high[:-1]) | (id_low[1:] != id_low[:-1])
+    )
+    return differs[:-1], differs[1:]

@@ -31,9 +31,9 @@ from icestream.operators.lifetimes.changes import DIFF, LE, LifetimeOperator, co
 from icestream.operators.process.column_run import VectorisedRun
 from icestream.operators.process.group_run import PerGroupRun
 from icestream.operators.process.grouping import GroupPortion, portions_of
-from icestream.operators.process.output import shown
 from icestream.operators.process.per_group import StatefulProcessor
-from icestream.operators.process.timers import TimerTable, timer_synopses
+from icestream.operators.process.timers import DELETE, TimerTable, timer_synopses
+from icestream.operators.process.values import shown
 from icestream.operators.process.vectorised import VectorisedProcessor
 from icestream.sql.ddl import schema_of
 from icestream.state.groups.spec import Groups
@@ -136,7 +136,7 @@ class UserDefined(LifetimeOperator):
                 return
             timers = TimerTable(groups, self._first_timer, slots, MINUS_INFINITY)
             owners, at = timers.pending()
-            timers.delete(owners[at <= watermark], at[at <= watermark])
+            timers.note(owners[at <= watermark], at[at <= watermark], DELETE)
             timers.flush(keys)
         yield from made
 

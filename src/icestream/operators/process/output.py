@@ -9,7 +9,8 @@ Invariant: output without the declared columns is rejected, and the error shows 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from operator import itemgetter
 from typing import Any
 
@@ -17,20 +18,13 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints
-from icestream.core.errors import DefinitionError
+from icestream.core.errors import DefinitionError, IcestreamError, InputError
 from icestream.core.times import Micros
 from icestream.operators.lifetimes.changes import DIFF, LE, RE, changes_of
-from icestream.operators.process.values import Row, RowCoder
+from icestream.operators.process.values import Row, RowCoder, shown
 
 #: columns that output may have in addition to those declared
 TIMES = (LE, RE, DIFF)
-
-
-def shown(schema: pa.Schema | Iterable[str]) -> str:
-    """Return the columns of output of user code as text."""
-    if not isinstance(schema, pa.Schema):
-        return ", ".join(schema)
-    return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
 def wrong_output(result: pa.Schema, found: pa.Schema | Iterable[str], why: str = "") -> Exception:
@@ -39,6 +33,21 @@ def wrong_output(result: pa.Schema, found: pa.Schema | Iterable[str], why: str =
         f"output has the columns ({shown(found)}), but ({shown(result)}) are declared{why}; "
         "__le, __re and __diff may be added"
     )
+
+
+@contextmanager
+def user_errors(place: Callable[[], str], details: Callable[[], str] = str) -> Iterator[None]:
+    """Let errors of user code, and of its output, name the place they come from."""
+    try:
+        yield
+    except (DefinitionError, InputError) as error:
+        msg = f"{place()}: {error}"
+        raise type(error)(msg) from error
+    except IcestreamError:
+        raise
+    except Exception as error:
+        msg = f"{place()}: user code failed with {type(error).__name__}: {error}{details()}"
+        raise DefinitionError(msg) from error
 
 
 def fitted(batch: pa.RecordBatch, result: pa.Schema, extra: Iterable[str]) -> pa.RecordBatch:
@@ -80,7 +89,6 @@ class Collected:
     """Rows that user code returned, group by group."""
 
     def __init__(self, result: pa.Schema) -> None:
-        """Start empty."""
         self._result = result
         self._coder = RowCoder(result)
         self._expected = frozenset(result.names)

@@ -77,7 +77,6 @@ class ExpiredTimerInfo:
     """The timer that fired."""
 
     def __init__(self, instant: Micros) -> None:
-        """Take its instant."""
         #: microseconds
         self.instant = instant
 
@@ -90,7 +89,6 @@ class StatefulProcessorHandle:
     """Lets a processor declare its state."""
 
     def __init__(self, scene: GroupContext, timers: TimerValues) -> None:
-        """Start without variables."""
         self._scene = scene
         self._timers = timers
         self._open = True
@@ -215,13 +213,11 @@ class Decoded:
     """Events whose columns are converted to Python values once, on first access."""
 
     def __init__(self, events: pa.RecordBatch, times: Ints, ends: Ints, diffs: Ints) -> None:
-        """Take events, sorted by group."""
         self.events = events
         self.arrays = {"times": times, "ends": ends, "diffs": diffs}
         self._lists: dict[str, list[Any]] = {}
 
     def column(self, name: str) -> list[Any]:
-        """Return the values of a column of all events."""
         found = self._lists.get(name)
         if found is None:
             place = self.events.schema.get_field_index(name)
@@ -246,21 +242,17 @@ class TimedRows:
     __slots__ = ("_all", "_first", "_last")
 
     def __init__(self, everything: Decoded, first: int, last: int) -> None:
-        """Take a range of all rows."""
         self._all = everything
         self._first = first
         self._last = last
 
     def __len__(self) -> int:
-        """Return how many rows there are."""
         return self._last - self._first
 
     def __getitem__(self, name: str) -> list[Any]:
-        """Return the values of a column."""
         return self._all.column(name)[self._first : self._last]
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Return the rows as dicts."""
         names = self._all.events.schema.names
         columns = (self[name] for name in names)
         return (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))

@@ -31,7 +31,8 @@ from icestream.state.groups.spec import GroupRows, Groups, Synopsis
 
 _AT = "at"
 _AT_SCHEMA = pa.schema([pa.field(_AT, pa.int64(), nullable=False)])
-_SET, _DELETE = 1, 0
+#: what an operation on timers does
+SET, DELETE = 1, 0
 
 Instants = set[Micros]
 
@@ -82,29 +83,20 @@ class TimerTable:
         self._singles: list[tuple[int, int, int]] = []
         self._stored: GroupRows | None = None
 
-    def set(self, positions: Ints, at: Ints) -> None:
-        """Set timers; one that is already set stays as it is."""
+    def note(self, positions: Ints, at: Ints, what: int) -> None:
+        """Set timers, of which some may be set already, or delete those that are set."""
         self._settle_singles()
-        self._done.append((positions, np.maximum(at, self.floor), _SET))
+        self._done.append((positions, np.maximum(at, self.floor), what))
 
-    def delete(self, positions: Ints, at: Ints) -> None:
-        """Delete timers that are set."""
-        self._settle_singles()
-        self._done.append((positions, np.maximum(at, self.floor), _DELETE))
-
-    def set_one(self, position: int, at: Micros) -> None:
-        """Set a timer of one group."""
-        self._singles.append((position, max(at, self.floor), _SET))
-
-    def delete_one(self, position: int, at: Micros) -> None:
-        """Delete a timer of one group, if it is set."""
-        self._singles.append((position, max(at, self.floor), _DELETE))
+    def note_one(self, position: int, at: Micros, what: int) -> None:
+        """Set or delete a timer of one group."""
+        self._singles.append((position, max(at, self.floor), what))
 
     def pending(self) -> tuple[Ints, Ints]:
         """Return position and instant of all timers, sorted in this order."""
         owners, at, kept, was = self._settled(self._read())
         fresh, lost = kept & ~was, was & ~kept
-        self._done = [(owners[lost], at[lost], _DELETE), (owners[fresh], at[fresh], _SET)]
+        self._done = [(owners[lost], at[lost], DELETE), (owners[fresh], at[fresh], SET)]
         return owners[kept], at[kept]
 
     def flush(self, keys: pa.RecordBatch) -> None:
@@ -128,24 +120,14 @@ class TimerTable:
             self._groups.rewrite(self._number, slots[losers], rows)
         if fresh.any():
             self._groups.append(self._number, slots[owners[fresh]], instants(at[fresh]))
-        self._keep_keys(keys, touched[(before == 0) & (after > 0)])
-        self._drop_keys(touched[(before > 0) & (after == 0)])
+        begun, ended = touched[(before == 0) & (after > 0)], touched[(before > 0) & (after == 0)]
+        for positions, named in ((begun, begun), (ended, ended[:0])):
+            if positions.size:
+                rows = GroupRows(np.arange(len(named)), keys.take(pa.array(named)))
+                self._groups.rewrite(self._number + 1, slots[positions], rows)
         first = np.full(count, INFINITY, dtype=np.int64)
         np.minimum.at(first, owners[kept], at[kept])
         self._groups.remind(slots[touched], first[touched])
-
-    def _keep_keys(self, keys: pa.RecordBatch, positions: Ints) -> None:
-        if positions.size:
-            rows = GroupRows(np.arange(len(positions)), keys.take(pa.array(positions)))
-            self._groups.rewrite(self._number + 1, self._slots[positions], rows)
-
-    def _drop_keys(self, positions: Ints) -> None:
-        if positions.size:
-            none = GroupRows(np.empty(0, dtype=np.int64), self._no_keys())
-            self._groups.rewrite(self._number + 1, self._slots[positions], none)
-
-    def _no_keys(self) -> pa.RecordBatch:
-        return self._groups.read(self._number + 1, self._slots[:0]).rows
 
     def _settle_singles(self) -> None:
         """Convert single operations to arrays, one for each run of equal operations."""
@@ -158,7 +140,6 @@ class TimerTable:
             self._done.append((positions[first:last], at[first:last], int(what[first])))
 
     def _read(self) -> GroupRows:
-        """Return the stored timers of all groups, read once."""
         self._settle_singles()
         if self._stored is None:
             self._stored = self._groups.read(self._number, self._slots)
@@ -178,21 +159,20 @@ class TimerTable:
         owners = np.concatenate([stored.owners, *(positions for positions, _, _ in self._done)])
         at = np.concatenate([there, *(instant for _, instant, _ in self._done)])
         sizes = [len(there), *(len(positions) for positions, _, _ in self._done)]
-        what = np.repeat([_SET, *(what for _, _, what in self._done)], sizes)
+        what = np.repeat([SET, *(what for _, _, what in self._done)], sizes)
         old = np.arange(len(at)) < len(there)
         order = np.lexsort((at, owners))
         owners, at, what, old = owners[order], at[order], what[order], old[order]
         differs = np.ones(len(at) + 1, dtype=np.bool_)
         differs[1:-1] = (owners[1:] != owners[:-1]) | (at[1:] != at[:-1])
         first, last = differs[:-1], differs[1:]
-        return owners[first], at[first], what[last] == _SET, old[first]
+        return owners[first], at[first], what[last] == SET, old[first]
 
 
 class GroupTimers:
     """The timers of the group that user code is called for."""
 
     def __init__(self) -> None:
-        """Start outside any chunk of work."""
         self._table: TimerTable | None = None
         self._waiting: dict[int, Instants] | None = None
         self._position = 0
@@ -223,14 +203,14 @@ class GroupTimers:
         timers = self._in_use()
         if self._firing is not None and instant <= self._firing:
             raise too_early(instant, self._firing)
-        timers.set_one(self._position, instant)
+        timers.note_one(self._position, instant, SET)
         if self._waiting is not None:
             self._waiting.setdefault(self._position, set()).add(max(instant, timers.floor))
 
     def delete(self, instant: Micros) -> None:
         """Delete the timer at an instant, if it is set."""
         timers = self._in_use()
-        timers.delete_one(self._position, instant)
+        timers.note_one(self._position, instant, DELETE)
         if self._waiting is not None:
             self._waiting.get(self._position, set()).discard(max(instant, timers.floor))
 
@@ -248,7 +228,7 @@ class GroupTimers:
             self._firing = None
             return None
         waiting.discard(first)
-        timers.delete_one(self._position, first)
+        timers.note_one(self._position, first, DELETE)
         self._firing = first
         return first
 

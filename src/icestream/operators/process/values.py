@@ -13,7 +13,7 @@ times that for other types.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,13 @@ def _plain_type(kind: pa.DataType) -> type | None:
     return found
 
 
+def shown(schema: pa.Schema | Iterable[str]) -> str:
+    """Return columns of state or output as text."""
+    if not isinstance(schema, pa.Schema):
+        return ", ".join(schema)
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
+
+
 def decoded(column: pa.Array) -> list[Any]:
     """Return the Python values of a column of state."""
     kind = column.type
@@ -57,7 +64,6 @@ class RowCoder:
     """Rows of one schema as tuples."""
 
     def __init__(self, schema: pa.Schema) -> None:
-        """Take the columns."""
         self.schema = schema
         self._names: list[str] = schema.names
         self._width = len(self._names)
@@ -85,7 +91,6 @@ class RowCoder:
         return row
 
     def batch(self, rows: Sequence[Row]) -> pa.RecordBatch:
-        """Encode rows."""
         columns: Sequence[Sequence[Any]] = list(zip(*rows, strict=True)) or [()] * self._width
         arrays = [
             _encoded(column, field) for column, field in zip(columns, self.schema, strict=True)
@@ -103,9 +108,7 @@ class RowCoder:
             if given.keys() != set(self._names):
                 raise self._unfit(given)
             return tuple(given[name] for name in self._names)
-        if isinstance(given, list):
-            return tuple(given)
-        if isinstance(given, tuple):
+        if isinstance(given, (list, tuple)):
             return tuple(given)
         raise self._unfit(given)
 
@@ -121,9 +124,9 @@ class RowCoder:
         return tuple(settled)
 
     def _unfit(self, given: Any) -> DefinitionError:
-        columns = ", ".join(f"{field.name} {field.type}" for field in self.schema)
         return DefinitionError(
-            f"{given!r} is not a row of ({columns}): give a tuple of {self._width} values or a dict"
+            f"{given!r} is not a row of ({shown(self.schema)}): give a tuple of {self._width} "
+            "values or a dict"
         )
 
 

@@ -40,7 +40,8 @@ from icestream.core.errors import DefinitionError
 from icestream.core.times import Micros
 from icestream.operators.process.column_state import ColumnVariable, PortionContext, chosen_groups
 from icestream.operators.process.declarations import Declared, undefined
-from icestream.operators.process.timers import TimerTable, too_early, unhandled
+from icestream.operators.process.grouping import GroupRanges
+from icestream.operators.process.timers import DELETE, SET, TimerTable, too_early, unhandled
 
 #: output column with the group number of each row
 GROUP = "__group"
@@ -68,13 +69,13 @@ class ColumnTimers:
         if self._firing is not None and (at <= self._firing[numbers]).any():
             wrong = int(np.argmax(at <= self._firing[numbers]))
             raise too_early(int(at[wrong]), int(self._firing[numbers[wrong]]))
-        self._table.set(self._stage.focus[numbers], at)
+        self._table.note(self._stage.focus[numbers], at, SET)
 
     def delete(self, groups: Any, instants: Any) -> None:
         """Delete timers that are set."""
         if self._table is not None:
             numbers, at = self._given(groups, instants)
-            self._table.delete(self._stage.focus[numbers], at)
+            self._table.note(self._stage.focus[numbers], at, DELETE)
 
     def list(self) -> tuple[Ints, Ints]:
         """Return group and instant of all timers of the batch's groups, sorted in this order."""
@@ -106,7 +107,6 @@ class DueBatch:
     watermark: Micros
 
     def __len__(self) -> int:
-        """Return how many groups there are."""
         return len(self.times)
 
     @property
@@ -116,7 +116,7 @@ class DueBatch:
 
 
 @dataclass(frozen=True)
-class GroupedBatch:
+class GroupedBatch(GroupRanges):
     """Events sorted by group, then by time."""
 
     events: pa.RecordBatch
@@ -134,15 +134,6 @@ class GroupedBatch:
     #: no event with an earlier time will arrive, in microseconds
     watermark: Micros
 
-    def __len__(self) -> int:
-        """Return how many groups there are."""
-        return len(self.starts) - 1
-
-    @property
-    def sizes(self) -> Ints:
-        """Return how many events each group has."""
-        return np.diff(self.starts)
-
     @property
     def last(self) -> Ints:
         """Return the position of the last event of each group."""
@@ -153,22 +144,14 @@ class GroupedBatch:
         found: npt.NDArray[Any] = self.events.column(name).to_numpy(zero_copy_only=False)
         return found
 
-    def reduce(self, function: np.ufunc, values: Any) -> npt.NDArray[Any]:
-        """Fold a column, or one value per event, within each group: `np.add`, `np.maximum`."""
-        column = self.column(values) if isinstance(values, str) else np.asarray(values)
-        folded: npt.NDArray[Any] = function.reduceat(column, self.starts[:-1])
-        return folded
-
 
 class State:
     """The variables of a processor, as attributes."""
 
     def __init__(self, variables: Mapping[str, ColumnVariable]) -> None:
-        """Take the variables by name."""
         self._variables = variables
 
     def __getattr__(self, name: str) -> Any:
-        """Return a variable."""
         try:
             return self._variables[name]
         except KeyError:

@@ -18,9 +18,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
-import numpy.typing as npt
 
-from icestream.core.arrays import Ids
+from icestream.core.arrays import Ids, Mask
 from icestream.operators.session.page_file import PAGE, Directory, PageFile, PageWriter
 from icestream.operators.session.rows import Sessions, united
 from icestream.operators.session.spec import SessionSpec
@@ -59,13 +58,12 @@ class Fragments:
         self._size = cutter.place
 
     def clear(self) -> None:
-        """Drop all fragments."""
         if self._runs:
             os.unlink(self._path)
         self._runs, self._size = [], 0
         self.newest = Sessions.none(self._spec)
 
-    def touched(self, lows: Ids) -> npt.NDArray[np.bool_]:
+    def touched(self, lows: Ids) -> Mask:
         """Return which ranges of id_high, each up to the next one's low, may have fragments."""
         if self._runs:
             return np.ones(len(lows), dtype=np.bool_)
@@ -88,7 +86,6 @@ class FragmentCursor:
     """Fragments in the order of id_high, merged on demand."""
 
     def __init__(self, spec: SessionSpec, cursors: list[_Cursor]) -> None:
-        """Begin before the first."""
         self._spec = spec
         self._none = Sessions.none(spec)
         self._cursors = cursors

@@ -25,21 +25,21 @@ sessions of one group must fit into a fifth of the quota.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from icestream.core.times import MINUS_INFINITY, Micros
+from icestream.operators.folding.columns import window_column
+from icestream.operators.logged_operator import LoggedOperator
 from icestream.operators.protocol import Inputs, PastVersion, Shard
 from icestream.operators.session.fragments import MOST_RUNS, Fragments
 from icestream.operators.session.pages import Pages
 from icestream.operators.session.rows import Sessions, fragments_of, portions, united
 from icestream.operators.session.spec import END, SESSION_FIELDS, START, SessionSpec
 from icestream.state.log.reader import SegmentReader
-from icestream.state.snapshot_schedule import SnapshotSchedule
 from icestream.state.versions.commits import BASE
 
 #: kinds of records
@@ -53,23 +53,22 @@ PAGE_BYTES = 65536
 RESULT_ROWS = 4096
 
 
-class SessionOperator:
+class SessionOperator(LoggedOperator):
     """Session aggregates of one shard."""
 
     #: fragments, like everything in this class, are needed until the next snapshot
     lifetimes: ClassVar[tuple[str, ...]] = (BASE,)
+    _position_kind = POSITION
 
     def __init__(self, spec: SessionSpec, shard: Shard, results: pa.Schema) -> None:
         """Attach to the shard's arena; `results` is the schema of the rows to emit."""
+        super().__init__(shard)
         self._spec = spec
-        self._shard = shard
         self._results = results
-        header = shard.arena.header
         #: the watermark up to which sessions were closed, and the number of events so far
-        self._position: dict[str, int] = header.setdefault(
+        self._position: dict[str, int] = self._header.setdefault(
             "position", {"watermark": MINUS_INFINITY, "arrivals": 0}
         )
-        self._schedule = SnapshotSchedule(header)
         quota = shard.account.budget.total
         #: bytes of events, of fragments and of results handled at once
         self._chunk_bytes = quota // 20
@@ -132,7 +131,6 @@ class SessionOperator:
     # -- a watermark -----------------------------------------------------------------------
 
     def on_watermark(self, watermark: Micros) -> Iterator[pa.RecordBatch]:
-        """Yield the sessions that end at or before the watermark."""
         snapshot = self._schedule.version_ends(self._pages.size) and not self._replaying
         waiting: list[Sessions] = []
         for due in self._pages.advance(self._fragments, self._position["watermark"], watermark):
@@ -145,17 +143,14 @@ class SessionOperator:
         self._fragments.clear()
         self._position["watermark"] = watermark
         if snapshot:
-            self._save()
+            self.record(self.open_sessions())
         self._shard.seal(BASE)
 
     def _results_of(self, sessions: Sessions) -> Iterator[pa.RecordBatch]:
         for first in range(0, len(sessions), RESULT_ROWS):
             part = sessions.between(first, min(first + RESULT_ROWS, len(sessions)))
-            kind = self._results.field(0).type
-            window = pa.StructArray.from_arrays(
-                [pa.array(part.rows[:, place]).cast(kind[0].type) for place in (START, END)],
-                fields=list(kind),
-            )
+            starts, ends = part.rows[:, START], part.rows[:, END]
+            window = window_column(self._results.field(0).type, starts, ends)
             fields = part.rows[:, SESSION_FIELDS:]
             answers = [
                 aggregate.lower(fields, part.exact.layout, self._spec.types)
@@ -165,10 +160,6 @@ class SessionOperator:
             yield pa.RecordBatch.from_arrays(columns, schema=self._results)
 
     # -- snapshot and restore --------------------------------------------------------------
-
-    def _save(self) -> None:
-        self.record(self.open_sessions())
-        self._schedule.take()
 
     def open_sessions(self) -> Iterator[Sessions]:
         """Yield the sessions that are open, in the order of their groups."""
@@ -180,48 +171,22 @@ class SessionOperator:
         """Write a snapshot of all open sessions: nothing logged before it is needed any more."""
         for each in sessions:
             self._append(OPEN_SESSIONS, each)
-        self._shard.segment(BASE).append(json.dumps(self._position).encode(), synopsis=POSITION)
-
-    @property
-    def took_snapshot(self) -> bool:
-        """Return whether the version just written is a snapshot, independent of earlier ones."""
-        return self._schedule.taken
-
-    @property
-    def released(self) -> tuple[int, ...]:
-        """Return nothing: all segments are removed with the next snapshot."""
-        return ()
+        self._save_position(self._position)
 
     def restore(self, history: Sequence[PastVersion]) -> None:
-        """Load the snapshot that starts `history`, if there is one, and replay later versions."""
         self._replaying = True
-        for past in history:
-            if not self._load(past):
-                self._replay(past)
+        super().restore(history)
         self._replaying = False
 
-    def _load(self, past: PastVersion) -> bool:
-        """Load the snapshot of a version, if it has one, or those of several parents."""
-        with ExitStack() as stack:
-            snapshots = []
-            for _, info in past.segments:
-                reader = stack.enter_context(closing(self._shard.reader(info)))
-                markers = reader.directory["marker"][reader.directory["synopsis"] == POSITION]
-                if len(markers):
-                    (marker,) = markers.tolist()
-                    position = json.loads(bytes(reader.read(marker).payload))
-                    for name, value in position.items():
-                        self._position[name] = max(value, self._position[name])
-                    snapshots.append(reader)
-            if not snapshots:
-                return False
-            found = (each for reader in snapshots for each in self._recorded(reader, OPEN_SESSIONS))
-            keeps = past.keeps
-            if keeps is not None:
-                found = (each.where(keeps.holds(each.id_high)) for each in found)
-            self._pages.fill(each for each in found if len(each))
-        self._schedule.resume(0, 0)
-        return True
+    def _load(self, past: PastVersion, snapshots: Sequence[SegmentReader]) -> None:
+        for reader in snapshots:
+            for name, value in self._position_in(reader).items():
+                self._position[name] = max(value, self._position[name])
+        found = (each for reader in snapshots for each in self._recorded(reader, OPEN_SESSIONS))
+        keeps = past.keeps
+        if keeps is not None:
+            found = (each.where(keeps.holds(each.id_high)) for each in found)
+        self._pages.fill(each for each in found if len(each))
 
     def _replay(self, past: PastVersion) -> None:
         for _, info in past.segments:
@@ -242,7 +207,6 @@ class SessionOperator:
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Return what the progress report shows for this shard."""
         pages = self._pages.directory
         return {
             "groups": int(pages["groups"].sum()),

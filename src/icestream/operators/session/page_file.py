@@ -27,6 +27,7 @@ from icestream.core.times import INFINITY
 from icestream.core.units import format_bytes
 from icestream.operators.session.rows import Sessions
 from icestream.operators.session.spec import SessionSpec
+from icestream.state.arena import write_at
 
 PAGE = np.dtype(
     [
@@ -58,7 +59,6 @@ class PageFile:
         self._handle = -1
 
     def __enter__(self) -> Self:
-        """Open it for reading and writing."""
         self._handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
         return self
 
@@ -68,11 +68,9 @@ class PageFile:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close it."""
         os.close(self._handle)
 
     def read(self, page: np.void) -> Sessions:
-        """Return the sessions of a page."""
         return Sessions.from_bytes(self.bytes_of(page), int(page["rows"]), self._spec)
 
     def bytes_of(self, page: np.void) -> bytes:
@@ -87,15 +85,7 @@ class PageFile:
         return data
 
     def write(self, data: bytes, place: int) -> None:
-        """Write the bytes of a page."""
-        try:
-            written = os.pwrite(self._handle, data, place)
-        except OSError as error:
-            msg = f"cannot write {self.path}: {error.strerror}; free disk space and restart"
-            raise StorageError(msg) from error
-        if written != len(data):
-            msg = f"cannot write {self.path}: the disk is full; free disk space and restart"
-            raise StorageError(msg)
+        write_at(self.path, self._handle, data, place)
 
 
 class PageWriter:
@@ -142,7 +132,6 @@ class PageWriter:
         self._pages.append(pages)
 
     def finish(self) -> None:
-        """Write what is buffered."""
         if self._waiting:
             whole = Sessions.concatenated(self._waiting)
             first = self._cut(whole, -(-self._bytes // self._page_bytes))

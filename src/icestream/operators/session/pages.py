@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -55,12 +56,10 @@ class Pages:
         return self._table.records.copy()
 
     def __len__(self) -> int:
-        """Return the number of pages."""
         return len(self._table)
 
     @property
     def size(self) -> int:
-        """Return the bytes of all pages."""
         return int(self.directory["length"].sum())
 
     def contents(self) -> Iterator[Sessions]:
@@ -130,29 +129,20 @@ class Pages:
         return PageFile(self._arena.path(f"sessions-{number}"), self._spec)
 
 
+@dataclass(frozen=True)
 class _Pass:
     """One pass over the pages, from their file to what the writer writes."""
 
-    def __init__(
-        self,
-        spec: SessionSpec,
-        old: PageFile,
-        cutter: PageWriter,
-        closed: Micros,
-        watermark: Micros,
-        *,
-        moving: bool,
-    ) -> None:
-        self._spec = spec
-        self._old = old
-        self._cutter = cutter
-        self._closed = closed
-        self._watermark = watermark
-        self._moving = moving
+    spec: SessionSpec
+    old: PageFile
+    cutter: PageWriter
+    closed: Micros
+    watermark: Micros
+    #: whether pages that stay are copied to another file
+    moving: bool
 
     def keep(self, pages: Directory) -> None:
-        """Leave pages as they are."""
-        self._cutter.keep(pages, self._old if self._moving else None)
+        self.cutter.keep(pages, self.old if self.moving else None)
 
     def visit(
         self, page: Directory, news: Iterator[tuple[np.uint64, Sessions]]
@@ -166,26 +156,26 @@ class _Pass:
             if len(fragments):
                 part = part.merged(fragments)
                 changed = True
-            due = part.ends <= self._watermark
+            due = part.ends <= self.watermark
             if due.any():
                 yield part.where(due)
                 part = part.where(~due)
             left.append(part)
             while changed and left:
-                self._cutter.add(left.pop(0))
+                self.cutter.add(left.pop(0))
         if not changed:
             self._leave(page, Sessions.concatenated(left))
 
     def _open_sessions(self, page: np.void) -> Sessions:
         if page["length"] == 0:
-            return Sessions.none(self._spec)
-        sessions = self._old.read(page)
-        return sessions.where(sessions.ends > self._closed)
+            return Sessions.none(self.spec)
+        sessions = self.old.read(page)
+        return sessions.where(sessions.ends > self.closed)
 
     def _leave(self, page: Directory, left: Sessions) -> None:
         """Record what is left of a page without fragments; rewrite it if less than half is left."""
         if 2 * len(left) < page[0]["rows"]:
-            self._cutter.add(left)
+            self.cutter.add(left)
         elif len(left):
             page["open"], page["groups"] = len(left), left.groups
             page["earliest"] = left.ends.min()

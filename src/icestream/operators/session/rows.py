@@ -16,10 +16,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from icestream.core.arrays import Ids, Ints, Table
+from icestream.core.arrays import Ids, Ints, Mask, Table
 from icestream.kernels import session as kernels
 from icestream.operators.folding.columns import ARRIVAL, TIME, InputColumn
 from icestream.operators.folding.exact_rows import ExactRows, concatenated, packed, unpacked
@@ -40,12 +39,10 @@ class Sessions:
 
     @property
     def rows(self) -> Table:
-        """Return the words of the rows."""
         return self.exact.table
 
     @classmethod
     def none(cls, spec: SessionSpec) -> Sessions:
-        """Return no sessions."""
         empty = [pa.array([], field.type) for field in spec.keys]
         keys = key_columns.batch_of(spec.keys, 0, empty)
         width = SESSION_FIELDS + spec.layout.field_words
@@ -53,7 +50,6 @@ class Sessions:
 
     @classmethod
     def concatenated(cls, parts: Sequence[Sessions]) -> Sessions:
-        """Concatenate sessions."""
         if len(parts) == 1:
             return parts[0]
         rows = concatenated(*(part.exact for part in parts))
@@ -72,34 +68,28 @@ class Sessions:
         return cls(table.copied(), keys)
 
     def to_bytes(self) -> bytes:
-        """Return rows and keys as bytes."""
         keys: bytes = write_table(self.keys).to_pybytes()
         rows = packed(self.exact)
         return b"".join((len(rows).to_bytes(8, "little"), rows, keys))
 
     def __len__(self) -> int:
-        """Return the number of sessions."""
         return len(self.rows)
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of rows and keys."""
         return int(self.rows.nbytes + self.keys.nbytes)
 
     @property
     def id_high(self) -> Ids:
-        """Return the high word of each group's identity."""
         return np.ascontiguousarray(self.rows[:, 0]).view(np.uint64)
 
     @property
     def ends(self) -> Ints:
-        """Return the end of each session."""
         ends: Ints = self.rows[:, END]
         return ends
 
     @property
     def groups(self) -> int:
-        """Return the number of groups that have a session."""
         if len(self) == 0:
             return 0
         return 1 + int((np.diff(self.rows[:, :2], axis=0) != 0).any(axis=1).sum())
@@ -113,8 +103,7 @@ class Sessions:
         at = int(np.searchsorted(self.id_high, id_high, side="right"))
         return self.between(0, at), self.between(at, len(self))
 
-    def where(self, chosen: npt.NDArray[np.bool_]) -> Sessions:
-        """Return the chosen sessions."""
+    def where(self, chosen: Mask) -> Sessions:
         return self if chosen.all() else self._take(np.flatnonzero(chosen))
 
     def sorted(self) -> Sessions:

@@ -14,13 +14,8 @@ Invariants:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
-import pyarrow as pa
-
-from icestream.core.errors import DefinitionError
-from icestream.operators.aggregates.aggregate import Aggregate
-from icestream.operators.folding.fields import Layout
+from icestream.operators.aggregates.aggregate import AggregateSpec
 from icestream.plan.windows.session import Session
 
 #: places of the words before the fields of a session; its identity is in the first two
@@ -30,33 +25,14 @@ SESSION_FIELDS = 4
 
 
 @dataclass(frozen=True)
-class SessionSpec:
+class SessionSpec(AggregateSpec):
     """What a session aggregate computes, with the types of its inputs."""
 
     session: Session
-    aggregates: tuple[Aggregate, ...]
-    keys: pa.Schema
-    inputs: pa.Schema
 
     def __post_init__(self) -> None:
         """Reject aggregates that sessions cannot store."""
-        for aggregate in self.aggregates:
-            if aggregate.is_object:
-                msg = (
-                    f"{aggregate.function} (as {aggregate.alias!r}) is not available over "
-                    "sessions: use it over window(...), or an aggregate of fixed size such as "
-                    "count, sum, avg, min, max, variances, first and last"
-                )
-                raise DefinitionError(msg)
-
-    @property
-    def types(self) -> dict[str, pa.DataType]:
-        """Return the type of each input column."""
-        return {field.name: field.type for field in self.inputs}
-
-    @cached_property
-    def layout(self) -> Layout:
-        """Return the fields that all aggregates need together."""
-        return Layout.of(
-            field for aggregate in self.aggregates for field in aggregate.fields(self.types)
+        self.refuse_objects(
+            "sessions: use it over window(...), or an aggregate of fixed size such as count, sum, "
+            "avg, min, max, variances, first and last"
         )

@@ -27,10 +27,9 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from icestream.core.errors import DefinitionError
-from icestream.operators.dataflow.padding import Padding
-from icestream.operators.dataflow.steps import Filtering, Projecting
-from icestream.operators.lifetimes.aggregate import LifetimeAggregate
+from icestream.operators.dataflow.steps import Filtering, Padding, Projecting
 from icestream.operators.lifetimes.alter_lifetimes import AlterLifetimes
+from icestream.operators.lifetimes.answers import LifetimeAggregate
 from icestream.operators.lifetimes.changes import BEGAN
 from icestream.operators.lifetimes.difference import StreamDifference
 from icestream.operators.lifetimes.first_events import FirstEvents

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from icestream.operators.lifetimes.aggregate import LifetimeAggregate
+from icestream.operators.lifetimes.answers import LifetimeAggregate
 from icestream.plan.nodes.events import Applied, Final, Framed, Left, Mapped, Node, United, before
 
 

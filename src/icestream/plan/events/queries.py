@@ -37,7 +37,8 @@ from icestream.operators.dataflow.steps import (
     Trace,
 )
 from icestream.operators.frames.event_frames import EVENT_FIELDS, EventFramesSpec
-from icestream.operators.lifetimes.aggregate import LifetimeAggregate
+from icestream.operators.lifetimes.aggregate import of_growing, only_final
+from icestream.operators.lifetimes.answers import LifetimeAggregate
 from icestream.operators.lifetimes.append_mode import AppendOutput
 from icestream.operators.lifetimes.changes import (
     DIFF,
@@ -398,9 +399,10 @@ class _Building(DataflowBuilding):
         operator = node.operator
         if isinstance(operator, LifetimeAggregate) and any(node is n for n in self._emitted_once):
             grows = all(each.grows for each in node.inputs)
-            return operator.emitted_once(grows=grows), f"{node.text}, told once"
+            return only_final(operator, grows=grows), f"{node.text}, told once"
         if isinstance(operator, LifetimeAggregate | TopK) and all(map(only_grows, node.inputs)):
-            growing = operator.growing()
+            growing: LifetimeOperator
+            growing = operator.growing() if isinstance(operator, TopK) else of_growing(operator)
             return growing, node.text if growing is operator else f"{node.text}, of what stays"
         if isinstance(operator, LifetimeAggregate) and not all(each.grows for each in node.inputs):
             operator.check_retractions()

@@ -24,7 +24,7 @@ import pyarrow as pa
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.folding.fields import ORDERED
 from icestream.operators.object_aggregates.functions import needs_objects
-from icestream.operators.view_rows import ViewRows
+from icestream.operators.side_by_side import ViewRows
 from icestream.plan.nodes.queries import SOURCE, TIME, Plan, View
 from icestream.plan.windows.frame import Frame
 from icestream.plan.windows.grid import Cumulative, Windows

@@ -25,8 +25,7 @@ from typing import Any
 import pyarrow as pa
 
 from icestream.core.errors import DefinitionError
-from icestream.operators.dataflow.padding import Padding
-from icestream.operators.dataflow.steps import Filtering, Projecting
+from icestream.operators.dataflow.steps import Filtering, Padding, Projecting
 from icestream.operators.lifetimes.alter_lifetimes import AlterLifetimes
 from icestream.operators.multi_join.tracing import Lineage
 from icestream.plan.joins.cost import FLAT, assumed, join_plans

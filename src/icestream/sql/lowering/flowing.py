@@ -22,7 +22,7 @@ from sqlglot import exp
 from icestream.api import functions as aggregate_functions
 from icestream.api.events import Events
 from icestream.core.times import Micros
-from icestream.operators.lifetimes.column_lifetimes import ColumnLifetimes
+from icestream.operators.lifetimes.alter_lifetimes import ColumnLifetimes
 from icestream.operators.object_aggregates.user_aggregates import UserAggregate
 from icestream.plan.events.features import ORDER_FUNCTIONS, UP_TO_ROW, UP_TO_TIME, FeatureCall
 from icestream.plan.windows.frame import Frame

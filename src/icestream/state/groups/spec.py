@@ -19,7 +19,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from icestream.core.arrays import Ids, Ints, Slots
+from icestream.core.arrays import Ids, Ints, Mask, Slots
 from icestream.core.times import Micros
 
 
@@ -55,6 +55,10 @@ class GroupRows:
     #: position, among the slots requested, of the group each row belongs to; ascending
     owners: Ints
     rows: pa.RecordBatch
+
+    def where(self, chosen: Mask) -> GroupRows:
+        """Return the chosen rows."""
+        return GroupRows(self.owners[chosen], self.rows.filter(pa.array(chosen)))
 
 
 #: returns whether a piece of a group, by its number, is to be read

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from tests.oracles.kernels.field_words import merge_words_reference
-
 
 def fill_segments_reference(
     order: list[int], first: list[int], last: list[int], counts: list[int], k: int, segments: int
@@ -17,23 +15,3 @@ def fill_segments_reference(
             held[row] = held.get(row, 0) + 1
         found.append(held)
     return found
-
-
-def cover_segments_reference(
-    first: list[int],
-    last: list[int],
-    rows: list[list[int]],
-    ops: list[int],
-    places: list[int],
-    segments: int,
-) -> list[list[int]]:
-    """Add up the rows that span each segment, with Python's numbers."""
-    out = []
-    for segment in range(segments):
-        total = [0] * (len(rows[0]) if rows else 0)
-        for i, row in enumerate(rows):
-            if first[i] <= segment < last[i]:
-                for op, place in zip(ops, places, strict=True):
-                    merge_words_reference(total, row, place, op)
-        out.append(total)
-    return out
