@@ -71,7 +71,6 @@ class StreamLoad:
             raise DefinitionError(msg)
 
     def in_pane(self, pane: Micros) -> float:
-        """Return the groups in a pane."""
         if self.pane_keys is not None:
             return min(self.pane_keys, self.keys)
         return min(self.keys, max(1.0, self.rate * pane / cost.SECOND))

@@ -56,7 +56,6 @@ class _Reader:
     """Reads one text from left to right."""
 
     def __init__(self, text: str) -> None:
-        """Split the text into tokens."""
         self._text = text
         self._tokens: list[str] = []
         self._next = 0

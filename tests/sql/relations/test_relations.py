@@ -54,7 +54,8 @@ def test_conditions_are_split_at_and() -> None:
 def test_conditions_move_to_where_their_columns_are() -> None:
     assert lines("SELECT a.v FROM a, b WHERE a.k = b.k AND a.v > 1 AND b.w > a.v AND b.w < 9") == [
         "select v",
-        "  inner join on left.k = right.k AND w > v   [state: all rows of both sides; nothing bounds it]",
+        "  inner join on left.k = right.k AND w > v   "
+        "[state: all rows of both sides; nothing bounds it]",
         "    filter v > 1",
         "      stream a: k, v",
         "    filter w < 9",

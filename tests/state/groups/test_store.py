@@ -119,8 +119,7 @@ def test_a_cold_group_comes_back_when_it_is_asked_for_again(
         slots = np.sort(store.locate(*identities(range(50))))
         add(store, range(50), np.arange(50))
         store.evict(slots)
-        before, store_left = store.take_returned(), store.statistics["left"]
-        assert not len(before)
+        store_left = store.statistics["left"]
         for leaving_again in range(2):
             # what was added to cold groups is in memory
             add(store, range(50), np.arange(50))
@@ -129,7 +128,6 @@ def test_a_cold_group_comes_back_when_it_is_asked_for_again(
             for asked in range(3):
                 found = content(store, range(50))
                 assert [len(found[n]) for n in range(50)] == added
-                assert (np.sort(store.take_returned()).tolist() == slots.tolist()) == (asked < 2)
                 assert np.sort(store.take_hits()).tolist() == slots.tolist()
                 is_in_memory = store.memory.has(0, WHOLE, slots)
                 assert is_in_memory.all() if asked else not is_in_memory.any()

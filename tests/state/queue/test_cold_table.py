@@ -130,7 +130,7 @@ def test_bounded_a_table_reads_a_window_at_a_time(
 ) -> None:
     lengths = []
 
-    def noted(handle: int, buffers: list[np.ndarray], offset: int) -> int:
+    def noted(handle: int, buffers: list[memoryview], offset: int) -> int:
         lengths.append(sum(map(len, buffers)))
         return whole(handle, buffers, offset)
 

@@ -288,7 +288,6 @@ class ComponentOperator:
         return operator.on_watermark(groups, watermark)
 
     def _rows(self, view: int, batches: Iterable[pa.RecordBatch]) -> Iterator[Emitted]:
-        """Return changes as rows of a view."""
         for changes in batches:
             if changes.num_rows:
                 for rows in self._spec.rows_of[view](changes):

@@ -65,7 +65,6 @@ class LifetimeRows:
         return pa.struct([pa.field("start", self.time), pa.field("end", self.time)])
 
     def __call__(self, changes: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of changes, in bounded batches."""
         counts = np.abs(column_of(changes, DIFF))
         if (counts == 1).all():
             yield self._rows(changes)
@@ -114,7 +113,6 @@ class ResultBuffer:
                 yield from self.rest()
 
     def rest(self) -> Iterator[pa.RecordBatch]:
-        """Yield what is buffered, added up."""
         held, self._held = self._held, []
         if held:
             yield consolidated(pa.concat_batches(held))

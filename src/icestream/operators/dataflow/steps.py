@@ -161,7 +161,6 @@ class Projecting:
     projection: Projection
 
     def __call__(self, changes: pa.RecordBatch) -> pa.RecordBatch:
-        """Return changes with the same lifetimes and other payloads."""
         payload = self.projection.evaluate(payload_of(changes))
         head = changes.columns[: len(HEAD)]
         return pa.RecordBatch.from_arrays(

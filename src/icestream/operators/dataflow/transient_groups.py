@@ -77,19 +77,15 @@ class TransientGroups(Groups):
         return self.read(synopsis, slots)
 
     def append(self, synopsis: int, slots: Slots, rows: pa.RecordBatch) -> None:
-        """Raise if there are rows."""
         _refuse(rows.num_rows)
 
     def rewrite(self, synopsis: int, slots: Slots, rows: GroupRows) -> None:
-        """Raise if there are rows."""
         _refuse(rows.rows.num_rows)
 
     def remind(self, slots: Slots, due: Ints) -> None:
-        """Raise if a group is to be woken."""
         _refuse(int(np.count_nonzero(due < INFINITY)))
 
     def hasten(self, slots: Slots, due: Ints) -> None:
-        """Raise if a group is to be woken."""
         self.remind(slots, due)
 
     def due(self, watermark: Micros) -> Slots:

@@ -296,7 +296,6 @@ class Layout:
 
     @property
     def _suffixes(self) -> list[Field]:
-        """Return the fields that have no inverse."""
         return [field for field in self.fields if not words.is_invertible(field.op)]
 
     @staticmethod

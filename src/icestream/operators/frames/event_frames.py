@@ -73,7 +73,6 @@ class EventFramesSpec:
 
     @cached_property
     def answers(self) -> tuple[pa.Schema, ...]:
-        """Return the columns of each frame's answers."""
         return tuple(
             pa.schema(
                 [pa.field(each.alias, each.result_type(spec.types)) for each in spec.aggregates]
@@ -263,7 +262,6 @@ class EventFrames(FrameOperator):
     def _answers(
         self, run: TupleRun, found: Sequence[Iterator[pa.RecordBatch]]
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield the answers of the events of a run, given those of each frame."""
         frames = [list(each) for each in found]
         count = len(run.places)
         if self._past is not None or count == 0:

@@ -159,7 +159,6 @@ class SharedLayout(TupleLayout):
         return super().widened(extents)._placed([frame.fields for frame in self.frames])
 
     def _placed(self, frames: Sequence[tuple[Field, ...]]) -> Self:
-        """Return a layout with frames one after the other."""
         bounds = dict(zip(self.sums, self.bounds, strict=True))
         placed: list[FrameLayout] = []
         at = GROUP_FIELDS

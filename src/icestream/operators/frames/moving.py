@@ -175,7 +175,6 @@ class MovingPass:
     # -- where all groups are shown --------------------------------------------------------
 
     def _stops(self, stretch: TupleRun) -> list[Stop]:
-        """Return the stops among the tuples of a run."""
         slide = self._frame.slide
         if self._every:
             return []

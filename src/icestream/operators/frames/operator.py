@@ -158,7 +158,6 @@ class FrameOperator(LoggedOperator):
 
     @property
     def _all_ring_bytes(self) -> int:
-        """Return the bytes of the buffers of all frames with rings."""
         return sum(self._ring_bytes(rings) for rings in self._rings if rings is not None)
 
     def _ring_bytes(self, rings: Rings) -> int:

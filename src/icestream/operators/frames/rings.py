@@ -65,7 +65,6 @@ class Rings:
 
     @property
     def disk_bytes(self) -> int:
-        """Return the bytes that the rings take on disk."""
         return os.stat(self._path).st_blocks * 512 if os.path.exists(self._path) else 0
 
     def read(self, ring: int, first: int, out: Table) -> None:

@@ -278,7 +278,6 @@ class TupleLog:
             self.reads["block_uses"] += (frames - 1) * len(portion[-1])
 
     def read_back(self, first: int, last: int, partition: Partition) -> Iterator[TupleRun]:
-        """Yield the same tuples, the last chunk first."""
         for portion in reversed(list(self._portions(first, last))):
             yield self._stretch(*portion, partition)
 
@@ -342,7 +341,6 @@ class TupleLog:
             yield unpacked(payload, rows, width)
 
     def _whole(self, blocks: Blocks, width: int) -> Table:
-        """Return the tuples of blocks as one table."""
         ends = np.cumsum(blocks["rows"])
         table = np.zeros((int(ends[-1]), width), dtype=np.int64)
         for (payload, rows), end in zip(self._payloads(blocks, width), ends.tolist(), strict=True):
@@ -350,7 +348,6 @@ class TupleLog:
         return table
 
     def _payloads(self, blocks: Blocks, width: int) -> Iterator[tuple[memoryview, int]]:
-        """Yield the payload and the rows of blocks."""
         self.reads["blocks"] += len(blocks)
         self.reads["block_uses"] += len(blocks)
         self.reads["block_bytes"] += 8 * width * int(blocks["rows"].sum())

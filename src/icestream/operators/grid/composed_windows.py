@@ -95,7 +95,6 @@ class PaneTiling:
     def __init__(
         self, tiled: Tiled, grid: Grid, families: Mapping[Windows | Cumulative, int]
     ) -> None:
-        """Identify the sources by the numbers of their families."""
         starts, sources, at = [], [], 0
         for source, count in tiled.tiles:
             if source is None:

@@ -261,7 +261,6 @@ class Partitions:
         return True
 
     def _write_resident(self) -> None:
-        """Write the partition in memory to an image."""
         resident = self._arena.header[self._resident]
         for facts in self._all:
             if facts["low"] == resident:

@@ -99,7 +99,6 @@ class OwedSlices(SliceLog):
 
     @staticmethod
     def most_rows(layout: Layout, chunk_bytes: int) -> int:
-        """Return the maximum number of rows of an owed slice."""
         return max(1, chunk_bytes // (32 * (layout.entry_width + 5)))
 
     def portions(self, slices: Slices, partition: Partition) -> Iterator[SlicePortion]:

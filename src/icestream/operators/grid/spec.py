@@ -124,7 +124,6 @@ class WindowSpec:
 
     @cached_property
     def _factors(self) -> tuple[Windows, ...]:
-        """Return the windows that no view asked for."""
         asked = {view.windows for view in self.views}
         return tuple(tiled.window for tiled in self.tiled if tiled.window not in asked)
 

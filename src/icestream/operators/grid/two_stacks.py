@@ -59,7 +59,6 @@ class TwoStacks:
         directory: SliceDirectory,
         slices: SliceLog,
     ) -> None:
-        """Continue with the stacks as recorded in the facts of the partition."""
         self._course = course
         self._groups = groups
         self._partition = partition

@@ -45,11 +45,9 @@ class TupleBatch(GroupRanges):
 
     @cached_property
     def group(self) -> Ints:
-        """Return the number of the group of each tuple."""
         return np.repeat(np.arange(len(self)), self.sizes)
 
     def column(self, name: str) -> npt.NDArray[Any]:
-        """Return a column of the tuples as an array."""
         return as_array(self.rows.column(name))
 
 

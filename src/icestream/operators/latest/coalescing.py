@@ -83,19 +83,16 @@ class NewestUpdates:
 
     @property
     def count(self) -> Ints:
-        """Return how many updates each row summarises."""
         return self._numbers(COUNT)
 
     @property
     def payload(self) -> pa.RecordBatch:
-        """Return the newest values."""
         fields = [
             self.rows.schema.field(place) for place in range(len(HEAD), self.rows.num_columns)
         ]
         return pa.RecordBatch.from_arrays(self.rows.columns[len(HEAD) :], schema=pa.schema(fields))
 
     def take(self, chosen: Ints) -> NewestUpdates:
-        """Return some of the rows."""
         return NewestUpdates(self.rows.take(pa.array(chosen)))
 
     def _numbers(self, name: str) -> np.ndarray:

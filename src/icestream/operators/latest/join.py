@@ -69,7 +69,6 @@ class _Side:
         self.settled = 0
 
     def add(self, rows: pa.RecordBatch, keys: Ints, times: Ints) -> None:
-        """Add rows to those stored."""
         order = np.lexsort((times, keys))
         at = bounds(self.keys, self.times, keys[order], times[order])
         places = self.rows.num_rows + order
@@ -366,7 +365,6 @@ class UpdateJoin:
         return pairs.chosen(np.flatnonzero(news))
 
     def _fulfilling(self, pairs: _Pairs) -> _Pairs:
-        """Return the pairs that meet the condition."""
         kept = [np.zeros(0, dtype=np.int64)]
         for first in range(0, len(pairs.keys), PAIRS_AT_ONCE):
             part = np.arange(first, min(first + PAIRS_AT_ONCE, len(pairs.keys)))

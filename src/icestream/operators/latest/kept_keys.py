@@ -40,7 +40,6 @@ class KeptKeys:
         return cls(found, keeps)
 
     def __len__(self) -> int:
-        """Return the number of keys."""
         return int(self._starts[-1])
 
     def by_key(self, states: Sequence[State], name: str) -> npt.NDArray[Any]:
@@ -51,7 +50,6 @@ class KeptKeys:
 
     @property
     def kept(self) -> list[Mask]:
-        """Return which keys of each parent are kept."""
         return self._kept
 
     def shares(self) -> list[float]:

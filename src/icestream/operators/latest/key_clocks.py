@@ -42,7 +42,6 @@ class KeyClocks:
     """The time of every key, and the groups that share it."""
 
     def __init__(self, stream: UpdateStream, late: Late) -> None:
-        """Start without keys."""
         self._stream = stream
         self._refuses = late == "refuse"
         self._keys = KeyDirectory()

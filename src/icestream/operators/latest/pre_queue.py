@@ -51,7 +51,6 @@ class PreQueueInput:
     sources: tuple[PreQueueNode, ...] = ()
 
     def describe(self) -> dict[str, Any]:
-        """Return it as JSON."""
         columns = [f"{each.name} {each.type}" for each in self.stream.schema]
         return {"inputs": list(self.numbers), "time": self.stream.time, "columns": columns}
 
@@ -70,20 +69,16 @@ class PreQueueFilter:
 
     @property
     def sources(self) -> tuple[PreQueueNode, ...]:
-        """Return the stream."""
         return (self.over,)
 
     @property
     def stream(self) -> UpdateStream:
-        """Return the same columns."""
         return UpdateFilter(self.over.stream, self.condition, zone=self.zone).result
 
     def describe(self) -> dict[str, Any]:
-        """Return it as JSON."""
         return {"where": self.condition}
 
     def runner(self) -> PreQueueStep:
-        """Return the filter."""
         operator = UpdateFilter(self.over.stream, self.condition, zone=self.zone)
         return _Rowwise(operator, self.stream)
 
@@ -98,22 +93,18 @@ class PreQueueMap:
 
     @property
     def sources(self) -> tuple[PreQueueNode, ...]:
-        """Return the stream."""
         return (self.over,)
 
     @property
     def stream(self) -> UpdateStream:
-        """Return the computed columns."""
         made = UpdateMap(self.over.stream, self.columns, zone=self.zone).result
         columns = pa.schema([pa.field(each.name, each.type) for each in made.schema])
         return UpdateStream(columns, made.keys, made.time)
 
     def describe(self) -> dict[str, Any]:
-        """Return it as JSON."""
         return {"select": list(self.columns)}
 
     def runner(self) -> PreQueueStep:
-        """Return the map."""
         operator = UpdateMap(self.over.stream, self.columns, zone=self.zone)
         return _Rowwise(operator, self.stream)
 
@@ -128,15 +119,12 @@ class PreQueueUnion:
 
     @property
     def stream(self) -> UpdateStream:
-        """Return the columns of all of them."""
         return self._union().result
 
     def describe(self) -> dict[str, Any]:
-        """Return it as JSON."""
         return {"union": list(self.truth)}
 
     def runner(self) -> PreQueueStep:
-        """Return the union."""
         return _Union(self._union())
 
     def _union(self) -> UpdateUnion:
@@ -157,16 +145,13 @@ class PreQueueJoin:
 
     @property
     def sources(self) -> tuple[PreQueueNode, ...]:
-        """Return both sides."""
         return self.left, self.right
 
     @property
     def stream(self) -> UpdateStream:
-        """Return the columns of a match."""
         return self._join().result
 
     def describe(self) -> dict[str, Any]:
-        """Return it as JSON."""
         return {
             "join": format_interval(self.within),
             "condition": self.condition,
@@ -174,7 +159,6 @@ class PreQueueJoin:
         }
 
     def runner(self) -> PreQueueStep:
-        """Return the join."""
         return _Join(self._join())
 
     def _join(self) -> UpdateJoin:
@@ -291,7 +275,6 @@ class PreQueueOperator:
             self._kept.save(self.state())
 
     def state(self) -> State:
-        """Return the state, for a snapshot."""
         return {
             f"{number}.{name}": array
             for number, (_, arc, _) in enumerate(self._steps)
@@ -303,7 +286,6 @@ class PreQueueOperator:
         return [(front, arc.state()) for front, arc, _ in self._steps]
 
     def recall(self, state: State) -> None:
-        """Restore the state of a snapshot."""
         for number, (_, arc, _) in enumerate(self._steps):
             arc.recall(_own(state, number))
 

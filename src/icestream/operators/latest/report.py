@@ -49,7 +49,6 @@ class StalenessIntegral:
         profile: Reals,
         averages: Mapping[int, int] | None = None,
     ) -> StalenessIntegral:
-        """Return the staleness with a profile given as an array."""
         busy = np.flatnonzero(profile.any(axis=1)).tolist()
         by_bin = {each: tuple(profile[each].tolist()) for each in busy}
         return cls(area, extent, most, by_bin, averages or {})
@@ -71,7 +70,6 @@ class StalenessIntegral:
         return min(quantile(profile, total, part), float(self.most))
 
     def plus(self, other: StalenessIntegral) -> StalenessIntegral:
-        """Return the combined staleness of both."""
         profile = dict(self.profile)
         for place, (count, micros) in other.profile.items():
             ours = profile.get(place, (0.0, 0.0))

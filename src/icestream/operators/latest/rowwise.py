@@ -28,12 +28,10 @@ class UpdateFilter:
     """Keeps the rows that meet a condition."""
 
     def __init__(self, stream: UpdateStream, condition: str, *, zone: str = "UTC") -> None:
-        """Bind a SQL condition."""
         self.result = stream
         self._predicate = Predicate.bind(stream.schema, condition, zone=zone)
 
     def on_rows(self, port: int, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows that meet the condition."""
         return self._predicate.filter(rows)
 
 
@@ -69,5 +67,4 @@ class UpdateMap:
         self.result = UpdateStream(made, stream.keys, stream.time)
 
     def on_rows(self, port: int, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows with the columns computed."""
         return self._projection.evaluate(rows)

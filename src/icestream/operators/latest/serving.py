@@ -71,7 +71,6 @@ class ServingOperator:
     """Serves the keys of one shard."""
 
     def __init__(self, spec: Serving, shard: Shard) -> None:
-        """Attach to the shard's state."""
         self._spec = spec
         self._shard = shard
         self._waiting = WaitingKeys(
@@ -98,7 +97,6 @@ class ServingOperator:
 
     @property
     def waiting(self) -> WaitingKeys:
-        """Return the known keys, for inspection."""
         return self._waiting
 
     @property
@@ -276,14 +274,12 @@ class ServingOperator:
         self._report = replace(self._report, served=keys, calls=sum(calls), serving=took)
 
     def restore(self, history: Sequence[PastVersion]) -> None:
-        """Restore the state from the log."""
         self._log.restore(history, self._spec.clock.now())
 
     # -- reports ---------------------------------------------------------------------------
 
     @property
     def took_snapshot(self) -> bool:
-        """Return whether the version just written is a snapshot, independent of earlier ones."""
         return self._log.took_snapshot
 
     @property
@@ -293,12 +289,10 @@ class ServingOperator:
 
     @property
     def report(self) -> ServingReport:
-        """Return what the version did."""
         return self._report
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Return what the progress report shows for this shard."""
         return {
             "groups": self._waiting.keys,
             "partitions": 1,

@@ -86,7 +86,6 @@ class ServingLog:
         payload: pa.Schema,
         front: PreQueueOperator | None = None,
     ) -> None:
-        """Continue the shard's log."""
         self._pre_queue = front
         self._shard = shard
         self._waiting = waiting
@@ -98,7 +97,6 @@ class ServingLog:
 
     @property
     def took_snapshot(self) -> bool:
-        """Return whether the version just written is a snapshot, independent of earlier ones."""
         return self._snapshots.taken
 
     # -- writing ---------------------------------------------------------------------------

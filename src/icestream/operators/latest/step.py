@@ -86,7 +86,6 @@ class UpdateStep:
 
     @property
     def name(self) -> str:
-        """Return the name of the function."""
         return getattr(self.function, "__name__", type(self.function).__name__)
 
     @property
@@ -99,7 +98,6 @@ class UpdateStep:
         return in_parts(self.name, rows, lambda some: iter((self(some),)))
 
     def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the function's result for rows."""
         for left in range(self.retries, -1, -1):
             try:
                 return self._called(rows)

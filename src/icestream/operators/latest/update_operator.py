@@ -49,7 +49,6 @@ class AppendOperator:
         self.report = ServingReport()
 
     def on_batch(self, inputs: UpdateInputs) -> None:
-        """Remember the inputs of the batch."""
         self._inputs = inputs.every
 
     def on_watermark(self, watermark: Micros) -> Iterator[Emitted]:
@@ -72,7 +71,6 @@ class AppendOperator:
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Return what the progress report shows for this shard."""
         return {"groups": 0, "partitions": 1, "updates": self.report.to_json()}
 
 
@@ -85,7 +83,6 @@ class NewestOperator:
         self._every = every
 
     def on_batch(self, inputs: UpdateInputs) -> None:
-        """Process the inputs of the batch."""
         self._newest.on_batch(inputs.newest)
         if self._every is not None:
             self._every.on_batch(inputs)
@@ -97,12 +94,10 @@ class NewestOperator:
         yield from self._newest.on_watermark(watermark)
 
     def restore(self, history: Sequence[PastVersion]) -> None:
-        """Restore the state from the log."""
         self._newest.restore(history)
 
     @property
     def took_snapshot(self) -> bool:
-        """Return whether the version just written is a snapshot, independent of earlier ones."""
         return self._newest.took_snapshot
 
     @property
@@ -112,7 +107,6 @@ class NewestOperator:
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Return what the progress report shows for this shard."""
         found = self._newest.statistics
         if self._every is None:
             return found

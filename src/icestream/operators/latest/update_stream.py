@@ -37,7 +37,6 @@ class UpdateStream:
     time: str
 
     def __post_init__(self) -> None:
-        """Check that the columns exist."""
         for name in (*self.keys, self.time):
             if self.schema.get_field_index(name) < 0:
                 msg = f"an update stream of {self.schema.names} has no column {name!r}"
@@ -75,13 +74,11 @@ class KeyDirectory:
     """Numbers of keys: 0, 1, 2, ... in the order in which they first appeared."""
 
     def __init__(self) -> None:
-        """Start without keys."""
         self._index = np.zeros(64, dtype=np.int32)
         self._rows = np.zeros((32, 2), dtype=np.int64)
         self._used = 0
 
     def __len__(self) -> int:
-        """Return how many keys there are."""
         return self._used
 
     def numbers(self, id_high: Ids, id_low: Ids) -> Ints:

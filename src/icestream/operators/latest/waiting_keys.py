@@ -102,17 +102,14 @@ class WaitingKeys:
 
     @property
     def cold(self) -> ColdKeys:
-        """Return the keys that are not in memory."""
         return self._eviction.cold
 
     @property
     def keys(self) -> int:
-        """Return how many keys are known."""
         return self.cells.keys + len(self.cold)
 
     @property
     def cells(self) -> KeyCells:
-        """Return keys and values."""
         return self._queue.cells
 
     @property
@@ -121,7 +118,6 @@ class WaitingKeys:
         return self.cells.fact(k.LATE)
 
     def __len__(self) -> int:
-        """Return how many keys wait for at least one reader."""
         if len(self.readers) == 1:
             return len(self.readers[0])
         here = int(np.count_nonzero(self.cells.column(k.WAITED_FOR)))
@@ -183,7 +179,6 @@ class WaitingKeys:
         return trusted
 
     def _words(self, reader: int) -> Ints:
-        """Return the words of the keys in memory for a reader."""
         words: Ints = self.readers[reader].order.kernel.keys
         return words
 

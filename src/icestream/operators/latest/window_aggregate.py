@@ -255,12 +255,10 @@ class WindowedUpdates:
 
     @property
     def queue(self) -> WindowQueue:
-        """Return the queue before the operator."""
         return self._queue
 
     @property
     def keys(self) -> int:
-        """Return the number of known groups."""
         return int(self._known.num_rows)
 
     @property

@@ -149,7 +149,6 @@ class WindowServingOperator:
 
     @property
     def _staleness(self) -> WindowStalenessTotals:
-        """Return the staleness of its answers."""
         return self._opened[1]
 
     @property
@@ -165,7 +164,6 @@ class WindowServingOperator:
 
     @property
     def windows(self) -> WindowedUpdates:
-        """Return the windows, for inspection."""
         return self._windows
 
     @property
@@ -360,7 +358,6 @@ class WindowServingOperator:
             self._recall(told["pace"])
 
     def _recall(self, learnt: Sequence[Sequence[float]]) -> None:
-        """Restore the learnt costs."""
         for pace, sums in zip(self._paces, learnt, strict=True):
             pace.sums[:] = sums
 
@@ -375,12 +372,10 @@ class WindowServingOperator:
 
     @property
     def took_snapshot(self) -> bool:
-        """Return whether the version just written is a snapshot, independent of earlier ones."""
         return self._snapshots.taken
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Return what the progress report shows for this shard."""
         return {
             "groups": self._windows.keys,
             "partitions": 1,

@@ -152,7 +152,6 @@ class Edges(LifetimeOperator):
         self._settle(portion, _without(ends, found.ends), groups, watermark, changed=asked)
 
     def _ended(self, begun: pa.RecordBatch, id_high: Ids, id_low: Ids, re: Ints) -> pa.RecordBatch:
-        """Return the changes that end events."""
         for name, part in ((ID_HIGH_COLUMN, id_high), (ID_LOW_COLUMN, id_low)):
             begun = begun.append_column(name, pa.array(part))
         endless = self._made(begun, np.full(begun.num_rows, INFINITY), -1)

@@ -132,7 +132,6 @@ class EventRows:
         return slots, le, self._batch(EventWords(slots, le, re, count, words, heads), beside)
 
     def found(self, kept: GroupRows, groups: int, watermark: Micros) -> StoredEvents:
-        """Return what the rows of groups hold at a watermark."""
         rows = kept.rows
         le, until, count = (column_of(rows, name) for name in (LE, UNTIL, _COUNT))
         re = np.where((count == 0) | (until == INFINITY), until, until - 1)
@@ -211,7 +210,6 @@ class EventRows:
         emitted_until: Micros,
         found: StoredEvents,
     ) -> GroupRows:
-        """Return events and marks of groups as rows to store."""
         none = np.zeros(len(marks), dtype=np.int64)
         words = self._lifting.fold.zeros(len(marks))
         words.counts[:] = emitted_until

@@ -155,7 +155,6 @@ class FinalAggregate(LifetimeAggregate):
     def _finished(
         self, groups: Groups, portion: Slots, swept: _Answers, found: StoredEvents
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the answers that have ended."""
         done = np.flatnonzero(~swept.is_open)
         if len(done):
             owner = swept.owner[done]

@@ -109,7 +109,6 @@ class ObjectSpans:
     def _lowered(
         self, spans: EventSpans, event: Ints, bounds: Ints
     ) -> Iterator[tuple[str, pa.Array]]:
-        """Yield the answers of runs of events."""
         inputs = spans.inputs.take(pa.array(event))
         for aggregate, function in self._functions:
             columns = [inputs.column(name) for name in aggregate.columns]

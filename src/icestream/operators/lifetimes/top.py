@@ -261,7 +261,6 @@ class TopK(PromptOperator):
     def _best(
         self, segments: TimeSegments, events: CountedIntervals, places: Ints
     ) -> CountedIntervals:
-        """Return the k best events at each instant."""
         order = np.argsort(places[events.kind], kind="stable")
         row, start, stop, count = _filled(segments, events, order, self._k)
         return CountedIntervals(

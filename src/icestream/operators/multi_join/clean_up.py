@@ -69,7 +69,6 @@ class Overflow(Exception):
     """Rows do not fit into the available memory."""
 
     def __init__(self, words: int) -> None:
-        """Take the minimum number of words needed."""
         super().__init__(words)
         self.words = words
 

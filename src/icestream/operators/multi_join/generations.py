@@ -68,11 +68,9 @@ class Generations:
 
     @property
     def epoch(self) -> int:
-        """Return the epoch of the last flush."""
         return int(self._numbers["epoch"])
 
     def begin_flush(self) -> int:
-        """Begin a flush and return its epoch."""
         self._numbers["epoch"] += 1
         return self.epoch
 
@@ -90,7 +88,6 @@ class Generations:
         self._records.reserve(records)
 
     def add(self, record: Ints) -> None:
-        """Add a record, for which there is room."""
         self._records.append(record)
         self._unsealed += int(record[WORDS])
 
@@ -124,7 +121,6 @@ class Generations:
         self._unsealed = int(made[:, WORDS].sum())
 
     def load_records(self, records: Table) -> None:
-        """Replace all records with these."""
         self._records.replace(records)
         self._records.trim()
 
@@ -149,7 +145,6 @@ class Generations:
         self.load_cuts(cuts)
 
     def load_cuts(self, cuts: Table) -> None:
-        """Replace all cuts with these."""
         self._cuts.replace(cuts)
         self._cuts.trim()
 
@@ -193,7 +188,6 @@ class Generations:
         self._unsealed = 0
 
     def load_segments(self, segments: Table) -> None:
-        """Replace all segments with these."""
         self._segments.replace(segments)
         self._segments.trim()
 

@@ -56,31 +56,25 @@ class LoggedRows:
 
     @property
     def id_high(self) -> Ids:
-        """Return the high words of the identities."""
         return self.words[self.starts + LOG_ID_HIGH].view(np.uint64)
 
     @property
     def id_low(self) -> Ids:
-        """Return the low words of the identities."""
         return self.words[self.starts + LOG_ID_LOW].view(np.uint64)
 
     @property
     def le(self) -> Ints:
-        """Return the starts of the lifetimes."""
         return self.words[self.starts + LOG_LE]
 
     @property
     def re(self) -> Ints:
-        """Return the ends of the lifetimes."""
         return self.words[self.starts + LOG_RE]
 
     @property
     def payloads(self) -> Ints:
-        """Return where the payloads begin."""
         return self.starts + LOG_HEAD
 
     def where(self, chosen: Any) -> LoggedRows:
-        """Return some of the rows."""
         return LoggedRows(self.port, self.epoch, self.words, self.starts[chosen])
 
 

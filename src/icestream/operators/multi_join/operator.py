@@ -210,7 +210,6 @@ class MultiJoin:
             yield made
 
     def _by_partition(self, made: pa.RecordBatch) -> Ints:
-        """Return the number of results of each partition."""
         id_high = np.asarray(made.column(ID_HIGH_COLUMN).to_numpy())
         return np.bincount(self._spec.partitions_of(id_high), minlength=self._spec.partitions)
 
@@ -407,7 +406,6 @@ class MultiJoin:
             self._shard.account.release(room)
 
     def _discard(self, partitions: Ints) -> None:
-        """Drop all state of partitions."""
         if not len(partitions):
             return
         doomed = np.zeros(self._spec.partitions, dtype=np.bool_)
@@ -547,7 +545,6 @@ class MultiJoin:
 
     @property
     def took_snapshot(self) -> bool:
-        """Return whether the version just written is a snapshot, independent of earlier ones."""
         return self._schedule.taken
 
     @property

@@ -71,7 +71,6 @@ class Resident:
 
     @property
     def words(self) -> int:
-        """Return the words of all rows."""
         return int(self._numbers["words"])
 
     @property

@@ -61,7 +61,6 @@ class JoinResults:
         return max(1, min(ROWS_AT_ONCE, self._room // words))
 
     def made(self, heap: Ints, members: Members) -> Iterator[pa.RecordBatch]:
-        """Yield results as changes."""
         sizes = {port: heap[members.places[port]] >> 32 for port in self._in_heap(members)}
         words = np.full(len(members.id_high), _HEAD_WORDS, dtype=np.int64)
         for each in sizes.values():

@@ -78,18 +78,15 @@ class MultiJoinSpec:
 
     @property
     def ports(self) -> int:
-        """Return the number of its inputs."""
         return len(self.inputs)
 
     @cached_property
     def payload(self) -> pa.Schema:
-        """Return the columns of the output."""
         return pa.schema(
             [self.inputs[port].field(column).with_name(name) for port, column, name in self.columns]
         )
 
     def partitions_of(self, id_high: Ids) -> Ints:
-        """Return the partition of each identity."""
         return partitions_of(id_high, self.partitions)
 
 

@@ -81,7 +81,6 @@ class PartitionStatistics:
             raise ValueError(msg)
 
     def __len__(self) -> int:
-        """Return the number of groups."""
         return len(self.join)
 
 

@@ -62,7 +62,6 @@ class NodeDirectory:
         self._levels.clear()
 
     def node(self, level: int, place: int) -> Slices:
-        """Return the slices of a node, by arrival."""
         slices, places = self._of(level)
         bounds = np.searchsorted(places, [place, place + 1])
         return slices[bounds[0] : bounds[1]]

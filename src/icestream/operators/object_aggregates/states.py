@@ -161,7 +161,6 @@ class States:
 
     @property
     def objects(self) -> list[tuple[Aggregate, pa.DataType]]:
-        """Return the object aggregates and the types of their states."""
         return [(aggregate, each.state) for aggregate, each in self._objects]
 
     def of_objects(self, rows: pa.RecordBatch) -> list[pa.Array]:

@@ -75,7 +75,6 @@ class UserAggregate:
 
     @property
     def name(self) -> str:
-        """Return the name of this aggregate in plans."""
         title = self.title or f"{self.lift.__module__}.{self.lift.__qualname__}"
         return f"{title} version {self.version}"
 

@@ -61,7 +61,6 @@ class VectorisedRun:
     def __init__(
         self, processor: VectorisedProcessor, name: str, keys: pa.Schema, result: pa.Schema
     ) -> None:
-        """Check the processor's declarations."""
         self._processor = processor
         self._name = name
         self._result = result

@@ -114,7 +114,6 @@ class ColumnVariable(StoredVariable):
         self._found: GroupRows | None = None
 
     def _stored(self) -> GroupRows:
-        """Return the stored rows, read once."""
         if self._found is None:
             self._found = self._read()
         return self._found
@@ -170,7 +169,6 @@ class ValueColumns(ColumnVariable):
         }
 
     def exists(self) -> Mask:
-        """Return which groups have a row."""
         return self._all()[1] >= 0
 
     def set(self, columns: Any, mask: Any = None) -> None:
@@ -233,7 +231,6 @@ class RowColumns(ColumnVariable):
         return owners, rows.select(self.schema.names)
 
     def replace(self, group: Any, rows: Any, mask: Any = None) -> None:
-        """Replace the rows of all groups, or of those in a mask, with the given rows."""
         self.clear(mask)
         self.append(group, rows)
 

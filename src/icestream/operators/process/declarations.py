@@ -155,7 +155,6 @@ class MapState(Declared):
 
     @cached_property
     def keys(self) -> pa.Schema:
-        """Return the columns of the key."""
         return schema_of(self.key)
 
     @cached_property
@@ -239,7 +238,6 @@ class ObjectState(Declared):
         return found
 
     def _folded(self, found: GroupRows) -> GroupRows:
-        """Return the whole object of each group."""
         owners, starts = np.unique(found.owners, return_index=True)
         flags, data = (found.rows.column(name).to_pylist() for name in (IS_DELTA, DATA))
         stored = list(zip(flags, data, strict=True))

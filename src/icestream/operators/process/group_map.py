@@ -62,7 +62,6 @@ class GroupMap(GroupVariable):
         self._put(self._keys.key(key), self._values.row(value))
 
     def removeKey(self, key: Any) -> None:
-        """Remove a key, if it exists."""
         self._scene.store()
         known = self._keys.key(key)
         live = self._current() if self._lifetime is not None else self._known()
@@ -74,19 +73,15 @@ class GroupMap(GroupVariable):
         return iter([(key, row) for key, (row, _) in self._current().items() if row is not None])
 
     def keys(self) -> Iterator[Row]:
-        """Return all keys."""
         return iter(list(self._current()))
 
     def values(self) -> Iterator[Row]:
-        """Return all rows."""
         return (row for _, row in self.iterator())
 
     def exists(self) -> bool:
-        """Return whether there are rows."""
         return bool(self._current())
 
     def clear(self) -> None:
-        """Remove all rows."""
         self._scene.store()
         position = self._scene.position
         self._cleared.add(position)
@@ -119,7 +114,6 @@ class GroupMap(GroupVariable):
         return self._live.get(self._scene.position)
 
     def _current(self) -> dict[Row, _Entry]:
-        """Return the existing keys."""
         position = self._scene.position
         live = self._live.get(position)
         if live is None:
@@ -152,7 +146,6 @@ class GroupMap(GroupVariable):
         return self._stored
 
     def _encoded(self, maps: dict[int, dict[Row, _Entry]]) -> tuple[list[int], pa.RecordBatch]:
-        """Return position and row of all entries."""
         owners = [position for position, entries in maps.items() for _ in entries]
         keys = self._keys.batch(list(chain.from_iterable(maps.values())))
         entries = [entry for part in maps.values() for entry in part.values()]

@@ -59,7 +59,6 @@ class GroupObject(GroupVariable):
         return found
 
     def exists(self) -> bool:
-        """Return whether there is a stored object."""
         self.get()
         return self._objects[self._scene.position] is not _NONE
 
@@ -70,11 +69,9 @@ class GroupObject(GroupVariable):
         self._updated[self._scene.position] = self._scene.now
 
     def clear(self) -> None:
-        """Remove the object."""
         self.update(_NONE)
 
     def appendDelta(self, change: bytes) -> None:
-        """Append a delta without reading the object."""
         self._scene.store()
         apply = self._how.apply
         if apply is None or self._how.initial is None:

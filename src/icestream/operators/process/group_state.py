@@ -117,7 +117,6 @@ class GroupValue(GroupVariable):
         return (self._stored or self._load())[position]
 
     def exists(self) -> bool:
-        """Return whether there is a row."""
         return self.get() is not None
 
     def update(self, value: Any) -> None:
@@ -129,7 +128,6 @@ class GroupValue(GroupVariable):
             self._expiries[position] = self._until()
 
     def clear(self) -> None:
-        """Remove the row."""
         self._scene.store()
         self._new[self._scene.position] = None
 
@@ -184,7 +182,6 @@ class GroupList(GroupVariable):
         return iter(stored[self._bounds[position] : self._bounds[position + 1]] + added)
 
     def exists(self) -> bool:
-        """Return whether there are rows."""
         return next(self.get(), None) is not None
 
     def appendValue(self, value: Any) -> None:
@@ -199,17 +196,14 @@ class GroupList(GroupVariable):
             self._expiries.append(self._until())
 
     def appendList(self, values: Sequence[Any]) -> None:
-        """Append rows."""
         for value in values:
             self.appendValue(value)
 
     def put(self, values: Sequence[Any]) -> None:
-        """Replace all rows."""
         self.clear()
         self.appendList(values)
 
     def clear(self) -> None:
-        """Remove all rows."""
         self._scene.store()
         position = self._scene.position
         first = self._first.pop(position, None)
@@ -247,7 +241,6 @@ class GroupTable(GroupVariable):
         self._added: dict[int, list[pa.RecordBatch]] = {}
 
     def all(self) -> pa.RecordBatch:
-        """Return all rows."""
         return self._whole().select(self._names)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -261,7 +254,6 @@ class GroupTable(GroupVariable):
             yield batch.select(self._names)
 
     def exists(self) -> bool:
-        """Return whether there are rows."""
         return any(batch.num_rows for batch in self.batches())
 
     def append(self, rows: Any) -> None:
@@ -273,7 +265,6 @@ class GroupTable(GroupVariable):
         self._added.setdefault(self._scene.position, []).append(batch)
 
     def replace(self, rows: Any) -> None:
-        """Replace all rows."""
         self.clear()
         self.append(rows)
 
@@ -291,7 +282,6 @@ class GroupTable(GroupVariable):
         return int(whole.num_rows - kept.num_rows)
 
     def clear(self) -> None:
-        """Remove all rows."""
         self._scene.store()
         self._added.pop(self._scene.position, None)
         self._replaced[self._scene.position] = None

@@ -69,7 +69,6 @@ class TimerValues(GroupTimers):
     """
 
     def getCurrentWatermarkInMs(self) -> int:
-        """Return the watermark in milliseconds."""
         return self.watermark // 1000
 
 
@@ -81,7 +80,6 @@ class ExpiredTimerInfo:
         self.instant = instant
 
     def getExpiryTimeInMs(self) -> int:
-        """Return its instant in milliseconds."""
         return self.instant // 1000
 
 
@@ -126,7 +124,6 @@ class StatefulProcessorHandle:
         return self._declare(stateName, TableState(schema, _micros(ttlDurationMs)), GroupTable)
 
     def getObjectState(self, stateName: str, how: ObjectState) -> GroupObject:
-        """Declare a Python object as state."""
         return self._declare(stateName, how, GroupObject)
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
@@ -193,7 +190,6 @@ class StatefulProcessor:
     output: pa.Schema | str | None = None
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Declare the state."""
         raise undefined(self, "init")
 
     def handleInputRows(self, key: Row, rows: TimedRows, timers: TimerValues) -> Made:
@@ -259,7 +255,6 @@ class TimedRows:
 
     @property
     def batch(self) -> pa.RecordBatch:
-        """Return the rows as an Arrow batch."""
         return self._all.events.slice(self._first, len(self))
 
     @property

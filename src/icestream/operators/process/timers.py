@@ -192,7 +192,6 @@ class GroupTimers:
         self.watermark = watermark
 
     def move(self, position: int, now: Micros) -> None:
-        """Switch to another group and time."""
         self._position = position
         self.now = now
 
@@ -208,7 +207,6 @@ class GroupTimers:
             self._waiting.setdefault(self._position, set()).add(max(instant, timers.floor))
 
     def delete(self, instant: Micros) -> None:
-        """Delete the timer at an instant, if it is set."""
         timers = self._in_use()
         timers.note_one(self._position, instant, DELETE)
         if self._waiting is not None:
@@ -239,7 +237,6 @@ class GroupTimers:
         return self._table
 
     def _all(self) -> dict[int, Instants]:
-        """Return the timers of all groups of the chunk."""
         if self._waiting is None:
             self._waiting = {}
             owners, at = self._in_use().pending()

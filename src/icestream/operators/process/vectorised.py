@@ -53,7 +53,6 @@ class ColumnTimers:
     def __init__(
         self, timers: TimerTable | None, stage: PortionContext, firing: Ints | None
     ) -> None:
-        """Take the instants of the firing timers, one for each group, if timers fire."""
         self._table = timers
         self._stage = stage
         self._firing = firing
@@ -72,7 +71,6 @@ class ColumnTimers:
         self._table.note(self._stage.focus[numbers], at, SET)
 
     def delete(self, groups: Any, instants: Any) -> None:
-        """Delete timers that are set."""
         if self._table is not None:
             numbers, at = self._given(groups, instants)
             self._table.note(self._stage.focus[numbers], at, DELETE)
@@ -111,7 +109,6 @@ class DueBatch:
 
     @property
     def group(self) -> Ints:
-        """Return the numbers of the groups."""
         return np.arange(len(self.times))
 
 
@@ -140,7 +137,6 @@ class GroupedBatch(GroupRanges):
         return self.starts[1:] - 1
 
     def column(self, name: str) -> npt.NDArray[Any]:
-        """Return a column of the events as an array."""
         found: npt.NDArray[Any] = self.events.column(name).to_numpy(zero_copy_only=False)
         return found
 

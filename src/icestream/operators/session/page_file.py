@@ -74,7 +74,6 @@ class PageFile:
         return Sessions.from_bytes(self.bytes_of(page), int(page["rows"]), self._spec)
 
     def bytes_of(self, page: np.void) -> bytes:
-        """Return a page as it was written."""
         data = os.pread(self._handle, int(page["length"]), int(page["place"]))
         if xxhash.xxh3_64_intdigest(data) != int(page["checksum"]):
             msg = (

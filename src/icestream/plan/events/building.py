@@ -41,7 +41,6 @@ class DataflowBuilding:
     """Components of steps, by number, and the edges between them."""
 
     def __init__(self) -> None:
-        """Start with nothing."""
         self.components: dict[int, list[Step]] = {}
         self.edges: list[Edge] = []
 
@@ -51,7 +50,6 @@ class DataflowBuilding:
         return len(steps) - 1
 
     def _of(self, component: int, step: int) -> int:
-        """Return the grouping of a step."""
         return self.components[component][step].grouping
 
     def _step_or_map(

@@ -129,11 +129,9 @@ class Dataflow:
 
     @property
     def jobs(self) -> int:
-        """Return the number of components."""
         return len(self.components)
 
     def results(self, view: Any) -> pa.Schema:
-        """Return the columns of the rows of a view."""
         return self._rows(view).schema
 
     def _rows(self, view: Output) -> LifetimeRows:
@@ -141,7 +139,6 @@ class Dataflow:
 
     @cached_property
     def specs(self) -> tuple[ComponentSpec, ...]:
-        """Return the spec of each component."""
         rows = tuple(map(self._rows, self.views))
         spilling = self.spilling
         traced = (1, 1.0) if spilling is None else (spilling.partitions, spilling.sample)

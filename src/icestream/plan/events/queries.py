@@ -251,7 +251,6 @@ class _Building(DataflowBuilding):
         return self._step_or_map(place, at_their_end, place.payload, "instants of their end")
 
     def _joined(self, node: Joined) -> EventPlace:
-        """Create the component of a join."""
         component = self._new_component()
         steps = []
         for each, keys in zip(node.inputs, node.keys, strict=True):

@@ -80,7 +80,6 @@ class Job:
     edges: tuple[GraphEdge, ...]
 
     def carried(self, edge: GraphEdge) -> list[str]:
-        """Return the attributes that an edge carries."""
         inputs = set(self.operators[edge.target].inputs)
         return [name for name in self.operators[edge.origin].outputs if name in inputs]
 
@@ -112,7 +111,6 @@ class Job:
         return all(self.operators[number].flexible for number in component)
 
     def stateful(self, component: Iterable[int]) -> bool:
-        """Return whether a component has a stateful operator."""
         return any(self.operators[number].stateful for number in component)
 
     @cached_property

@@ -105,7 +105,6 @@ class Recipe:
         return frozenset(part.source for part in parts if part.source is not None)
 
     def explain(self) -> str:
-        """Return the recipe as text."""
         ways = list(dict.fromkeys(_written(each) for each in self.steps))
         text = "; in turn with ".join(ways[:3]) + ("; ..." if len(ways) > 3 else "")
         how = "computed from" if self.method == "anew" else "sliding,"
@@ -132,7 +131,6 @@ class Composition:
         return frozenset(chain.from_iterable(recipe.inputs for recipe in self.recipes))
 
     def explain(self) -> str:
-        """Return the composition as text."""
         hour = 3600
         lines = [
             f"panes of {format_interval(self.grid.pane)}; {self.rows * hour:,.0f} rows an hour, "

@@ -180,7 +180,6 @@ class PlanComparison:
     lower_bound: bool
 
     def __getitem__(self, plan: Plan) -> Estimate:
-        """Return the estimate of a plan."""
         return self.panes if plan == "panes" else self.tuples
 
     def preferred(self, present: Plan = "panes") -> Plan:

@@ -27,12 +27,10 @@ class SpaceEstimate:
     memory: float
 
     def __add__(self, other: SpaceEstimate) -> SpaceEstimate:
-        """Return the sum of two parts."""
         return SpaceEstimate(self.log + other.log, self.memory + other.memory)
 
     @property
     def total(self) -> float:
-        """Return the sum of both."""
         return self.log + self.memory
 
 
@@ -44,7 +42,6 @@ class TrafficEstimate:
     bytes: float
 
     def __add__(self, other: TrafficEstimate) -> TrafficEstimate:
-        """Return the sum of both."""
         return TrafficEstimate(self.requests + other.requests, self.bytes + other.bytes)
 
 

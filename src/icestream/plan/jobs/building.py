@@ -56,7 +56,6 @@ class JobWindow:
 
     @property
     def windows(self) -> Windows:
-        """Return the windows in microseconds."""
         length = parse_interval(self.length)
         every = length if self.every is None else parse_interval(self.every)
         start = parse_interval(self.start)
@@ -283,7 +282,6 @@ class JobStream:
 
     @property
     def _payload(self) -> pa.Schema:
-        """Return the columns of the tuples."""
         return self._inputs[0].payload
 
     def _united(self, others: Sequence[JobStream]) -> Self:

@@ -72,7 +72,6 @@ class WithAll:
     """Adds the attribute that all tuples have in common."""
 
     def __call__(self, changes: pa.RecordBatch) -> pa.RecordBatch:
-        """Return tuples with it, before all others."""
         everyone = pa.array(np.zeros(changes.num_rows, dtype=np.int8))
         return changes.add_column(len(HEAD), _ALL, everyone)
 
@@ -82,7 +81,6 @@ class WithoutAll:
     """Removes it again."""
 
     def __call__(self, changes: pa.RecordBatch) -> pa.RecordBatch:
-        """Return tuples without it."""
         return changes.drop_columns([ALL])
 
 

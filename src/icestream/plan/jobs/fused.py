@@ -47,7 +47,6 @@ class JobPlan:
 
     @cached_property
     def operators(self) -> tuple[JobNode, ...]:
-        """Return all operators, each after its inputs."""
         return operators_of(self.outputs)
 
     @cached_property
@@ -57,7 +56,6 @@ class JobPlan:
 
     @cached_property
     def place(self) -> dict[int, int]:
-        """Return the component of each operator."""
         return fusion.place_of(self.components)
 
     def tracks(self, component: int) -> int:

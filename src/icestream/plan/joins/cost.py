@@ -83,7 +83,6 @@ class Cost:
 
     @property
     def state(self) -> float:
-        """Return all stored bytes."""
         return self.inputs + self.between
 
 

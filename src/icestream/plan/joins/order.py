@@ -95,7 +95,6 @@ class _Cluster:
 
     @property
     def owners(self) -> dict[str, int]:
-        """Return the stream of each column."""
         names = enumerate(self.streams)
         return {name: place for place, each in names for name in each.payload.names}
 
@@ -194,7 +193,6 @@ class _Search:
         return min(found[frozenset(range(count))].values(), key=_rank, default=None)
 
     def cost(self, tree: Tree) -> Tree:
-        """Return a tree with its cost."""
         if not tree.parts:
             return tree
         left, right = (self.cost(part) for part in tree.parts)

@@ -142,7 +142,6 @@ class Plan:
 
     @property
     def types(self) -> dict[str, pa.DataType]:
-        """Return the type of each input column."""
         return {field.name: field.type for field in self.inputs}
 
     @property

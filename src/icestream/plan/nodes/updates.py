@@ -104,12 +104,10 @@ class Updates:
 
     @property
     def waits(self) -> pa.Schema:
-        """Return the columns of the waiting values."""
         return self.travels if self.front is None else self.front.stream.schema
 
     @property
     def views(self) -> tuple[UpdateStep, ...]:
-        """Return a view for each step."""
         return self.steps
 
     @property

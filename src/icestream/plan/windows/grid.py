@@ -87,7 +87,6 @@ class Windows(_OnGrid):
 
     @property
     def tumbles(self) -> bool:
-        """Return whether no two windows overlap."""
         return self.slide == self.range
 
     def on(self, grid: Grid) -> WindowSequence:
@@ -189,12 +188,10 @@ class Grid:
         return cls(math.gcd(*(length for three in lengths for length in three)), origin)
 
     def panes_of(self, times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the pane of each instant."""
         panes: npt.NDArray[np.int64] = (times - self.origin) // self.pane
         return panes
 
     def instant(self, pane: int) -> Micros:
-        """Return the start of a pane."""
         return pane * self.pane + self.origin
 
     def passed(self, watermark: Micros) -> int:
@@ -247,7 +244,6 @@ class Sliding:
         return self._start_before(self.grid.passed(watermark) - self.range) + self.slide
 
     def _start_before(self, pane: int) -> int:
-        """Return the latest start at or before a pane."""
         return (pane - self.phase) // self.slide * self.slide + self.phase
 
 

@@ -50,7 +50,6 @@ class Forever(Lifetime):
     """Events live forever."""
 
     def bounds(self, starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
-        """Remove the end of all events."""
         return starts, np.full(len(starts), INFINITY)
 
 
@@ -107,7 +106,6 @@ class Hopping(Lifetime):
         _check_length("slide", self.slide)
 
     def bounds(self, starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
-        """Move starts and ends to the grid."""
         first = _up(_plus(starts, 1), self.slide, self.offset)
         return first, _up(_plus(ends, self.range), self.slide, self.offset)
 

@@ -55,13 +55,11 @@ class Expression:
         return tree.text_of(self.root)
 
     def __eq__(self, other: object) -> bool:
-        """Compare expressions and their aliases."""
         if not isinstance(other, Expression):
             return NotImplemented
         return (self.root, self.alias) == (other.root, other.alias)
 
     def __hash__(self) -> int:
-        """Return a hash consistent with equality."""
         return hash((self.root, self.alias))
 
     @property
@@ -95,7 +93,6 @@ class Bound:
 
     @property
     def type(self) -> pa.DataType:
-        """Return the type of the results."""
         return self._value.type
 
     @property
@@ -119,7 +116,6 @@ class Bound:
         return pa.field(self.name, self.type, nullable=self.nullable)
 
     def evaluate(self, batch: pa.RecordBatch) -> pa.Array:
-        """Return the results, one for each row."""
         if batch.num_rows == 0:
             return pa.nulls(0, self.type)
         return as_array(self._value.evaluate(BatchRows(batch)), batch.num_rows)
@@ -165,7 +161,6 @@ class Projection:
 
     @property
     def columns(self) -> set[str]:
-        """Return the columns it reads."""
         return set[str]().union(*(item.columns for item in self.items))
 
     def renamed(self, names: Sequence[str]) -> tuple[str, ...] | None:
@@ -174,7 +169,6 @@ class Projection:
         return tuple(there[name] for name in names) if {*names} <= {*there} else None
 
     def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the results of all rows."""
         if not self.items:
             return batch.select([])
         arrays = [item.evaluate(batch) for item in self.items]
@@ -190,7 +184,6 @@ class Predicate:
 
     @classmethod
     def bind(cls, schema: pa.Schema, text: str, *, zone: str = "UTC") -> Predicate:
-        """Bind a condition."""
         expression = parse(text)
         bound = expression.bind(schema, zone=zone)
         if bound.type not in (BOOLEAN, types.NULL):
@@ -200,7 +193,6 @@ class Predicate:
 
     @property
     def columns(self) -> set[str]:
-        """Return the columns it reads."""
         return self.bound.columns
 
     def mask(self, batch: pa.RecordBatch) -> pa.Array:
@@ -225,7 +217,6 @@ class _Binder:
         self._context = Context(text, zone)
 
     def value(self, node: tree.ExpressionNode) -> Value:
-        """Return a part of the expression, bound."""
         match node:
             case tree.Literal(value=value, type=kind):
                 return Constant(pa.scalar(value, kind))

@@ -79,7 +79,6 @@ class Context:
     def cast(
         self, node: tree.ExpressionNode, value: Value, kind: pa.DataType, *, gently: bool = False
     ) -> Value:
-        """Return a value cast to another type."""
         if value.type == kind:
             return value
         change = casts.caster(value.type, kind)

@@ -46,14 +46,12 @@ class BatchRows:
         return BatchRows(self.batch, as_array(active, self.batch.num_rows))
 
     def count_active(self, mask: Datum) -> int:
-        """Return the number of active rows with TRUE in a mask."""
         active = mask if self.active is None else pc.and_(self.active, mask)
         if isinstance(active, pa.Scalar):
             return self.batch.num_rows if active.as_py() else 0
         return pc.sum(active).as_py() or 0
 
     def first_active(self, mask: Datum) -> int:
-        """Return the first active row with TRUE in a mask."""
         active = mask if self.active is None else pc.and_(self.active, mask)
         return 0 if isinstance(active, pa.Scalar) else pc.index(active, True).as_py()
 
@@ -107,11 +105,9 @@ class ColumnValue:
 
     @property
     def columns(self) -> frozenset[str]:
-        """Return the column itself."""
         return frozenset({self.name})
 
     def evaluate(self, rows: BatchRows) -> Datum:
-        """Return the column."""
         return rows.batch.column(self.name)
 
 
@@ -124,16 +120,13 @@ class Constant:
 
     @property
     def type(self) -> pa.DataType:
-        """Return the type of the value."""
         return self.scalar.type
 
     @property
     def nullable(self) -> bool:
-        """Return whether it is NULL."""
         return not self.scalar.is_valid
 
     def evaluate(self, rows: BatchRows) -> Datum:
-        """Return the value."""
         del rows
         return self.scalar
 
@@ -151,7 +144,6 @@ class Function:
 
     @property
     def columns(self) -> frozenset[str]:
-        """Return the columns of the arguments."""
         return columns_of(self.args)
 
     def evaluate(self, rows: BatchRows) -> Datum:
@@ -177,7 +169,6 @@ class Logic:
 
     @property
     def type(self) -> pa.DataType:
-        """Return BOOLEAN."""
         return pa.bool_()
 
     @property
@@ -187,7 +178,6 @@ class Logic:
 
     @property
     def columns(self) -> frozenset[str]:
-        """Return the columns of both."""
         return self.first.columns | self.second.columns
 
     def evaluate(self, rows: BatchRows) -> Datum:
@@ -210,16 +200,13 @@ class CaseValue:
 
     @property
     def nullable(self) -> bool:
-        """Return whether values can be NULL."""
         return any(value.nullable for value in (*self.values, self.otherwise))
 
     @property
     def columns(self) -> frozenset[str]:
-        """Return the columns of all conditions and values."""
         return columns_of((*self.conditions, *self.values, self.otherwise))
 
     def evaluate(self, rows: BatchRows) -> Datum:
-        """Return the chosen values."""
         size = rows.batch.num_rows
         chosen = []
         left = rows
@@ -247,7 +234,6 @@ class Coalesce:
 
     @property
     def columns(self) -> frozenset[str]:
-        """Return the columns of all values."""
         return columns_of(self.values)
 
     def evaluate(self, rows: BatchRows) -> Datum:

@@ -133,7 +133,6 @@ class _Reader:
         self._text = text
 
     def top(self) -> exp.Expr:
-        """Return the one expression of the text."""
         try:
             statements = _Dialect().parse(_PREFIX + self._text)
         except TokenError:

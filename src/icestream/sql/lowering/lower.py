@@ -132,7 +132,6 @@ class Lowering:
         self._made: dict[str, tuple[Rows, list[str]]] = {}
 
     def rows(self, relation: Relation) -> Rows:
-        """Lower a relation, once."""
         shown = repr(relation)
         columns = list(dict.fromkeys(_ID.findall(shown)))
         numbered = {column: f"#{place}" for place, column in enumerate(columns)}

@@ -63,17 +63,14 @@ class Staged:
 
     @property
     def hidden(self) -> tuple[str, ...]:
-        """Return the hidden columns."""
         return (TIME, INSTANT) if self.has_instant else (TIME,)
 
     def changed(self, change: Callable[[DataFrame], DataFrame]) -> Staged:
-        """Return the rows with changed frames."""
         parts = tuple(replace(part, frame=change(part.frame)) for part in self.stream._parts)
         return replace(self, stream=Stream(parts))
 
     @property
     def frame(self) -> DataFrame:
-        """Return the rows as one frame."""
         frames = [part.frame.select(*map(sf.col, self.columns)) for part in self.stream._parts]
         return reduce(DataFrame.unionAll, frames)
 

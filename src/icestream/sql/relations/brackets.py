@@ -60,7 +60,6 @@ class _Lexeme:
     place: TextSpan
 
     def says(self, *words: str) -> bool:
-        """Return whether this is one of the words."""
         return self.kind == "word" and self.text.upper() in words
 
 

@@ -100,7 +100,6 @@ class GroupReader(ExpressionReader):
         time: exp.Expr,
         node: exp.Expr,
     ) -> NamedRelation:
-        """Add the columns of a window."""
         if not isinstance(time, exp.Column):
             raise self._text.error(node, "a window needs the column of the event time")
         start, end = self._numbers.new("window_start"), self._numbers.new("window_end")
@@ -296,7 +295,6 @@ class _Grouping:
             self.keys[column] = node
 
     def held(self, node: exp.Expr) -> str | None:
-        """Return the column of a key."""
         return self.texts.get(written(node))
 
     def call(self, call: AggregateCall, node: exp.Expr) -> str:
@@ -322,7 +320,6 @@ class _Grouping:
         return self._id
 
     def relation(self, rows: Relation) -> Grouped:
-        """Return the groups."""
         if self.sets is None:
             return Grouped(rows, self.keys, self.calls)
         sets = tuple(tuple(self.texts[each] for each in chosen) for chosen in self.sets)
@@ -338,7 +335,6 @@ class _Grouping:
         return self._edge(edge)
 
     def window_column(self, node: exp.Column) -> exp.Expr | None:
-        """Return the expression for a column of the window."""
         names = [part.name.lower() for part in node.parts]
         if not self._windows or self.held(reference(self._windows[-1].start)) is None:
             return None
@@ -354,7 +350,6 @@ class _Grouping:
         return None
 
     def window_struct(self) -> exp.Expr:
-        """Return the window as one value."""
         if self.heading == "time":
             return self._edge("start")
         words = [each for edge in _EDGES for each in (exp.Literal.string(edge), self._edge(edge))]

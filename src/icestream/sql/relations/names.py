@@ -44,7 +44,6 @@ class ColumnScope:
     windows: tuple[WindowTable, ...] = ()
 
     def and_(self, other: ColumnScope) -> ColumnScope:
-        """Return the columns of both."""
         return ColumnScope(self.entries + other.entries, self.windows + other.windows)
 
     def called(self, relation: str | None) -> ColumnScope:
@@ -100,7 +99,6 @@ class ColumnNumbers:
         self._next = count(1)
 
     def new(self, name: str) -> str:
-        """Return a new column with a readable name."""
         plain = re.sub(r"\Ac\d+_", "", re.sub(r"[^A-Za-z0-9_]", "_", name))
         return f"c{next(self._next)}_{plain[:40]}"
 

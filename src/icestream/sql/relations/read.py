@@ -102,7 +102,6 @@ class QueryReader(SelectReader):
         raise self._text.error(tree, "a query must be a SELECT")
 
     def _define(self, tree: exp.Expr) -> None:
-        """Add the names of WITH."""
         clause = tree.args.get("with_") or tree.args.get("with")
         if clause is None:
             return
@@ -167,7 +166,6 @@ class QueryReader(SelectReader):
         return query
 
     def _source(self, node: exp.Expr, *, windowed: bool = False) -> NamedRelation:
-        """Read an element of FROM."""
         alias = node.alias or None
         if isinstance(node, exp.Subquery):
             inner = node.this

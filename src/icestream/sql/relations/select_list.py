@@ -148,7 +148,6 @@ class SelectReader(GroupReader):
     # -- DISTINCT, ORDER BY ... LIMIT ------------------------------------------------------
 
     def distinct(self, query: NamedRelation) -> NamedRelation:
-        """Group by all columns."""
         keys = {self._numbers.new(name): reference(column) for name, column in query.names}
         entries = tuple(
             ScopedColumn(None, name, column)

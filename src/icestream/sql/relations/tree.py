@@ -63,7 +63,6 @@ class _Restricted(Relation):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Return the columns of the input."""
         return self.input.columns
 
 
@@ -79,7 +78,6 @@ class Scan(Relation):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Return the new names."""
         return tuple(self.named.values())
 
 
@@ -99,7 +97,6 @@ class Project(Relation):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Return the names of the items."""
         return tuple(self.items)
 
 
@@ -198,7 +195,6 @@ class Grouped(Relation):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Return keys and aggregates."""
         named = () if self.grouping is None else (self.grouping,)
         return (*self.keys, *named, *self.calls)
 
@@ -244,7 +240,6 @@ class OverCall:
 
     @property
     def columns(self) -> frozenset[str]:
-        """Return the columns that it reads."""
         return columns_in(self.call, *self.partition) | {self.order}
 
 
@@ -270,16 +265,13 @@ class UnionAll(Relation):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Return the common names."""
         return self.names
 
     @property
     def inputs(self) -> tuple[Relation, ...]:
-        """Return the parts."""
         return self.parts
 
     def over(self, inputs: Sequence[Relation]) -> Self:
-        """Return a union of other parts."""
         return replace(self, parts=tuple(inputs))
 
 

@@ -131,7 +131,6 @@ class _Names:
         return found
 
     def free(self, wanted: str, text: str) -> str:
-        """Return an unused name."""
         number, name = 1, wanted or text
         while name.lower() in self._taken:
             name = text if number == 1 else f"{text} #{number}"

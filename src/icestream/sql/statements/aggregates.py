@@ -152,14 +152,12 @@ class CallReader:
         self._write = write
 
     def is_aggregate(self, node: exp.Expr) -> bool:
-        """Return whether a node calls an aggregate."""
         name = called(node)
         return name is not None and (
             name in self._users or name in SIGNATURES or name in _SPECIAL or name in ABSENT
         )
 
     def read(self, node: exp.Expr) -> AggregateCall:
-        """Read the call of an aggregate."""
         parts = self._unwrapped(node)
         if parts.name in self._users:
             return self._users_call(parts)

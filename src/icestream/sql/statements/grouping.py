@@ -64,7 +64,6 @@ class _Reader:
         self.keys: dict[str, exp.Expr] = {}
 
     def sets(self, element: exp.Expr) -> list[Set]:
-        """Return the sets that an element denotes."""
         if isinstance(element, exp.Rollup):
             units = [self._unit(each) for each in element.expressions]
             return [_union(units[:length]) for length in range(len(units), -1, -1)]

@@ -40,7 +40,6 @@ class Text:
 
     @property
     def place(self) -> TextSpan:
-        """Return the place of the statement."""
         return TextSpan(self.tokens[0].start, self.tokens[-1].end + 1)
 
     def error(self, where: TextSpan | exp.Expr | Token, message: str) -> DefinitionError:
@@ -56,7 +55,6 @@ class Text:
         return span_of(where) or self.place
 
     def slice(self, place: TextSpan) -> str:
-        """Return the text at a place, on one line."""
         return " ".join(self.whole[place.start : place.end].split())
 
     def keyword(self, *words: str) -> TextSpan | None:

@@ -99,7 +99,6 @@ class GroupDirectory:
 
     @property
     def used(self) -> int:
-        """Slots ever used."""
         return int(self._facts.view[kernels.USED_SLOTS])
 
     @property
@@ -116,12 +115,10 @@ class GroupDirectory:
 
     @property
     def groups(self) -> int:
-        """Groups that are open."""
         return self.used - int(self._facts.view[kernels.FREE_SLOTS])
 
     @property
     def bytes(self) -> int:
-        """Bytes of rows and index."""
         return self._rows.bytes + self._index.bytes
 
     @property
@@ -180,7 +177,6 @@ class GroupDirectory:
             self._rows.resize(capacity)
 
     def every(self) -> Slots:
-        """Return the slots of all groups."""
         return np.flatnonzero(self.table[:, heap.STAMP] != 0)
 
     def listed(self, chosen: Callable[..., int], *how: int) -> Slots:
@@ -189,7 +185,6 @@ class GroupDirectory:
         return slots[: chosen(self.table, *how, slots)]
 
     def clear(self) -> None:
-        """Close all groups."""
         self._facts.view[:] = 0
         self._index.view[:] = 0
 

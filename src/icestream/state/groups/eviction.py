@@ -71,7 +71,6 @@ class GroupEviction:
         budget: Budget,
         work: int,
     ) -> None:
-        """Manage the groups of one store."""
         self._name = name
         self._directory = directory
         self._heap = heap
@@ -243,7 +242,6 @@ class GroupEviction:
         return self._evictable(self._facts[Fact.CHUNK] if self._pinned else INFINITY)
 
     def blocks_of(self, slots: Slots) -> Ints:
-        """Return the blocks that groups have in memory."""
         blocks, size = np.empty(len(slots), dtype=np.int64), self._heap.block_words
         directory = self._directory
         directory_passes.words_of(directory.table, directory.parts, slots, False, size, blocks)
@@ -251,7 +249,6 @@ class GroupEviction:
 
     @property
     def at_once(self) -> int:
-        """Words that work buffers and heap can hold at once."""
         return min(self.work // 3, self._heap.limit // 4) // 8
 
     def cut(self, slots: Slots, words: Ints) -> Iterator[Slots]:

@@ -69,7 +69,6 @@ class Extents:
         return ends
 
     def of(self, places: Ints) -> Extents:
-        """Return the extents at these places."""
         return Extents(self.headers[places], self.words, self.begins[places])
 
 

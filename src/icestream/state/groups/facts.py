@@ -48,7 +48,6 @@ class Facts:
     """Numbers by name."""
 
     def __init__(self, arena: Arena, name: str) -> None:
-        """Attach to the arena's numbers, or start."""
         self._array = arena.array(f"{name}.facts", np.int64, 1, len(Fact))
         if not self[Fact.STARTED]:
             self[Fact.STARTED] = 1
@@ -57,14 +56,11 @@ class Facts:
             self[Fact.WATERMARK] = MINUS_INFINITY
 
     def __getitem__(self, fact: Fact) -> int:
-        """Return a number."""
         return int(self._array.view[fact])
 
     def __setitem__(self, fact: Fact, value: int) -> None:
-        """Change a number."""
         self._array.view[fact] = value
 
     def next(self, fact: Fact) -> int:
-        """Add one and return the number."""
         self[fact] += 1
         return self[fact]

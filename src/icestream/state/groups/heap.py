@@ -51,7 +51,6 @@ class Heap:
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of a block."""
         return 8 * self.block_words + 4
 
     @property

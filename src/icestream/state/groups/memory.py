@@ -53,7 +53,6 @@ class Gathered(NamedTuple):
     latest: Ints
 
     def of(self, places: Ints) -> Gathered:
-        """Return the words of some of the groups."""
         words, offsets = picked(self.words, self.offsets[places], np.diff(self.offsets)[places])
         rest = (each[places] for each in (self.rows, self.cleans, self.latest))
         return Gathered(words, offsets, *rest)
@@ -77,11 +76,9 @@ class Memory:
         return self.facts[Fact.WATERMARK]
 
     def column(self, synopsis: int, which: int, slots: Slots) -> Ints:
-        """Return a column of some groups."""
         return np.asarray(self.directory.table[slots, part(synopsis) + which])
 
     def identities(self, slots: Slots) -> tuple[Ids, Ids]:
-        """Return id_high and id_low of groups."""
         table = self.directory.table
         return table[slots, k.ID_HIGH].view(np.uint64), table[slots, k.ID_LOW].view(np.uint64)
 
@@ -123,5 +120,4 @@ class Memory:
         return Gathered(words[: offsets[-1]], offsets, rows, live, latest)
 
     def has(self, synopsis: int, flag: int, slots: Slots) -> Mask:
-        """Return which groups have a flag."""
         return np.asarray(self.column(synopsis, k.FLAGS, slots) & flag != 0)

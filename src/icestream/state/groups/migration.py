@@ -193,7 +193,6 @@ class Mover:
             self.release(synopsis, some)
 
     def _follow(self, synopsis: int, slots: Slots, cold: Ints, best: Best | None = None) -> Chains:
-        """Follow the chains of the groups that are cold."""
         memory = self.memory
         roots = np.full(len(slots), k.NO_ROOT)
         roots[cold] = memory.column(synopsis, k.ROOT, slots[cold])

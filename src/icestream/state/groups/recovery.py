@@ -68,7 +68,6 @@ class StoreRecovery:
             self._append(REMINDERS, rows)
 
     def save(self) -> None:
-        """Write a snapshot."""
         directory = self.store.directory
         entries = directory.entries(directory.every())
         entries = entries[in_order(*identities(entries))]

@@ -57,7 +57,6 @@ class GroupRows:
     rows: pa.RecordBatch
 
     def where(self, chosen: Mask) -> GroupRows:
-        """Return the chosen rows."""
         return GroupRows(self.owners[chosen], self.rows.filter(pa.array(chosen)))
 
 

@@ -179,7 +179,6 @@ class GroupStore(Groups):
     # -- groups ----------------------------------------------------------------------------
 
     def begin(self, watermark: Micros) -> None:
-        """Begin a chunk of work: slots returned before become invalid, expired rows are gone."""
         self.facts.next(Fact.CHUNK)
         self.facts[Fact.WATERMARK] = max(watermark, self.facts[Fact.WATERMARK])
         if self.facts[Fact.SWEEP]:
@@ -192,7 +191,6 @@ class GroupStore(Groups):
             self.heap.sort_free()
 
     def locate(self, id_high: Ids, id_low: Ids) -> Slots:
-        """Return the slot of each group, opened if it is new; equal ids have equal slots."""
         return self._eviction.locate(np.ascontiguousarray(id_high), np.ascontiguousarray(id_low))
 
     def knows(self, id_high: Ids, id_low: Ids) -> Mask:
@@ -200,20 +198,13 @@ class GroupStore(Groups):
         return self._eviction.knows(np.ascontiguousarray(id_high), np.ascontiguousarray(id_low))
 
     def identities(self, slots: Slots) -> tuple[Ids, Ids]:
-        """Return id_high and id_low of groups."""
         return self.memory.identities(slots)
 
     def portions(self, slots: Slots, synopses: Sequence[int] = ()) -> Iterator[Slots]:
-        """Cut distinct slots into parts whose rows fit into memory at once.
-
-        `synopses` are those whose rows are counted, all by default. Parts come in any order;
-        ascending slots are ascending in each.
-        """
         chosen = self.directory.parts[list(synopses)] if synopses else self.directory.parts
         yield from self._eviction.parts(slots, self._words_in(chosen, slots))
 
     def read(self, synopsis: int, slots: Slots) -> GroupRows:
-        """Return the rows of distinct groups, in the order of the slots, then of appending."""
         if len(slots) == 1:
             self._check_size(synopsis, slots)
         live, held, cold = self.mover.read(synopsis, slots)
@@ -228,7 +219,6 @@ class GroupStore(Groups):
         return self._rows(synopsis, live)
 
     def fits(self, synopsis: int, slots: Slots) -> bool:
-        """Return whether the rows of a portion can be read at once: not if one group is large."""
         if len(slots) != 1:
             return True
         most = max(self._eviction.at_once, self.heap.limit // LARGE // 8)
@@ -251,13 +241,11 @@ class GroupStore(Groups):
             yield self._rows(synopsis, live)
 
     def read_best(self, synopsis: int, slots: Slots, counts: Ints) -> GroupRows:
-        """Return at least the `counts` best rows, by rank, of each distinct group."""
         live = self.mover.read_best(synopsis, slots, counts)
         self._eviction.hits.append(slots[np.diff(live.offsets) > 0])
         return self._rows(synopsis, live)
 
     def append(self, synopsis: int, slots: Slots, rows: pa.RecordBatch) -> None:
-        """Append rows to groups, one slot for each row, without reading the groups."""
         if not self.options.add_only:
             for some in self.portions(np.unique(slots)):
                 with self._eviction.pins(some):
@@ -268,7 +256,6 @@ class GroupStore(Groups):
             self._append(synopsis, slots[first : first + most], rows.slice(first, most))
 
     def rewrite(self, synopsis: int, slots: Slots, rows: GroupRows) -> None:
-        """Replace all rows of distinct groups; a group without new rows becomes empty."""
         slots = np.ascontiguousarray(slots)
         bounds = np.zeros(len(slots) + 1, dtype=np.int64)
         np.cumsum(np.bincount(rows.owners, minlength=len(slots)), out=bounds[1:])
@@ -282,11 +269,9 @@ class GroupStore(Groups):
             )
 
     def remind(self, slots: Slots, due: Ints) -> None:
-        """Set the time at which each group is due; INFINITY for never."""
         self.remind_of(0, slots, due)
 
     def hasten(self, slots: Slots, due: Ints) -> None:
-        """Make distinct groups due at these times, unless they are due earlier already."""
         self.hasten_of(0, slots, due)
 
     def due(self, watermark: Micros) -> Slots:
@@ -294,7 +279,6 @@ class GroupStore(Groups):
         return self.due_of(0, watermark)
 
     def remind_of(self, synopsis: int, slots: Slots, due: Ints) -> None:
-        """Set the time at which a synopsis of each group is due."""
         at, table = part(synopsis), self.directory.table
         self._reminded = True
         new = table[slots, at + k.DUE] != due
@@ -302,7 +286,6 @@ class GroupStore(Groups):
         table[slots[new], at + k.FLAGS] |= k.REMINDED
 
     def hasten_of(self, synopsis: int, slots: Slots, due: Ints) -> None:
-        """Set the time at which a synopsis of each group is due, unless it is due earlier."""
         sooner = due < self.directory.table[slots, part(synopsis) + k.DUE]
         self.remind_of(synopsis, slots[sooner], due[sooner])
 
@@ -338,7 +321,6 @@ class GroupStore(Groups):
         return self.directory.fitting(self.least_directory) * 5 // 8
 
     def bytes_held(self) -> int:
-        """Bytes of rows in memory."""
         return self.heap.owned * self.heap.block_bytes
 
     @property
@@ -356,7 +338,6 @@ class GroupStore(Groups):
         return self._eviction.candidates()
 
     def is_clean(self, slots: Slots) -> Mask:
-        """Return which groups can be evicted without being written."""
         return self.mover.is_clean(slots)
 
     def evict(self, slots: Slots) -> int:
@@ -417,7 +398,6 @@ class GroupStore(Groups):
 
     @property
     def snapshot_bytes(self) -> int:
-        """About how many bytes a snapshot would have."""
         return self._history.size
 
     @property
@@ -456,7 +436,6 @@ class GroupStore(Groups):
                 self.mover.release(synopsis, cold[large])
 
     def consolidate_inline(self, rows: Ints, last: int) -> Mask:
-        """Write groups from rows of the cold index, which change; return which were written."""
         return self._inline_writer.consolidate(rows, last)
 
     # -- internals -------------------------------------------------------------------------

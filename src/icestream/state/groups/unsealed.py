@@ -30,7 +30,6 @@ class UnsealedRecords:
     """Records of open segments, by marker."""
 
     def __init__(self, arena: Arena, name: str) -> None:
-        """Start empty."""
         self._arena = arena
         self._name = f"{name}.tail"
         #: marker, place in the file and words of records, in the order of markers, by ordinal
@@ -56,7 +55,6 @@ class UnsealedRecords:
 
     @property
     def ordinals(self) -> set[int]:
-        """The segments that have records here."""
         return set(self._places)
 
     def holds(self, markers: Ints) -> Mask:

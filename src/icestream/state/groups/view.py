@@ -49,11 +49,9 @@ class GroupView(Groups):
         self._store.begin(watermark)
 
     def locate(self, id_high: Ids, id_low: Ids) -> Slots:
-        """Return the slot of each group."""
         return self._store.locate(id_high, id_low)
 
     def identities(self, slots: Slots) -> tuple[Ids, Ids]:
-        """Return id_high and id_low of groups."""
         return self._store.identities(slots)
 
     def portions(self, slots: Slots, synopses: Sequence[int] = ()) -> Iterator[Slots]:
@@ -61,7 +59,6 @@ class GroupView(Groups):
         return self._store.portions(slots, [self._first + each for each in synopses])
 
     def read(self, synopsis: int, slots: Slots) -> GroupRows:
-        """Return the rows of distinct groups."""
         return self._store.read(self._first + synopsis, slots)
 
     def fits(self, synopsis: int, slots: Slots) -> bool:
@@ -79,11 +76,9 @@ class GroupView(Groups):
         return self._store.read_best(self._first + synopsis, slots, counts)
 
     def append(self, synopsis: int, slots: Slots, rows: pa.RecordBatch) -> None:
-        """Append rows to groups."""
         self._store.append(self._first + synopsis, slots, rows)
 
     def rewrite(self, synopsis: int, slots: Slots, rows: GroupRows) -> None:
-        """Replace all rows of distinct groups."""
         self._store.rewrite(self._first + synopsis, slots, rows)
 
     def remind(self, slots: Slots, due: Ints) -> None:
@@ -95,5 +90,4 @@ class GroupView(Groups):
         self._store.hasten_of(self._first, slots, due)
 
     def due(self, watermark: Micros) -> Slots:
-        """Return groups that are due for this operator."""
         return self._store.due_of(self._first, watermark)

@@ -116,7 +116,6 @@ class ExtentWriter:
         return self._append(synopsis, extents, every, Fact.CONSOLIDATED, mirrored=False)
 
     def _plan(self, synopsis: int, slots: Slots, whole: Mask, live: Gathered) -> ExtentPlan:
-        """Return the extents to be written."""
         memory = self.memory
         headers = np.empty((len(slots), HEADER), dtype=np.int64)
         oldest, written = np.empty((2, len(slots)), dtype=np.int64)

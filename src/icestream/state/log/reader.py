@@ -80,6 +80,7 @@ if TYPE_CHECKING:
 #: a directory of at most so many records is read as a whole
 SMALL_DIRECTORY = 1024
 
+
 class RecordRange(NamedTuple):
     """A part of a segment's record stream."""
 

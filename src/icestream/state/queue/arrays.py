@@ -57,7 +57,6 @@ class HeapArray:
     """A growing array of numbers, or of rows of `width` numbers, on the heap."""
 
     def __init__(self, dtype: np.dtype[Any], width: int, account: Account | None) -> None:
-        """Start empty."""
         self.dtype = dtype
         self.width = width
         self.view: npt.NDArray[Any] = self._made(0)
@@ -65,12 +64,10 @@ class HeapArray:
 
     @property
     def capacity(self) -> int:
-        """Rows that fit."""
         return len(self.view)
 
     @property
     def bytes(self) -> int:
-        """Bytes held."""
         return int(self.view.nbytes)
 
     def resize(self, capacity: int) -> None:
@@ -98,19 +95,16 @@ class HeapArrays:
     """Arrays by name, on the heap of this process."""
 
     def __init__(self, account: Account | None = None) -> None:
-        """Reserve the bytes of the arrays from an account, if one is given."""
         self._account = account
         self._arrays: dict[str, HeapArray] = {}
 
     @property
     def bytes(self) -> int:
-        """Bytes of all arrays."""
         return sum(array.bytes for array in self._arrays.values())
 
     def array(
         self, name: str, dtype: np.dtype[Any] | type, width: int = 1, capacity: int = 0
     ) -> HeapArray:
-        """Open the array `name`, creating it if it is new, with room for `capacity` rows."""
         array = self._arrays.get(name)
         if array is None:
             array = HeapArray(np.dtype(dtype), width, self._account)

@@ -60,18 +60,22 @@ class KeyUpdates:
     offsets: Ints
 
     def __len__(self) -> int:
-        """Return the number of updates."""
         return len(self.arrived)
 
     def take(self, chosen: Ints) -> KeyUpdates:
-        """Return some of the updates, in another order."""
         sizes = np.diff(self.offsets)[chosen]
         offsets = np.zeros(len(chosen) + 1, dtype=np.int64)
         np.cumsum(sizes, out=offsets[1:])
         places = np.repeat(self.offsets[chosen] - offsets[:-1], sizes) + np.arange(offsets[-1])
-        columns = (self.id_high, self.id_low, self.arrived, self.turns, self.folded)
-        parts = (column[chosen] for column in columns)
-        return KeyUpdates(*parts, self.words[places], offsets)
+        return KeyUpdates(
+            self.id_high[chosen],
+            self.id_low[chosen],
+            self.arrived[chosen],
+            self.turns[chosen],
+            self.folded[chosen],
+            self.words[places],
+            offsets,
+        )
 
 
 class KeyCells:
@@ -135,7 +139,6 @@ class KeyCells:
 
     @property
     def kernel_readers(self) -> tuple[ReaderArrays, ...]:
-        """The arrays of all readers, for kernels."""
         return tuple(reader.kernel for reader in self._readers)
 
     @property
@@ -145,12 +148,10 @@ class KeyCells:
 
     @property
     def keys(self) -> int:
-        """Known keys."""
         return self.seen - int(self._facts.view[k.FREE_CELLS])
 
     @property
     def newest(self) -> Micros:
-        """The newest arrival of all."""
         facts = self._facts.view
         return int(facts[k.NEWEST]) if facts[k.ACCEPTED] else MINUS_INFINITY
 
@@ -246,7 +247,6 @@ class KeyCells:
                 k.begin_measuring(reader.kernel, self.seen, at)
 
     def values(self, slots: Ints) -> pa.RecordBatch:
-        """Return the values at the addresses of some cells."""
         if self.codec.is_fixed:
             offsets = np.arange(len(slots) + 1) * self.codec.width
         else:
@@ -349,7 +349,6 @@ class KeyCells:
 
     @property
     def _room(self) -> int:
-        """Cells that every array has room for."""
         counts = [reader.capacity for reader in self._readers]
         return min([self._cells.capacity, self._places // 2, *counts])
 

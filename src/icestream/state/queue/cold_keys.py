@@ -107,16 +107,13 @@ class ColdKeys:
         )
 
     def __len__(self) -> int:
-        """Return how many keys are here."""
         return len(self._idle) + len(self._open)
 
     @property
     def waiting(self) -> int:
-        """Keys that wait for at least one reader."""
         return int(self._header["waiting"])
 
     def waits(self, reader: int) -> int:
-        """Return how many keys wait for a reader."""
         return int(self._header["waits"][reader])
 
     def next_turn(self, reader: int) -> int:
@@ -331,7 +328,7 @@ class ColdKeys:
         self._count_open(rows[is_open], 1)
 
     def _is_open(self, rows: Ints) -> Mask:
-        is_open = rows[:, k.WAITED_FOR] != 0
+        is_open: Mask = rows[:, k.WAITED_FOR] != 0
         for reader in range(len(self._orders)):
             is_open |= rows[:, k.CELL_WORDS + reader * READER_WORDS + FLYING] != NONE
         return is_open

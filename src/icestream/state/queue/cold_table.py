@@ -94,7 +94,6 @@ class ColdTable:
         )
 
     def __len__(self) -> int:
-        """Return the number of rows."""
         return int(self._header["rows"])
 
     def blank(self, count: int) -> Ints:

@@ -42,7 +42,6 @@ class ColdValues:
 
     @property
     def words(self) -> int:
-        """Words of the file."""
         return int(self._header["words"])
 
     @property
@@ -85,7 +84,6 @@ class ColdValues:
         self._header.update(file=self._header["file"] + 1, words=0, live=0)
 
     def remove_before(self) -> None:
-        """Remove the previous file."""
         with suppress(FileNotFoundError):
             os.unlink(self._path(self._header["file"] - 1))
 

@@ -236,7 +236,6 @@ class KeyEviction:
         put_values(cells.kernel, slots[waits], words, offsets)
 
     def make_room(self, keys: int) -> None:
-        """Make room for new keys."""
         self._make_room(keys, self._pinned(np.empty(0, dtype=np.int64)))
 
     def portions(self, size: int, *, waiting: bool) -> Iterator[tuple[Ints, pa.RecordBatch | None]]:

@@ -87,7 +87,6 @@ class KeyOrder:
 
     @property
     def waiting(self) -> int:
-        """Keys that wait."""
         return int(self._facts.view[k.WAITING])
 
     @property
@@ -102,9 +101,7 @@ class KeyOrder:
 
     @property
     def capacity(self) -> int:
-        """Keys that fit."""
         return self._keys.capacity
 
     def targets(self, keys: int) -> list[tuple[GrowingArray, int]]:
-        """Return the arrays that grow with the number of keys."""
         return [(self._keys, keys)]

@@ -65,12 +65,10 @@ class PagePool:
 
     @property
     def capacity(self) -> int:
-        """Pages that fit."""
         return min(self._pages.capacity, self._words.capacity)
 
     @property
     def used(self) -> int:
-        """Pages in use by all spaces."""
         return int(self._facts.view[k.PAGES_USED])
 
     @property
@@ -121,28 +119,23 @@ class OnDemandPages:
 
     @property
     def kernel(self) -> Ints:
-        """The facts, for kernels."""
         facts: Ints = self._facts.view
         return facts
 
     @property
     def unit(self) -> int:
-        """Words of a unit."""
         return int(self._facts.view[k.UNIT])
 
     @property
     def per_page(self) -> int:
-        """Units of a page."""
         return int(self._facts.view[k.PER_PAGE])
 
     @property
     def pages(self) -> int:
-        """Pages in use."""
         return int(self._facts.view[k.PAGES])
 
     @property
     def used(self) -> int:
-        """Units in use."""
         return int(self._facts.view[k.USED])
 
     @property

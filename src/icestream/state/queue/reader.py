@@ -43,7 +43,6 @@ class Dequeued:
     rows: pa.RecordBatch
 
     def __len__(self) -> int:
-        """Return the number of updates."""
         return len(self.id_high)
 
 
@@ -58,7 +57,6 @@ class QueueReader:
         cells.join(order)
 
     def __len__(self) -> int:
-        """Return the number of waiting keys."""
         return self.order.waiting
 
     @property

@@ -91,5 +91,4 @@ class SharedQueue:
 
     @property
     def pages(self) -> OnDemandPages:
-        """The memory of the values."""
         return self.cells.pages

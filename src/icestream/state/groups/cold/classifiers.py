@@ -133,14 +133,12 @@ class LeastFrequent(_Fading):
     period: int = 32
 
     def __post_init__(self) -> None:
-        """Check the period."""
         if self.period < 0:
             msg = f"period must be >= 0 ticks (0 never halves the counts); got {self.period}"
             raise DefinitionError(msg)
 
     @property
     def rates(self) -> _Rates:
-        """Count hits."""
         return _Rates(gain=1.0, retain=0.5, period=self.period)
 
 
@@ -151,7 +149,6 @@ class Smoothing(_Fading):
     alpha: float = 0.05
 
     def __post_init__(self) -> None:
-        """Check the smoothing factor."""
         if not 0.0 < self.alpha < 1.0:
             msg = f"the smoothing factor alpha must be between 0 and 1; got {self.alpha}"
             raise DefinitionError(msg)

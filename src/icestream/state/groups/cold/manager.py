@@ -102,7 +102,6 @@ class Policy:
     classifiers: Mapping[str, str | Classifier] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check all numbers and names."""
         for name in ("threshold", "free"):
             _check(name, getattr(self, name), 0 < getattr(self, name) <= 1, "above 0, at most 1")
         _check("urgent", self.urgent, 0 <= self.urgent <= 1, "between 0 and 1")
@@ -111,7 +110,6 @@ class Policy:
             classifier(choice)
 
     def classifier_of(self, subquery: str) -> Classifier:
-        """Return the classifier of a sub-query."""
         return classifier(self.classifiers.get(subquery, self.classifier))
 
 
@@ -290,7 +288,6 @@ class Manager:
         return np.concatenate((coldest[order[: len(coldest) - len(instead)]], instead))
 
     def _coldest(self, name: str, candidates: Slots, count: int) -> Slots:
-        """Return the coldest of some groups."""
         stats, memory = self._subqueries[name].stats, self.ledgers[name].memory
         return self._classifiers[name].coldest(stats, candidates, count, self.tick, memory)
 

@@ -94,34 +94,28 @@ class WindowArrays:
 
     @property
     def facts(self) -> Ints:
-        """Settings and counts."""
         facts: Ints = self._facts.view
         return facts
 
     @property
     def cells(self) -> Table:
-        """Cells of keys."""
         cells: Table = self._cells.view
         return cells
 
     @property
     def keys(self) -> int:
-        """Keys ever seen."""
         return int(self.facts[z.KEYS])
 
     @property
     def zones(self) -> int:
-        """Zones in use."""
         return self._pages.used
 
     @property
     def zone_bytes(self) -> int:
-        """Bytes of the zones in use."""
         return 8 * self._pages.unit * self.zones
 
     @property
     def pages(self) -> int:
-        """Pages in use."""
         return self._pages.pages
 
     def reserve_cells(self, cells: int) -> None:
@@ -177,7 +171,6 @@ class WindowTuples:
     rows: pa.RecordBatch
 
     def __len__(self) -> int:
-        """Return the number of records."""
         return len(self.times)
 
 
@@ -227,7 +220,6 @@ class WindowQueue:
         )
 
     def __len__(self) -> int:
-        """Return the number of waiting keys."""
         return int(self._arrays.facts[z.WAITING])
 
     @property
@@ -249,7 +241,6 @@ class WindowQueue:
 
     @property
     def arrays(self) -> WindowArrays:
-        """The arrays, for snapshots."""
         return self._arrays
 
     @property
@@ -258,7 +249,6 @@ class WindowQueue:
         return self._arrays.cells[: self._arrays.keys]
 
     def decoded(self, words: Table) -> pa.RecordBatch:
-        """Return rows decoded from their words."""
         return self._codec.decode(np.ascontiguousarray(words).reshape(-1), len(words))
 
     def enqueue(

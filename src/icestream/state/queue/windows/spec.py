@@ -31,7 +31,6 @@ class UpdateWindows:
     semantics: Semantics = "lazy"
 
     def __post_init__(self) -> None:
-        """Check the lengths."""
         if self.size < 1 or self.slide < 1:
             msg = f"size and slide must be >= 1; got {self.size} and {self.slide}"
             raise DefinitionError(msg)
