@@ -347,7 +347,7 @@ def plot(figures: Figures, target: Path) -> None:
     axes.invert_yaxis()
     axes.set_xlabel("events per second")
     axes.set_title("Nexmark, 2 cores")
-    axes.legend()
+    axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
     target.parent.mkdir(parents=True, exist_ok=True)
     drawing.savefig(target, dpi=150)
 
