@@ -119,10 +119,8 @@ class ColdTable:
     def put(self, rows: Ints) -> None:
         """Add rows of distinct keys, or replace those that are here."""
         if len(rows):
-            marks = marks_of(*identities(rows))
-            order = np.argsort(marks)
             self._make_room(len(self) + len(rows))
-            self._put(marks[order], rows[order], np.ones(len(rows), dtype=np.bool_))
+            self._put(*_by_mark(rows))
 
     def change(self, marks: Ints, rows: Ints, change: Callable[[slice, Mask], Mask]) -> None:
         """Read and write the rows of distinct keys in one pass, some at a time.
@@ -145,7 +143,7 @@ class ColdTable:
             chosen[some] = change(some, found)
             self._put_here(table, first, regions, marks[some], rows[some], chosen[some])
             write()
-        self._put(marks[chosen], rows[chosen], np.ones(int(chosen.sum()), dtype=np.bool_))
+        self._put(marks[chosen], rows[chosen])
         self._make_room(len(self))
 
     def scan(self) -> Iterator[Ints]:
@@ -192,8 +190,9 @@ class ColdTable:
         back[order] = np.arange(len(order))
         return found, rows[back[found]]
 
-    def _put(self, marks: Ints, rows: Ints, chosen: Mask) -> None:
+    def _put(self, marks: Ints, rows: Ints) -> None:
         """Put rows in the order of their marks; if a region is full, grow and go on."""
+        chosen = np.ones(len(rows), dtype=np.bool_)
         while len(marks):
             for some, first, table, write in self._visited(marks):
                 regions = self._regions(marks[some]) - first
@@ -270,9 +269,7 @@ class ColdTable:
         self._header.update(file=file + 1, regions=regions, rows=0)
         self._all_fences()[:] = INFINITY
         for rows in self._collected(-1, INFINITY, file, before):
-            marks = marks_of(*identities(rows))
-            order = np.argsort(marks)
-            self._put(marks[order], rows[order], np.ones(len(rows), dtype=np.bool_))
+            self._put(*_by_mark(rows))
         self._remove(file)
 
     def _allocate(self, file: int, regions: int) -> None:
@@ -311,6 +308,13 @@ def marks_of(id_high: Identity, id_low: Identity) -> Ints:
     mixed = (id_high ^ (id_low << _HALF | id_low >> _HALF)) * _MIXERS[0]
     mixed = (mixed ^ (mixed >> _HALF)) * _MIXERS[1]
     return (mixed >> np.uint64(1) | np.uint64(1)).view(np.int64)
+
+
+def _by_mark(rows: Ints) -> tuple[Ints, Ints]:
+    """Return the marks of rows, ascending, and the rows in their order."""
+    marks = marks_of(*identities(rows))
+    order = np.argsort(marks)
+    return marks[order], rows[order]
 
 
 def _moved(move: Callable[..., int], handle: int, part: Any, offset: int) -> None:
