@@ -65,8 +65,8 @@ from icestream.plan.windows.session import Session
 _INSTANT, _STAYS, _LIVES, _FOREVER, _ALWAYS = "instant", "stays", "lives", "for ever", "always"
 
 
-def row_key(node: Node) -> tuple[tuple[str, ...], bool]:
-    """Return the columns that identify rows, and whether they are those of the outermost groups."""
+def row_key(node: Node) -> tuple[str, ...]:
+    """Return the columns that identify rows."""
     found = _group_key(node)
     if found is not None:
         return found
@@ -74,19 +74,18 @@ def row_key(node: Node) -> tuple[tuple[str, ...], bool]:
     if not names:
         msg = "rows of lists only have no key: select a column that identifies them as well"
         raise DefinitionError(msg)
-    return names, False
+    return names
 
 
-def _group_key(node: Node) -> tuple[tuple[str, ...], bool] | None:
+def _group_key(node: Node) -> tuple[str, ...] | None:
     match node:
         case Mapped(change=Filtering()) | Left() | Final():
             return _group_key(node.before)
         case Mapped(change=Projecting() as change):
             known = _group_key(node.before)
-            names = None if known is None else change.projection.renamed(known[0])
-            return None if known is None or names is None else (names, known[1])
+            return None if known is None else change.projection.renamed(known)
         case Applied(operator=LifetimeAggregate() | TopK()) if node.scope is not None:
-            return node.scope.keys, node.scope.outer is None
+            return node.scope.keys
     return None
 
 
