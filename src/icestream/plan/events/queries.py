@@ -495,18 +495,22 @@ class _Building(DataflowBuilding):
                 and all(self._may_enter(each, component, keys) for each in entering)
             ):
                 self._keys[id(scope)] = keys
-                places = [place for each in entering for place in self._ungrouped(each)]
-                groupings = {
-                    self._of(component, place.step) if place.component == component else 0
-                    for place in places
-                }
-                one = len(groupings) == 1 and (component, groupings.pop()) in self._outermost
-                if one and keys == scope.keys:
+                if keys == scope.keys and self._is_direct(entering, component):
                     self._direct.add(id(scope))
                 return component
         self._keys[id(scope)] = scope.keys
         self._direct.add(id(scope))
         return self._new_component()
+
+    def _is_direct(self, entering: Sequence[Node], component: int) -> bool:
+        """Return whether events of a component have the groups that they enter already.
+
+        Several inputs from there must be collected, so that operators get them in their order.
+        """
+        places = [place for each in entering for place in self._ungrouped(each)]
+        here = [self._of(component, each.step) for each in places if each.component == component]
+        known = (component, here[0]) in self._outermost
+        return len(here) == 1 and known and (len(places) == 1 or here[0] == 0)
 
     def _may_enter(self, node: Node, component: int, keys: tuple[str, ...]) -> bool:
         """Return whether events of a node can be grouped in a component partitioned by keys."""

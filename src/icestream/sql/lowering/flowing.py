@@ -11,7 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import count
@@ -21,18 +21,22 @@ from sqlglot import exp
 
 from icestream.api import functions as aggregate_functions
 from icestream.api.events import Events
+from icestream.api.words import quoted
 from icestream.core.times import Micros
 from icestream.operators.lifetimes.alter_lifetimes import ColumnLifetimes
+from icestream.operators.lifetimes.window_copies import WindowEnds
 from icestream.operators.object_aggregates.user_aggregates import UserAggregate
 from icestream.plan.events.features import ORDER_FUNCTIONS, UP_TO_ROW, UP_TO_TIME, FeatureCall
 from icestream.plan.windows.frame import Frame
+from icestream.plan.windows.grid import Cumulative, Windows
 from icestream.sql.lowering.grid import aggregate_of
 from icestream.sql.lowering.staged import INSTANT, Staged
-from icestream.sql.relations.tree import OverCall, SortKey
+from icestream.sql.relations.tree import OverCall, SortKey, TimeWindow
 from icestream.sql.statements.aggregates import AggregateCall
 from icestream.sql.statements.dialect import written
 
 _TEMPORARY = count(1)
+_NO_COLUMNS = ("1 AS one",)
 
 
 def temporary(name: str) -> str:
@@ -53,13 +57,31 @@ class Flowing:
         return Flowing(self.events.forever(), points=False) if self.points else self
 
 
-def flowing(rows: Staged) -> Flowing:
-    """Return staged rows as events."""
-    events = rows.stream.events()
+def flowing(rows: Staged, whole: Callable[[str], Events]) -> Flowing:
+    """Return staged rows as events, made of those of the `whole` source where that is possible."""
+    if rows.source is None:
+        events = rows.stream.events().select(*(rows.sent or _NO_COLUMNS), *rows.hidden[1:])
+    else:
+        texts = [f"{quoted(rows.picked[name])} AS {name}" for name in rows.sent]
+        events = whole(rows.source).select(*(texts or _NO_COLUMNS))
     if not rows.has_instant:
-        return Flowing(events.select(*rows.columns), points=True)
-    moved = at_columns(events.select(*rows.columns, INSTANT), INSTANT, INSTANT, rows.ahead)
+        return Flowing(events, points=True)
+    if rows.window is not None:
+        window, edges = windows_of(rows.window), tuple(rows.edges.items())
+        copies = WindowEnds(window, rows.stream._parts[0].time_type, edges)
+        shown = ", ".join(f"{edge} AS {name}" for name, edge in edges)
+        text = f"copies in windows {window.describe()}: {shown}"
+        moved = events._mapped(copies, copies.columns(events._node.payload), text, rows.ahead)
+        return Flowing(moved.select(*rows.columns), points=True)
+    moved = at_columns(events, INSTANT, INSTANT, rows.ahead)
     return Flowing(moved.select(*rows.columns), points=True)
+
+
+def windows_of(window: TimeWindow) -> Windows | Cumulative:
+    """Return the windows of a statement as those of a plan."""
+    if window.kind == "cumulate":
+        return Cumulative(window.size, window.step)
+    return Windows(window.size, window.step)
 
 
 def at_columns(events: Events, start: str | None, end: str | None, longer: Micros = 0) -> Events:
