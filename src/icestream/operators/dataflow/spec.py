@@ -135,7 +135,7 @@ class ComponentSpec:
 
     @cached_property
     def ahead(self) -> frozenset[int]:
-        """Return the steps that begin a grouping and lead to a port that an operator wants first."""
+        """Return the steps that begin a grouping for a port that an operator wants first."""
         found: set[int] = set()
         for step in self.steps:
             if isinstance(step, Stateful) and step.operator.first_port is not None:
