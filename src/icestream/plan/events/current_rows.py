@@ -1,7 +1,7 @@
 """What mode `now` follows from a query: the key of its rows, when they hold, if the past counts.
 
-Idea: rows of an aggregate or of a top-k replace those of the same group; rows of anything else are
-replaced as a whole. Rows of windows, of joins by match and of first events *stay*: their lifetimes
+Idea: rows of an aggregate or of a top-k, or of several that are joined in their group, replace those
+of the same group; rows of anything else are replaced as a whole. Rows of windows, of joins by match and of first events *stay*: their lifetimes
 only say when they are final. What others compute from such rows is a query over tables, without a
 time: all rows live at one instant (`Always`). Everything else holds while it is alive.
 
@@ -87,6 +87,10 @@ def _group_key(node: Node) -> tuple[str, ...] | None:
             return None if known is None else change.projection.renamed(known)
         case Applied(operator=LifetimeAggregate() | TopK()) if node.scope is not None:
             return node.scope.keys
+        case Applied(operator=StreamJoin()) if node.scope is not None:
+            # of answers of one group, as of several aggregates
+            keys = node.scope.keys
+            return keys if all(_group_key(each) == keys for each in node.inputs) else None
     return None
 
 

@@ -161,24 +161,21 @@ def _extreme(group: Events, name: str, call: AggregateCall) -> Events:
 def _distinct(group: Events, values: Mapping[str, Mapping[str, AggregateCall]]) -> Events:
     """Count the different values in each group, of all rows or of those that satisfy a condition.
 
-    A call has the condition before the value, if it has one.
+    A call has the condition before the value, if it has one. If no row ever leaves, the greatest
+    condition of a value tells whether one of its rows satisfies it.
     """
+    grows = group._node.grows
     is_there = {name: temporary("there") for calls in values.values() for name in calls}
     parts = []
     for value, calls in values.items():
         inner, flags = [], dict.fromkeys(is_there.values(), "false")
         for name, call in calls.items():
-            rows = temporary("rows")
-            some = aggregate_functions.count_if(call.arguments[0])
-            made = some if call.arguments[1:] else aggregate_functions.count()
-            inner.append(made.alias(rows))
+            rows, held = temporary("rows"), call.arguments[0] if call.arguments[1:] else "true"
+            some = aggregate_functions.max(f"int({held})") if grows else None
+            inner.append((some or aggregate_functions.count_if(held)).alias(rows))
             flags[is_there[name]] = f"{rows} > 0 AND {value} IS NOT NULL"
         read = list(dict.fromkeys(text for call in calls.values() for text in call.arguments))
-        seen = group.select(*read)
-        if group._node.grows:
-            # equal rows count once, and no row leaves
-            seen = seen.groupApply(read, lambda same, by=value: same.top(1, by=by))
-        counts = seen.groupApply(value, lambda one, each=inner: one.agg(*each))
+        counts = group.select(*read).groupApply(value, lambda one, each=inner: one.agg(*each))
         parts.append(counts.select(*(f"{text} AS {name}" for name, text in flags.items())))
     counted = [aggregate_functions.count_if(flag).alias(name) for name, flag in is_there.items()]
     return reduce(Events.union, parts).agg(*counted)
