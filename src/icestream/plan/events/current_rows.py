@@ -1,9 +1,10 @@
 """What mode `now` follows from a query: the key of its rows, when they hold, if the past counts.
 
-Idea: rows of an aggregate or of a top-k, or of several that are joined in their group, replace those
-of the same group; rows of anything else are replaced as a whole. Rows of windows, of joins by match and of first events *stay*: their lifetimes
-only say when they are final. What others compute from such rows is a query over tables, without a
-time: all rows live at one instant (`Always`). Everything else holds while it is alive.
+Idea: rows of an aggregate or of a top-k, or of several that are joined in their group, replace
+those of the same group; rows of anything else are replaced as a whole. Rows of windows, of joins by
+match and of first events *stay*: their lifetimes only say when they are final. What others compute
+from such rows is a query over tables, without a time: all rows live at one instant (`Always`).
+Everything else holds while it is alive.
 
 Operators that compute each instant from the events alive then (joins, differences, aggregates,
 top-k) need nothing from before the latest event, so neither lateness nor history exist: time is the

@@ -15,7 +15,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -388,7 +388,7 @@ class _Building(DataflowBuilding):
                     component, Map((before,), node.payload, grouping, node.change, node.text)
                 )
             case United():
-                steps, grouping = self._together(node.parts, component)
+                steps, grouping = self._together(tuple(_parts(node)), component)
                 return self._add(component, Merge(steps, node.payload, grouping))
             case Applied():
                 steps, grouping = self._together(node.inputs, component)
@@ -550,6 +550,12 @@ class _Building(DataflowBuilding):
     def _new_grouping(self, component: int) -> int:
         self._groupings[component] += 1
         return self._groupings[component] - 1
+
+
+def _parts(node: Node) -> Iterator[Node]:
+    """Yield the nodes that a union has, also of unions in it."""
+    for each in node.parts if isinstance(node, United) else ():
+        yield from _parts(each) if isinstance(each, United) else (each,)
 
 
 def at_their_end(changes: pa.RecordBatch) -> pa.RecordBatch:

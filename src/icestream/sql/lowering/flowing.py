@@ -3,7 +3,7 @@
 Idea: rows are either *points*, at their instant, or they stay forever, as in a table. Joins whose
 conditions bound the distance of instants work on points; all others, and all aggregates that do not
 group by the instant, work on rows that stay. COUNT(DISTINCT x) groups by x inside each group and
-counts the groups; MIN and MAX of text are a top of one row.
+counts the groups, in one aggregate with the counts and sums beside it; MIN and MAX of text are a top of one row.
 
 Invariants:
 1. Answers are those of DuckDB over the same rows (`tests/sql/lowering`).
@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import count
 
+import pyarrow as pa
 import pyarrow.types as pt
 from sqlglot import exp
 
@@ -23,6 +24,7 @@ from icestream.api import functions as aggregate_functions
 from icestream.api.events import Events
 from icestream.api.words import quoted
 from icestream.core.times import Micros
+from icestream.operators.dataflow.steps import Padding
 from icestream.operators.lifetimes.alter_lifetimes import ColumnLifetimes
 from icestream.operators.lifetimes.window_copies import WindowEnds
 from icestream.operators.object_aggregates.user_aggregates import UserAggregate
@@ -37,6 +39,8 @@ from icestream.sql.statements.dialect import written
 
 _TEMPORARY = count(1)
 _NO_COLUMNS = ("1 AS one",)
+#: aggregates that skip nulls and have an inverse
+_COUNTED = ("count", "count_if", "sum", "avg")
 
 
 def temporary(name: str) -> str:
@@ -131,10 +135,11 @@ def aggregated(
     for name, call in calls.items():
         if call.function == "count_distinct":
             distinct.setdefault(call.arguments[-1], {})[name] = call
+    counted = [name for name, call in calls.items() if distinct and call.function in _COUNTED]
     plain = [
         aggregate_of(call, own, call.arguments).alias(name)
         for name, call in calls.items()
-        if name not in texts and call.function != "count_distinct"
+        if name not in (*texts, *counted) and call.function != "count_distinct"
     ]
     if not plain and not texts and not distinct:
         plain = [aggregate_functions.count().alias(temporary("count"))]
@@ -142,7 +147,8 @@ def aggregated(
     def apply(group: Events) -> Events:
         parts = [group.agg(*plain)] if plain else []
         parts += [_extreme(group, name, call) for name, call in texts.items()]
-        parts += [_distinct(group, distinct)] if distinct else []
+        beside = {name: calls[name] for name in counted}
+        parts += [_distinct(group, distinct, beside)] if distinct else []
         return reduce(Events.join, parts)
 
     made = rows.events.groupApply(list(keys), apply)
@@ -158,27 +164,42 @@ def _extreme(group: Events, name: str, call: AggregateCall) -> Events:
     return best.select(name)
 
 
-def _distinct(group: Events, values: Mapping[str, Mapping[str, AggregateCall]]) -> Events:
+def _distinct(
+    group: Events,
+    values: Mapping[str, Mapping[str, AggregateCall]],
+    beside: Mapping[str, AggregateCall],
+) -> Events:
     """Count the different values in each group, of all rows or of those that satisfy a condition.
 
     A call has the condition before the value, if it has one. If no row ever leaves, the greatest
-    condition of a value tells whether one of its rows satisfies it.
+    condition of a value tells whether one of its rows satisfies it. The rows themselves, with nulls
+    for what is known of values, are beside these rows for calls that skip nulls.
     """
     grows = group._node.grows
     is_there = {name: temporary("there") for calls in values.values() for name in calls}
     parts = []
     for value, calls in values.items():
-        inner, flags = [], dict.fromkeys(is_there.values(), "false")
+        inner, flags = [], []
         for name, call in calls.items():
             rows, held = temporary("rows"), call.arguments[0] if call.arguments[1:] else "true"
             some = aggregate_functions.max(f"int({held})") if grows else None
             inner.append((some or aggregate_functions.count_if(held)).alias(rows))
-            flags[is_there[name]] = f"{rows} > 0 AND {value} IS NOT NULL"
+            flags.append(f"{rows} > 0 AND {value} IS NOT NULL AS {is_there[name]}")
         read = list(dict.fromkeys(text for call in calls.values() for text in call.arguments))
         counts = group.select(*read).groupApply(value, lambda one, each=inner: one.agg(*each))
-        parts.append(counts.select(*(f"{text} AS {name}" for name, text in flags.items())))
-    counted = [aggregate_functions.count_if(flag).alias(name) for name, flag in is_there.items()]
-    return reduce(Events.union, parts).agg(*counted)
+        parts.append(counts.select(*flags))
+    chosen = [aggregate_functions.count_if(flag).alias(name) for name, flag in is_there.items()]
+    row = temporary("row")
+    for name, call in beside.items():
+        arguments = call.arguments or (row,)
+        chosen.append(getattr(aggregate_functions, call.function)(*arguments).alias(name))
+    if beside:
+        read = list(dict.fromkeys(text for call in beside.values() for text in call.arguments))
+        parts.append(group.select(*read, f"1 AS {row}"))
+    fields = {each.name: each.with_nullable(True) for part in parts for each in part._node.payload}
+    columns = pa.schema(list(fields.values()))
+    padded = [each._mapped(Padding(columns), columns, "with nulls") for each in parts]
+    return reduce(Events.union, padded).agg(*chosen)
 
 
 # -- frames --------------------------------------------------------------------------------
