@@ -141,6 +141,30 @@ def test_a_stream_that_is_read_twice_is_sent_once(sources: dict[str, Any], tmp_p
     assert ran_here(query, tmp_path) == by_duckdb(text, TABLES)
 
 
+def test_answers_that_are_joined_in_their_group_are_rows_by_its_key(
+    sources: dict[str, Any],
+) -> None:
+    text = "SELECT k, min(word) AS w, max(v) AS m, count(DISTINCT v) AS d FROM a GROUP BY k"
+    plan = ice.sql(text, **sources)._built("now").plan
+    assert plan.views[0].key == ("k",)
+    assert len(plan.components) == 1
+
+
+def test_oracle_counts_and_sums_beside_distinct_ones(
+    sources: dict[str, Any], tmp_path: Path
+) -> None:
+    text = """
+        SELECT word, count(*) AS n, count(v) AS v, sum(v) AS s, avg(k) AS a, count(DISTINCT k) AS d,
+            count(*) FILTER (WHERE v > 3) AS f, count(DISTINCT k) FILTER (WHERE v > 3) AS e,
+            count(DISTINCT v) AS g, max(v) AS m
+        FROM {} GROUP BY word
+    """
+    # rows of a stream, and rows that leave again
+    for rows in ("a", "(SELECT word, k, max(v) AS v FROM a GROUP BY word, k)"):
+        query = ice.sql(text.format(rows), **sources)
+        assert ran_here(query, tmp_path) == by_duckdb(text.format(rows), TABLES)
+
+
 def test_equal_queries_run_once(sources: dict[str, Any]) -> None:
     counts = "(SELECT k, count(*) AS n FROM a GROUP BY k)"
     text = f"SELECT x.k FROM {counts} x JOIN (SELECT max(n) AS n FROM {counts}) y ON x.n = y.n"

@@ -3,7 +3,8 @@
 Idea: rows are either *points*, at their instant, or they stay forever, as in a table. Joins whose
 conditions bound the distance of instants work on points; all others, and all aggregates that do not
 group by the instant, work on rows that stay. COUNT(DISTINCT x) groups by x inside each group and
-counts the groups, in one aggregate with the counts and sums beside it; MIN and MAX of text are a top of one row.
+counts the groups, in one aggregate with the counts and sums beside it; MIN and MAX of text are a
+top of one row.
 
 Invariants:
 1. Answers are those of DuckDB over the same rows (`tests/sql/lowering`).

@@ -135,7 +135,7 @@ def state_of(relation: Relation) -> str:  # noqa: PLR0911 - one for each kind of
         case Scan() | UnionAll() | Filter() | Project():
             return ""
         case WindowTable():
-            return "in Spark" if relation.on_a_grid else ""
+            return "no state" if relation.on_a_grid else ""
         case Lasting():
             return ""
         case Streamed():
