@@ -116,7 +116,7 @@ format: $(READY) ## rewrite the code in the house style
 	@$(BIN)/ruff check --quiet --fix-only . ; $(BIN)/ruff format --quiet .
 
 .PHONY: release
-release: $(READY) ## build wheel and sdist, and try the wheel in an empty environment
+release: $(READY) ## build wheel, sdist and machine code, and try the wheels in an empty environment
 	@$(WITH_SPARK) tools/release.sh $(CURDIR)/$(BIN)/python
 
 .PHONY: peers

@@ -44,6 +44,7 @@ from icestream.runtime.driver import Delivery, Driver, least_memory
 from icestream.runtime.exchange.refused_rows import REASON, ROW, SOURCE_NAME, refused_columns
 from icestream.runtime.ingest.reception import KEPT
 from icestream.runtime.ingest.source import sources_of
+from icestream.runtime.spark.machine_code import is_local, send_to_executors
 from icestream.runtime.spark.query import Query
 from icestream.runtime.spark.remote import EXCLUSIVE, RemoteFiles
 from icestream.runtime.spark.sink import (
@@ -608,8 +609,7 @@ class StreamWriter:
     def _exchange(self) -> str:
         if "exchange" in self._options:
             return self._choice("exchange", "files", "shuffle", "storage")
-        master = str(self._spark.sparkContext.master)
-        if master.startswith("local") and not master.startswith("local-cluster"):
+        if is_local(self._spark.sparkContext):
             return "files"
         return "shuffle" if self._built.plan.jobs == 1 else "storage"
 
@@ -692,6 +692,7 @@ class StreamWriter:
 
     def _executor(self, events: DataFrame, files: Files, settings: Settings) -> Executor[DataFrame]:
         spark, root = self._spark, settings.root
+        send_to_executors(spark.sparkContext)
         if self._exchange() == "shuffle":
             return ShuffleExchangeExecutor(spark, files, root, settings.codec)
         plain = self._choice("input", "auto", "rows") == "auto" and not settings.ticker

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Mapping
 
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from icestream.core.errors import IcestreamError
+from icestream.runtime.spark.machine_code import compile_beside
 
 #: PySpark's error class if Java does not start
 _NO_JAVA = "JAVA_GATEWAY_EXITED"
@@ -71,6 +73,8 @@ def local_session(
     builder = SparkSession.builder.appName(app_name).master(f"local[{cores or '*'}]")
     for name, value in chosen.items():
         builder = builder.config(name, value)
+    if SparkSession.getActiveSession() is None:
+        threading.Thread(target=compile_beside, name="icestream-machine-code", daemon=True).start()
     try:
         session = builder.getOrCreate()
     except PySparkRuntimeError as error:
