@@ -68,7 +68,7 @@ def use_baseline() -> None:
     if all(features.get(each) for each in _NEEDED):
         # in the environment: numba reads it again whenever it compiles, and children follow
         os.environ.update(NUMBA_CPU_NAME=_BASELINE, NUMBA_CPU_FEATURES="")
-        config.reload_config()  # type: ignore[attr-defined]
+        config.reload_config()  # type: ignore[no-untyped-call]
 
 
 use_baseline()

@@ -11,6 +11,7 @@ from pyspark.sql import functions as sf
 
 import icestream as ice
 from icestream.core.errors import IcestreamError
+from icestream.kernels.signatures import known_digests
 from icestream.runtime.spark import machine_code, warm_up
 from icestream.runtime.work.windows import prefold
 from tests.fixtures.parquet_feed import Feed, rows
@@ -50,12 +51,12 @@ def test_warming_up_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_warm_machine_starts_no_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     started: list[list[str]] = []
-    monkeypatch.setattr(machine_code.subprocess, "Popen", started.append)
+    monkeypatch.setattr("subprocess.Popen", started.append)
     monkeypatch.setattr(machine_code, "code_folder", lambda: str(tmp_path))
     monkeypatch.setattr(machine_code, "shipped_folders", lambda: [])
     machine_code.compile_beside()
     assert [command[-1] for command in started] == ["icestream.runtime.spark.warm_up"]
-    for digest in machine_code.known_digests():
+    for digest in known_digests():
         (tmp_path / digest).mkdir()
     machine_code.compile_beside()
     assert len(started) == 1
