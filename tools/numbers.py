@@ -1,16 +1,16 @@
 """Check that rates, ratios and sizes in the documents come from a stored result of a bench.
 
-Idea: a section that links to `figures/NAME.json` or its section, or shows its figure, may quote what
-is in that file, rounded as it likes; the check looks for a value of the file that rounds to each number. What
-no stored result has is marked with where it came from, in the same paragraph or table:
-`<!-- measured: COMMIT, COMMAND -->`. Numbers that were not measured, such as settings, bounds and
-figures of papers, are listed in it as they are written: `<!-- given: 64 MB; 300,000 events/s -->`.
+Idea: a section that links to `figures/NAME.json` or to its section, or shows its figure, may quote
+what is in that file, rounded as it likes; the check looks for a value of the file that rounds to
+each number. What no stored result has is marked with where it came from, in the same paragraph or
+table: `<!-- measured: COMMIT, COMMAND -->`. Numbers that were not measured, as settings, bounds
+and figures of papers, are listed in it as they are written: `<!-- given: 64 MB; 5 times -->`.
 
 Limits: only numbers with a unit count (`events/s`, `MB`, `times`, `ms`, ...) and, in tables, those
-with a comma or a point. A number that happens to be in the file passes; `make figures` tells how old
-the file is.
+with a comma or a point. A number that happens to be in the file passes; `make figures` tells how
+old the file is.
 
-usage: python tools/numbers.py [PAGE...]     README.md and the pages of docs and docs/guide by default
+usage: python tools/numbers.py [PAGE...]     README.md and all pages of docs and guide by default
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -103,7 +104,7 @@ def _linked(text: str, root: Path) -> Iterator[str]:
 def _sections(lines: list[str]) -> Iterator[tuple[int, list[str]]]:
     """Yield the sections of a page with the number of their first line."""
     begins = [0, *(at for at, line in enumerate(lines) if line.startswith("## ")), len(lines)]
-    for begin, end in zip(begins, begins[1:], strict=False):
+    for begin, end in pairwise(begins):
         yield begin + 1, lines[begin:end]
 
 
