@@ -108,7 +108,7 @@ check: $(READY) ## check style, types, imports, names, numbers in documents and 
 	echo "check: mypy"; $(BIN)/python -m mypy --no-error-summary || failed+=" types"; \
 	echo "check: imports"; report=$$($(BIN)/lint-imports --no-cache --no-logo 2>&1) || { echo "$$report"; failed+=" imports"; }; \
 	echo "check: names"; $(BIN)/python tools/class_names.py || failed+=" names"; \
-	echo "check: numbers"; $(BIN)/python tools/numbers.py || failed+=" numbers"; \
+	echo "check: numbers"; $(BIN)/python tools/document_numbers.py || failed+=" numbers"; \
 	echo "check: dead code"; $(BIN)/python tools/reachability.py --check || failed+=" dead-code"; \
 	[ -z "$$failed" ] || { echo "check: failed:$$failed"; exit 1; }
 

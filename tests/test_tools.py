@@ -204,12 +204,12 @@ A peer has 7 times that. `5 times` in code is no number.
 def test_numbers_in_documents_must_be_in_a_stored_result(tmp_path: Path) -> None:
     (tmp_path / "docs" / "figures").mkdir(parents=True)
     (tmp_path / "tools").mkdir()
-    shutil.copy(TOOLS / "numbers.py", tmp_path / "tools")
+    shutil.copy(TOOLS / "document_numbers.py", tmp_path / "tools")
     figures = {"rate": 1234567.8, "ratios": [{"spark": 3.14159}]}
     (tmp_path / "docs" / "figures" / "joins.json").write_text(json.dumps(figures))
     (tmp_path / "README.md").write_text("fine\n")
     page = tmp_path / "docs" / "performance.md"
-    tool: list[str | Path] = [sys.executable, tmp_path / "tools" / "numbers.py"]
+    tool: list[str | Path] = [sys.executable, tmp_path / "tools" / "document_numbers.py"]
     page.write_text(PAGE)
     told = run(*tool)
     assert told.returncode == 1

@@ -56,7 +56,7 @@ _BASELINE = "x86-64-v3"
 _NEEDED = ("avx2", "bmi", "bmi2", "cx16", "f16c", "fma", "lzcnt", "movbe", "popcnt", "sse4.2")
 #: the package with machine code that a release builds: `pip install icestream[kernels]`
 _SHIPPED = "icestream_kernels"
-#: seconds between two lines about kernels that are being compiled
+#: seconds of compiling before the first line about it; then lines become rarer
 _PATIENCE = 3.0
 
 
@@ -206,7 +206,7 @@ class _KernelCache(FunctionCache):
         if found is None:
             found = self._shipped(sig, target_context)
         if found is None:
-            compiling.begins(self._py_func.__name__)
+            compiling.begins()
         return found
 
     def _shipped(self, sig: Any, target_context: Any) -> Any:
@@ -232,22 +232,22 @@ class Compiling:
         self.count = 0
         self.quiet = False
         self._begun: float | None = None
-        self._reported = 0.0
+        self._next = _PATIENCE
 
-    def begins(self, name: str) -> None:
+    def begins(self) -> None:
         """Note that a kernel has no machine code."""
         if self._begun is None:
-            self._begun = self._reported = time.monotonic()
+            self._begun = time.monotonic()
 
     def ends(self, name: str) -> None:
         """Note that a kernel has been compiled."""
         self.count += 1
-        now = time.monotonic()
-        if self._begun is not None and now - self._reported > _PATIENCE and not self.quiet:
-            self._reported = now
+        taken = 0.0 if self._begun is None else time.monotonic() - self._begun
+        if taken > self._next and not self.quiet:
+            self._next = 2 * taken
             print(
                 f"icestream: compiling kernels, once on this machine: {self.count} in "
-                f"{now - self._begun:.0f} s, last {name} (`icestream warm` does it beforehand)",
+                f"{taken:.0f} s, last {name} (`icestream warm` does it beforehand)",
                 file=sys.stderr,
                 flush=True,
             )
