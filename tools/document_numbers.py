@@ -10,7 +10,7 @@ Limits: only numbers with a unit count (`events/s`, `MB`, `times`, `ms`, ...) an
 with a comma or a point. A number that happens to be in the file passes; `make figures` tells how
 old the file is.
 
-usage: python tools/document_numbers.py [PAGE...]     README.md and all pages of docs and guide by default
+usage: python tools/document_numbers.py [PAGE...]     README, docs and guide by default
 """
 
 from __future__ import annotations
