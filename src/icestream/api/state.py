@@ -128,7 +128,10 @@ def erase_key(checkpoint: str, key: Mapping[str, object], *, memory: str | int =
         memory: how much memory restoring a shard may use.
 
     Examples:
-        >>> ice.erase_key("chk/counted", {"agent": "a"})
+        >>> counted = events.groupApply("agent", lambda agent: agent.process(Counting()))
+        >>> writer = counted.writeStream.format("noop").option("checkpointLocation", "chk/erased")
+        >>> writer.trigger(availableNow=True).start().awaitTermination()
+        >>> ice.erase_key("chk/erased", {"agent": "a"})
         1
     """
     reading = Reading(checkpoint.removeprefix("file://"), memory=parse_bytes(memory))
