@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numba
 import pytest
-from llvmlite import binding
+from llvmlite import binding  # type: ignore[import-untyped]
 
 from icestream.kernels import code_archive, code_cache
 

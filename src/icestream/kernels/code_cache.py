@@ -36,7 +36,7 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
-from llvmlite import binding
+from llvmlite import binding  # type: ignore[import-untyped]
 from numba import config
 from numba.core.caching import (
     CompileResultCacheImpl,
