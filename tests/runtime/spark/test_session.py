@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark import SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
@@ -12,7 +13,7 @@ from pyspark.sql import functions as sf
 import icestream as ice
 from icestream.core.errors import IcestreamError
 from icestream.kernels.signatures import known_digests
-from icestream.runtime.spark import machine_code, warm_up
+from icestream.runtime.spark import machine_code, session, warm_up
 from icestream.runtime.work.windows import prefold
 from tests.fixtures.parquet_feed import Feed, rows
 from tests.oracles.grid import differences
@@ -21,12 +22,15 @@ pytestmark = pytest.mark.spark
 
 
 def test_the_running_session_is_returned_with_the_recommended_settings(
-    spark: SparkSession,
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    started: list[SparkContext] = []
+    monkeypatch.setattr(session, "start_workers", started.append)
     again = ice.local_session(cores=2, memory="1g")
     assert again.sparkContext is spark.sparkContext
     for name, value in ice.settings().items():
         assert spark.conf.get(name) == value
+    assert not started
 
 
 def test_without_java_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,15 @@
 
 Idea: starting Java takes seconds in which Python has nothing to do. If the machine has no code for
 the present sources, `local_session` starts a process that compiles beside it; the workers find what
-it made. On a cluster the code of the driver is a file of the application, which Spark copies to
-executors, also to those that start later.
+it made. Once Spark runs, a job of nothing makes it start the process that forks workers, which
+loads kernels while the user's program defines its query. On a cluster the code of the driver is a
+file of the application, which Spark copies to executors, also to those that start later.
 
 Invariants:
 1. Where code is there, nothing is started (`test_a_warm_machine_starts_no_process`).
-2. Executors with no code compile nothing that the driver has
+2. A session that was there before gets neither
+   (`test_the_running_session_is_returned_with_the_recommended_settings`).
+3. Executors with no code compile nothing that the driver has
    (`test_executors_compile_nothing_that_the_driver_has`).
 """
 
@@ -17,6 +20,7 @@ import os
 import subprocess
 import sys
 import weakref
+from contextlib import suppress
 
 from pyspark import SparkContext
 
@@ -53,3 +57,13 @@ def compile_beside() -> subprocess.Popen[bytes] | None:
     if known_digests() <= there:
         return None
     return subprocess.Popen([sys.executable, "-m", "icestream.runtime.spark.warm_up"])
+
+
+def start_workers(context: SparkContext) -> None:
+    """Let Spark start the process that forks workers; the session may be stopped meanwhile."""
+    with suppress(Exception):
+        context.parallelize([0], 1).map(_nothing).count()
+
+
+def _nothing(number: int) -> int:
+    return number
