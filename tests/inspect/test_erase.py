@@ -116,6 +116,7 @@ def files_with(folder: Path) -> list[str]:
     ]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("kind", [*WINDOWS, *GROUPS])
 def test_oracle_an_erased_key_is_in_no_file_and_others_do_not_notice(
     kind: str, tmp_path: Path

@@ -32,6 +32,11 @@ def calling(n):
 """
 CALL = "import icestream_calling as c; print(c.calling(4), *c.calling.stats.cache_hits.values())"
 
+OF_KEYS = (
+    "import icestream_calling as c; "
+    "print(c.calling(4), {key[1][1] for key in c.calling._cache._cache_file._load_index()})"
+)
+
 
 def said(
     sources: Path, cache: Path, added: int, *, call: str = CALL, shipped: Path | None = None
@@ -66,13 +71,20 @@ def test_a_kernel_follows_the_kernels_it_calls(tmp_path: Path) -> None:
     assert said(tmp_path / "a", tmp_path / "code", 1) == "10 1"
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the machine code of the sources that add 1."""
+    folder = tmp_path_factory.mktemp("made")
+    assert said(folder / "sources", folder / "code", 1, call=OF_KEYS).startswith("10 {")
+    return folder / "code"
+
+
 @pytest.fixture
-def shipped(tmp_path: Path) -> Path:
+def shipped(tmp_path: Path, made: Path) -> Path:
     """Return a folder in which the package with machine code is installed."""
-    said(tmp_path / "a", tmp_path / "made", 1)
-    (tmp_path / "site" / "icestream_kernels").mkdir(parents=True)
-    (tmp_path / "site" / "icestream_kernels" / "__init__.py").touch()
-    shutil.move(tmp_path / "made", tmp_path / "site" / "icestream_kernels" / "code")
+    package = tmp_path / "site" / "icestream_kernels"
+    shutil.copytree(made, package / "code")
+    (package / "__init__.py").touch()
     return tmp_path / "site"
 
 
@@ -85,29 +97,24 @@ def test_shipped_code_of_other_sources_is_not_used(tmp_path: Path, shipped: Path
     assert said(tmp_path / "b", tmp_path / "own", 2, shipped=shipped) == "12"
 
 
-def test_an_archive_that_was_changed_is_not_unpacked(tmp_path: Path) -> None:
-    made, sent = tmp_path / "made", tmp_path / "sent"
-    said(tmp_path / "a", made, 1)
+def test_an_archive_that_was_changed_is_not_unpacked(tmp_path: Path, made: Path) -> None:
+    sent = tmp_path / "sent"
     archive = code_archive.packed([str(made)], os.listdir(made), str(sent))
     assert archive is not None
     receive = f"from icestream.kernels import code_archive as a; a.receive_from({str(sent)!r});"
+    # code for this processor, whatever it is, is used where it was sent
     assert said(tmp_path / "b", tmp_path / "own", 1, call=receive + CALL) == "10 1"
     data = bytearray(Path(archive).read_bytes())
-    place = data.find(b"ELF")
-    data[place] ^= 1
+    data[data.find(b"ELF")] ^= 1
     Path(archive).write_bytes(data)
     assert said(tmp_path / "c", tmp_path / "other", 1, call=receive + CALL) == "10"
     assert not (tmp_path / "other" / "received").exists()
 
 
-def test_code_is_made_for_the_baseline_unless_another_processor_is_named(tmp_path: Path) -> None:
-    of_keys = (
-        "import icestream_calling as c; c.calling(4);"
-        "print({key[1][1] for key in c.calling._cache._cache_file._load_index()})"
-    )
+def test_code_is_made_for_the_baseline_where_the_processor_has_it(made: Path) -> None:
     needed = [binding.get_host_cpu_features().get(each) for each in code_cache._NEEDED]
     expected = "x86-64-v3" if all(needed) else binding.get_host_cpu_name()
-    assert expected in said(tmp_path / "a", tmp_path / "code", 1, call=of_keys)
+    assert said(made.parent / "sources", made, 1, call=OF_KEYS) == f"10 {{{expected!r}}}"
 
 
 def test_a_folder_of_somebody_else_is_not_used(
