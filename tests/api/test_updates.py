@@ -285,7 +285,6 @@ def sized(stream: Any) -> Any:
             "comes before the step",
         ),
         (lambda s: s.latestBy("symbol", under="load").window(2), "leave under='load' out"),
-        (lambda s: s.latestBy("symbol", forgetAfter=9).window(2), "leave forgetAfter out"),
         (lambda s: sized(s).withColumn("symbol", sf.lit("x")), "may not change the update key"),
         (lambda s: sized(s).select("symbol", "ts", "nothing"), "nothing"),
         (lambda s: sized(s).where("nothing > 1"), "nothing"),

@@ -216,9 +216,6 @@ class LatestBy(StepWords, ColumnWords):
             ['symbol', 'window_start', 'window_end', 'mean']
         """
         self._check_alike("window", self)
-        if self._latest is not None and self._latest.forget is not None:
-            msg = "windows never forget keys: leave forgetAfter out"
-            raise DefinitionError(msg)
         length = parse_interval(size)
         kind: Any = semantics
         step = length if slide is None else parse_interval(slide)
