@@ -45,6 +45,11 @@ class Dequeued:
     def __len__(self) -> int:
         return len(self.id_high)
 
+    def take(self, order: Ints) -> Dequeued:
+        """Return the updates in another order."""
+        columns = (each[order] for each in (self.id_high, self.id_low, self.since, self.arrived))
+        return Dequeued(*columns, self.rows.take(pa.array(order)))
+
 
 class QueueReader:
     """Takes the newest value of every key that changed, in the order of a schedule."""
