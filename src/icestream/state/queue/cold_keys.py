@@ -37,8 +37,7 @@ from icestream.kernels.queue.order import (
     FLYING,
     INPUT,
     LACKS,
-    NEXT,
-    PREVIOUS,
+    LINKS,
     QUEUE_STALENESS,
     READER_WORDS,
     SINCE,
@@ -89,7 +88,7 @@ class ColdKeys:
             blank[[start + word for word in (SINCE, FLYING, LACKS, TURN)]] = NONE
             blank[[start + word + FROM for word, _ in STALENESS_WORDS]] = MINUS_INFINITY
         idle = [*_IDLE_CELL, *(start + word for start in starts for word in (*_IDLE, INPUT))]
-        unused = {start + word for start in starts for word in (NEXT, PREVIOUS)}
+        unused = {start + LINKS for start in starts}
         opened = [word for word in range(self.width) if word not in unused]
         dues = [start + word for word in (TURN, FLYING) for start in starts]
         self._idle = ColdTable(arena, f"{name}.idle", blank, idle, [k.ARRIVED], work)

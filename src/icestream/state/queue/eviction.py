@@ -34,8 +34,7 @@ from icestream.kernels.queue import update_batches
 from icestream.kernels.queue.order import (
     APPLICATION_STALENESS,
     FLYING,
-    NEXT,
-    PREVIOUS,
+    LINKS,
     QUEUE_STALENESS,
     READER_WORDS,
     SINCE,
@@ -266,7 +265,7 @@ class KeyEviction:
         kernel = reader.order.kernel
         for totals in (QUEUE_STALENESS, APPLICATION_STALENESS):
             keys[:, totals + FROM] = np.maximum(keys[:, totals + FROM], reader.order.began)
-        keys[:, [NEXT, PREVIOUS]] = 0
+        keys[:, LINKS] = 0
         kernel.keys[slots] = keys
         order = np.argsort(keys[:, TURN], kind="stable")
         put_by_turn(kernel, slots[order[keys[order, SINCE] != NONE]])
