@@ -695,7 +695,7 @@ class StreamWriter:
         spark, root = self._spark, settings.root
         if self._exchange() == "shuffle":
             return ShuffleExchangeExecutor(spark, files, root, settings.codec)
-        plain = self._choice("input", "auto", "rows") == "auto" and not settings.ticker
+        plain = self._choice("input", "auto", "rows") == "auto"
         sources = sources_of(events) if plain else None
         return FileExchangeExecutor(
             spark,

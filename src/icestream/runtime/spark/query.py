@@ -193,7 +193,7 @@ class Query:
             1
         """
         triggers = {each["batchId"]: each["durationMs"] for each in self._query.recentProgress}
-        return [_with_trigger(each, triggers.get(each["batchId"])) for each in self._progress]
+        return [_with_trigger(each, triggers.get(each["batchId"])) for each in list(self._progress)]
 
     def awaitTermination(self, timeout: float | None = None) -> bool | None:
         """Wait until the query ends; raise the error if it failed.

@@ -47,8 +47,13 @@ class Dequeued:
 
     def take(self, order: Ints) -> Dequeued:
         """Return the updates in another order."""
-        columns = (each[order] for each in (self.id_high, self.id_low, self.since, self.arrived))
-        return Dequeued(*columns, self.rows.take(pa.array(order)))
+        return Dequeued(
+            self.id_high[order],
+            self.id_low[order],
+            self.since[order],
+            self.arrived[order],
+            self.rows.take(pa.array(order)),
+        )
 
 
 class QueueReader:
