@@ -111,7 +111,7 @@ class Query:
         again = [self._driver.redeliver(commit) for commit in self._driver.maintained()]
         if self._end_mark is not None and not again:
             had = self._end_mark.take()
-            again = [each for each in self._driver.last_again() if each.commit.version != had]
+            again = [each for each in self._driver.last_again() if each.commit.version > had]
         for delivery in again:
             self._deliver(delivery)
         self._history.start()

@@ -2,7 +2,7 @@
 
 Idea: while a query runs, the sink has every version but perhaps the last one. A query that ends
 leaves a mark with the last version, once all sinks have it. The next run removes the mark, and
-delivers the last version again unless it is the one marked.
+delivers the last version again unless that one, or a later one before a repair, was marked.
 
 Invariants:
 1. After a crash the version that may be missing is delivered first; after a stop no sink gets a
@@ -27,11 +27,11 @@ class EndMark:
         self._files = files
         self._folder = f"{root}/delivered/all"
 
-    def take(self) -> int | None:
-        """Remove the mark of the last run and return its version; None if it did not end."""
+    def take(self) -> int:
+        """Remove the mark of the last run and return its version; 0 if it did not end."""
         found = self._files.list(self._folder)
         self._files.unlink(*(f"{self._folder}/{name}" for name in found))
-        return max(map(int, found), default=None)
+        return max(map(int, found), default=0)
 
     def put(self, version: int) -> None:
         """Mark the last version of this run."""

@@ -47,8 +47,6 @@ BATCHES = 8
 LONGER = 1
 #: intervals of work in a batch beyond which only the newest updates are processed
 LONGEST = 4
-#: part of the interval that is always reserved for serving
-LEAST = 0.1
 #: part of the interval by which batches may overrun it while keys wait: the next one begins at once
 #: then, but a batch that ends early waits for the next interval
 OVERRUN = 0.08
@@ -247,7 +245,7 @@ class UpdatesWork(Work):
         interval = plan.interval / 1e6
         other = reading + self._overhead.expected(interval)
         rest = (1 + OVERRUN) * interval - other
-        return int(1e6 * max(LEAST * interval, rest, min(other, interval)) / waves)
+        return int(1e6 * max(rest, min(other, interval)) / waves)
 
     def _shown(self, found: ServingReport, superseded: int, budget: Micros) -> Mapping[str, Any]:
         windowed = self._plan.windowed
