@@ -28,7 +28,7 @@ from icestream.operators.latest.union import UpdateUnion
 from icestream.operators.latest.update_stream import UpdateStream
 from icestream.operators.latest.window_serving import WindowedBy
 from icestream.plan.nodes.queries import Source
-from icestream.plan.nodes.updates import Updates
+from icestream.plan.nodes.updates import Latest, Updates
 from icestream.runtime.local import LocalQuery, Splits
 from icestream.state.queue.windows.spec import Semantics, UpdateWindows
 from icestream.testing.crash_runs import staged
@@ -292,7 +292,7 @@ def test_bounded_windows_forget_keys_without_updates(
     for forget in (None, 2000):
         clock = ManualClock()
         plan = replace(windows_plan("lazy", by, clock), budget=SECOND)
-        plan = replace(plan, latest=replace(plan.latest, forget=forget))
+        plan = replace(plan, latest=Latest(("symbol",), "inplace", forget))
         folder = tmp_path / str(forget)
         with staged():
             query = open_updates(plan, folder, shards=1)
