@@ -255,8 +255,8 @@ def test_joins_forget_with_their_streams(feed: Feed) -> None:
     def lateness(**options: Any) -> int:
         sides = [ice.stream(feed.stream(), time="ts").latestBy("symbol", **options)] * 2
         sides[1] = sides[1].withColumn("size", sf.col("price")).select("ts", "symbol", "size")
-        found: int = sides[0].join(sides[1], on="symbol", within=1)._arcs.lateness
-        return found
+        joined: Any = sides[0].join(sides[1], on="symbol", within=1)._arcs
+        return int(joined.lateness)
 
     assert lateness() == lateness(forgetAfter="1 day") == 3600 * 10**6
     assert lateness(forgetAfter="1 minute") == 60 * 10**6
