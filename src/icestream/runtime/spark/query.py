@@ -479,19 +479,27 @@ class Query:
                     self._settle(sure=True)
                     for delivery in self._driver.flush():
                         self._hand_out(delivery)
-            if self._end_mark is not None and self._driver.last is not None:
-                self._end_mark.put(self._driver.last.version)
         except StreamingQueryException as failure:
             if not self._stopping:
                 self._error = self._error or _translated(failure)
         except BaseException as error:
             self._error = self._error or error
         finally:
-            if self._courier is not None:
-                self._courier.shutdown()
+            self._mark_end()
             self._driver.close()
             self._history.end(self._error)
             self._ended.set()
+
+    def _mark_end(self) -> None:
+        """Wait for the sink, and mark that it has all versions unless something failed."""
+        if self._courier is None or self._end_mark is None:
+            return
+        self._courier.shutdown()
+        if self._error is None and self._driver.last is not None:
+            try:
+                self._end_mark.put(self._driver.last.version)
+            except BaseException as error:
+                self._error = error
 
 
 def _translated(failure: StreamingQueryException) -> Exception:
