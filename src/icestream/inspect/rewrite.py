@@ -27,7 +27,7 @@ do not show; build it again with `bootstrap`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
@@ -38,7 +38,7 @@ from icestream.core.errors import CheckpointError, DefinitionError
 from icestream.inspect.access.adapter_protocol import StateTable
 from icestream.inspect.access.checkpoint import Checkpoint
 from icestream.inspect.access.edited_rows import edited
-from icestream.inspect.access.scratch_shard import restorable
+from icestream.inspect.access.scratch_shard import ScratchShard, restorable
 from icestream.inspect.adapters.dataflow import stored
 from icestream.inspect.adapters.latest import WAITING
 from icestream.inspect.adapters.object_aggregates import ObjectAggregateState
@@ -109,7 +109,15 @@ def rewrite(reading: Reading, rows: pa.Table, *, others: str = "drop") -> Rewrit
         raise DefinitionError(msg)
     [table] = reading.tables
     rewriter = _rewriter(reading, table, rows, keep=others == "keep")
-    return _Rewriting(reading, table, rewriter).run()
+    writer = StateWriter(at, commit, reading.memory, "icestream state rewrite")
+    for shard in filter(rewriter.concerns, table.shards):
+        writer.write(shard, rewriter.change)
+    groups, written = writer.groups, writer.rows
+    if not writer.changes:
+        return Rewrite(commit.version, table.operator, table.name, 0, 0, 0)
+    facts = {"operator": table.operator, "kept": table.name, "groups": groups, "rows": written}
+    writer.commit(**{REWRITTEN: facts})
+    return Rewrite(writer.version, table.operator, table.name, groups, written, writer.bytes)
 
 
 def _rewriter(reading: Reading, table: StateTable, rows: pa.Table, *, keep: bool) -> Rewriter:
@@ -152,55 +160,60 @@ def _window_rewriter(
     return panes.PaneRewriter(plan, commit, given, keep=keep)
 
 
-class _Rewriting:
-    """One rewrite of one table."""
+class StateWriter:
+    """Writes shards of the last version anew, and commits them together."""
 
-    def __init__(self, reading: Reading, table: StateTable, rewriter: Rewriter) -> None:
-        self._reading = reading
-        self._at: Checkpoint = reading.checkpoint
-        self._table = table
-        self._rewriter = rewriter
-        self._attempt = ""
-        self._ordinals = count(reading.commit.next_ordinal)
-        self._added: list[LiveSegment] = []
-        self._changes: dict[int, ShardRewrite] = {}
-
-    def run(self) -> Rewrite:
-        """Take the checkpoint over, write all shards, then commit."""
-        version = self._reading.commit.version + 1
-        taken = self._at.store.take(Owner.here("icestream state rewrite"))
-        if taken.after != version - 1:
-            msg = f"{self._at.root} is at version {taken.after} by now: export and edit again"
+    def __init__(self, at: Checkpoint, commit: Commit, memory: int, program: str) -> None:
+        """Take the checkpoint over; CheckpointError if there is a newer version by now."""
+        self._at, self._before, self._memory = at, commit, memory
+        taken = at.store.take(Owner.here(program))
+        if taken.after != commit.version:
+            msg = f"{at.root} is at version {taken.after} by now: read and edit again"
             raise CheckpointError(msg)
         self._attempt = new_attempt(taken.epoch)
-        for shard in filter(self._rewriter.concerns, self._table.shards):
-            self._shard(shard, version)
-        table = self._table
-        if not self._changes:
-            return Rewrite(version - 1, table.operator, table.name, 0, 0, 0)
-        self._commit(version)
-        size = sum(each.info.bytes for each in self._added)
-        return Rewrite(version, table.operator, table.name, self._groups, self._rows, size)
+        self._ordinals = count(commit.next_ordinal)
+        self._added: list[LiveSegment] = []
+        #: what became of each shard that changed
+        self.changes: dict[int, ShardRewrite] = {}
 
     @property
-    def _groups(self) -> int:
-        return sum(each.groups for each in self._changes.values())
+    def version(self) -> int:
+        return self._before.version + 1
 
     @property
-    def _rows(self) -> int:
-        return sum(each.rows for each in self._changes.values())
+    def bytes(self) -> int:
+        return sum(each.info.bytes for each in self._added)
 
-    def _commit(self, version: int) -> None:
-        before, store = self._reading.commit, self._at.store
+    @property
+    def groups(self) -> int:
+        return sum(each.groups for each in self.changes.values())
+
+    @property
+    def rows(self) -> int:
+        return sum(each.rows for each in self.changes.values())
+
+    def write(self, shard: int, change: Callable[[ScratchShard], ShardRewrite | None]) -> None:
+        """Let something write a shard; None if it changes nothing."""
+        target = SegmentTarget(
+            self._at.files,
+            self._at.root,
+            lambda _: next(self._ordinals),
+            self._attempt,
+            durable=True,
+        )
+        with restorable(self._at, self._before, shard, self._memory, target) as source:
+            made = change(source)
+            if made is not None:
+                self.changes[shard] = made
+                sealed = source.space.sealed
+                self._added += [LiveSegment(shard, self.version, *each) for each in sealed]
+
+    def commit(self, **decisions: Any) -> None:
+        """Commit what was written as a version without output."""
+        before, store, version, changes = self._before, self._at.store, self.version, self.changes
         self._at.files.sync_folder(f"{self._at.root}/{SEGMENTS}")
-        table: Mapping[str, Any] = {
-            "operator": self._table.operator,
-            "kept": self._table.name,
-            "groups": self._groups,
-            "rows": self._rows,
-        }
-        waits = {"waiting": True} if any(e.waits for e in self._changes.values()) else {}
-        stand_alone = {shard for shard, each in self._changes.items() if each.snapshot}
+        waits = {"waiting": True} if any(e.waits for e in changes.values()) else {}
+        stand_alone = {shard for shard, each in changes.items() if each.snapshot}
         bases = tuple(
             version if shard in stand_alone else base for shard, base in enumerate(before.bases)
         )
@@ -210,16 +223,14 @@ class _Rewriting:
             epoch=store.epoch,
             batch=self._reached(before),
             added=tuple(self._added),
-            released=tuple(
-                (shard, n) for shard, each in self._changes.items() for n in each.released
-            ),
+            released=tuple((shard, n) for shard, each in changes.items() for n in each.released),
             results=(),
             late=(),
             tables=(),
             bases=bases,
             horizon=before.watermark if min(bases) == version else before.horizon,
             next_ordinal=next(self._ordinals),
-            decisions={**before.decisions, **waits, "flush": True, REWRITTEN: table},
+            decisions={**before.decisions, **waits, "flush": True, **decisions},
             live=None,
         )
         live = survivors(self._at.live(before.version), commit)
@@ -231,18 +242,6 @@ class _Rewriting:
         idle.resume()
         reached = idle.reached(before)
         return None if reached < 0 else reached
-
-    def _shard(self, shard: int, version: int) -> None:
-        commit, memory, root = self._reading.commit, self._reading.memory, self._at.root
-        target = SegmentTarget(
-            self._at.files, root, lambda _: next(self._ordinals), self._attempt, durable=True
-        )
-        with restorable(self._at, commit, shard, memory, target) as source:
-            change = self._rewriter.change(source)
-            if change is not None:
-                self._changes[shard] = change
-                sealed = source.space.sealed
-                self._added += [LiveSegment(shard, version, *each) for each in sealed]
 
 
 def _check_stopped(checkpoint: Checkpoint) -> None:

@@ -3,7 +3,7 @@
 Idea: a plan defines what to compute, not how: the events of some sources, and one or more *views*
 of them, each a kind of window with groupings and aggregates. Views share the events, their columns
 and whatever state they can. A plan describes itself as JSON, which the checkpoint stores; a query
-that restarts with another plan is refused with the differences.
+that restarts with another plan goes on if it can (`plan.evolution`).
 
 Invariants:
 1. Plans that compute something else have other descriptions, even if only the order of keys or
@@ -235,18 +235,23 @@ def grouping_id(grouping: tuple[int, ...], keys: tuple[int, ...]) -> int:
     return sum(1 << (last - i) for i, key in enumerate(keys) if key not in grouping)
 
 
-def check_same_plan(root: str, kept: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint of another query's plan, with every difference."""
+def differences(kept: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    """Return what differs between the plan that a checkpoint has and another one."""
     theirs, ours = _flat(kept), _flat(wanted)
-    differences = [
+    return [
         f"{name}: the checkpoint has {theirs.get(name)!r}, the query has {ours.get(name)!r}"
         for name in {**theirs, **ours}
         if theirs.get(name) != ours.get(name)
     ]
-    if differences:
+
+
+def check_same_plan(root: str, kept: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint of another query's plan, with every difference."""
+    found = differences(kept, wanted)
+    if found:
         msg = (
             f"the checkpoint at {root} belongs to another query. "
-            + "; ".join(differences)
+            + "; ".join(found)
             + ". Give this query its own checkpoint location, or undo the change"
         )
         raise CheckpointError(msg)

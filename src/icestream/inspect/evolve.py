@@ -1,0 +1,65 @@
+"""Lets a checkpoint go on with a query that has changed, as a new version without rows.
+
+Idea: `plan.evolution` decides what may change. Where state stays as it is, the version only names
+the new plan; where windows have other aggregates, their state is written anew by the same machinery
+as a rewrite by hand. One commit holds both, so a query that is killed meanwhile finds the old plan
+with the old state, or the new one with the new state.
+
+Invariants:
+1. A change that is killed is done completely or not at all (`test_crash_every_step_of_a_change`).
+2. Versions from before are still read with their own plan
+   (`test_versions_from_before_a_change_are_read_as_they_were`).
+
+Limits: state is written anew by the program that starts the query, one shard after the other.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from icestream.inspect.access.checkpoint import Checkpoint, NotACheckpoint
+from icestream.inspect.access.scratch_shard import MEMORY, restorable
+from icestream.inspect.rewrite import StateWriter
+from icestream.inspect.rewriting.evolved_windows import EvolvedWindows
+from icestream.plan.computation import Computation
+from icestream.plan.evolution import Evolution, evolution
+from icestream.plan.state_schema import state_schema_of, written
+from icestream.state.files import Files
+from icestream.state.versions.commits import CHANGED_PLAN, REWRITTEN
+from icestream.state.versions.ownership import Owner
+
+
+def evolve(
+    root: str, plan: Computation, files: Files | None = None, memory: int = MEMORY
+) -> Evolution | None:
+    """Make a checkpoint one of this plan; None if it is already, or if there is none yet.
+
+    CheckpointError names what cannot change. The caller makes sure that no other query runs.
+    """
+    try:
+        at = Checkpoint(root, files)
+    except NotACheckpoint:
+        return None
+    stored, schema = at.store.plan()
+    found = evolution(root, stored, schema, plan)
+    if found is None:
+        return None
+    plan = plan.as_stored(stored)
+    described = plan.describe(), written(state_schema_of(plan))
+    if not at.versions:
+        at.store.take(Owner.here("a query that has changed"))
+        at.store.change_plan(*described)
+        return found
+    commit = at.commit()
+    windows = None
+    if found.windows is not None:
+        windows = EvolvedWindows(*found.windows, commit)
+        windows.check()
+    writer = StateWriter(at, commit, memory // 2, "a query that has changed")
+    if windows is not None:
+        for shard in range(len(commit.bases)):
+            writer.write(shard, partial(windows.change, restorable(at, commit, shard, memory // 2)))
+    facts = {"changes": list(found.differences), "rows": writer.rows}
+    name = at.store.change_plan(*described)
+    writer.commit(**{REWRITTEN: facts, CHANGED_PLAN: name})
+    return found

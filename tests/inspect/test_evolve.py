@@ -1,0 +1,337 @@
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from icestream.core.errors import CheckpointError
+from icestream.inspect.access.checkpoint import Checkpoint
+from icestream.inspect.access.row_text import as_text
+from icestream.inspect.evolve import evolve
+from icestream.inspect.state_rows import Reading
+from icestream.inspect.verify import verify
+from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.plan.nodes.queries import Plan, WindowKind
+from icestream.plan.windows.grid import Cumulative, Windows
+from icestream.plan.windows.session import Session
+from tests.fixtures.plans import open_query, window_plan
+
+SECOND = 1_000_000
+#: the first batch of the changed query
+CHANGED = 4
+BATCHES = 9
+
+COUNT = Aggregate("count", None, "n")
+TOTAL = Aggregate("sum", "price", "total")
+MEAN = Aggregate("avg", "price", "mean")
+LEAST = Aggregate("min", "price", "least")
+#: aggregates of a column that no other one reads
+TAXES = Aggregate("sum", "tax", "taxes")
+MOST = Aggregate("max", "tax", "most")
+LAST = Aggregate("last", "tip", "latest", parameters=(True,))
+SPREAD = Aggregate("stddev_samp", "tax", "spread")
+ALL = Aggregate("collect_list", "tax", "every")
+MEDIAN = Aggregate("median", "fee", "middle")
+
+WINDOWS: dict[str, WindowKind] = {
+    "tumbling": Windows(10 * SECOND, 10 * SECOND, 0),
+    "sliding": Windows(20 * SECOND, 5 * SECOND, 0),
+    "cumulative": Cumulative(20 * SECOND, 5 * SECOND),
+    "sessions": Session(3 * SECOND),
+}
+#: aggregates before and after a change
+CHANGES = {
+    "added": ((COUNT, TOTAL), (COUNT, TOTAL, TAXES, MOST)),
+    "added in front": ((COUNT, TOTAL), (SPREAD, LAST, TOTAL, COUNT)),
+    "removed": ((LEAST, COUNT, TAXES, TOTAL), (TOTAL, LEAST)),
+    "exchanged": ((TOTAL, LEAST), (COUNT, SPREAD)),
+    "derived": ((TOTAL,), (TOTAL, MEAN, COUNT)),
+    "collected": ((COUNT, TOTAL), (TOTAL, ALL, MEDIAN)),
+    "collected less": ((TOTAL, ALL, MEDIAN), (MEDIAN, LAST, TOTAL)),
+    "collected no more": ((COUNT, MEDIAN, TOTAL), (TOTAL, COUNT)),
+}
+INPUTS = pa.schema([(name, pa.float64()) for name in ("price", "tax", "fee", "tip")])
+
+
+def plan_of(
+    aggregates: Sequence[Aggregate], windows: WindowKind = WINDOWS["tumbling"], **changes: Any
+) -> Plan:
+    """Return a plan whose inputs are those that its aggregates read."""
+    read = {name for each in aggregates for name in each.columns}
+    inputs = pa.schema([each for each in INPUTS if each.name in read])
+    plan = window_plan(windows=windows, aggregates=aggregates, inputs=inputs, slack="4 seconds")
+    return replace(plan, **changes)
+
+
+def batch(plan: Plan, number: int, *, hides: Sequence[str] = ()) -> pa.RecordBatch:
+    """Return events of one batch, out of order; some columns are hidden behind nulls."""
+    chance = random.Random(number)
+    rows = [
+        {
+            "time": (5 * number + chance.randrange(-3, 6)) * SECOND,
+            "source": 0,
+            "k0": chance.choice([1, 1, 1, None, *range(2, 12)]),
+            "price": chance.choice([None, 0.1, 2.5, 1e15, -7.25]),
+            "tax": chance.choice([None, 0.7, 3.0, -1e-9]),
+            "fee": chance.choice([None, 1.0, 2.0, 4.5]),
+            "tip": chance.choice([None, 1.0, 2.0, 4.5]),
+        }
+        for _ in range(40)
+    ]
+    rows = [row | dict.fromkeys(hides) for row in rows]
+    return pa.RecordBatch.from_pylist(rows, pa.schema([
+        ("time", pa.int64()), ("source", pa.int32()), ("k0", pa.int64()), *INPUTS
+    ])).select(plan.batch_schema.names).cast(plan.batch_schema)  # fmt: skip
+
+
+def bag(table: pa.Table) -> Counter[str]:
+    return Counter(as_text(row) for row in table.to_pylist())
+
+
+def went_on(folder: Path, before: Plan, after: Plan, **settings: Any) -> Counter[str]:
+    """Return the rows that a changed query emits from the change on."""
+    query = open_query(before, str(folder), **settings)
+    for number in range(CHANGED):
+        query.feed([[batch(before, number)]])
+    query.close()
+    root = str(folder / "checkpoint")
+    assert evolve(root, after) is not None
+    assert verify(Checkpoint(root)).is_fine
+    assert evolve(root, after) is None
+    rows: Counter[str] = Counter()
+    for numbers in (range(CHANGED, CHANGED + 2), range(CHANGED + 2, BATCHES)):
+        again = open_query(after, str(folder), **settings)
+        for number in numbers:
+            rows += bag(again.feed([[batch(after, number)]]))
+        again.close()
+    last = open_query(after, str(folder), **settings)
+    rows += bag(last.flush())
+    last.close()
+    assert verify(Checkpoint(root)).is_fine
+    return rows
+
+
+def had_always_been(folder: Path, before: Plan, after: Plan) -> Counter[str]:
+    """Return the rows that the changed query emits if it hides what the old one did not read.
+
+    The old query counts events in every group, so only values are unknown to it.
+    """
+    query = open_query(after, str(folder))
+    hidden = set(after.inputs.names) - set(before.inputs.names)
+    rows: Counter[str] = Counter()
+    for number in range(BATCHES):
+        hides = [name for name in hidden if number < CHANGED]
+        emitted = bag(query.feed([[batch(after, number, hides=hides)]]))
+        rows += emitted if number >= CHANGED else Counter()
+    rows += bag(query.flush())
+    query.close()
+    return rows
+
+
+@pytest.mark.sample(6)
+@pytest.mark.parametrize("kind", WINDOWS)
+@pytest.mark.parametrize("change", CHANGES)
+def test_oracle_windows_go_on_with_other_aggregates(kind: str, change: str, tmp_path: Path) -> None:
+    if kind == "sessions" and change.startswith("collected"):
+        pytest.skip("sessions have no collections")
+    before, after = (plan_of(some, WINDOWS[kind]) for some in CHANGES[change])
+    found = went_on(tmp_path / "changed", before, after)
+    assert found == had_always_been(tmp_path / "always", before, after)
+    assert found.total() > 10
+
+
+def test_oracle_the_state_goes_on_where_only_expressions_and_names_change(tmp_path: Path) -> None:
+    """What was folded stays, and what comes is folded by the new expression."""
+    before = plan_of((TOTAL, COUNT))
+    after = replace(before, expressions=("price * 2",), late="keep")
+    named = plan_of((replace(TOTAL, alias="sum"), COUNT))
+    unchanged = had_always_been(tmp_path / "b", before, before)
+    assert went_on(tmp_path / "a", before, after) == unchanged
+    renamed = went_on(tmp_path / "c", before, named)
+    assert {row.replace('"sum"', '"total"') for row in renamed} == set(unchanged)
+    # another name of another expression is another aggregate
+    other = replace(named, expressions=("price * 2",))
+    assert went_on(tmp_path / "d", before, other) != renamed
+
+
+def test_oracle_integers_become_wider_in_open_windows(tmp_path: Path) -> None:
+    aggregates = [
+        Aggregate(each, "price", each) for each in ("sum", "avg", "min", "max", "last", "count")
+    ]
+    narrow, wide = (
+        replace(plan_of(aggregates), inputs=pa.schema([("price", kind)]))
+        for kind in (pa.int32(), pa.int64())
+    )
+
+    def events(plan: Plan, number: int) -> pa.RecordBatch:
+        whole = batch(plan_of(aggregates), number)
+        values = pc.if_else(pc.greater(whole["price"], 1e9), 2**31 - 1 - number, whole["price"])
+        values = pc.floor(values).cast(pa.int64())
+        if plan is wide and number >= CHANGED:
+            values = pc.multiply(values, 2**25)
+        columns = [*whole.columns[:-1], values.cast(plan.inputs.field(0).type)]
+        return pa.RecordBatch.from_arrays(columns, schema=plan.batch_schema)
+
+    answers = []
+    for first in (narrow, wide):
+        folder = tmp_path / str(first.inputs.field(0).type)
+        query = open_query(first, str(folder))
+        for number in range(CHANGED):
+            query.feed([[events(first, number)]])
+        query.close()
+        evolve(str(folder / "checkpoint"), wide)
+        query = open_query(wide, str(folder))
+        fed = [bag(query.feed([[events(wide, number)]])) for number in range(CHANGED, BATCHES)]
+        answers.append([*fed, bag(query.flush())])
+        query.close()
+    assert answers[0] == answers[1]
+
+
+def test_oracle_groupings_and_views_are_added_and_begin_empty(tmp_path: Path) -> None:
+    """Rows of old groupings and windows go on; of new ones there is what came since."""
+    keys = pa.schema([("key", pa.int64()), ("other", pa.int64())])
+
+    def plan(sets: tuple[tuple[int, ...], ...], *more: WindowKind) -> Plan:
+        made = window_plan(
+            "10 seconds", "5 seconds", keys=keys, aggregates=(COUNT, TOTAL), grouping_sets=sets,
+            inputs=pa.schema([("price", pa.float64())]), slack="4 seconds",
+        )  # fmt: skip
+        views = [replace(made.views[0], windows=each) for each in more]
+        return replace(made, views=(*made.views, *views))
+
+    def events(plan: Plan, number: int) -> pa.RecordBatch:
+        whole = batch(plan_of((COUNT, TOTAL)), number)
+        other = pc.bit_wise_and(pc.divide(whole["time"].cast(pa.int64()), SECOND), 1)
+        columns = [*whole.columns[:3], other, whole["price"]]
+        return pa.RecordBatch.from_arrays(columns, schema=plan.batch_schema)
+
+    both = ((0, 1), (0,))
+    longer = Windows(20 * SECOND, 5 * SECOND, 0)
+    before, after = plan(both), plan((*both, (1,), ()), longer)
+    rows = []
+    for first in (before, after):
+        folder = tmp_path / str(len(first.views))
+        query = open_query(first, str(folder))
+        for number in range(CHANGED):
+            query.feed([[events(first, number)]])
+        query.close()
+        evolve(str(folder / "checkpoint"), after)
+        query = open_query(after, str(folder))
+        found: list[Counter[str]] = [Counter(), Counter()]
+        for number in range(CHANGED, BATCHES + 1):
+            more = (
+                query.driver.batch(number, [[events(after, number)]])
+                if number < BATCHES
+                else (query.driver.flush())
+            )
+            for view in range(2):
+                found[view] += bag(query.rows(more, view))
+        query.close()
+        rows.append(found)
+    old, shown = (0, 1), "grouping_id"
+    there, always = (list(each[0].elements()) for each in rows)
+    of_old = [
+        Counter(row for row in some if any(f'"{shown}": {number}' in row for number in old))
+        for some in (there, always)
+    ]
+    assert of_old[0] == of_old[1]
+    assert Counter(there) != Counter(always)
+    late = 5 * CHANGED + 25
+    since = [
+        Counter(row for row in some if f":{late}" in row.split(", ")[0]) for some in (there, always)
+    ]
+    assert since[0] == since[1]
+    assert rows[0][1]
+
+
+REFUSED: dict[str, tuple[Plan, str]] = {
+    "key": (
+        plan_of((COUNT, TOTAL), keys=pa.schema([("user", pa.int64())])),
+        r"keys identify groups: \(key int64\) became \(user int64\)",
+    ),
+    "type of a key": (
+        plan_of((COUNT, TOTAL), keys=pa.schema([("key", pa.string())])),
+        "keys identify groups",
+    ),
+    "size of windows": (
+        plan_of((COUNT, TOTAL), Windows(20 * SECOND, 20 * SECOND, 0)),
+        "windows have state of their own: window 10 seconds .* became window 20 seconds",
+    ),
+    "kind of windows": (plan_of((COUNT, TOTAL), WINDOWS["sessions"]), "became session 3 seconds"),
+    "type of an input": (
+        plan_of((COUNT, TOTAL), inputs=pa.schema([("price", pa.int64())])),
+        "'total' aggregated double, and now int64: types of inputs may only become wider",
+    ),
+    "panes": (
+        replace(
+            plan_of((COUNT, TOTAL)),
+            views=(
+                *plan_of((COUNT, TOTAL)).views,
+                *plan_of((COUNT,), Windows(15 * SECOND, 15 * SECOND, 0)).views,
+            ),
+        ),
+        "panes of 10 seconds, and would consist of panes of 5 seconds",
+    ),
+    "grouping": (
+        window_plan(
+            "10 seconds", aggregates=(COUNT, TOTAL), grouping_sets=((0,), ()), slack="4 seconds",
+            inputs=pa.schema([("price", pa.float64())]),
+        ),
+        "windows have state of their own|one grouping, or sets",
+    ),
+    "mode with aggregates": (
+        replace(
+            plan_of((COUNT,)), views=(replace(plan_of((COUNT,)).views[0], mode="update"),)
+        ),
+        "in update mode the state includes the last rows",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_would_answer_wrongly_is_refused_by_name(what: str, tmp_path: Path) -> None:
+    before = plan_of((COUNT, TOTAL))
+    query = open_query(before, str(tmp_path))
+    query.feed([[batch(before, 0)]])
+    query.close()
+    root = str(tmp_path / "checkpoint")
+    other, reason = REFUSED[what]
+    with pytest.raises(CheckpointError, match=f"belongs to another query.*{reason}.*undo"):
+        evolve(root, other)
+    assert Checkpoint(root).versions == [1]
+    assert evolve(root, before) is None
+
+
+def test_versions_from_before_a_change_are_read_as_they_were(tmp_path: Path) -> None:
+    before, after = plan_of((COUNT, TOTAL)), plan_of((COUNT, TAXES, TOTAL))
+    query = open_query(before, str(tmp_path), keep=9)
+    for number in range(3):
+        query.feed([[batch(before, number)]])
+    query.close()
+    root = str(tmp_path / "checkpoint")
+
+    def state(version: int) -> Counter[str]:
+        reading = Reading(root, version)
+        return bag(pa.Table.from_batches(list(reading.batches()), schema=reading.schema))
+
+    old = state(3)
+    evolve(root, after)
+    assert state(3) == old
+    assert all("taxes" in row for row in state(4))
+    assert {row.replace('"taxes": null, ', "") for row in state(4)} == set(old)
+
+
+def test_a_checkpoint_without_versions_takes_any_plan(tmp_path: Path) -> None:
+    before, after = plan_of((COUNT, TOTAL)), plan_of((MOST,))
+    open_query(before, str(tmp_path)).close()
+    assert evolve(str(tmp_path / "checkpoint"), after) is not None
+    query = open_query(after, str(tmp_path))
+    query.feed([[batch(after, 0)]])
+    query.close()
