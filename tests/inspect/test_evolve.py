@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -18,9 +19,11 @@ from icestream.inspect.evolve import evolve
 from icestream.inspect.state_rows import Reading
 from icestream.inspect.verify import verify
 from icestream.operators.aggregates.aggregate import Aggregate
+from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.nodes.queries import Plan, WindowKind
 from icestream.plan.windows.grid import Cumulative, Windows
 from icestream.plan.windows.session import Session
+from tests.fixtures.dataflow_plans import RATINGS, PlanStream, dataflow
 from tests.fixtures.plans import open_query, window_plan
 
 SECOND = 1_000_000
@@ -335,3 +338,95 @@ def test_a_checkpoint_without_versions_takes_any_plan(tmp_path: Path) -> None:
     query = open_query(after, str(tmp_path))
     query.feed([[batch(after, 0)]])
     query.close()
+
+
+def ratings_of(number: int) -> list[list[pa.RecordBatch]]:
+    """Return ratings of one batch, in order of time."""
+    chance = random.Random(number)
+    rows = [
+        {
+            "time": (4 * number + chance.randrange(4)) * SECOND,
+            "source": 0,
+            "s0_0": chance.randrange(4),
+            "s0_1": chance.randrange(6),
+            "s0_2": float(chance.randrange(5)),
+        }
+        for _ in range(30)
+    ]
+    names = pa.schema([("time", pa.int64()), ("source", pa.int32()), ("s0_0", pa.int64()),
+                       ("s0_1", pa.int64()), ("s0_2", pa.float64())])  # fmt: skip
+    return [[pa.RecordBatch.from_pylist(rows, names)]]
+
+
+def running(condition: str | None, mode: str = "now", length: int | None = None) -> Dataflow:
+    """Count the ratings of a user that fulfil a condition."""
+    ratings = PlanStream.of(RATINGS)
+    ratings = ratings if condition is None else ratings.where(condition)
+    ratings = ratings.forever() if length is None else ratings.window(length)
+    sums = (Aggregate("sum", "rating", "total"), COUNT)
+    return dataflow(ratings.apply(["user"], lambda group: group.agg(*sums)), mode, slack=0)
+
+
+@pytest.mark.parametrize("after", [None, "rating > 1 AND item < 5"])
+def test_oracle_a_filter_changes_at_a_restart(after: str | None, tmp_path: Path) -> None:
+    """Each event is counted as the query of its time would; beside DuckDB."""
+    root = str(tmp_path / "checkpoint")
+    there: dict[Any, Any] = {}
+    for number, condition in enumerate(["item <> 3"] * 2 + [after] * 2):
+        plan = running(condition)
+        changed = evolve(root, plan)
+        assert (changed is not None) == (number == 2)
+        query = open_query(plan, str(tmp_path), budget="16 MB")
+        for row in query.feed(cast_to(plan, ratings_of(number))).to_pylist():
+            there[row["user"]] = (row["total"], row["n"])
+        query.close()
+    parts = [
+        (pa.Table.from_batches(ratings_of(number)[0]), condition)
+        for number, condition in enumerate(["item <> 3"] * 2 + [after or "true"] * 2)
+    ]
+    base = duckdb.connect()
+    for number, (table, _) in enumerate(parts):
+        base.register(f"t{number}", table.rename_columns(["time", "source", *RATINGS.names]))
+    union = " UNION ALL ".join(
+        f"SELECT * FROM t{number} WHERE {condition}" for number, (_, condition) in enumerate(parts)
+    )
+    wanted = base.sql(f"SELECT user, sum(rating), count(*) FROM ({union}) GROUP BY user")
+    assert there == {user: (total, n) for user, total, n in wanted.fetchall()}
+
+
+def cast_to(plan: Dataflow, splits: list[list[pa.RecordBatch]]) -> list[list[pa.RecordBatch]]:
+    return [[each.cast(plan.batch_schema) for each in split] for split in splits]
+
+
+@pytest.mark.parametrize(
+    ("plan", "reason"),
+    [
+        (running("item <> 3", "append"), "output modes of events|other rows would be stored"),
+        (running("item <> 3", length=9 * SECOND), "keys and lifetimes of events"),
+        (plan_of((COUNT, TOTAL)), "queries of another kind"),
+    ],
+)
+def test_other_events_with_lifetimes_are_refused_by_name(
+    plan: Dataflow | Plan, reason: str, tmp_path: Path
+) -> None:
+    before = running("item <> 3")
+    query = open_query(before, str(tmp_path))
+    query.feed(cast_to(before, ratings_of(0)))
+    query.close()
+    with pytest.raises(CheckpointError, match=reason):
+        evolve(str(tmp_path / "checkpoint"), plan)
+
+
+def test_a_filter_behind_an_aggregate_is_refused_by_name(tmp_path: Path) -> None:
+    """It would never see that rows which passed the old filter are taken back."""
+
+    def busy(least: int) -> Dataflow:
+        ratings = PlanStream.of(RATINGS).forever()
+        counts = ratings.apply(["user"], lambda group: group.agg(COUNT))
+        return dataflow(counts.where(f"n > {least}"), "now", slack=0)
+
+    query = open_query(busy(3), str(tmp_path))
+    query.feed(cast_to(busy(3), ratings_of(0)))
+    query.close()
+    with pytest.raises(CheckpointError, match="behind an operator with state are fixed"):
+        evolve(str(tmp_path / "checkpoint"), busy(4))

@@ -26,11 +26,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.types import DoubleType, StringType, StructField, StructType
 
-from icestream.api.hints import warn_of_late_events
+from icestream.api.hints import warn_of_change, warn_of_late_events
 from icestream.api.shared_plan import BuiltQuery, Statement, build
 from icestream.core.errors import DefinitionError
 from icestream.core.units import parse_bytes, parse_interval
 from icestream.dashboard.server import shared_page
+from icestream.inspect.evolve import evolve
 from icestream.operators.dataflow.results import CHANGE
 from icestream.operators.dataflow.stores import ColdOptions
 from icestream.operators.grid.operator import PANES
@@ -722,6 +723,9 @@ class StreamWriter:
         lease = Lease(files, settings.root)
         if not self._is_set("takeOver"):
             lease.check()
+        changed = evolve(settings.root, plan, files, self._memory)
+        if changed is not None:
+            warn_of_change(changed.differences, checkpoint)
         driver = Driver(
             plan,
             settings,
