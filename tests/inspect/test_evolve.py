@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.nodes.queries import Plan, WindowKind
 from icestream.plan.windows.grid import Cumulative, Windows
 from icestream.plan.windows.session import Session
+from icestream.testing.simulated_disk import Crash, SimulatedDisk
 from tests.fixtures.dataflow_plans import RATINGS, PlanStream, dataflow
 from tests.fixtures.plans import open_query, window_plan
 
@@ -329,6 +331,70 @@ def test_versions_from_before_a_change_are_read_as_they_were(tmp_path: Path) -> 
     assert state(3) == old
     assert all("taxes" in row for row in state(4))
     assert {row.replace('"taxes": null, ', "") for row in state(4)} == set(old)
+
+
+def test_crash_every_step_of_a_change(tmp_path: Path) -> None:
+    before, after = plan_of((COUNT, TOTAL)), plan_of((COUNT, TAXES, TOTAL))
+    query = open_query(before, str(tmp_path))
+    query.feed([[batch(before, 0)]])
+    query.close()
+    root = str(tmp_path / "checkpoint")
+    whole = SimulatedDisk()
+    for folder, _, names in os.walk(root):
+        for each in names:
+            whole.put(f"{folder}/{each}", Path(folder, each).read_bytes())
+    seen = []
+    for step in range(1, 1000):
+        disk = whole.after_crash("keep", crash_at=step)
+        try:
+            evolve(root, after, disk)
+            break
+        except Crash:
+            left = disk.after_crash("drop")
+        at = Checkpoint(root, left)
+        assert verify(at).is_fine
+        shown = next(iter(Reading(root, files=left).batches())).schema.names
+        assert ("taxes" in shown) == ("taxes" in str(at.plan))
+        seen.append("taxes" in shown)
+        # whoever starts it again gets either query
+        assert evolve(root, before, left) is None or "taxes" in shown
+    assert seen == sorted(seen)
+    assert not seen[0]
+    assert "taxes" in str(Checkpoint(root, disk).plan)
+
+
+def test_bounded_windows_larger_than_memory_go_on(tmp_path: Path) -> None:
+    """With 32 keys as text, 60,000 groups and three megabytes, shards have many partitions."""
+    keys = pa.schema([("key", pa.string())])
+    before, after = (
+        plan_of(some, Windows(20 * SECOND, 10 * SECOND, 0), keys=keys)
+        for some in ((COUNT, TOTAL), (COUNT, MOST, TOTAL))
+    )
+
+    def events(plan: Plan, number: int) -> pa.RecordBatch:
+        rows = 40_000
+        named = pa.array([f"user-{(7 * n + 9_000 * number) % 60_000}" for n in range(rows)])
+        times = pa.array([(4 * number + n % 4) * SECOND for n in range(rows)])
+        values = pa.array([float(n % 11) for n in range(rows)])
+        taxes = values if number >= CHANGED else pa.nulls(rows, pa.float64())
+        found = {"time": times, "source": pa.array([0] * rows), "k0": named}
+        found |= {"price": values, "tax": taxes}
+        columns = [found[each.name].cast(each.type) for each in plan.batch_schema]
+        return pa.RecordBatch.from_arrays(columns, schema=plan.batch_schema)
+
+    answers = []
+    for first in (before, after):
+        folder = tmp_path / str(len(first.inputs))
+        query = open_query(first, str(folder), budget="6 MB")
+        for number in range(CHANGED):
+            query.feed([[events(first, number)]])
+        query.close()
+        evolve(str(folder / "checkpoint"), after, memory=6 << 20)
+        query = open_query(after, str(folder), budget="6 MB")
+        fed = [bag(query.feed([[events(after, number)]])) for number in range(CHANGED, CHANGED + 2)]
+        answers.append([*fed, bag(query.flush())])
+        query.close()
+    assert answers[0] == answers[1]
 
 
 def test_a_checkpoint_without_versions_takes_any_plan(tmp_path: Path) -> None:

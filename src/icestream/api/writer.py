@@ -60,6 +60,7 @@ from icestream.runtime.spark.sink import (
     current_frame,
     hand_out,
     make_sink,
+    needed,
     once,
     table_of,
     uses_catalog,
@@ -68,7 +69,8 @@ from icestream.runtime.spark.tasks import FileExchangeExecutor, ShuffleExchangeE
 from icestream.runtime.tables.append_table import AppendTable
 from icestream.runtime.tables.current_table import AGE, CurrentTable
 from icestream.runtime.tables.delta import DeltaUpsertTable
-from icestream.runtime.tables.layout import TableFiles, TableStorage
+from icestream.runtime.tables.iceberg import IcebergUpsertTable
+from icestream.runtime.tables.layout import TableFiles, TableStorage, TableTarget
 from icestream.runtime.version.disk_use import COPIES
 from icestream.runtime.version.history import QueryHistory
 from icestream.runtime.version.lease import Lease
@@ -439,6 +441,13 @@ class StreamWriter:
             columns = to_arrow_schema(self._schema, timezone="UTC")
             path, identity = self._options.get("path", ""), lead._identity(view)
             return UpsertSink(DeltaUpsertTable(path, columns, identity, self._table_key()))
+        if self._format == "iceberg" and "path" in self._options and uses_catalog(self._options):
+            needed("pyiceberg", "iceberg")
+            columns = to_arrow_schema(self._schema, timezone="UTC")
+            options = self._sink_options
+            target = TableTarget(lead._identity(view), view, self._partition_by, options)
+            key, name = self._table_key(), options["path"]
+            return UpsertSink(IcebergUpsertTable(name, columns, target, key, self._storage))
         if self._format == "parquet" and "path" not in self._options:
             return NoSink()
         return self._row_sink(lead, view, self._built.rows[0])

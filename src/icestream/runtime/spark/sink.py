@@ -45,10 +45,11 @@ from icestream.runtime.local import read_rows
 from icestream.runtime.spark.parquet_sink import ParquetTable
 from icestream.runtime.tables.append_table import AppendTable
 from icestream.runtime.tables.current_table import CurrentTable, Manifest
-from icestream.runtime.tables.delta import DeltaAppendTable, DeltaUpsertTable
+from icestream.runtime.tables.delta import DeltaAppendTable
 from icestream.runtime.tables.iceberg import CATALOG, IcebergAppendTable
 from icestream.runtime.tables.layout import TableLayout, TableStorage, TableTarget, table_storage
 from icestream.runtime.tables.sink_log import LOG
+from icestream.runtime.tables.upsert_table import UpsertTable
 from icestream.runtime.tables.writer import TableWriter, read_back
 from icestream.state.files import Files
 from icestream.state.stores.files import store_scheme
@@ -334,9 +335,9 @@ def deliver_by_tasks(table: AppendTable, rows: DataFrame, version: int) -> None:
 
 @dataclass(frozen=True)
 class UpsertSink(Sink):
-    """A Delta table that holds the newest row of each key: exactly once, by the version."""
+    """A table that holds the newest row of each key: exactly once, by the version."""
 
-    table: DeltaUpsertTable
+    table: UpsertTable
 
     def deliver(self, rows: DataFrame, version: int) -> None:
         """Merge the rows of keys that changed."""
@@ -481,7 +482,7 @@ def _lake_table(
         return None
     place, columns = options["path"], to_arrow_schema(schema, timezone="UTC")
     if kind == "iceberg":
-        _needed("pyiceberg", "iceberg")
+        needed("pyiceberg", "iceberg")
         return IcebergAppendTable(place, columns, target, storage)
     known = {*options} <= {"path", "targetFileSize"}
     folder = place.removeprefix("file://")
@@ -496,7 +497,8 @@ def uses_catalog(options: Mapping[str, str]) -> bool:
     return any(key == CATALOG or key.startswith(f"{CATALOG}.") for key in options)
 
 
-def _needed(module: str, extra: str) -> None:
+def needed(module: str, extra: str) -> None:
+    """Refuse a sink whose library is not installed."""
     if find_spec(module) is None:
         msg = f"this sink needs {module}: pip install 'icestream[{extra}]'"
         raise DefinitionError(msg)

@@ -25,7 +25,7 @@ from icestream.state.stores.files import StoreFiles
 from icestream.state.versions.table_files import TableFile
 
 #: times that a transaction is tried, each time after another writer's
-_TRIES = 1000
+TRIES = 1000
 
 Result = TypeVar("Result")
 
@@ -69,7 +69,7 @@ class TransactionTable(ABC):
             self._persistently(lambda: self._add(version, files))
 
     def _add(self, version: int, files: Sequence[TableFile]) -> None:
-        for _ in range(_TRIES):
+        for _ in range(TRIES):
             try:
                 if version > self.latest():
                     self._commit(version, files)
