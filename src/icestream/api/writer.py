@@ -437,16 +437,15 @@ class StreamWriter:
         """Return where the rows of keys that changed go."""
         if self._callback is not None:
             return CallbackSink(self._callback)
+        columns, options = to_arrow_schema(self._schema, timezone="UTC"), self._sink_options
+        target = TableTarget(lead._identity(view), view, self._partition_by, options)
+        name = options.get("path", "")
         if self._format == "delta":
-            columns = to_arrow_schema(self._schema, timezone="UTC")
-            path, identity = self._options.get("path", ""), lead._identity(view)
-            return UpsertSink(DeltaUpsertTable(path, columns, identity, self._table_key()))
-        if self._format == "iceberg" and "path" in self._options and uses_catalog(self._options):
+            key, merges = self._table_key(), target.merges
+            return UpsertSink(DeltaUpsertTable(name, columns, target.writer, key, merges=merges))
+        if self._format == "iceberg" and name and uses_catalog(options):
             needed("pyiceberg", "iceberg")
-            columns = to_arrow_schema(self._schema, timezone="UTC")
-            options = self._sink_options
-            target = TableTarget(lead._identity(view), view, self._partition_by, options)
-            key, name = self._table_key(), options["path"]
+            key = self._table_key()
             return UpsertSink(IcebergUpsertTable(name, columns, target, key, self._storage))
         if self._format == "parquet" and "path" not in self._options:
             return NoSink()

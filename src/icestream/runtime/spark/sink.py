@@ -484,7 +484,7 @@ def _lake_table(
     if kind == "iceberg":
         needed("pyiceberg", "iceberg")
         return IcebergAppendTable(place, columns, target, storage)
-    known = {*options} <= {"path", "targetFileSize"}
+    known = {*options} <= {"path", "targetFileSize", "mergeSchema"}
     folder = place.removeprefix("file://")
     in_store = store_scheme(folder) is not None
     if not known or ("://" in folder and not in_store) or find_spec("deltalake") is None:

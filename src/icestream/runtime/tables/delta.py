@@ -54,7 +54,7 @@ class DeltaAppendTable(TransactionTable):
 
         `folder` is local, or a URI in a store.
         """
-        from deltalake import DeltaTable, Field  # noqa: PLC0415 - an extra
+        from deltalake import DeltaTable  # noqa: PLC0415 - an extra
 
         files = target.files(folder)
         stored: dict[str, str] | None = None
@@ -75,9 +75,7 @@ class DeltaAppendTable(TransactionTable):
             ),
             _failures(),
         )
-        found = [(each.name, each.type) for each in table.schema().fields]
-        given = [Field.from_arrow(each) for each in schema]
-        check_columns(folder, found, [(each.name, each.type) for each in given])
+        _add_columns(folder, table, schema, merges=target.merges)
         partitions = tuple(table.metadata().partition_columns)
         check_partitions(folder, partitions, target.partition_by)
         kinds = dict(columns_of(schema))
@@ -168,9 +166,17 @@ class DeltaAppendTable(TransactionTable):
 class DeltaUpsertTable(UpsertTable):
     """A Delta table in a folder, with at most one row for each key."""
 
-    def __init__(self, folder: str, schema: pa.Schema, writer: str, key: Sequence[str]) -> None:
-        """Open the table, or create it; refuse one with other columns."""
-        from deltalake import DeltaTable, Field  # noqa: PLC0415 - an extra
+    def __init__(
+        self,
+        folder: str,
+        schema: pa.Schema,
+        writer: str,
+        key: Sequence[str],
+        *,
+        merges: bool = False,
+    ) -> None:
+        """Open the table, or create it; refuse one with other columns, or add those it lacks."""
+        from deltalake import DeltaTable  # noqa: PLC0415 - an extra
 
         super().__init__(key, schema)
         folder = folder.removeprefix("file://")
@@ -182,9 +188,7 @@ class DeltaUpsertTable(UpsertTable):
         self._folder, self._writer = os.path.abspath(folder), writer
         os.makedirs(self._folder, exist_ok=True)
         table = DeltaTable.create(self._folder, schema=schema, mode="ignore")
-        found = [(each.name, each.type) for each in table.schema().fields]
-        given = [Field.from_arrow(each) for each in schema]
-        check_columns(self._folder, found, [(each.name, each.type) for each in given])
+        _add_columns(self._folder, table, schema, merges=merges)
         self._table: Any = table
 
     def _latest(self) -> int:
@@ -212,6 +216,18 @@ class DeltaUpsertTable(UpsertTable):
             .when_not_matched_insert_all("s.change > 0", except_cols=["change"])
             .execute()
         )
+
+
+def _add_columns(folder: str, table: Any, schema: pa.Schema, *, merges: bool) -> None:
+    """Refuse a table with other columns than some; with `merges`, add those that it lacks."""
+    from deltalake import Field  # noqa: PLC0415
+
+    found = [(each.name, each.type) for each in table.schema().fields]
+    given = [Field.from_arrow(each) for each in schema]
+    types = [(each.name, each.type) for each in given]
+    missing = check_columns(folder, found, types, merges=merges)
+    if missing:
+        table.alter.add_columns([each for each in given if each.name in missing])
 
 
 def _failures() -> tuple[type[Exception], ...]:

@@ -223,7 +223,10 @@ def _opened(
         table = _create(catalog, name, schema, target.partition_by)
     # files are found by the names of their columns, so they must not have Iceberg's numbers
     stored = schema_to_pyarrow(table.schema(), include_field_ids=False)
-    check_columns(name, _plain(stored), _plain(schema))
+    if check_columns(name, _plain(stored), _plain(schema), merges=target.merges):
+        with table.update_schema() as update:
+            update.union_by_name(schema)
+        stored = schema_to_pyarrow(table.schema(), include_field_ids=False)
     return table, stored
 
 
