@@ -131,7 +131,8 @@ def test_damage_in_a_commit_is_named() -> None:
             for mask in (1 << place % 8, 0xFF):
                 disk.flip(file, place, mask)
                 with pytest.raises(IcestreamError, match=file):
-                    store.load(1) if file == path(1) else store.remember_plan({})
+                    fresh = VersionStore(disk, "checkpoint")
+                    fresh.load(1) if file == path(1) else fresh.remember_plan({})
                 disk.flip(file, place, mask)
 
 

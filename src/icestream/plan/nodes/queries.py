@@ -33,6 +33,11 @@ from icestream.plan.windows.session import Session
 #: default number of key groups of a checkpoint
 KEY_GROUPS = 4096
 
+#: parts of a description that are compared in another way than the others
+_APART = ("views", "late", "components")
+#: lists up to this length are shown whole where they differ
+_FEW = 2
+
 #: names of the first columns of every batch
 TIME = "time"
 SOURCE = "source"
@@ -238,11 +243,19 @@ def grouping_id(grouping: tuple[int, ...], keys: tuple[int, ...]) -> int:
 def differences(kept: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
     """Return what differs between the plan that a checkpoint has and another one."""
     theirs, ours = _flat(kept), _flat(wanted)
+    pairs = {name: (theirs.get(name), ours.get(name)) for name in {**theirs, **ours}}
     return [
-        f"{name}: the checkpoint has {theirs.get(name)!r}, the query has {ours.get(name)!r}"
-        for name in {**theirs, **ours}
-        if theirs.get(name) != ours.get(name)
+        f"{name}: the checkpoint has {_alone(a, b)!r}, the query has {_alone(b, a)!r}"
+        for name, (a, b) in pairs.items()
+        if a != b
     ]
+
+
+def _alone(value: Any, other: Any) -> Any:
+    """Return what of a long list is not in another one; anything else as it is."""
+    if isinstance(value, list) and isinstance(other, list) and len(value) > _FEW:
+        return [each for each in value if each not in other] or value
+    return value
 
 
 def check_same_plan(root: str, kept: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
@@ -261,7 +274,9 @@ def _flat(described: Mapping[str, Any]) -> dict[str, Any]:
     """Return a description with the parts of its views as separate entries."""
     views = described["views"]
     # what happens to late events is no part of the state: it may change at every start
-    facts = {name: value for name, value in described.items() if name not in ("views", "late")}
+    facts = {name: value for name, value in described.items() if name not in _APART}
+    for number, steps in enumerate(described.get("components", ())):
+        facts[f"component {number}"] = steps
     for number, view in enumerate(views):
         prefix = f"query {number}, " if len(views) > 1 else ""
         facts |= {f"{prefix}{name}": value for name, value in view.items()}
