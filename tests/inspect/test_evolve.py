@@ -356,13 +356,12 @@ def test_crash_every_step_of_a_change(tmp_path: Path) -> None:
         shown = next(iter(Reading(root, files=left).batches())).schema.names
         assert ("taxes" in shown) == ("taxes" in str(at.plan))
         seen.append("taxes" in shown)
-        # whoever starts it again gets either query
-        assert evolve(root, before, left) is None or "taxes" in shown
     assert seen == sorted(seen)
     assert not seen[0]
     assert "taxes" in str(Checkpoint(root, disk).plan)
 
 
+@pytest.mark.slow
 def test_bounded_windows_larger_than_memory_go_on(tmp_path: Path) -> None:
     """With 32 keys as text, 60,000 groups and three megabytes, shards have many partitions."""
     keys = pa.schema([("key", pa.string())])
