@@ -83,10 +83,10 @@ def test_replaying_versions_changes_nothing_in_an_upserted_table(
             row = key | {"total": chance.randrange(100), "change": chance.choice([1, 1, -1])}
             rows[str(key)] = row
         versions.append(pa.Table.from_pylist(list(rows.values()), both))
-        for key, row in rows.items():
-            wanted.pop(key, None)
+        for identity, row in rows.items():
+            wanted.pop(identity, None)
             if row["change"] > 0:
-                wanted[key] = {name: row[name] for name in schema.names}
+                wanted[identity] = {name: row[name] for name in schema.names}
         table = opened(tmp_path, schema, keys.names)
         for again in (max(0, version - 1), version, version):
             table.merge(again, versions[again])

@@ -226,7 +226,7 @@ class FieldConversion:
     def of(self, rows: ExactRows) -> ExactRows:
         """Return rows with the new fields; words in front of them stay."""
         old, head = rows.layout, rows.fields_at
-        extents = dict(zip(old.sums, old.bounds, strict=True))
+        extents: dict[Field | None, SumExtent] = dict(zip(old.sums, old.bounds, strict=True))
         layout = self.layout.widened(
             extents.get(self.carried[field], SumExtent()) for field in self.layout.sums
         )

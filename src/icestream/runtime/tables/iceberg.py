@@ -183,25 +183,26 @@ def _tried_once(table: Any) -> Any:
 
 def _near(rows: pa.Table, key: Sequence[str]) -> Any:
     """Return a condition that all rows of these keys fulfil, and few others."""
-    from pyiceberg.expressions import AlwaysTrue, In, IsNaN, IsNull, Or  # noqa: PLC0415
+    from pyiceberg import expressions  # noqa: PLC0415
 
+    made: Any = expressions
     plain = {
         name: rows.column(name).unique()
         for name in key
         if not pa.types.is_nested(rows.column(name).type)
     }
     if not plain:
-        return AlwaysTrue()
+        return made.AlwaysTrue()
     name, values = max(plain.items(), key=lambda each: len(each[1]))
     found: Any = None
     if values.null_count:
-        found, values = IsNull(name), values.drop_null()
+        found, values = made.IsNull(name), values.drop_null()
     if pa.types.is_floating(values.type) and pc.any(pc.is_nan(values)).as_py():
-        found = IsNaN(name) if found is None else Or(found, IsNaN(name))
+        found = made.IsNaN(name) if found is None else made.Or(found, made.IsNaN(name))
         values = values.filter(pc.invert(pc.is_nan(values)))
     if len(values):
-        among = In(name, values.to_pylist())
-        found = among if found is None else Or(found, among)
+        among = made.In(name, values.to_pylist())
+        found = among if found is None else made.Or(found, among)
     return found
 
 
