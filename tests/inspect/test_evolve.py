@@ -24,9 +24,10 @@ from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.nodes.queries import Plan, WindowKind
 from icestream.plan.windows.grid import Cumulative, Windows
 from icestream.plan.windows.session import Session
+from icestream.runtime.tables.current_table import CurrentTable
 from icestream.testing.simulated_disk import Crash, SimulatedDisk
 from tests.fixtures.dataflow_plans import RATINGS, PlanStream, dataflow
-from tests.fixtures.plans import open_query, window_plan
+from tests.fixtures.plans import QuickFiles, open_query, window_plan
 
 SECOND = 1_000_000
 #: the first batch of the changed query
@@ -274,6 +275,10 @@ REFUSED: dict[str, tuple[Plan, str]] = {
         plan_of((COUNT, TOTAL), inputs=pa.schema([("price", pa.int64())])),
         "'total' aggregated double, and now int64: types of inputs may only become wider",
     ),
+    "known in part": (
+        plan_of((COUNT, TOTAL, Aggregate("stddev_samp", "price", "spread"))),
+        r"'spread' would mix what is known of price .* such as price \+ 0",
+    ),
     "panes": (
         replace(
             plan_of((COUNT, TOTAL)),
@@ -423,12 +428,17 @@ def ratings_of(number: int) -> list[list[pa.RecordBatch]]:
     return [[pa.RecordBatch.from_pylist(rows, names)]]
 
 
-def running(condition: str | None, mode: str = "now", length: int | None = None) -> Dataflow:
+def running(
+    condition: str | None,
+    mode: str = "now",
+    length: int | None = None,
+    more: Sequence[Aggregate] = (),
+) -> Dataflow:
     """Count the ratings of a user that fulfil a condition."""
     ratings = PlanStream.of(RATINGS)
     ratings = ratings if condition is None else ratings.where(condition)
     ratings = ratings.forever() if length is None else ratings.window(length)
-    sums = (Aggregate("sum", "rating", "total"), COUNT)
+    sums = (Aggregate("sum", "rating", "total"), COUNT, *more)
     return dataflow(ratings.apply(["user"], lambda group: group.agg(*sums)), mode, slack=0)
 
 
@@ -459,6 +469,68 @@ def test_oracle_a_filter_changes_at_a_restart(after: str | None, tmp_path: Path)
     assert there == {user: (total, n) for user, total, n in wanted.fetchall()}
 
 
+#: aggregates of ratings before and after a change
+OF_RATINGS = {
+    "added": ("count sum", "count sum var_pop"),
+    "derived": ("sum", "avg count sum"),
+    "removed": ("var_pop count sum", "sum"),
+    "exchanged": ("sum", "count"),
+}
+
+
+@pytest.mark.parametrize("change", OF_RATINGS)
+def test_oracle_aggregates_are_added_to_a_table_of_what_holds(change: str, tmp_path: Path) -> None:
+    """Sums and counts are whole, beside DuckDB; a variance is of the ratings since the change."""
+
+    def plan(names: str) -> Dataflow:
+        of = {"var_pop": "item"}
+        calls = [Aggregate(each, of.get(each, "rating"), each) for each in names.split()]
+        ratings = PlanStream.of(RATINGS).where("item <> 3").forever()
+        return dataflow(ratings.apply(["user"], lambda group: group.agg(*calls)), "now", slack=0)
+
+    root = str(tmp_path / "checkpoint")
+    table = CurrentTable(QuickFiles(), str(tmp_path / "table"))
+    there: dict[Any, Any] = {}
+    for number, names in enumerate([OF_RATINGS[change][0]] * 3 + [OF_RATINGS[change][1]] * 3):
+        flow = plan(names)
+        assert (evolve(root, flow) is not None) == (number == 3)
+        assert verify(Checkpoint(root)).is_fine if number else True
+        query = open_query(flow, str(tmp_path), budget="16 MB")
+        # only some users rate after the change
+        split = ratings_of(number)[0][0]
+        few = split.filter(pc.greater(split["s0_0"], 0 if number < 3 else 1))
+        rows = query.feed(cast_to(flow, [[few]]))
+        table.apply(number, [rows], rows.schema, ("user",))
+        there |= {row["user"]: row for row in rows.to_pylist()}
+        if number == 3:
+            assert set(there) == {1, 2, 3}
+            assert rows.num_rows == 3
+        query.close()
+    base = duckdb.connect()
+    base.register("came", pa.concat_tables(
+        pa.Table.from_batches(ratings_of(number)[0])
+        .rename_columns(["time", "source", *RATINGS.names])
+        .append_column("batch", pa.array([number] * 30))
+        for number in range(6)
+    ))  # fmt: skip
+    since = "FILTER (WHERE batch >= 3)" if change == "added" else ""
+    wanted = base.sql(
+        "SELECT user, count(rating) AS count, sum(rating) AS sum, avg(rating) AS avg, "
+        f"var_pop(item) {since} AS var_pop FROM came WHERE item <> 3 AND user > 0 "
+        "AND (batch < 3 OR user > 1) GROUP BY user"
+    )
+    names = ["user", *OF_RATINGS[change][1].split()]
+    expected = {row[0]: dict(zip(wanted.columns, row, strict=True)) for row in wanted.fetchall()}
+    for user, row in expected.items():
+        assert [there[user][name] for name in names] == pytest.approx(
+            [row[name] for name in names], nan_ok=True
+        ), (user, change)
+    held = pa.concat_tables(table.read(0)).to_pylist()
+    assert {row["user"]: row for row in held} == {
+        user: {name: row[name] for name in names} for user, row in there.items()
+    }
+
+
 def cast_to(plan: Dataflow, splits: list[list[pa.RecordBatch]]) -> list[list[pa.RecordBatch]]:
     return [[each.cast(plan.batch_schema) for each in split] for split in splits]
 
@@ -469,6 +541,8 @@ def cast_to(plan: Dataflow, splits: list[list[pa.RecordBatch]]) -> list[list[pa.
         (running("item <> 3", "append"), "output modes of events|other rows would be stored"),
         (running("item <> 3", length=9 * SECOND), "keys and lifetimes of events"),
         (plan_of((COUNT, TOTAL)), "queries of another kind"),
+        (running("item <> 3", more=(Aggregate("var_pop", "rating", "v"),)), "'v' would mix"),
+        (running("item <> 3", more=(Aggregate("max", "rating", "m"),)), "other rows would be"),
     ],
 )
 def test_other_events_with_lifetimes_are_refused_by_name(

@@ -20,10 +20,11 @@ from functools import partial
 from icestream.inspect.access.checkpoint import Checkpoint, NotACheckpoint
 from icestream.inspect.access.scratch_shard import MEMORY, restorable
 from icestream.inspect.rewrite import StateWriter
+from icestream.inspect.rewriting.evolved_groups import EvolvedAggregates
 from icestream.inspect.rewriting.evolved_windows import EvolvedWindows
 from icestream.plan.computation import Computation
 from icestream.plan.evolution import Evolution, evolution
-from icestream.plan.state_schema import state_schema_of, written
+from icestream.plan.state_schema import DataflowSchema, state_schema_of, written
 from icestream.state.files import Files
 from icestream.state.versions.commits import CHANGED_PLAN, REWRITTEN
 from icestream.state.versions.ownership import Owner
@@ -56,9 +57,15 @@ def evolve(
         windows = EvolvedWindows(*found.windows, commit)
         windows.check()
     writer = StateWriter(at, commit, memory // 2, "a query that has changed")
-    if windows is not None:
-        for shard in range(len(commit.bases)):
-            writer.write(shard, partial(windows.change, restorable(at, commit, shard, memory // 2)))
+    changes = {} if windows is None else dict.fromkeys(range(len(commit.bases)), windows.change)
+    for number, *components in found.aggregates:
+        schema = at.state_schema
+        assert isinstance(schema, DataflowSchema)
+        shards = len(commit.bases) // len(schema.components)
+        change = EvolvedAggregates(*components, schema.options).change
+        changes |= dict.fromkeys(range(number * shards, (number + 1) * shards), change)
+    for shard, change in changes.items():
+        writer.write(shard, partial(change, restorable(at, commit, shard, memory // 2)))
     facts = {"changes": list(found.differences), "rows": writer.rows}
     name = at.store.change_plan(*described)
     writer.commit(**{REWRITTEN: facts, CHANGED_PLAN: name})

@@ -29,12 +29,15 @@ import pyarrow as pa
 from icestream.core.errors import CheckpointError
 from icestream.core.units import format_interval
 from icestream.operators.aggregates.aggregate import Aggregate
-from icestream.operators.folding.fields import Field, Layout
+from icestream.operators.folding.fields import ROWS, Field, Layout
+from icestream.operators.lifetimes.lift import Lifting
 from icestream.operators.object_aggregates.functions import is_object, needs_objects
 from icestream.plan.computation import Computation
+from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.grid.parts import parts_of
 from icestream.plan.nodes.queries import Plan, View, differences
 from icestream.plan.state_schema import (
+    AggregateSchema,
     ComponentSchema,
     DataflowSchema,
     NoSchema,
@@ -53,6 +56,8 @@ class Evolution:
     differences: tuple[str, ...]
     #: the plans of windows before and after, if stored state has to be written anew
     windows: tuple[Plan, Plan] | None = None
+    #: the components of a dataflow before and after whose aggregates have to be written anew
+    aggregates: tuple[tuple[int, ComponentSchema, ComponentSchema], ...] = ()
 
 
 def evolution(
@@ -74,15 +79,18 @@ def evolution(
     if not found:
         return None
     before, after = None if schema is None else read(schema), state_schema_of(plan)
-    windows = None
+    windows, aggregates = None, ()
     match before, after:
         case Plan(), Plan():
             change = WindowChange(before, replace(after, key_groups=before.key_groups))
             refused = list(change.refused())
             windows = (change.before, change.after) if not refused and change.rewrites else None
         case DataflowSchema(), DataflowSchema():
-            flows = (Flow(stored, before), Flow(described, after))
+            aggregates = tuple(_other_aggregates(before, after, plan))
+            changed = frozenset(number for number, *_ in aggregates)
+            flows = Flow(stored, before, changed), Flow(described, after, changed)
             refused = list(_refused_in_dataflow(*flows))
+            refused += [why for _, *pair in aggregates for why in _refused_words(*pair)]
         case UpdateSchema(), UpdateSchema():
             alike = replace(before, text="") == replace(after, text="")
             refused = [] if alike else ["the values that wait have other columns, keys or windows"]
@@ -97,7 +105,7 @@ def evolution(
             "(writer.bootstrap fills it from history), or undo the change"
         )
         raise CheckpointError(msg)
-    return Evolution(tuple(found), windows)
+    return Evolution(tuple(found), windows, aggregates)
 
 
 # -- windows ---------------------------------------------------------------------------------
@@ -130,6 +138,17 @@ class WindowChange:
         yield from self._refused_types()
         if self.rewrites:
             yield from self._unwritable()
+            yield from self._mixed()
+
+    def _mixed(self) -> Iterator[str]:
+        """Yield the aggregates whose fields would not all be of the same events."""
+        if any(part.framed for part in parts_of(self.after)):
+            return
+        carried = carried_fields(self.before, self.after)
+        texts = dict(zip(self.after.inputs.names, self.after.expressions, strict=True))
+        for each in words_of(self.after):
+            text = ", ".join(texts[name] for name in each.columns)
+            yield from _mixed(each, text, each.fields(self.after.types), carried)
 
     def _refused_types(self) -> Iterator[str]:
         """Yield the inputs of aggregates whose type has changed to one that is not wider."""
@@ -243,6 +262,7 @@ def carried_fields(before: Plan, after: Plan) -> dict[Field, Field | None]:
                 continue
             for new, old in zip(each.fields(after.types), same.fields(before.types), strict=True):
                 if found[new] is None:
+                    # of integers and of wider ones, sums have other kinds
                     found[new] = old
     return found
 
@@ -327,6 +347,8 @@ class Flow:
 
     described: Mapping[str, Any]
     schema: DataflowSchema
+    #: components whose aggregates may differ
+    changed: frozenset[int] = frozenset()
 
     @cached_property
     def steps(self) -> dict[tuple[int, int], tuple[str, tuple[int, ...]]]:
@@ -379,7 +401,13 @@ class Flow:
         before = [self._outline(each) for each in self._before(at)]
         if what.startswith(_MAPS) and self._is_raw(at):
             return before[0]
-        return (what, *before)
+        return ("aggregate" if self._is_other_aggregate(at) else what, *before)
+
+    def _is_other_aggregate(self, at: tuple[int, int]) -> bool:
+        if at[0] not in self.changed:
+            return False
+        aggregate = self.schema.components[at[0]].groupings[0].aggregate
+        return aggregate is not None and self.steps[at][0] == aggregate.text
 
     @property
     def outline(self) -> list[tuple[Any, ...]]:
@@ -418,8 +446,10 @@ def _refused_in_dataflow(before: Flow, after: Flow) -> Iterator[str]:
     if len(old["components"]) != len(new["components"]):
         yield "there are other operators, whose state would begin in the middle"
         return
-    for mine, other in zip(before.schema.components, after.schema.components, strict=True):
-        yield from _refused_state(mine, other)
+    pairs = zip(before.schema.components, after.schema.components, strict=True)
+    for number, (mine, other) in enumerate(pairs):
+        if number not in before.changed:
+            yield from _refused_state(mine, other)
     if before.streams != after.streams:
         yield "keys and lifetimes of events are part of the state"
     elif before.outline != after.outline:
@@ -430,7 +460,7 @@ def _refused_in_dataflow(before: Flow, after: Flow) -> Iterator[str]:
 
 
 def _refused_state(before: ComponentSchema, after: ComponentSchema) -> Iterator[str]:
-    if before == after:
+    if _without_calls(before) == _without_calls(after):
         return
     texts = (
         ", ".join(step for grouping in each.groupings for step in dict.fromkeys(grouping.steps))
@@ -438,3 +468,107 @@ def _refused_state(before: ComponentSchema, after: ComponentSchema) -> Iterator[
         for each in (before, after)
     )
     yield f"other rows would be stored: of {' instead of '.join(reversed(list(texts)))}"
+
+
+def _without_calls(component: ComponentSchema) -> ComponentSchema:
+    """Return what a component stores, without the calls that checkpoints may not have."""
+    groupings = tuple(replace(each, aggregate=None) for each in component.groupings)
+    return replace(component, groupings=groupings)
+
+
+# -- aggregates over events that live for ever -------------------------------------------------
+
+
+def _other_aggregates(
+    before: DataflowSchema, after: DataflowSchema, plan: Computation
+) -> Iterator[tuple[int, ComponentSchema, ComponentSchema]]:
+    """Yield components that differ in the aggregates of a table of what holds, and may."""
+    # events that end would leave rows that hold in the future, with answers of their own
+    for_ever = isinstance(plan, Dataflow) and plan.forgets_past and plan.reach == 0
+    if not for_ever or before.options.durability != "log":
+        return
+    pairs = zip(before.components, after.components, strict=False)
+    for number, (old, new) in enumerate(pairs):
+        differs = _without_calls(old) != _without_calls(new)
+        if differs and all(map(_is_a_table_of_sums, (old, new))):
+            keys = [each.groupings[0].keys for each in (old, new)]
+            if _named(keys[0]) == _named(keys[1]):
+                yield number, old, new
+
+
+def _is_a_table_of_sums(component: ComponentSchema) -> bool:
+    """Return whether a component has invertible aggregates by key, and holds their answers."""
+    if len(component.groupings) != len(_TABLE):
+        return False
+    summed, held = component.groupings
+    if summed.aggregate is None:
+        return False
+    names = tuple(tuple(each.name for each in part.synopses) for part in (summed, held))
+    shown = [*summed.keys.names, *(each.alias for each in summed.aggregate.aggregates)]
+    return (
+        names == _TABLE
+        and summed.keys.names == held.keys.names
+        and held.synopses[0].schema.names[_LIFETIMES:] == shown
+    )
+
+
+def carried_words(before: ComponentSchema, after: ComponentSchema) -> dict[Field, Field | None]:
+    """Return the old field that each field of changed aggregates goes on with; None if it is new.
+
+    A field is known by its kind and the text of what its aggregate reads, or by an aggregate of the
+    same name and function that read something else.
+    """
+    old, new = before.groupings[0].aggregate, after.groupings[0].aggregate
+    assert old is not None
+    assert new is not None
+    known = {(text, field.kind): field for _, text, fields in _calls(old) for field in fields}
+    by_name = {(each.alias, _call(each)): fields for each, _, fields in _calls(old)}
+    found: dict[Field, Field | None] = {ROWS: ROWS}
+    for each, text, fields in _calls(new):
+        named = by_name.get((each.alias, _call(each)), ())
+        for place, field in enumerate(fields):
+            own = named[place] if named and named[place].op == field.op else None
+            found[field] = found.get(field) or known.get((text, field.kind), own)
+    return found
+
+
+def _refused_words(before: ComponentSchema, after: ComponentSchema) -> Iterator[str]:
+    """Yield the aggregates over lifetimes that would answer wrongly after a change."""
+    new = after.groupings[0].aggregate
+    assert new is not None
+    carried = carried_words(before, after)
+    for each, text, fields in _calls(new):
+        yield from _mixed(each, text, fields, carried)
+
+
+def _mixed(
+    aggregate: Aggregate,
+    text: str,
+    fields: tuple[Field, ...],
+    carried: Mapping[Field, Field | None],
+) -> Iterator[str]:
+    """Yield the reason if some fields of an aggregate would be older than others."""
+    began = {carried[field] is None for field in fields if field != ROWS}
+    if len(began) > 1:
+        yield (
+            f"{aggregate.alias!r} would mix what is known of {text} with values since the change: "
+            f"write the values in another way, such as {text} + 0, and it begins empty"
+        )
+
+
+def _calls(schema: AggregateSchema) -> Iterator[tuple[Aggregate, str, tuple[Field, ...]]]:
+    """Yield the aggregates of a schema, with the text of what each reads and its fields."""
+    lifting, rest = Lifting(schema.payload, schema.aggregates), schema.text
+    for each, fields in zip(schema.aggregates, lifting.fields, strict=True):
+        call, end = f"{each.function}(", f") as {each.alias}"
+        begin = rest.find(call)
+        stop = rest.find(end, begin)
+        text = rest[begin + len(call) : stop] if 0 <= begin < stop else ", ".join(each.columns)
+        rest = rest[stop + len(end) :] if 0 <= begin < stop else rest
+        yield each, text, fields
+
+
+#: the tables by group of invertible aggregates, and of the rows that hold
+_TABLE = (("edges",), ("now",))
+#: columns of held rows in front of their payload
+_LIFETIMES = 3

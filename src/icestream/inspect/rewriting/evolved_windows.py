@@ -24,18 +24,17 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from icestream.core.arrays import Ints, Table
+from icestream.core.arrays import Ints
 from icestream.inspect.access.scratch_shard import ScratchShard
 from icestream.inspect.adapters.object_aggregates import ObjectAggregateState
 from icestream.inspect.adapters.panes import LoggedKeys, PaneState
 from icestream.inspect.adapters.sessions import SessionState
 from icestream.inspect.adapters.windows import NoInputs, kept
 from icestream.inspect.rewriting.changes import ShardRewrite
+from icestream.inspect.rewriting.field_conversion import FieldConversion
 from icestream.inspect.rewriting.panes import check
-from icestream.kernels import field_words
-from icestream.kernels import fixed_point as fixed
 from icestream.operators.folding.exact_rows import ExactRows
-from icestream.operators.folding.fields import Field, Layout, SumExtent
+from icestream.operators.folding.fields import Layout
 from icestream.operators.folding.fold import identified
 from icestream.operators.grid.operator import PANES
 from icestream.operators.object_aggregates.operator import ObjectOperator
@@ -73,7 +72,8 @@ class EvolvedWindows:
 
     @cached_property
     def _fields(self) -> FieldConversion:
-        return FieldConversion.between(self.before, self.after)
+        layout = Layout(fields_of(self.after))
+        return FieldConversion(layout, carried_fields(self.before, self.after))
 
     def change(
         self, reads: AbstractContextManager[ScratchShard], made: ScratchShard
@@ -209,48 +209,3 @@ class _ConvertedPanes(NoInputs):
             yield pa.RecordBatch.from_arrays(
                 [pa.array(each.panes), *rows.columns], ["pane", *rows.schema.names]
             )
-
-
-@dataclass(frozen=True)
-class FieldConversion:
-    """Which words of rows become which, where a query has other fields than before."""
-
-    layout: Layout
-    #: fields of the new layout, with the old ones that they go on with
-    carried: dict[Field, Field | None]
-
-    @classmethod
-    def between(cls, before: Plan, after: Plan) -> FieldConversion:
-        return cls(Layout(fields_of(after)), carried_fields(before, after))
-
-    def of(self, rows: ExactRows) -> ExactRows:
-        """Return rows with the new fields; words in front of them stay."""
-        old, head = rows.layout, rows.fields_at
-        extents: dict[Field | None, SumExtent] = dict(zip(old.sums, old.bounds, strict=True))
-        layout = self.layout.widened(
-            extents.get(self.carried[field], SumExtent()) for field in self.layout.sums
-        )
-        out = np.empty((len(rows), head + layout.field_words), dtype=np.int64)
-        out[:, :head] = rows.table[:, :head]
-        out[:, head:] = layout.at.identity
-        for field, source in self.carried.items():
-            if source is not None:
-                words = _words(rows.table[:, head:], old, source)
-                target = _place(layout, field)
-                if words.shape[1] < target.stop - target.start:
-                    words = np.column_stack([words, words >> 63])
-                out[:, head:][:, target] = words
-        return ExactRows(layout, out)
-
-
-def _words(fields: Table, layout: Layout, field: Field) -> Table:
-    return fields[:, _place(layout, field)]
-
-
-def _place(layout: Layout, field: Field) -> slice:
-    """Return the words of a field."""
-    if not field.adds_doubles:
-        first = layout.place(field)
-        return slice(first, first + field_words.WORDS[field.op])
-    first, _, count, specials = layout.at.sums_at[layout.sums.index(field)].tolist()
-    return slice(first, first + count + fixed.SPECIALS * (specials >= 0))
