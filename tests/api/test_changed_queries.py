@@ -77,3 +77,29 @@ def test_an_aggregate_is_added_to_windows_and_to_their_table(
     found = base.sql('SELECT "window.start", key, total, most, n FROM rows')
     assert set(found.fetchall()) == set(wanted.fetchall())
     assert len(found) == 6
+
+
+def test_an_aggregate_is_added_to_a_table_of_what_holds(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    feed = Feed(spark, f"{tmp_path}/in", *(calls(each) for each in range(2)))
+
+    def started(*aggregates: Any) -> ice.Query:
+        events = ice.stream(feed.stream(), "ts", slack="1 hour").events().forever()
+        sums = events.groupApply("key", lambda group: group.agg(*aggregates))
+        writer = sums.writeStream.outputMode("now").format("delta")
+        writer = writer.option("path", f"{tmp_path}/lake").option("mergeSchema", "true")
+        return run(writer, tmp_path)
+
+    total = ice.sum("x").alias("total")
+    started(total)
+    feed.add(calls(2).slice(0, 1))
+    with pytest.warns(QueryWarning, match="has changed"):
+        query = started(total, ice.count().alias("n"), ice.sum("x + 0").alias("since"))
+    # only a came since, and all rows have the new columns
+    wanted = {("a", 9, 5, 2), ("b", 4, 2, None), (None, 8, 2, None)}
+    assert {tuple(row) for row in query.table().collect()} == wanted
+    lake = DeltaTable(f"{tmp_path}/lake").to_pyarrow_table().to_pylist()
+    assert {tuple(row[name] for name in ("key", "total", "n", "since")) for row in lake} == wanted
+    query = started(total, ice.count().alias("n"), ice.sum("x + 0").alias("since"))
+    assert {tuple(row) for row in query.table().collect()} == wanted

@@ -475,6 +475,9 @@ OF_RATINGS = {
     "derived": ("sum", "avg count sum"),
     "removed": ("var_pop count sum", "sum"),
     "exchanged": ("sum", "count"),
+    "without an inverse": ("count sum", "sum min"),
+    "with an inverse": ("max count sum", "count sum avg"),
+    "of both": ("max sum", "sum max min"),
 }
 
 
@@ -483,7 +486,7 @@ def test_oracle_aggregates_are_added_to_a_table_of_what_holds(change: str, tmp_p
     """Sums and counts are whole, beside DuckDB; a variance is of the ratings since the change."""
 
     def plan(names: str) -> Dataflow:
-        of = {"var_pop": "item"}
+        of = {"var_pop": "item", "min": "item"}
         calls = [Aggregate(each, of.get(each, "rating"), each) for each in names.split()]
         ratings = PlanStream.of(RATINGS).where("item <> 3").forever()
         return dataflow(ratings.apply(["user"], lambda group: group.agg(*calls)), "now", slack=0)
@@ -513,10 +516,12 @@ def test_oracle_aggregates_are_added_to_a_table_of_what_holds(change: str, tmp_p
         .append_column("batch", pa.array([number] * 30))
         for number in range(6)
     ))  # fmt: skip
-    since = "FILTER (WHERE batch >= 3)" if change == "added" else ""
+    since = "FILTER (WHERE batch >= 3)"
+    whole = "" if "max" in OF_RATINGS[change][0] else since
     wanted = base.sql(
         "SELECT user, count(rating) AS count, sum(rating) AS sum, avg(rating) AS avg, "
-        f"var_pop(item) {since} AS var_pop FROM came WHERE item <> 3 AND user > 0 "
+        f"var_pop(item) {since} AS var_pop, min(item) {since} AS min, "
+        f"max(rating) {whole} AS max FROM came WHERE item <> 3 AND user > 0 "
         "AND (batch < 3 OR user > 1) GROUP BY user"
     )
     names = ["user", *OF_RATINGS[change][1].split()]
@@ -542,7 +547,7 @@ def cast_to(plan: Dataflow, splits: list[list[pa.RecordBatch]]) -> list[list[pa.
         (running("item <> 3", length=9 * SECOND), "keys and lifetimes of events"),
         (plan_of((COUNT, TOTAL)), "queries of another kind"),
         (running("item <> 3", more=(Aggregate("var_pop", "rating", "v"),)), "'v' would mix"),
-        (running("item <> 3", more=(Aggregate("max", "rating", "m"),)), "other rows would be"),
+        (running("item <> 3", more=(Aggregate("median", "rating", "m"),)), "other rows would be"),
     ],
 )
 def test_other_events_with_lifetimes_are_refused_by_name(

@@ -3,9 +3,9 @@
 Idea: state belongs to operators, not to the text of a query. Two queries are compared by what they
 store: keys, windows, fields of aggregates, tables by group. What stores nothing (filters and
 expressions on the way from the sources, sinks, slack, names of columns) may always change; the rows
-from before stay as they were computed. Windows on a grid and sessions also go on with other
-aggregates: a field that the state has is carried over, a new one begins empty. Everything else
-would answer wrongly, and is refused with the reason.
+from before stay as they were computed. Windows on a grid, sessions and tables by key also go on with
+other aggregates: a field that the state has is carried over, a new one begins empty. Everything
+else would answer wrongly, and is refused with the reason.
 
 Invariants:
 1. Whatever is accepted goes on as a query that had applied both definitions to their own events
@@ -497,16 +497,15 @@ def _other_aggregates(
 
 
 def _is_a_table_of_sums(component: ComponentSchema) -> bool:
-    """Return whether a component has invertible aggregates by key, and holds their answers."""
-    if len(component.groupings) != len(_TABLE):
-        return False
-    summed, held = component.groupings
-    if summed.aggregate is None:
-        return False
-    names = tuple(tuple(each.name for each in part.synopses) for part in (summed, held))
+    """Return whether a component has aggregates by key, in words, and holds their answers."""
+    match component.groupings:
+        case [summed, held] if summed.aggregate is not None:
+            names = tuple(tuple(each.name for each in part.synopses) for part in (summed, held))
+        case _:
+            return False
     shown = [*summed.keys.names, *(each.alias for each in summed.aggregate.aggregates)]
     return (
-        names == _TABLE
+        names in _TABLES
         and summed.keys.names == held.keys.names
         and held.synopses[0].schema.names[_LIFETIMES:] == shown
     )
@@ -568,7 +567,7 @@ def _calls(schema: AggregateSchema) -> Iterator[tuple[Aggregate, str, tuple[Fiel
         yield each, text, fields
 
 
-#: the tables by group of invertible aggregates, and of the rows that hold
-_TABLE = (("edges",), ("now",))
+#: tables by group: of aggregates with and without an inverse, and of the rows that hold
+_TABLES = ((("edges",), ("now",)), (("alive", "shown"), ("now",)))
 #: columns of held rows in front of their payload
 _LIFETIMES = 3

@@ -27,14 +27,17 @@ from icestream.inspect.access.scratch_shard import ScratchShard
 from icestream.inspect.adapters.dataflow import every_group
 from icestream.inspect.rewriting.changes import ShardRewrite
 from icestream.inspect.rewriting.field_conversion import FieldConversion
+from icestream.kernels.lifetimes.sweep import scale_rows
 from icestream.operators.dataflow.stores import ColdOptions, ShardStores
-from icestream.operators.folding.exact_rows import ExactRows
+from icestream.operators.folding.exact_rows import ExactRows, copies_of
 from icestream.operators.latest.identities import places_among
+from icestream.operators.lifetimes.changes import DIFF, RE, column_of
 from icestream.operators.lifetimes.lift import Lifting, added_up
 from icestream.plan.evolution import carried_words
 from icestream.plan.state_schema import ComponentSchema, GroupingSchema
 from icestream.state import snapshot_schedule
 from icestream.state.groups.options import StoreOptions
+from icestream.state.groups.spec import GroupRows
 from icestream.state.groups.store import GroupStore
 from icestream.state.identities import distinct
 
@@ -91,61 +94,76 @@ class EvolvedAggregates:
         old[SUMS].begin(watermark)
         written = 0
         for portion in old[SUMS].portions(old[SUMS].locate(id_high, id_low)):
-            found = old[SUMS].read(0, portion)
-            high, low = old[SUMS].identities(portion)
-            words = conversion.of(was.fold.loaded(found.rows.columns[1:]))
-            schema = self.after.groupings[SUMS].synopses[0].schema
-            stored = [found.rows.column(0), *lifting.fold.stored(words)]
-            new.begin(SUMS, watermark)
-            groups = new.groups(SUMS, 0, 1)
-            slots = groups.locate(high, low)
-            edges = pa.RecordBatch.from_arrays(stored, schema=schema)
-            groups.append(0, slots[found.owners], edges)
-            groups.remind(slots, np.full(len(slots), INFINITY))
-            written += self._hold(old, new, (high, low), found.owners, words, watermark)
+            found = _alive(old[SUMS].read(0, portion))
+            counts = column_of(found.rows, DIFF) if DIFF in found.rows.schema.names else None
+            words = was.fold.loaded(found.rows.columns[-len(was.fold.schema) :])
+            copies = len(words) if counts is None else copies_of(counts) + len(words)
+            words = words.reshaped(words.layout.with_room(copies)).copied()
+            if counts is not None:
+                scale_rows(words.table, counts, *words.layout.at.sums)
+            zeros = np.zeros(len(words), dtype=np.int64)
+            heads, sums = added_up(found.owners, zeros, zeros, words)
+            known = _Sums(
+                old[SUMS].identities(portion), found.owners[heads], conversion.of(sums), lifting
+            )
+            written += self._hold(old[HELD], new, known, watermark)
         return written
 
-    def _hold(
-        self,
-        old: list[GroupStore],
-        new: ShardStores,
-        ids: tuple[Ids, Ids],
-        owners: Ints,
-        words: ExactRows,
-        watermark: Micros,
-    ) -> int:
-        """Write the rows that hold of some groups, with the answers of the new query."""
-        lifting, grouping = _lifting(self.after.groupings[SUMS]), self.after.groupings[HELD]
-        zeros = np.zeros(len(owners), dtype=np.int64)
-        room = words.reshaped(words.layout.with_room(len(words))).copied()
-        heads, sums = added_up(owners, zeros, zeros, room)
-        answer_of = np.full(len(ids[0]), -1, dtype=np.int64)
-        answer_of[owners[heads]] = np.arange(len(heads))
-        answers = lifting.lower(sums)
-        old[HELD].begin(watermark)
+    def _hold(self, old: GroupStore, new: ShardStores, known: _Sums, watermark: Micros) -> int:
+        """Write the sums of some groups and the rows that hold, with the answers of the new query.
+
+        Sums begin when the row that holds does: the aggregate takes back what it showed since.
+        """
+        tables = [each.synopses for each in self.after.groupings]
+        names = self.after.groupings[SUMS].keys.names
+        old.begin(watermark)
         written = 0
-        for portion in old[HELD].portions(old[HELD].locate(*ids)):
-            held = old[HELD].read(0, portion)
-            high, low = old[HELD].identities(portion)
+        for portion in old.portions(old.locate(*known.ids)):
+            held, ids = old.read(0, portion), old.identities(portion)
             if len(np.unique(held.owners)) < len(held.owners):
                 msg = "some keys have several rows that hold: start a new checkpoint"
                 raise CheckpointError(msg)
-            place = _places(ids, (high, low))[held.owners]
-            chosen = pa.array(answer_of[place])
-            keys = self.before.groupings[SUMS].keys.names
-            columns = [
-                *held.rows.columns[:LIFETIMES],
-                *(held.rows.column(name) for name in keys),
-                *(each.take(chosen) for each in answers),
-            ]
-            new.begin(HELD, watermark)
-            groups = new.groups(HELD, 0, 1)
-            slots = groups.locate(high, low)
-            rows = pa.RecordBatch.from_arrays(columns, schema=grouping.synopses[0].schema)
-            groups.append(0, slots[held.owners], rows)
-            groups.hasten(slots, np.full(len(slots), MINUS_INFINITY + 1))
-            written += rows.num_rows
+            sums, answers = known.of(ids, held.owners)
+            life = held.rows.columns[:LIFETIMES]
+            shown = [*life, *(held.rows.column(name) for name in names), *answers]
+            stored = known.lifting.fold.stored(sums)
+            rows = [[life[0], *stored]] if len(tables[SUMS]) == 1 else [[*life, *stored], shown]
+            for scope, columns in ((SUMS, rows), (HELD, [shown])):
+                new.begin(scope, watermark)
+                groups = new.groups(scope, 0, len(columns))
+                slots = groups.locate(*ids)
+                for number, (each, table) in enumerate(zip(columns, tables[scope], strict=True)):
+                    batch = pa.RecordBatch.from_arrays(each, schema=table.schema)
+                    groups.append(number, slots[held.owners], batch)
+                due = INFINITY if scope == SUMS else MINUS_INFINITY + 1
+                groups.remind(slots, np.full(len(slots), due))
+            written += held.rows.num_rows
         return written
+
+
+@dataclass(frozen=True)
+class _Sums:
+    """The converted sums of some groups."""
+
+    ids: tuple[Ids, Ids]
+    #: the place of the group of each row, among the ids
+    owners: Ints
+    words: ExactRows
+    lifting: Lifting
+
+    def of(self, ids: tuple[Ids, Ids], owners: Ints) -> tuple[ExactRows, list[pa.Array]]:
+        """Return sums and answers for the owners of rows, given the groups of these."""
+        row_of = np.full(len(self.ids[0]), -1, dtype=np.int64)
+        row_of[self.owners] = np.arange(len(self.owners))
+        chosen = self.words[row_of[_places(self.ids, ids)[owners]]]
+        return chosen, self.lifting.lower(chosen)
+
+
+def _alive(rows: GroupRows) -> GroupRows:
+    """Return the rows of sums that hold for ever."""
+    if RE not in rows.rows.schema.names:
+        return rows
+    return rows.where(column_of(rows.rows, RE) == INFINITY)
 
 
 def _lifting(grouping: GroupingSchema) -> Lifting:
