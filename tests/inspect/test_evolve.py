@@ -481,6 +481,7 @@ OF_RATINGS = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("change", OF_RATINGS)
 def test_oracle_aggregates_are_added_to_a_table_of_what_holds(change: str, tmp_path: Path) -> None:
     """Sums and counts are whole, beside DuckDB; a variance is of the ratings since the change."""
@@ -534,6 +535,45 @@ def test_oracle_aggregates_are_added_to_a_table_of_what_holds(change: str, tmp_p
     assert {row["user"]: row for row in held} == {
         user: {name: row[name] for name in names} for user, row in there.items()
     }
+
+
+@pytest.mark.slow
+def test_bounded_a_table_larger_than_memory_changes(tmp_path: Path) -> None:
+    """Most groups are on the log; a tenth of them change after the change."""
+
+    def plan(*calls: Aggregate) -> Dataflow:
+        ratings = PlanStream.of(RATINGS).forever()
+        return dataflow(ratings.apply(["user"], lambda group: group.agg(*calls)), "now", slack=0)
+
+    def events(flow: Dataflow, number: int, users: int) -> list[list[pa.RecordBatch]]:
+        rows = 40_000
+        columns = [
+            pa.array([number * SECOND] * rows),
+            pa.array([0] * rows),
+            pa.array([n % users for n in range(rows)]),
+            pa.array([n % 7 for n in range(rows)]),
+            pa.array([float(n % 5) for n in range(rows)]),
+        ]
+        named = pa.RecordBatch.from_arrays(columns, names=flow.batch_schema.names)
+        return [[named.cast(flow.batch_schema)]]
+
+    total, root = Aggregate("sum", "rating", "total"), str(tmp_path / "checkpoint")
+    first, second = plan(total), plan(total, Aggregate("max", "item", "most"))
+    query = open_query(first, str(tmp_path), budget="5 MB")
+    for number in range(2):
+        query.feed(events(first, number, 40_000))
+    query.close()
+    evolve(root, second, memory=5 << 20)
+    assert verify(Checkpoint(root)).is_fine
+    query = open_query(second, str(tmp_path), budget="5 MB")
+    rows = query.feed(events(second, 2, 4_000)).to_pylist()
+    query.close()
+    assert len(rows) == 40_000
+    for row in rows:
+        user = row["user"]
+        since = range(user, 40_000, 4_000) if user < 4_000 else ()
+        assert row["total"] == 2 * (user % 5) + sum(n % 5 for n in since)
+        assert row["most"] == max((n % 7 for n in since), default=None)
 
 
 def cast_to(plan: Dataflow, splits: list[list[pa.RecordBatch]]) -> list[list[pa.RecordBatch]]:

@@ -3,9 +3,9 @@
 Idea: state belongs to operators, not to the text of a query. Two queries are compared by what they
 store: keys, windows, fields of aggregates, tables by group. What stores nothing (filters and
 expressions on the way from the sources, sinks, slack, names of columns) may always change; the rows
-from before stay as they were computed. Windows on a grid, sessions and tables by key also go on with
-other aggregates: a field that the state has is carried over, a new one begins empty. Everything
-else would answer wrongly, and is refused with the reason.
+from before stay as they were computed. Windows on a grid, sessions and tables by key also go on
+with other aggregates: a field that the state has is carried over, a new one begins empty.
+Everything else would answer wrongly, and is refused with the reason.
 
 Invariants:
 1. Whatever is accepted goes on as a query that had applied both definitions to their own events
