@@ -525,15 +525,15 @@ def test_oracle_aggregates_are_added_to_a_table_of_what_holds(change: str, tmp_p
         f"max(rating) {whole} AS max FROM came WHERE item <> 3 AND user > 0 "
         "AND (batch < 3 OR user > 1) GROUP BY user"
     )
-    names = ["user", *OF_RATINGS[change][1].split()]
+    shown = ["user", *OF_RATINGS[change][1].split()]
     expected = {row[0]: dict(zip(wanted.columns, row, strict=True)) for row in wanted.fetchall()}
     for user, row in expected.items():
-        assert [there[user][name] for name in names] == pytest.approx(
-            [row[name] for name in names], nan_ok=True
+        assert [there[user][name] for name in shown] == pytest.approx(
+            [row[name] for name in shown], nan_ok=True
         ), (user, change)
     held = pa.concat_tables(table.read(0)).to_pylist()
     assert {row["user"]: row for row in held} == {
-        user: {name: row[name] for name in names} for user, row in there.items()
+        user: {name: row[name] for name in shown} for user, row in there.items()
     }
 
 

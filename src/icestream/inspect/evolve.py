@@ -58,11 +58,11 @@ def evolve(
         windows.check()
     writer = StateWriter(at, commit, memory // 2, "a query that has changed")
     changes = {} if windows is None else dict.fromkeys(range(len(commit.bases)), windows.change)
-    for number, *components in found.aggregates:
-        schema = at.state_schema
-        assert isinstance(schema, DataflowSchema)
-        shards = len(commit.bases) // len(schema.components)
-        change = EvolvedAggregates(*components, schema.options).change
+    for number, before, after in found.aggregates:
+        state = at.state_schema
+        assert isinstance(state, DataflowSchema)
+        shards = len(commit.bases) // len(state.components)
+        change = EvolvedAggregates(before, after, state.options).change
         changes |= dict.fromkeys(range(number * shards, (number + 1) * shards), change)
     for shard, change in changes.items():
         writer.write(shard, partial(change, restorable(at, commit, shard, memory // 2)))

@@ -44,8 +44,13 @@ from icestream.plan.state_schema import (
     UpdateSchema,
     read,
     state_schema_of,
+    written,
 )
 from icestream.plan.windows.grid import Cumulative, Grid, Windows
+
+
+#: the number of a component, and its state before and after
+OtherAggregates = tuple[int, ComponentSchema, ComponentSchema]
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ class Evolution:
     #: the plans of windows before and after, if stored state has to be written anew
     windows: tuple[Plan, Plan] | None = None
     #: the components of a dataflow before and after whose aggregates have to be written anew
-    aggregates: tuple[tuple[int, ComponentSchema, ComponentSchema], ...] = ()
+    aggregates: tuple[OtherAggregates, ...] = ()
 
 
 def evolution(
@@ -78,8 +83,9 @@ def evolution(
     found = differences(stored, described)
     if not found:
         return None
-    before, after = None if schema is None else read(schema), state_schema_of(plan)
-    windows, aggregates = None, ()
+    before, after = None if schema is None else read(schema), read(written(state_schema_of(plan)))
+    windows: tuple[Plan, Plan] | None = None
+    aggregates: tuple[OtherAggregates, ...] = ()
     match before, after:
         case Plan(), Plan():
             change = WindowChange(before, replace(after, key_groups=before.key_groups))
@@ -87,7 +93,7 @@ def evolution(
             windows = (change.before, change.after) if not refused and change.rewrites else None
         case DataflowSchema(), DataflowSchema():
             aggregates = tuple(_other_aggregates(before, after, plan))
-            changed = frozenset(number for number, *_ in aggregates)
+            changed = frozenset(number for number, _, _ in aggregates)
             flows = Flow(stored, before, changed), Flow(described, after, changed)
             refused = list(_refused_in_dataflow(*flows))
             refused += [why for _, *pair in aggregates for why in _refused_words(*pair)]
@@ -481,7 +487,7 @@ def _without_calls(component: ComponentSchema) -> ComponentSchema:
 
 def _other_aggregates(
     before: DataflowSchema, after: DataflowSchema, plan: Computation
-) -> Iterator[tuple[int, ComponentSchema, ComponentSchema]]:
+) -> Iterator[OtherAggregates]:
     """Yield components that differ in the aggregates of a table of what holds, and may."""
     # events that end would leave rows that hold in the future, with answers of their own
     for_ever = isinstance(plan, Dataflow) and plan.forgets_past and plan.reach == 0
