@@ -1,8 +1,8 @@
 """Lets a checkpoint go on with a query that has changed, as a new version without rows.
 
 Idea: `plan.evolution` decides what may change. Where state stays as it is, the version only names
-the new plan; where windows have other aggregates, their state is written anew by the same machinery
-as a rewrite by hand. One commit holds both, so a query that is killed meanwhile finds the old plan
+the new plan; where aggregates are others, their state is written anew by the same machinery as a
+rewrite by hand. One commit holds both, so a query that is killed meanwhile finds the old plan
 with the old state, or the new one with the new state.
 
 Invariants:
@@ -23,7 +23,7 @@ from icestream.inspect.rewrite import StateWriter
 from icestream.inspect.rewriting.evolved_groups import EvolvedAggregates
 from icestream.inspect.rewriting.evolved_windows import EvolvedWindows
 from icestream.plan.computation import Computation
-from icestream.plan.evolution import Evolution, evolution
+from icestream.plan.evolution.rules import Evolution, evolution
 from icestream.plan.state_schema import DataflowSchema, state_schema_of, written
 from icestream.state.files import Files
 from icestream.state.versions.commits import CHANGED_PLAN, REWRITTEN

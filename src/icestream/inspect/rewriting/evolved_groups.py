@@ -33,7 +33,7 @@ from icestream.operators.folding.exact_rows import ExactRows, copies_of
 from icestream.operators.latest.identities import places_among
 from icestream.operators.lifetimes.changes import DIFF, RE, column_of
 from icestream.operators.lifetimes.lift import Lifting, added_up
-from icestream.plan.evolution import carried_words
+from icestream.plan.evolution.dataflows import carried_words
 from icestream.plan.state_schema import ComponentSchema, GroupingSchema
 from icestream.state import snapshot_schedule
 from icestream.state.groups.options import StoreOptions

@@ -42,7 +42,7 @@ from icestream.operators.object_aggregates.states import ObjectSpec, States
 from icestream.operators.session.operator import SessionOperator
 from icestream.operators.session.rows import Sessions
 from icestream.plan import lower
-from icestream.plan.evolution import carried_fields, continued, fields_of, matching
+from icestream.plan.evolution.windows import carried_fields, continued, fields_of, matching
 from icestream.plan.nodes.queries import Plan
 from icestream.state import snapshot_schedule
 from icestream.state.identities import distinct, identities
