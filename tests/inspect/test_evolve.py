@@ -12,6 +12,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from pyspark.sql.types import DoubleType, LongType, StructField, StructType
 
 from icestream.core.errors import CheckpointError
 from icestream.inspect.access.checkpoint import Checkpoint
@@ -24,6 +25,7 @@ from icestream.plan.events.dataflow import Dataflow
 from icestream.plan.nodes.queries import Plan, WindowKind
 from icestream.plan.windows.grid import Cumulative, Windows
 from icestream.plan.windows.session import Session
+from icestream.runtime.spark.sink import ResultRows
 from icestream.runtime.tables.current_table import CurrentTable
 from icestream.testing.simulated_disk import Crash, SimulatedDisk
 from tests.fixtures.dataflow_plans import RATINGS, PlanStream, dataflow
@@ -614,3 +616,31 @@ def test_a_filter_behind_an_aggregate_is_refused_by_name(tmp_path: Path) -> None
     query.close()
     with pytest.raises(CheckpointError, match="behind an operator with state are fixed"):
         evolve(str(tmp_path / "checkpoint"), busy(4))
+
+
+def test_crash_rows_from_before_a_change_are_delivered_with_the_new_columns(tmp_path: Path) -> None:
+    """The last batch was committed, and its rows did not reach the sink before the change."""
+    before, after = plan_of((COUNT, TOTAL)), plan_of((TAXES, COUNT))
+    query = open_query(before, str(tmp_path))
+    for number in range(CHANGED + 1):
+        query.feed([[batch(before, number)]])
+    query.close()
+    evolve(str(tmp_path / "checkpoint"), after)
+    again = open_query(after, str(tmp_path))
+    [delivery] = again.driver.batch(CHANGED, [[batch(after, CHANGED)]])
+    assert delivery.again
+    columns = StructType(
+        [
+            StructField("key", LongType()),
+            StructField("taxes", DoubleType()),
+            StructField("n", LongType()),
+        ]
+    )
+    session: Any = None
+    rows = ResultRows(session, again.files, delivery.results, columns)
+    tables = [table for read in rows.readers() for table in read()]
+    again.close()
+    assert {tuple(table.column_names) for table in tables} == {("key", "taxes", "n")}
+    assert sum(table.num_rows for table in tables) > 3
+    assert all(table["taxes"].null_count == table.num_rows for table in tables)
+    assert all(table["n"].null_count == 0 for table in tables)

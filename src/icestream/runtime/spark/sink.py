@@ -110,7 +110,7 @@ class ResultRows:
         columns = to_arrow_schema(self.schema, timezone="UTC")
         others = [each for each in self.tables if each.table != but]
         return [
-            *(partial(read_rows, self.files, path, self.view) for path in self.paths),
+            *(partial(_rows_in_file, self.files, path, self.view, columns) for path in self.paths),
             *(partial(_rows_of, file, columns, self.storage(file.table)) for file in others),
         ]
 
@@ -125,6 +125,21 @@ class ResultRows:
         if readers:
             own += write_files(layout, (table for read in readers for table in read()))
         return own
+
+
+def _rows_in_file(files: Files, path: str, view: int, columns: pa.Schema) -> Iterator[pa.Table]:
+    """Yield the rows of a result file; a query that has changed since may have other columns."""
+    for table in read_rows(files, path, view):
+        if table.column_names == columns.names:
+            yield table
+            continue
+        there = [
+            table.column(each.name).cast(each.type)
+            if each.name in table.column_names
+            else pa.nulls(table.num_rows, each.type)
+            for each in columns
+        ]
+        yield pa.Table.from_arrays(there, names=columns.names)
 
 
 def _frame(
