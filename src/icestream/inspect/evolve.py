@@ -17,11 +17,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from icestream.inspect.access.checkpoint import Checkpoint, NotACheckpoint
+from icestream.inspect.access.checkpoint import NotACheckpoint
 from icestream.inspect.access.scratch_shard import MEMORY, restorable
-from icestream.inspect.rewrite import StateWriter
+from icestream.inspect.rewrite import MaintenanceVersion
 from icestream.inspect.rewriting.evolved_groups import EvolvedAggregates
 from icestream.inspect.rewriting.evolved_windows import EvolvedWindows
+from icestream.inspect.state_rows import Reading
 from icestream.plan.computation import Computation
 from icestream.plan.evolution.rules import Evolution, evolution
 from icestream.plan.state_schema import DataflowSchema, state_schema_of, written
@@ -37,8 +38,9 @@ def evolve(
 
     CheckpointError names what cannot change. The caller makes sure that no other query runs.
     """
+    reading = Reading(root, memory=memory // 2, files=files)
     try:
-        at = Checkpoint(root, files)
+        at = reading.checkpoint
     except NotACheckpoint:
         return None
     stored, schema = at.store.plan()
@@ -51,12 +53,11 @@ def evolve(
         at.store.take(Owner.here("a query that has changed"))
         at.store.change_plan(*described)
         return found
-    commit = at.commit()
-    windows = None
+    commit, windows = reading.commit, None
     if found.windows is not None:
         windows = EvolvedWindows(*found.windows, commit)
         windows.check()
-    writer = StateWriter(at, commit, memory // 2, "a query that has changed")
+    made = MaintenanceVersion(reading, "a query that has changed")
     changes = {} if windows is None else dict.fromkeys(range(len(commit.bases)), windows.change)
     for number, before, after in found.aggregates:
         state = at.state_schema
@@ -65,8 +66,8 @@ def evolve(
         change = EvolvedAggregates(before, after, state.options).change
         changes |= dict.fromkeys(range(number * shards, (number + 1) * shards), change)
     for shard, change in changes.items():
-        writer.write(shard, partial(change, restorable(at, commit, shard, memory // 2)))
-    facts = {"changes": list(found.differences), "rows": writer.rows}
+        made.change(shard, partial(change, restorable(at, commit, shard, reading.memory)))
+    facts = {"changes": list(found.differences), "rows": made.rows}
     name = at.store.change_plan(*described)
-    writer.commit(**{REWRITTEN: facts, CHANGED_PLAN: name})
+    made.commit({"flush": True, REWRITTEN: facts, CHANGED_PLAN: name})
     return found

@@ -27,7 +27,7 @@ do not show; build it again with `bootstrap`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
@@ -91,9 +91,8 @@ def rewrite(reading: Reading, rows: pa.Table, *, others: str = "drop") -> Rewrit
     if others not in ("drop", "keep"):
         msg = f"others must be 'drop' or 'keep'; got {others!r}"
         raise DefinitionError(msg)
-    at = reading.checkpoint
-    _check_stopped(at)
-    commit = reading.commit
+    check_stopped(reading.checkpoint)
+    at, commit = reading.checkpoint, reading.commit
     if commit.version != at.versions[-1]:
         msg = (
             f"version {commit.version} is not the last: only version {at.versions[-1]} can be "
@@ -108,19 +107,19 @@ def rewrite(reading: Reading, rows: pa.Table, *, others: str = "drop") -> Rewrit
         msg = f"choose one kind of rows by operator and kept; the kinds are: {there}"
         raise DefinitionError(msg)
     [table] = reading.tables
-    rewriter = _rewriter(reading, table, rows, keep=others == "keep")
-    writer = StateWriter(at, commit, reading.memory, "icestream state rewrite")
+    rewriter = rewriter_of(reading, table, rows, keep=others == "keep")
+    made = MaintenanceVersion(reading, "icestream state rewrite")
     for shard in filter(rewriter.concerns, table.shards):
-        writer.write(shard, rewriter.change)
-    groups, written = writer.groups, writer.rows
-    if not writer.changes:
-        return Rewrite(commit.version, table.operator, table.name, 0, 0, 0)
-    facts = {"operator": table.operator, "kept": table.name, "groups": groups, "rows": written}
-    writer.commit(**{REWRITTEN: facts})
-    return Rewrite(writer.version, table.operator, table.name, groups, written, writer.bytes)
+        made.change(shard, rewriter.change)
+    changed: dict[str, Any] = {"operator": table.operator, "kept": table.name}
+    if not made.groups:
+        return Rewrite(made.version - 1, **changed, groups=0, rows=0, bytes=0)
+    changed |= {"groups": made.groups, "rows": made.rows}
+    made.commit({"flush": True, REWRITTEN: changed})
+    return Rewrite(made.version, **changed, bytes=made.bytes)
 
 
-def _rewriter(reading: Reading, table: StateTable, rows: pa.Table, *, keep: bool) -> Rewriter:
+def rewriter_of(reading: Reading, table: StateTable, rows: pa.Table, *, keep: bool) -> Rewriter:
     """Return the rewriter of a table; raise an error if there is none."""
     state_schema, commit = reading.checkpoint.state_schema, reading.commit
     if isinstance(state_schema, DataflowSchema):
@@ -160,60 +159,60 @@ def _window_rewriter(
     return panes.PaneRewriter(plan, commit, given, keep=keep)
 
 
-class StateWriter:
-    """Writes shards of the last version anew, and commits them together."""
+class MaintenanceVersion:
+    """A version by hand: shards are changed one after the other, one commit changes all."""
 
-    def __init__(self, at: Checkpoint, commit: Commit, memory: int, program: str) -> None:
-        """Take the checkpoint over; CheckpointError if there is a newer version by now."""
-        self._at, self._before, self._memory = at, commit, memory
-        taken = at.store.take(Owner.here(program))
-        if taken.after != commit.version:
-            msg = f"{at.root} is at version {taken.after} by now: read and edit again"
+    def __init__(self, reading: Reading, application: str) -> None:
+        """Take the checkpoint over; CheckpointError if it has gone on since it was read."""
+        self._reading = reading
+        self._at: Checkpoint = reading.checkpoint
+        self.version = reading.commit.version + 1
+        taken = self._at.store.take(Owner.here(application))
+        if taken.after != self.version - 1:
+            msg = f"{self._at.root} is at version {taken.after} by now: export and edit again"
             raise CheckpointError(msg)
         self._attempt = new_attempt(taken.epoch)
-        self._ordinals = count(commit.next_ordinal)
+        self._ordinals = count(reading.commit.next_ordinal)
         self._added: list[LiveSegment] = []
-        #: what became of each shard that changed
-        self.changes: dict[int, ShardRewrite] = {}
-
-    @property
-    def version(self) -> int:
-        return self._before.version + 1
-
-    @property
-    def bytes(self) -> int:
-        return sum(each.info.bytes for each in self._added)
+        self._changes: dict[int, ShardRewrite] = {}
 
     @property
     def groups(self) -> int:
-        return sum(each.groups for each in self.changes.values())
+        """Return the number of groups that changed."""
+        return sum(each.groups for each in self._changes.values())
 
     @property
     def rows(self) -> int:
-        return sum(each.rows for each in self.changes.values())
+        """Return the number of rows that were written."""
+        return sum(each.rows for each in self._changes.values())
 
-    def write(self, shard: int, change: Callable[[ScratchShard], ShardRewrite | None]) -> None:
-        """Let something write a shard; None if it changes nothing."""
+    @property
+    def bytes(self) -> int:
+        """Return the bytes that were written."""
+        return sum(each.info.bytes for each in self._added)
+
+    def change(
+        self, shard: int, changed: Callable[[ScratchShard], ShardRewrite | None]
+    ) -> ShardRewrite | None:
+        """Restore a shard, let it be changed, and keep what is written."""
+        commit, memory, root = self._reading.commit, self._reading.memory, self._at.root
         target = SegmentTarget(
-            self._at.files,
-            self._at.root,
-            lambda _: next(self._ordinals),
-            self._attempt,
-            durable=True,
+            self._at.files, root, lambda _: next(self._ordinals), self._attempt, durable=True
         )
-        with restorable(self._at, self._before, shard, self._memory, target) as source:
-            made = change(source)
-            if made is not None:
-                self.changes[shard] = made
+        with restorable(self._at, commit, shard, memory, target) as source:
+            change = changed(source)
+            if change is not None:
+                self._changes[shard] = change
                 sealed = source.space.sealed
                 self._added += [LiveSegment(shard, self.version, *each) for each in sealed]
+        return change
 
-    def commit(self, **decisions: Any) -> None:
-        """Commit what was written as a version without output."""
-        before, store, version, changes = self._before, self._at.store, self.version, self.changes
+    def commit(self, decisions: Mapping[str, Any], *, manifest: bool = False) -> Commit:
+        """Commit the changes; with `manifest`, the commit lists all live segments."""
+        before, store, version = self._reading.commit, self._at.store, self.version
         self._at.files.sync_folder(f"{self._at.root}/{SEGMENTS}")
-        waits = {"waiting": True} if any(e.waits for e in changes.values()) else {}
-        stand_alone = {shard for shard, each in changes.items() if each.snapshot}
+        waits = {"waiting": True} if any(e.waits for e in self._changes.values()) else {}
+        stand_alone = {shard for shard, each in self._changes.items() if each.snapshot}
         bases = tuple(
             version if shard in stand_alone else base for shard, base in enumerate(before.bases)
         )
@@ -223,18 +222,22 @@ class StateWriter:
             epoch=store.epoch,
             batch=self._reached(before),
             added=tuple(self._added),
-            released=tuple((shard, n) for shard, each in changes.items() for n in each.released),
+            released=tuple(
+                (shard, n) for shard, each in self._changes.items() for n in each.released
+            ),
             results=(),
             late=(),
             tables=(),
             bases=bases,
             horizon=before.watermark if min(bases) == version else before.horizon,
             next_ordinal=next(self._ordinals),
-            decisions={**before.decisions, **waits, "flush": True, **decisions},
+            decisions={**before.decisions, **waits, **decisions},
             live=None,
         )
         live = survivors(self._at.live(before.version), commit)
-        store.create(store.with_manifest(commit, live))
+        commit = replace(commit, live=live) if manifest else store.with_manifest(commit, live)
+        store.create(commit)
+        return commit
 
     def _reached(self, before: Commit) -> int | None:
         """Return the last batch, including batches without events."""
@@ -244,8 +247,9 @@ class StateWriter:
         return None if reached < 0 else reached
 
 
-def _check_stopped(checkpoint: Checkpoint) -> None:
+def check_stopped(checkpoint: Checkpoint) -> None:
+    """Refuse to change the state of a query that runs."""
     if running(checkpoint.root) or running(folder_of(checkpoint.root)):
-        msg = f"a query is running on {checkpoint.root}: stop it before you rewrite its state"
+        msg = f"a query is running on {checkpoint.root}: stop it before you change its state"
         raise CheckpointError(msg)
     Lease(checkpoint.files, checkpoint.root).check()

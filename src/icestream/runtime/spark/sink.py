@@ -51,6 +51,7 @@ from icestream.runtime.tables.layout import TableLayout, TableStorage, TableTarg
 from icestream.runtime.tables.sink_log import LOG
 from icestream.runtime.tables.upsert_table import UpsertTable
 from icestream.runtime.tables.writer import TableWriter, read_back
+from icestream.runtime.version.end_mark import MARK
 from icestream.state.files import Files
 from icestream.state.stores.files import store_scheme
 from icestream.state.versions.table_files import TableFile
@@ -115,7 +116,7 @@ class ResultRows:
         ]
 
     def frame(self) -> DataFrame:
-        """Return the rows as a DataFrame, one task per file."""
+        """Return the rows as a DataFrame."""
         return self.shape(_frame(self.spark, self.readers(), self.schema))
 
     def files_for(self, layout: TableLayout) -> list[TableFile]:
@@ -145,7 +146,7 @@ def _rows_in_file(files: Files, path: str, view: int, columns: pa.Schema) -> Ite
 def _frame(
     spark: SparkSession, readers: Sequence[Callable[[], Iterator[pa.Table]]], schema: StructType
 ) -> DataFrame:
-    """Return what functions read as a DataFrame, one task for each."""
+    """Return what functions read as a DataFrame, in order, in as many tasks as there are cores."""
     if not readers:
         return no_rows(spark, schema)
 
@@ -155,7 +156,8 @@ def _frame(
                 for table in readers[number]():
                     yield from table.to_batches()
 
-    return spark.range(0, len(readers), 1, len(readers)).mapInArrow(read, schema)
+    tasks = min(len(readers), spark.sparkContext.defaultParallelism)
+    return spark.range(0, len(readers), 1, tasks).mapInArrow(read, schema)
 
 
 def current_frame(
@@ -237,7 +239,7 @@ class DeliveryMarks(Sink):
         if mark in marks:
             return
         self.sink.deliver(rows, version)
-        self.files.put(f"{self.folder}/{mark}", b"delivered\n")
+        self.files.put(f"{self.folder}/{mark}", MARK)
         for older in marks:
             self.files.unlink(f"{self.folder}/{older}")
 
