@@ -28,6 +28,7 @@ from icestream.operators.side_by_side import ViewRows
 from icestream.plan.nodes.queries import SOURCE, TIME, Plan, View
 from icestream.plan.windows.frame import Frame
 from icestream.plan.windows.grid import Cumulative, Windows
+from icestream.plan.windows.session import Session
 
 
 @dataclass(frozen=True)
@@ -138,8 +139,9 @@ def _part(
     *,
     folded: bool,
 ) -> PlanPart:
-    """Return a part over some keys and the inputs of its aggregates."""
+    """Return a part over some keys and the inputs of its aggregates and windows."""
     taken = {name for view in views for each in view.aggregates for name in each.columns}
+    taken |= {each.until for view in views if isinstance(each := view.windows, Session)}
     inputs = [place for place, field in enumerate(plan.inputs) if field.name in taken]
     own = replace(
         plan,

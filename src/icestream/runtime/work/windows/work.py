@@ -44,6 +44,7 @@ from icestream.runtime.work.windows.shard import WindowShard
 from icestream.state.files import Files
 from icestream.state.versions.commits import (
     EVENTS,
+    LATEST_END,
     NO_SHARD,
     SEGMENTS,
     Commit,
@@ -126,6 +127,9 @@ class WindowWork(Work):
         decisions = {"store": store, "composition": composition, "estimate": said}
         if switched:
             decisions["switched"] = list(switched)
+        if self._plan.own_ends:
+            known = before.decisions[LATEST_END] if before else MINUS_INFINITY
+            decisions[LATEST_END] = max([known, *(each.report.ends for each in parcels)])
         kept = [p for p in parcels if p.sent.raw_events is not None]
         if store != TUPLES:
             self._remove(kept)
