@@ -17,7 +17,7 @@ import gc
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -118,7 +118,7 @@ def over_events(first: int, count: int) -> list[object]:
     return [pa.array(times * 1_000, INSTANT), np.zeros(count, dtype=np.int32), key, value, *keys]
 
 
-CASES = {
+CASES: dict[str, tuple[Callable[[], Computation], Callable[[int, int], list[object]]]] = {
     "vwap": (vwap_plan, vwap_events),
     "over": (over_plan, over_events),
     "one": (partial(over_plan, ["card"], [("1 hour", "sum")]), over_events),

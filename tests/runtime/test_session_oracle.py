@@ -86,7 +86,7 @@ def _written(result: Any, folder: Path, *, flush: bool) -> DataFrame:
     """Return the rows of a result once all events were read."""
     writer = result.writeStream.option("checkpointLocation", f"{folder}/ours").options(flush=flush)
     writer.trigger(availableNow=True).start(f"{folder}/out").awaitTermination()
-    return SparkSession.getActiveSession().read.parquet(f"{folder}/out")
+    return SparkSession.builder.getOrCreate().read.parquet(f"{folder}/out")
 
 
 def _rows(frame: DataFrame) -> list[Row]:

@@ -28,7 +28,6 @@ from icestream.operators.side_by_side import ViewRows
 from icestream.plan.nodes.queries import SOURCE, TIME, Plan, View
 from icestream.plan.windows.frame import Frame
 from icestream.plan.windows.grid import Cumulative, Windows
-from icestream.plan.windows.session import Session
 
 
 @dataclass(frozen=True)
@@ -141,7 +140,7 @@ def _part(
 ) -> PlanPart:
     """Return a part over some keys and the inputs of its aggregates and windows."""
     taken = {name for view in views for each in view.aggregates for name in each.columns}
-    taken |= {each.until for view in views if isinstance(each := view.windows, Session)}
+    taken |= set(replace(plan, views=views).own_ends)
     inputs = [place for place, field in enumerate(plan.inputs) if field.name in taken]
     own = replace(
         plan,

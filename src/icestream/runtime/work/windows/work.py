@@ -124,7 +124,7 @@ class WindowWork(Work):
         said: dict[str, Any] | None = before.decisions["estimate"] if before else None
         if estimate is not None and store != present:
             said = _said(estimate, min(parcel.report.begins for parcel in parcels))
-        decisions = {"store": store, "composition": composition, "estimate": said}
+        decisions: dict[str, Any] = {"store": store, "composition": composition, "estimate": said}
         if switched:
             decisions["switched"] = list(switched)
         if self._plan.own_ends:
