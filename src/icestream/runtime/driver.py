@@ -71,6 +71,7 @@ from icestream.state.versions.commits import (
     CHANGED_PLAN,
     EVENTS,
     EXCHANGE,
+    LATEST_END,
     NO_SHARD,
     RESULTS,
     REWRITTEN,
@@ -217,7 +218,7 @@ class Driver(Generic[Batch_contra]):
         latest = latest_of(before.seen)
         if latest is None:
             return []
-        end = self._plan.settled_by(latest)
+        end = max(self._plan.settled_by(latest), before.decisions.get(LATEST_END, latest))
         is_flush = before.decisions["flush"] and REWRITTEN not in before.decisions
         if is_flush and end <= before.watermark:
             return [self._delivery(before, again=True)]

@@ -169,6 +169,13 @@ class Plan:
         """Return the instant before which no event is in an open window of any view."""
         return min(view.windows.late_before(watermark) for view in self.views)
 
+    @cached_property
+    def own_ends(self) -> tuple[str, ...]:
+        """Return the inputs with the ends of sessions whose gaps are each event's own."""
+        windows = (view.windows for view in self.views)
+        found = (each.until for each in windows if isinstance(each, Session))
+        return tuple(dict.fromkeys(name for name in found if name is not None))
+
     def settled_by(self, latest: Micros) -> Micros:
         """Return the watermark that settles all windows of an event in all views."""
         return max(view.windows.settled_by(latest) for view in self.views)

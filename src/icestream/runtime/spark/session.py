@@ -35,6 +35,12 @@ _DEFAULTS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.shuffle.compress": "false",
 }
+#: Java schedules and passes bytes on: only what runs very often is worth the optimising compiler,
+#: which takes more processor time than the rest of Java in the first minutes of a query
+_COMPILES_LATE = (
+    "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
+    "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
+)
 
 
 def settings() -> dict[str, str]:
@@ -68,6 +74,7 @@ def local_session(
     chosen = {
         **_DEFAULTS,
         "spark.driver.memory": memory,
+        "spark.driver.defaultJavaOptions": _COMPILES_LATE,
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": str(cores or os.cpu_count() or 2),
         **(conf or {}),

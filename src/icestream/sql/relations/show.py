@@ -114,6 +114,8 @@ def _title(relation: Relation) -> str:
 
 def _window(window: TimeWindow | Frame) -> str:
     if isinstance(window, TimeWindow):
+        if window.gap is not None:
+            return f"session {bare(written(window.gap))}"
         words = f"{window.kind} {format_interval(window.size)}"
         step: Micros | RowsSlide | None = window.step if window.step != window.size else None
     else:

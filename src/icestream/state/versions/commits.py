@@ -53,6 +53,8 @@ from icestream.state.versions.table_files import TableFile
 BASE = "base"
 #: decision: the watermarks of shards that joins with deferred results hold back
 BEHIND = "behind"
+#: decision: the latest end of a session, where the gap is each event's own
+LATEST_END = "latest end"
 #: separates the name of a part of a shard from that of a lifetime class
 PART = "."
 #: the lifetime class of raw events, which belong to no shard
