@@ -57,3 +57,28 @@ def test_trades_of_few_stocks_take_a_quarter() -> None:
     )
     # a number of a stock, seven bytes of a price, three each of a volume and a time, the stocks
     assert packed(table).nbytes <= rows * 14 + 100 * 16 + 200
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_payloads_that_hold_no_table_are_refused(seed: int) -> None:
+    dice, rows = np.random.default_rng(seed), 40
+    identities = dice.choice(ENDS, (9, 2))[dice.integers(9, size=rows)]
+    table = np.column_stack([identities, dice.integers(-5, 300, (rows, 2)) * 1_000])
+    whole = packed(np.ascontiguousarray(table)).view(np.uint8)
+    refused = 0
+    for place in range(8 * 13):
+        for change in (1, 0x80, 0xFF):
+            other = whole.copy()
+            other[place] ^= change
+            try:
+                unpacked(other.tobytes(), rows, 4)
+            except ValueError:
+                refused += 1
+    assert refused > 8 * 9 * 3  # all but those of least words and zero bits
+    for size in (0, 7, 8, 8 * 13, len(whole) - 1):
+        with pytest.raises(ValueError, match=r"packed table|buffer|reshape|multiple|divisor"):
+            unpacked(whole[:size].tobytes(), rows, 4)
+    other = whole.copy()
+    other[8 * 13 + 16 * int(whole[0])] = 200
+    with pytest.raises(ValueError, match=r"none of the [0-9] identities"):
+        unpacked(other.tobytes(), rows, 4)

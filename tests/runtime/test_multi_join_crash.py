@@ -32,6 +32,7 @@ def test_crash_any_step_of_a_run_with_spills_and_clean_ups(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_crash_every_step_of_a_run_with_spills_and_clean_ups(tmp_path: Path) -> None:
     with small_sizes(), spills_by_version():
         runs = CrashRuns(SCRIPT, str(tmp_path))

@@ -11,6 +11,8 @@ Invariants:
 1. A table comes back as it was (`test_oracle_packed_tables_come_back`).
 2. What is packed is smaller than the table, so its size tells it from one that is not
    (`test_a_table_that_does_not_get_smaller_stays_as_it_is`).
+3. No payload makes a kernel read or write outside its arrays
+   (`test_payloads_that_hold_no_table_are_refused`).
 
 Cost: two passes over the table and one for each plane; one lookup a row for identities.
 
@@ -76,9 +78,17 @@ def unpack(payload: bytes | memoryview, table: Table) -> None:
     whole = np.frombuffer(payload, dtype=np.uint8)
     words = _HEAD + _EACH * width
     head = whole[: 8 * words].view(np.int64).copy()
+    columns = head[_HEAD:].reshape(width, _EACH)
     start = 8 * (words + _IDENTITY * int(head[0]))
+    sizes, zeros = columns[:, _BYTES], columns[:, _ZEROS]
+    limits = (sizes >= 0) & (sizes <= 8) & (zeros >= 0) & (zeros < 64)
+    if head[0] < 0 or not limits.all() or len(whole) != start + rows * int(sizes.sum()):
+        msg = f"{len(whole)} bytes are no packed table of {rows} rows of {width} words"
+        raise ValueError(msg)
     identities = whole[8 * words : start].view(np.int64).reshape(-1, _IDENTITY).copy()
-    _take_planes(whole[start:], identities, head, table)
+    if not _take_planes(whole[start:], identities, head, table):
+        msg = f"a row has none of the {len(identities)} identities of its table"
+        raise ValueError(msg)
 
 
 @kernel
@@ -153,8 +163,8 @@ def _put_planes(table: Table, codes: Ints, head: Ints, out: Bytes) -> None:
 
 
 @kernel
-def _take_planes(planes: Bytes, identities: Table, head: Ints, table: Table) -> None:
-    """Fill a table, which is zero, from the planes of its columns."""
+def _take_planes(planes: Bytes, identities: Table, head: Ints, table: Table) -> bool:
+    """Fill a table, which is zero, from the planes of its columns; False if identities miss."""
     rows = table.shape[0]
     start = 0
     for c in range(table.shape[1]):
@@ -171,4 +181,7 @@ def _take_planes(planes: Bytes, identities: Table, head: Ints, table: Table) -> 
     if identities.shape[0] > 0:
         for i in range(rows):
             number = table[i, 0]
+            if not 0 <= number < identities.shape[0]:
+                return False
             table[i, 0], table[i, 1] = identities[number, 0], identities[number, 1]
+    return True

@@ -9,6 +9,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +18,7 @@ from icestream.core.times import INFINITY, MINUS_INFINITY
 from icestream.operators.folding.fields import Layout
 from icestream.operators.frames import tuples as module
 from icestream.operators.frames.layout import TupleLayout
-from icestream.operators.frames.tuples import ARRIVALS, SETTLED, Blocks, TupleLog
+from icestream.operators.frames.tuples import ARRIVALS, BLOCK, SETTLED, Blocks, TupleLog
 from icestream.operators.grid.groups import ID_HIGH_END
 from icestream.operators.grid.partitions import Partition
 from icestream.operators.protocol import PastVersion
@@ -255,3 +256,18 @@ def test_crash_replayed_versions_lead_to_the_same_sequence(tmp_path: Path) -> No
         assert len(again._arrivals) == len(log._arrivals)
         markers = [int(m) for m in again._settled.records["marker"]]
         assert {ordinal_of(m) for m in markers} <= set(space.log.segments)
+
+
+@pytest.mark.parametrize("rows", [-1, 0, 2**31, 2**40])
+def test_blocks_that_claim_what_they_cannot_have_are_refused(tmp_path: Path, rows: int) -> None:
+    log = log_of(Space(tmp_path))
+    sound = np.array([(7, 1, 0, 9), (8, 1000, 9, 9)], dtype=BLOCK)
+    assert log.known(sound) is sound
+    with pytest.raises(ValueError, match="must have 1 to"):
+        log.known(np.array([(7, 1, 0, 9), (7, rows, 0, 9)], dtype=BLOCK))
+    if 0 <= rows < 2**32:
+        other = Space(tmp_path / "other")
+        other.segment(ARRIVALS).append(np.zeros(LAYOUT.tuple_width, np.int64), rows=rows)
+        other.seal(ARRIVALS)
+        with pytest.raises(ValueError, match="must have 1 to"):
+            log_of(other).replay(other.version(9))

@@ -57,6 +57,7 @@ def test_crash_a_second_driver_at_every_step_of_a_flush(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_crash_every_step_of_a_version_against_every_step_of_an_opening(tmp_path: Path) -> None:
     with staged(), mock.patch.object(retention, "SWEEP_EVERY", 1):
         held = contest(tmp_path)

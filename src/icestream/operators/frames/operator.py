@@ -421,7 +421,8 @@ class FrameOperator(LoggedOperator):
         names = {synopsis: name for name, synopsis in BLOCKS.items()}
         for record in reader.scan():
             if record.synopsis in names:
-                yield names[record.synopsis], np.frombuffer(record.payload, dtype=BLOCK)
+                blocks = np.frombuffer(record.payload, dtype=BLOCK)
+                yield names[record.synopsis], self._tuples.known(blocks)
 
     def _take_over(self, snapshots: Sequence[SegmentReader], keeps: IdRange) -> None:
         """Take over the groups of parents in a range of ids; rings get new numbers."""

@@ -109,6 +109,7 @@ class TupleLog:
         self.sorted_rows = 2 * self.chunk_rows
         block_bytes = max(BLOCK_BYTES, min(chunk_bytes // 2, MOST_BLOCK_BYTES))
         self._block_rows = max(1, block_bytes // layout.tuple_bytes)
+        self._most_rows = max(1, MOST_BLOCK_BYTES // layout.tuple_bytes)
         self._blocks_at_once = max(1, self.chunk_rows // self._block_rows)
         self._arrivals = CountedTable(shard.arena, ARRIVALS, BLOCK)
         self._settled = CountedTable(shard.arena, SETTLED, BLOCK)
@@ -371,6 +372,17 @@ class TupleLog:
         """Return the blocks of a lifetime class."""
         return self._arrivals if name == ARRIVALS else self._settled
 
+    def known(self, blocks: Blocks) -> Blocks:
+        """Return the blocks of a snapshot; ValueError if one has a wrong number of tuples."""
+        for rows in (blocks["rows"].min(initial=1), blocks["rows"].max(initial=1)):
+            self._check_rows(int(rows))
+        return blocks
+
+    def _check_rows(self, rows: int) -> None:
+        if not 1 <= rows <= self._most_rows:
+            msg = f"a block must have 1 to {self._most_rows} tuples, not {rows}"
+            raise ValueError(msg)
+
     def replay(self, past: PastVersion) -> int:
         """Add the blocks that a past version wrote; return the rows in them."""
         self._new = {
@@ -385,6 +397,7 @@ class TupleLog:
         """Return the directory entries of the blocks that a past version wrote."""
         found = []
         for record in records_of(self._shard, past, lifetime):
+            self._check_rows(record.rows)
             times = unpacked(record.payload, record.rows, width)[:, -1]
             found.append((record.marker, record.rows, int(times[0]), int(times[-1])))
         return np.array(found, dtype=BLOCK)

@@ -271,6 +271,9 @@ class SliceLog:
         """Return the directory entry of a record with a slice, for which there will be room."""
         own = unpacked(record.payload, self.layout, ENTRY_FIELDS)
         self.widen(own.layout)
+        if len(own.table) != record.rows:
+            msg = f"a slice of {record.rows} entries has {len(own.table)}"
+            raise ValueError(msg)
         first, last = own.table[[0, -1], 0].view(np.uint64).tolist()
         return record.group, record.marker, record.rows, first, last
 
