@@ -297,7 +297,7 @@ def test_a_group_beyond_memory_is_read_in_pieces(tmp_path: Path, options: StoreO
             add(store, np.zeros(len(values), dtype=np.int64), values)
             expected += values.tolist()
             slots = store.locate(*identities([0]))
-            pieces = [some.rows.column(1).to_pylist() for some in store.read_pieces(0, slots)]
+            pieces = [some.rows.column(1).to_pylist() for some in store.pieces(0, slots)]
             assert [value for some in pieces for value in some] == expected
             # three words a row; words, decoded rows and one more copy
             assert max(map(len, pieces)) * 24 * 3 <= store._eviction.work
@@ -312,7 +312,7 @@ def test_a_group_beyond_memory_is_read_in_pieces(tmp_path: Path, options: StoreO
     with space.version() as store:
         store.begin(0)
         slots = store.locate(*identities([0]))
-        again = [some.rows.column(1).to_pylist() for some in store.read_pieces(0, slots)]
+        again = [some.rows.column(1).to_pylist() for some in store.pieces(0, slots)]
         assert [value for some in again for value in some] == expected
 
 

@@ -20,7 +20,7 @@ Invariants:
 Cost: attaching is O(1); calls are O(rows and groups accessed), plus reads from the log. The first
 chunk and the end of a version scan all groups of the directory.
 
-Limits: `read` needs the rows of a group to fit into memory; `read_pieces` does not. A group with
+Limits: `read` needs the rows of a group to fit into memory; `pieces` does not. A group with
 more rows than work buffers can hold stays on the log. A chunk may access at most `chunk_groups`
 groups.
 
@@ -57,7 +57,7 @@ from icestream.state.groups.memory import Gathered, Memory
 from icestream.state.groups.migration import Mover
 from icestream.state.groups.options import Past, Pressure, StoreOptions, StoreSpace
 from icestream.state.groups.recovery import StoreRecovery
-from icestream.state.groups.spec import GroupRows, Groups, Synopsis, Wanted
+from icestream.state.groups.spec import GroupRows, Groups, Pieces, Synopsis
 from icestream.state.groups.view import GroupView
 from icestream.state.groups.writing import ExtentWriter
 from icestream.state.index.sorted_index import ColdIndex
@@ -224,21 +224,20 @@ class GroupStore(Groups):
         most = max(self._eviction.at_once, self.heap.limit // LARGE // 8)
         return int(self._words(synopsis, slots)[0]) <= most
 
-    def read_pieces(
-        self, synopsis: int, slots: Slots, wanted: Wanted | None = None
-    ) -> Iterator[GroupRows]:
-        """Yield the rows of distinct groups of a portion, in any number of batches that fit."""
+    def pieces(self, synopsis: int, slots: Slots) -> Pieces:
+        """Return the rows of distinct groups of a portion, in any number of batches that fit."""
         if len(slots) != 1 or self._words(synopsis, slots)[0] <= self._piece_words:
-            if wanted is None or wanted(0):
-                yield self.read(synopsis, slots)
-            return
+            return Pieces(1, lambda _: self.read(synopsis, slots))
         slot = int(slots[0])
-        # all of it is on the log then, and pieces are the same in the next call
         self.mover.evict(slots)
         if self.mover.is_scattered(synopsis, slot):
             self.mover.rewrite_pieces(synopsis, slot, mirrored=True)
-        for live in self.mover.read_pieces(synopsis, slot, self._piece_words, wanted):
-            yield self._rows(synopsis, live)
+        found = self.mover.pieces(synopsis, slot, self._piece_words)
+
+        def read(number: int) -> GroupRows:
+            return self._rows(synopsis, self.mover.piece(synopsis, found, number))
+
+        return Pieces(found.count, read)
 
     def read_best(self, synopsis: int, slots: Slots, counts: Ints) -> GroupRows:
         live = self.mover.read_best(synopsis, slots, counts)
