@@ -405,6 +405,24 @@ def test_bounded_rows_without_expiry_are_cleaned(tmp_path: Path) -> None:
     assert most < 8 * 100 * (5 * 24 + 56)
 
 
+def test_bounded_rewritten_groups_are_cleaned(tmp_path: Path) -> None:
+    space, slack = GroupSpace(str(tmp_path), NUMBERS, quota=1 << 20), 60_000
+    found, groups, count = [], 200, 20
+    with mock.patch("icestream.state.groups.cleaning.SLACK", slack):
+        for version in range(30):
+            with space.version() as store:
+                store.begin(0)
+                slots = store.locate(*identities(range(groups)))
+                owners = np.repeat(np.arange(groups), count)
+                store.rewrite(
+                    0, slots, GroupRows(owners, rows([version] * len(owners), owners.tolist()))
+                )
+                held = store.bytes_held()
+            found.append(space.log_bytes + held)
+    # three words a row, a header for each group, and a header for each segment
+    assert max(found) < 3 * groups * (24 * count + 40) + slack + 4_000
+
+
 def test_bounded_rows_of_all_lifetimes_are_cleaned(tmp_path: Path) -> None:
     space = GroupSpace(str(tmp_path), PASSING, quota=1 << 20)
     most, count = 0, 40

@@ -322,6 +322,14 @@ class GroupStore(Groups):
     def bytes_held(self) -> int:
         return self.heap.owned * self.heap.block_bytes
 
+    def bytes_unlogged(self) -> int:
+        """Bytes of rows in memory that the end of the version writes to the log."""
+        words = 0
+        for synopsis in range(len(self._synopses) if self.options.durability == "log" else 0):
+            slots = self.directory.listed(passes.list_news, part(synopsis), INFINITY)
+            words += int(self._news(synopsis, slots).sum())
+        return 8 * words
+
     @property
     def has_cold_groups(self) -> bool:
         """Return whether a group ever left memory or the directory."""
