@@ -84,7 +84,9 @@ def test_batches_are_joined_before_and_after(stream: ice.Stream, spark: SparkSes
     assert joined.columns == ["k", "ts", "x", "name"]
     counted = joined.window("1 second").groupBy("name").count()
     assert counted.columns == ["window", "name", "count"]
-    assert KINDS["result"](stream).join(names, on="k").columns == ["k", "ts", "x", "name"]
+    result = KINDS["result"](stream).join(names, on="k")
+    assert result.columns == ["k", "ts", "x", "name"]
+    assert result.groupBy("name").count().columns == ["name", "count"]
     with pytest.raises(DefinitionError, match="batch DataFrame"):
         stream.join(stream._parts[0].frame, on="k")
     # the event time keeps its meaning under another name
@@ -109,3 +111,22 @@ def test_words_about_events_are_those_of_events(stream: ice.Stream) -> None:
             rows.groupApply("k", lambda one, other: one, 5)  # type: ignore[arg-type]
     sides = stream.select("ts", "k"), result.select("k", "x")
     assert ice.join(*sides, on="k", within="1 second").columns == ["ts", "k", "x"]
+
+
+@pytest.mark.parametrize(
+    "keyed",
+    [
+        lambda s: s.groupBy("xs").agg(ice.count()),
+        lambda s: s.dropDuplicates("xs"),
+        lambda s: s.over(ice.count().alias("n"), partitionBy="xs"),
+        lambda s: s.join(s.withColumnRenamed("k", "other"), on="xs", within="1 hour"),
+        lambda s: s.session("1 hour").groupBy("xs").count(),
+        lambda s: s.latestBy("xs"),
+    ],
+    ids=["groups", "duplicates", "over", "join", "sessions", "updates"],
+)
+def test_columns_that_cannot_be_keys_are_refused_where_they_are_written(
+    keyed: Callable[[ice.Stream], Any], stream: ice.Stream
+) -> None:
+    with pytest.raises(DefinitionError, match=r"'xs' has type list.*group by one of its elements"):
+        keyed(stream.withColumn("xs", sf.array("x")))
