@@ -38,12 +38,21 @@ class PieceBounds:
 
     begin: tuple[Micros, Micros]
     end: tuple[Micros, Micros]
-    #: all events as one, if they are alive at the watermark
+    #: all events as one, once it is known
     spanning: EventWords | None = None
 
     def spans(self, since: Micros, until: Micros) -> bool:
         """Return whether all events are alive from one instant to another."""
         return self.begin[1] < since and self.end[0] >= until
+
+    def merged(
+        self, rows: EventRows, events: EventWords, since: Micros, until: Micros
+    ) -> EventWords:
+        """Return fewer rows for a range; if there is only one of all, it is known from now on."""
+        some = rows.between(events, since, until)
+        if self.spans(since, until):
+            self.spanning = replace(some, re=np.full_like(some.re, self.end[0]))
+        return some
 
 
 @dataclass
@@ -120,12 +129,12 @@ class EventsInPieces:
                 some = piece.spanning if piece.spans(since, reach) else None
                 if some is None:
                     read = self.rows.found(self.stored.read(number), 1, since).events
-                    some = self.rows.between(read, since, reach)
+                    some = piece.merged(self.rows, read, since, reach)
                 waiting.append(some)
                 size += len(some.le)
             if size > most or number == len(self.pieces) - 1:
                 events = self.rows.between(events.and_(*waiting), since, reach)
-                while len(events.le) > most and (cut := _cut(events, since, reach)):
+                while len(events.le) > most and (cut := middle_edge(events, since, reach)):
                     reach = cut
                     events = self.rows.between(events, since, reach)
                 waiting, size = [], len(events.le)
@@ -133,7 +142,7 @@ class EventsInPieces:
         return reach
 
 
-def _cut(events: EventWords, since: Micros, reach: Micros) -> Micros | None:
+def middle_edge(events: EventWords, since: Micros, reach: Micros) -> Micros | None:
     """Return an instant with about half of the edges before it; None if there is none between."""
     edges = np.unique(np.concatenate([events.le, events.re]))
     inside = edges[(edges > since) & (edges < reach)]
