@@ -98,6 +98,9 @@ def lowered(
     if isinstance(rows, Staged):
         return rows.frame.selectExpr(*texts)
     events = rows.events.select(*texts)
+    if rows.points:
+        # a statement is a table, in which rows stay from their instant on
+        events = replace(events, _node=replace(events._node, stays=True))
     # what comes straight from a source takes the way of the rows beside it
     return events.groupApply(events.columns, _itself) if _is_straight(events._node) else events
 
