@@ -32,7 +32,7 @@ from icestream.operators.lifetimes.counted_intervals import CountedIntervals
 from icestream.operators.lifetimes.event_rows import EventRows, EventWords
 from icestream.operators.lifetimes.pieces import AT_ONCE, PieceBounds, middle_edge
 from icestream.operators.lifetimes.revisable_output import payload_of, stretches_of
-from icestream.state.groups.spec import GroupRows, Pieces
+from icestream.state.groups.spec import GroupPieces, GroupRows
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class EventRanges:
     """The events of one group, merged for ranges of time from the watermark on."""
 
     rows: EventRows
-    stored: Pieces
+    stored: GroupPieces
     #: the events of stored rows, whatever their lifetime
     loaded: Callable[[GroupRows], EventWords]
     watermark: Micros
@@ -116,12 +116,12 @@ class EventRanges:
 class ShownRanges:
     """The rows that were shown for one group, by where they begin."""
 
-    def __init__(self, shown: Pieces, schema: pa.Schema, payload: pa.Schema) -> None:
+    def __init__(self, shown: GroupPieces, schema: pa.Schema, payload: pa.Schema) -> None:
         """Read rows of a schema, which has other columns beside the payload."""
         if shown.count == 1:
             # these are about to be replaced
             only = shown.read(0)
-            shown = Pieces(1, lambda _: only)
+            shown = GroupPieces(1, lambda _: only)
         self._shown, self._payload = shown, payload
         self._bounds = [_bounds(column_of(each.rows, LE)) for each in shown]
         self.nothing = self._of(pa.RecordBatch.from_pylist([], schema=schema))

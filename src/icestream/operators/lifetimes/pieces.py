@@ -26,7 +26,7 @@ from icestream.core.arrays import Slots
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.operators.lifetimes.event_rows import EventRows, EventWords, StoredEvents
 from icestream.operators.lifetimes.rows_by_group import END
-from icestream.state.groups.spec import Groups, Pieces
+from icestream.state.groups.spec import GroupPieces, Groups
 
 #: rows of one round, in those of the largest piece
 AT_ONCE = 8
@@ -60,7 +60,7 @@ class EventsInPieces:
     """The events of one group; `found` are those that count up to the last `advance`."""
 
     rows: EventRows
-    stored: Pieces
+    stored: GroupPieces
     found: StoredEvents
     #: when the watermark has passed the next begin or end of an event
     due: Micros

@@ -61,7 +61,7 @@ class GroupRows:
 
 
 @dataclass(frozen=True)
-class Pieces:
+class GroupPieces:
     """Rows of groups in batches that fit into memory; each can be read again, by its number."""
 
     count: int
@@ -102,7 +102,7 @@ class Groups(Protocol):
         """Return whether the rows of a portion can be read at once: not if one group is large."""
         ...
 
-    def pieces(self, synopsis: int, slots: Slots) -> Pieces:
+    def pieces(self, synopsis: int, slots: Slots) -> GroupPieces:
         """Return the rows of distinct groups of a portion, in one batch or, of one group, several.
 
         A group too large for memory is read in batches, in the order of appending. Rows appended

@@ -57,7 +57,7 @@ from icestream.state.groups.memory import Gathered, Memory
 from icestream.state.groups.migration import Mover
 from icestream.state.groups.options import Past, Pressure, StoreOptions, StoreSpace
 from icestream.state.groups.recovery import StoreRecovery
-from icestream.state.groups.spec import GroupRows, Groups, Pieces, Synopsis
+from icestream.state.groups.spec import GroupPieces, GroupRows, Groups, Synopsis
 from icestream.state.groups.view import GroupView
 from icestream.state.groups.writing import ExtentWriter
 from icestream.state.index.sorted_index import ColdIndex
@@ -224,10 +224,10 @@ class GroupStore(Groups):
         most = max(self._eviction.at_once, self.heap.limit // LARGE // 8)
         return int(self._words(synopsis, slots)[0]) <= most
 
-    def pieces(self, synopsis: int, slots: Slots) -> Pieces:
+    def pieces(self, synopsis: int, slots: Slots) -> GroupPieces:
         """Return the rows of distinct groups of a portion, in any number of batches that fit."""
         if len(slots) != 1 or self._words(synopsis, slots)[0] <= self._piece_words:
-            return Pieces(1, lambda _: self.read(synopsis, slots))
+            return GroupPieces(1, lambda _: self.read(synopsis, slots))
         slot = int(slots[0])
         self.mover.evict(slots)
         if self.mover.is_scattered(synopsis, slot):
@@ -237,7 +237,7 @@ class GroupStore(Groups):
         def read(number: int) -> GroupRows:
             return self._rows(synopsis, self.mover.piece(synopsis, found, number))
 
-        return Pieces(found.count, read)
+        return GroupPieces(found.count, read)
 
     def read_best(self, synopsis: int, slots: Slots, counts: Ints) -> GroupRows:
         live = self.mover.read_best(synopsis, slots, counts)

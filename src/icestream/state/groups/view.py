@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints, Slots
 from icestream.core.times import Micros
-from icestream.state.groups.spec import GroupRows, Groups, Pieces
+from icestream.state.groups.spec import GroupPieces, GroupRows, Groups
 
 
 class SharedStore(Groups, Protocol):
@@ -65,7 +65,7 @@ class GroupView(Groups):
         """Return whether the rows of a portion can be read at once."""
         return self._store.fits(self._first + synopsis, slots)
 
-    def pieces(self, synopsis: int, slots: Slots) -> Pieces:
+    def pieces(self, synopsis: int, slots: Slots) -> GroupPieces:
         """Return the rows of distinct groups of a portion, in batches that fit."""
         return self._store.pieces(self._first + synopsis, slots)
 
