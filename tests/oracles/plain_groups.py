@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints, Slots
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
-from icestream.state.groups.spec import GroupRows, Groups, Synopsis, Wanted
+from icestream.state.groups.spec import GroupPieces, GroupRows, Groups, Synopsis
 
 
 class PlainGroups(Groups):
@@ -88,15 +88,16 @@ class PlainGroups(Groups):
         most = self._piece_rows
         return not most or all(len(self._rows[slot][synopsis]) <= most for slot in slots.tolist())
 
-    def read_pieces(
-        self, synopsis: int, slots: Slots, wanted: Wanted | None = None
-    ) -> Iterator[GroupRows]:
-        """Yield a few rows at a time, to test that callers handle pieces."""
+    def pieces(self, synopsis: int, slots: Slots) -> GroupPieces:
+        """Return a few rows at a time, to test that callers handle pieces."""
         found = self.read(synopsis, slots)
         some = self._piece_rows or max(1, found.rows.num_rows)
-        for number, first in enumerate(range(0, found.rows.num_rows, some)):
-            if wanted is None or wanted(number):
-                yield GroupRows(found.owners[first : first + some], found.rows.slice(first, some))
+
+        def read(number: int) -> GroupRows:
+            first = number * some
+            return GroupRows(found.owners[first : first + some], found.rows.slice(first, some))
+
+        return GroupPieces(-(-found.rows.num_rows // some), read)
 
     def read_best(self, synopsis: int, slots: Slots, counts: Ints) -> GroupRows:
         """Return the best rows of each group, and no others."""

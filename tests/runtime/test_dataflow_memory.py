@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -332,3 +333,38 @@ def test_bounded_aggregates_and_lists_of_one_large_group(
     assert totals.tolist() == [*sums.tolist(), *(sums[-1] - sums[:-1]).tolist()]
     later = np.maximum.accumulate(values[::-1])[::-1]
     assert most.tolist() == [*np.maximum.accumulate(values).tolist(), *later[1:].tolist()]
+
+
+@pytest.mark.parametrize("times", [3, pytest.param(50, marks=pytest.mark.slow)])
+def test_bounded_choices_of_one_large_group(tmp_path: Path, times: int) -> None:
+    budget, size, length = 256 << 10, 3_000, 1000 * SECOND
+    most = Aggregate("max", "value", "most")
+    events = PlanStream.of(COLUMNS).window(length)
+    made = events.apply(["key"], lambda group: group.agg(most))
+    flow = dataflow(made, "update", columns=(COLUMNS,), slack=0)
+    # an event has seven words
+    count = times * budget // 56 // size * size
+    values = np.random.default_rng(5).integers(0, 1 << 40, count)
+    found: Counter[tuple[int, int, int]] = Counter()
+    with small_sizes(quota=budget, chunk=4096, snapshot=16):
+        query = open_dataflow(flow, tmp_path, budget=budget, shards=1)
+        for first in range(0, count, size):
+            some, instants = values[first : first + size], np.arange(first, first + size)
+            zeros = np.zeros(size, dtype=np.int64)
+            batch = as_batch(instants, zeros, some, zeros.astype(np.bool_), flow.batch_schema)
+            (delivery,) = query.driver.batch(query.next_batch, [[batch]])
+            assert delivery.progress["icestream"]["peakMemoryBytes"] <= budget
+            rows = query.rows([delivery])
+            lifetime = rows.column("lifetime").combine_chunks()
+            edges = (lifetime.field(each).cast(pa.int64()).to_pylist() for each in ("start", "end"))
+            columns = (rows.column(each).to_pylist() for each in ("most", "change"))
+            for start, end, value, change in zip(*edges, *columns, strict=True):
+                found[start, end, value] += change
+    later = np.maximum.accumulate(values[::-1])[::-1]
+    answers = np.concatenate([np.maximum.accumulate(values), later[1:]])
+    instants = np.append(np.arange(count), length + np.arange(count - 1))
+    fresh = np.flatnonzero(np.diff(answers, prepend=-1))
+    ends = np.append(instants[fresh[1:]], length + count - 1)
+    expected = zip(instants[fresh].tolist(), ends.tolist(), answers[fresh].tolist(), strict=True)
+    assert sorted(key for key, change in found.items() if change) == sorted(expected)
+    assert set(found.values()) <= {0, 1}

@@ -20,7 +20,7 @@ from icestream.core.errors import DefinitionError
 from icestream.core.times import INFINITY, MINUS_INFINITY
 from icestream.operators.aggregates.aggregate import Aggregate
 from icestream.operators.bad_rows import BadRows
-from icestream.operators.lifetimes import invertible_aggregate
+from icestream.operators.lifetimes import invertible_aggregate, large_choices
 from icestream.operators.lifetimes.aggregate import Mode, lifetime_aggregate, of_growing
 from icestream.operators.lifetimes.answers import LifetimeAggregate
 from icestream.operators.lifetimes.changes import DIFF, LE, RE
@@ -109,6 +109,19 @@ def test_oracle_aggregates_that_keep_events(dice: Random, kind: scenarios.Scenar
 def test_oracle_choices_of_events_that_stay(dice: Random, kind: scenarios.ScenarioKind) -> None:
     batches = scenarios.scenario(dice, [PORT], replace(kind, retractions=False, holes=False))
     check(of_growing(aggregate(CHOICES)), batches, lambda bag: oracle.aggregate(bag, *CHOICES_OF))
+
+
+def test_oracle_choices_of_large_groups_are_revised_in_ranges(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for seed in range(16):
+        monkeypatch.setattr(large_choices, "AT_ONCE", 1 + 7 * (seed % 2))
+        kind = scenarios.ScenarioKind(revisions=20, groups=1 + seed % 2, pace=4 * (seed % 4))
+        kind = replace(kind, retractions=False, holes=False)
+        batches = scenarios.scenario(Random(seed), [PORT], kind)
+        operator = of_growing(aggregate(CHOICES))
+        groups = PlainGroups(operator.synopses, piece_rows=1 + seed % 3)
+        check(operator, batches, lambda bag: oracle.aggregate(bag, *CHOICES_OF), groups)
 
 
 def test_bounded_choices_of_events_that_stay_are_one_row() -> None:

@@ -60,10 +60,9 @@ def test_nodes_that_serve_one_window_are_not_made() -> None:
     ),
     st.integers(1, 8000),
 )
-def test_oracle_portions_hold_every_group_once(
+def test_oracle_portions_hold_every_slice_once(
     given_slices: list[tuple[int, int, int, int]], limit: int
 ) -> None:
-    """Groups are told apart by the ends of slices: each end is in one piece of its target."""
     targets = {
         target: np.array(
             [
@@ -75,24 +74,18 @@ def test_oracle_portions_hold_every_group_once(
         )
         for target in range(4)
     }
-    pieces = [piece for portion in portions(targets.items(), limit) for piece in portion]
-    assert [piece.target for piece in pieces] == sorted(piece.target for piece in pieces)
-    for target, slices in targets.items():
-        for each in slices:
-            for id_high in (int(each["first_id_high"]), int(each["last_id_high"])):
-                holding = [
-                    piece
-                    for piece in pieces
-                    if piece.target == target
-                    and piece.low <= id_high < piece.high
-                    and each["marker"] in piece.slices["marker"]
-                ]
-                assert len(holding) == 1
+    found = list(portions(targets.items(), limit))
+    pieces = [piece for portion in found for piece in portion]
+    assert [piece.target for piece in pieces] == [each for each in range(4) if len(targets[each])]
+    for portion in found:
+        size = sum(int(each.slices["bytes"].sum()) for each in portion)
+        assert size <= limit or len(portion) == 1
+    for piece in pieces:
+        assert (piece.slices == targets[piece.target]).all()
 
 
-def test_a_piece_is_halved_until_it_fits() -> None:
-    slices = np.array([(0, 0, 1, 1000, 0, 2**64 - 1)], dtype=SLICE)
-    pieces = [piece for portion in portions([(7, slices)], 300) for piece in portion]
-    assert len(pieces) == 4
-    assert sum(piece.bytes for piece in pieces) == 1000
-    assert SliceRange(7, slices).whole
+def test_a_part_of_a_piece_has_the_slices_of_its_range() -> None:
+    slices = np.array([(0, 0, 1, 10, 0, 5), (0, 0, 2, 10, 5, 9), (0, 0, 3, 10, 9, 9)], dtype=SLICE)
+    part = SliceRange(7, slices).part(5, 9)
+    assert part.slices["marker"].tolist() == [1, 2]
+    assert (part.low, part.high) == (5, 9)

@@ -195,7 +195,7 @@ class Both(RuleBasedStateMachine):
         places = dict(zip(store.tolist(), range(len(store)), strict=True))
         for portion in self.store.portions(store):
             pieces = (
-                self.store.read_pieces(synopsis, portion)
+                self.store.pieces(synopsis, portion)
                 if in_pieces
                 else [self.store.read(synopsis, portion)]
             )

@@ -297,7 +297,7 @@ def test_a_group_beyond_memory_is_read_in_pieces(tmp_path: Path, options: StoreO
             add(store, np.zeros(len(values), dtype=np.int64), values)
             expected += values.tolist()
             slots = store.locate(*identities([0]))
-            pieces = [some.rows.column(1).to_pylist() for some in store.read_pieces(0, slots)]
+            pieces = [some.rows.column(1).to_pylist() for some in store.pieces(0, slots)]
             assert [value for some in pieces for value in some] == expected
             # three words a row; words, decoded rows and one more copy
             assert max(map(len, pieces)) * 24 * 3 <= store._eviction.work
@@ -312,7 +312,7 @@ def test_a_group_beyond_memory_is_read_in_pieces(tmp_path: Path, options: StoreO
     with space.version() as store:
         store.begin(0)
         slots = store.locate(*identities([0]))
-        again = [some.rows.column(1).to_pylist() for some in store.read_pieces(0, slots)]
+        again = [some.rows.column(1).to_pylist() for some in store.pieces(0, slots)]
         assert [value for some in again for value in some] == expected
 
 
@@ -403,6 +403,24 @@ def test_bounded_rows_without_expiry_are_cleaned(tmp_path: Path) -> None:
             store.begin(0)
             assert content(store, [1, 2]) == {1: list(range(5, 10)), 2: list(range(10, 15))}
     assert most < 8 * 100 * (5 * 24 + 56)
+
+
+def test_bounded_rewritten_groups_are_cleaned(tmp_path: Path) -> None:
+    space, slack = GroupSpace(str(tmp_path), NUMBERS, quota=1 << 20), 60_000
+    found, groups, count = [], 200, 20
+    with mock.patch("icestream.state.groups.cleaning.SLACK", slack):
+        for version in range(30):
+            with space.version() as store:
+                store.begin(0)
+                slots = store.locate(*identities(range(groups)))
+                owners = np.repeat(np.arange(groups), count)
+                store.rewrite(
+                    0, slots, GroupRows(owners, rows([version] * len(owners), owners.tolist()))
+                )
+                held = store.bytes_held()
+            found.append(space.log_bytes + held)
+    # three words a row, a header for each group, and a header for each segment
+    assert max(found) < 3 * groups * (24 * count + 40) + slack + 4_000
 
 
 def test_bounded_rows_of_all_lifetimes_are_cleaned(tmp_path: Path) -> None:

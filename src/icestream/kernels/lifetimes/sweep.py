@@ -89,6 +89,8 @@ def fold_equal(
     count = 0
     for row in range(slots.size):
         mixed = (slots[row] * 0x9E3779B97F4A7C1 ^ le[row] * 0xD1B54A32D192ED0) + re[row]
+        # lifetimes in a row must not fill the index in a row
+        mixed = (mixed ^ (mixed >> 32)) * 0x1B873593CC9E2D51
         place = (mixed ^ (mixed >> 29)) & mask
         number = index[place] - 1
         while number >= 0 and (

@@ -25,7 +25,7 @@ import pyarrow as pa
 from icestream.core.arrays import Ids, Ints, Mask, Slots
 from icestream.core.times import INFINITY, Micros
 from icestream.operators.lifetimes.changes import RE, column_of, identities_of
-from icestream.state.groups.spec import GroupRows, Groups, Synopsis, Wanted
+from icestream.state.groups.spec import GroupPieces, GroupRows, Groups, Synopsis
 from icestream.state.identities import distinct
 
 _NONE: Ints = np.empty(0, dtype=np.int64)
@@ -68,10 +68,8 @@ class TransientGroups(Groups):
         """Return True: there are no rows."""
         return True
 
-    def read_pieces(
-        self, synopsis: int, slots: Slots, wanted: Wanted | None = None
-    ) -> Iterator[GroupRows]:
-        yield self.read(synopsis, slots)
+    def pieces(self, synopsis: int, slots: Slots) -> GroupPieces:
+        return GroupPieces(1, lambda _: self.read(synopsis, slots))
 
     def read_best(self, synopsis: int, slots: Slots, counts: Ints) -> GroupRows:
         return self.read(synopsis, slots)

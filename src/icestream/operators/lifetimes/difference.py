@@ -199,7 +199,7 @@ class StreamDifference(PromptOperator):
         )
         id_high, id_low = groups.identities(where)
         signs = turned.signs * (-1 if self._present else 1)
-        for left in groups.read_pieces(LEFT, where):
+        for left in groups.pieces(LEFT, where):
             payload, counts = stored_payload(left.rows), column_of(left.rows, DIFF)
             stored = lifetimes_of(left.rows, bounds_of(left.owners, len(where)))
             for pairs in pairs_of(probes, stored):
@@ -222,7 +222,7 @@ def _covers(
     The range is cut where a group that is read in pieces has more edges in it than a piece has.
     """
     total, most = _NO_EVENTS, 0
-    for found in groups.read_pieces(RIGHT, portion):
+    for found in groups.pieces(RIGHT, portion):
         le, re, counts = (column_of(found.rows, name) for name in (LE, RE, DIFF))
         some = CountedIntervals(found.owners, np.zeros_like(le), le, re, counts)
         some = some.since(begin).before(end)

@@ -56,12 +56,13 @@ class EventWords:
         owner, le, re, count, row = (column[chosen] for column in self._columns())
         return EventWords(owner, le, re, count, self.words[chosen], row)
 
-    def and_(self, other: EventWords) -> EventWords:
-        """Return both, in the order of groups."""
-        order = np.argsort(np.concatenate([self.owner, other.owner]), kind="stable")
-        pairs = zip(self._columns(), other._columns(), strict=True)
-        owner, le, re, count, row = (np.concatenate(pair)[order] for pair in pairs)
-        words = concatenated(self.words, other.words)[order]
+    def and_(self, *others: EventWords) -> EventWords:
+        """Return all of them, in the order of groups."""
+        parts = (self, *others)
+        order = np.argsort(np.concatenate([each.owner for each in parts]), kind="stable")
+        columns = zip(*(each._columns() for each in parts), strict=True)
+        owner, le, re, count, row = (np.concatenate(each)[order] for each in columns)
+        words = concatenated(*(each.words for each in parts))[order]
         return EventWords(owner, le, re, count, words, row)
 
     def _columns(self) -> tuple[Ints, ...]:

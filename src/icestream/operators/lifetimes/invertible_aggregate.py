@@ -57,9 +57,9 @@ class _Edges:
     time: Ints
     words: ExactRows
 
-    def and_(self, other: _Edges) -> _Edges:
-        time = np.concatenate([self.time, other.time])
-        return _Edges(time, concatenated(self.words, other.words))
+    def and_(self, *others: _Edges) -> _Edges:
+        time = np.concatenate([self.time, *(each.time for each in others)])
+        return _Edges(time, concatenated(self.words, *(each.words for each in others)))
 
     def at(self, places: Ints) -> _Edges:
         return _Edges(self.time[places], self.words[places])
@@ -252,10 +252,8 @@ class InvertibleAggregate(LifetimeAggregate, PromptOperator):
     ) -> None:
         """Write the edges of a large group again, those before the watermark as one."""
         base = self._nothing
-        for number, piece in enumerate(groups.read_pieces(0, portion)):
-            if number == 0:
-                nothing = self._batch(self._nothing, _NO_ROWS)
-                groups.rewrite(0, portion, GroupRows(_NO_ROWS, nothing))
+        groups.rewrite(0, portion, GroupRows(_NO_ROWS, self._batch(self._nothing, _NO_ROWS)))
+        for piece in large.pieces:
             edges = self._edges(piece.rows)
             base = self._total(base.and_(edges.before(watermark)), large.last_passed)
             left = np.flatnonzero(edges.time >= watermark)
@@ -346,7 +344,7 @@ class _StoredEdges:
     def __init__(
         self, owner: InvertibleAggregate, groups: Groups, slots: Slots, watermark: Micros
     ) -> None:
-        self._owner, self._groups, self._slots = owner, groups, slots
+        self._owner, self.pieces = owner, groups.pieces(0, slots)
         #: rows, those before the watermark, and rows of the largest piece
         self.rows, self.passed, self._most = 0, 0, 1
         #: the last edge, and the last one before the watermark that `between` returned
@@ -354,7 +352,7 @@ class _StoredEdges:
         self._watermark = watermark
         #: first and last edge of each piece before the watermark, then from it on
         self._bounds: list[list[tuple[Micros, Micros]]] = []
-        for piece in groups.read_pieces(0, slots):
+        for piece in self.pieces:
             time = column_of(piece.rows, _TIME)
             passed = time < watermark
             self._bounds.append(
@@ -373,16 +371,19 @@ class _StoredEdges:
 
         There the sum of stored edges is not zero, nor is it with those that are added.
         """
-        owner, end, found = self._owner, INFINITY, self._owner._nothing
-
-        def is_wanted(number: int) -> bool:
-            return any(low <= end and high >= begin for low, high in self._bounds[number])
-
-        for piece in self._groups.read_pieces(0, self._slots, is_wanted):
-            found = owner._summed(found.and_(owner._edges(piece.rows).between(begin, end)))
-            if len(found.time) > AT_ONCE * self._most:
-                end = int(found.time[len(found.time) // 2])
-                found = found.between(begin, end)
+        owner, end, most = self._owner, INFINITY, AT_ONCE * self._most
+        found, waiting, size = owner._nothing, list[_Edges](), 0
+        for number, bounds in enumerate(self._bounds):
+            if any(low <= end and high >= begin for low, high in bounds):
+                edges = owner._edges(self.pieces.read(number).rows).between(begin, end)
+                waiting.append(edges)
+                size += len(edges.time)
+            if size > most or number == len(self._bounds) - 1:
+                found = owner._summed(found.and_(*waiting)).between(begin, end)
+                if len(found.time) > most:
+                    end = int(found.time[len(found.time) // 2])
+                    found = found.between(begin, end)
+                waiting, size = [], len(found.time)
         if end < INFINITY:
             both = owner._summed(found.and_(added.between(begin, end)))
             cuts = np.intersect1d(found.time, both.time)

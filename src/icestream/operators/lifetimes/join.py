@@ -110,9 +110,7 @@ class StreamJoin(PromptOperator):
         for portion in groups.portions(touched.distinct, (1 - port, LATE + 1 - port)):
             mine, bounds = touched.of(portion)
             probes = changes.take(pa.array(mine))
-            pieces = (
-                groups.read_pieces(synopsis, portion) for synopsis in (1 - port, LATE + 1 - port)
-            )
+            pieces = (groups.pieces(synopsis, portion) for synopsis in (1 - port, LATE + 1 - port))
             for other in chain.from_iterable(pieces):
                 if other.rows.num_rows:
                     stored = lifetimes_of(other.rows, bounds_of(other.owners, len(portion)))

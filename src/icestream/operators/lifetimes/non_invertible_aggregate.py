@@ -14,7 +14,10 @@ Invariants:
 3. Of an input that grows, rows are as many as instants past the watermark
    (`test_bounded_choices_of_events_that_stay_are_one_row`).
 
-Cost: O(n log n) for the n events of a group that are alive, for each chunk that touches it.
+Cost: O(n log n) for the n events of a group that are alive, for each chunk that touches it. A group
+too large for memory is revised in ranges of time (`large_choices`).
+
+Limits: a group of which events are retracted, or with object aggregates, must fit into memory.
 """
 
 from __future__ import annotations
@@ -25,14 +28,16 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.core.arrays import Ints, Slots
-from icestream.core.times import Micros
+from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.kernels.lifetimes.sweep import scale_rows
 from icestream.operators.bad_rows import Made
 from icestream.operators.folding.exact_rows import copies_of
 from icestream.operators.lifetimes.answers import LifetimeAggregate, SpanAnswers
-from icestream.operators.lifetimes.changes import BEGAN, DIFF, began_of, column_of
+from icestream.operators.lifetimes.changes import BEGAN, DIFF, LE, RE, began_of, column_of
 from icestream.operators.lifetimes.consolidate import identities, numbered
 from icestream.operators.lifetimes.counted_intervals import CountedIntervals, TimeSegments
+from icestream.operators.lifetimes.event_rows import EventRows, EventWords
+from icestream.operators.lifetimes.large_choices import AnswerRows, EventRanges, ShownRanges
 from icestream.operators.lifetimes.object_spans import EventSpans
 from icestream.operators.lifetimes.revisable_output import (
     RevisableOutput,
@@ -49,7 +54,7 @@ from icestream.operators.lifetimes.rows_by_group import (
     keep,
     located,
 )
-from icestream.state.groups.spec import Groups
+from icestream.state.groups.spec import GroupRows, Groups
 
 
 class NonInvertibleAggregate(LifetimeAggregate):
@@ -64,6 +69,7 @@ class NonInvertibleAggregate(LifetimeAggregate):
         began = [pa.field(BEGAN, pa.int64(), nullable=False)] * objects.depends_on_order
         self._words = pa.schema([*lifting.fold.schema, *inputs, *began])
         self._shown = RevisableOutput(1, events_synopsis("shown", self.result))
+        self._events = EventRows(lifting, answers.keys, grows=True)
         alive = events_synopsis("alive", self._words)
         self.synopses = (alive, self._shown.synopsis)
 
@@ -86,7 +92,8 @@ class NonInvertibleAggregate(LifetimeAggregate):
             chosen, owners = by_slot.within(portion)
             new = CountedIntervals(owners, owners, le[chosen], re[chosen], diff[chosen])
             first = chosen[first_rows(owners, len(portion))]
-            yield from self._revised(
+            large = self._merges and not all(groups.fits(number, portion) for number in (0, 1))
+            yield from (self._of_large if large else self._revised)(
                 groups,
                 portion,
                 new,
@@ -161,6 +168,64 @@ class NonInvertibleAggregate(LifetimeAggregate):
             watermark,
             watermark,
         )
+
+    def _of_large(
+        self,
+        groups: Groups,
+        portion: Slots,
+        new: CountedIntervals,
+        new_words: pa.RecordBatch,
+        keys: pa.RecordBatch,
+        watermark: Micros,
+    ) -> Made:
+        """Revise a group too large for memory, a range of time after the other."""
+        added = rows_of(new, new_words, schema=self.synopses[0].schema)
+        events = EventRanges(self._events, groups.pieces(0, portion), self._loaded, watermark)
+        shown = ShownRanges(groups.pieces(1, portion), self.synopses[1].schema, self.result)
+        nothing = self._shown.rows(shown.nothing.stretches, shown.nothing.payload)
+        groups.rewrite(1, portion, nothing)
+        carried, since = shown.alive(watermark), MINUS_INFINITY
+        for end, found in events.ranges(self._loaded(added)):
+            answers = carried.and_(self._answers(found, keys))
+            after = answers.stretches.levelled()
+            is_open = (after.re == end) & (end < INFINITY)
+            carried = answers.with_(after.where(is_open))
+            until = int(carried.stretches.le.min(initial=end))
+            before = shown.between(since, until)
+            done = answers.with_(after.where(~is_open))
+            every = done.and_(before.with_(before.stretches.negative()))
+            yield from self._shown.emitted(
+                groups, portion, every.stretches.consolidated(), every.payload
+            )
+            lasting = done.stretches.where(done.stretches.re > watermark)
+            rows = self._shown.rows(lasting, done.payload)
+            groups.append(1, portion[rows.owners], rows.rows)
+            since = until
+        groups.append(0, portion[added.owners], added.rows)
+
+    def _answers(self, events: EventWords, keys: pa.RecordBatch) -> AnswerRows:
+        """Return the answers of one group."""
+        there = CountedIntervals(events.owner, events.owner, events.le, events.re, events.count)
+        segments = TimeSegments.of(there)
+        none = pa.RecordBatch.from_pylist([{}] * len(there))
+        spans = EventSpans(*segments.spans(there), there.count, there.le, none)
+        chosen, _, found = self.answers.over(events.words, spans, len(segments.owner))
+        columns = [*keys.take(pa.array(0 * chosen)).columns, *found.columns]
+        stretches = CountedIntervals(
+            0 * chosen,
+            np.arange(len(chosen)),
+            segments.le[chosen],
+            segments.re[chosen],
+            np.ones(len(chosen), dtype=np.int64),
+        )
+        return AnswerRows(stretches, pa.RecordBatch.from_arrays(columns, schema=self.result))
+
+    def _loaded(self, kept: GroupRows) -> EventWords:
+        """Return stored events as words."""
+        le, re, count = (column_of(kept.rows, name) for name in (LE, RE, DIFF))
+        words = payload_of(kept.rows, self._words).columns[: len(self._lifting.fold.schema)]
+        loaded = self._lifting.fold.loaded(words, copies_of(count))
+        return EventWords(kept.owners, le, re, count, loaded, np.arange(len(le)))
 
     def _spans(
         self, there: CountedIntervals, segments: TimeSegments, kinds: pa.RecordBatch

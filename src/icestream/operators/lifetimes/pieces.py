@@ -3,14 +3,15 @@
 Idea: answers between two instants need single events only where they begin or end in between. All
 others span the whole time, or nothing of it, and merge into one row. So the group is read piece by
 piece, and what remains of it is small: the edges of one batch. Where more are left, the time is cut
-before half of them, and the rest follows in the next round. A piece remembers between which
-instants its events begin and end, and their merged words, so a round reads few pieces.
+before half of them, and the rest follows in the next round. Of each piece it is known between which
+instants its events begin and end, and, if they are all alive, their merged words. So a round reads
+few pieces.
 
 Invariants:
 1. Answers are those of the whole group (`test_oracle_large_groups_are_read_in_pieces`).
 
-Cost: two readings of the group, and one of the pieces with edges for each further round; in memory
-the bounds and one row for each piece.
+Cost: one reading of the group, and one of the pieces with edges for each round; in memory the
+bounds and one row for each piece.
 
 Limits: events that were retracted can be merged only if all words can be taken back.
 """
@@ -25,7 +26,7 @@ from icestream.core.arrays import Slots
 from icestream.core.times import INFINITY, MINUS_INFINITY, Micros
 from icestream.operators.lifetimes.event_rows import EventRows, EventWords, StoredEvents
 from icestream.operators.lifetimes.rows_by_group import END
-from icestream.state.groups.spec import Groups
+from icestream.state.groups.spec import GroupPieces, Groups
 
 #: rows of one round, in those of the largest piece
 AT_ONCE = 8
@@ -37,12 +38,21 @@ class PieceBounds:
 
     begin: tuple[Micros, Micros]
     end: tuple[Micros, Micros]
-    #: the row of events that all have begun, once it is known
+    #: all events as one, once it is known
     spanning: EventWords | None = None
 
     def spans(self, since: Micros, until: Micros) -> bool:
         """Return whether all events are alive from one instant to another."""
         return self.begin[1] < since and self.end[0] >= until
+
+    def merged(
+        self, rows: EventRows, events: EventWords, since: Micros, until: Micros
+    ) -> EventWords:
+        """Return fewer rows for a range; if there is only one of all, it is known from now on."""
+        some = rows.between(events, since, until)
+        if self.spans(since, until):
+            self.spanning = replace(some, re=np.full_like(some.re, self.end[0]))
+        return some
 
 
 @dataclass
@@ -50,8 +60,7 @@ class EventsInPieces:
     """The events of one group; `found` are those that count up to the last `advance`."""
 
     rows: EventRows
-    groups: Groups
-    slots: Slots
+    stored: GroupPieces
     found: StoredEvents
     #: when the watermark has passed the next begin or end of an event
     due: Micros
@@ -67,7 +76,8 @@ class EventsInPieces:
         due, most = INFINITY, 1
         pieces: list[PieceBounds] = []
         known: StoredEvents | None = None
-        for piece in groups.read_pieces(0, slots):
+        stored = groups.pieces(0, slots)
+        for piece in stored:
             found = rows.found(piece, 1, watermark)
             events = found.events
             if not rows.can_merge(events):
@@ -79,8 +89,12 @@ class EventsInPieces:
                 (int(each.min(initial=INFINITY)), int(each.max(initial=MINUS_INFINITY)))
                 for each in (events.le, events.re)
             )
-            pieces.append(PieceBounds(begin, end))
+            is_alive = begin[1] < watermark <= end[0]
+            spanning = rows.between(events, begin[1] + 1, end[0]) if is_alive else None
+            pieces.append(PieceBounds(begin, end, spanning))
             most = max(most, len(events.le))
+            if piece.rows.num_rows == 0:
+                continue
             key = (found.emitted_until[0], found.start[0])
             if known is None or key > (known.emitted_until[0], known.start[0]):
                 first = found if known is None else known
@@ -94,7 +108,7 @@ class EventsInPieces:
                 )
         # nothing is ahead of the end of time
         due = due if watermark < INFINITY else INFINITY
-        return None if known is None else cls(rows, groups, slots, known, due, pieces, most)
+        return None if known is None else cls(rows, stored, known, due, pieces, most)
 
     def emitted(self, reach: Micros, start: Micros) -> None:
         """Note that all answers up to an instant were emitted; the next one began at `start`."""
@@ -108,32 +122,27 @@ class EventsInPieces:
         if since >= watermark:
             return None
         events = self.found.events.where(np.zeros(len(self.found.events.le), dtype=np.bool_))
-        merged: set[int] = set()
+        waiting: list[EventWords] = []
+        size, most = 0, AT_ONCE * self.most
         for number, piece in enumerate(self.pieces):
-            if piece.spanning is not None and piece.spans(since, reach):
-                merged.add(number)
-                events = self.rows.between(events.and_(piece.spanning), since, reach)
-        reading = self.pieces[0]
-
-        def is_wanted(number: int) -> bool:
-            nonlocal reading
-            reading = self.pieces[number]
-            there = reading.begin[0] < reach and reading.end[1] >= since
-            return there and number not in merged
-
-        for found in self.groups.read_pieces(0, self.slots, is_wanted):
-            some = self.rows.between(self.rows.found(found, 1, since).events, since, reach)
-            if reading.spans(since, reach):
-                reading.spanning = replace(some, re=np.full_like(some.re, reading.end[0]))
-            events = self.rows.between(events.and_(some), since, reach)
-            while len(events.le) > AT_ONCE * self.most and (cut := _cut(events, since, reach)):
-                reach = cut
-                events = self.rows.between(events, since, reach)
+            if piece.begin[0] < reach and piece.end[1] >= since:
+                some = piece.spanning if piece.spans(since, reach) else None
+                if some is None:
+                    read = self.rows.found(self.stored.read(number), 1, since).events
+                    some = piece.merged(self.rows, read, since, reach)
+                waiting.append(some)
+                size += len(some.le)
+            if size > most or number == len(self.pieces) - 1:
+                events = self.rows.between(events.and_(*waiting), since, reach)
+                while len(events.le) > most and (cut := middle_edge(events, since, reach)):
+                    reach = cut
+                    events = self.rows.between(events, since, reach)
+                waiting, size = [], len(events.le)
         self.found = replace(self.found, events=events)
         return reach
 
 
-def _cut(events: EventWords, since: Micros, reach: Micros) -> Micros | None:
+def middle_edge(events: EventWords, since: Micros, reach: Micros) -> Micros | None:
     """Return an instant with about half of the edges before it; None if there is none between."""
     edges = np.unique(np.concatenate([events.le, events.re]))
     inside = edges[(edges > since) & (edges < reach)]

@@ -93,11 +93,17 @@ class RevisableOutput:
         emitted = after.and_(before.negative()).consolidated()
         lasting = after.where(after.re > over)
         self._keep(groups, slots, emitted, before, lasting, kinds, owed)
-        if len(emitted):
-            emitted = emitted.at(np.argsort(emitted.count > 0, kind="stable"))
-            id_high, id_low = groups.identities(slots[emitted.owner])
-            payload = kinds.take(pa.array(emitted.kind))
-            yield changes_of(payload, emitted.le, emitted.re, emitted.count, id_high, id_low)
+        yield from self.emitted(groups, slots, emitted, kinds)
+
+    def emitted(
+        self, groups: Groups, slots: Slots, changed: CountedIntervals, kinds: pa.RecordBatch
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield what changed, retracted rows first."""
+        if len(changed):
+            changed = changed.at(np.argsort(changed.count > 0, kind="stable"))
+            id_high, id_low = groups.identities(slots[changed.owner])
+            payload = kinds.take(pa.array(changed.kind))
+            yield changes_of(payload, changed.le, changed.re, changed.count, id_high, id_low)
 
     def _keep(
         self,
@@ -117,17 +123,17 @@ class RevisableOutput:
             more = owed[1].and_(owed[0].negative()).consolidated()
             changed[more.owner[more.count > 0]] = True
             fresh = more.where(~changed[more.owner])
-            groups.append(self.number, slots[fresh.owner], self._rows(fresh, kinds).rows)
+            groups.append(self.number, slots[fresh.owner], self.rows(fresh, kinds).rows)
         # a group that had nothing and has nothing needs no rewrite
         there = np.zeros(len(slots), dtype=np.bool_)
         there[before.owner] = there[after.owner] = True
         changed &= there
-        kept = self._rows(after.where(changed[after.owner]), kinds)
+        kept = self.rows(after.where(changed[after.owner]), kinds)
         owners = (np.cumsum(changed) - 1)[kept.owners]
         order = np.argsort(owners, kind="stable")
         rows = GroupRows(owners[order], kept.rows.take(pa.array(order)))
         groups.rewrite(self.number, slots[changed], rows)
 
-    def _rows(self, stretches: CountedIntervals, kinds: pa.RecordBatch) -> GroupRows:
+    def rows(self, stretches: CountedIntervals, kinds: pa.RecordBatch) -> GroupRows:
         payload = kinds.take(pa.array(stretches.kind))
         return rows_of(stretches, payload, schema=self.synopsis.schema)

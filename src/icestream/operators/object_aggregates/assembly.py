@@ -2,8 +2,8 @@
 
 Idea: a target is a node of the tree or a window; the caller lists the slices it is composed of.
 Small targets are combined many at once, a large one in ranges of `id_high`, so that the slices in
-memory together take no more than a portion. Only half a portion is planned, since sizes are
-estimates.
+memory together take no more than a portion. Slices are sorted by group, so a large target is read
+once, like the runs of a merge, unless more slices than fit have groups of the same range.
 
 Invariants:
 1. Slices of a target are combined in the given order, whatever their order on the log
@@ -17,8 +17,7 @@ Limits: a constant comes on top: the block of each open segment and the slice th
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +25,7 @@ import pyarrow as pa
 from icestream.core.arrays import Ints
 from icestream.operators.object_aggregates.directory import Slices
 from icestream.operators.object_aggregates.states import States
-from icestream.operators.object_aggregates.tree import SliceRange, portions
+from icestream.operators.object_aggregates.tree import SLICE_OVERHEAD, SliceRange, portions
 from icestream.operators.protocol import Shard
 from icestream.state.budget import Refused
 from icestream.state.identities import IdRange
@@ -36,6 +35,9 @@ from icestream.state.validation import validated
 SLICES_AT_ONCE = 1024
 #: maximum memory for lifting or combining a portion, in multiples of its size
 WORK = 16
+
+#: target and state of each group
+Combined = tuple[Ints, pa.RecordBatch]
 
 
 class Assembly:
@@ -59,9 +61,7 @@ class Assembly:
         self.ranges = 1
         shard.account.resize(WORK * portion)
 
-    def combined(
-        self, targets: Iterable[tuple[int, Slices]]
-    ) -> Iterator[tuple[Ints, pa.RecordBatch]]:
+    def combined(self, targets: Iterable[tuple[int, Slices]]) -> Iterator[Combined]:
         """Yield target and state of groups, sorted by (target, id_high, id_low), in portions."""
         before, ranges = None, 0
         for pieces in portions(targets, self.portion // 2):
@@ -71,70 +71,111 @@ class Assembly:
                 self.ranges = max(self.ranges, ranges)
                 yield found, rows
 
-    def _combine(self, pieces: Sequence[SliceRange]) -> Iterator[tuple[Ints, pa.RecordBatch]]:
-        """Combine pieces together; if they are larger than estimated, one part after another."""
-        held: tuple[Ints, pa.RecordBatch] | None = None
-        wanted = [(piece, marker) for piece in pieces for marker in piece.slices["marker"].tolist()]
-        for at in range(0, len(wanted), SLICES_AT_ONCE):
-            read = self._read(wanted[at : at + SLICES_AT_ONCE], held, divisible=len(pieces) > 1)
-            if read is None:
-                held = None
-                for part in self._divided(pieces):
-                    yield from self._combine(part)
-                return
-            if read:
-                found = np.concatenate([targets for targets, _ in read])
-                held = self._states.combine(found, pa.concat_batches([rows for _, rows in read]))
-        if held is not None:
+    def _combine(self, pieces: Sequence[SliceRange]) -> Iterator[Combined]:
+        """Combine pieces together, or the only one in as many ranges of ids as it takes."""
+        if sum(int(each.slices["bytes"].sum()) for each in pieces) <= self.portion:
+            found = self._together(pieces)
+            if len(found[0]):
+                yield found
+            return
+        rest: SliceRange | None = pieces[0]
+        while rest is not None:
+            rest = yield from self._in_ranges(rest)
+
+    def _together(self, pieces: Sequence[SliceRange]) -> Combined:
+        kept = dict(self._read(np.concatenate([each.slices for each in pieces])))
+        wanted = [(each, marker) for each in pieces for marker in each.slices["marker"].tolist()]
+        targets = [np.full(kept[marker].num_rows, each.target) for each, marker in wanted]
+        rows = pa.concat_batches([kept[marker] for _, marker in wanted])
+        return self._states.combine(np.concatenate(targets), rows)
+
+    def _in_ranges(self, piece: SliceRange) -> Generator[Combined, None, SliceRange | None]:
+        """Yield the groups of a piece; return what is left of it, to be read once more.
+
+        Slices are read by their first groups. When the next one does not fit, all groups before
+        its first are complete. Where groups that are not complete fill the memory, the upper half
+        of them is left for later.
+        """
+        states, low, high = self._states, piece.low, piece.high
+        kept: dict[int, pa.RecordBatch] = {}
+        size = 0
+        for at, first, read in self._by_first_group(piece.slices):
+            if first >= high:
+                break
+            kept[at] = states.inside(read, low, high)
+            size += _size(kept[at])
+            if size <= self.portion:
+                continue
+            bound = max(first, low)
+            yield from self._combined_in(kept, piece.target, low, bound)
+            kept = self._inside(kept, bound, high)
+            while (size := sum(map(_size, kept.values()))) > self.portion:
+                least, cut = states.middle(kept.values())
+                if cut == high == least + 1:
+                    if least == bound:
+                        yield from self._alone(piece.part(least, high))
+                        return _rest(piece, high)
+                    cut = least
+                high = cut
+                kept = self._inside(kept, bound, high)
+        yield from self._combined_in(kept, piece.target, low, high)
+        return _rest(piece, high)
+
+    def _by_first_group(self, slices: Slices) -> Iterator[tuple[int, int, pa.RecordBatch]]:
+        """Yield number, first id_high and states of slices, in the order of the latter."""
+        order = np.argsort(slices["first_id_high"], kind="stable")
+        sums = np.cumsum(slices["bytes"][order]) // max(1, self.portion // 4)
+        for some in np.split(order, np.flatnonzero(np.diff(sums)) + 1):
+            read = dict(self._read(slices[some]))
+            for at in some.tolist():
+                yield at, int(slices["first_id_high"][at]), read.pop(int(slices["marker"][at]))
+
+    def _inside(
+        self, kept: Mapping[int, pa.RecordBatch], low: int, high: int
+    ) -> dict[int, pa.RecordBatch]:
+        found = {at: self._states.inside(rows, low, high) for at, rows in kept.items()}
+        return {at: rows for at, rows in found.items() if rows.num_rows}
+
+    def _combined_in(
+        self, kept: Mapping[int, pa.RecordBatch], target: int, low: int, high: int
+    ) -> Iterator[Combined]:
+        """Yield the groups of a range; slices are combined in the order of their numbers."""
+        found = self._inside(kept, low, high) if low < high else {}
+        if found:
+            rows = pa.concat_batches([found[at] for at in sorted(found)])
+            yield self._states.combine(np.full(rows.num_rows, target), rows)
+
+    def _alone(self, piece: SliceRange) -> Iterator[Combined]:
+        """Yield the state of one group, which takes more than a portion."""
+        parts: list[pa.RecordBatch] = []
+        size = read = 0
+        for at in range(len(piece.slices)):
+            ((_, rows),) = self._read(piece.slices[at : at + 1])
+            parts.append(self._states.inside(rows, piece.low, piece.high))
+            size += parts[-1].nbytes
+            read += int(piece.slices["bytes"][at])
+            if size > self.portion:
+                self._reserve(size, read)
+            if len(parts) >= SLICES_AT_ONCE or at == len(piece.slices) - 1:
+                rows = pa.concat_batches(parts)
+                held = self._states.combine(np.full(rows.num_rows, piece.target), rows)
+                parts, size = [held[1]], held[1].nbytes
+        if len(held[0]):
             yield held
         self._shard.account.resize(WORK * self.portion)
 
-    def _read(
-        self,
-        wanted: Sequence[tuple[SliceRange, int]],
-        held: tuple[Ints, pa.RecordBatch] | None,
-        *,
-        divisible: bool,
-    ) -> list[tuple[Ints, pa.RecordBatch]] | None:
-        """Return targets and states of the selected groups, after `held`, in the given order.
-
-        Returns None as soon as they turn out too large to be combined together and can be divided:
-        there are several pieces, or several groups in the only one.
-        """
-        first = [] if held is None else [held]
-        size = sum(rows.nbytes for _, rows in first)
-        ends = {end for _, rows in first for end in self._states.ends(rows)}
-        kept: dict[int, pa.RecordBatch] = {}
-        uses = Counter(marker for _, marker in wanted)
-        claimed = {
-            marker: size
-            for each in {id(each): each for each, _ in wanted}.values()
-            for marker, size in each.slices[["marker", "bytes"]].tolist()
-        }
-        piece = wanted[0][0]
-        for record in self._shard.log.read_many(np.array(sorted(uses), dtype=np.uint64)):
+    def _read(self, slices: Slices) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield the states of slices, in the order of the log."""
+        claimed = dict(slices[["marker", "bytes"]].tolist())
+        for record in self._shard.log.read_many(np.array(sorted(claimed), dtype=np.uint64)):
             with validated(self._shard.log.folder):
                 if claimed[record.marker] != len(record.payload):
                     msg = f"a slice of {claimed[record.marker]} bytes has {len(record.payload)}"
                     raise ValueError(msg)
                 rows = self._states.read(bytes(record.payload))
-            if not piece.whole:
-                rows = self._states.inside(rows, piece.low, piece.high)
             if self.keeps is not None:
                 rows = self._states.inside(rows, self.keeps.low, self.keeps.high)
-            kept[record.marker] = rows
-            size += rows.nbytes * uses[record.marker]
-            if rows.num_rows and len(ends) < 2:
-                ends.update(self._states.ends(rows))
-            if size > self.portion:
-                if divisible or len(ends) > 1:
-                    return None
-                self._reserve(size, sum(claimed[each] * uses[each] for each in kept))
-        return first + [
-            (np.full(kept[marker].num_rows, each.target, dtype=np.int64), kept[marker])
-            for each, marker in wanted
-            if kept[marker].num_rows
-        ]
+            yield record.marker, rows
 
     def _reserve(self, size: int, read: int) -> None:
         """Reserve the memory to combine `size` bytes of one group, out of `read` bytes of slices.
@@ -147,10 +188,10 @@ class Assembly:
             more = WORK * max(0, int(size / read * self._largest()) - size)
             raise Refused(refused.owner, refused.needed + more, refused.free) from refused
 
-    @staticmethod
-    def _divided(pieces: Sequence[SliceRange]) -> list[Sequence[SliceRange]]:
-        """Return pieces in smaller sets: half of them, or half of the range of the only one."""
-        if len(pieces) > 1:
-            middle = len(pieces) // 2
-            return [pieces[:middle], pieces[middle:]]
-        return [[half] for half in pieces[0].halves()]
+
+def _size(rows: pa.RecordBatch) -> int:
+    return int(rows.nbytes) + SLICE_OVERHEAD
+
+
+def _rest(piece: SliceRange, high: int) -> SliceRange | None:
+    return piece.part(high, piece.high) if high < piece.high else None

@@ -14,11 +14,12 @@ Cost: one sort of the rows, plus the cost of each function.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from icestream.core.arrays import Ids, Ints, Table
 from icestream.kernels.field_words import combine_sorted
@@ -209,14 +210,30 @@ class States:
         return first, last
 
     def inside(self, rows: pa.RecordBatch, low: int, high: int) -> pa.RecordBatch:
-        """Return a copy of the rows with `low <= id_high < high`, given sorted rows."""
+        """Return the rows with `low <= id_high < high`, given sorted rows."""
+        if rows.num_rows == 0:
+            return rows
         id_high = _ids(self._entry_words(rows), 0)
         first = int(np.searchsorted(id_high, np.uint64(low), side="left"))
         last = int(np.searchsorted(id_high, np.uint64(high - 1), side="right"))
-        if last - first == rows.num_rows:
-            return rows
-        # a slice alone would keep all rows in memory
-        return self.read(rows.slice(first, last - first).serialize(), trusted=True)
+        some = rows.slice(first, last - first)
+        # a slice keeps all rows in memory
+        if 2 * some.nbytes >= rows.get_total_buffer_size():
+            return some
+        return self.read(some.serialize(), trusted=True)
+
+    def middle(self, parts: Iterable[pa.RecordBatch]) -> tuple[int, int]:
+        """Return the least id_high, and where to cut, so that half of the bytes are before it.
+
+        If the least id_high has more than half, the cut is after it.
+        """
+        every = list(parts)
+        id_high = np.concatenate([self.identities(each)[0] for each in every])
+        sizes = np.concatenate([_sizes(each) for each in every])
+        order = np.argsort(id_high, kind="stable")
+        id_high, sums = id_high[order], np.cumsum(sizes[order])
+        least, cut = int(id_high[0]), int(id_high[np.searchsorted(sums, sums[-1] / 2)])
+        return least, cut if cut > least else least + 1
 
     def write(self, rows: pa.RecordBatch) -> pa.Buffer:
         return rows.serialize()
@@ -245,6 +262,17 @@ class States:
         entry = pa.Array.from_buffers(self.schema.field(0).type, len(entries), [None, flat])
         sums = [sums_column(entries)] if self.layout.sums else []
         return pa.RecordBatch.from_arrays([entry, *sums, *keys, *states], schema=self.schema)
+
+
+def _sizes(rows: pa.RecordBatch) -> Ints:
+    """Return about how many bytes each row has."""
+    sizes = np.full(rows.num_rows, 8 * rows.num_columns, dtype=np.int64)
+    for column in rows.columns:
+        if pa.types.is_list(column.type):
+            sizes += 8 * pc.list_value_length(column).fill_null(0).to_numpy()
+        elif pa.types.is_binary(column.type) or pa.types.is_string(column.type):
+            sizes += pc.binary_length(column).fill_null(0).to_numpy()
+    return sizes
 
 
 def _ids(entries: Table, column: int) -> Ids:

@@ -12,7 +12,7 @@ Invariants:
 1. The nodes of a window cover its panes once (`test_oracle_nodes_cover_a_window_once`).
 2. A window has at most `2 * (FAN - 1)` nodes of each level but the highest
    (`test_bounded_a_window_has_few_nodes`).
-3. Portions hold every group of every target once (`test_oracle_portions_hold_every_group_once`).
+3. Portions hold every slice of every target once (`test_oracle_portions_hold_every_slice_once`).
 
 Cost: with fan 4 an event is written once per level, half as often as with fan 2, and a window reads
 one and a half times as many nodes.
@@ -35,7 +35,7 @@ LEVELS = 6
 SLICE_OVERHEAD = 1024
 
 #: one more than the greatest id_high
-_ID_HIGH_END = 2**64
+END = 2**64
 
 
 def highest_level(reach: int, move: int) -> int:
@@ -75,62 +75,29 @@ class SliceRange:
     target: int
     slices: Slices
     low: int = 0
-    high: int = _ID_HIGH_END
+    high: int = END
 
-    @property
-    def whole(self) -> bool:
-        return self.low == 0 and self.high == _ID_HIGH_END
-
-    @property
-    def bytes(self) -> int:
-        """Return the approximate bytes of the groups in the range, if id_high is spread evenly."""
-        if self.whole:
-            return int(self.slices["bytes"].sum())
-        first, last = (
-            self.slices[name].astype(np.float64) for name in ("first_id_high", "last_id_high")
-        )
-        inside = np.minimum(last, float(self.high)) - np.maximum(first, float(self.low))
-        shares = np.clip(inside / np.maximum(last - first, 1.0), 0.0, 1.0)
-        return int((self.slices["bytes"] * np.where(last > first, shares, 1.0)).sum())
-
-    def halves(self) -> tuple[SliceRange, ...]:
-        """Return the lower and the upper half of the range of id_high, without empty ones."""
-        middle = (self.low + self.high) // 2
-        parts = self._part(self.low, middle), self._part(middle, self.high)
-        return tuple(part for part in parts if len(part.slices))
-
-    def _part(self, low: int, high: int) -> SliceRange:
+    def part(self, low: int, high: int) -> SliceRange:
+        """Return what there is of another range of id_high."""
         first, last = self.slices["first_id_high"], self.slices["last_id_high"]
         inside = (first <= np.uint64(high - 1)) & (last >= np.uint64(low))
         return SliceRange(self.target, self.slices[inside], low, high)
 
 
 def portions(targets: Iterable[tuple[int, Slices]], limit: int) -> Iterator[list[SliceRange]]:
-    """Yield portions of tree nodes to combine, about `limit` bytes at a time, targets in order.
+    """Yield tree nodes to combine, up to `limit` bytes at a time, targets in order.
 
-    A range of id_high comes alone: only the part of its slices inside the range stays in memory.
+    A larger one comes alone.
     """
     pending: list[SliceRange] = []
     size = 0
     for target, slices in targets:
-        for piece in _cut(SliceRange(target, slices), limit):
-            more = piece.bytes + SLICE_OVERHEAD * len(piece.slices)
-            if pending and (size + more > limit or not piece.whole):
-                yield pending
-                pending, size = [], 0
-            if not piece.whole:
-                yield [piece]
-                continue
-            pending.append(piece)
+        more = int(slices["bytes"].sum()) + SLICE_OVERHEAD * len(slices)
+        if pending and size + more > limit:
+            yield pending
+            pending, size = [], 0
+        if len(slices):
+            pending.append(SliceRange(target, slices))
             size += more
     if pending:
         yield pending
-
-
-def _cut(piece: SliceRange, limit: int) -> Iterator[SliceRange]:
-    if piece.bytes <= limit or piece.high - piece.low < 2:
-        if len(piece.slices):
-            yield piece
-        return
-    for half in piece.halves():
-        yield from _cut(half, limit)

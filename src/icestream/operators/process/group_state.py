@@ -82,7 +82,7 @@ class GroupVariable(StoredVariable):
     def _pieces(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a group too large for memory, a piece at a time."""
         scene = self._scene
-        for found in scene.store().read_pieces(self._number, scene.slots):
+        for found in scene.store().pieces(self._number, scene.slots):
             yield living(found, scene.watermark).rows
 
     def _starts(self, found: GroupRows) -> list[int]:

@@ -1,17 +1,17 @@
 """Cleaning of the log: what is mostly dead is written again, whatever its expiry.
 
 Idea: a segment is dead once all its extents have expired, but one long-lived row, or a row that
-was replaced, keeps it. Rows in memory and segments therefore may hold at most three times the live
-bytes. If they hold more, the version ends with a snapshot, which releases expired segments at once.
-If that is not enough, segments are released in the order they were written: the groups that have an
-extent in the oldest ones are written whole to the newest, so nothing points to the old ones any
-more. Small groups are written from the cold index. Live bytes are counted from the directory; how
-much of the chains has expired is estimated by reading a few groups, drawn in proportion to their
-size.
+was replaced, keeps it. Rows in memory and segments, with what the version is about to write, may
+hold at most three times the live bytes. If they hold more, the version ends with a snapshot, which
+releases expired segments at once. If that is not enough, segments are released in the order they
+were written: the groups that have an extent in the oldest ones are written whole to the newest, so
+nothing points to the old ones any more. Small groups are written from the cold index. Live bytes
+are counted from the directory; how much of the chains has expired is estimated by reading a few
+groups, drawn in proportion to their size.
 
 Invariants:
-1. Rows in memory and segments stay within three times the live bytes, plus a megabyte and what one
-   version writes (`test_bounded_rows_without_expiry_are_cleaned`,
+1. Rows in memory and segments stay within three times the live bytes, plus a megabyte
+   (`test_bounded_rows_without_expiry_are_cleaned`, `test_bounded_rewritten_groups_are_cleaned`,
    `test_bounded_short_and_long_lifetimes_share_a_group`). Timers and one snapshot come on top.
 2. No segment that a restore reads is deleted (`test_crash_cleaned_segments_are_not_missed`).
 3. Cleaning changes no rows (`test_oracle_cleaning_changes_no_rows`).
@@ -85,6 +85,10 @@ class CleanableStore(Protocol):
         """Bytes of rows in memory."""
         ...
 
+    def bytes_unlogged(self) -> int:
+        """Bytes of rows in memory that the end of the version writes to the log."""
+        ...
+
 
 class Cleaner:
     """The segments of one store."""
@@ -123,6 +127,9 @@ class Cleaner:
 
     def is_crowded(self, store: CleanableStore) -> bool:
         """Return whether memory and log hold too much for what is live."""
+        # at most all that is in memory is not on the log
+        if self._kept + 2 * store.bytes_held() <= self._allowed:
+            return False
         held = self._held(store)
         if held <= self._allowed or GROWN * held <= (GROWN + 1) * self._facts[Fact.COUNTED]:
             return False
@@ -143,8 +150,9 @@ class Cleaner:
             self._count(store)
         if whole or self._held(store) > self._allowed:
             live, sums = self._facts[Fact.LIVE], np.cumsum(segments[:, 1])
-            # what is left then is half as much again as what is live
-            count = int(np.searchsorted(sums, int(segments[:, 1].sum()) - live - live // 2)) + 1
+            # the log will have half as much again as what is live
+            left = max(live // 2, live + live // 2 - store.bytes_unlogged())
+            count = int(np.searchsorted(sums, int(segments[:, 1].sum()) - left)) + 1
             count = len(segments) if whole else min(count, len(segments))
             if count:
                 _move_on(store, int(segments[count - 1, 0]))
@@ -153,11 +161,15 @@ class Cleaner:
         self._facts[Fact.COUNTED] = self._held(store)
         return tuple(released)
 
-    def _held(self, store: CleanableStore) -> int:
-        """Return the bytes in memory and on the log."""
+    @property
+    def _kept(self) -> int:
+        """The bytes on the log."""
         written = sum(size for size, _ in self._log.traffic.segments.values())
-        segments = int(self._segments.rows[:, 1].sum())
-        return segments + written + store.bytes_held()
+        return int(self._segments.rows[:, 1].sum()) + written
+
+    def _held(self, store: CleanableStore) -> int:
+        """Return the bytes in memory, and on the log once the version has ended."""
+        return self._kept + store.bytes_held() + store.bytes_unlogged()
 
     @property
     def _allowed(self) -> int:

@@ -25,7 +25,7 @@ References: delta updates and expiry markers of log-structured cold state.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -39,14 +39,12 @@ from icestream.kernels.groups.heap import NO_ROOT
 from icestream.kernels.rows import last_row_end
 from icestream.state.groups.options import ROWS, StoreSpace, forever
 from icestream.state.groups.ranked import PIECES, Best
-from icestream.state.groups.spec import Wanted
 from icestream.state.groups.unsealed import UnsealedRecords
 from icestream.state.log.format import show_marker
 from icestream.state.log.mapped_segments import MappedSegments
 from icestream.state.log.reader import RecordRange
 from icestream.state.rows import RowCodec
 
-_NO_WORDS = np.empty(0, dtype=np.int64)
 _UNSOUND = "holds no sound extent of the group it is for"
 _ASTRAY = "does not lead back to the beginning of a chain"
 _NO_ROWS = "holds no rows of its groups"
@@ -111,6 +109,23 @@ class Chains:
     def copy(self, out: Ints, places: Ints) -> None:
         """Copy the words of each chain, oldest first, to its place; move the place past them."""
         self._log.copy(self, out, places)
+
+
+@dataclass
+class ChainPieces:
+    """The rows of one chain, oldest first, about as many words in each piece."""
+
+    _log: ExtentLog
+    #: extent of rows that follow each other on the log, and markers of their first and last word
+    _stretches: list[list[tuple[int, int, int]]]
+
+    @property
+    def count(self) -> int:
+        return len(self._stretches)
+
+    def words(self, number: int) -> Ints:
+        """Return the words of a piece; single rows may be expired."""
+        return self._log.copied(self._stretches[number])
 
 
 class ExtentLog:
@@ -231,73 +246,55 @@ class ExtentLog:
             markers[active] = np.where(further, headers[:, kernels.BACK], NO_ROOT)
         return Chains(self, roots, np.concatenate(pieces), kept, codec)
 
-    def read_pieces(
-        self,
-        id_high: Ids,
-        id_low: Ids,
-        root: int,
-        watermark: int,
-        most: int,
-        codec: RowCodec,
-        wanted: Wanted | None = None,
-    ) -> Iterator[Ints]:
-        """Yield the rows of one chain, oldest first, about `most` words at a time.
+    def pieces(
+        self, id_high: Ids, id_low: Ids, root: int, watermark: int, most: int, codec: RowCodec
+    ) -> ChainPieces:
+        """Follow one chain, up to what has expired as a whole, and cut it into pieces.
 
-        Single rows may be expired. A row of more words is yielded alone. The chain may be replaced
-        meanwhile. Pieces that are not wanted are passed over.
+        The chain may be replaced before they are read. A row of more than `most` words is a piece.
         """
-        pieces: list[Ints] = []
-        room, number = most, 0
-        for marker in reversed(self.chain(id_high, id_low, root, watermark)):
-            _, words = self._extent(marker, id_high, id_low)
-            if not codec.fits(words, np.zeros(1, np.int64), np.array([len(words)])):
-                raise self._damage(np.array([marker]), _NO_ROWS)
-            begin = 0
-            while begin < len(words):
-                end = last_row_end(words, begin, room)
-                if end == begin and not pieces:
-                    end = begin + int(words[begin] >> 32)
-                is_wanted = wanted is None or wanted(number)
-                pieces.append(words[begin:end].copy() if is_wanted else _NO_WORDS)
-                room -= end - begin
-                if end < len(words):
-                    self._maps.rest()
-                    if is_wanted:
-                        yield np.concatenate(pieces)
-                    pieces, room, number = [], most, number + 1
-                begin = end
-        self._maps.rest()
-        if pieces and (wanted is None or wanted(number)):
-            yield np.concatenate(pieces)
-
-    def chain(self, id_high: Ids, id_low: Ids, root: int, watermark: int) -> list[int]:
-        """Return the markers of a chain, newest first, up to what has expired as a whole."""
-        markers, left = [], np.iinfo(np.int64).max
+        stretches: list[tuple[int, int, int]] = []
+        left = np.iinfo(np.int64).max
         while root != NO_ROOT:
-            header, _ = self._extent(root, id_high, id_low)
-            place = PIECES * int(header[kernels.SHAPE] >> 32)
+            at, size = np.array([root]), np.empty(1, dtype=np.int64)
+            origin, stream = self._stream(root)
+            if kernels.measure_extents(stream, origin, at, id_high, id_low, size) == 0:
+                raise self._damage(at, _UNSOUND)
+            headers = np.empty((1, kernels.HEADER), dtype=np.int64)
+            begin = kernels.copy_header(stream, root - origin, headers, 0)
+            words = stream[begin : begin + int(size[0])]
+            if not codec.fits(words, np.zeros(1, np.int64), size):
+                raise self._damage(at, _NO_ROWS)
+            place = PIECES * int(headers[0, kernels.SHAPE] >> 32)
             left = min(left - 1, place + PIECES - 1)
             if left < place:
-                raise self._damage(np.array([root]), _ASTRAY)
-            markers.append(root)
-            is_over = header[kernels.BACK_LATEST] <= watermark
-            root = NO_ROOT if is_over else int(header[kernels.BACK])
-        self._maps.rest()
-        return markers
+                raise self._damage(at, _ASTRAY)
+            self.traffic.extents_read += 1
+            self.traffic.bytes_read += 8 * int(size[0])
+            first = origin + begin
+            cuts = [(root, first + low, first + high) for low, high in _cut(words, most)]
+            stretches += reversed(cuts)
+            is_over = headers[0, kernels.BACK_LATEST] <= watermark
+            self._maps.rest((root >> 32,))
+            root = NO_ROOT if is_over else int(headers[0, kernels.BACK])
+        return ChainPieces(self, _packed(reversed(stretches), most))
 
-    def _extent(self, marker: int, id_high: Ids, id_low: Ids) -> tuple[Ints, Ints]:
-        """Return the header of an extent and a view of its words, which is valid until `rest`."""
-        at, size = np.array([marker]), np.empty(1, dtype=np.int64)
+    def copied(self, stretches: Sequence[tuple[int, int, int]]) -> Ints:
+        """Return words of extents that `pieces` found sound."""
+        parts = []
+        for marker, first, last in stretches:
+            origin, stream = self._stream(marker)
+            parts.append(stream[first - origin : last - origin].copy())
+        self._maps.rest({marker >> 32 for marker, _, _ in stretches})
+        return np.concatenate(parts)
+
+    def _stream(self, marker: int) -> tuple[int, Ints]:
+        """Return words around an extent, valid until `rest`, and the marker of the first one."""
+        at = np.array([marker])
         unsealed = self._unsealed.holds(at).all()
         found = self._unsealed.stretches(at) if unsealed else self._stretches(at)
         origin, stream, _ = next(found)
-        if kernels.measure_extents(stream, origin, at, id_high, id_low, size) == 0:
-            raise self._damage(at, _UNSOUND)
-        headers = np.empty((1, kernels.HEADER), dtype=np.int64)
-        begin = kernels.copy_header(stream, marker - origin, headers, 0)
-        self.traffic.extents_read += 1
-        self.traffic.bytes_read += 8 * int(size[0])
-        return headers[0], stream[begin : begin + int(size[0])]
+        return origin, stream
 
     def _follow(self, markers: Ints, id_high: Ids, id_low: Ids, watermark: int, left: Ints) -> Ints:
         """Follow chains through all segments that can be mapped; return the pieces found."""
@@ -398,6 +395,32 @@ def extents_of(payload: bytes | memoryview) -> tuple[Ints, Ints]:
             return places[:count], headers[:count]
     msg = "a record does not contain the extents that its header lists"
     raise ValueError(msg)
+
+
+def _cut(words: Ints, most: int) -> Iterator[tuple[int, int]]:
+    """Yield where parts of rows begin and end, of about `most` words each."""
+    begin = 0
+    while begin < len(words):
+        end = last_row_end(words, begin, most)
+        end = begin + int(words[begin] >> 32) if end == begin else end
+        yield begin, end
+        begin = end
+
+
+def _packed(
+    stretches: Iterable[tuple[int, int, int]], most: int
+) -> list[list[tuple[int, int, int]]]:
+    """Put consecutive stretches together while they have at most `most` words."""
+    pieces: list[list[tuple[int, int, int]]] = []
+    room = 0
+    for stretch in stretches:
+        size = stretch[2] - stretch[1]
+        if not pieces or size > room:
+            pieces.append([])
+            room = most
+        pieces[-1].append(stretch)
+        room -= size
+    return pieces
 
 
 def picked(words: Ints, begins: Ints, sizes: Ints) -> tuple[Ints, Ints]:

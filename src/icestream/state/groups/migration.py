@@ -22,7 +22,7 @@ References: migration of dirty state only, add-only access, partial reconstructi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -32,12 +32,11 @@ from icestream.core.arrays import Ints, Mask, Slots
 from icestream.kernels.groups import directory_passes, eviction
 from icestream.kernels.groups import heap as k
 from icestream.state.groups.directory import part
-from icestream.state.groups.extents import Chains
+from icestream.state.groups.extents import ChainPieces, Chains
 from icestream.state.groups.facts import Fact
 from icestream.state.groups.memory import Gathered, Memory
 from icestream.state.groups.options import StoreOptions
 from icestream.state.groups.ranked import Best
-from icestream.state.groups.spec import Wanted
 from icestream.state.groups.writing import ExtentWriter
 from icestream.state.rows import RowCodec
 
@@ -111,31 +110,23 @@ class Mover:
         chains = self._follow(synopsis, slots, cold, best)
         return memory.gather(synopsis, slots, memory.measure(synopsis, slots), chains)
 
-    def read_pieces(
-        self, synopsis: int, slot: int, most: int, wanted: Wanted | None = None
-    ) -> Iterator[Gathered]:
-        """Yield all rows of a group, about `most` words at a time; it stays cold.
-
-        Rows added meanwhile are not among them, nor are pieces that are not wanted.
-        """
+    def pieces(self, synopsis: int, slot: int, most: int) -> ChainPieces:
+        """Return all rows of a cold group, about `most` words at a time; it stays cold."""
         memory, slots = self.memory, np.array([slot])
-        added = memory.gather(synopsis, slots, memory.measure(synopsis, slots))
-        if not memory.has(synopsis, k.WHOLE, slots)[0]:
-            memory.facts[Fact.RETURNED] += 1
-            for words in self.writer.log.read_pieces(
-                *memory.identities(slots),
-                self._live_root(synopsis, slot),
-                memory.watermark,
-                most,
-                self.codecs[synopsis],
-                wanted,
-            ):
-                size = np.array([len(words)])
-                live = memory.live(synopsis, words, np.array([0, len(words)]), size)
-                if len(live.words):
-                    yield live
-        if len(added.words):
-            yield added
+        memory.facts[Fact.RETURNED] += 1
+        return self.writer.log.pieces(
+            *memory.identities(slots),
+            self._live_root(synopsis, slot),
+            memory.watermark,
+            most,
+            self.codecs[synopsis],
+        )
+
+    def piece(self, synopsis: int, pieces: ChainPieces, number: int) -> Gathered:
+        """Return the rows of one piece of a group that have not expired."""
+        words = pieces.words(number)
+        size = np.array([len(words)])
+        return self.memory.live(synopsis, words, np.array([0, len(words)]), size)
 
     def _live_root(self, synopsis: int, slot: int) -> int:
         """Return the root of a group; none if everything behind it has expired."""
@@ -153,11 +144,14 @@ class Mover:
     def rewrite_pieces(self, synopsis: int, slot: int, *, mirrored: bool) -> None:
         """Write a large group again, in as few extents as it can be read in; it must be cold."""
         slots, whole = np.array([slot]), np.ones(1, dtype=np.bool_)
-        for live in self.read_pieces(synopsis, slot, self.room.at_once):
-            self.writer.write_live(
-                synopsis, slots, whole, live, Fact.CONSOLIDATED, mirrored=mirrored
-            )
-            whole = np.zeros(1, dtype=np.bool_)
+        pieces = self.pieces(synopsis, slot, self.room.at_once)
+        for number in range(pieces.count):
+            live = self.piece(synopsis, pieces, number)
+            if len(live.words):
+                self.writer.write_live(
+                    synopsis, slots, whole, live, Fact.CONSOLIDATED, mirrored=mirrored
+                )
+                whole = np.zeros(1, dtype=np.bool_)
 
     def bring_in(self, synopsis: int, slots: Slots) -> Ints:
         """Load all rows of some pinned groups into memory; return which were not there."""

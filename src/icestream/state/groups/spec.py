@@ -60,8 +60,15 @@ class GroupRows:
         return GroupRows(self.owners[chosen], self.rows.filter(pa.array(chosen)))
 
 
-#: returns whether a piece of a group, by its number, is to be read
-Wanted = Callable[[int], bool]
+@dataclass(frozen=True)
+class GroupPieces:
+    """Rows of groups in batches that fit into memory; each can be read again, by its number."""
+
+    count: int
+    read: Callable[[int], GroupRows]
+
+    def __iter__(self) -> Iterator[GroupRows]:
+        return map(self.read, range(self.count))
 
 
 class Groups(Protocol):
@@ -95,14 +102,11 @@ class Groups(Protocol):
         """Return whether the rows of a portion can be read at once: not if one group is large."""
         ...
 
-    def read_pieces(
-        self, synopsis: int, slots: Slots, wanted: Wanted | None = None
-    ) -> Iterator[GroupRows]:
-        """Yield the rows of distinct groups of a portion, in one batch or, of one group, several.
+    def pieces(self, synopsis: int, slots: Slots) -> GroupPieces:
+        """Return the rows of distinct groups of a portion, in one batch or, of one group, several.
 
         A group too large for memory is read in batches, in the order of appending. Rows appended
-        meanwhile are not among them. Until then a batch has the same number in every call; those
-        that are not wanted are not decoded.
+        later are not among them. A batch may be empty.
         """
         ...
 

@@ -20,7 +20,7 @@ Invariants:
 Cost: attaching is O(1); calls are O(rows and groups accessed), plus reads from the log. The first
 chunk and the end of a version scan all groups of the directory.
 
-Limits: `read` needs the rows of a group to fit into memory; `read_pieces` does not. A group with
+Limits: `read` needs the rows of a group to fit into memory; `pieces` does not. A group with
 more rows than work buffers can hold stays on the log. A chunk may access at most `chunk_groups`
 groups.
 
@@ -57,7 +57,7 @@ from icestream.state.groups.memory import Gathered, Memory
 from icestream.state.groups.migration import Mover
 from icestream.state.groups.options import Past, Pressure, StoreOptions, StoreSpace
 from icestream.state.groups.recovery import StoreRecovery
-from icestream.state.groups.spec import GroupRows, Groups, Synopsis, Wanted
+from icestream.state.groups.spec import GroupPieces, GroupRows, Groups, Synopsis
 from icestream.state.groups.view import GroupView
 from icestream.state.groups.writing import ExtentWriter
 from icestream.state.index.sorted_index import ColdIndex
@@ -224,21 +224,20 @@ class GroupStore(Groups):
         most = max(self._eviction.at_once, self.heap.limit // LARGE // 8)
         return int(self._words(synopsis, slots)[0]) <= most
 
-    def read_pieces(
-        self, synopsis: int, slots: Slots, wanted: Wanted | None = None
-    ) -> Iterator[GroupRows]:
-        """Yield the rows of distinct groups of a portion, in any number of batches that fit."""
+    def pieces(self, synopsis: int, slots: Slots) -> GroupPieces:
+        """Return the rows of distinct groups of a portion, in any number of batches that fit."""
         if len(slots) != 1 or self._words(synopsis, slots)[0] <= self._piece_words:
-            if wanted is None or wanted(0):
-                yield self.read(synopsis, slots)
-            return
+            return GroupPieces(1, lambda _: self.read(synopsis, slots))
         slot = int(slots[0])
-        # all of it is on the log then, and pieces are the same in the next call
         self.mover.evict(slots)
         if self.mover.is_scattered(synopsis, slot):
             self.mover.rewrite_pieces(synopsis, slot, mirrored=True)
-        for live in self.mover.read_pieces(synopsis, slot, self._piece_words, wanted):
-            yield self._rows(synopsis, live)
+        found = self.mover.pieces(synopsis, slot, self._piece_words)
+
+        def read(number: int) -> GroupRows:
+            return self._rows(synopsis, self.mover.piece(synopsis, found, number))
+
+        return GroupPieces(found.count, read)
 
     def read_best(self, synopsis: int, slots: Slots, counts: Ints) -> GroupRows:
         live = self.mover.read_best(synopsis, slots, counts)
@@ -322,6 +321,14 @@ class GroupStore(Groups):
 
     def bytes_held(self) -> int:
         return self.heap.owned * self.heap.block_bytes
+
+    def bytes_unlogged(self) -> int:
+        """Bytes of rows in memory that the end of the version writes to the log."""
+        words = 0
+        for synopsis in range(len(self._synopses) if self.options.durability == "log" else 0):
+            slots = self.directory.listed(passes.list_news, part(synopsis), INFINITY)
+            words += int(self._news(synopsis, slots).sum())
+        return 8 * words
 
     @property
     def has_cold_groups(self) -> bool:

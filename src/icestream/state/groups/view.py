@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from icestream.core.arrays import Ids, Ints, Slots
 from icestream.core.times import Micros
-from icestream.state.groups.spec import GroupRows, Groups, Wanted
+from icestream.state.groups.spec import GroupPieces, GroupRows, Groups
 
 
 class SharedStore(Groups, Protocol):
@@ -65,11 +65,9 @@ class GroupView(Groups):
         """Return whether the rows of a portion can be read at once."""
         return self._store.fits(self._first + synopsis, slots)
 
-    def read_pieces(
-        self, synopsis: int, slots: Slots, wanted: Wanted | None = None
-    ) -> Iterator[GroupRows]:
-        """Yield the rows of distinct groups of a portion, as many at a time as fit."""
-        return self._store.read_pieces(self._first + synopsis, slots, wanted)
+    def pieces(self, synopsis: int, slots: Slots) -> GroupPieces:
+        """Return the rows of distinct groups of a portion, in batches that fit."""
+        return self._store.pieces(self._first + synopsis, slots)
 
     def read_best(self, synopsis: int, slots: Slots, counts: Ints) -> GroupRows:
         """Return at least the best rows of distinct groups."""

@@ -53,9 +53,10 @@ class MappedSegments:
                 self._add(ordinal)
         return self.table.shape[1] > before
 
-    def rest(self) -> None:
-        """Release the pages that were read."""
-        for words in self._known.values():
+    def rest(self, ordinals: Iterable[int] | None = None) -> None:
+        """Release the pages that were read, of all segments or of some."""
+        for ordinal in self._known if ordinals is None else ordinals:
+            words = self._known.get(ordinal)
             if words is not None:
                 give_back(words)
 
